@@ -1,0 +1,98 @@
+"""Borders: conditions on indices, and where they can be moved into the range of a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stormdrop.codegen.values import identity
+from stormdrop.ir.affine import Affine, affine, conjuncts
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, walk
+from stormdrop.lower.program import Tile
+from stormdrop.space.access import axes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """A condition that the range of a reduce loop takes over: `form >= 0`, linear in the loop's axis."""
+
+    condition: Expr
+    axis: Axis
+    form: Affine
+
+
+def index_condition(c: Expr) -> bool:
+    """Whether a condition speaks of indices alone."""
+    match c:
+        case Const():
+            return True
+        case Bin("and" | "or", a, b):
+            return index_condition(a) and index_condition(b)
+        case Cmp(_, a, b):
+            return a.dtype == "i64" and not any(isinstance(n, Load) for e in (a, b) for n in walk(e))
+        case _:
+            return False
+
+
+def folded(e: Expr, decided: Callable[[Expr], bool | None]) -> Const | None:
+    """The constant an expression is known to be once some conditions are decided; 0 times anything counts as 0."""
+    match e:
+        case Const():
+            return e
+        case Select(c, a, b) if index_condition(c):
+            answer = decided(c)
+            return None if answer is None else folded(a if answer else b, decided)
+        case Bin("mul", a, b):
+            for side in (a, b):
+                known = folded(side, decided)
+                if known is not None and known.value == 0:
+                    return known
+            return None
+        case _:
+            return None
+
+
+def narrowings(tile: Tile) -> list[Narrowing]:
+    """Conditions whose failure makes the body neutral, linear in a rolled reduce axis and fixed inside the register tile."""
+    stage = tile.stage
+    if stage.combiner is None:
+        return []
+    neutral = identity(stage.combiner, stage.body.dtype)
+    unrolled = {a for a, n in tile.rows if n > 1}
+    if stage.vector is not None and not stage.vector_is_reduced:
+        unrolled.add(stage.vector)
+    rolled = {loop.axis: k for k, loop in enumerate(tile.reduce) if not loop.peeled}
+    found: dict[Expr, Narrowing] = {}
+    for node in walk(stage.body):
+        if not isinstance(node, Select) or not index_condition(node.condition):
+            continue
+        gone = folded(stage.body, lambda c, node=node: False if c is node.condition else None)
+        if gone is None or gone.value != neutral:
+            continue
+        for part in conjuncts(node.condition):
+            axes = axes_of(part)
+            candidates = [a for a in axes if a in rolled]
+            if not candidates or axes & unrolled:
+                continue
+            axis = max(candidates, key=lambda a: rolled[a])
+            later = {loop.axis for k, loop in enumerate(tile.reduce) if k > rolled[axis]}
+            form = _non_negative(part)
+            if form is None or axes & later or not form.coefficient(axis) or any(not isinstance(a, Axis) for a, _ in form.terms):
+                continue
+            found[part] = Narrowing(part, axis, form)
+    return list(found.values())
+
+
+def _non_negative(part: Expr) -> Affine | None:
+    """The form that is >= 0 exactly where the comparison holds."""
+    match part:
+        case Cmp("ge", a, b):
+            return affine(a) + affine(b).scaled(-1)
+        case Cmp("gt", a, b):
+            return (affine(a) + affine(b).scaled(-1)).shifted(-1)
+        case Cmp("le", a, b):
+            return affine(b) + affine(a).scaled(-1)
+        case Cmp("lt", a, b):
+            return (affine(b) + affine(a).scaled(-1)).shifted(-1)
+        case _:
+            return None

@@ -1,0 +1,99 @@
+"""A loop program as one LLVM module.
+
+    void kernel(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)
+
+runs a range of one phase. `buffers` is the pointer table, `scratch` this thread's memory. No address is baked in and no
+external symbol is used, so the object can be shipped anywhere.
+"""
+
+from __future__ import annotations
+
+from stormdrop.codegen import vecmath
+from stormdrop.codegen.text import Value, Writer, flatten
+from stormdrop.codegen.tile import Pages, TileWriter
+from stormdrop.ir.expr import Var
+from stormdrop.lower.program import Buffer, For, If, Phase, Program, Stmt, Tile, tiles
+from stormdrop.target.machine import Target
+
+ENTRY = "kernel"
+
+
+def emit(program: Program, target: Target) -> str:
+    """The module's text."""
+    pages = Pages({})
+    declarations: set[str] = set()
+    functions: list[str] = []
+    attributes = f"nounwind {target.function_attributes}".strip()
+    for k, phase in enumerate(program.phases):
+        functions.append(_phase(program, phase, k, target, pages, declarations, attributes))
+    cases = " ".join(f"i64 {k}, label %phase{k}" for k in range(len(program.phases)))
+    lines = [f"define void @{ENTRY}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {attributes} {{", "entry:"]
+    lines.append(f"  switch i64 %phase, label %done [ {cases} ]")
+    for k in range(len(program.phases)):
+        lines += [f"phase{k}:", f"  call void @phase.{k}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end)", "  br label %done"]
+    lines += ["done:", "  ret void", "}"]
+    body = "\n".join([*functions, *lines])
+    declarations.update(vecmath.declarations(body))
+    return "\n".join([*pages.definitions(), body, *sorted(declarations), ""])
+
+
+def _phase(program: Program, phase: Phase, number: int, target: Target, pages: Pages, declarations: set[str], attributes: str) -> str:
+    w = Writer()
+    w.here.append("entry:")
+    pointers: dict[Buffer, str] = {}
+    for b in _used(phase):
+        if b.role == "scratch":
+            pointers[b] = w.op(f"getelementptr i8, ptr %scratch, i64 {b.scratch_offset}")
+        else:
+            at = w.op(f"getelementptr ptr, ptr %buffers, i64 {b.slot}")
+            pointers[b] = w.op(f"load ptr, ptr {at}, align 8")
+    w.push()
+
+    def unit(_: object, __: object) -> list[Value]:
+        rest = Var("unit")
+        for k, (var, trips) in reversed(list(enumerate(phase.loops))):
+            name = w.variables[rest][0]
+            if k == 0:
+                digit = name
+            else:
+                digit = w.at(1, ("digit", k), lambda n=name, t=trips: w.op(f"urem i64 {n}, {t}"))
+                following = w.at(1, ("rest", k), lambda n=name, t=trips: w.op(f"udiv i64 {n}, {t}"))
+                w.variables[rest] = (following, 1, (0, phase.extent))
+            w.variables[var] = (digit, 1, (0, trips - 1))
+        _body(w, phase.body, pointers, target, pages)
+        return []
+
+    w.loop(Var("unit"), "%begin", "%end", 1, (0, max(0, phase.extent - 1)), True, [], unit)
+    w.line("ret void")
+    declarations.update(w.declarations)
+    head = f"define internal void @phase.{number}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end) {attributes} {{"
+    return "\n".join([head, *flatten(w.text), "}"])
+
+
+def _used(phase: Phase) -> list[Buffer]:
+    found: dict[Buffer, None] = {}
+    for tile in tiles(phase.body):
+        for access in (*tile.access.values(), tile.store, *([tile.accumulate.access] if tile.accumulate else [])):
+            found[access.buffer] = None
+    return list(found)
+
+
+def _body(w: Writer, body: tuple[Stmt, ...], pointers: dict[Buffer, str], target: Target, pages: Pages) -> None:
+    for s in body:
+        match s:
+            case For(var, trips, most, inner):
+
+                def run(_: object, __: object, inner: tuple[Stmt, ...] = inner) -> list[Value]:
+                    _body(w, inner, pointers, target, pages)
+                    return []
+
+                known = w.interval(trips)
+                w.loop(var, "0", w.integer(trips), 1, (0, most - 1), known is None or known[0] < 1, [], run)
+            case If(condition, then, orelse):
+                w.branch(
+                    w.integer(condition),
+                    lambda then=then: _body(w, then, pointers, target, pages),
+                    (lambda orelse=orelse: _body(w, orelse, pointers, target, pages)) if orelse else None,
+                )
+            case Tile():
+                TileWriter(w, s, pointers, target.has_fma, pages).write()

@@ -1,0 +1,313 @@
+"""Writing LLVM IR as text: instructions, scopes and loops.
+
+Index arithmetic is placed in the prologue of the outermost loop in which its variables are known, so invariant code never
+stands inside a loop. Loops are rotated (tested at the end) and carry values in phis.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from stormdrop.errors import BuildError
+from stormdrop.ir.affine import Affine, Interval, affine, bounds
+from stormdrop.ir.expr import Bin, Cmp, Const, Dtype, Expr, Scalar, Select, Var
+
+LLVM: dict[Dtype, str] = {"f32": "float", "f64": "double", "i32": "i32", "i64": "i64", "bool": "i1"}
+MEMORY: dict[Dtype, str] = {**LLVM, "bool": "i8"}
+
+Text = list["str | Text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An SSA value: one scalar, or one per lane."""
+
+    name: str
+    dtype: Dtype
+    lanes: int = 1
+
+    @property
+    def type(self) -> str:
+        return vector_type(LLVM[self.dtype], self.lanes)
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+@dataclass(slots=True)
+class Scope:
+    """The body of one loop: its prologue, and the index values already computed there."""
+
+    prologue: Text
+    memo: dict[object, str] = field(default_factory=dict[object, str])
+
+
+def vector_type(element: str, lanes: int) -> str:
+    return element if lanes == 1 else f"<{lanes} x {element}>"
+
+
+def literal(value: Scalar, dtype: Dtype) -> str:
+    """A constant as LLVM writes it; floats as the bits of the double that equals them."""
+    if dtype == "bool":
+        return "true" if value else "false"
+    if dtype in ("i32", "i64"):
+        return str(int(value))
+    exact = struct.unpack("<f", struct.pack("<f", _clamped(float(value))))[0] if dtype == "f32" else float(value)
+    return "0x" + struct.pack(">d", exact).hex().upper()
+
+
+def _clamped(x: float) -> float:
+    limit = 3.4028234663852886e38
+    return x if x != x or abs(x) <= limit or abs(x) == float("inf") else float("inf") if x > 0 else float("-inf")
+
+
+def splat(value: Scalar, dtype: Dtype, lanes: int) -> str:
+    text = literal(value, dtype)
+    return text if lanes == 1 else f"splat ({LLVM[dtype]} {text})"
+
+
+class Writer:
+    """One function being written."""
+
+    def __init__(self) -> None:
+        self.text: Text = []
+        self.here: Text = self.text
+        self.count = 0
+        self.block = "entry"
+        self.scopes: list[Scope] = []
+        self.variables: dict[Var, tuple[str, int, Interval]] = {}
+        self.declarations: set[str] = set()
+
+    # Instructions
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"%v{self.count}"
+
+    def op(self, text: str) -> str:
+        name = self.fresh()
+        self.here.append(f"  {name} = {text}")
+        return name
+
+    def line(self, text: str) -> None:
+        self.here.append("  " + text)
+
+    def label(self, name: str) -> None:
+        self.here.append(f"{name}:")
+        self.block = name
+
+    def new_label(self, hint: str) -> str:
+        self.count += 1
+        return f"{hint}{self.count}"
+
+    def declare(self, text: str) -> None:
+        self.declarations.add(text)
+
+    def intrinsic(self, name: str, result: str, *args: tuple[str, str]) -> str:
+        """Call `llvm.name` with (type, value) arguments."""
+        self.declare(f"declare {result} @llvm.{name}({', '.join(type for type, _ in args)})")
+        return self.op(f"call {result} @llvm.{name}({', '.join(f'{type} {value}' for type, value in args)})")
+
+    # Index arithmetic
+
+    def depth_of(self, e: Expr) -> int:
+        depth = 0
+        stack = [e]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, Var):
+                depth = max(depth, self.variables[node][1])
+            elif isinstance(node, (Bin, Cmp)):
+                stack += [node.a, node.b]
+            elif isinstance(node, Select):
+                stack += [node.condition, node.a, node.b]
+            elif not isinstance(node, Const):
+                raise BuildError(f"{node} is not index arithmetic")
+        return depth
+
+    def at(self, depth: int, key: object, make: Callable[[], str]) -> str:
+        """The value known under `key`, else one made in the prologue of the scope at `depth`."""
+        scope = self.scopes[depth]
+        if key not in scope.memo:
+            outside, self.here = self.here, scope.prologue
+            scope.memo[key] = make()
+            self.here = outside
+        return scope.memo[key]
+
+    def interval(self, e: Expr) -> Interval | None:
+        return bounds(e, lambda atom: self.variables[atom][2] if isinstance(atom, Var) else None)
+
+    def integer(self, e: Expr) -> str:
+        """An i64 (or i1) computed as far out as it can be."""
+        match e:
+            case Const(value, dtype):
+                return literal(value, dtype)
+            case Var():
+                return self.variables[e][0]
+            case Bin("add" | "sub" | "mul", _, _):
+                return self.affine(affine(e))
+            case Bin(op, a, b):
+                x, y = self.integer(a), self.integer(b)
+                return self.at(self.depth_of(e), e, lambda: self._integer_op(op, a, x, y))
+            case Cmp(op, a, b):
+                x, y = self.integer(a), self.integer(b)
+                sign = op if op in ("eq", "ne") else "s" + op
+                return self.at(self.depth_of(e), e, lambda: self.op(f"icmp {sign} i64 {x}, {y}"))
+            case Select(c, a, b):
+                z, x, y = self.integer(c), self.integer(a), self.integer(b)
+                return self.at(self.depth_of(e), e, lambda: self.op(f"select i1 {z}, i64 {x}, i64 {y}"))
+            case _:
+                raise BuildError(f"{e} is not index arithmetic")
+
+    def _integer_op(self, op: str, a: Expr, x: str, y: str) -> str:
+        if op in ("and", "or"):
+            return self.op(f"{op} i1 {x}, {y}")
+        if op in ("min", "max"):
+            return self.intrinsic(f"s{op}.i64", "i64", ("i64", x), ("i64", y))
+        known = self.interval(a)
+        return self.floor_division(op, x, y, "i64", 1, known is not None and known[0] >= 0)
+
+    def floor_division(self, op: str, x: str, y: str, type: str, lanes: int, non_negative: bool) -> str:
+        """Quotient or remainder rounded towards minus infinity; the divisor is positive where `non_negative`."""
+        if non_negative:
+            return self.op(f"{'udiv' if op == 'floordiv' else 'urem'} {type} {x}, {y}")
+        zero = "0" if lanes == 1 else "zeroinitializer"
+        r = self.op(f"srem {type} {x}, {y}")
+        odd = self.op(f"icmp ne {type} {r}, {zero}")
+        signs = self.op(f"xor {type} {r}, {y}")
+        opposite = self.op(f"icmp slt {type} {signs}, {zero}")
+        mask = vector_type("i1", lanes)
+        off = self.op(f"and {mask} {odd}, {opposite}")
+        if op == "mod":
+            moved = self.op(f"add {type} {r}, {y}")
+            return self.op(f"select {mask} {off}, {type} {moved}, {type} {r}")
+        q = self.op(f"sdiv {type} {x}, {y}")
+        one = self.op(f"sext {mask} {off} to {type}")
+        return self.op(f"add {type} {q}, {one}")
+
+    def affine(self, form: Affine) -> str:
+        """A linear form, summed from the outermost variables inwards."""
+        if not form.terms:
+            return str(form.constant)
+        parts = sorted(((self.depth_of(atom), k, atom, c) for k, (atom, c) in enumerate(form.terms)), key=lambda p: p[:2])
+        sum_name = ""
+        key: tuple[object, ...] = ()
+        depth = 0
+        for depth, _, atom, c in parts:
+            x = self.integer(atom)
+            term = x if c == 1 else self.at(depth, ("mul", atom, c), lambda x=x, c=c: self.op(f"mul i64 {x}, {c}"))
+            key = (*key, (atom, c))
+            sum_name = term if not sum_name else self.at(depth, ("sum", key), lambda t=term, s=sum_name: self.op(f"add i64 {s}, {t}"))
+        if form.constant:
+            sum_name = self.at(depth, ("sum", key, form.constant), lambda: self.op(f"add i64 {sum_name}, {form.constant}"))
+        return sum_name
+
+    def affine_depth(self, form: Affine) -> int:
+        return max((self.depth_of(atom) for atom, _ in form.terms), default=0)
+
+    # Control flow
+
+    def push(self) -> Scope:
+        scope = Scope([])
+        self.here.append(scope.prologue)
+        self.scopes.append(scope)
+        return scope
+
+    def loop(
+        self, var: Var, low: str, high: str, step: int, interval: Interval, may_be_empty: bool, carried: Sequence[Value],
+        body: Callable[[Sequence[Value], Loop], Sequence[Value]],
+    ) -> list[Value]:  # fmt: skip
+        """`for var in range(low, high, step)`, carrying values round."""
+        start, inside, done = self.block, self.new_label("loop"), self.new_label("done")
+        before: Text = []
+        self.here.append(before)
+        if may_be_empty:
+            test = self.op(f"icmp slt i64 {low}, {high}")
+            self.line(f"br i1 {test}, label %{inside}, label %{done}")
+        else:
+            self.line(f"br label %{inside}")
+        self.label(inside)
+        phis: Text = []
+        self.here.append(phis)
+        name, following = self.fresh(), self.fresh()
+        inner = [Value(self.fresh(), v.dtype, v.lanes) for v in carried]
+        self.push()
+        saved = self.variables.get(var)
+        self.variables[var] = (name, len(self.scopes) - 1, interval)
+        after: Text = []
+        frame = Loop(self, before, phis, after, start, inside)
+        results = list(body(inner, frame))
+        self.scopes.pop()
+        if saved is None:
+            del self.variables[var]
+        else:
+            self.variables[var] = saved
+        latch = self.block
+        frame.latch = latch
+        self.here.append(after)
+        phis.append(f"  {name} = phi i64 [ {low}, %{start} ], [ {following}, %{latch} ]")
+        for v, first, last in zip(inner, carried, results):
+            phis.append(f"  {v.name} = phi {v.type} [ {first.name}, %{start} ], [ {last.name}, %{latch} ]")
+        for pointer, first, last in frame.pointers:
+            phis.append(f"  {pointer} = phi ptr [ {first}, %{start} ], [ {last}, %{latch} ]")
+        self.line(f"{following} = add i64 {name}, {step}")
+        again = self.op(f"icmp slt i64 {following}, {high}")
+        self.line(f"br i1 {again}, label %{inside}, label %{done}")
+        self.label(done)
+        if not may_be_empty:
+            return results
+        merged: list[Value] = []
+        for v, first, last in zip(inner, carried, results):
+            merged.append(Value(self.op(f"phi {v.type} [ {first.name}, %{start} ], [ {last.name}, %{latch} ]"), v.dtype, v.lanes))
+        return merged
+
+    def branch(self, condition: str, then: Callable[[], None], orelse: Callable[[], None] | None = None) -> None:
+        yes, done = self.new_label("then"), self.new_label("endif")
+        no = self.new_label("else") if orelse else done
+        self.line(f"br i1 {condition}, label %{yes}, label %{no}")
+        self.label(yes)
+        then()
+        self.line(f"br label %{done}")
+        if orelse:
+            self.label(no)
+            orelse()
+            self.line(f"br label %{done}")
+        self.label(done)
+
+
+@dataclass(slots=True)
+class Loop:
+    """The open parts of a loop under construction: before it, its phis, its end."""
+
+    writer: Writer
+    before: Text
+    phis: Text
+    after: Text
+    start: str
+    inside: str
+    latch: str = ""
+    pointers: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    memo: dict[object, str] = field(default_factory=dict[object, str])
+
+    def pointer(self, key: object, first: Callable[[], str], step_bytes: int) -> str:
+        """A pointer that advances by `step_bytes` each turn; `first` is computed before the loop."""
+        if key not in self.memo:
+            w = self.writer
+            outside, w.here = w.here, self.before
+            start = first()
+            w.here = outside
+            name, following = w.fresh(), w.fresh()
+            self.pointers.append((name, start, following))
+            self.after.append(f"  {following} = getelementptr i8, ptr {name}, i64 {step_bytes}")
+            self.memo[key] = name
+        return self.memo[key]
+
+
+def flatten(text: Iterable[str | Text]) -> Iterator[str]:
+    for item in text:
+        if isinstance(item, str):
+            yield item
+        else:
+            yield from flatten(item)

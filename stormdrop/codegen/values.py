@@ -1,0 +1,193 @@
+"""Arithmetic on SSA values: scalars and vectors of one type, broadcast where they meet."""
+
+from __future__ import annotations
+
+from stormdrop.codegen import vecmath
+from stormdrop.codegen.text import LLVM, Value, Writer, splat, vector_type
+from stormdrop.errors import BuildError
+from stormdrop.ir.expr import Combiner, Dtype
+
+_FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_FLOAT_COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
+_IDENTITY: dict[tuple[str, str], float | int] = {
+    ("sum", "i"): 0, ("prod", "i"): 1, ("sum", "f"): 0.0, ("prod", "f"): 1.0, ("max", "f"): float("-inf"), ("min", "f"): float("inf"),
+}  # fmt: skip
+
+
+def identity(combiner: Combiner, dtype: Dtype) -> float | int:
+    """The value that a reduction starts from."""
+    if dtype == "bool":
+        return combiner in ("min", "prod")
+    if dtype in ("i32", "i64") and combiner in ("max", "min"):
+        bits = 31 if dtype == "i32" else 63
+        return -(2**bits) if combiner == "max" else 2**bits - 1
+    return _IDENTITY[combiner, "f" if dtype in ("f32", "f64") else "i"]
+
+
+def constant(value: float | int, dtype: Dtype, lanes: int) -> Value:
+    return Value(splat(value, dtype, lanes), dtype, lanes)
+
+
+def broadcast(w: Writer, v: Value, lanes: int) -> Value:
+    """One value in every lane."""
+    if v.lanes == lanes:
+        return v
+    if not v.name.startswith("%"):
+        return Value(f"splat ({LLVM[v.dtype]} {v.name})", v.dtype, lanes)
+    type = vector_type(LLVM[v.dtype], lanes)
+    one = w.op(f"insertelement {type} poison, {v}, i64 0")
+    return Value(w.op(f"shufflevector {type} {one}, {type} poison, <{lanes} x i32> zeroinitializer"), v.dtype, lanes)
+
+
+def together(w: Writer, *values: Value) -> tuple[list[Value], int]:
+    lanes = max(v.lanes for v in values)
+    return [broadcast(w, v, lanes) for v in values], lanes
+
+
+def arithmetic(w: Writer, op: str, x: Value, y: Value) -> Value:
+    (x, y), lanes = together(w, x, y)
+    dtype = x.dtype
+    if op in ("min", "max"):
+        return extremum(w, op, x, y)
+    if dtype in ("f32", "f64"):
+        if op in _FLOAT_OPS:
+            return Value(w.op(f"{_FLOAT_OPS[op]} {x}, {y.name}"), dtype, lanes)
+        if op == "pow":
+            return _power(w, x, y)
+        if op in ("floordiv", "mod"):
+            q = Value(w.op(f"fdiv {x}, {y.name}"), dtype, lanes)
+            floor = function(w, "floor", q, True)
+            if op == "floordiv":
+                return floor
+            return arithmetic(w, "sub", x, arithmetic(w, "mul", floor, y))
+    if op in ("and", "or", "xor"):
+        return Value(w.op(f"{op} {x}, {y.name}"), dtype, lanes)
+    if op in ("add", "sub", "mul"):
+        return Value(w.op(f"{op} {x}, {y.name}"), dtype, lanes)
+    if op in ("floordiv", "mod"):
+        return _integer_division(w, op, x, y)
+    raise BuildError(f"no code for {op} on {dtype}")
+
+
+def _integer_division(w: Writer, op: str, x: Value, y: Value) -> Value:
+    """Floor semantics; a zero divisor gives 0, the most negative number over -1 wraps: no input can trap."""
+    mask = vector_type("i1", x.lanes)
+    zero, one, minus = (constant(c, x.dtype, x.lanes) for c in (0, 1, -1))
+    is_zero = w.op(f"icmp eq {y}, {zero.name}")
+    is_minus = w.op(f"icmp eq {y}, {minus.name}")
+    bad = w.op(f"or {mask} {is_zero}, {is_minus}")
+    safe = w.op(f"select {mask} {bad}, {one}, {y}")
+    result = w.floor_division(op, x.name, safe, x.type, x.lanes, False)
+    negated = w.op(f"sub {zero}, {x.name}")
+    special = negated if op == "floordiv" else zero.name
+    result = w.op(f"select {mask} {is_minus}, {x.type} {special}, {x.type} {result}")
+    return Value(w.op(f"select {mask} {is_zero}, {zero}, {x.type} {result}"), x.dtype, x.lanes)
+
+
+def _power(w: Writer, x: Value, y: Value) -> Value:
+    """exp(y · log|x|): for positive bases; a negative base gives NaN, as for a fractional exponent."""
+    return function(w, "exp", arithmetic(w, "mul", y, function(w, "log", x, True)), True)
+
+
+def extremum(w: Writer, op: str, x: Value, y: Value) -> Value:
+    """max or min; NaN in either operand gives NaN, as NumPy's maximum and minimum do."""
+    mask = vector_type("i1", x.lanes)
+    if x.dtype == "bool":
+        return Value(w.op(f"{'or' if op == 'max' else 'and'} {x}, {y.name}"), "bool", x.lanes)
+    if x.dtype in ("i32", "i64"):
+        sign = "sgt" if op == "max" else "slt"
+        first = w.op(f"icmp {sign} {x}, {y.name}")
+        return Value(w.op(f"select {mask} {first}, {x}, {y}"), x.dtype, x.lanes)
+    sign = "ogt" if op == "max" else "olt"
+    first = w.op(f"fcmp {sign} {x}, {y.name}")
+    best = w.op(f"select {mask} {first}, {x}, {y}")  # y where either is NaN
+    lost = w.op(f"fcmp uno {x}, {x.name}")
+    return Value(w.op(f"select {mask} {lost}, {x}, {x.type} {best}"), x.dtype, x.lanes)
+
+
+def comparison(w: Writer, op: str, x: Value, y: Value) -> Value:
+    (x, y), lanes = together(w, x, y)
+    if x.dtype in ("f32", "f64"):
+        return Value(w.op(f"fcmp {_FLOAT_COMPARISONS[op]} {x}, {y.name}"), "bool", lanes)
+    sign = op if op in ("eq", "ne") else ("u" if x.dtype == "bool" else "s") + op
+    return Value(w.op(f"icmp {sign} {x}, {y.name}"), "bool", lanes)
+
+
+def choice(w: Writer, c: Value, x: Value, y: Value) -> Value:
+    (x, y), lanes = together(w, x, y)
+    if c.lanes > lanes:
+        lanes = c.lanes
+        x, y = broadcast(w, x, lanes), broadcast(w, y, lanes)
+    return Value(w.op(f"select {c}, {x}, {y}"), x.dtype, lanes)
+
+
+def function(w: Writer, fn: str, x: Value, fma: bool) -> Value:
+    if fn == "neg":
+        text = f"fneg {x}" if x.dtype in ("f32", "f64") else f"sub {x.type} {splat(0, x.dtype, x.lanes)}, {x.name}"
+        return Value(w.op(text), x.dtype, x.lanes)
+    if fn == "not":
+        return Value(w.op(f"xor {x}, {splat(True, 'bool', x.lanes)}"), "bool", x.lanes)
+    if fn == "abs":
+        if x.dtype in ("f32", "f64"):
+            return Value(w.intrinsic(f"fabs.{_suffix(x)}", x.type, (x.type, x.name)), x.dtype, x.lanes)
+        below = w.op(f"icmp slt {x}, {splat(0, x.dtype, x.lanes)}")
+        negated = w.op(f"sub {x.type} {splat(0, x.dtype, x.lanes)}, {x.name}")
+        return Value(w.op(f"select {vector_type('i1', x.lanes)} {below}, {x.type} {negated}, {x}"), x.dtype, x.lanes)
+    return Value(vecmath.emit(fn, w, [x.name], x.dtype, x.lanes, fma), x.dtype, x.lanes)
+
+
+def _suffix(x: Value) -> str:
+    return ("" if x.lanes == 1 else f"v{x.lanes}") + x.dtype
+
+
+def convert(w: Writer, x: Value, dtype: Dtype) -> Value:
+    """C's conversions, except that floats saturate and NaN becomes 0."""
+    type = vector_type(LLVM[dtype], x.lanes)
+    if x.dtype == dtype:
+        return x
+    if dtype == "bool":
+        return comparison(w, "ne", x, constant(0, x.dtype, x.lanes))
+    source_float, to_float = x.dtype in ("f32", "f64"), dtype in ("f32", "f64")
+    if source_float and to_float:
+        return Value(w.op(f"{'fpext' if dtype == 'f64' else 'fptrunc'} {x} to {type}"), dtype, x.lanes)
+    if source_float:
+        suffix = f"{'' if x.lanes == 1 else f'v{x.lanes}'}{LLVM[dtype]}.{_suffix(x)}"
+        return Value(w.intrinsic(f"fptosi.sat.{suffix}", type, (x.type, x.name)), dtype, x.lanes)
+    if to_float:
+        return Value(w.op(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {type}"), dtype, x.lanes)
+    if x.dtype == "bool":
+        return Value(w.op(f"zext {x} to {type}"), dtype, x.lanes)
+    return Value(w.op(f"{'sext' if dtype == 'i64' else 'trunc'} {x} to {type}"), dtype, x.lanes)
+
+
+def multiply_add(w: Writer, x: Value, y: Value, acc: Value, fma: bool) -> Value:
+    """acc + x·y, in one rounding where the machine can."""
+    (x, y, acc), lanes = together(w, x, y, acc)
+    if fma and acc.dtype in ("f32", "f64"):
+        t = acc.type
+        return Value(w.intrinsic(f"fma.{_suffix(acc)}", t, (t, x.name), (t, y.name), (t, acc.name)), acc.dtype, lanes)
+    return arithmetic(w, "add", acc, arithmetic(w, "mul", x, y))
+
+
+_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+
+def combine(w: Writer, combiner: Combiner, acc: Value, x: Value) -> Value:
+    if acc.dtype == "bool" and combiner in ("sum", "prod"):
+        return arithmetic(w, "or" if combiner == "sum" else "and", acc, x)
+    return arithmetic(w, _COMBINE[combiner], acc, x)
+
+
+def horizontal(w: Writer, combiner: Combiner, x: Value) -> Value:
+    """All lanes combined, halving each time."""
+    while x.lanes > 1:
+        half = x.lanes // 2
+        pieces: list[Value] = []
+        for start in (0, half):
+            order = ", ".join(f"i32 {start + i}" for i in range(half))
+            if half == 1:
+                pieces.append(Value(w.op(f"extractelement {x}, i64 {start}"), x.dtype, 1))
+            else:
+                pieces.append(Value(w.op(f"shufflevector {x}, {x.type} poison, <{half} x i32> <{order}>"), x.dtype, half))
+        x = combine(w, combiner, pieces[0], pieces[1])
+    return x

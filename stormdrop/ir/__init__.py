@@ -1,0 +1,1 @@
+"""Tensor expressions: what is computed, without a word about how."""

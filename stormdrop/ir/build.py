@@ -1,0 +1,83 @@
+"""Functions for writing tensor expressions: `sd.sum`, `sd.exp`, `sd.where`, …"""
+
+from __future__ import annotations
+
+from stormdrop.errors import UserError
+from stormdrop.ir.expr import NUMPY, Axis, Cast, Combiner, Const, Dtype, Expr, Reduce, Scalar, binary, call, compare, select
+
+
+def _reduce(combiner: Combiner, body: Expr, axes: tuple[Axis, ...]) -> Reduce:
+    if not axes:
+        raise UserError(f"{combiner} needs at least one reduce axis")
+    return Reduce(combiner, axes, body)
+
+
+def sum(body: Expr, *axes: Axis) -> Reduce:
+    return _reduce("sum", body, axes)
+
+
+def prod(body: Expr, *axes: Axis) -> Reduce:
+    return _reduce("prod", body, axes)
+
+
+def reduce_max(body: Expr, *axes: Axis) -> Reduce:
+    return _reduce("max", body, axes)
+
+
+def reduce_min(body: Expr, *axes: Axis) -> Reduce:
+    return _reduce("min", body, axes)
+
+
+def maximum(a: Expr, b: Expr | Scalar) -> Expr:
+    return binary("max", a, b)
+
+
+def minimum(a: Expr, b: Expr | Scalar) -> Expr:
+    return binary("min", a, b)
+
+
+def exp(a: Expr) -> Expr:
+    return call("exp", a)
+
+
+def log(a: Expr) -> Expr:
+    return call("log", a)
+
+
+def sqrt(a: Expr) -> Expr:
+    return call("sqrt", a)
+
+
+def rsqrt(a: Expr) -> Expr:
+    return call("rsqrt", a)
+
+
+def tanh(a: Expr) -> Expr:
+    return call("tanh", a)
+
+
+def erf(a: Expr) -> Expr:
+    return call("erf", a)
+
+
+def sigmoid(a: Expr) -> Expr:
+    return call("sigmoid", a)
+
+
+def relu(a: Expr) -> Expr:
+    """`max(a, 0)` that keeps NaN, as NumPy's maximum does."""
+    return select(compare("gt", Const(0, a.dtype), a), 0, a)
+
+
+def where(condition: Expr, a: Expr | Scalar, b: Expr | Scalar) -> Expr:
+    return select(condition, a, b)
+
+
+def equal(a: Expr, b: Expr | Scalar) -> Expr:
+    return compare("eq", a, b)
+
+
+def cast(a: Expr, dtype: Dtype) -> Expr:
+    if dtype not in NUMPY:
+        raise UserError(f"unknown element type {dtype!r}; known: {', '.join(NUMPY)}")
+    return a if a.dtype == dtype else Cast(a, dtype)

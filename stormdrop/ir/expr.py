@@ -1,0 +1,411 @@
+"""Expressions: interned, immutable trees over scalars.
+
+Equality is identity: two nodes built from equal parts are the same object, and constants keep their type and sign (1, 1.0,
+True and -0.0 differ). Index arithmetic is `i64`; data is `f32`, `f64`, `i32`, `i64` or `bool`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from stormdrop.errors import UserError
+
+if TYPE_CHECKING:
+    from stormdrop.ir.tensor import Tensor
+
+Dtype = Literal["f32", "f64", "i32", "i64", "bool"]
+Scalar = bool | int | float
+AxisKind = Literal["spatial", "reduce"]
+Combiner = Literal["sum", "max", "min", "prod"]
+
+NUMPY: dict[Dtype, type[np.generic]] = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "bool": np.bool_}
+ITEMSIZE: dict[Dtype, int] = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
+FLOATS = ("f32", "f64")
+
+ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow")
+LOGICAL = ("and", "or", "xor")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+UNARY = ("neg", "abs", "not", "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos", "floor", "ceil", "round")
+
+_table: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
+
+
+class Expr:
+    """A scalar value; its subclasses are a closed set."""
+
+    __slots__ = ("__weakref__", "dtype")
+    __match_args__: tuple[str, ...] = ()
+    dtype: Dtype
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), tuple(getattr(self, name) for name in self.__match_args__))
+
+    def __add__(self, other: Expr | Scalar) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Scalar) -> Expr:
+        return binary("add", lift(other, self.dtype), self)
+
+    def __sub__(self, other: Expr | Scalar) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Scalar) -> Expr:
+        return binary("sub", lift(other, self.dtype), self)
+
+    def __mul__(self, other: Expr | Scalar) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Scalar) -> Expr:
+        return binary("mul", lift(other, self.dtype), self)
+
+    def __truediv__(self, other: Expr | Scalar) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Scalar) -> Expr:
+        return binary("div", lift(other, self.dtype), self)
+
+    def __floordiv__(self, other: Expr | Scalar) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: Expr | Scalar) -> Expr:
+        return binary("mod", self, other)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self)
+
+    def __lt__(self, other: Expr | Scalar) -> Expr:
+        return compare("lt", self, other)
+
+    def __le__(self, other: Expr | Scalar) -> Expr:
+        return compare("le", self, other)
+
+    def __gt__(self, other: Expr | Scalar) -> Expr:
+        return compare("gt", self, other)
+
+    def __ge__(self, other: Expr | Scalar) -> Expr:
+        return compare("ge", self, other)
+
+    def __and__(self, other: Expr) -> Expr:
+        return binary("and", self, other)
+
+    def __or__(self, other: Expr) -> Expr:
+        return binary("or", self, other)
+
+    def __bool__(self) -> bool:
+        raise UserError("an expression has no truth value while it is being built; use sd.where(condition, a, b)")
+
+    def __str__(self) -> str:
+        from stormdrop.ir.printer import show
+
+        return show(self)
+
+    __repr__ = __str__
+
+
+def _intern(cls: type[Expr], dtype: Dtype, key: tuple[object, ...], values: tuple[object, ...]) -> Any:
+    full = (cls, dtype, *key)
+    found = _table.get(full)
+    if found is None:
+        node = object.__new__(cls)
+        node.dtype = dtype
+        for name, value in zip(cls.__match_args__, values):
+            object.__setattr__(node, name, value)
+        # Two threads may both build the node; setdefault keeps one.
+        found = _table.setdefault(full, node)
+    return found
+
+
+class Const(Expr):
+    """A literal: `Const(0.0, "f32")`."""
+
+    __slots__ = ("value",)
+    __match_args__ = ("value", "dtype")
+    value: Scalar
+
+    def __new__(cls, value: Scalar, dtype: Dtype) -> Const:
+        value = float(value) if dtype in FLOATS else bool(value) if dtype == "bool" else int(value)
+        return _intern(cls, dtype, (repr(value),), (value,))
+
+
+class Var(Expr):
+    """A named integer: a knob of a sketch or a loop of a lowered program."""
+
+    __slots__ = ("name",)
+    __match_args__ = ("name",)
+    name: str
+
+    def __new__(cls, name: str) -> Var:
+        return _intern(cls, "i64", (name,), (name,))
+
+
+_serial = itertools.count()
+
+
+class Axis(Expr):
+    """One dimension that a compute iterates over. Every axis is its own: two of equal extent differ."""
+
+    __slots__ = ("extent", "kind", "name", "serial")
+    __match_args__ = ("name", "extent", "kind", "serial")
+    name: str
+    extent: int
+    kind: AxisKind
+    serial: int
+
+    def __new__(cls, name: str, extent: int, kind: AxisKind = "spatial", serial: int | None = None) -> Axis:
+        serial = next(_serial) if serial is None else serial
+        return _intern(cls, "i64", (name, extent, kind, serial), (name, extent, kind, serial))
+
+
+class Bin(Expr):
+    """An arithmetic or logical operation on two values of one type."""
+
+    __slots__ = ("a", "b", "op")
+    __match_args__ = ("op", "a", "b")
+    op: str
+    a: Expr
+    b: Expr
+
+    def __new__(cls, op: str, a: Expr, b: Expr) -> Bin:
+        return _intern(cls, a.dtype, (op, a, b), (op, a, b))
+
+
+class Cmp(Expr):
+    """A comparison of two values of one type; its own type is bool."""
+
+    __slots__ = ("a", "b", "op")
+    __match_args__ = ("op", "a", "b")
+    op: str
+    a: Expr
+    b: Expr
+
+    def __new__(cls, op: str, a: Expr, b: Expr) -> Cmp:
+        return _intern(cls, "bool", (op, a, b), (op, a, b))
+
+
+class Select(Expr):
+    """`a` where `condition` holds, else `b`; what is not chosen is not read."""
+
+    __slots__ = ("a", "b", "condition")
+    __match_args__ = ("condition", "a", "b")
+    condition: Expr
+    a: Expr
+    b: Expr
+
+    def __new__(cls, condition: Expr, a: Expr, b: Expr) -> Select:
+        return _intern(cls, a.dtype, (condition, a, b), (condition, a, b))
+
+
+class Call(Expr):
+    """A function of one value: exp, log, sqrt, tanh, neg, not, …"""
+
+    __slots__ = ("a", "fn")
+    __match_args__ = ("fn", "a")
+    fn: str
+    a: Expr
+
+    def __new__(cls, fn: str, a: Expr) -> Call:
+        return _intern(cls, a.dtype, (fn, a), (fn, a))
+
+
+class Cast(Expr):
+    """The value in another type, by C's rules; to bool it is `!= 0`."""
+
+    __slots__ = ("a",)
+    __match_args__ = ("a", "dtype")
+    a: Expr
+
+    def __new__(cls, a: Expr, dtype: Dtype) -> Cast:
+        return _intern(cls, dtype, (a,), (a,))
+
+
+class Load(Expr):
+    """One element of a tensor."""
+
+    __slots__ = ("indices", "tensor")
+    __match_args__ = ("tensor", "indices")
+    tensor: Tensor
+    indices: tuple[Expr, ...]
+
+    def __new__(cls, tensor: Tensor, indices: Sequence[Expr]) -> Load:
+        return _intern(cls, tensor.dtype, (tensor, *indices), (tensor, tuple(indices)))
+
+
+class Reduce(Expr):
+    """A reduction over axes; stands only at the top of a compute's body."""
+
+    __slots__ = ("axes", "body", "combiner")
+    __match_args__ = ("combiner", "axes", "body")
+    combiner: Combiner
+    axes: tuple[Axis, ...]
+    body: Expr
+
+    def __new__(cls, combiner: Combiner, axes: Sequence[Axis], body: Expr) -> Reduce:
+        return _intern(cls, body.dtype, (combiner, *axes, body), (combiner, tuple(axes), body))
+
+
+def lift(value: Expr | Scalar, dtype: Dtype) -> Expr:
+    """A Python number as a constant of `dtype`; an expression as it is."""
+    return value if isinstance(value, Expr) else Const(value, dtype)
+
+
+def index(value: Expr | Scalar) -> Expr:
+    """An index: an integer expression or a Python int."""
+    if isinstance(value, Expr):
+        if value.dtype not in ("i64", "i32"):
+            raise UserError(f"an index must be an integer, but {value} is {value.dtype}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise UserError(f"an index must be an integer, but {value!r} is {type(value).__name__}")
+    return Const(int(value), "i64")
+
+
+_FOLD: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "min": min, "max": max,
+    "and": lambda a, b: a and b, "or": lambda a, b: a or b,
+    "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
+}  # fmt: skip
+
+
+def _same_type(op: str, a: Expr, b: Expr | Scalar) -> Expr:
+    b = lift(b, a.dtype)
+    if a.dtype != b.dtype:
+        raise UserError(f"{op} needs operands of one type, not {a.dtype} and {b.dtype} in {a} and {b}; use sd.cast")
+    return b
+
+
+def binary(op: str, a: Expr, b: Expr | Scalar) -> Expr:
+    """`a op b`, folding integer constants and the neutral elements of index arithmetic."""
+    b = _same_type(op, a, b)
+    if op in LOGICAL and a.dtype != "bool":
+        raise UserError(f"{op} needs conditions, not {a.dtype}")
+    if op == "div" and a.dtype not in FLOATS:
+        raise UserError(f"/ is for floats; use // for {a.dtype}")
+    if a.dtype not in FLOATS:
+        match op, a, b:
+            case _, Const(x), Const(y) if op in _FOLD and not (op in ("floordiv", "mod") and y == 0):
+                return Const(_FOLD[op](x, y), a.dtype)
+            case ("add" | "sub"), _, Const(0):
+                return a
+            case "add", Const(0), _:
+                return b
+            case "mul", _, Const(1):
+                return a
+            case "mul", Const(1), _:
+                return b
+            case "and", Const(True), _:
+                return b
+            case "and", _, Const(True):
+                return a
+            case _:
+                pass
+    return Bin(op, a, b)
+
+
+def compare(op: str, a: Expr, b: Expr | Scalar) -> Expr:
+    """`a op b` as a condition."""
+    b = _same_type(op, a, b)
+    if isinstance(a, Const) and isinstance(b, Const):
+        return Const(_FOLD[op](a.value, b.value), "bool")
+    return Cmp(op, a, b)
+
+
+def call(fn: str, a: Expr) -> Expr:
+    """One of the functions in `UNARY`, checked for its type."""
+    if fn not in UNARY:
+        raise UserError(f"unknown function {fn!r}; known: {', '.join(UNARY)}")
+    if fn == "not" and a.dtype != "bool":
+        raise UserError(f"not needs a condition, not {a.dtype}")
+    if fn not in ("neg", "abs", "not") and a.dtype not in FLOATS:
+        raise UserError(f"{fn} needs a float, not {a.dtype}; use sd.cast")
+    return Call(fn, a)
+
+
+def select(condition: Expr, a: Expr | Scalar, b: Expr | Scalar) -> Expr:
+    """`a` where the condition holds, else `b`."""
+    if condition.dtype != "bool":
+        raise UserError(f"a condition must be bool, but {condition} is {condition.dtype}")
+    dtype = a.dtype if isinstance(a, Expr) else b.dtype if isinstance(b, Expr) else None
+    if dtype is None:
+        raise UserError("one side of a selection must be an expression, so that its type is known")
+    a = lift(a, dtype)
+    return Select(condition, a, _same_type("where", a, b))
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """The direct subexpressions."""
+    match e:
+        case Bin(_, a, b) | Cmp(_, a, b):
+            return (a, b)
+        case Select(c, a, b):
+            return (c, a, b)
+        case Call(_, a) | Cast(a):
+            return (a,)
+        case Load(_, indices):
+            return indices
+        case Reduce(_, _, body):
+            return (body,)
+        case _:
+            return ()
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """Every node once, parents before children, in the order they are read."""
+    seen: set[Expr] = set()
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack.extend(reversed(children(node)))
+
+
+def loads(e: Expr) -> list[Load]:
+    """Every distinct load of the expression, in reading order."""
+    return [n for n in walk(e) if isinstance(n, Load)]
+
+
+def rewrite(e: Expr, visit: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:
+    """Rebuild bottom-up what `visit` does not replace; an unchanged node stays the same object."""
+    memo = {} if memo is None else memo
+    if e in memo:
+        return memo[e]
+    replaced = visit(e)
+    if replaced is None:
+        replaced = _rebuild(e, tuple(rewrite(c, visit, memo) for c in children(e)))
+    memo[e] = replaced
+    return replaced
+
+
+def _rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
+    if parts == children(e):
+        return e
+    match e:
+        case Bin(op, _, _):
+            return binary(op, parts[0], parts[1])
+        case Cmp(op, _, _):
+            return compare(op, parts[0], parts[1])
+        case Select():
+            return select(parts[0], parts[1], parts[2])
+        case Call(fn, _):
+            return call(fn, parts[0])
+        case Cast(_, dtype):
+            return Cast(parts[0], dtype)
+        case Load(tensor, _):
+            return Load(tensor, parts)
+        case Reduce(combiner, axes, _):
+            return Reduce(combiner, axes, parts[0])
+        case _:
+            return e
+
+
+def substitute(e: Expr, values: Mapping[Any, Expr]) -> Expr:
+    """Replace nodes (axes, variables, loads) by other expressions."""
+    return rewrite(e, lambda node: values.get(node))

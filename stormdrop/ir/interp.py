@@ -1,0 +1,369 @@
+"""The reference interpreter: what a task computes, with NumPy, slow and obviously right.
+
+An expression is evaluated on a grid of points at once: every axis is an array of its values, shaped so that axes
+broadcast against each other. `evaluate` fills one whole tensor after the other; `sample` asks for single elements and
+computes of every producer only what these need.
+
+Semantics that NumPy leaves open:
+
+* `max` and `min`, as operations and as reductions, hand NaN on (NumPy's maximum and minimum).
+* `//` and `%` are Python's (towards minus infinity). A float becomes an integer towards zero; NaN becomes 0 and what
+  does not fit becomes the nearest value that does (LLVM's fptosi.sat). Integers wrap around. `round` goes to even.
+* What a Select does not choose is not read; any other index outside a tensor raises UserError.
+
+**Error scales.** `magnitude` gives, per output element, a number `s` so that a float32 kernel is right when it lies
+within `c · eps · s` of the float64 result, for the small `c` that the variant states. It is a running first-order error
+analysis: inputs and constants are exact (s = 0), a rounded operation adds |result| to what its operands' errors become
+through its derivative, and a sum of n terms t gets (1 + √n / 2) · Σ max(s(t), |t|), for a matrix product Σ|a·b| times
+that growth. Terms of one sign added one by one in float32 need it: 4,608 of them were 29 eps · Σ|a·b| off, 512 were 9,
+while random signs stay below 2. Moved or maximised data has s = 0: it must be exact. Choices made by float data (relu)
+take the larger scale of both sides. Jumps (floor, casts to integers, comparisons as values) cannot be bounded and hand
+on their operand's scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.errors import UserError
+from stormdrop.ir.expr import FLOATS, NUMPY, Axis, Bin, Call, Cast, Cmp, Const, Dtype, Expr, Load, Select, walk
+from stormdrop.ir.tensor import Compute, Task, Tensor
+
+Array = NDArray[Any]
+CHUNK_POINTS = 1_000_000
+"""Points evaluated at once; some ten float64 temporaries of this size are alive in the worst case."""
+UNDERFLOW = 2.0**-103
+"""In the units of scales, what a float32 loses by being flushed to zero: 2⁻¹²⁶ / eps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Some elements of one output: their index tuple (one array per dimension), float64 values and error scales."""
+
+    indices: tuple[Array, ...]
+    values: Array
+    magnitudes: Array
+
+
+def evaluate(task: Task, arrays: Mapping[str, Array], variant: int = 0, precision: Literal["f64"] | None = None,
+             ) -> dict[str, Array]:  # fmt: skip
+    """The outputs by name. With precision "f64" every f32 is computed as float64, inputs being taken as they are.
+
+    Raises UserError for missing or misshapen arrays and for reads outside a tensor.
+    """
+    machine = _Machine(_inputs(task, arrays, precision == "f64"), wide=precision == "f64")
+    machine.fill(task.variants[variant].stages)
+    return {mine.name: machine.known[t][0] for t, mine in zip(task.variants[variant].outputs, task.outputs)}
+
+
+def magnitude(task: Task, arrays: Mapping[str, Array], variant: int = 0) -> dict[str, Array]:
+    """The error scale of every output element (see the module's text), float64, by output name."""
+    machine = _Machine(_inputs(task, arrays, wide=True), wide=True, scales=True)
+    machine.fill(task.variants[variant].stages)
+    return {mine.name: machine.known[t][1] for t, mine in zip(task.variants[variant].outputs, task.outputs)}
+
+
+def sample(task: Task, arrays: Mapping[str, Array], points: int, rng: np.random.Generator, variant: int = 0,
+           ) -> dict[str, Samples]:  # fmt: skip
+    """About `points` random elements of every output in float64, with error scales; corners and edges come up often."""
+    machine = _Machine(_inputs(task, arrays, wide=True), wide=True, scales=True)
+    found: dict[str, Samples] = {}
+    for t, mine in zip(task.variants[variant].outputs, task.outputs):
+        indices = _random_indices(t.shape, points, rng)
+        values, scales = machine.read(t, indices)
+        found[mine.name] = Samples(indices, values, scales)
+    return found
+
+
+def _random_indices(shape: tuple[int, ...], points: int, rng: np.random.Generator) -> tuple[Array, ...]:
+    """Distinct index tuples, a fifth of each coordinate at one of its two ends."""
+    if 0 in shape or not shape:
+        return tuple(np.zeros(0, np.int64) for _ in shape)
+    columns: list[Array] = []
+    for extent in shape:
+        inside = rng.integers(0, extent, points)
+        border = rng.integers(0, 2, points) * (extent - 1)
+        columns.append(np.where(rng.random(points) < 0.2, border, inside))
+    return _unravel(np.unique(np.ravel_multi_index(tuple(columns), shape)), shape)
+
+
+def _unravel(flat: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    return tuple(np.asarray(i) for i in np.unravel_index(flat, shape)) if shape else ()
+
+
+def _inputs(task: Task, arrays: Mapping[str, Array], wide: bool) -> dict[Tensor, tuple[Array, Array]]:
+    """The given arrays by tensor, with error scales of zero."""
+    known: dict[Tensor, tuple[Array, Array]] = {}
+    for t in task.inputs:
+        if t.name not in arrays:
+            raise UserError(f"{task.name}: no array is given for input {t!r}")
+        array = np.asarray(arrays[t.name])
+        if array.shape != t.shape or array.dtype != NUMPY[t.dtype]:
+            raise UserError(f"{task.name}: input {t!r} is given as {array.dtype}{list(array.shape)}")
+        known[t] = array.astype(_numpy(t.dtype, wide)), np.broadcast_to(np.zeros(()), t.shape)
+    return known
+
+
+def _numpy(dtype: Dtype, wide: bool) -> type[np.generic]:
+    return np.float64 if wide and dtype == "f32" else NUMPY[dtype]
+
+
+@dataclass(slots=True)
+class _Scope:
+    """The points that are evaluated: each axis's values, and which points are really wanted (None: all)."""
+
+    env: dict[Expr, Array]
+    active: Array | None = None
+    values: dict[Expr, Array] = field(default_factory=dict[Expr, Array])
+    scales: dict[Expr, Array] = field(default_factory=dict[Expr, Array])
+    sides: dict[Expr, tuple[_Scope, _Scope]] = field(default_factory=dict[Expr, "tuple[_Scope, _Scope]"])
+
+    def split(self, choice: Select, condition: Array) -> tuple[_Scope, _Scope]:
+        """The points where the condition holds and those where it does not."""
+        if choice not in self.sides:
+            among = np.True_ if self.active is None else self.active
+            self.sides[choice] = _Scope(self.env, among & condition), _Scope(self.env, among & ~condition)
+        return self.sides[choice]
+
+
+class _Machine:
+    """Evaluates expressions; `known` holds whole tensors, `partly` single elements of the others."""
+
+    def __init__(self, known: dict[Tensor, tuple[Array, Array]], wide: bool, scales: bool = False) -> None:
+        self.known = known
+        self.partly: dict[Tensor, tuple[Array, Array, Array]] = {}
+        self.wide = wide
+        self.with_scales = scales
+
+    def fill(self, stages: Sequence[Tensor]) -> None:
+        """Compute whole tensors, producers first."""
+        for t in stages:
+            assert t.compute is not None
+            values = np.empty(t.shape, _numpy(t.dtype, self.wide))
+            scales = np.zeros(t.shape if self.with_scales else ())
+            inner = math.prod(a.extent for a in t.compute.reduce_axes)
+            for box in _boxes(t.shape, CHUNK_POINTS // max(1, inner)):
+                ranges = [np.arange(extent)[part] for extent, part in zip(t.shape, box)]
+                grid = np.ix_(*ranges) if ranges else ()
+                values[box], part_scales = self.points(t.compute, grid, tuple(len(r) for r in ranges))
+                if self.with_scales:
+                    scales[box] = part_scales
+            self.known[t] = values, scales
+
+    def points(self, c: Compute, at: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """Values and scales of one compute where its axes have the values `at` (which broadcast to `shape`)."""
+        depth = len(c.reduce_axes)
+        env: dict[Expr, Array] = {a: i.reshape(i.shape + (1,) * depth) for a, i in zip(c.axes, at)}
+        for d, a in enumerate(c.reduce_axes):
+            env[a] = np.arange(a.extent).reshape((-1,) + (1,) * (depth - 1 - d))
+        scope = _Scope(env)
+        full = shape + tuple(a.extent for a in c.reduce_axes)
+        with np.errstate(all="ignore"):
+            value = np.broadcast_to(self.value(c.body, scope), full)
+            scale = np.broadcast_to(self.scale(c.body, scope), full) if self.with_scales else np.zeros(())
+            if c.combiner is None:
+                return value, scale
+            over = tuple(range(len(shape), len(full)))
+            result = _REDUCE[c.combiner](value, axis=over)
+            if not self.with_scales:
+                return result.astype(value.dtype), scale
+            return result.astype(value.dtype), _reduce_scale(c.combiner, value, scale, result, over)
+
+    def read(self, t: Tensor, indices: tuple[Array, ...]) -> tuple[Array, Array]:
+        """Elements of a tensor; of one that is not whole, missing elements are computed and kept."""
+        if t in self.known:
+            values, scales = self.known[t]
+            return values[indices], scales[indices] if self.with_scales else scales
+        assert t.compute is not None
+        flat = np.ravel_multi_index(np.broadcast_arrays(*indices), t.shape) if indices else np.zeros((), np.int64)
+        wanted = np.unique(flat)
+        empty = np.zeros(0, np.int64), np.zeros(0, _numpy(t.dtype, self.wide)), np.zeros(0)
+        have, values, scales = self.partly.get(t, empty)
+        missing = np.setdiff1d(wanted, have, assume_unique=True)
+        step = max(1, CHUNK_POINTS // max(1, math.prod(a.extent for a in t.compute.reduce_axes)))
+        parts = [missing[k : k + step] for k in range(0, len(missing), step)]
+        fresh = [self.points(t.compute, _unravel(part, t.shape), part.shape) for part in parts]
+        have = np.concatenate([have, missing])
+        values = np.concatenate([values, *(v for v, _ in fresh)])
+        scales = np.concatenate([scales, *(s for _, s in fresh)])
+        order = np.argsort(have)
+        have, values, scales = self.partly[t] = have[order], values[order], scales[order]
+        place = np.searchsorted(have, flat)
+        return values[place], scales[place]
+
+    def value(self, e: Expr, s: _Scope) -> Array:
+        if e not in s.values:
+            s.values[e] = np.asarray(self._value(e, s))
+        return s.values[e]
+
+    def scale(self, e: Expr, s: _Scope) -> Array:
+        if e not in s.scales:
+            s.scales[e] = np.asarray(self._scale(e, s) if e.dtype in FLOATS else 0.0)
+        return s.scales[e]
+
+    def _value(self, e: Expr, s: _Scope) -> Array:
+        match e:
+            case Const(value, dtype):
+                return np.array(value, NUMPY[dtype]).astype(_numpy(dtype, self.wide))
+            case Axis():
+                return s.env[e]
+            case Bin(op, a, b):
+                return _BINARY[op](self.value(a, s), self.value(b, s))
+            case Cmp(op, a, b):
+                return _COMPARE[op](self.value(a, s), self.value(b, s))
+            case Select(condition, a, b):
+                chosen = self.value(condition, s)
+                yes, no = s.split(e, chosen)
+                return np.where(chosen, self.value(a, yes), self.value(b, no))
+            case Call(fn, a):
+                x = self.value(a, s)
+                return np.asarray(_UNARY[fn](x)).astype(x.dtype)
+            case Cast(a, dtype):
+                return _cast(self.value(a, s), _numpy(dtype, self.wide))
+            case Load():
+                return self._load(e, s)
+            case _:
+                raise UserError(f"{e} cannot be evaluated")
+
+    def _load(self, e: Load, s: _Scope) -> Array:
+        indices: list[Array] = []
+        for d, (index, extent) in enumerate(zip(e.indices, e.tensor.shape)):
+            i = self.value(index, s).astype(np.int64)
+            outside = (i < 0) | (i >= extent)
+            if outside.any():
+                if np.any(outside if s.active is None else outside & s.active):
+                    raise UserError(f"{e} reads outside dimension {d} of {e.tensor!r}")
+                i = np.clip(i, 0, max(extent - 1, 0))
+            indices.append(i)
+        if e.tensor.size == 0:
+            shape = np.broadcast_shapes(*(i.shape for i in indices))
+            values, scales = np.zeros(shape, _numpy(e.dtype, self.wide)), np.zeros(shape)
+        else:
+            values, scales = self.read(e.tensor, tuple(indices))
+        s.scales[e] = scales
+        return values
+
+    def _scale(self, e: Expr, s: _Scope) -> Array:
+        result = np.abs(self.value(e, s)) + UNDERFLOW
+        match e:
+            case Bin(op, a, b):
+                x, y, ex, ey = self.value(a, s), self.value(b, s), self.scale(a, s), self.scale(b, s)
+                return _binary_scale(op, x, y, ex, ey, result)
+            case Select(condition, a, b):
+                chosen = self.value(condition, s)
+                yes, no = s.split(e, chosen)
+                ex, ey = self.scale(a, yes), self.scale(b, no)
+                by_data = any(n.dtype in FLOATS for n in walk(condition))
+                return np.maximum(ex, ey) if by_data else np.where(chosen, ex, ey)
+            case Call(fn, a):
+                if fn not in _SLOPE:
+                    return self.scale(a, s)
+                return _through(_SLOPE[fn](self.value(a, s)), self.scale(a, s)) + result
+            case Cast(a):
+                exact = a.dtype in ("bool", e.dtype) or (a.dtype, e.dtype) in (("f32", "f64"), ("i32", "f64"))
+                return self.scale(a, s) + (0 if exact else result)
+            case Load():
+                return s.scales[e]
+            case _:
+                return np.zeros(())
+
+
+def _boxes(shape: tuple[int, ...], limit: int) -> Iterator[tuple[slice, ...]]:
+    """Cut an index space into boxes of at most `limit` points (at least one), leading dimensions first."""
+    if not shape:
+        yield ()
+        return
+    inner = math.prod(shape[1:])
+    step = max(1, limit // max(1, inner))
+    for start in range(0, shape[0], step):
+        lead = slice(start, min(start + step, shape[0]))
+        if inner <= limit:
+            yield (lead, *(slice(0, n) for n in shape[1:]))
+        else:
+            yield from ((lead, *rest) for rest in _boxes(shape[1:], limit))
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype(np.float64))).astype(np.float64)
+
+
+def _cast(x: Array, dtype: type[np.generic]) -> Array:
+    """Saturating where a float becomes an integer; C's rules elsewhere."""
+    if not (np.issubdtype(x.dtype, np.floating) and np.issubdtype(dtype, np.integer)):
+        return x.astype(dtype)
+    half = 2 ** (8 * np.dtype(dtype).itemsize - 1)
+    low, high = -half, half - 1
+    wide = np.trunc(x.astype(np.float64))
+    fits = (wide >= low) & (wide < high + 1)
+    inside = np.where(fits, wide, 0).astype(dtype)
+    return np.where(fits | np.isnan(wide), inside, np.where(wide > 0, np.array(high, dtype), np.array(low, dtype)))
+
+
+def _through(slope: Array, scale: Array) -> Array:
+    """An error passed through a function of this slope; no error stays none, however steep."""
+    return np.where(scale == 0, 0.0, np.abs(slope) * scale)
+
+
+def _binary_scale(op: str, x: Array, y: Array, ex: Array, ey: Array, result: Array) -> Array:
+    match op:
+        case "add" | "sub":
+            return ex + ey + result
+        case "mul":
+            return _through(y, ex) + _through(x, ey) + result
+        case "div":
+            return _through(1 / y, ex) + _through(x / (y * y), ey) + result
+        case "pow":
+            logarithm = np.log(np.abs(x))
+            spread = _through(y / x, ex) + _through(logarithm, ey) + 1 + np.abs(y * np.where(x == 0, 0, logarithm))
+            return _through(result, spread)
+        case "min" | "max":
+            return np.maximum(ex, ey)
+        case _:
+            return ex + ey + result
+
+
+def _reduce_scale(combiner: str, value: Array, scale: Array, result: Array, over: tuple[int, ...]) -> Array:
+    if not np.issubdtype(value.dtype, np.floating):
+        return np.zeros(result.shape)
+    match combiner:
+        case "sum":
+            terms = math.prod(value.shape[d] for d in over)
+            return np.sum(np.maximum(scale, np.abs(value)), axis=over) * (1 + math.sqrt(terms) / 2)
+        case "prod":
+            relative = np.where(value == 0, 1.0, np.maximum(scale / np.abs(value), 1.0))
+            return np.abs(result) * np.sum(relative, axis=over)
+        case _:
+            return np.max(scale, axis=over)
+
+
+_REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
+
+_BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide, "mod": np.mod,
+    "min": np.minimum, "max": np.maximum, "pow": np.power,
+    "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
+}  # fmt: skip
+
+_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+}  # fmt: skip
+
+_UNARY: dict[str, Callable[[Array], Array]] = {
+    "neg": np.negative, "abs": np.abs, "not": np.logical_not, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "tanh": np.tanh, "erf": _erf, "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sin": np.sin, "cos": np.cos, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
+}  # fmt: skip
+
+_SLOPE: dict[str, Callable[[Array], Array]] = {
+    "exp": np.exp, "log": lambda x: 1 / x, "sqrt": lambda x: 0.5 / np.sqrt(x),
+    "rsqrt": lambda x: 0.5 / (x * np.sqrt(x)),
+    "tanh": lambda x: 1 - np.tanh(x) ** 2, "erf": lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x),
+    "sigmoid": lambda x: 1 / (2 + np.exp(x) + np.exp(-x)), "sin": np.cos, "cos": np.sin,
+}  # fmt: skip
+"""Derivatives, up to their sign, of the functions that round."""

@@ -1,0 +1,285 @@
+"""Tensors, computes and tasks.
+
+A `Compute` fills a tensor: one value per point of its axes, perhaps reduced over reduce axes. A `Task` is a DAG of computes
+with one or more variants that are equal as functions; it is what a kernel is built for. Stages and axes have ids taken from
+the structure alone (`s1`, `s1.a0`, `s1.r2`), never from names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from stormdrop.errors import UserError
+from stormdrop.ir.affine import Affine, affine
+from stormdrop.ir.expr import (
+    ITEMSIZE, NUMPY, Axis, Bin, Call, Cast, Cmp, Combiner, Const, Dtype, Expr, Load, Reduce, Scalar, Select, children, index, lift, loads, walk,
+)  # fmt: skip
+
+MAX_ELEMENTS = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A named array. `constant`: its values are known when the kernel is loaded (weights)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype = "f32"
+    constant: bool = False
+    compute: Compute | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in NUMPY:
+            raise UserError(f"tensor {self.name}: unknown element type {self.dtype!r}; known: {', '.join(NUMPY)}")
+        if any(isinstance(n, bool) or int(n) != n or n < 0 for n in self.shape):
+            raise UserError(f"tensor {self.name}: bad shape {self.shape}")
+        if self.size * ITEMSIZE[self.dtype] > MAX_ELEMENTS:
+            raise UserError(f"tensor {self.name}: shape {self.shape} is too large to address")
+
+    def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
+        indices = indices if isinstance(indices, tuple) else (indices,)
+        if len(indices) != len(self.shape):
+            raise UserError(f"tensor {self.name} has {len(self.shape)} dimensions, but is read with {len(indices)} indices")
+        return Load(self, [index(i) for i in indices])
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * ITEMSIZE[self.dtype]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype}{list(self.shape)}{' constant' if self.constant else ''}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compute:
+    """`tensor[axes] = combiner over reduce axes of body`, or just `body` where nothing is reduced."""
+
+    axes: tuple[Axis, ...]
+    body: Expr
+    reduce_axes: tuple[Axis, ...] = ()
+    combiner: Combiner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to compute a task's outputs; `error_bound` is in units of eps · Σ|a·b| against float64."""
+
+    outputs: tuple[Tensor, ...]
+    name: str = "direct"
+    error_bound: float = 2.0
+
+    @property
+    def stages(self) -> tuple[Tensor, ...]:
+        """The computed tensors, producers first, in an order that depends on the structure alone."""
+        order: list[Tensor] = []
+        seen: set[Tensor] = set()
+
+        def visit(t: Tensor) -> None:
+            if t in seen or t.compute is None:
+                return
+            seen.add(t)
+            for load in loads(t.compute.body):
+                visit(load.tensor)
+            order.append(t)
+
+        for out in self.outputs:
+            visit(out)
+        return tuple(order)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a kernel computes. Inputs are ordered as they are first read; outputs as given."""
+
+    outputs: tuple[Tensor, ...]
+    variants: tuple[Variant, ...]
+    name: str = "task"
+    flops: float = field(default=0.0)
+
+    def __init__(self, outputs: Sequence[Tensor] = (), variants: Sequence[Variant] = (), name: str = "task") -> None:
+        from stormdrop.ir.verify import verify_task
+
+        variants = tuple(variants) or (Variant(tuple(outputs)),)
+        object.__setattr__(self, "variants", variants)
+        object.__setattr__(self, "outputs", variants[0].outputs)
+        object.__setattr__(self, "name", name)
+        verify_task(self)
+        object.__setattr__(self, "flops", nominal_flops(variants[0]))
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Every tensor that is read but not computed, constants included."""
+        found: dict[Tensor, None] = {}
+        for t in self.variants[0].stages:
+            assert t.compute is not None
+            for load in loads(t.compute.body):
+                if load.tensor.compute is None:
+                    found[load.tensor] = None
+        return tuple(found)
+
+    @property
+    def runtime_inputs(self) -> tuple[Tensor, ...]:
+        return tuple(t for t in self.inputs if not t.constant)
+
+    @property
+    def constants(self) -> tuple[Tensor, ...]:
+        return tuple(t for t in self.inputs if t.constant)
+
+    @cached_property
+    def class_key(self) -> str:
+        """The structure without sizes and names: equal for the same operator at any shape, stride, dilation and padding."""
+        text = json.dumps([_structure(v) for v in self.variants])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def minimal_bytes(self) -> int:
+        """What must at least be moved: every input read once, every output written once."""
+        return sum(t.nbytes for t in (*self.inputs, *self.outputs))
+
+    def __str__(self) -> str:
+        from stormdrop.ir.printer import show_task
+
+        return show_task(self)
+
+    def to_json(self) -> dict[str, object]:
+        from stormdrop.ir.serial import task_to_json
+
+        return task_to_json(self)
+
+    @staticmethod
+    def from_json(data: object) -> Task:
+        from stormdrop.ir.serial import task_from_json
+
+        return task_from_json(data)
+
+
+def nominal_flops(variant: Variant) -> float:
+    """Arithmetic on floats in the bodies, each operation once; a reduction adds its combiner; padding is counted as computed."""
+    total = 0.0
+    for t in variant.stages:
+        assert t.compute is not None
+        points = math.prod(a.extent for a in (*t.compute.axes, *t.compute.reduce_axes))
+        total += points * (operations(t.compute.body) + (t.compute.combiner is not None))
+    return total
+
+
+def operations(e: Expr) -> int:
+    """Floating-point operations of one evaluation; choosing, comparing and moving are free."""
+    return sum(1 for n in walk(e) if n.dtype in ("f32", "f64") and isinstance(n, (Bin, Call)))
+
+
+def _structure(variant: Variant) -> list[object]:
+    stages = variant.stages
+    number: dict[Tensor, str] = {}
+    for k, t in enumerate(stages):
+        number[t] = f"s{k}"
+    described: list[object] = []
+    for t in stages:
+        c = t.compute
+        assert c is not None
+        axes: dict[Expr, str] = {a: f"a{i}" for i, a in enumerate(c.axes)}
+        axes.update({a: f"r{i}" for i, a in enumerate(c.reduce_axes)})
+        for load in loads(c.body):
+            if load.tensor not in number:
+                number[load.tensor] = f"i{sum(n.startswith('i') for n in number.values())}{'c' if load.tensor.constant else ''}{load.tensor.dtype}"
+        described.append([number[t], t.dtype, c.combiner, len(c.axes), len(c.reduce_axes), _shape_free(c.body, axes, number)])
+    return [described, [number[t] for t in variant.outputs]]
+
+
+def _shape_free(e: Expr, axes: dict[Expr, str], number: dict[Tensor, str]) -> object:
+    """Integers become `#`; an index is the set of atoms it combines."""
+    if e.dtype == "i64" and not isinstance(e, (Load, Cast, Select)):
+        return _index_structure(affine(e), axes, number)
+    match e:
+        case Const(value):
+            return repr(value)
+        case Load(tensor, indices):
+            return [number[tensor], *(_shape_free(i, axes, number) for i in indices)]
+        case Bin(op, a, b) | Cmp(op, a, b):
+            return [op, _shape_free(a, axes, number), _shape_free(b, axes, number)]
+        case _:
+            label = e.fn if isinstance(e, Call) else type(e).__name__ + e.dtype
+            return [label, *(_shape_free(c, axes, number) for c in children(e))]
+
+
+def _index_structure(form: Affine, axes: dict[Expr, str], number: dict[Tensor, str]) -> object:
+    parts: list[str] = []
+    for atom, _ in form.terms:
+        if atom in axes:
+            parts.append(axes[atom])
+        elif isinstance(atom, Bin):
+            parts.append(json.dumps([atom.op, _shape_free(atom.a, axes, number), _shape_free(atom.b, axes, number)]))
+        else:
+            parts.append(json.dumps(_shape_free(atom, axes, number)))
+    return sorted(parts)
+
+
+def tensor(name: str, shape: Iterable[int], dtype: Dtype = "f32", constant: bool = False) -> Tensor:
+    """An input of a task."""
+    return Tensor(name, tuple(int(n) for n in shape), dtype, constant)
+
+
+def axis(extent: int, name: str = "") -> Axis:
+    """A spatial axis."""
+    return _axis(extent, name or "i", "spatial")
+
+
+def reduce_axis(extent: int, name: str = "") -> Axis:
+    """An axis to reduce over."""
+    return _axis(extent, name or "k", "reduce")
+
+
+def _axis(extent: int, name: str, kind: str) -> Axis:
+    if isinstance(extent, bool) or int(extent) != extent or extent < 0:
+        raise UserError(f"axis {name}: an extent is a non-negative integer, not {extent!r}")
+    return Axis(name, int(extent), "spatial" if kind == "spatial" else "reduce")
+
+
+def compute(name: str, axes: Axis | Sequence[Axis], body: Expr | Scalar, dtype: Dtype | None = None) -> Tensor:
+    """A computed tensor: `compute("C", (i, j), sd.sum(A[i, k] * B[k, j], k))`."""
+    axes = (axes,) if isinstance(axes, Axis) else tuple(axes)
+    value = lift(body, dtype or "f32")
+    shape = tuple(a.extent for a in axes)
+    if isinstance(value, Reduce):
+        c = Compute(axes, value.body, value.axes, value.combiner)
+    else:
+        c = Compute(axes, value)
+    from stormdrop.ir.verify import verify_compute
+
+    verify_compute(name, c)
+    return Tensor(name, shape, c.body.dtype, all_constant(c), c)
+
+
+def all_constant(c: Compute) -> bool:
+    """Whether every tensor read is constant, so that the result is known when the kernel is loaded."""
+    read = loads(c.body)
+    return bool(read) and all(load.tensor.constant for load in read)
+
+
+def walk_tensors(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Every tensor the outputs depend on, themselves included, each once."""
+    seen: set[Tensor] = set()
+    stack = list(outputs)
+    while stack:
+        t = stack.pop()
+        if t in seen:
+            continue
+        seen.add(t)
+        yield t
+        if t.compute is not None:
+            stack.extend(load.tensor for load in loads(t.compute.body))
+
+
+__all__ = ["Compute", "Task", "Tensor", "Variant", "axis", "compute", "reduce_axis", "tensor"]

@@ -1,0 +1,410 @@
+"""The thread pool's native half, as LLVM IR text: job hand-over, barrier, mutex, timing loop.
+
+The control block, in bytes; every word that threads spin on has a line of its own (128: CPUs prefetch lines in pairs):
+
+      0  go        i32 futex, one up per job      4  sleepers on it      8  the job, written before `go` goes up
+    128  phase     i32 futex, one up per barrier  132  sleepers on it
+    256  arrived   i32, threads at the barrier
+    384  mutex     i32 futex, one job at a time   388  stop: workers leave   392  hurry: a timing loop ends early
+    512  threads   i64                            520  spin ticks i64
+
+A thread waits for a word to change by spinning for `spin ticks`, then in the kernel. Whoever changes the word wakes the
+sleepers if it counts any. No wake-up is lost: the waker writes the word and then reads the count, the sleeper raises
+the count and then has the kernel compare the word, and all four are sequentially consistent.
+
+A barrier's last arrival resets `arrived` and raises `phase`. After a job's last phase only the caller waits for that;
+workers return to `go`. A worker that is late for `go` cannot miss a job, since no job ends without it.
+
+Functions call no external symbol: Linux is reached by inline assembly. The code generator inlines nothing by itself;
+the calls that remain cost a nanosecond each.
+"""
+
+from __future__ import annotations
+
+BLOCK_BYTES = 640
+BLOCK_ALIGN = 128
+HURRY_OFFSET = 392
+THREADS_OFFSET = 512
+SPIN_TICKS_OFFSET = 520
+
+_X86_64 = """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+
+define internal void @pause() nounwind {
+  call void asm sideeffect "pause", "~{memory},~{dirflag},~{fpsr},~{flags}"()
+  ret void
+}
+
+define i64 @ticks() nounwind {  ; lfence: not before what precedes has been done
+  %r = call {i64, i64} asm sideeffect "lfence; rdtsc", "={rax},={rdx},~{memory},~{dirflag},~{fpsr},~{flags}"()
+  %low = extractvalue {i64, i64} %r, 0
+  %high = extractvalue {i64, i64} %r, 1
+  %shifted = shl i64 %high, 32
+  %t = or i64 %shifted, %low
+  ret i64 %t
+}
+
+define internal void @linux(i64 %call, ptr %a, i64 %b, i64 %c) nounwind {
+  %r = call i64 asm sideeffect "syscall",
+    "={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"
+    (i64 %call, ptr %a, i64 %b, i64 %c, i64 0)
+  ret void
+}
+
+define i64 @float_mode() nounwind {  ; MXCSR without the sticky exception flags
+  %slot = alloca i32, align 4
+  call void @llvm.x86.sse.stmxcsr(ptr %slot)
+  %v = load i32, ptr %slot, align 4
+  %m = and i32 %v, -64
+  %r = zext i32 %m to i64
+  ret i64 %r
+}
+
+define void @set_float_mode(i64 %mode) nounwind {
+  %slot = alloca i32, align 4
+  %v = trunc i64 %mode to i32
+  store i32 %v, ptr %slot, align 4
+  call void @llvm.x86.sse.ldmxcsr(ptr %slot)
+  ret void
+}
+"""
+
+_AARCH64 = """
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+declare void @llvm.aarch64.isb(i32)
+declare i64 @llvm.read_volatile_register.i64(metadata)
+!0 = !{!"cntvct_el0"}  ; llvm.readsteadycounter gives 0 here, without a word (LLVM 22)
+
+define internal void @pause() nounwind {  ; `yield` does nothing on most cores
+  call void @llvm.aarch64.isb(i32 15)
+  ret void
+}
+
+define i64 @ticks() nounwind {
+  call void @llvm.aarch64.isb(i32 15)
+  %t = call i64 @llvm.read_volatile_register.i64(metadata !0)
+  ret i64 %t
+}
+
+define internal void @linux(i64 %call, ptr %a, i64 %b, i64 %c) nounwind {
+  %r = call i64 asm sideeffect "svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},~{memory}"
+    (i64 %call, ptr %a, i64 %b, i64 %c, i64 0)
+  ret void
+}
+
+define i64 @float_mode() nounwind {
+  %m = call i64 @llvm.aarch64.get.fpcr()
+  ret i64 %m
+}
+
+define void @set_float_mode(i64 %mode) nounwind {
+  call void @llvm.aarch64.set.fpcr(i64 %mode)
+  ret void
+}
+"""
+
+_PORTABLE = """
+%block = type { i32, i32, %job, [64 x i8], i32, i32, [120 x i8], i32, [124 x i8], i32, i32, i32, [116 x i8], i64, i64 }
+%job = type { ptr, ptr, ptr, i64, ptr, i64, i64 }  ; entry, buffers, scratch, its stride, extents, phases, float mode
+
+define internal void @sleep_while(ptr %word, i32 %value) nounwind {
+  %v = zext i32 %value to i64
+  call void @linux(i64 FUTEX, ptr %word, i64 128, i64 %v)  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
+  ret void
+}
+
+define internal void @raise(ptr %word) nounwind {  ; one up, and wake who sleeps on it
+  %old = load atomic i32, ptr %word monotonic, align 4
+  %new = add i32 %old, 1
+  store atomic i32 %new, ptr %word seq_cst, align 4
+  %sleepers.at = getelementptr i8, ptr %word, i64 4
+  %sleepers = load atomic i32, ptr %sleepers.at seq_cst, align 4
+  %none = icmp eq i32 %sleepers, 0
+  br i1 %none, label %done, label %wake
+wake:
+  call void @linux(i64 FUTEX, ptr %word, i64 129, i64 2147483647)  ; FUTEX_WAKE | FUTEX_PRIVATE_FLAG, all of them
+  br label %done
+done:
+  ret void
+}
+
+define internal i32 @await(ptr %word, i32 %seen, i64 %spin) nounwind {  ; the first value of the word that is not %seen
+  %start = call i64 @ticks()
+  br label %look
+look:
+  %n = phi i32 [ 0, %0 ], [ %n.next, %again ], [ %n.next, %yield ]
+  %v = load atomic i32, ptr %word acquire, align 4
+  %changed = icmp ne i32 %v, %seen
+  br i1 %changed, label %out, label %again
+again:
+  call void @pause()
+  %n.next = add i32 %n, 1
+  %sixteenth = and i32 %n.next, 15
+  %due = icmp eq i32 %sixteenth, 0
+  br i1 %due, label %clock, label %look
+clock:
+  %now = call i64 @ticks()
+  %spent = sub i64 %now, %start
+  %more = icmp ult i64 %spent, %spin
+  br i1 %more, label %yield, label %bed
+yield:  ; the awaited thread may be queued on this very CPU
+  call void @linux(i64 SCHED_YIELD, ptr null, i64 0, i64 0)
+  br label %look
+bed:
+  %sleepers = getelementptr i8, ptr %word, i64 4
+  %in = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
+  br label %doze
+doze:
+  %w = load atomic i32, ptr %word seq_cst, align 4
+  %woken = icmp ne i32 %w, %seen
+  br i1 %woken, label %up, label %sleep
+sleep:
+  call void @sleep_while(ptr %word, i32 %seen)
+  br label %doze
+up:
+  %left = atomicrmw sub ptr %sleepers, i32 1 seq_cst, align 4
+  br label %out
+out:
+  %r = phi i32 [ %v, %look ], [ %w, %up ]
+  ret i32 %r
+}
+
+define internal void @barrier(ptr %block, i64 %threads, i64 %spin, i1 %wait) nounwind {
+  %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
+  %arrived.at = getelementptr %block, ptr %block, i64 0, i32 7
+  %phase = load atomic i32, ptr %phase.at monotonic, align 4  ; it cannot rise before this thread arrives
+  %before = atomicrmw add ptr %arrived.at, i32 1 acq_rel, align 4
+  %count = trunc i64 %threads to i32
+  %all = sub i32 %count, 1
+  %last = icmp eq i32 %before, %all
+  br i1 %last, label %release, label %early
+release:
+  store atomic i32 0, ptr %arrived.at monotonic, align 4
+  call void @raise(ptr %phase.at)
+  ret void
+early:
+  br i1 %wait, label %linger, label %done
+linger:
+  %now = call i32 @await(ptr %phase.at, i32 %phase, i64 %spin)
+  br label %done
+done:
+  ret void
+}
+
+; Thread %t's part of every phase; %block is null for a thread that works alone.
+define internal void @share(ptr %block, ptr %entry, ptr %buffers, ptr %scratch, ptr %extents, i64 %phases,
+                            i64 %t, i64 %threads, i64 %spin) nounwind {
+  %alone = icmp eq ptr %block, null
+  %caller = icmp eq i64 %t, 0
+  %t.next = add i64 %t, 1
+  br label %head
+head:
+  %p = phi i64 [ 0, %0 ], [ %p.next, %met ], [ %p.next, %meet ]
+  %more = icmp slt i64 %p, %phases
+  br i1 %more, label %phase, label %done
+phase:
+  %extent.at = getelementptr i64, ptr %extents, i64 %p
+  %extent = load i64, ptr %extent.at, align 8
+  %a = mul i64 %extent, %t
+  %b = mul i64 %extent, %t.next
+  %begin = udiv i64 %a, %threads
+  %end = udiv i64 %b, %threads
+  %some = icmp slt i64 %begin, %end
+  br i1 %some, label %call, label %met
+call:
+  call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 %begin, i64 %end)
+  br label %met
+met:
+  %p.next = add i64 %p, 1
+  br i1 %alone, label %head, label %meet
+meet:
+  %inner = icmp slt i64 %p.next, %phases
+  %wait = or i1 %inner, %caller
+  call void @barrier(ptr %block, i64 %threads, i64 %spin, i1 %wait)
+  br label %head
+done:
+  ret void
+}
+
+define void @worker(ptr %block, i64 %t) nounwind {  ; the life of thread %t > 0, until `stop`
+  %stop.at = getelementptr %block, ptr %block, i64 0, i32 10
+  %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
+  %threads = load i64, ptr %threads.at, align 8
+  %spin.at = getelementptr %block, ptr %block, i64 0, i32 14
+  %spin = load i64, ptr %spin.at, align 8
+  %job.at = getelementptr %block, ptr %block, i64 0, i32 2
+  br label %idle
+idle:
+  %seen = phi i32 [ 0, %0 ], [ %go, %begin ], [ %go, %restore ]
+  %go = call i32 @await(ptr %block, i32 %seen, i64 %spin)
+  %stop = load atomic i32, ptr %stop.at monotonic, align 4
+  %stopped = icmp ne i32 %stop, 0
+  br i1 %stopped, label %leave, label %work
+work:
+  %job = load %job, ptr %job.at, align 8
+  %entry = extractvalue %job %job, 0
+  %buffers = extractvalue %job %job, 1
+  %base = extractvalue %job %job, 2
+  %stride = extractvalue %job %job, 3
+  %extents = extractvalue %job %job, 4
+  %phases = extractvalue %job %job, 5
+  %mode = extractvalue %job %job, 6
+  %offset = mul i64 %stride, %t
+  %scratch = getelementptr i8, ptr %base, i64 %offset
+  %own = call i64 @float_mode()
+  %same = icmp eq i64 %mode, %own
+  br i1 %same, label %begin, label %adopt
+adopt:
+  call void @set_float_mode(i64 %mode)
+  br label %begin
+begin:
+  call void @share(ptr %block, ptr %entry, ptr %buffers, ptr %scratch, ptr %extents, i64 %phases,
+                   i64 %t, i64 %threads, i64 %spin)
+  br i1 %same, label %idle, label %restore
+restore:
+  call void @set_float_mode(i64 %own)
+  br label %idle
+leave:
+  ret void
+}
+
+define internal void @once(ptr %block, %job %job) nounwind {  ; one job, by the thread that holds the mutex
+  %entry = extractvalue %job %job, 0
+  %buffers = extractvalue %job %job, 1
+  %scratch = extractvalue %job %job, 2
+  %extents = extractvalue %job %job, 4
+  %phases = extractvalue %job %job, 5
+  %alone = icmp eq ptr %block, null
+  %idle = icmp slt i64 %phases, 1  ; no barrier would hold the workers: they could miss the next job
+  %either = or i1 %alone, %idle
+  br i1 %either, label %serial, label %parallel
+serial:
+  call void @share(ptr null, ptr %entry, ptr %buffers, ptr %scratch, ptr %extents, i64 %phases,
+                   i64 0, i64 1, i64 0)
+  ret void
+parallel:
+  %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
+  %threads = load i64, ptr %threads.at, align 8
+  %spin.at = getelementptr %block, ptr %block, i64 0, i32 14
+  %spin = load i64, ptr %spin.at, align 8
+  %job.at = getelementptr %block, ptr %block, i64 0, i32 2
+  %mode = call i64 @float_mode()
+  %full = insertvalue %job %job, i64 %mode, 6
+  store %job %full, ptr %job.at, align 8
+  call void @raise(ptr %block)
+  call void @share(ptr %block, ptr %entry, ptr %buffers, ptr %scratch, ptr %extents, i64 %phases,
+                   i64 0, i64 %threads, i64 %spin)
+  ret void
+}
+
+define i32 @try_lock(ptr %block) nounwind {
+  %mutex = getelementptr %block, ptr %block, i64 0, i32 9
+  %r = cmpxchg ptr %mutex, i32 0, i32 1 acquire monotonic, align 4
+  %ok = extractvalue {i32, i1} %r, 1
+  %i = zext i1 %ok to i32
+  ret i32 %i
+}
+
+define internal void @lock(ptr %block) nounwind {  ; 0 free, 1 held, 2 held and somebody may be asleep
+  %mutex = getelementptr %block, ptr %block, i64 0, i32 9
+  %r = cmpxchg ptr %mutex, i32 0, i32 1 acquire monotonic, align 4
+  %ok = extractvalue {i32, i1} %r, 1
+  br i1 %ok, label %held, label %contend
+contend:
+  %old = atomicrmw xchg ptr %mutex, i32 2 acquire, align 4
+  %free = icmp eq i32 %old, 0
+  br i1 %free, label %held, label %sleep
+sleep:
+  call void @sleep_while(ptr %mutex, i32 2)
+  br label %contend
+held:
+  ret void
+}
+
+define internal void @unlock(ptr %block) nounwind {
+  %mutex = getelementptr %block, ptr %block, i64 0, i32 9
+  %old = atomicrmw xchg ptr %mutex, i32 0 release, align 4
+  %asleep = icmp eq i32 %old, 2
+  br i1 %asleep, label %wake, label %done
+wake:
+  call void @linux(i64 FUTEX, ptr %mutex, i64 129, i64 1)
+  br label %done
+done:
+  ret void
+}
+
+define void @stop(ptr %block) nounwind {  ; after the job that runs, send the workers home
+  %stop = getelementptr %block, ptr %block, i64 0, i32 10
+  call void @lock(ptr %block)
+  store atomic i32 1, ptr %stop monotonic, align 4
+  call void @raise(ptr %block)
+  call void @unlock(ptr %block)
+  ret void
+}
+
+; Runs the job %repeats times and returns how often it did (fewer than asked after `stop` or `hurry`); writes the ticks
+; of each run to %times unless that is null.
+define i64 @run(ptr %block, ptr %entry, ptr %buffers, ptr %scratch, i64 %stride, ptr %extents, i64 %phases,
+                i64 %repeats, ptr %times) nounwind {
+  %j0 = insertvalue %job zeroinitializer, ptr %entry, 0
+  %j1 = insertvalue %job %j0, ptr %buffers, 1
+  %j2 = insertvalue %job %j1, ptr %scratch, 2
+  %j3 = insertvalue %job %j2, i64 %stride, 3
+  %j4 = insertvalue %job %j3, ptr %extents, 4
+  %job = insertvalue %job %j4, i64 %phases, 5
+  %alone = icmp eq ptr %block, null
+  %untimed = icmp eq ptr %times, null
+  %stop.at = getelementptr %block, ptr %block, i64 0, i32 10
+  %hurry.at = getelementptr %block, ptr %block, i64 0, i32 11
+  br i1 %alone, label %head, label %enter
+enter:
+  call void @lock(ptr %block)
+  br label %head
+head:
+  %i = phi i64 [ 0, %0 ], [ 0, %enter ], [ %i.next, %plain ], [ %i.next, %timed ]
+  %more = icmp slt i64 %i, %repeats
+  br i1 %more, label %check, label %end
+check:
+  br i1 %alone, label %go, label %flags
+flags:
+  %stop = load atomic i32, ptr %stop.at monotonic, align 4
+  %hurry = load atomic i32, ptr %hurry.at monotonic, align 4
+  %either = or i32 %stop, %hurry
+  %quit = icmp ne i32 %either, 0
+  br i1 %quit, label %end, label %go
+go:
+  %i.next = add i64 %i, 1
+  br i1 %untimed, label %plain, label %timed
+plain:
+  call void @once(ptr %block, %job %job)
+  br label %head
+timed:
+  %before = call i64 @ticks()
+  call void @once(ptr %block, %job %job)
+  %after = call i64 @ticks()
+  %spent = sub i64 %after, %before
+  %slot = getelementptr i64, ptr %times, i64 %i
+  store i64 %spent, ptr %slot, align 8
+  br label %head
+end:
+  br i1 %alone, label %done, label %leave
+leave:
+  call void @unlock(ptr %block)
+  br label %done
+done:
+  ret i64 %i
+}
+"""
+
+MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}  # by what platform.machine() says on Linux
+_CALLS = {"x86_64": {"FUTEX": 202, "SCHED_YIELD": 24}, "aarch64": {"FUTEX": 98, "SCHED_YIELD": 124}}
+
+
+def pool_ir(machine: str) -> str:
+    """The native half's text for one of `MACHINES`."""
+    text = MACHINES[machine] + _PORTABLE
+    for name, number in _CALLS[machine].items():
+        text = text.replace(f"i64 {name},", f"i64 {number},")
+    return text

@@ -1,0 +1,86 @@
+"""How many threads to use: what the caller says, else STORMDROP_THREADS, else the CPUs this process may really use.
+
+A container's quota counts as much as the affinity mask: threads beyond it are throttled together, and a barrier then
+waits for a whole scheduling period (100 ms).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from stormdrop.errors import UserError
+
+
+def thread_count(
+    requested: int | None = None, *, environ: Mapping[str, str] = os.environ, root: Path = Path("/")
+) -> int:
+    """The number of threads to run kernels with; `root` is where `proc` and `sys` are mounted.
+
+    Raises UserError if the argument or STORMDROP_THREADS is not a positive whole number.
+    """
+    if requested is not None:
+        return _positive(requested, "threads")
+    text = environ.get("STORMDROP_THREADS")
+    if text is not None and text.strip():
+        return _positive(text, "STORMDROP_THREADS")
+    return available_cpus(root)
+
+
+def available_cpus(root: Path = Path("/")) -> int:
+    """The CPUs of the affinity mask, or the whole CPUs of the cgroup's quota if those are fewer; at least one."""
+    affine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([affine, *(int(quota) for quota in _quotas(root))]))
+
+
+def _positive(value: int | str, name: str) -> int:
+    try:
+        count = int(value)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise UserError(f"{name} is {value!r}; give a whole number of threads, 1 or more, or none for all CPUs")
+    return count
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Every CPU quota above this process, in CPUs.
+
+    A quota binds a group and all below it, so each group from ours up to the mount counts. A path that does not exist
+    (version 1 containers see their host's path) leaves the mount itself.
+    """
+    mount = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            for group in _upwards(mount, path):
+                quota, _, period = _read(group / "cpu.max").partition(" ")  # "max 100000" or "150000 100000"
+                yield from _ratio(quota, period)
+        elif "cpu" in controllers.split(","):
+            for name in dict.fromkeys((controllers, "cpu")):
+                for group in _upwards(mount / name, path):
+                    yield from _ratio(_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us"))
+
+
+def _upwards(mount: Path, path: str) -> list[Path]:
+    group = Path(path.strip().lstrip("/"))
+    return [mount / part for part in (group, *group.parents)]
+
+
+def _ratio(quota: str, period: str) -> Iterator[float]:
+    """quota / period, or nothing where there is no limit ("max", -1) or nothing to read."""
+    try:
+        limit, span = int(quota), int(period)
+    except ValueError:
+        return
+    if limit > 0 and span > 0:
+        yield limit / span
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

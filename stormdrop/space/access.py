@@ -1,0 +1,122 @@
+"""How a stage reads: operands, reuse, and the axes an expression depends on."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from stormdrop.ir.affine import affine
+from stormdrop.ir.expr import Axis, Bin, Call, Const, Expr, Load, Select, children, walk
+from stormdrop.ir.tensor import Tensor
+from stormdrop.space.structure import Stage
+
+TRANSCENDENTAL = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos"})
+
+
+@lru_cache(maxsize=65536)
+def axes_of(e: Expr) -> frozenset[Axis]:
+    """The axes an expression mentions."""
+    return frozenset(n for n in walk(e) if isinstance(n, Axis))
+
+
+def operands(body: Expr) -> list[Expr]:
+    """The leaves that read memory: loads, each with the selection of a constant border around it."""
+    found: dict[Expr, None] = {}
+
+    def visit(e: Expr) -> None:
+        if isinstance(e, Load) or (isinstance(e, Select) and isinstance(e.a, Load) and isinstance(e.b, Const)):
+            found[e] = None
+            return
+        for child in children(e):
+            visit(child)
+
+    visit(body)
+    return list(found)
+
+
+def operand_load(operand: Expr) -> Load:
+    """The load inside an operand."""
+    load = operand.a if isinstance(operand, Select) else operand
+    assert isinstance(load, Load)
+    return load
+
+
+def row_strides(t: Tensor) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides = [1] * len(t.shape)
+    for d in range(len(t.shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * max(1, t.shape[d + 1])
+    return tuple(strides)
+
+
+def dimension_of(indices: tuple[Expr, ...], axis: Axis) -> list[tuple[int, int | None]]:
+    """The dimensions that mention the axis, each with its coefficient (None where it is not linear)."""
+    found: list[tuple[int, int | None]] = []
+    for d, i in enumerate(indices):
+        if axis not in axes_of(i):
+            continue
+        form = affine(i)
+        hidden = any(atom is not axis and axis in axes_of(atom) for atom, _ in form.terms)
+        found.append((d, None if hidden else form.coefficient(axis)))
+    return found
+
+
+def is_contiguous(indices: tuple[Expr, ...], axis: Axis) -> bool:
+    """Whether the axis walks the last dimension: a question of structure, so that it holds at every shape of a class."""
+    dims = dimension_of(indices, axis)
+    return len(dims) == 1 and dims[0][0] == len(indices) - 1 and dims[0][1] is not None
+
+
+def is_linear(indices: tuple[Expr, ...]) -> bool:
+    """Whether no index hides an axis in a division or a selection."""
+    return all(isinstance(atom, Axis) for i in indices for atom, _ in affine(i).terms)
+
+
+def has_reuse(stage: Stage) -> bool:
+    """Ansor's detector: a reduction one of whose operands does not mention some spatial axis."""
+    if not stage.is_reduction:
+        return False
+    return any(set(stage.axes) - axes_of(op) for op in operands(stage.body)) and bool(stage.axes)
+
+
+def is_expensive(e: Expr) -> bool:
+    return any(isinstance(n, Call) and n.fn in TRANSCENDENTAL for n in walk(e))
+
+
+def is_elementwise(stage: Stage) -> bool:
+    return not stage.is_reduction
+
+
+def has_selection(e: Expr) -> bool:
+    return any(isinstance(n, Select) for n in walk(e))
+
+
+def invert(indices: tuple[Expr, ...], own: tuple[Axis, ...], reader: tuple[Axis, ...]) -> dict[Axis, Expr] | None:
+    """The reader's axes as expressions of the producer's, where reading is one-to-one; else None.
+
+        C[i, j]             ->  i = a0, j = a1
+        C[h // 2, h % 2]    ->  h = a0*2 + a1
+    """
+    solved: dict[Axis, Expr] = {}
+    quotient: dict[Axis, tuple[Axis, int]] = {}
+    remainder: dict[Axis, tuple[Axis, int]] = {}
+    for a, i in zip(own, indices):
+        match i:
+            case Axis():
+                if i in solved or i.extent != a.extent:
+                    return None
+                solved[i] = a
+            case Const(0) if a.extent == 1:
+                pass
+            case Bin("floordiv", Axis() as b, Const(c)):
+                quotient[b] = (a, int(c))
+            case Bin("mod", Axis() as b, Const(c)):
+                remainder[b] = (a, int(c))
+            case _:
+                return None
+    for b, (a, c) in quotient.items():
+        if b in solved or b not in remainder or remainder[b][1] != c or remainder[b][0].extent != c or a.extent * c != b.extent:
+            return None
+        solved[b] = a * c + remainder[b][0]
+    if set(remainder) - set(quotient) or set(solved) != set(reader):
+        return None
+    return solved

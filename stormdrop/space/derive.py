@@ -1,0 +1,65 @@
+"""Derivation: from a task's variant to structures, by rules; and replay, from steps to the one structure they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from stormdrop.errors import ScheduleError
+from stormdrop.ir.tensor import Variant
+from stormdrop.space.rules import RULES, Args, Rule
+from stormdrop.space.structure import Stage, Step, Structure, initial
+from stormdrop.target.machine import Target
+
+MAX_STRUCTURES = 48
+
+
+def derive(variant: Variant, steps: Iterable[Step], rules: Sequence[Rule] = RULES) -> Structure:
+    """Replay steps. Raises ScheduleError where a rule is unknown, of another version, or does not apply."""
+    known = {rule.name: rule for rule in rules}
+    s = initial(variant)
+    for step in steps:
+        rule = known.get(step.rule)
+        if rule is None or rule.version != step.version:
+            raise ScheduleError(f"this version knows no rule {step.rule} v{step.version}")
+        s = _apply(s, rule, s.stage(step.stage), step.args)
+    if any(not stage.tiling for stage in s.stages):
+        raise ScheduleError("the derivation is not complete: a stage has no tiling")
+    return s
+
+
+def _apply(s: Structure, rule: Rule, stage: Stage, args: Args) -> Structure:
+    done = rule.apply(s, stage, args)
+    return replace(done, steps=(*s.steps, Step(rule.name, rule.version, stage.id, args)))
+
+
+def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule] = RULES) -> list[Structure]:
+    """Every structure that the rules find worth exploring, at most `MAX_STRUCTURES`.
+
+    Rules are applied one after the other; each visits the stages from the last to the first, so that a reader is decided
+    before what it reads.
+    """
+    found = [initial(variant)]
+    for rule in rules:
+        found = [done for s in found for done in _explore(s, rule, target)]
+        found = found[:MAX_STRUCTURES]
+    return found
+
+
+def _explore(s: Structure, rule: Rule, target: Target) -> list[Structure]:
+    open_states = [(s, [stage.id for stage in reversed(s.stages)])]
+    finished: list[Structure] = []
+    while open_states:
+        state, waiting = open_states.pop()
+        if not waiting:
+            finished.append(state)
+            continue
+        present = {stage.id for stage in state.stages}
+        if waiting[0] not in present:
+            open_states.append((state, waiting[1:]))
+            continue
+        stage = state.stage(waiting[0])
+        for args in reversed(list(rule.options(state, stage, target))):
+            nexts = state if args is None else _apply(state, rule, stage, args)
+            open_states.append((nexts, waiting[1:]))
+    return finished

@@ -1,0 +1,92 @@
+"""Knobs: the integer coordinates of a sketch, each with an ordered tuple of choices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stormdrop.space.nest import block_knob, form_of, peel_knob, spatial_knobs, unroll_knob, vectors_knob
+from stormdrop.space.structure import Stage, Structure
+from stormdrop.target.machine import Target
+
+MAX_ROWS = 28
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One coordinate. `unit` says what a value counts: trips, vectors, or a flag."""
+
+    name: str
+    choices: tuple[int, ...]
+    unit: str = "trips"
+
+    def nearest(self, value: float) -> int:
+        """The choice closest to a value by ratio, the smaller on a tie."""
+        return min(self.choices, key=lambda c: (abs(_log(c) - _log(value)), c))
+
+
+def _log(x: float) -> float:
+    from math import log2
+
+    return log2(max(x, 0.5))
+
+
+def tile_choices(extent: int, most: int | None = None) -> tuple[int, ...]:
+    """Trip counts worth trying: small numbers, powers of two with their halves, and even cuts `ceil(extent / n)`."""
+    extent = max(1, extent)
+    limit = min(extent, most or extent)
+    base = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16}
+    power = 16
+    while power < limit:
+        base |= {power, power * 3 // 2}
+        power *= 2
+    base |= {-(-extent // n) for n in range(1, 9)}
+    return tuple(sorted(c for c in base if c <= limit)) or (1,)
+
+
+def register_choices(extent: int) -> tuple[int, ...]:
+    """Rows of the register tile: every small number, and even cuts of the extent that still fit in registers."""
+    base = {*range(1, 17), 20, 24, MAX_ROWS} | {-(-extent // n) for n in range(1, 9)}
+    return tuple(sorted(c for c in base if c <= min(max(extent, 1), MAX_ROWS)))
+
+
+def knobs_of(s: Structure, target: Target) -> tuple[Knob, ...]:
+    found: list[Knob] = []
+    for stage in s.stages:
+        found += _stage_knobs(stage, target)
+    return tuple(found)
+
+
+def _stage_knobs(stage: Stage, target: Target) -> list[Knob]:
+    lanes = target.vector_bytes // stage.itemsize
+    form = form_of(stage)
+    found: list[Knob] = []
+    for axis in stage.axes:
+        for name, level in spatial_knobs(stage, axis):
+            if axis is stage.vector:
+                vectors = -(-axis.extent // lanes)
+                if level == form.register:
+                    found.append(Knob(name, tuple(c for c in (1, 2, 3, 4, 6, 8) if c <= max(1, vectors)), "vectors"))
+                else:
+                    found.append(Knob(name, tile_choices(vectors)))
+            elif level == form.register:
+                found.append(Knob(name, register_choices(axis.extent)))
+            else:
+                found.append(Knob(name, tile_choices(axis.extent)))
+    for axis in stage.reduce_axes:
+        name = block_knob(stage, axis)
+        if name is not None:
+            steps = axis.extent if axis is not stage.vector else -(-axis.extent // lanes)
+            found.append(Knob(name, tile_choices(steps)))
+    name = vectors_knob(stage)
+    if name is not None:
+        assert stage.vector is not None
+        vectors = -(-stage.vector.extent // lanes)
+        found.append(Knob(name, tuple(c for c in (1, 2, 4, 8) if c <= max(1, vectors)), "vectors"))
+    name = unroll_knob(stage)
+    if name is not None:
+        inner = stage.reduce_axes[-1].extent
+        found.append(Knob(name, tuple(sorted({c for c in (1, 2, 3, 4, 8, 16, inner) if c <= min(max(1, inner), 24)}))))
+    name = peel_knob(stage)
+    if name is not None:
+        found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))
+    return found

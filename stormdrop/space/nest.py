@@ -1,0 +1,256 @@
+"""Tile sizes of every stage at one point or at a whole matrix of points.
+
+The arithmetic is written once over numbers: Python integers when a point is lowered, float64 columns when thousands of points
+are judged. A tile knob is clamped from the inside out,
+
+    n = min(choice, rest);  rest = ceil(rest / n);  the outermost level is what rests,
+
+so the trip counts found here are the canonical point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stormdrop.ir.affine import affine
+from stormdrop.ir.expr import Axis, Expr, Load
+from stormdrop.space.structure import Level, Stage, Structure
+
+Num = Any  # int, or a float64 column of one value per point
+
+
+def ceil_div(a: Num, b: Num) -> Num:
+    if isinstance(a, int) and isinstance(b, int):
+        return -(-a // b)
+    return np.ceil(a / b)
+
+
+def minimum(a: Num, b: Num) -> Num:
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b)
+
+
+def maximum(a: Num, b: Num) -> Num:
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One rolled loop of a nest: level `level` of `axis`."""
+
+    axis: Axis
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a structure string means for one stage: which levels exist and which of them are knobs."""
+
+    first: int  # the outermost spatial level: 0 at a root, 1 when attached
+    register: int  # the spatial level held in registers
+    blocks: int  # reduce levels: 2 with an outer block, else 1 (0 without reduction)
+
+
+def form_of(stage: Stage) -> Form:
+    """A root's first S is its parallel loop; an attached stage has none."""
+    spatial = stage.tiling.count("S")
+    attached = stage.host is not None
+    if attached and stage.reader is not None:  # packing copies are written with their attached levels only
+        return Form(1, spatial, 0)
+    return Form(int(attached), spatial - 1, stage.tiling.count("R") if stage.is_reduction else 0)
+
+
+def rest_level(stage: Stage, axis: Axis) -> int:
+    """The level that takes what the knobs leave: the outermost, but one further in for an axis that is not cut in parallel."""
+    form = form_of(stage)
+    return min(form.first + 1, form.register) if axis in stage.whole else form.first
+
+
+def is_copy(stage: Stage) -> bool:
+    return stage.reader is not None
+
+
+def spatial_knobs(stage: Stage, axis: Axis) -> list[tuple[str, int]]:
+    """The knobs of a spatial axis, with their levels, outermost first. A copy's vector tile follows its reader's."""
+    form = form_of(stage)
+    levels = range(rest_level(stage, axis) + 1, form.register + 1)
+    return [(f"{stage.id}.{stage.axis_id(axis)}.{level}", level) for level in levels if not (is_copy(stage) and level == form.register and axis is stage.vector)]
+
+
+def block_knob(stage: Stage, axis: Axis) -> str | None:
+    return f"{stage.id}.{stage.axis_id(axis)}.1" if form_of(stage).blocks == 2 else None
+
+
+def vectors_knob(stage: Stage) -> str | None:
+    """How many vectors of a reduced vector axis are accumulated side by side."""
+    return f"{stage.id}.{stage.axis_id(stage.vector)}.v" if stage.vector is not None and stage.vector_is_reduced else None
+
+
+def unroll_knob(stage: Stage) -> str | None:
+    return f"{stage.id}.unroll" if stage.is_reduction else None
+
+
+def peel_knob(stage: Stage) -> str | None:
+    """Whether the reduce loop around the innermost one is written out: one copy of the inner loop per value."""
+    return f"{stage.id}.peel" if len(stage.reduce_axes) > 1 else None
+
+
+@dataclass(slots=True)
+class Tiling:
+    """The sizes of one stage: `trips` of a level, and `span`, the elements one trip of it covers."""
+
+    stage: Stage
+    lanes: int
+    extent: dict[Axis, Num]
+    trips: dict[Slot, Num]
+    span: dict[Slot, Num]
+    vectors: Num
+    unroll: Num
+    peel: Num
+
+    def tile(self, axis: Axis) -> Num:
+        """Elements of the register tile along a spatial axis."""
+        return self.span[Slot(axis, form_of(self.stage).register - 1)] if form_of(self.stage).register > form_of(self.stage).first else self.extent[axis]
+
+    def slots(self) -> list[Slot]:
+        """The rolled loops, outermost first; the register tile is not among them, the innermost reduce loops are."""
+        return nest_order(self.stage)
+
+
+def nest_order(stage: Stage) -> list[Slot]:
+    form = form_of(stage)
+    order: list[Slot] = []
+    spatial, reduced = form.first, 0
+    for letter in _letters(stage):
+        if letter == "S":
+            if spatial < form.register:
+                order += [Slot(a, spatial) for a in _spatial_order(stage, spatial)]
+            spatial += 1
+        elif stage.is_reduction:
+            order += [Slot(a, reduced) for a in stage.reduce_axes]
+            reduced += 1
+    return order
+
+
+def _letters(stage: Stage) -> str:
+    if stage.host is not None and stage.reader is None:
+        return stage.tiling[1:]
+    return stage.tiling
+
+
+def _spatial_order(stage: Stage, level: int) -> list[Axis]:
+    """Outer levels in the axes' order; inner ones with the vector axis outermost, so that a packed panel is used again at once."""
+    axes = list(stage.axes)
+    if level >= 2 and stage.vector in axes and stage.is_reduction:
+        axes.remove(stage.vector)  # type: ignore[arg-type]
+        axes.insert(0, stage.vector)  # type: ignore[arg-type]
+    return axes
+
+
+def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict[Axis, Num], reader: Tiling | None = None) -> Tiling:
+    """Clamp the knobs of one stage to its extents and derive every trip count and span."""
+    form = form_of(stage)
+    trips: dict[Slot, Num] = {}
+    span: dict[Slot, Num] = {}
+    vectors: Num = 1
+    for axis in stage.axes:
+        unit = lanes if axis is stage.vector else 1
+        rest = ceil_div(extent[axis], unit)
+        covered: Num = unit
+        knobs = dict((level, name) for name, level in spatial_knobs(stage, axis))
+        rests = rest_level(stage, axis)
+        for level in range(form.register, form.first - 1, -1):
+            if level < rests:
+                n: Num = 1
+            elif level == rests:
+                n = rest
+            elif level in knobs:
+                n = minimum(values[knobs[level]], rest)
+            else:  # a copy's vectors follow its reader
+                assert reader is not None
+                n = minimum(reader.vectors, rest) if axis is stage.vector and reader.stage.vector is not None and not reader.stage.vector_is_reduced else 1
+            trips[Slot(axis, level)] = n
+            covered = covered * n
+            if level > form.first:
+                span[Slot(axis, level - 1)] = covered
+            rest = ceil_div(rest, n)
+            if level == form.register and axis is stage.vector:
+                vectors = n
+    if stage.vector_is_reduced:
+        vectors = values[vectors_knob(stage) or ""]
+    for axis in stage.reduce_axes:
+        unit = 1
+        if axis is stage.vector:
+            vectors = minimum(vectors, ceil_div(extent[axis], lanes))
+            unit = vectors * lanes
+        steps = ceil_div(extent[axis], unit)
+        name = block_knob(stage, axis)
+        if name is None:
+            trips[Slot(axis, 0)], span[Slot(axis, 0)] = steps, unit
+            continue
+        n = minimum(values[name], steps)
+        trips[Slot(axis, 1)], span[Slot(axis, 1)] = n, unit
+        trips[Slot(axis, 0)], span[Slot(axis, 0)] = ceil_div(steps, n), n * unit
+    unroll: Num = 1
+    peel: Num = 0
+    if stage.is_reduction:
+        inner = stage.reduce_axes[-1]
+        unroll = minimum(values[unroll_knob(stage) or ""], trips[Slot(inner, form.blocks - 1)])
+        name = peel_knob(stage)
+        if name is not None:
+            peel = values[name]
+    return Tiling(stage, lanes, extent, trips, span, vectors, unroll, peel)
+
+
+def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict[str, Tiling]:
+    """The tilings of all stages: readers before the producers that are attached to them."""
+    done: dict[str, Tiling] = {}
+    for stage in reversed(s.stages):
+        lanes = vector_bytes // stage.itemsize if stage.vector is not None else 1
+        extent: dict[Axis, Num] = {a: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+        if stage.host is not None:
+            extent.update(region(s, stage, done))
+        done[stage.id] = tile_stage(stage, lanes, values, extent, done.get(stage.reader or ""))
+    return done
+
+
+def needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
+    """How much of each of the reader's axes lies inside the loop that the stage is attached in."""
+    lens: dict[Axis, Num] = {}
+    block = stage.level is Level.BLOCK
+    for a in reader.stage.axes:
+        slot = Slot(a, 1 if block else 0)
+        root = reader.stage.host is None
+        lens[a] = minimum(reader.span[slot], reader.extent[a]) if slot in reader.span and (root or block) else reader.extent[a]
+    for a in reader.stage.reduce_axes:
+        lens[a] = minimum(reader.span[Slot(a, 0)], reader.extent[a]) if block else reader.extent[a]
+    return lens
+
+
+def region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis, Num]:
+    """The box of an attached stage that its readers need: the largest over all reads."""
+    box: dict[Axis, Num] = {}
+    for reader in s.readers(stage.tensor):
+        lens = needed(done[reader.id], stage)
+        for load in reader.reads():
+            if load.tensor is stage.tensor:
+                for own, i in zip(stage.axes, load.indices):
+                    size = minimum(box_size(i, lens), own.extent)
+                    box[own] = maximum(box[own], size) if own in box else size
+    return box
+
+
+def box_size(index: Expr, lens: Mapping[Axis, Num]) -> Num:
+    """How many consecutive values an index can take while its axes run over the given lengths."""
+    size: Num = 1
+    for atom, c in affine(index).terms:
+        assert isinstance(atom, Axis), "attached stages are read linearly"
+        size = size + abs(c) * (lens[atom] - 1)
+    return size
+
+
+def reads_of(stage: Stage, tensor: object) -> list[Load]:
+    return [load for load in stage.reads() if load.tensor is tensor]

@@ -1,0 +1,341 @@
+"""The derivation rules: each rewrites a structure and says how in its docstring.
+
+`options` lists the arguments worth exploring at this shape on this target (None: also leave the stage as it is); `apply`
+performs one of them and looks only at structure, so that replaying a schedule within its class cannot fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Protocol
+
+from stormdrop.errors import ScheduleError
+from stormdrop.ir.expr import Axis, Const, Expr, Load, binary, compare, select, substitute
+from stormdrop.ir.tensor import Compute, Tensor
+from stormdrop.space.access import (
+    axes_of, has_reuse, has_selection, invert, is_contiguous, is_expensive, is_linear, operand_load, operands,
+)  # fmt: skip
+from stormdrop.space.structure import Level, Stage, Structure
+from stormdrop.target.machine import Target
+
+Args = tuple[str | int, ...]
+IDENTITY: dict[str, float] = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")}
+
+
+class Rule(Protocol):
+    """One kind of decision."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]: ...
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure: ...
+
+
+class Inline:
+    """Compute a stage where it is read.
+
+        P[i] = f(i);  C[j] = g(P[h(j)])   ->   C[j] = g(f(h(j)))
+    """
+
+    name, version = "inline", 1
+
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
+        if not self._applies(s, stage):
+            return [None]
+        readers = s.readers(stage.tensor)
+        if is_expensive(stage.finish):
+            recomputed = len(readers) > 1 or any(has_reuse(r) for r in readers)
+            return [None, ()] if recomputed and len(readers) <= 2 and not any(has_reuse(r) for r in readers) else [None] if recomputed else [()]
+        # A border costs a test per read; a copy of the padded region is the alternative.
+        worth_a_copy = has_selection(stage.finish) and any(has_reuse(r) for r in readers) and not stage.tensor.constant
+        linear = all(is_linear(load.indices) for r in readers for load in r.reads() if load.tensor is stage.tensor)
+        return [(), None] if worth_a_copy and linear else [()]
+
+    def _applies(self, s: Structure, stage: Stage) -> bool:
+        return not stage.is_reduction and stage.tensor not in s.outputs and bool(s.readers(stage.tensor))
+
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        if not self._applies(s, stage):
+            raise ScheduleError(f"{stage.id} cannot be inlined")
+
+        def visit(node: Expr) -> Expr | None:
+            if isinstance(node, Load) and node.tensor is stage.tensor:
+                indices = [substituted(i) for i in node.indices]
+                return substitute(stage.finish, dict(zip(stage.axes, indices)))
+            return None
+
+        def substituted(e: Expr) -> Expr:
+            from stormdrop.ir.expr import rewrite
+
+            return rewrite(e, visit)
+
+        stages = [
+            replace(r, body=substituted(r.body), finish=substituted(r.finish)) if stage.tensor in {x.tensor for x in r.reads()} else r
+            for r in s.stages
+            if r is not stage
+        ]
+        return s.with_stages(stages)
+
+
+class RFactor:
+    """Cut a reduction into parts that can run at once.
+
+        C = sum(k, f(k))   ->   P[p] = sum(q, f(p*Q + q));  C = sum(p, P[p])
+    """
+
+    name, version = "rfactor", 1
+
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
+        if not stage.is_reduction:
+            return [None]
+        space = prod(a.extent for a in stage.axes)
+        length = prod(a.extent for a in stage.reduce_axes)
+        if space >= 4 * target.threads or length < 4096 or stage.id.endswith("p"):
+            return [None]
+        axis = stage.axis_id(next((a for a in stage.reduce_axes if a.extent >= 4 * target.threads), stage.reduce_axes[-1]))
+        return [None, (axis, target.threads), (axis, 4 * target.threads)]
+
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        axis, parts = stage.axis(str(args[0])), int(args[1])
+        if not stage.is_reduction or axis not in stage.reduce_axes:
+            raise ScheduleError(f"{stage.id} has no reduce axis {args[0]}")
+        count = max(1, min(parts, axis.extent))
+        length = -(-axis.extent // count)
+        count = -(-axis.extent // length) if length else 1
+        outer, inner = Axis(axis.name + "p", count, "spatial"), Axis(axis.name, length, "reduce")
+        position = outer * length + inner
+        body = substitute(stage.body, {axis: position})
+        assert stage.combiner is not None
+        inside = compare("lt", position, axis.extent)
+        body = select(inside, body, Const(IDENTITY[stage.combiner], body.dtype))
+        axes = (outer, *stage.axes)
+        reduce_axes = tuple(inner if a is axis else a for a in stage.reduce_axes)
+        partial = Tensor(stage.acc.name + ".part", tuple(a.extent for a in axes), body.dtype, False, Compute(axes, body, reduce_axes, stage.combiner))
+        assert stage.names is not None
+        names = dict(stage.names)
+        names[inner] = names.pop(axis)
+        names[outer] = "p0"
+        first = replace(
+            stage, id=stage.id + "p", axes=axes, reduce_axes=reduce_axes, body=body, finish=Load(partial, axes), acc=partial,
+            tensor=partial, place=axes, names=names,
+        )  # fmt: skip
+        again = Axis(axis.name + "p", count, "reduce")
+        rest = {a: n for a, n in stage.names.items() if a in stage.axes}
+        second = replace(stage, reduce_axes=(again,), body=Load(partial, (again, *stage.axes)), names={**rest, again: "r0"})
+        stages: list[Stage] = []
+        for r in s.stages:
+            stages += [first, second] if r is stage else [r]
+        return s.with_stages(stages)
+
+
+class Fuse:
+    """Finish a reduction in registers with the elementwise stage that reads it.
+
+        C[i] = sum(k, …);  D[g(i)] = f(C[i], …)   ->   D[g(i)] = f(acc, …) where C was
+    """
+
+    name, version = "fuse", 1
+
+    def _consumer(self, s: Structure, stage: Stage) -> tuple[Stage, dict[Axis, Expr]] | None:
+        readers = s.readers(stage.tensor)
+        if not stage.is_reduction or stage.tensor in s.outputs or len(readers) != 1 or readers[0].is_reduction:
+            return None
+        reader = readers[0]
+        read = [load for load in reader.reads() if load.tensor is stage.tensor]
+        if len(read) != 1 or stage.acc is not stage.tensor:
+            return None
+        inverse = invert(read[0].indices, stage.axes, reader.axes)
+        return None if inverse is None else (reader, inverse)
+
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
+        return [()] if self._consumer(s, stage) else [None]
+
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        found = self._consumer(s, stage)
+        if found is None:
+            raise ScheduleError(f"{stage.id} has no consumer to finish with")
+        reader, inverse = found
+        finish = substitute(reader.finish, inverse)
+        (read,) = [load for load in reader.reads() if load.tensor is stage.tensor]
+        finish = substitute(finish, {substitute(read, inverse): Load(stage.acc, stage.axes)})
+        place = tuple(substitute(i, inverse) for i in reader.place)
+        merged = replace(stage, finish=finish, tensor=reader.tensor, place=place)
+        # The merged stage stands where its consumer stood: everything the consumer reads is computed by then.
+        return s.with_stages([merged if r is reader else r for r in s.stages if r is not stage])
+
+
+class Place:
+    """Compute a producer inside the parallel loop of the nest that reads it, or in a phase before it.
+
+        phase: P = …;  phase: for i: C[i] = f(P)     ->     phase: for i: { P over what this i needs;  C[i] = f(P) }
+    """
+
+    name, version = "place", 1
+
+    def _host(self, s: Structure, stage: Stage) -> Stage | None:
+        readers = s.readers(stage.tensor)
+        if stage.tensor in s.outputs or not readers:
+            return None
+        hosts = {r.host or r.id for r in readers}
+        linear = all(is_linear(load.indices) for r in readers for load in r.reads() if load.tensor is stage.tensor)
+        if len(hosts) != 1 or not linear:
+            return None
+        host = s.stage(hosts.pop())
+        return host if host.level is Level.ROOT else None
+
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
+        if stage.tensor.constant and not stage.is_reduction:
+            return [("load",)]
+        host = self._host(s, stage)
+        if host is None:
+            return [None]
+        shares = _shared_axes(s, stage, host)
+        if not shares or (stage.is_reduction and prod(a.extent for a in shares) < 2):
+            return [None]
+        return [("thread",), None]
+
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        if args[0] == "load":
+            return s.updated(stage, replace(stage, level=Level.LOAD))
+        host = self._host(s, stage)
+        if host is None:
+            raise ScheduleError(f"{stage.id} cannot be computed inside another stage")
+        shared = _shared_axes(s, stage, host)
+        whole = tuple(a for a in host.axes if a not in shared or a in host.whole)
+        moved = replace(stage, level=Level.THREAD, host=host.id)
+        return s.with_stages(moved if r is stage else replace(host, whole=whole) if r is host else r for r in s.stages)
+
+
+def _shared_axes(s: Structure, stage: Stage, host: Stage) -> set[Axis]:
+    """The host's axes that choose which part of the stage is needed; cutting another one would compute parts again."""
+    shared: set[Axis] = set()
+    for reader in s.readers(stage.tensor):
+        for load in reader.reads():
+            if load.tensor is not stage.tensor:
+                continue
+            for i in load.indices:
+                for a in axes_of(i):
+                    shared |= {a} if reader is host else _through(s, reader, host, a)
+    return shared & set(host.axes)
+
+
+def _through(s: Structure, reader: Stage, host: Stage, axis: Axis) -> set[Axis]:
+    if axis not in reader.axes:
+        return set()
+    found: set[Axis] = set()
+    position = reader.axes.index(axis)
+    for above in s.readers(reader.tensor):
+        for load in above.reads():
+            if load.tensor is reader.tensor and position < len(load.indices):
+                for a in axes_of(load.indices[position]):
+                    found |= {a} if above is host else _through(s, above, host, a)
+    return found
+
+
+class Tile:
+    """Cut every axis into the levels of a structure string and choose the vector axis.
+
+        for i, j, k: C[i,j] += …   ->   for i0, j0, i1, j1, k0, j2, i2, k1: [i3, j3 in registers]
+    """
+
+    name, version = "tile", 1
+
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
+        tiling = "SSRSRS" if has_reuse(stage) else "SSRS" if stage.is_reduction else "SSS"
+        lanes = target.vector_bytes // stage.itemsize
+        kept = [a for a in self._candidates(stage) if a.extent >= lanes // 4] or self._candidates(stage)[:1]
+        if not kept:
+            return [(tiling, "-")]
+        spatial = [a for a in kept if a.kind == "spatial"]
+        reduced = [a for a in kept if a.kind == "reduce"]
+        if spatial and has_reuse(stage) and all(is_contiguous(operand_load(op).indices, spatial[0]) or spatial[0] not in axes_of(op) or operand_load(op).tensor.constant for op in operands(stage.body)):
+            reduced = [a for a in reduced if prod(x.extent for x in stage.axes if x not in spatial) < 2]
+        return [(tiling, stage.axis_id(a)) for a in (*spatial[:1], *reduced[:1])]
+
+    def _candidates(self, stage: Stage) -> list[Axis]:
+        """Axes worth vectorising: contiguous in what is written, or reduced and contiguous in all that is read."""
+        spatial = [a for a in stage.axes if is_contiguous(stage.place, a)]
+        if not spatial and stage.axes:
+            spatial = [stage.axes[-1]]
+        reads = [operand_load(op) for op in operands(stage.body)] if stage.is_reduction else []
+        reduced = [
+            a for a in stage.reduce_axes
+            if all(is_contiguous(load.indices, a) for load in reads if a in axes_of(load)) and any(a in axes_of(load) for load in reads)
+        ]  # fmt: skip
+        found = [*spatial, *reduced]
+        return found or list(stage.reduce_axes[-1:])
+
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        vector = None if args[1] == "-" else stage.axis(str(args[1]))
+        return s.updated(stage, replace(stage, tiling=str(args[0]), vector=vector))
+
+
+class Pack:
+    """Copy an operand into the order in which its reader's register tile reads it.
+
+        C[i,j] += A[i,k] * B[k,j]   ->   B'[j/w, k, j%w] = B[k,j];   C[i,j] += A[i,k] * B'[j/w, k, j%w]
+
+    `load`: once, for constants; `root`: in a phase before; `thread`, `block`: into per-thread scratch.
+    """
+
+    name, version = "pack", 1
+
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
+        if not has_reuse(stage) or stage.vector is None or "." in stage.id:
+            return [None]
+        chosen: list[Args | None] = [None]
+        for k, op in enumerate(operands(stage.body)):
+            tensor = operand_load(op).tensor
+            if tensor.constant:
+                if stage.vector in axes_of(op) and not stage.vector_is_reduced:
+                    return [(k, "load")]
+                continue
+            if stage.vector not in axes_of(op) or stage.vector_is_reduced:
+                continue
+            levels = ["thread", "root"] if stage.level is Level.ROOT else ["thread"]
+            if tensor.compute is None or s.writer(tensor) is not None:
+                chosen += [(k, level) for level in levels]
+                if not is_contiguous(operand_load(op).indices, stage.vector):
+                    chosen.remove(None) if None in chosen else None
+        return chosen
+
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        listed = operands(stage.body)
+        k, level = int(args[0]), Level(args[1])
+        if k >= len(listed) or not stage.is_reduction:
+            raise ScheduleError(f"{stage.id} has no operand {k}")
+        op = listed[k]
+        used = axes_of(op)
+        spatial = [a for a in stage.axes if a in used and a is not stage.vector]
+        inner = [a for a in (stage.vector,) if a in used and a is not None]
+        reduced = [a for a in stage.reduce_axes if a in used and a is not stage.vector]
+        order = [*spatial, *reduced, *inner]
+        own = {a: Axis(a.name, a.extent, "spatial") for a in order}
+        body = substitute(op, own)
+        axes = tuple(own[a] for a in order)
+        source = operand_load(op).tensor
+        packed = Tensor(f"{source.name}.packed", tuple(a.extent for a in axes), source.dtype, source.constant, Compute(axes, body))
+        host = None if level in (Level.LOAD, Level.ROOT) else (stage.host or stage.id)
+        names = {own[a]: stage.axis_id(a) for a in order}
+        copy = Stage(
+            f"{stage.id}.{k}", axes, (), None, body, body, packed, packed, axes, level, host, stage.id, axes[-1] if axes else None,
+            "SSS" if host is None else "SS", names=names,
+        )  # fmt: skip
+        reader = replace(stage, body=substitute(stage.body, {op: Load(packed, tuple(order))}))
+        if reader.finish is stage.body:
+            raise ScheduleError("only a reduction packs its operands")
+        if level is Level.THREAD and stage.level is Level.ROOT:
+            whole = tuple(a for a in stage.axes if a not in used or a in stage.whole)
+            reader = replace(reader, whole=() if level is Level.THREAD else whole)
+        stages: list[Stage] = []
+        for r in s.stages:
+            stages += [copy, reader] if r is stage else [r]
+        return s.with_stages(stages)
+
+
+RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Tile(), Pack())
+_ = binary

@@ -1,0 +1,145 @@
+"""The structure of a loop program: which stages exist, where each is computed, and in what order its loops stand.
+
+A `Structure` is what derivation rules rewrite. It holds no tile size: those are knobs. Every stage is one loop nest
+
+    for tiles of the axes:                    structure string, e.g. SSRSRS: spatial and reduce levels, outermost first
+        acc = combine over reduce axes of body
+        tensor[place] = finish(acc)
+
+in which the last S is the register tile (unrolled rows times vectors) and the last R the loop around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from stormdrop.errors import ScheduleError
+from stormdrop.ir.expr import ITEMSIZE, Axis, Combiner, Expr, Load, loads, walk
+from stormdrop.ir.tensor import Tensor, Variant
+
+
+class Level(Enum):
+    """Where a stage is computed."""
+
+    LOAD = "load"  # once, when the kernel is loaded: every input is constant
+    ROOT = "root"  # a phase of its own
+    THREAD = "thread"  # inside the parallel loop of the nest that needs it
+    BLOCK = "block"  # inside the reader's outer reduce loops
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decision of a derivation: pure data, replayed by `rules.apply`."""
+
+    rule: str
+    version: int
+    stage: str
+    args: tuple[str | int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.rule}({', '.join(map(str, (self.stage, *self.args)))})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """One loop nest. `finish` reads the reduction's result as a load of `acc`."""
+
+    id: str
+    axes: tuple[Axis, ...]
+    reduce_axes: tuple[Axis, ...]  # in loop order, outermost first
+    combiner: Combiner | None
+    body: Expr  # what is reduced; without a combiner the same as finish
+    finish: Expr
+    acc: Tensor  # the tensor whose value the accumulators hold
+    tensor: Tensor  # the tensor that is written
+    place: tuple[Expr, ...]  # the index written, over the axes
+    level: Level = Level.ROOT
+    host: str | None = None  # the root stage it is attached under
+    reader: str | None = None  # the stage it is packed for
+    vector: Axis | None = None
+    tiling: str = ""
+    whole: tuple[Axis, ...] = ()  # axes that the parallel loop does not cut
+    names: Mapping[Axis, str] | None = None  # canonical axis ids: a0, r1
+
+    def axis_id(self, axis: Axis) -> str:
+        assert self.names is not None
+        return self.names[axis]
+
+    def axis(self, name: str) -> Axis:
+        assert self.names is not None
+        for a, n in self.names.items():
+            if n == name:
+                return a
+        raise ScheduleError(f"stage {self.id} has no axis {name}")
+
+    @property
+    def is_reduction(self) -> bool:
+        return self.combiner is not None
+
+    @property
+    def vector_is_reduced(self) -> bool:
+        return self.vector is not None and self.vector.kind == "reduce"
+
+    def reads(self) -> list[Load]:
+        """Every load from memory, the accumulators excluded."""
+        found = dict.fromkeys(loads(self.body) if self.is_reduction else [])
+        found.update(dict.fromkeys(loads(self.finish)))
+        return [load for load in found if load.tensor is not self.acc or not self.is_reduction]
+
+    @property
+    def itemsize(self) -> int:
+        """The widest element that the stage handles; it decides how many lanes a vector has."""
+        sizes = [4, ITEMSIZE[self.tensor.dtype]]
+        for e in (self.body, self.finish):
+            sizes += [ITEMSIZE[n.dtype] for n in walk(e) if isinstance(n, Load) or n.dtype in ("f64",)]
+        return max(sizes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Structure:
+    """The stages of a partial or complete sketch, producers first."""
+
+    stages: tuple[Stage, ...]
+    outputs: tuple[Tensor, ...]
+    steps: tuple[Step, ...] = ()
+
+    def stage(self, id: str) -> Stage:
+        for s in self.stages:
+            if s.id == id:
+                return s
+        raise ScheduleError(f"there is no stage {id}")
+
+    def writer(self, tensor: Tensor) -> Stage | None:
+        return next((s for s in self.stages if s.tensor is tensor), None)
+
+    def readers(self, tensor: Tensor) -> list[Stage]:
+        return [s for s in self.stages if any(load.tensor is tensor for load in s.reads())]
+
+    def with_stages(self, stages: Iterable[Stage]) -> Structure:
+        return replace(self, stages=tuple(stages))
+
+    def updated(self, old: Stage, new: Stage) -> Structure:
+        return self.with_stages(new if s is old else s for s in self.stages)
+
+    @property
+    def roots(self) -> list[Stage]:
+        return [s for s in self.stages if s.level in (Level.ROOT, Level.LOAD)]
+
+    def attached(self, host: Stage) -> list[Stage]:
+        """The stages computed inside the parallel loop of `host`, in order."""
+        return [s for s in self.stages if s.host == host.id]
+
+
+def initial(variant: Variant) -> Structure:
+    """Every compute as a stage of its own, nothing decided."""
+    stages: list[Stage] = []
+    for k, t in enumerate(variant.stages):
+        c = t.compute
+        assert c is not None
+        names = {a: f"a{i}" for i, a in enumerate(c.axes)} | {a: f"r{i}" for i, a in enumerate(c.reduce_axes)}
+        own = Load(t, c.axes)
+        finish = own if c.combiner is not None else c.body
+        stages.append(Stage(f"s{k}", c.axes, c.reduce_axes, c.combiner, c.body, finish, t, t, c.axes, names=names))
+    return Structure(tuple(stages), variant.outputs)

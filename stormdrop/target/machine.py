@@ -1,0 +1,317 @@
+"""What a machine is: its instruction set, registers, caches, threads, and the rates the analytic prior divides by.
+
+A `Target` is a plain value. `detect()` describes this machine, `with_isa` narrows it (so that AVX2 and SSE code can be
+tested on an AVX-512 machine), `cross` describes a machine that is only assembled for. Rates are nominal until
+`stormdrop.target.peak.calibrated` fills in what was measured.
+
+Invariant: code assembled for a target holds no vector wider than `vector_bytes`.
+"""
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from stormdrop.errors import UserError
+
+_ITEM_BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8, "bool": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """A vector instruction set: what holds for every machine that has it."""
+
+    name: str
+    family: str  # "x86" | "arm"
+    vector_bytes: int
+    vector_registers: int
+    has_fma: bool
+    has_masks: bool
+    fma_per_cycle: float  # full-width vector fmas; a multiply and an add count as one
+    fma_latency: int
+    cpu: str  # the plainest LLVM cpu that has it
+
+
+ISAS = {
+    "avx512": Isa("avx512", "x86", 64, 32, True, True, 2, 4, "x86-64-v4"),
+    "avx2": Isa("avx2", "x86", 32, 16, True, True, 2, 4, "x86-64-v3"),
+    "sse": Isa("sse", "x86", 16, 16, False, False, 1, 7, "x86-64-v2"),
+    "neon": Isa("neon", "arm", 16, 32, True, False, 2, 4, "neoverse-n1"),
+    "sve512": Isa("sve512", "arm", 64, 32, True, True, 2, 9, "a64fx"),
+}
+
+# Cores whose throughput differs from their instruction set's usual one: (cpu, isa) -> fmas per cycle.
+_FMA_PER_CYCLE = {
+    ("znver4", "avx512"): 1.0,  # two passes through 256-bit pipes
+    ("icelake-client", "avx512"): 1.0,
+    ("tigerlake", "avx512"): 1.0,
+    ("rocketlake", "avx512"): 1.0,
+    ("znver1", "avx2"): 1.0,
+    ("neoverse-v1", "neon"): 4.0,
+    ("neoverse-v2", "neon"): 4.0,
+    ("apple-m1", "neon"): 4.0,
+    ("apple-m2", "neon"): 4.0,
+    ("apple-m3", "neon"): 4.0,
+    ("apple-m4", "neon"): 4.0,
+}
+
+# The feature whose absence leaves nothing wider than the instruction set: LLVM also drops all features that imply it.
+_NARROWING = {"avx2": "-avx512f", "sse": "-avx", "neon": "-sve"}
+
+_TRIPLES = {"x86": "x86_64-unknown-linux-gnu", "arm": "aarch64-unknown-linux-gnu"}
+
+_NOMINAL_GHZ = 3.5
+_NOMINAL_L2_BYTES_PER_CYCLE = 32.0  # znver4: 117 GB/s at 3.65 GHz
+_NOMINAL_L3_GBS_PER_THREAD = 50.0  # znver4: 80, with the cache to itself
+_NOMINAL_DRAM_GBS_PER_THREAD = 20.0  # znver4: 33
+_NOMINAL_DRAM_GBS = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One machine as code generation, the prior and the tuning records see it.
+
+    L1 and L2 sizes are per core, the L3 size is that of one shared cache (without an L3 the L2 stands in for it).
+    `l2_gbs` is per core, `l3_gbs` and `dram_gbs` are for all threads together; all of them are reads.
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    isa: str
+    vector_bytes: int
+    vector_registers: int
+    has_fma: bool
+    has_masks: bool
+    """Masked loads and stores of 32- and 64-bit lanes are instructions."""
+    threads: int
+    line_bytes: int
+    l1_bytes: int
+    l1_ways: int
+    l2_bytes: int
+    l3_bytes: int
+    fma_per_cycle: float
+    """Full-width vector fmas started each cycle; times `fma_latency` (cycles), the chains that keep a core busy."""
+    fma_latency: int
+    peak_gflops: float
+    """f32, one core."""
+    l2_gbs: float
+    l3_gbs: float
+    dram_gbs: float
+
+    def lanes(self, dtype: str) -> int:
+        """Elements of one vector. Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32."""
+        return self.vector_bytes // max(4, _ITEM_BYTES[dtype])
+
+    def key(self) -> str:
+        """The identity under which tuning records are kept."""
+        return f"{self.cpu}/{self.isa}/{self.threads}"
+
+    @property
+    def ghz(self) -> float:
+        """The clock at which `peak_gflops` is reached."""
+        return self.peak_gflops / (2 * self.lanes("f32") * self.fma_per_cycle)
+
+    @property
+    def function_attributes(self) -> str:
+        """What every LLVM function definition must carry so that full-width vectors are one register.
+
+        x86 needs nothing: without `min-legal-vector-width` LLVM takes 512 bits as legal, whatever the cpu prefers.
+        Fixed vectors use SVE registers only where the function pins their length.
+        """
+        return "vscale_range(4,4)" if self.isa == "sve512" else ""
+
+    def with_isa(self, isa: str) -> "Target":
+        """The same core held to a narrower instruction set, with nominal rates.
+
+        Raises UserError for an instruction set that this target does not have.
+        """
+        if isa == self.isa:
+            return self
+        here, there = ISAS[self.isa], ISAS.get(isa)
+        if there is None or there.family != here.family or there.vector_bytes > here.vector_bytes:
+            raise UserError(
+                f"{self.name} has {self.isa}, it cannot be narrowed to {isa!r}; use cross({isa!r}) to assemble only"
+            )
+        features = ",".join(filter(None, [self.features, _NARROWING[isa]]))
+        caches = _Caches(self.line_bytes, self.l1_bytes, self.l1_ways, self.l2_bytes, self.l3_bytes)
+        return _target(self.name, self.triple, self.cpu, features, there, self.threads, caches)
+
+    def with_threads(self, threads: int) -> "Target":
+        """The same machine used by so many threads, with nominal shared rates."""
+        if threads < 1:
+            raise UserError(f"a target needs at least one thread, got {threads}")
+        if threads == self.threads:
+            return self
+        return replace(self, threads=threads, l3_gbs=_l3_gbs(threads), dram_gbs=_dram_gbs(threads))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}, {self.isa}, {self.threads} thread{'s' if self.threads > 1 else ''}, "
+            f"L1 {self.l1_bytes >> 10} KiB, L2 {self.l2_bytes >> 10} KiB, L3 {self.l3_bytes >> 20} MiB"
+        )
+
+
+def detect(threads: int | None = None) -> Target:
+    """This machine, as much of it as this process may use; `threads` otherwise as `runtime.threads.thread_count`."""
+    from stormdrop.runtime.threads import thread_count
+
+    return _detect(thread_count(threads))
+
+
+def cross(isa: str) -> Target:
+    """A typical machine of an instruction set: to assemble for, not to run on. Raises UserError for an unknown one."""
+    if isa not in ISAS:
+        raise UserError(f"unknown instruction set {isa!r}; known are {', '.join(ISAS)}")
+    it = ISAS[isa]
+    return _target(f"generic {it.cpu}", _TRIPLES[it.family], it.cpu, "", it, threads=4, caches=_Caches())
+
+
+@cache
+def _detect(threads: int) -> Target:
+    # llvmlite is codegen's; it sits above this package and is needed only here.
+    from stormdrop.codegen.llvm import host
+
+    triple, cpu, features = host()
+    flags = {f for f in features.split(",") if f}
+    isa = ISAS[_isa_of(triple, flags)]
+    if isa.name == "avx512":
+        features = ",".join(filter(None, [features, "-prefer-256-bit"]))
+    name = f"{_model_name() or isa.family} ({cpu})"
+    return _target(name, triple, cpu, features, isa, threads, _read_caches(_SYSFS / f"cpu{_first_cpu()}"))
+
+
+def _isa_of(triple: str, flags: set[str]) -> str:
+    if triple.startswith(("aarch64", "arm64")):
+        return "sve512" if "+sve" in flags and _sve_bytes() == 64 else "neon"
+    if {"+avx512f", "+avx512vl", "+avx512bw", "+avx512dq"} <= flags:
+        return "avx512"
+    return "avx2" if {"+avx2", "+fma"} <= flags else "sse"
+
+
+def _l3_gbs(threads: int) -> float:
+    return _NOMINAL_L3_GBS_PER_THREAD * threads
+
+
+def _dram_gbs(threads: int) -> float:
+    return min(_NOMINAL_DRAM_GBS_PER_THREAD * threads, _NOMINAL_DRAM_GBS)
+
+
+# Caches
+
+
+@dataclass(frozen=True, slots=True)
+class _Caches:
+    """Sizes in bytes; the defaults stand where the machine, or its hypervisor, says nothing."""
+
+    line: int = 64
+    l1: int = 32 << 10
+    l1_ways: int = 8
+    l2: int = 1 << 20
+    l3: int = 16 << 20
+
+
+_SYSFS = Path("/sys/devices/system/cpu")
+
+
+def _read_caches(cpu: Path) -> _Caches:
+    """The data caches of one cpu as Linux lists them, with defaults for what is missing or zero."""
+    found = _Caches()
+    level3 = 0
+    cores_per_cpu = 1 / max(1, len(_cpu_list(_text(cpu / "topology" / "thread_siblings_list"))))
+    for index in sorted((cpu / "cache").glob("index*")):
+        size = _size(_text(index / "size"))
+        if _text(index / "type") == "Instruction" or not size:
+            continue
+        match _text(index / "level"):
+            case "1":
+                line, ways = _size(_text(index / "coherency_line_size")), _size(_text(index / "ways_of_associativity"))
+                found = replace(found, l1=size, line=line or found.line, l1_ways=ways or found.l1_ways)
+            case "2":
+                # A cluster's L2 (efficiency cores, Apple) is divided among its cores, not among hyperthreads.
+                cores = round(len(_cpu_list(_text(index / "shared_cpu_list"))) * cores_per_cpu)
+                found = replace(found, l2=size // max(1, cores))
+                level3 = max(level3, size)
+            case "3":
+                level3 = size
+            case _:
+                pass
+    return replace(found, l3=level3 or found.l3)
+
+
+def _size(text: str) -> int:
+    """'32K' -> 32768; 0 for anything that is not a size."""
+    scale = {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
+    digits = text[:-1] if scale else text
+    return int(digits) << scale if digits.isdecimal() else 0
+
+
+def _cpu_list(text: str) -> list[int]:
+    """'0-2,8' -> [0, 1, 2, 8]; empty for anything else."""
+
+    def cpus() -> Iterator[int]:
+        for part in filter(None, text.split(",")):
+            first, _, last = part.partition("-")
+            yield from range(int(first), int(last or first) + 1)
+
+    try:
+        return list(cpus())
+    except ValueError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+# This machine
+
+
+def _first_cpu() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return min(affinity(0)) if affinity is not None else 0
+
+
+def _model_name() -> str:
+    for line in _text(Path("/proc/cpuinfo")).splitlines():
+        label, _, value = line.partition(":")
+        if label.strip() == "model name":
+            return value.strip()
+    return platform.processor()
+
+
+def _sve_bytes() -> int:
+    return _size(_text(Path("/proc/sys/abi/sve_default_vector_length")))
+
+
+def _target(name: str, triple: str, cpu: str, features: str, isa: Isa, threads: int, caches: _Caches) -> Target:
+    per_cycle = _FMA_PER_CYCLE.get((cpu, isa.name), isa.fma_per_cycle)
+    return Target(
+        name=name,
+        triple=triple,
+        cpu=cpu,
+        features=features,
+        isa=isa.name,
+        vector_bytes=isa.vector_bytes,
+        vector_registers=isa.vector_registers,
+        has_fma=isa.has_fma,
+        has_masks=isa.has_masks,
+        threads=threads,
+        line_bytes=caches.line,
+        l1_bytes=caches.l1,
+        l1_ways=caches.l1_ways,
+        l2_bytes=caches.l2,
+        l3_bytes=caches.l3,
+        fma_per_cycle=per_cycle,
+        fma_latency=isa.fma_latency,
+        peak_gflops=isa.vector_bytes / 4 * 2 * per_cycle * _NOMINAL_GHZ,
+        l2_gbs=_NOMINAL_L2_BYTES_PER_CYCLE * _NOMINAL_GHZ,
+        l3_gbs=_l3_gbs(threads),
+        dram_gbs=_dram_gbs(threads),
+    )

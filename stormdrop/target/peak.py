@@ -1,0 +1,464 @@
+"""What the machine can do at best, measured: f32 fma throughput, and bandwidth of each cache level and of memory.
+
+    Peak   = measure_peak(target)        once per machine, kept in a file; under five seconds
+    Target = calibrated(target)          with the measured rates, if they have been measured
+    PeakMeter, StreamMeter               one short timing each, to be interleaved with the kernels they are compared to
+
+The figures are upper bounds: each is the best of many short timings of the fastest of several code forms, since a clock
+that ramps and a neighbour that steals cycles only ever make a timing longer.
+
+Bandwidth counts the bytes the program asks for: one array for a read, three for the triad a[i] = b[i] + s * c[i]. The
+line that a store fetches before it overwrites it is not counted.
+"""
+
+import json
+import logging
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import platformdirs
+
+from stormdrop.codegen.llvm import Code, assemble
+from stormdrop.runtime.pool import Pool, shared_pool
+from stormdrop.target.machine import Target, detect
+
+_log = logging.getLogger(__name__)
+
+Stream = Literal["read", "triad"]
+LEVELS = ("L1", "L2", "L3", "DRAM")
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """What `threads` threads together move when each works on its own share of `footprint_bytes`."""
+
+    level: str
+    threads: int
+    footprint_bytes: int
+    read_gbs: float
+    triad_gbs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The measured limits of one machine; gflops are f32."""
+
+    key: str
+    threads: int
+    thread_gflops: float
+    gflops: float
+    bandwidths: tuple[Bandwidth, ...]
+
+    def bandwidth(self, level: str, threads: int) -> Bandwidth:
+        """The row of the table; there is one for one thread and one for all of them."""
+        return next(b for b in self.bandwidths if (b.level, b.threads) == (level, threads))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> "Peak":
+        """The inverse of `to_json`. Raises ValueError for anything that is not a peak."""
+        try:
+            tree: dict[str, Any] = json.loads(text)
+            rows = tuple(Bandwidth(**row) for row in tree.pop("bandwidths"))
+            peak = Peak(**tree, bandwidths=rows)
+            rates = [peak.thread_gflops, peak.gflops, *(rate for row in rows for rate in (row.read_gbs, row.triad_gbs))]
+            found = {(row.level, row.threads) for row in rows}
+            if not all(math.isfinite(rate) and rate > 0 for rate in rates):
+                raise ValueError("a rate is not a positive number")
+            if found != {(level, n) for level in LEVELS for n in (1, peak.threads)}:
+                raise ValueError("a level is missing")
+            return peak
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not a peak: {error}") from error
+
+
+# ---- the kernels, `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)` as every kernel ------------------
+#
+# buffers[0] holds integer parameters and, one line further, room to leave a result nobody reads.
+
+_PROLOGUE = """
+define void @{name}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {attributes} {{
+entry:
+  %params = load ptr, ptr %buffers, align 8
+  %sink = getelementptr i8, ptr %params, i64 64
+  %count = sub i64 %end, %begin
+"""
+_VECTORS_IN_FLIGHT: dict[Stream, int] = {"read": 16, "triad": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class FmaForm:
+    """One way to write a loop of independent fmas; which one saturates a core is not known beforehand."""
+
+    accumulators: int
+    unroll: int
+    broadcast: bool
+    """A factor is a scalar in memory, folded into the instruction where the target can."""
+
+
+def fma_forms(target: Target) -> list[FmaForm]:
+    """Forms with enough chains for two fmas a cycle at any known latency, as far as the registers go."""
+    counts = [n for n in (10, 12, 14, 20, 24, 28) if n <= target.vector_registers - 2]
+    forms = [FmaForm(n, unroll, broadcast=False) for n in counts for unroll in (1, 4)]
+    return forms + [FmaForm(n, 1, broadcast=True) for n in (12, 24) if n in counts]
+
+
+def fma_text(target: Target, form: FmaForm) -> str:
+    """LLVM IR of `@fma`: every index of the range makes `params[0]` trips of
+
+        x[j] = x[j] * a + b        for each accumulator j, `unroll` times
+
+    with a = 1/2 and b = 1: x stays near 2, far from denormals and infinities. The accumulator is a factor, so that
+    nothing can be hoisted even where a multiply and an add are two instructions.
+    """
+    lanes = target.lanes("f32")
+    vec = f"<{lanes} x float>"
+    splat = f"{vec} poison, <{lanes} x i32> zeroinitializer"
+    phis = [f"%x0.{j} = phi {vec} [ %b, %entry ], [ %x{form.unroll}.{j}, %loop ]" for j in range(form.accumulators)]
+    body: list[str] = []
+    for u in range(form.unroll):
+        for j in range(form.accumulators):
+            factor = f"%a{u}.{j}" if form.broadcast else "%a"
+            if form.broadcast:
+                body += [
+                    f"%p{u}.{j} = getelementptr float, ptr %line, i64 {j % 16}",
+                    f"%s{u}.{j} = load float, ptr %p{u}.{j}, align 4",
+                    f"%v{u}.{j} = insertelement {vec} poison, float %s{u}.{j}, i32 0",
+                    f"{factor} = shufflevector {vec} %v{u}.{j}, {splat}",
+                ]
+            body.append(f"%x{u + 1}.{j} = call {vec} @llvm.fmuladd({vec} %x{u}.{j}, {vec} {factor}, {vec} %b)")
+    sums = [f"%y{j + 1} = fadd {vec} %y{j}, %x{form.unroll}.{j}" for j in range(1, form.accumulators)]
+    text = f"""{_PROLOGUE.format(name="fma", attributes=target.function_attributes)}
+  %trips = load i64, ptr %params, align 8
+  %total = mul i64 %count, %trips
+  %halves.at = getelementptr ptr, ptr %buffers, i64 1
+  %halves = load ptr, ptr %halves.at, align 8
+  %a = load {vec}, ptr %halves, align 4
+  %b = fadd {vec} %a, %a
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  {_lines(phis)}
+  %which = and i64 %i, 7
+  %line.at = shl i64 %which, 6
+  %line = getelementptr i8, ptr %halves, i64 %line.at
+  {_lines(body)}
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %total
+  br i1 %more, label %loop, label %done
+done:
+  %y1 = fadd {vec} %x{form.unroll}.0, %b
+  {_lines(sums)}
+  store {vec} %y{form.accumulators}, ptr %sink, align 4
+  ret void
+}}
+declare {vec} @llvm.fmuladd.v{lanes}f32({vec}, {vec}, {vec})
+"""
+    return text.replace("@llvm.fmuladd(", f"@llvm.fmuladd.v{lanes}f32(")
+
+
+def stream_text(target: Target, stream: Stream) -> str:
+    """LLVM IR of `@read` or `@triad`: `params[1]` sweeps over the range's blocks of `params[0]` bytes in each array."""
+    vectors = _VECTORS_IN_FLIGHT[stream]
+    size = target.vector_bytes
+    lanes = target.lanes("f32")
+    vec = f"<{lanes} x {'i32' if stream == 'read' else 'float'}>"
+    arrays = range(1 if stream == "read" else 3)
+    bases: list[str] = []
+    for k in arrays:
+        bases += [
+            f"%array{k}.at = getelementptr ptr, ptr %buffers, i64 {k + 1}",
+            f"%array{k} = load ptr, ptr %array{k}.at, align 8",
+            f"%base{k} = getelementptr i8, ptr %array{k}, i64 %first",
+        ]
+    body = [f"%p{k} = getelementptr i8, ptr %base{k}, i64 %at" for k in arrays]
+    for v in range(vectors):
+        body += [f"%p{k}.{v} = getelementptr i8, ptr %p{k}, i64 {v * size}" for k in arrays]
+        match stream:
+            case "read":
+                body += [
+                    f"%v{v} = load {vec}, ptr %p0.{v}, align {size}",
+                    f"%y{v} = xor {vec} %x{v}, %v{v}",
+                ]
+            case "triad":
+                body += [
+                    f"%b{v} = load {vec}, ptr %p1.{v}, align {size}",
+                    f"%c{v} = load {vec}, ptr %p2.{v}, align {size}",
+                    f"%m{v} = fmul contract {vec} %c{v}, splat (float 0.5)",
+                    f"%a{v} = fadd contract {vec} %b{v}, %m{v}",
+                    f"store {vec} %a{v}, ptr %p0.{v}, align {size}",
+                ]
+    carried = range(vectors if stream == "read" else 0)
+    outer = [f"%z{v} = phi {vec} [ zeroinitializer, %entry ], [ %y{v}, %swept ]" for v in carried]
+    inner = [f"%x{v} = phi {vec} [ %z{v}, %sweep ], [ %y{v}, %loop ]" for v in carried]
+    folds = [f"%f{v} = xor {vec} %{'f' if v > 1 else 'y'}{v - 1}, %y{v}" for v in carried if v]
+    result = f"store {vec} %f{vectors - 1}, ptr %sink, align 4" if stream == "read" else ""
+    return f"""{_PROLOGUE.format(name=stream, attributes=target.function_attributes)}
+  %block = load i64, ptr %params, align 8
+  %sweeps.at = getelementptr i64, ptr %params, i64 1
+  %sweeps = load i64, ptr %sweeps.at, align 8
+  %first = mul i64 %begin, %block
+  %bytes = mul i64 %count, %block
+  {_lines(bases)}
+  br label %sweep
+sweep:
+  %s = phi i64 [ 0, %entry ], [ %s.next, %swept ]
+  {_lines(outer)}
+  br label %loop
+loop:
+  %at = phi i64 [ 0, %sweep ], [ %at.next, %loop ]
+  {_lines(inner)}
+  {_lines(body)}
+  %at.next = add i64 %at, {vectors * size}
+  %more = icmp slt i64 %at.next, %bytes
+  br i1 %more, label %loop, label %swept
+swept:
+  %s.next = add i64 %s, 1
+  %again = icmp slt i64 %s.next, %sweeps
+  br i1 %again, label %sweep, label %done
+done:
+  {_lines(folds)}
+  {result}
+  ret void
+}}
+"""
+
+
+def _lines(statements: Iterable[str]) -> str:
+    return "\n  ".join(statements)
+
+
+# ---- timing ----------------------------------------------------------------------------------------------------------
+
+_SHORT_SECONDS = 1e-3  # one timing: long against the fork of a parallel region, short against a time slice
+
+
+class _Region:
+    """A kernel with its buffers: one parallel range with one index for each thread."""
+
+    def __init__(self, text: str, symbol: str, target: Target, pool: Pool, arrays: Sequence[int], threads: int) -> None:
+        self._code = Code(assemble(text, target))
+        self._entry = self._code.address(symbol)
+        self._pool = pool
+        self._params = np.zeros(32, np.int64)
+        self._buffers = np.array([self._params.ctypes.data, *arrays], np.uint64)
+        self._extents = np.array([threads], np.int64)
+
+    def best_seconds(self, repeats: int, *params: int) -> float:
+        self._params[: len(params)] = params
+        buffers, extents = self._buffers.ctypes.data, self._extents.ctypes.data
+        return float(self._pool.bench(self._entry, buffers, 0, 0, extents, 1, repeats).min())
+
+
+class PeakMeter:
+    """The fma peak of all the pool's threads in short timings, to be taken between those of the kernels.
+
+    It re-times because a cached figure is not a bound: this machine's clock drifts by 1 to 2 % within minutes.
+    """
+
+    def __init__(self, target: Target, pool: Pool) -> None:
+        self._flops = 2 * target.lanes("f32") * pool.threads
+        self._halves = np.full(256, 0.5, np.float32)
+        self._regions = {
+            form: _Region(fma_text(target, form), "fma", target, pool, [self._halves.ctypes.data], pool.threads)
+            for form in fma_forms(target)
+        }
+        self._rates = dict.fromkeys(self._regions, target.peak_gflops * pool.threads)  # sizes the first timings
+        self._rates = {form: self._time(form, repeats=2) for form in self._regions}
+        self.search(rounds=3)
+
+    def _time(self, form: FmaForm, repeats: int) -> float:
+        flops = self._flops * form.accumulators * form.unroll
+        trips = max(1, round(self._rates[form] * 1e9 * _SHORT_SECONDS / flops))
+        return flops * trips / self._regions[form].best_seconds(repeats, trips) / 1e9
+
+    def search(self, rounds: int, limit_seconds: float = 0.5) -> float:
+        """Time all forms in turn until `rounds` rounds have brought nothing new; the best rate seen since the start.
+
+        A clock that still ramps up keeps bringing something new.
+        """
+        stop = time.perf_counter() + limit_seconds
+        patience = rounds
+        while patience > 0 and time.perf_counter() < stop:
+            before = max(self._rates.values())
+            for form in self._regions:
+                self._rates[form] = max(self._rates[form], self._time(form, repeats=1))
+            patience = rounds if max(self._rates.values()) > 1.001 * before else patience - 1
+        return max(self._rates.values())
+
+    def gflops(self) -> float:
+        """About 5 ms: the best of five timings in a row, of the form that was the fastest in the search."""
+        form = max(self._rates, key=self._rates.__getitem__)
+        return self._time(form, repeats=5)
+
+
+class StreamMeter:
+    """The bandwidth of one stream over a fixed footprint, one timing at a time; each thread keeps to its own share.
+
+    A timing is `sweeps` passes within one parallel region: one, as a kernel does, or so many that a cache's own speed
+    shows instead of the fork.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        pool: Pool,
+        stream: Stream,
+        footprint_bytes: int,
+        threads: int | None = None,
+        sweeps: int = 1,
+        memory: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
+        threads = threads or pool.threads
+        arrays = 1 if stream == "read" else 3
+        trip = _VECTORS_IN_FLIGHT[stream] * target.vector_bytes
+        block = max(1, footprint_bytes // (arrays * threads * trip)) * trip
+        self.footprint_bytes = block * arrays * threads
+        self._memory = np.ones(_room(self.footprint_bytes), np.uint8) if memory is None else memory
+        first = self._memory.ctypes.data
+        first += -first % _PAGE
+        starts = [first + k * (block * threads + _SKEW) for k in range(arrays)]
+        self._region = _Region(stream_text(target, stream), stream, target, pool, starts, threads)
+        self._block_bytes = block
+        self._sweeps = sweeps
+
+    def gbs(self, repeats: int = 2) -> float:
+        """The best of a few timings in a row; the first one finds the caches as other work left them."""
+        seconds = self._region.best_seconds(repeats, self._block_bytes, self._sweeps)
+        return self.footprint_bytes * self._sweeps / seconds / 1e9
+
+
+_PAGE = 4096
+_SKEW = 17 * 64  # arrays a whole number of pages apart would make a store look like the load of the next line
+
+
+def _room(footprint_bytes: int) -> int:
+    return footprint_bytes + _PAGE + 3 * _SKEW
+
+
+def triad(footprint_bytes: int, threads: int, pool: Pool, target: Target | None = None) -> float:
+    """GB/s of a[i] = b[i] + s * c[i] over three arrays of `footprint_bytes` together, one parallel region a pass.
+
+    The best of about 50 ms: the yardstick of a memory-bound kernel of the same footprint, on the same pool.
+    """
+    meter = StreamMeter(target or detect(), pool, "triad", footprint_bytes, threads)
+    stop = time.perf_counter() + 0.05
+    best = meter.gbs(repeats=5)
+    while time.perf_counter() < stop:
+        best = max(best, meter.gbs(repeats=5))
+    return best
+
+
+# ---- measuring a machine once ----------------------------------------------------------------------------------------
+
+_STREAM_SECONDS = 1.5
+_LARGEST_BYTES = 1 << 30
+_BYTES_PER_TIMING = 100 << 20  # and thread: half a millisecond of the fastest cache
+
+
+def measure_peak(target: Target, fresh: bool = False) -> Peak:
+    """The machine's peak: what the cache file says, or else (or if `fresh`) measured now and written there."""
+    known = None if fresh else _load(target)
+    if known is not None:
+        return known
+    pools = {n: shared_pool(n) for n in (1, target.threads)}
+    gflops = {n: PeakMeter(target, pool).search(rounds=8) for n, pool in pools.items()}
+    bandwidths = _measure_bandwidths(target, pools)
+    peak = Peak(_identity(target), target.threads, gflops[1], gflops[target.threads], bandwidths)
+    _save(target, peak)
+    return peak
+
+
+def _measure_bandwidths(target: Target, pools: Mapping[int, Pool]) -> tuple[Bandwidth, ...]:
+    """All levels and streams in turn, again and again, so that a busy moment of the machine spoils none of them."""
+    cells = [(level, n, _footprint(target, level, n)) for n in pools for level in LEVELS]
+    memory = np.ones(_room(max(footprint for _, _, footprint in cells)), np.uint8)
+
+    def meter(stream: Stream, threads: int, footprint_bytes: int) -> StreamMeter:
+        sweeps = max(1, _BYTES_PER_TIMING * threads // footprint_bytes)
+        return StreamMeter(target, pools[threads], stream, footprint_bytes, threads, sweeps, memory)
+
+    meters = [(meter("read", n, footprint), meter("triad", n, footprint)) for _, n, footprint in cells]
+    best = [(0.0, 0.0)] * len(cells)
+    stop = time.perf_counter() + _STREAM_SECONDS
+    rounds = 0
+    while rounds < 2 or time.perf_counter() < stop:
+        best = [(max(r, read.gbs()), max(t, triad.gbs())) for (r, t), (read, triad) in zip(best, meters)]
+        rounds += 1
+    return tuple(Bandwidth(level, n, footprint, *rates) for (level, n, footprint), rates in zip(cells, best))
+
+
+def _footprint(target: Target, level: str, threads: int) -> int:
+    """A size that stays in the level and is well beyond the one before it, for all threads together."""
+    sizes = {
+        "L1": threads * target.l1_bytes // 2,
+        "L2": threads * target.l2_bytes // 2,
+        "L3": threads * target.l2_bytes + target.l3_bytes // 2,
+        "DRAM": max(threads * target.l2_bytes + 4 * target.l3_bytes, 64 << 20),
+    }
+    return min(sizes[level], _LARGEST_BYTES)
+
+
+def calibrated(target: Target) -> Target:
+    """The target with the rates that `measure_peak` left in the cache file; itself if there are none."""
+    peak = _load(target)
+    if peak is None:
+        return target
+    return replace(
+        target,
+        peak_gflops=peak.thread_gflops,
+        l2_gbs=peak.bandwidth("L2", 1).read_gbs,
+        l3_gbs=peak.bandwidth("L3", peak.threads).read_gbs,
+        dram_gbs=peak.bandwidth("DRAM", peak.threads).read_gbs,
+    )
+
+
+# ---- the cache file --------------------------------------------------------------------------------------------------
+
+
+def _identity(target: Target) -> str:
+    """What tells this machine from others that a shared home directory may be used on; no host name."""
+    facts = [target.key(), target.name, target.l1_bytes, target.l2_bytes, target.l3_bytes, os.cpu_count()]
+    return "; ".join(map(str, facts))
+
+
+def _path(target: Target) -> Path:
+    folder = os.environ.get("STORMDROP_CACHE_DIR") or platformdirs.user_cache_dir("stormdrop")
+    return Path(folder) / f"peak-{sha256(_identity(target).encode()).hexdigest()[:16]}.json"
+
+
+def _load(target: Target) -> Peak | None:
+    path = _path(target)
+    try:
+        peak = Peak.from_json(path.read_text())
+        if (peak.key, peak.threads) != (_identity(target), target.threads):
+            raise ValueError(f"it describes {peak.key!r}")
+        return peak
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _log.warning("the measured peak in %s is ignored: %s", path, error)
+        return None
+
+
+def _save(target: Target, peak: Peak) -> None:
+    """Write the file whole or not at all: another process may be reading it."""
+    path = _path(target)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(peak.to_json())
+        os.replace(file.name, path)
+    except OSError as error:
+        _log.warning("the measured peak cannot be kept in %s: %s", path, error)

@@ -1,0 +1,304 @@
+"""The polynomials are as good as they say, on every kind of input, and never need a library."""
+
+import ctypes
+import math
+import platform
+import struct
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+
+import llvmlite.binding as llvm
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from stormdrop.codegen import vecmath
+
+Array: TypeAlias = npt.NDArray[Any]
+
+ULP_BOUNDS = {
+    "f32": {"exp": 2.0, "log": 1.0, "tanh": 2.0, "erf": 2.0, "sigmoid": 2.0, "sin": 0.6, "cos": 0.6},
+    "f64": {"exp": 2.5, "log": 1.0, "tanh": 2.5, "erf": 3.0, "sigmoid": 2.0, "sin": 3.0, "cos": 3.0},
+}
+NUMPY_TYPES: dict[str, type[np.floating[Any]]] = {"f32": np.float32, "f64": np.float64}
+WIDER_TYPES: dict[str, type[np.floating[Any]]] = {"f32": np.float64, "f64": np.longdouble}
+BIT_TYPES: dict[str, type[np.signedinteger[Any]]] = {"f32": np.int32, "f64": np.int64}
+HALF_PI = np.longdouble("1.57079632679489661923132169163975144")
+
+
+def host_has_fma() -> bool:
+    return platform.machine() in ("aarch64", "arm64") or bool(llvm.get_host_cpu_features().get("fma", False))
+
+
+FMA_CHOICES = (False, True) if host_has_fma() else (False,)
+
+
+class Target(NamedTuple):
+    triple: str
+    cpu: str
+    features: str
+    fma: bool
+
+
+TARGETS = {
+    "sse4.1": Target("x86_64-unknown-linux-gnu", "x86-64", "+sse4.1", False),
+    "avx2": Target("x86_64-unknown-linux-gnu", "x86-64", "+avx2,+fma", True),
+    "avx512": Target("x86_64-unknown-linux-gnu", "skylake-avx512", "", True),
+    "neon": Target("aarch64-unknown-linux-gnu", "generic", "+neon", True),
+}
+
+
+class Recorder:
+    """The smallest `Lines`."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def op(self, text: str) -> str:
+        name = f"%t{len(self.lines)}"
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+
+def kernel(fn: str, dtype: str, lanes: int, fma: bool) -> str:
+    """Return a function that maps `fn` over the n values at %in, `lanes` at a time."""
+    element, size = ("float", 4) if dtype == "f32" else ("double", 8)
+    vector = element if lanes == 1 else f"<{lanes} x {element}>"
+    body = Recorder()
+    result = vecmath.emit(fn, body, ["%x"], dtype, lanes, fma)
+    return "\n".join(
+        [
+            f"define void @{fn}_kernel(ptr %in, ptr %out, i64 %n) {{",
+            "entry:",
+            "  br label %loop",
+            "loop:",
+            "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+            f"  %from = getelementptr {element}, ptr %in, i64 %i",
+            f"  %x = load {vector}, ptr %from, align {size}",
+            *body.lines,
+            f"  %to = getelementptr {element}, ptr %out, i64 %i",
+            f"  store {vector} {result}, ptr %to, align {size}",
+            f"  %next = add i64 %i, {lanes}",
+            "  %more = icmp ult i64 %next, %n",
+            "  br i1 %more, label %loop, label %done",
+            "done:",
+            "  ret void",
+            "}",
+        ]
+    )
+
+
+def parse(ir: str) -> Any:
+    module = llvm.parse_assembly("\n".join([*vecmath.declarations(ir), ir]))
+    module.verify()
+    return module
+
+
+def all_kernels(dtype: str, lanes: int, fma: bool) -> Any:
+    return parse("\n".join(kernel(fn, dtype, lanes, fma) for fn in sorted(vecmath.FUNCTIONS)))
+
+
+@cache
+def engine(dtype: str, lanes: int, fma: bool) -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten()
+    )
+    return llvm.create_mcjit_compiler(all_kernels(dtype, lanes, fma), machine)
+
+
+def run(fn: str, x: Array, dtype: str, lanes: int, fma: bool) -> Array:
+    padding = -len(x) % lanes
+    source = np.ascontiguousarray(np.concatenate([x, np.ones(padding)]), dtype=NUMPY_TYPES[dtype])
+    result = np.full_like(source, np.nan)
+    address = engine(dtype, lanes, fma).get_function_address(f"{fn}_kernel")
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    signature(address)(source.ctypes.data, result.ctypes.data, len(source))
+    return result[: len(x)]
+
+
+@cache
+def samples(dtype: str) -> Array:
+    """Random bits, every exponent, plain ranges, and the neighbours of each place where an algorithm switches."""
+    float_type, bit_type = NUMPY_TYPES[dtype], BIT_TYPES[dtype]
+    info = np.finfo(float_type)
+    rng = np.random.default_rng(20240607)
+    limits = np.iinfo(bit_type)
+    patterns = rng.integers(limits.min, limits.max, 20_000, dtype=bit_type, endpoint=True).view(float_type)
+    subnormals = rng.uniform(-1, 1, 500).astype(float_type) * info.smallest_normal
+    largest_log = math.log(float(info.max))
+    ranges = [rng.uniform(-bound, bound, 6_000) for bound in (0.7, 2.0, 8.0, 45.0, 1.1 * largest_log, 1e5)]
+    exponents = np.arange(int(info.minexp) - int(info.nmant), int(info.maxexp), 0.5)
+    corners: list[Array] = [
+        np.arange(-500, 500) * HALF_PI / 2,
+        np.arange(60_000, 61_000) * HALF_PI,
+        np.arange(-2200, 2200) * np.log(np.longdouble(2)) / 2,
+        np.exp2(exponents),
+        np.array([0.0, 0.55, 4.0, 6.0, 10.0, 20.0, 40.0, info.max, np.inf, np.nan]),
+        np.array([largest_log, math.log(float(info.smallest_normal)), math.log(float(info.smallest_subnormal))]),
+    ]
+    centres = np.concatenate(corners).astype(float_type).view(bit_type)
+    near = (centres[:, None] + np.arange(-3, 4, dtype=bit_type)).ravel().view(float_type)
+    with np.errstate(invalid="ignore"):  # signalling NaNs are among them
+        return np.concatenate([patterns, subnormals, *ranges, near, -near]).astype(float_type)
+
+
+@cache
+def reference(fn: str, dtype: str) -> Array:
+    with np.errstate(all="ignore"):
+        x = samples(dtype).astype(WIDER_TYPES[dtype])
+        match fn:
+            case "erf":  # NumPy has none; libm's is good to an ulp of f64
+                return np.array([math.erf(float(value)) for value in x], dtype=x.dtype)
+            case "sigmoid":
+                z = np.exp(-np.abs(x))
+                return np.where(x < 0, z, 1) / (1 + z)
+            case _:
+                return getattr(np, fn)(x)
+
+
+def ulp_errors(got: Array, exact: Array) -> Array:
+    """Return the distances in last places of `got`'s type, infinity being the first power of two that is too large."""
+    info = np.finfo(got.dtype)
+    with np.errstate(all="ignore"):
+        overflow = exact.dtype.type(2) ** int(info.maxexp)
+
+        def finite(y: Array) -> Array:
+            return np.where(np.isnan(y), 0, np.clip(y.astype(exact.dtype), -overflow, overflow))
+
+        size = np.spacing(np.minimum(np.abs(finite(exact)), info.max).astype(got.dtype))
+        errors = np.abs(finite(got) - finite(exact)) / size
+    return np.where(np.isnan(got) == np.isnan(exact), errors, np.inf)
+
+
+@pytest.mark.parametrize("fma", FMA_CHOICES)
+@pytest.mark.parametrize("lanes", [1, 4, 16])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("fn", ULP_BOUNDS["f32"])
+def test_error_stays_within_the_bound_on_every_kind_of_input(fn: str, dtype: str, lanes: int, fma: bool) -> None:
+    x, exact = samples(dtype), reference(fn, dtype)
+    if fn in ("sin", "cos"):
+        in_range = ~(np.abs(x) > 1e5) | np.isinf(x)
+        x, exact = x[in_range], exact[in_range]
+    errors = ulp_errors(run(fn, x, dtype, lanes, fma), exact)
+    worst = int(np.argmax(errors))
+    assert errors[worst] <= ULP_BOUNDS[dtype][fn], f"{fn}({x[worst]!r}) is off by {errors[worst]:.2f} ulp"
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 16])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_rounding_and_roots_equal_numpys_exactly(dtype: str, lanes: int) -> None:
+    x = samples(dtype)
+    with np.errstate(all="ignore"):
+        expected: dict[str, Array] = {
+            "floor": np.floor(x),
+            "ceil": np.ceil(x),
+            "round": np.rint(x),
+            "sqrt": np.sqrt(x),
+            "rsqrt": NUMPY_TYPES[dtype](1) / np.sqrt(x),
+        }
+    for fn, y in expected.items():
+        np.testing.assert_array_equal(run(fn, x, dtype, lanes, False), y, err_msg=fn)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(
+    ("fn", "x", "y"),
+    [
+        ("exp", -np.inf, 0.0), ("exp", np.inf, np.inf), ("exp", 1e4, np.inf), ("exp", -1e4, 0.0), ("exp", 0.0, 1.0),
+        ("exp", -0.0, 1.0), ("log", 0.0, -np.inf), ("log", -0.0, -np.inf), ("log", -1.0, np.nan), ("log", 1.0, 0.0),
+        ("log", np.inf, np.inf), ("log", -np.inf, np.nan), ("log", -1e-40, np.nan), ("tanh", np.inf, 1.0),
+        ("tanh", -np.inf, -1.0), ("tanh", 0.0, 0.0), ("tanh", -0.0, -0.0), ("tanh", 1e30, 1.0), ("erf", np.inf, 1.0),
+        ("erf", -np.inf, -1.0), ("erf", 0.0, 0.0), ("erf", -0.0, -0.0), ("sigmoid", -np.inf, 0.0),
+        ("sigmoid", np.inf, 1.0), ("sigmoid", 0.0, 0.5), ("sigmoid", -1e4, 0.0), ("sin", 0.0, 0.0), ("sin", -0.0, -0.0),
+        ("sin", np.inf, np.nan), ("sin", -np.inf, np.nan), ("cos", 0.0, 1.0), ("cos", np.inf, np.nan),
+        ("sqrt", -1.0, np.nan), ("sqrt", -0.0, -0.0), ("sqrt", np.inf, np.inf), ("rsqrt", 0.0, np.inf),
+        ("rsqrt", np.inf, 0.0), ("round", 2.5, 2.0), ("round", 3.5, 4.0), ("round", -0.5, -0.0), ("floor", -0.5, -1.0),
+        ("ceil", -0.5, -0.0), *((fn, np.nan, np.nan) for fn in sorted(vecmath.FUNCTIONS)),
+    ],
+)  # fmt: skip
+def test_special_values_are_numpys_down_to_the_sign_of_zero(fn: str, x: float, y: float, dtype: str) -> None:
+    for lanes in (1, 4, 16):
+        for fma in FMA_CHOICES:
+            got = run(fn, np.array([x]), dtype, lanes, fma)[0]
+            assert math.isnan(got) if math.isnan(y) else got == y
+            assert math.isnan(y) or math.copysign(1, got) == math.copysign(1, y)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("lanes", [2, 3, 8, 16])
+def test_every_lane_count_gives_the_scalar_code_s_bits(dtype: str, lanes: int) -> None:
+    fma = FMA_CHOICES[-1]
+    x = samples(dtype)[::7]
+    for fn in sorted(vecmath.FUNCTIONS):
+        scalar, vector = run(fn, x, dtype, 1, fma), run(fn, x, dtype, lanes, fma)
+        same = (scalar.view(BIT_TYPES[dtype]) == vector.view(BIT_TYPES[dtype])) | (np.isnan(scalar) & np.isnan(vector))
+        assert same.all(), fn
+
+
+def undefined_symbols(elf: bytes) -> set[str]:
+    """Return the names that a linker would have to find for this little-endian ELF64 object."""
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    entry_size, count = struct.unpack_from("<HH", elf, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQII", elf, table + i * entry_size) for i in range(count)]
+    found: set[str] = set()
+    for _, kind, _, _, offset, size, link, _ in sections:
+        if kind != 2:  # SHT_SYMTAB
+            continue
+        names = sections[link][4]
+        for at in range(offset, offset + size, 24):
+            name, _, _, section = struct.unpack_from("<IBBH", elf, at)
+            if name and section == 0:  # SHN_UNDEF
+                found.add(elf[names + name : elf.index(b"\0", names + name)].decode())
+    return found
+
+
+def object_code(module: Any, target: Target) -> bytes:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(cpu=target.cpu, features=target.features)
+    return machine.emit_object(module)
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 16])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_external_symbol_is_left(name: str, dtype: str, lanes: int) -> None:
+    target = TARGETS[name]
+    assert undefined_symbols(object_code(all_kernels(dtype, lanes, target.fma), target)) == set()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_an_external_symbol_would_have_been_seen(name: str) -> None:
+    ir = "declare float @llvm.exp.f32(float)\ndefine float @f(float %x) {\n  %y = call float @llvm.exp.f32(float %x)"
+    module = llvm.parse_assembly(f"{ir}\n  ret float %y\n}}")
+    assert undefined_symbols(object_code(module, TARGETS[name])) == {"expf"}
+
+
+def test_without_fma_no_fma_is_called() -> None:
+    for dtype in ("f32", "f64"):
+        for fn in vecmath.FUNCTIONS:
+            assert "llvm.fma" not in kernel(fn, dtype, 4, fma=False)
+
+
+def test_declarations_name_each_intrinsic_once() -> None:
+    ir = kernel("tanh", "f32", 4, True) + kernel("tanh", "f32", 4, True) + kernel("rsqrt", "f64", 1, True)
+    assert vecmath.declarations(ir) == [
+        "declare <4 x float> @llvm.copysign.v4f32(<4 x float>, <4 x float>)",
+        "declare <4 x float> @llvm.fabs.v4f32(<4 x float>)",
+        "declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)",
+        "declare double @llvm.sqrt.f64(double)",
+    ]
+
+
+def test_f32_exp_is_sixteen_operations() -> None:
+    out = Recorder()
+    vecmath.emit("exp", out, ["%x"], "f32", 16, fma=True)
+    free = (" = bitcast ", " = fcmp ")  # a compare and its select are one min or max
+    assert sum(not any(word in line for word in free) for line in out.lines) == 16
+
+
+def test_an_unknown_function_is_refused() -> None:
+    with pytest.raises(KeyError):
+        vecmath.emit("gamma", Recorder(), ["%x"], "f32", 4, fma=True)

@@ -1,0 +1,177 @@
+"""A target says the truth about the code LLVM emits for it, and stays sensible where the machine says nothing."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from stormdrop.codegen.llvm import assemble, assembly, host
+from stormdrop.errors import UserError
+from stormdrop.target import machine
+from stormdrop.target.machine import ISAS, Target, cross, detect
+
+X86 = [name for name, isa in ISAS.items() if isa.family == "x86"]
+
+
+def axpy(target: Target, lanes: int) -> str:
+    vector = f"<{lanes} x float>"
+    return f"""
+define void @axpy(ptr %x, ptr %y) {target.function_attributes} {{
+  %a = load {vector}, ptr %x, align 4
+  %b = load {vector}, ptr %y, align 4
+  %c = call {vector} @llvm.fmuladd.v{lanes}f32({vector} %a, {vector} %b, {vector} %a)
+  store {vector} %c, ptr %y, align 4
+  ret void
+}}
+declare {vector} @llvm.fmuladd.v{lanes}f32({vector}, {vector}, {vector})
+"""
+
+
+def masked_store(target: Target) -> str:
+    n = target.lanes("f32")
+    return f"""
+define void @keep(ptr %x, ptr %y, <{n} x i1> %m) {target.function_attributes} {{
+  %a = load <{n} x float>, ptr %x, align 4
+  call void @llvm.masked.store.v{n}f32.p0(<{n} x float> %a, ptr %y, i32 4, <{n} x i1> %m)
+  ret void
+}}
+declare void @llvm.masked.store.v{n}f32.p0(<{n} x float>, ptr, i32, <{n} x i1>)
+"""
+
+
+def x86_targets() -> list[Target]:
+    """Every x86 target there is here: generic ones, known cores, this machine, and each of them narrowed."""
+    roots = [cross("avx512"), cross("avx2"), cross("sse")]
+    if detect().isa in X86:
+        roots.append(detect())
+    widths = {name: ISAS[name].vector_bytes for name in X86}
+    return [root.with_isa(isa) for root in roots for isa in X86 if widths[isa] <= root.vector_bytes]
+
+
+def test_this_machine_has_only_positive_numbers_and_a_name() -> None:
+    target = detect()
+    for field in fields(target):
+        value = getattr(target, field.name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            assert value > 0, field.name
+    assert target.cpu in target.name
+    assert (target.triple, target.cpu) == host()[:2]
+    assert 0.5 < target.ghz < 10
+
+
+def test_detection_is_cached_and_the_thread_count_can_be_given() -> None:
+    assert detect() is detect()
+    assert detect(3).threads == 3
+    assert detect(3).key() != detect(5).key()
+
+
+def test_the_caches_grow_with_their_level() -> None:
+    target = detect()
+    assert target.line_bytes < target.l1_bytes < target.l2_bytes <= target.l3_bytes
+
+
+@pytest.mark.parametrize("target", x86_targets(), ids=lambda t: f"{t.cpu}-{t.isa}")
+def test_a_forced_isa_uses_its_own_registers_and_none_wider(target: Target) -> None:
+    register = {64: "zmm", 32: "ymm", 16: "xmm"}
+    text = assembly(axpy(target, 16), target)
+    for size, name in register.items():
+        assert (name in text) == (size == target.vector_bytes), f"{name} for {target.isa}\n{text}"
+    assert ("vfmadd" in text) == target.has_fma
+
+
+@pytest.mark.parametrize("target", x86_targets(), ids=lambda t: f"{t.cpu}-{t.isa}")
+def test_masked_stores_are_instructions_exactly_where_the_target_says_so(target: Target) -> None:
+    branches = re.findall(r"\tj[a-z]+\t", assembly(masked_store(target), target))
+    assert (not branches) == target.has_masks
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "znver5", "skylake-avx512", "sapphirerapids", "graniterapids"])
+def test_sixteen_floats_are_one_register_on_cores_that_prefer_narrower_ones(cpu: str) -> None:
+    target = Target(**{f.name: getattr(cross("avx512"), f.name) for f in fields(Target)} | {"cpu": cpu})
+    text = assembly(axpy(target, 16), target)
+    assert "zmm" in text
+    assert "ymm" not in text
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_cross_targets_assemble(isa: str) -> None:
+    target = cross(isa)
+    assert assemble(axpy(target, target.lanes("f32")), target).startswith(b"\x7fELF")
+
+
+def test_sve_vectors_are_one_register() -> None:
+    target = cross("sve512")
+    text = assembly(axpy(target, 16), target)
+    assert re.search(r"\bz0\.s", text)
+    assert not re.search(r"\bq\d|v\d+\.4s", text)
+
+
+def test_sve_narrowed_to_neon_uses_no_sve_register() -> None:
+    target = cross("sve512").with_isa("neon")
+    text = assembly(axpy(target, 16), target)
+    assert "v0.4s" in text
+    assert not re.search(r"\bz\d+\.s", text)
+
+
+def test_lanes_are_at_least_four_bytes_wide() -> None:
+    target = cross("avx512")
+    assert [target.lanes(t) for t in ("f32", "i32", "bool", "f64", "i64")] == [16, 16, 16, 8, 8]
+
+
+def test_a_narrowed_target_keeps_its_core_and_caches_but_not_its_key() -> None:
+    wide = cross("avx512")
+    narrow = wide.with_isa("avx2")
+    assert (narrow.cpu, narrow.l2_bytes, narrow.threads) == (wide.cpu, wide.l2_bytes, wide.threads)
+    assert (narrow.vector_bytes, narrow.vector_registers) == (32, 16)
+    assert narrow.key() != wide.key()
+    assert wide.with_isa("avx512") is wide
+
+
+def test_what_a_target_does_not_have_is_the_users_error() -> None:
+    with pytest.raises(UserError, match="cannot be narrowed"):
+        cross("avx2").with_isa("avx512")
+    with pytest.raises(UserError, match="cannot be narrowed"):
+        cross("avx2").with_isa("neon")
+    with pytest.raises(UserError, match="unknown instruction set"):
+        cross("mmx")
+    with pytest.raises(UserError, match="at least one thread"):
+        cross("avx2").with_threads(0)
+
+
+def write_cache(cpu: Path, index: int, level: int, kind: str, size: str, shared: str) -> None:
+    folder = cpu / "cache" / f"index{index}"
+    folder.mkdir(parents=True)
+    entries = {"level": str(level), "type": kind, "size": size, "shared_cpu_list": shared}
+    entries |= {"coherency_line_size": "64", "ways_of_associativity": "12"}
+    for name, text in entries.items():
+        (folder / name).write_text(text + "\n")
+
+
+def test_hyperthreads_do_not_divide_their_cores_l2(tmp_path: Path) -> None:
+    (tmp_path / "topology").mkdir()
+    (tmp_path / "topology" / "thread_siblings_list").write_text("0,8\n")
+    write_cache(tmp_path, 0, 1, "Data", "48K", "0,8")
+    write_cache(tmp_path, 1, 1, "Instruction", "64K", "0,8")
+    write_cache(tmp_path, 2, 2, "Unified", "2048K", "0,8")
+    write_cache(tmp_path, 3, 3, "Unified", "36M", "0-15")
+    assert machine._read_caches(tmp_path) == machine._Caches(64, 48 << 10, 12, 2 << 20, 36 << 20)
+
+
+def test_a_clusters_l2_is_divided_and_stands_in_for_a_missing_l3(tmp_path: Path) -> None:
+    write_cache(tmp_path, 0, 1, "Data", "64K", "0")
+    write_cache(tmp_path, 1, 2, "Unified", "4096K", "0-3")
+    caches = machine._read_caches(tmp_path)
+    assert (caches.l2, caches.l3) == (1 << 20, 4 << 20)
+
+
+@pytest.mark.parametrize("size", ["", "0K", "unknown", "-1"])
+def test_a_machine_that_hides_its_caches_gets_defaults(tmp_path: Path, size: str) -> None:
+    assert machine._read_caches(tmp_path / "nowhere") == machine._Caches()
+    write_cache(tmp_path, 0, 1, "Data", size, "")
+    assert machine._read_caches(tmp_path) == machine._Caches()
+
+
+def test_cpu_lists_are_read_as_linux_writes_them() -> None:
+    assert machine._cpu_list("0-2,8,10-11") == [0, 1, 2, 8, 10, 11]
+    assert machine._cpu_list("") == machine._cpu_list("junk") == []
