@@ -2,7 +2,7 @@
 
     void kernel(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)
 
-runs a range of one phase. `buffers` is the pointer table, `scratch` this thread's memory. No address is baked in and no
+runs a range of one phase; `prepare`, of the same type, runs the phases that pack constants. `buffers` is the pointer table, `scratch` this thread's memory. No address is baked in and no
 external symbol is used, so the object can be shipped anywhere.
 """
 
@@ -12,10 +12,10 @@ from stormdrop.codegen import vecmath
 from stormdrop.codegen.text import Value, Writer, flatten
 from stormdrop.codegen.tile import Pages, TileWriter
 from stormdrop.ir.expr import Var
-from stormdrop.lower.program import Buffer, For, If, Phase, Program, Stmt, Tile, tiles
+from stormdrop.lower.program import Buffer, For, If, Phase, Program, Stmt, Tile, buffers_of
 from stormdrop.target.machine import Target
 
-ENTRY = "kernel"
+ENTRY, PREPARE = "kernel", "prepare"
 
 
 def emit(program: Program, target: Target) -> str:
@@ -26,22 +26,28 @@ def emit(program: Program, target: Target) -> str:
     attributes = f"nounwind {target.function_attributes}".strip()
     for k, phase in enumerate(program.phases):
         functions.append(_phase(program, phase, k, target, pages, declarations, attributes))
-    cases = " ".join(f"i64 {k}, label %phase{k}" for k in range(len(program.phases)))
-    lines = [f"define void @{ENTRY}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {attributes} {{", "entry:"]
-    lines.append(f"  switch i64 %phase, label %done [ {cases} ]")
-    for k in range(len(program.phases)):
-        lines += [f"phase{k}:", f"  call void @phase.{k}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end)", "  br label %done"]
-    lines += ["done:", "  ret void", "}"]
+    lines: list[str] = []
+    for name, at_load in ((ENTRY, False), (PREPARE, True)):
+        lines += _dispatcher(name, [k for k, p in enumerate(program.phases) if p.at_load == at_load], attributes)
     body = "\n".join([*functions, *lines])
     declarations.update(vecmath.declarations(body))
     return "\n".join([*pages.definitions(), body, *sorted(declarations), ""])
+
+
+def _dispatcher(name: str, numbers: list[int], attributes: str) -> list[str]:
+    cases = " ".join(f"i64 {k}, label %phase{n}" for k, n in enumerate(numbers))
+    lines = [f"define void @{name}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {attributes} {{", "entry:"]
+    lines.append(f"  switch i64 %phase, label %done [ {cases} ]")
+    for n in numbers:
+        lines += [f"phase{n}:", f"  call void @phase.{n}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end)", "  br label %done"]
+    return [*lines, "done:", "  ret void", "}"]
 
 
 def _phase(program: Program, phase: Phase, number: int, target: Target, pages: Pages, declarations: set[str], attributes: str) -> str:
     w = Writer()
     w.here.append("entry:")
     pointers: dict[Buffer, str] = {}
-    for b in _used(phase):
+    for b in buffers_of(phase):
         if b.role == "scratch":
             pointers[b] = w.op(f"getelementptr i8, ptr %scratch, i64 {b.scratch_offset}")
         else:
@@ -68,14 +74,6 @@ def _phase(program: Program, phase: Phase, number: int, target: Target, pages: P
     declarations.update(w.declarations)
     head = f"define internal void @phase.{number}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end) {attributes} {{"
     return "\n".join([head, *flatten(w.text), "}"])
-
-
-def _used(phase: Phase) -> list[Buffer]:
-    found: dict[Buffer, None] = {}
-    for tile in tiles(phase.body):
-        for access in (*tile.access.values(), tile.store, *([tile.accumulate.access] if tile.accumulate else [])):
-            found[access.buffer] = None
-    return list(found)
 
 
 def _body(w: Writer, body: tuple[Stmt, ...], pointers: dict[Buffer, str], target: Target, pages: Pages) -> None:

@@ -179,6 +179,15 @@ def tiles(body: tuple[Stmt, ...]) -> Iterator[Tile]:
                 yield s
 
 
+def buffers_of(phase: Phase) -> list[Buffer]:
+    """Every buffer that a phase reads or writes."""
+    found: dict[Buffer, None] = {}
+    for tile in tiles(phase.body):
+        for access in (*tile.access.values(), tile.store, *([tile.accumulate.access] if tile.accumulate else [])):
+            found[access.buffer] = None
+    return list(found)
+
+
 def _program_lines(p: Program) -> Iterator[str]:
     for b in p.buffers:
         yield f"{b.role} {b.name}: {b.dtype}[{b.elements}]"

@@ -74,8 +74,13 @@ def is_copy(stage: Stage) -> bool:
 
 
 def spatial_knobs(stage: Stage, axis: Axis) -> list[tuple[str, int]]:
-    """The knobs of a spatial axis, with their levels, outermost first. A copy's vector tile follows its reader's."""
+    """The knobs of a spatial axis, with their levels, outermost first.
+
+    A copy's vector tile follows its reader's; what runs once, when the kernel is loaded, has no knobs.
+    """
     form = form_of(stage)
+    if stage.level is Level.LOAD:
+        return []
     levels = range(rest_level(stage, axis) + 1, form.register + 1)
     return [(f"{stage.id}.{stage.axis_id(axis)}.{level}", level) for level in levels if not (is_copy(stage) and level == form.register and axis is stage.vector)]
 
@@ -169,9 +174,10 @@ def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict
                 n = rest
             elif level in knobs:
                 n = minimum(values[knobs[level]], rest)
-            else:  # a copy's vectors follow its reader
-                assert reader is not None
-                n = minimum(reader.vectors, rest) if axis is stage.vector and reader.stage.vector is not None and not reader.stage.vector_is_reduced else 1
+            elif reader is not None and axis is stage.vector and not reader.stage.vector_is_reduced:
+                n = minimum(reader.vectors, rest)  # a copy's vectors follow its reader
+            else:
+                n = 1
             trips[Slot(axis, level)] = n
             covered = covered * n
             if level > form.first:

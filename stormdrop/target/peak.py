@@ -17,9 +17,10 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,18 +84,40 @@ class Peak:
             raise ValueError(f"not a peak: {error}") from error
 
 
-# ---- the kernels, `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)` as every kernel ------------------
-#
-# buffers[0] holds integer parameters and, one line further, room to leave a result nobody reads.
+# ---- the kernels: the loop of thread `begin` of a range that has one index for each thread ---------------------------
 
-_PROLOGUE = """
+_KERNEL = """
 define void @{name}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {attributes} {{
 entry:
   %params = load ptr, ptr %buffers, align 8
-  %sink = getelementptr i8, ptr %params, i64 64
-  %count = sub i64 %end, %begin
+  %trips = load i64, ptr %params, align 8
+  {setup}
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %loop ]
+  {body}
+  %i.next = add i64 %i, 1
+  %more = icmp slt i64 %i.next, %trips
+  br i1 %more, label %loop, label %done
+done:
+  %sink = getelementptr i8, ptr %params, i64 64  ; nobody reads what is left there
+  {sums}
+  ret void
+}}
+declare {vec} @llvm.fmuladd.v{lanes}f32({vec}, {vec}, {vec})
 """
-_VECTORS_IN_FLIGHT: dict[Stream, int] = {"read": 16, "triad": 4}
+_ARRAYS: dict[Stream, int] = {"read": 1, "triad": 3}
+_VECTORS_PER_TRIP: dict[Stream, int] = {"read": 16, "triad": 4}
+
+
+def _kernel(target: Target, name: str, setup: Sequence[str], body: Sequence[str], last: Sequence[str]) -> str:
+    """A loop of `params[0]` trips; `last` are the values whose sum keeps the loop from being dead code."""
+    lanes = target.lanes("f32")
+    vec = f"<{lanes} x float>"
+    sums = [f"%r{n} = fadd {vec} {last[n]}, {f'%r{n - 1}' if n else last[0]}" for n in range(len(last))]
+    sums.append(f"store {vec} %r{len(last) - 1}, ptr %sink, align 4")
+    lines = {part: "\n  ".join(code) for part, code in (("setup", setup), ("body", body), ("sums", sums))}
+    return _KERNEL.format(name=name, attributes=target.function_attributes, vec=vec, lanes=lanes, **lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,128 +138,72 @@ def fma_forms(target: Target) -> list[FmaForm]:
 
 
 def fma_text(target: Target, form: FmaForm) -> str:
-    """LLVM IR of `@fma`: every index of the range makes `params[0]` trips of
+    """LLVM IR of `@fma`: every trip makes, `unroll` times and for each accumulator j,
 
-        x[j] = x[j] * a + b        for each accumulator j, `unroll` times
+        x[j] = x[j] * a + b
 
     with a = 1/2 and b = 1: x stays near 2, far from denormals and infinities. The accumulator is a factor, so that
     nothing can be hoisted even where a multiply and an add are two instructions.
     """
     lanes = target.lanes("f32")
     vec = f"<{lanes} x float>"
-    splat = f"{vec} poison, <{lanes} x i32> zeroinitializer"
-    phis = [f"%x0.{j} = phi {vec} [ %b, %entry ], [ %x{form.unroll}.{j}, %loop ]" for j in range(form.accumulators)]
-    body: list[str] = []
-    for u in range(form.unroll):
-        for j in range(form.accumulators):
-            factor = f"%a{u}.{j}" if form.broadcast else "%a"
-            if form.broadcast:
-                body += [
-                    f"%p{u}.{j} = getelementptr float, ptr %line, i64 {j % 16}",
-                    f"%s{u}.{j} = load float, ptr %p{u}.{j}, align 4",
-                    f"%v{u}.{j} = insertelement {vec} poison, float %s{u}.{j}, i32 0",
-                    f"{factor} = shufflevector {vec} %v{u}.{j}, {splat}",
-                ]
-            body.append(f"%x{u + 1}.{j} = call {vec} @llvm.fmuladd({vec} %x{u}.{j}, {vec} {factor}, {vec} %b)")
-    sums = [f"%y{j + 1} = fadd {vec} %y{j}, %x{form.unroll}.{j}" for j in range(1, form.accumulators)]
-    text = f"""{_PROLOGUE.format(name="fma", attributes=target.function_attributes)}
-  %trips = load i64, ptr %params, align 8
-  %total = mul i64 %count, %trips
-  %halves.at = getelementptr ptr, ptr %buffers, i64 1
-  %halves = load ptr, ptr %halves.at, align 8
-  %a = load {vec}, ptr %halves, align 4
-  %b = fadd {vec} %a, %a
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-  {_lines(phis)}
-  %which = and i64 %i, 7
-  %line.at = shl i64 %which, 6
-  %line = getelementptr i8, ptr %halves, i64 %line.at
-  {_lines(body)}
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %total
-  br i1 %more, label %loop, label %done
-done:
-  %y1 = fadd {vec} %x{form.unroll}.0, %b
-  {_lines(sums)}
-  store {vec} %y{form.accumulators}, ptr %sink, align 4
-  ret void
-}}
-declare {vec} @llvm.fmuladd.v{lanes}f32({vec}, {vec}, {vec})
-"""
-    return text.replace("@llvm.fmuladd(", f"@llvm.fmuladd.v{lanes}f32(")
+    setup = [
+        "%halves.at = getelementptr ptr, ptr %buffers, i64 1",
+        "%halves = load ptr, ptr %halves.at, align 8",
+        f"%a = load {vec}, ptr %halves, align 4",
+        f"%b = fadd {vec} %a, %a",
+    ]
+    last = [f"%x{form.unroll}.{j}" for j in range(form.accumulators)]
+    body = [f"%x0.{j} = phi {vec} [ %b, %entry ], [ {x}, %loop ]" for j, x in enumerate(last)]
+    # Eight lines in turn, or the loads would be hoisted.
+    body += ["%line.i = and i64 %i, 7", "%line = getelementptr [16 x float], ptr %halves, i64 %line.i"]
+    for u, j in product(range(form.unroll), range(form.accumulators)):
+        factor = f"%a{u}.{j}" if form.broadcast else "%a"
+        if form.broadcast:
+            body += [
+                f"%p{u}.{j} = getelementptr float, ptr %line, i64 {j % 16}",
+                f"%s{u}.{j} = load float, ptr %p{u}.{j}, align 4",
+                f"%v{u}.{j} = insertelement {vec} poison, float %s{u}.{j}, i32 0",
+                f"{factor} = shufflevector {vec} %v{u}.{j}, {vec} poison, <{lanes} x i32> zeroinitializer",
+            ]
+        operands = f"{vec} %x{u}.{j}, {vec} {factor}, {vec} %b"
+        body.append(f"%x{u + 1}.{j} = call {vec} @llvm.fmuladd.v{lanes}f32({operands})")
+    return _kernel(target, "fma", setup, body, last)
 
 
 def stream_text(target: Target, stream: Stream) -> str:
-    """LLVM IR of `@read` or `@triad`: `params[1]` sweeps over the range's blocks of `params[0]` bytes in each array."""
-    vectors = _VECTORS_IN_FLIGHT[stream]
-    size = target.vector_bytes
-    lanes = target.lanes("f32")
-    vec = f"<{lanes} x {'i32' if stream == 'read' else 'float'}>"
-    arrays = range(1 if stream == "read" else 3)
-    bases: list[str] = []
+    """LLVM IR of `@read` or `@triad` over the thread's block of each array, `params[1]` bytes, again and again."""
+    vec, align = f"<{target.lanes('f32')} x float>", target.vector_bytes
+    vectors, arrays = range(_VECTORS_PER_TRIP[stream]), range(_ARRAYS[stream])
+    setup = ["%block.at = getelementptr i64, ptr %params, i64 1", "%block = load i64, ptr %block.at, align 8"]
+    setup += ["%first = mul i64 %begin, %block"]
     for k in arrays:
-        bases += [
+        setup += [
             f"%array{k}.at = getelementptr ptr, ptr %buffers, i64 {k + 1}",
             f"%array{k} = load ptr, ptr %array{k}.at, align 8",
             f"%base{k} = getelementptr i8, ptr %array{k}, i64 %first",
         ]
-    body = [f"%p{k} = getelementptr i8, ptr %base{k}, i64 %at" for k in arrays]
-    for v in range(vectors):
-        body += [f"%p{k}.{v} = getelementptr i8, ptr %p{k}, i64 {v * size}" for k in arrays]
-        match stream:
-            case "read":
-                body += [
-                    f"%v{v} = load {vec}, ptr %p0.{v}, align {size}",
-                    f"%y{v} = xor {vec} %x{v}, %v{v}",
-                ]
-            case "triad":
-                body += [
-                    f"%b{v} = load {vec}, ptr %p1.{v}, align {size}",
-                    f"%c{v} = load {vec}, ptr %p2.{v}, align {size}",
-                    f"%m{v} = fmul contract {vec} %c{v}, splat (float 0.5)",
-                    f"%a{v} = fadd contract {vec} %b{v}, %m{v}",
-                    f"store {vec} %a{v}, ptr %p0.{v}, align {size}",
-                ]
-    carried = range(vectors if stream == "read" else 0)
-    outer = [f"%z{v} = phi {vec} [ zeroinitializer, %entry ], [ %y{v}, %swept ]" for v in carried]
-    inner = [f"%x{v} = phi {vec} [ %z{v}, %sweep ], [ %y{v}, %loop ]" for v in carried]
-    folds = [f"%f{v} = xor {vec} %{'f' if v > 1 else 'y'}{v - 1}, %y{v}" for v in carried if v]
-    result = f"store {vec} %f{vectors - 1}, ptr %sink, align 4" if stream == "read" else ""
-    return f"""{_PROLOGUE.format(name=stream, attributes=target.function_attributes)}
-  %block = load i64, ptr %params, align 8
-  %sweeps.at = getelementptr i64, ptr %params, i64 1
-  %sweeps = load i64, ptr %sweeps.at, align 8
-  %first = mul i64 %begin, %block
-  %bytes = mul i64 %count, %block
-  {_lines(bases)}
-  br label %sweep
-sweep:
-  %s = phi i64 [ 0, %entry ], [ %s.next, %swept ]
-  {_lines(outer)}
-  br label %loop
-loop:
-  %at = phi i64 [ 0, %sweep ], [ %at.next, %loop ]
-  {_lines(inner)}
-  {_lines(body)}
-  %at.next = add i64 %at, {vectors * size}
-  %more = icmp slt i64 %at.next, %bytes
-  br i1 %more, label %loop, label %swept
-swept:
-  %s.next = add i64 %s, 1
-  %again = icmp slt i64 %s.next, %sweeps
-  br i1 %again, label %sweep, label %done
-done:
-  {_lines(folds)}
-  {result}
-  ret void
-}}
-"""
-
-
-def _lines(statements: Iterable[str]) -> str:
-    return "\n  ".join(statements)
+    body = ["%at = phi i64 [ 0, %entry ], [ %at.next, %loop ]"]
+    if stream == "read":
+        body += [f"%x{v} = phi {vec} [ zeroinitializer, %entry ], [ %y{v}, %loop ]" for v in vectors]
+    body += [f"%p{k} = getelementptr i8, ptr %base{k}, i64 %at" for k in arrays]
+    for v in vectors:
+        body += [f"%p{k}.{v} = getelementptr i8, ptr %p{k}, i64 {v * target.vector_bytes}" for k in arrays]
+        body += [f"%v{k}.{v} = load {vec}, ptr %p{k}.{v}, align {align}" for k in (arrays[1:] or arrays)]
+        if stream == "read":
+            body += [f"%y{v} = fadd {vec} %x{v}, %v0.{v}"]
+        else:
+            body += [
+                f"%m{v} = fmul contract {vec} %v2.{v}, splat (float 0.5)",
+                f"%y{v} = fadd contract {vec} %v1.{v}, %m{v}",
+                f"store {vec} %y{v}, ptr %p0.{v}, align {align}",
+            ]
+    body += [
+        f"%at.end = add i64 %at, {len(vectors) * target.vector_bytes}",
+        "%over = icmp sge i64 %at.end, %block",
+        "%at.next = select i1 %over, i64 0, i64 %at.end",
+    ]
+    return _kernel(target, stream, setup, body, [f"%y{v}" for v in vectors])
 
 
 # ---- timing ----------------------------------------------------------------------------------------------------------
@@ -293,7 +260,7 @@ class PeakMeter:
         while patience > 0 and time.perf_counter() < stop:
             before = max(self._rates.values())
             for form in self._regions:
-                self._rates[form] = max(self._rates[form], self._time(form, repeats=1))
+                self._rates[form] = max(self._rates[form], self._time(form, repeats=2))
             patience = rounds if max(self._rates.values()) > 1.001 * before else patience - 1
         return max(self._rates.values())
 
@@ -310,41 +277,39 @@ class StreamMeter:
     shows instead of the fork.
     """
 
+    # fmt: off
     def __init__(
-        self,
-        target: Target,
-        pool: Pool,
-        stream: Stream,
-        footprint_bytes: int,
-        threads: int | None = None,
-        sweeps: int = 1,
-        memory: npt.NDArray[np.uint8] | None = None,
+        self, target: Target, pool: Pool, stream: Stream, footprint_bytes: int, threads: int | None = None,
+        sweeps: int = 1, memory: npt.NDArray[np.float32] | None = None,
     ) -> None:
+        # fmt: on
         threads = threads or pool.threads
-        arrays = 1 if stream == "read" else 3
-        trip = _VECTORS_IN_FLIGHT[stream] * target.vector_bytes
-        block = max(1, footprint_bytes // (arrays * threads * trip)) * trip
-        self.footprint_bytes = block * arrays * threads
-        self._memory = np.ones(_room(self.footprint_bytes), np.uint8) if memory is None else memory
-        first = self._memory.ctypes.data
-        first += -first % _PAGE
-        starts = [first + k * (block * threads + _SKEW) for k in range(arrays)]
-        self._region = _Region(stream_text(target, stream), stream, target, pool, starts, threads)
-        self._block_bytes = block
-        self._sweeps = sweeps
+        trip_bytes = _VECTORS_PER_TRIP[stream] * target.vector_bytes
+        trips = max(1, footprint_bytes // (_ARRAYS[stream] * threads * trip_bytes))
+        array_bytes = threads * trips * trip_bytes
+        self.footprint_bytes = _ARRAYS[stream] * array_bytes
+        self._memory = _ones(self.footprint_bytes) if memory is None else memory
+        start, stride = _pages(self._memory.ctypes.data), _pages(array_bytes) + _SKEW_BYTES
+        arrays = [start + k * stride for k in range(_ARRAYS[stream])]
+        self._region = _Region(stream_text(target, stream), stream, target, pool, arrays, threads)
+        self._params = (sweeps * trips, trips * trip_bytes)
+        self._bytes = sweeps * self.footprint_bytes
 
     def gbs(self, repeats: int = 2) -> float:
         """The best of a few timings in a row; the first one finds the caches as other work left them."""
-        seconds = self._region.best_seconds(repeats, self._block_bytes, self._sweeps)
-        return self.footprint_bytes * self._sweeps / seconds / 1e9
+        return self._bytes / self._region.best_seconds(repeats, *self._params) / 1e9
 
 
-_PAGE = 4096
-_SKEW = 17 * 64  # arrays a whole number of pages apart would make a store look like the load of the next line
+_PAGE_BYTES = 4096
+_SKEW_BYTES = 21 * 64  # a third of a page: a load of the store's offset within its page would wait for the store
 
 
-def _room(footprint_bytes: int) -> int:
-    return footprint_bytes + _PAGE + 3 * _SKEW
+def _pages(size_bytes: int) -> int:
+    return -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _ones(footprint_bytes: int) -> npt.NDArray[np.float32]:
+    return np.ones((footprint_bytes + 4 * (_PAGE_BYTES + _SKEW_BYTES)) // 4, np.float32)
 
 
 def triad(footprint_bytes: int, threads: int, pool: Pool, target: Target | None = None) -> float:
@@ -383,7 +348,7 @@ def measure_peak(target: Target, fresh: bool = False) -> Peak:
 def _measure_bandwidths(target: Target, pools: Mapping[int, Pool]) -> tuple[Bandwidth, ...]:
     """All levels and streams in turn, again and again, so that a busy moment of the machine spoils none of them."""
     cells = [(level, n, _footprint(target, level, n)) for n in pools for level in LEVELS]
-    memory = np.ones(_room(max(footprint for _, _, footprint in cells)), np.uint8)
+    memory = _ones(max(footprint for _, _, footprint in cells))
 
     def meter(stream: Stream, threads: int, footprint_bytes: int) -> StreamMeter:
         sweeps = max(1, _BYTES_PER_TIMING * threads // footprint_bytes)
@@ -405,7 +370,7 @@ def _footprint(target: Target, level: str, threads: int) -> int:
         "L1": threads * target.l1_bytes // 2,
         "L2": threads * target.l2_bytes // 2,
         "L3": threads * target.l2_bytes + target.l3_bytes // 2,
-        "DRAM": max(threads * target.l2_bytes + 4 * target.l3_bytes, 64 << 20),
+        "DRAM": max(threads * target.l2_bytes + 8 * target.l3_bytes, 64 << 20),
     }
     return min(sizes[level], _LARGEST_BYTES)
 

@@ -1,0 +1,1 @@
+"""Running kernels: threads, memory, and what a user calls."""

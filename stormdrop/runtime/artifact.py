@@ -1,0 +1,88 @@
+"""What a build leaves: relocatable object bytes and what one must know to call them.
+
+An artifact is bytes and numbers only: it can be sent to another process or written to a file, and holds no address.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+from stormdrop.codegen.emit import emit
+from stormdrop.codegen.llvm import assemble
+from stormdrop.errors import UserError
+from stormdrop.ir.expr import Dtype
+from stormdrop.ir.tensor import Task
+from stormdrop.lower.lower import lower
+from stormdrop.lower.program import Program, View, buffers_of
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import replay
+from stormdrop.target.machine import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One entry of the pointer table. `role`: input, constant, output, packed (filled by prepare), shared (working memory).
+
+    A constant that is not `resident` is only read while others are packed.
+    """
+
+    name: str
+    dtype: Dtype
+    role: str
+    elements: int
+    resident: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A built kernel."""
+
+    code: bytes
+    slots: tuple[Slot, ...]
+    extents: tuple[int, ...]
+    prepare_extents: tuple[int, ...]
+    scratch_bytes: int
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "code": base64.b64encode(self.code).decode(),
+            "slots": [[s.name, s.dtype, s.role, s.elements, s.resident] for s in self.slots],
+            "extents": list(self.extents),
+            "prepare_extents": list(self.prepare_extents),
+            "scratch_bytes": self.scratch_bytes,
+        }
+
+    @staticmethod
+    def from_json(data: Any) -> Artifact:
+        try:
+            return Artifact(
+                base64.b64decode(data["code"], validate=True), tuple(Slot(str(n), d, str(r), int(e), bool(x)) for n, d, r, e, x in data["slots"]),
+                tuple(map(int, data["extents"])), tuple(map(int, data["prepare_extents"])), int(data["scratch_bytes"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"not an artifact: {error!r}") from error
+
+
+def program_of(task: Task, schedule: Schedule, target: Target, views: dict[str, View] | None = None) -> Program:
+    """The loop program of a schedule for this task, re-fitted if it came from another shape."""
+    sketch, point = replay(task, schedule, target)
+    return lower(task, sketch.structure, sketch.tilings(sketch.values(point)), views)
+
+
+def artifact_of(program: Program, target: Target) -> Artifact:
+    """Machine code for a program. Raises BuildError."""
+    used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
+    return Artifact(
+        assemble(emit(program, target), target),
+        tuple(Slot(b.name, b.dtype, b.role, b.elements, b in used) for b in program.buffers),
+        tuple(p.extent for p in program.phases if not p.at_load),
+        tuple(p.extent for p in program.phases if p.at_load),
+        program.scratch_bytes,
+    )  # fmt: skip
+
+
+def build_artifact(task: Task, schedule: Schedule, target: Target, views: dict[str, View] | None = None) -> Artifact:
+    """From a schedule to machine code."""
+    return artifact_of(program_of(task, schedule, target, views), target)

@@ -1,0 +1,51 @@
+"""A schedule: pure data that says how a task is computed. It prints, hashes and goes through JSON.
+
+Search, the store, reuse and code generation exchange nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stormdrop.errors import UserError
+from stormdrop.space.structure import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The class of tasks it is for, the variant, the derivation, and knob values by name."""
+
+    class_key: str
+    variant: int
+    steps: tuple[Step, ...]
+    values: tuple[tuple[str, int], ...]
+
+    @property
+    def by_name(self) -> Mapping[str, int]:
+        return dict(self.values)
+
+    def __str__(self) -> str:
+        lines = [f"schedule of class {self.class_key}, variant {self.variant}"]
+        lines += [f"  {step}" for step in self.steps]
+        lines += [f"  {name} = {value}" for name, value in self.values]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "class": self.class_key,
+            "variant": self.variant,
+            "steps": [[s.rule, s.version, s.stage, *s.args] for s in self.steps],
+            "values": dict(self.values),
+        }
+
+    @staticmethod
+    def from_json(data: Any) -> Schedule:
+        """Raises UserError on anything that is not a schedule."""
+        try:
+            steps = tuple(Step(str(s[0]), int(s[1]), str(s[2]), tuple(a if isinstance(a, int) else str(a) for a in s[3:])) for s in data["steps"])
+            values = tuple((str(k), int(v)) for k, v in data["values"].items())
+            return Schedule(str(data["class"]), int(data["variant"]), steps, values)
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+            raise UserError(f"not a schedule: {error!r}") from error

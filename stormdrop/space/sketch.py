@@ -1,0 +1,159 @@
+"""Sketches: a structure with its knobs, and everything that can be asked of many points at once.
+
+A point is one row of knob values. `canonical` clamps rows so that equal programs are equal rows; `features`, `legal` and
+`prior` look at whole matrices without lowering anything; `schedule` and `tilings` turn one row into what is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.errors import ScheduleError
+from stormdrop.ir.tensor import Task
+from stormdrop.space import analysis
+from stormdrop.space.derive import derive, enumerate_structures
+from stormdrop.space.knobs import Knob, knobs_of
+from stormdrop.space.nest import Slot, Tiling, block_knob, peel_knob, spatial_knobs, tile_all, unroll_knob, vectors_knob
+from stormdrop.space.rules import RULES, Rule
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.structure import Structure
+from stormdrop.target.machine import Target
+
+Points = NDArray[np.int64]
+CHUNK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """One structure of one task on one target."""
+
+    task: Task
+    variant: int
+    structure: Structure
+    target: Target
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        return knobs_of(self.structure, self.target)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(k.name for k in self.knobs)
+
+    def columns(self, points: Points) -> dict[str, Any]:
+        return {k.name: points[:, i].astype(np.float64) for i, k in enumerate(self.knobs)}
+
+    def canonical(self, points: Points) -> Points:
+        """Clamp every knob from the inside out: equal programs become equal rows."""
+        if not self.knobs:
+            return points
+        tilings = tile_all(self.structure, self.target.vector_bytes, self.columns(points))
+        clamped = self._values(tilings)
+        return np.stack([np.broadcast_to(np.asarray(clamped[n], dtype=np.int64), len(points)) for n in self.names], axis=1)
+
+    def _values(self, tilings: Mapping[str, Tiling]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for t in tilings.values():
+            stage = t.stage
+            for axis in stage.axes:
+                for name, level in spatial_knobs(stage, axis):
+                    found[name] = t.trips[Slot(axis, level)]
+            for axis in stage.reduce_axes:
+                name = block_knob(stage, axis)
+                if name is not None:
+                    found[name] = t.trips[Slot(axis, 1)]
+            for name, value in ((vectors_knob(stage), t.vectors), (unroll_knob(stage), t.unroll), (peel_knob(stage), t.peel)):
+                if name is not None:
+                    found[name] = value
+        return found
+
+    def sample(self, n: int, rng: np.random.Generator) -> Points:
+        """Uniform choices of every knob, made canonical."""
+        columns = [np.asarray(k.choices, dtype=np.int64)[rng.integers(len(k.choices), size=n)] for k in self.knobs]
+        return self.canonical(np.stack(columns, axis=1) if columns else np.zeros((n, 0), np.int64))
+
+    def legal(self, points: Points) -> NDArray[np.bool_]:
+        """Which points fit the target: registers, code size, code variants, scratch."""
+        return self._chunked(points, lambda c: analysis.legal(self.structure, self.target, c, len(next(iter(c.values()))) if c else 1)).astype(bool)
+
+    def features(self, points: Points) -> NDArray[np.float64]:
+        """About 64 numbers per point, of the same meaning for every sketch."""
+        return self._chunked(points, lambda c: analysis.features(self.structure, self.target, c))
+
+    def prior(self, points: Points) -> NDArray[np.float64]:
+        """Estimated seconds of every point."""
+        return self._chunked(points, lambda c: analysis.prior(self.structure, self.target, c))
+
+    def _chunked(self, points: Points, f: Any) -> Any:
+        if not self.knobs:
+            one = np.asarray(f({}))
+            return np.broadcast_to(one, (len(points), *one.shape[1:])) if one.ndim else np.broadcast_to(one, (len(points),))
+        parts = [np.asarray(f(self.columns(points[i : i + CHUNK]))) for i in range(0, len(points), CHUNK)]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def values(self, point: Sequence[int] | Points) -> dict[str, int]:
+        return {n: int(v) for n, v in zip(self.names, point)}
+
+    def tilings(self, values: Mapping[str, int]) -> dict[str, Tiling]:
+        """The integer tile sizes of one point."""
+        return tile_all(self.structure, self.target.vector_bytes, dict(values))
+
+    def schedule(self, point: Sequence[int] | Points) -> Schedule:
+        return Schedule(self.task.class_key, self.variant, self.structure.steps, tuple(self.values(point).items()))
+
+    def fit(self, values: Mapping[str, int]) -> Points:
+        """The nearest legal point to values that were found at another shape of the class."""
+        row = np.array([[k.nearest(values.get(k.name, k.choices[0])) for k in self.knobs]], dtype=np.int64)
+        return self.repair(self.canonical(row))
+
+    def repair(self, points: Points) -> Points:
+        """Shrink knobs, deterministically, until every point is legal."""
+        points = points.copy()
+        for _ in range(200):
+            bad = np.flatnonzero(~self.legal(points))
+            if not len(bad):
+                return points
+            for i in bad:
+                points[i] = self._smaller(points[i])
+            points = self.canonical(points)
+        raise ScheduleError("no legal point was found near the given one")
+
+    def _smaller(self, point: Points) -> Points:
+        """One knob one choice down: the one that frees most register, code or scratch space."""
+        trials: list[Points] = []
+        for i, k in enumerate(self.knobs):
+            lower = [c for c in k.choices if c < point[i]]
+            if lower:
+                moved = point.copy()
+                moved[i] = lower[-1]
+                trials.append(moved)
+        if not trials:
+            raise ScheduleError("the smallest point is not legal")
+        rows = np.stack(trials)
+        excess = self._chunked(self.canonical(rows), lambda c: analysis.excess(self.structure, self.target, c, len(rows)))
+        return rows[int(np.argmin(excess))]
+
+
+def sketches(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> list[Sketch]:
+    """All sketches of a task, over its variants."""
+    return [Sketch(task, k, s, target) for k, v in enumerate(task.variants) for s in enumerate_structures(v, target, rules)]
+
+
+def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
+    """The sketch and the point that a schedule describes for this task, re-fitted if it came from another shape.
+
+    Raises ScheduleError where the schedule is of another class.
+    """
+    if schedule.class_key != task.class_key:
+        raise ScheduleError(f"this schedule is for tasks of class {schedule.class_key}; the task is of class {task.class_key}")
+    sketch = Sketch(task, schedule.variant, derive(task.variants[schedule.variant], schedule.steps, rules), target)
+    values = schedule.by_name
+    row = np.array([[values.get(n, 1) for n in sketch.names]], dtype=np.int64)
+    same = set(sketch.names) == set(values) and np.array_equal(sketch.canonical(row), row) and bool(sketch.legal(row)[0])
+    return sketch, (row if same else sketch.fit(values))[0]
