@@ -41,7 +41,7 @@ from stormdrop.runtime.pool_ir import (
 from stormdrop.runtime.threads import available_cpus
 
 SPIN_SECONDS = 40e-6  # waking a sleeper costs 5–50 µs: spin about as long, and layers that follow each other find all awake
-CROWDED_SPIN_SECONDS = 2e-6  # with more threads than CPUs a spinning thread keeps the one it waits for from running
+CROWDED_SPIN_SECONDS = 40e-6  # with more threads than CPUs a spinning thread keeps the one it waits for from running
 EXIT_GRACE_SECONDS = 2.0
 
 

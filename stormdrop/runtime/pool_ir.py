@@ -45,10 +45,10 @@ define i64 @ticks() nounwind {  ; lfence: not before what precedes has been done
   ret i64 %t
 }
 
-define internal void @futex(ptr %word, i64 %op, i64 %value) nounwind {
+define internal void @linux(i64 %call, ptr %a, i64 %b, i64 %c) nounwind {
   %r = call i64 asm sideeffect "syscall",
     "={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"
-    (i64 202, ptr %word, i64 %op, i64 %value, i64 0)
+    (i64 %call, ptr %a, i64 %b, i64 %c, i64 0)
   ret void
 }
 
@@ -88,9 +88,9 @@ define i64 @ticks() nounwind {
   ret i64 %t
 }
 
-define internal void @futex(ptr %word, i64 %op, i64 %value) nounwind {
+define internal void @linux(i64 %call, ptr %a, i64 %b, i64 %c) nounwind {
   %r = call i64 asm sideeffect "svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},~{memory}"
-    (i64 98, ptr %word, i64 %op, i64 %value, i64 0)
+    (i64 %call, ptr %a, i64 %b, i64 %c, i64 0)
   ret void
 }
 
@@ -111,7 +111,7 @@ _PORTABLE = """
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
   %v = zext i32 %value to i64
-  call void @futex(ptr %word, i64 128, i64 %v)  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
+  call void @linux(i64 FUTEX, ptr %word, i64 128, i64 %v)  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
   ret void
 }
 
@@ -124,7 +124,7 @@ define internal void @raise(ptr %word) nounwind {  ; one up, and wake who sleeps
   %none = icmp eq i32 %sleepers, 0
   br i1 %none, label %done, label %wake
 wake:
-  call void @futex(ptr %word, i64 129, i64 2147483647)  ; FUTEX_WAKE | FUTEX_PRIVATE_FLAG, all of them
+  call void @linux(i64 FUTEX, ptr %word, i64 129, i64 2147483647)  ; FUTEX_WAKE | FUTEX_PRIVATE_FLAG, all of them
   br label %done
 done:
   ret void
@@ -134,7 +134,7 @@ define internal i32 @await(ptr %word, i32 %seen, i64 %spin) nounwind {  ; the fi
   %start = call i64 @ticks()
   br label %look
 look:
-  %n = phi i32 [ 0, %0 ], [ %n.next, %again ], [ %n.next, %clock ]
+  %n = phi i32 [ 0, %0 ], [ %n.next, %again ], [ %n.next, %patience ], [ %n.next, %yield ]
   %v = load atomic i32, ptr %word acquire, align 4
   %changed = icmp ne i32 %v, %seen
   br i1 %changed, label %out, label %again
@@ -148,7 +148,14 @@ clock:
   %now = call i64 @ticks()
   %spent = sub i64 %now, %start
   %more = icmp ult i64 %spent, %spin
-  br i1 %more, label %look, label %bed
+  br i1 %more, label %patience, label %bed
+patience:
+  %polite = lshr i64 %spin, 3
+  %hold = icmp ult i64 %spent, %polite
+  br i1 %hold, label %look, label %yield
+yield:  ; the awaited thread may be queued on this very CPU
+  call void @linux(i64 SCHED_YIELD, ptr null, i64 0, i64 0)
+  br label %look
 bed:
   %sleepers = getelementptr i8, ptr %word, i64 4
   %in = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
@@ -326,7 +333,7 @@ define internal void @unlock(ptr %block) nounwind {
   %asleep = icmp eq i32 %old, 2
   br i1 %asleep, label %wake, label %done
 wake:
-  call void @futex(ptr %mutex, i64 129, i64 1)
+  call void @linux(i64 FUTEX, ptr %mutex, i64 129, i64 1)
   br label %done
 done:
   ret void
@@ -396,8 +403,12 @@ done:
 """
 
 MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}  # by what platform.machine() says on Linux
+_CALLS = {"x86_64": {"FUTEX": 202, "SCHED_YIELD": 24}, "aarch64": {"FUTEX": 98, "SCHED_YIELD": 124}}
 
 
 def pool_ir(machine: str) -> str:
     """The native half's text for one of `MACHINES`."""
-    return MACHINES[machine] + _PORTABLE
+    text = MACHINES[machine] + _PORTABLE
+    for name, number in _CALLS[machine].items():
+        text = text.replace(f"i64 {name},", f"i64 {number},")
+    return text

@@ -1,8 +1,8 @@
 """What the machine can do at best, measured: f32 fma throughput, and bandwidth of each cache level and of memory.
 
-    Peak   = measure_peak(target)        once per machine, kept in a file; under five seconds
-    Target = calibrated(target)          with the measured rates, if they have been measured
-    PeakMeter, StreamMeter               one short timing each, to be interleaved with the kernels they are compared to
+    measure_peak(target) -> Peak         once per machine, kept in a file; about three seconds
+    calibrated(target) -> Target         with the measured rates, if they have been measured
+    PeakMeter, StreamMeter, triad        short timings, to be interleaved with the kernels they are compared to
 
 The figures are upper bounds: each is the best of many short timings of the fastest of several code forms, since a clock
 that ramps and a neighbour that steals cycles only ever make a timing longer.
@@ -29,6 +29,7 @@ import numpy.typing as npt
 import platformdirs
 
 from stormdrop.codegen.llvm import Code, assemble
+from stormdrop.errors import UserError
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.target.machine import Target, detect
 
@@ -73,15 +74,14 @@ class Peak:
             tree: dict[str, Any] = json.loads(text)
             rows = tuple(Bandwidth(**row) for row in tree.pop("bandwidths"))
             peak = Peak(**tree, bandwidths=rows)
-            rates = [peak.thread_gflops, peak.gflops, *(rate for row in rows for rate in (row.read_gbs, row.triad_gbs))]
-            found = {(row.level, row.threads) for row in rows}
-            if not all(math.isfinite(rate) and rate > 0 for rate in rates):
-                raise ValueError("a rate is not a positive number")
-            if found != {(level, n) for level in LEVELS for n in (1, peak.threads)}:
-                raise ValueError("a level is missing")
-            return peak
+            rates = [peak.thread_gflops, peak.gflops, *(r for row in rows for r in (row.read_gbs, row.triad_gbs))]
+            positive = all(0 < rate < math.inf for rate in rates)
+            whole = {(row.level, row.threads) for row in rows} == set(product(LEVELS, (1, peak.threads)))
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a peak: {error}") from error
+        if not (positive and whole):
+            raise ValueError("not a peak: a level is missing, or a rate is not a positive number")
+        return peak
 
 
 # ---- the kernels: the loop of thread `begin` of a range that has one index for each thread ---------------------------
@@ -112,8 +112,7 @@ _VECTORS_PER_TRIP: dict[Stream, int] = {"read": 16, "triad": 4}
 
 def _kernel(target: Target, name: str, setup: Sequence[str], body: Sequence[str], last: Sequence[str]) -> str:
     """A loop of `params[0]` trips; `last` are the values whose sum keeps the loop from being dead code."""
-    lanes = target.lanes("f32")
-    vec = f"<{lanes} x float>"
+    vec, lanes = f"<{target.lanes('f32')} x float>", target.lanes("f32")
     sums = [f"%r{n} = fadd {vec} {last[n]}, {f'%r{n - 1}' if n else last[0]}" for n in range(len(last))]
     sums.append(f"store {vec} %r{len(last) - 1}, ptr %sink, align 4")
     lines = {part: "\n  ".join(code) for part, code in (("setup", setup), ("body", body), ("sums", sums))}
@@ -126,8 +125,7 @@ class FmaForm:
 
     accumulators: int
     unroll: int
-    broadcast: bool
-    """A factor is a scalar in memory, folded into the instruction where the target can."""
+    broadcast: bool  # a factor is a scalar in memory, folded into the instruction where the target can
 
 
 def fma_forms(target: Target) -> list[FmaForm]:
@@ -145,14 +143,9 @@ def fma_text(target: Target, form: FmaForm) -> str:
     with a = 1/2 and b = 1: x stays near 2, far from denormals and infinities. The accumulator is a factor, so that
     nothing can be hoisted even where a multiply and an add are two instructions.
     """
-    lanes = target.lanes("f32")
-    vec = f"<{lanes} x float>"
-    setup = [
-        "%halves.at = getelementptr ptr, ptr %buffers, i64 1",
-        "%halves = load ptr, ptr %halves.at, align 8",
-        f"%a = load {vec}, ptr %halves, align 4",
-        f"%b = fadd {vec} %a, %a",
-    ]
+    vec, lanes = f"<{target.lanes('f32')} x float>", target.lanes("f32")
+    setup = ["%halves.at = getelementptr ptr, ptr %buffers, i64 1", "%halves = load ptr, ptr %halves.at, align 8"]
+    setup += [f"%a = load {vec}, ptr %halves, align 4", f"%b = fadd {vec} %a, %a"]
     last = [f"%x{form.unroll}.{j}" for j in range(form.accumulators)]
     body = [f"%x0.{j} = phi {vec} [ %b, %entry ], [ {x}, %loop ]" for j, x in enumerate(last)]
     # Eight lines in turn, or the loads would be hoisted.
@@ -160,12 +153,10 @@ def fma_text(target: Target, form: FmaForm) -> str:
     for u, j in product(range(form.unroll), range(form.accumulators)):
         factor = f"%a{u}.{j}" if form.broadcast else "%a"
         if form.broadcast:
-            body += [
-                f"%p{u}.{j} = getelementptr float, ptr %line, i64 {j % 16}",
-                f"%s{u}.{j} = load float, ptr %p{u}.{j}, align 4",
-                f"%v{u}.{j} = insertelement {vec} poison, float %s{u}.{j}, i32 0",
-                f"{factor} = shufflevector {vec} %v{u}.{j}, {vec} poison, <{lanes} x i32> zeroinitializer",
-            ]
+            body += [f"%p{u}.{j} = getelementptr float, ptr %line, i64 {j % 16}"]
+            body += [f"%s{u}.{j} = load float, ptr %p{u}.{j}, align 4"]
+            body += [f"%v{u}.{j} = insertelement {vec} poison, float %s{u}.{j}, i32 0"]
+            body += [f"{factor} = shufflevector {vec} %v{u}.{j}, {vec} poison, <{lanes} x i32> zeroinitializer"]
         operands = f"{vec} %x{u}.{j}, {vec} {factor}, {vec} %b"
         body.append(f"%x{u + 1}.{j} = call {vec} @llvm.fmuladd.v{lanes}f32({operands})")
     return _kernel(target, "fma", setup, body, last)
@@ -173,36 +164,29 @@ def fma_text(target: Target, form: FmaForm) -> str:
 
 def stream_text(target: Target, stream: Stream) -> str:
     """LLVM IR of `@read` or `@triad` over the thread's block of each array, `params[1]` bytes, again and again."""
-    vec, align = f"<{target.lanes('f32')} x float>", target.vector_bytes
+    vec, size = f"<{target.lanes('f32')} x float>", target.vector_bytes
     vectors, arrays = range(_VECTORS_PER_TRIP[stream]), range(_ARRAYS[stream])
     setup = ["%block.at = getelementptr i64, ptr %params, i64 1", "%block = load i64, ptr %block.at, align 8"]
-    setup += ["%first = mul i64 %begin, %block"]
+    setup.append("%first = mul i64 %begin, %block")
     for k in arrays:
-        setup += [
-            f"%array{k}.at = getelementptr ptr, ptr %buffers, i64 {k + 1}",
-            f"%array{k} = load ptr, ptr %array{k}.at, align 8",
-            f"%base{k} = getelementptr i8, ptr %array{k}, i64 %first",
-        ]
+        setup += [f"%array{k}.at = getelementptr ptr, ptr %buffers, i64 {k + 1}"]
+        setup += [f"%array{k} = load ptr, ptr %array{k}.at, align 8"]
+        setup += [f"%base{k} = getelementptr i8, ptr %array{k}, i64 %first"]
     body = ["%at = phi i64 [ 0, %entry ], [ %at.next, %loop ]"]
     if stream == "read":
         body += [f"%x{v} = phi {vec} [ zeroinitializer, %entry ], [ %y{v}, %loop ]" for v in vectors]
     body += [f"%p{k} = getelementptr i8, ptr %base{k}, i64 %at" for k in arrays]
     for v in vectors:
-        body += [f"%p{k}.{v} = getelementptr i8, ptr %p{k}, i64 {v * target.vector_bytes}" for k in arrays]
-        body += [f"%v{k}.{v} = load {vec}, ptr %p{k}.{v}, align {align}" for k in (arrays[1:] or arrays)]
+        body += [f"%p{k}.{v} = getelementptr i8, ptr %p{k}, i64 {v * size}" for k in arrays]
+        body += [f"%v{k}.{v} = load {vec}, ptr %p{k}.{v}, align {size}" for k in (arrays[1:] or arrays)]
         if stream == "read":
             body += [f"%y{v} = fadd {vec} %x{v}, %v0.{v}"]
         else:
-            body += [
-                f"%m{v} = fmul contract {vec} %v2.{v}, splat (float 0.5)",
-                f"%y{v} = fadd contract {vec} %v1.{v}, %m{v}",
-                f"store {vec} %y{v}, ptr %p0.{v}, align {align}",
-            ]
-    body += [
-        f"%at.end = add i64 %at, {len(vectors) * target.vector_bytes}",
-        "%over = icmp sge i64 %at.end, %block",
-        "%at.next = select i1 %over, i64 0, i64 %at.end",
-    ]
+            body += [f"%m{v} = fmul contract {vec} %v2.{v}, splat (float 0.5)"]
+            body += [f"%y{v} = fadd contract {vec} %v1.{v}, %m{v}"]
+            body += [f"store {vec} %y{v}, ptr %p0.{v}, align {size}"]
+    body += [f"%at.end = add i64 %at, {len(vectors) * size}", "%over = icmp sge i64 %at.end, %block"]
+    body += ["%at.next = select i1 %over, i64 0, i64 %at.end"]
     return _kernel(target, stream, setup, body, [f"%y{v}" for v in vectors])
 
 
@@ -224,23 +208,19 @@ class _Region:
 
     def best_seconds(self, repeats: int, *params: int) -> float:
         self._params[: len(params)] = params
-        buffers, extents = self._buffers.ctypes.data, self._extents.ctypes.data
-        return float(self._pool.bench(self._entry, buffers, 0, 0, extents, 1, repeats).min())
+        job = (self._entry, self._buffers.ctypes.data, 0, 0, self._extents.ctypes.data, 1)
+        return float(self._pool.bench(*job, repeats).min())
 
 
 class PeakMeter:
-    """The fma peak of all the pool's threads in short timings, to be taken between those of the kernels.
-
-    It re-times because a cached figure is not a bound: this machine's clock drifts by 1 to 2 % within minutes.
-    """
+    """The fma peak of all the pool's threads, for use between timings of kernels: clocks drift 1–2 % in minutes."""
 
     def __init__(self, target: Target, pool: Pool) -> None:
         self._flops = 2 * target.lanes("f32") * pool.threads
         self._halves = np.full(256, 0.5, np.float32)
-        self._regions = {
-            form: _Region(fma_text(target, form), "fma", target, pool, [self._halves.ctypes.data], pool.threads)
-            for form in fma_forms(target)
-        }
+        texts = {form: fma_text(target, form) for form in fma_forms(target)}
+        arrays = [self._halves.ctypes.data]
+        self._regions = {form: _Region(text, "fma", target, pool, arrays, pool.threads) for form, text in texts.items()}
         self._rates = dict.fromkeys(self._regions, target.peak_gflops * pool.threads)  # sizes the first timings
         self._rates = {form: self._time(form, repeats=2) for form in self._regions}
         self.search(rounds=3)
@@ -251,10 +231,7 @@ class PeakMeter:
         return flops * trips / self._regions[form].best_seconds(repeats, trips) / 1e9
 
     def search(self, rounds: int, limit_seconds: float = 0.5) -> float:
-        """Time all forms in turn until `rounds` rounds have brought nothing new; the best rate seen since the start.
-
-        A clock that still ramps up keeps bringing something new.
-        """
+        """Time all forms in turn until the clock ramps no more and `rounds` rounds bring nothing new; the best ever."""
         stop = time.perf_counter() + limit_seconds
         patience = rounds
         while patience > 0 and time.perf_counter() < stop:
@@ -266,31 +243,36 @@ class PeakMeter:
 
     def gflops(self) -> float:
         """About 5 ms: the best of five timings in a row, of the form that was the fastest in the search."""
-        form = max(self._rates, key=self._rates.__getitem__)
-        return self._time(form, repeats=5)
+        return self._time(max(self._rates, key=self._rates.__getitem__), repeats=5)
 
 
 class StreamMeter:
-    """The bandwidth of one stream over a fixed footprint, one timing at a time; each thread keeps to its own share.
+    """The bandwidth of one stream over a fixed footprint; each thread keeps to its own share.
 
-    A timing is `sweeps` passes within one parallel region: one, as a kernel does, or so many that a cache's own speed
-    shows instead of the fork.
+    A timing is one parallel region of `sweeps` passes: one as in a kernel, or more, to hide the fork.
     """
 
-    # fmt: off
     def __init__(
-        self, target: Target, pool: Pool, stream: Stream, footprint_bytes: int, threads: int | None = None,
-        sweeps: int = 1, memory: npt.NDArray[np.float32] | None = None,
+        self,
+        target: Target,
+        pool: Pool,
+        stream: Stream,
+        footprint_bytes: int,
+        threads: int | None = None,
+        sweeps: int = 1,
+        memory: npt.NDArray[np.float32] | None = None,
     ) -> None:
-        # fmt: on
         threads = threads or pool.threads
+        if not 1 <= threads <= pool.threads:
+            raise UserError(f"a pool of {pool.threads} threads cannot stream with {threads}")
         trip_bytes = _VECTORS_PER_TRIP[stream] * target.vector_bytes
         trips = max(1, footprint_bytes // (_ARRAYS[stream] * threads * trip_bytes))
         array_bytes = threads * trips * trip_bytes
         self.footprint_bytes = _ARRAYS[stream] * array_bytes
         self._memory = _ones(self.footprint_bytes) if memory is None else memory
-        start, stride = _pages(self._memory.ctypes.data), _pages(array_bytes) + _SKEW_BYTES
-        arrays = [start + k * stride for k in range(_ARRAYS[stream])]
+        first = self._memory.ctypes.data + -self._memory.ctypes.data % _PAGE_BYTES
+        stride = array_bytes + -array_bytes % _PAGE_BYTES + _SKEW_BYTES
+        arrays = [first + k * stride for k in range(_ARRAYS[stream])]
         self._region = _Region(stream_text(target, stream), stream, target, pool, arrays, threads)
         self._params = (sweeps * trips, trips * trip_bytes)
         self._bytes = sweeps * self.footprint_bytes
@@ -304,10 +286,6 @@ _PAGE_BYTES = 4096
 _SKEW_BYTES = 21 * 64  # a third of a page: a load of the store's offset within its page would wait for the store
 
 
-def _pages(size_bytes: int) -> int:
-    return -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
-
-
 def _ones(footprint_bytes: int) -> npt.NDArray[np.float32]:
     return np.ones((footprint_bytes + 4 * (_PAGE_BYTES + _SKEW_BYTES)) // 4, np.float32)
 
@@ -318,24 +296,19 @@ def triad(footprint_bytes: int, threads: int, pool: Pool, target: Target | None 
     The best of about 50 ms: the yardstick of a memory-bound kernel of the same footprint, on the same pool.
     """
     meter = StreamMeter(target or detect(), pool, "triad", footprint_bytes, threads)
-    stop = time.perf_counter() + 0.05
-    best = meter.gbs(repeats=5)
-    while time.perf_counter() < stop:
-        best = max(best, meter.gbs(repeats=5))
-    return best
+    passes = max(5, round(0.05 * meter.gbs() * 1e9 / meter.footprint_bytes))
+    return meter.gbs(min(passes, 10_000))
 
 
 # ---- measuring a machine once ----------------------------------------------------------------------------------------
 
 _STREAM_SECONDS = 1.5
-_LARGEST_BYTES = 1 << 30
 _BYTES_PER_TIMING = 100 << 20  # and thread: half a millisecond of the fastest cache
 
 
 def measure_peak(target: Target, fresh: bool = False) -> Peak:
     """The machine's peak: what the cache file says, or else (or if `fresh`) measured now and written there."""
-    known = None if fresh else _load(target)
-    if known is not None:
+    if not fresh and (known := _load(target)) is not None:
         return known
     pools = {n: shared_pool(n) for n in (1, target.threads)}
     gflops = {n: PeakMeter(target, pool).search(rounds=8) for n, pool in pools.items()}
@@ -355,12 +328,10 @@ def _measure_bandwidths(target: Target, pools: Mapping[int, Pool]) -> tuple[Band
         return StreamMeter(target, pools[threads], stream, footprint_bytes, threads, sweeps, memory)
 
     meters = [(meter("read", n, footprint), meter("triad", n, footprint)) for _, n, footprint in cells]
-    best = [(0.0, 0.0)] * len(cells)
+    best = [(read.gbs(), triad.gbs()) for read, triad in meters]
     stop = time.perf_counter() + _STREAM_SECONDS
-    rounds = 0
-    while rounds < 2 or time.perf_counter() < stop:
+    while time.perf_counter() < stop:
         best = [(max(r, read.gbs()), max(t, triad.gbs())) for (r, t), (read, triad) in zip(best, meters)]
-        rounds += 1
     return tuple(Bandwidth(level, n, footprint, *rates) for (level, n, footprint), rates in zip(cells, best))
 
 
@@ -372,7 +343,7 @@ def _footprint(target: Target, level: str, threads: int) -> int:
         "L3": threads * target.l2_bytes + target.l3_bytes // 2,
         "DRAM": max(threads * target.l2_bytes + 8 * target.l3_bytes, 64 << 20),
     }
-    return min(sizes[level], _LARGEST_BYTES)
+    return min(sizes[level], 1 << 30)
 
 
 def calibrated(target: Target) -> Target:
@@ -405,16 +376,16 @@ def _path(target: Target) -> Path:
 
 def _load(target: Target) -> Peak | None:
     path = _path(target)
+    if not path.exists():
+        return None
     try:
         peak = Peak.from_json(path.read_text())
         if (peak.key, peak.threads) != (_identity(target), target.threads):
             raise ValueError(f"it describes {peak.key!r}")
         return peak
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError) as error:
         _log.warning("the measured peak in %s is ignored: %s", path, error)
-        return None
+    return None
 
 
 def _save(target: Target, peak: Peak) -> None:
