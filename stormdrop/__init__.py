@@ -1,3 +1,51 @@
-"""Stormdrop: an auto-scheduler that makes tensor programs fast on the machine you have."""
+"""Stormdrop: an auto-scheduler that makes tensor programs fast on the machine you have.
+
+    import stormdrop as sd
+
+    A, B = sd.tensor("A", (512, 512)), sd.tensor("B", (512, 512), constant=True)
+    i, j, k = sd.axis(512), sd.axis(512), sd.reduce_axis(512)
+    C = sd.compute("C", (i, j), sd.sum(A[i, k] * B[k, j], k))
+    kernel = sd.build(sd.Task([C]), constants={"B": b})
+    c = kernel(a)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stormdrop.errors import BuildError, RunError, ScheduleError, StormdropError, Timeout, UserError
+from stormdrop.ir.build import (
+    cast, equal, erf, exp, log, maximum, minimum, prod, relu, rsqrt, sigmoid, sqrt, sum, tanh, where,
+)  # fmt: skip
+from stormdrop.ir.build import reduce_max as max
+from stormdrop.ir.build import reduce_min as min
+from stormdrop.ir.tensor import Task, Tensor, Variant, axis, compute, reduce_axis, tensor
+
+if TYPE_CHECKING:
+    from stormdrop.runtime.kernel import Kernel, build
+    from stormdrop.space.schedule import Schedule
+    from stormdrop.space.sketch import Sketch, sketches
+    from stormdrop.target.machine import Target, detect
 
 __version__ = "0.1.0"
+
+# What needs the compiler is loaded when it is first asked for.
+_LAZY = {
+    "Kernel": "stormdrop.runtime.kernel", "build": "stormdrop.runtime.kernel",
+    "Schedule": "stormdrop.space.schedule", "Sketch": "stormdrop.space.sketch", "sketches": "stormdrop.space.sketch",
+    "Target": "stormdrop.target.machine", "detect": "stormdrop.target.machine",
+}  # fmt: skip
+
+__all__ = [
+    "BuildError", "Kernel", "RunError", "Schedule", "ScheduleError", "Sketch", "StormdropError", "Target", "Task", "Tensor", "Timeout",
+    "UserError", "Variant", "axis", "build", "cast", "compute", "detect", "equal", "erf", "exp", "log", "max", "maximum", "min", "minimum",
+    "prod", "reduce_axis", "relu", "rsqrt", "sigmoid", "sketches", "sqrt", "sum", "tanh", "tensor", "where",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'stormdrop' has no attribute {name!r}")

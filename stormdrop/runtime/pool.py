@@ -1,13 +1,13 @@
 """The native thread pool: Python starts the threads, native code does the rest.
 
-A kernel is `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)` and a list of extents, one per phase. Thread
-t of T runs [extent·t/T, extent·(t+1)/T) of each phase with its own scratch; no thread begins a phase before all have ended
-the one before it. The caller is thread 0. Workers wait for `go` in native code, without the GIL: they spin for
-`SPIN_SECONDS`, then sleep on a futex. `pool_ir` has the protocol.
+A kernel is `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)` and a list of extents, one per phase.
+Thread t of T runs [extent·t/T, extent·(t+1)/T) of each phase with its own scratch; no thread begins a phase before all
+have ended the one before it. The caller is thread 0. Workers wait for `go` in native code, without the GIL: they spin
+for `SPIN_SECONDS`, then sleep on a futex. `pool_ir` has the protocol.
 
-Invariants: one job at a time (a native mutex, which no signal can leave locked); the caller's floating-point mode holds on
-all threads; a forked child starts workers of its own when it first needs them; at exit, workers stay where they are, asleep
-in native code, since a daemon thread that returns to a dying interpreter may crash it.
+Invariants: one job at a time (a native mutex, which no signal can leave locked); the caller's floating-point mode holds
+on all threads; a forked child starts workers of its own when it first needs them; at exit, workers stay where they are,
+asleep in native code, since a daemon thread that returns to a dying interpreter may crash it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ from stormdrop.runtime.pool_ir import (
 )
 from stormdrop.runtime.threads import available_cpus
 
-SPIN_SECONDS = 40e-6  # waking a sleeper costs 5–50 µs: spin about as long, and layers that follow each other find all awake
-CROWDED_SPIN_SECONDS = 40e-6  # with more threads than CPUs a spinning thread keeps the one it waits for from running
+# About what waking a sleeper costs. No sched_yield while spinning: two threads that yield to each other stay on one CPU
+# for good (measured: 14 µs a region instead of 0.15), whereas sleepers are spread when they wake.
+SPIN_SECONDS = 30e-6
+CROWDED_SPIN_SECONDS = 2e-6  # with more threads than CPUs a spinning thread keeps the one it waits for from running
 EXIT_GRACE_SECONDS = 2.0
 
 
@@ -76,8 +78,8 @@ class Pool:
     ) -> npt.NDArray[np.float64]:
         """Run the job `repeats` times natively and return the seconds of each run.
 
-        The clock is the CPU's own counter (TSC, CNTVCT) between serialising instructions: about 10 ns of overhead in
-        each figure, a resolution of 1 ns on x86-64 and of 1–40 ns on AArch64, and a scale calibrated against the
+        The clock is the CPU's own counter (TSC, CNTVCT) between serialising instructions: about 20 ns of overhead in
+        each figure, steps of 1–10 ns on x86-64 (10 on Zen) and 1–40 ns on AArch64, and a scale calibrated against the
         monotonic clock to about 1e-4. Raises RunError if the pool has been closed.
         """
         crew = self._crew or self._assemble_crew()
@@ -88,7 +90,7 @@ class Pool:
         )
         if done < repeats:
             raise RunError("the pool was closed before the job could run")
-        return ticks * scale
+        return ticks.astype(np.float64) * scale
 
     def close(self) -> None:
         """End the workers, after the job that runs; waiting and later calls raise RunError."""
@@ -107,6 +109,15 @@ class Pool:
                 self._crew = _Crew(self._native, self.threads)
             return self._crew
 
+    def _retire_crew(self, deadline: float) -> None:
+        """At exit: callers that come later (other exit handlers) do all the work of a job themselves."""
+        with self._starting:
+            crew = self._crew
+            if not self._closed:
+                self._crew = _Crew(self._native, 1)
+        if crew is not None:
+            crew.hush(deadline)
+
     def _forget_crew(self) -> None:
         """In a forked child: the workers are not here, and locks may be held by threads that are not here either."""
         self._crew = None
@@ -118,16 +129,15 @@ class Pool:
             crew.stop()  # cannot wait: a running job would hold a reference to the pool
 
 
-@cache
-def _shared_pools() -> dict[int, Pool]:
-    return {}
+_shared_pools: dict[int, Pool] = {}
 
 
 def shared_pool(threads: int) -> Pool:
-    """The process's pool of so many threads, made when first asked for."""
-    pools = _shared_pools()
-    pool = pools.get(threads)
-    return pool if pool is not None else pools.setdefault(threads, Pool(threads))  # a loser of a race starts no thread
+    """The process's pool of so many threads, made when first asked for; do not close it."""
+    pool = _shared_pools.get(threads)
+    if pool is None:
+        pool = _shared_pools.setdefault(threads, Pool(threads))  # the loser of a race has started no thread yet
+    return pool
 
 
 class _Crew:
@@ -173,7 +183,7 @@ class _Crew:
                 worker.join()
 
     def hush(self, deadline: float) -> None:
-        """Let the running job end, and no other begin."""
+        """Let the running job end (a timing loop, its current run) and no other begin: the mutex stays locked."""
         if not self.block:
             return
         ctypes.c_int32.from_address(self.block + HURRY_OFFSET).value = 1
@@ -201,11 +211,10 @@ def _at_exit() -> None:
     # A daemon thread's job may be using arrays that the interpreter is about to free.
     deadline = time.monotonic() + EXIT_GRACE_SECONDS
     for pool in list(_pools):
-        if pool._crew is not None:
-            pool._crew.hush(deadline)
+        pool._retire_crew(deadline)
 
 
-# ---- native code -------------------------------------------------------------------------------------------------------
+# ---- native code ------------------------------------------------------------------------------------------------
 
 _raw_calloc: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)(
     ("PyMem_RawCalloc", ctypes.pythonapi)
@@ -238,11 +247,12 @@ class _AnyOf:
 
 @cache
 def _native() -> _Native:
+    """Compile and load `pool_ir` for this machine (25 ms). Threads that race here each get a good one."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in MACHINES:
         raise UserError(
-            f"kernels run on Linux on {' or '.join(MACHINES)}; this is {sys.platform} on {machine}, for which the thread "
-            "pool lacks the futex call and the cycle counter"
+            f"kernels run on Linux on {' or '.join(MACHINES)}; this is {sys.platform} on {machine}, for which the "
+            "thread pool lacks the futex call and the cycle counter"
         )
     from stormdrop.codegen.llvm import Code, assemble, host  # 0.1 s, and not there on every platform
 

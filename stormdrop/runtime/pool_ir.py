@@ -1,4 +1,4 @@
-"""The thread pool's native half, as LLVM IR text: job hand-over, barrier, mutex, timing loop.
+"""The thread pool's native half as LLVM IR text: job hand-over, barrier, mutex, timing loop.
 
 The control block, in bytes; every word that threads spin on has a line of its own (128: CPUs prefetch lines in pairs):
 
@@ -21,11 +21,8 @@ the calls that remain cost a nanosecond each.
 
 from __future__ import annotations
 
-BLOCK_BYTES = 640
-BLOCK_ALIGN = 128
-HURRY_OFFSET = 392
-THREADS_OFFSET = 512
-SPIN_TICKS_OFFSET = 520
+BLOCK_BYTES, BLOCK_ALIGN = 640, 128
+HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET = 392, 512, 520
 
 _X86_64 = """
 declare void @llvm.x86.sse.stmxcsr(ptr)
@@ -40,15 +37,15 @@ define i64 @ticks() nounwind {  ; lfence: not before what precedes has been done
   %r = call {i64, i64} asm sideeffect "lfence; rdtsc", "={rax},={rdx},~{memory},~{dirflag},~{fpsr},~{flags}"()
   %low = extractvalue {i64, i64} %r, 0
   %high = extractvalue {i64, i64} %r, 1
-  %shifted = shl i64 %high, 32
-  %t = or i64 %shifted, %low
+  %top = shl i64 %high, 32
+  %t = or i64 %top, %low
   ret i64 %t
 }
 
-define internal void @linux(i64 %call, ptr %a, i64 %b, i64 %c) nounwind {
+define internal void @futex(ptr %word, i64 %op, i64 %value) nounwind {
   %r = call i64 asm sideeffect "syscall",
     "={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"
-    (i64 %call, ptr %a, i64 %b, i64 %c, i64 0)
+    (i64 202, ptr %word, i64 %op, i64 %value, i64 0)
   ret void
 }
 
@@ -88,9 +85,9 @@ define i64 @ticks() nounwind {
   ret i64 %t
 }
 
-define internal void @linux(i64 %call, ptr %a, i64 %b, i64 %c) nounwind {
+define internal void @futex(ptr %word, i64 %op, i64 %value) nounwind {
   %r = call i64 asm sideeffect "svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},~{memory}"
-    (i64 %call, ptr %a, i64 %b, i64 %c, i64 0)
+    (i64 98, ptr %word, i64 %op, i64 %value, i64 0)
   ret void
 }
 
@@ -110,8 +107,8 @@ _PORTABLE = """
 %job = type { ptr, ptr, ptr, i64, ptr, i64, i64 }  ; entry, buffers, scratch, its stride, extents, phases, float mode
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
-  %v = zext i32 %value to i64
-  call void @linux(i64 FUTEX, ptr %word, i64 128, i64 %v)  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
+  %v = zext i32 %value to i64  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
+  call void @futex(ptr %word, i64 128, i64 %v)
   ret void
 }
 
@@ -124,7 +121,7 @@ define internal void @raise(ptr %word) nounwind {  ; one up, and wake who sleeps
   %none = icmp eq i32 %sleepers, 0
   br i1 %none, label %done, label %wake
 wake:
-  call void @linux(i64 FUTEX, ptr %word, i64 129, i64 2147483647)  ; FUTEX_WAKE | FUTEX_PRIVATE_FLAG, all of them
+  call void @futex(ptr %word, i64 129, i64 2147483647)  ; FUTEX_WAKE | FUTEX_PRIVATE_FLAG, all of them
   br label %done
 done:
   ret void
@@ -134,7 +131,7 @@ define internal i32 @await(ptr %word, i32 %seen, i64 %spin) nounwind {  ; the fi
   %start = call i64 @ticks()
   br label %look
 look:
-  %n = phi i32 [ 0, %0 ], [ %n.next, %again ], [ %n.next, %patience ], [ %n.next, %yield ]
+  %n = phi i32 [ 0, %0 ], [ %n.next, %again ], [ %n.next, %clock ]
   %v = load atomic i32, ptr %word acquire, align 4
   %changed = icmp ne i32 %v, %seen
   br i1 %changed, label %out, label %again
@@ -148,14 +145,7 @@ clock:
   %now = call i64 @ticks()
   %spent = sub i64 %now, %start
   %more = icmp ult i64 %spent, %spin
-  br i1 %more, label %patience, label %bed
-patience:
-  %polite = lshr i64 %spin, 3
-  %hold = icmp ult i64 %spent, %polite
-  br i1 %hold, label %look, label %yield
-yield:  ; the awaited thread may be queued on this very CPU
-  call void @linux(i64 SCHED_YIELD, ptr null, i64 0, i64 0)
-  br label %look
+  br i1 %more, label %look, label %bed
 bed:
   %sleepers = getelementptr i8, ptr %word, i64 4
   %in = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
@@ -180,14 +170,14 @@ define internal void @barrier(ptr %block, i64 %threads, i64 %spin, i1 %wait) nou
   %arrived.at = getelementptr %block, ptr %block, i64 0, i32 7
   %phase = load atomic i32, ptr %phase.at monotonic, align 4  ; it cannot rise before this thread arrives
   %before = atomicrmw add ptr %arrived.at, i32 1 acq_rel, align 4
-  %count = trunc i64 %threads to i32
-  %all = sub i32 %count, 1
-  %last = icmp eq i32 %before, %all
+  %arrived = add i32 %before, 1
+  %all = trunc i64 %threads to i32
+  %last = icmp eq i32 %arrived, %all
   br i1 %last, label %release, label %early
 release:
   store atomic i32 0, ptr %arrived.at monotonic, align 4
   call void @raise(ptr %phase.at)
-  ret void
+  br label %done
 early:
   br i1 %wait, label %linger, label %done
 linger:
@@ -281,7 +271,7 @@ define internal void @once(ptr %block, %job %job) nounwind {  ; one job, by the 
   %extents = extractvalue %job %job, 4
   %phases = extractvalue %job %job, 5
   %alone = icmp eq ptr %block, null
-  %idle = icmp slt i64 %phases, 1  ; no barrier would hold the workers: they could miss the next job
+  %idle = icmp slt i64 %phases, 1  ; with no barrier to hold them, workers could miss the next job
   %either = or i1 %alone, %idle
   br i1 %either, label %serial, label %parallel
 serial:
@@ -333,7 +323,7 @@ define internal void @unlock(ptr %block) nounwind {
   %asleep = icmp eq i32 %old, 2
   br i1 %asleep, label %wake, label %done
 wake:
-  call void @linux(i64 FUTEX, ptr %mutex, i64 129, i64 1)
+  call void @futex(ptr %mutex, i64 129, i64 1)
   br label %done
 done:
   ret void
@@ -401,14 +391,9 @@ done:
   ret i64 %i
 }
 """
-
 MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}  # by what platform.machine() says on Linux
-_CALLS = {"x86_64": {"FUTEX": 202, "SCHED_YIELD": 24}, "aarch64": {"FUTEX": 98, "SCHED_YIELD": 124}}
 
 
 def pool_ir(machine: str) -> str:
     """The native half's text for one of `MACHINES`."""
-    text = MACHINES[machine] + _PORTABLE
-    for name, number in _CALLS[machine].items():
-        text = text.replace(f"i64 {name},", f"i64 {number},")
-    return text
+    return MACHINES[machine] + _PORTABLE

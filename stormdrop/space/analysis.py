@@ -1,6 +1,233 @@
-"""stub"""
+"""The prior, the constraints and the features of a sketch: columns in, columns out.
+
+The prior is a roofline per stage,
+
+    seconds = max(multiply-adds or their latency, loads, L2, L3 and DRAM bytes over bandwidth) · imbalance + tile and loop overheads,
+
+summed over stages, plus a fork for each phase. It ranks; it does not promise seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
-def legal(s,t,c,n): return np.ones(n,bool)
-def features(s,t,c): return np.zeros((1,1))
-def prior(s,t,c): return np.zeros(1)
-def excess(s,t,c,n): return np.zeros(n)
+from numpy.typing import NDArray
+
+from stormdrop.space.footprint import (
+    Operand, StageCost, body_cost, cost_of, prod_of, stage_operands, traffic, variants,
+)  # fmt: skip
+from stormdrop.space.nest import Num, Slot, Tiling, form_of, is_copy, tile_all
+from stormdrop.space.structure import Level, Structure
+from stormdrop.target.machine import Target
+
+MAX_INSTRUCTIONS = 1000.0
+MAX_VARIANTS = 4
+MAX_SCRATCH_BYTES = 16 << 20
+FORK_SECONDS = 1.5e-6
+L2_SHARE = 0.6  # a panel beyond 0.6 of the L2 loses a quarter of the speed
+FEATURE_VERSION = 1
+
+
+@lru_cache(maxsize=512)
+def _operand_table(s: Structure) -> dict[str, list[Operand]]:
+    packed = frozenset(stage.tensor for stage in s.stages if is_copy(stage))
+    return {stage.id: stage_operands(stage, packed) for stage in s.stages}
+
+
+def stage_costs(s: Structure, target: Target, columns: Mapping[str, Num]) -> list[StageCost]:
+    """The cost columns of every stage that runs when the kernel is called."""
+    tilings = tile_all(s, target.vector_bytes, columns)
+    table = _operand_table(s)
+    found: list[StageCost] = []
+    for stage in s.stages:
+        if stage.level is Level.LOAD:
+            continue
+        executions: Num = 1
+        if stage.host is not None:
+            executions = _parallel(tilings[stage.host])
+            if stage.level is Level.BLOCK:
+                executions = executions * _inside(tilings[stage.reader or ""])
+        found.append(cost_of(tilings[stage.id], executions, table[stage.id], target.l1_ways))
+    return found
+
+
+def _parallel(t: Tiling) -> Num:
+    return prod_of([t.trips[Slot(a, 0)] for a in t.stage.axes if Slot(a, 0) in t.span])
+
+
+def _inside(t: Tiling) -> Num:
+    """How often the outer reduce loops of a nest turn, per parallel unit."""
+    outer = [t.trips[Slot(a, 1)] for a in t.stage.axes if Slot(a, 1) in t.span]
+    return prod_of(outer) * prod_of([t.trips[Slot(a, 0)] for a in t.stage.reduce_axes])
+
+
+def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
+    """The seconds of each bound, for the busiest thread."""
+    stage = c.tiling.stage
+    hertz = target.ghz * 1e9
+    share = imbalance / target.threads
+    body, finish = body_cost(stage)
+    rate = target.fma_per_cycle
+    latency = target.fma_latency * rate
+    fma = c.vector_steps * body / rate
+    fma = fma * np.maximum(1.0, latency / c.accumulators) if stage.is_reduction else fma
+    load_rate = max(1.0, rate)  # full vectors a cycle; broadcasts count half
+    load = c.steps * c.loads / load_rate
+    ends = c.tiles * (c.accumulators * (finish / rate + 2.0) + 12.0)
+    inner = stage.reduce_axes[-1] if stage.is_reduction else None
+    guards = sum(o.guarded for o in c.operands)
+    if inner is not None:
+        blocks = form_of(stage).blocks
+        turns = c.tiling.trips[Slot(inner, blocks - 1)]
+        starts = c.steps / turns
+        ends = ends + starts * (6.0 + guards * c.rows * 2.0)
+        if blocks == 2:
+            repeats = prod_of([c.tiling.trips[Slot(a, 0)] for a in stage.reduce_axes])
+            ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * 2.0
+    l1, l2, l3 = (traffic(c, cap) for cap in (target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7))
+    conflict = 1.0 + 0.12 * np.clip(c.lines_per_set / target.l1_ways - 1.0, 0.0, 4.0)
+    return {
+        "fma": fma * conflict * share / hertz,
+        "load": load * conflict * share / hertz,
+        "ends": ends * share / hertz,
+        "l2": sum(l1) * share / (target.l2_gbs * 1e9),
+        "l3": sum(l2) * imbalance / (target.l3_gbs * 1e9),
+        "dram": sum(l3) * imbalance / (target.dram_gbs * 1e9),
+    }
+
+
+def _seconds(terms: Mapping[str, Num]) -> Num:
+    bound: Any = 0.0
+    for name in ("fma", "load", "l2", "l3", "dram"):
+        bound = np.maximum(bound, terms[name])
+    rest = sum(terms[name] for name in ("load", "l2", "l3", "dram"))
+    return bound + 0.05 * rest + terms["ends"]
+
+
+def _imbalance(units: Num, threads: int) -> Num:
+    return np.ceil(units / threads) * threads / units
+
+
+def _total(costs: list[StageCost], target: Target) -> tuple[Num, list[dict[str, Num]]]:
+    roots = {c.tiling.stage.id: c for c in costs if c.tiling.stage.host is None}
+    total: Any = 0.0
+    each: list[dict[str, Num]] = []
+    for c in costs:
+        host = roots[c.tiling.stage.host or c.tiling.stage.id]
+        terms = _terms(c, target, _imbalance(host.parallel, target.threads))
+        each.append(terms)
+        total = total + _seconds(terms)
+    return total + FORK_SECONDS * len(roots), each
+
+
+def prior(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.float64]:
+    total, _ = _total(stage_costs(s, target, columns), target)
+    return np.atleast_1d(np.asarray(total, dtype=np.float64))
+
+
+def _demands(s: Structure, target: Target, columns: Mapping[str, Num]) -> list[Num]:
+    """Each constraint as a ratio: legal where none exceeds 1."""
+    found: list[Num] = []
+    code: Any = 0.0
+    scratch: Any = 0.0
+    for c in stage_costs(s, target, columns):
+        stage, t = c.tiling.stage, c.tiling
+        if stage.is_reduction:
+            operands = t.vectors if stage.vector is not None and not stage.vector_is_reduced else 1
+            found.append((c.accumulators + operands + 1.0) / target.vector_registers)
+        else:
+            found.append(c.accumulators / target.vector_registers)
+        found.append(variants(t) / float(MAX_VARIANTS))
+        code = code + c.code
+        if stage.host is not None:
+            scratch = scratch + prod_of([t.extent[a] for a in stage.axes]) * stage.itemsize
+        if form_of(stage).blocks == 2:
+            scratch = scratch + prod_of([np.minimum(t.span.get(Slot(a, 1), t.extent[a]), t.extent[a]) for a in stage.axes]) * stage.itemsize
+    found.append(code / (MAX_INSTRUCTIONS * max(1, len([x for x in s.stages if x.level is not Level.LOAD]) ** 0.5)))
+    found.append(scratch / MAX_SCRATCH_BYTES)
+    return found
+
+
+def legal(s: Structure, target: Target, columns: Mapping[str, Num], n: int) -> NDArray[np.bool_]:
+    ok = np.ones(n, bool)
+    for demand in _demands(s, target, columns):
+        ok &= np.asarray(demand) <= 1.0
+    return ok
+
+
+def excess(s: Structure, target: Target, columns: Mapping[str, Num], n: int) -> NDArray[np.float64]:
+    """How far points are from being legal: 0 where they are."""
+    total = np.zeros(n)
+    for demand in _demands(s, target, columns):
+        total += np.maximum(0.0, np.asarray(demand, dtype=np.float64) - 1.0)
+    return total
+
+
+OPERANDS, LEVELS = 3, 5
+FEATURES: tuple[str, ...] = (
+    "prior", "fma", "load", "ends", "l2", "l3", "dram",
+    "stages", "phases", "units", "imbalance", "code", "attached_bytes",
+    "executed", "nominal", "tiles", "steps", "rows", "vectors", "accumulators", "loads", "reuse", "unroll", "peel", "turns", "blocks",
+    "lane_use", "lines_per_set", "variants", "reduced", "gathers", "guards",
+    *(f"operand{k}.{what}" for k in range(OPERANDS) for what in (*(f"box{n}" for n in range(LEVELS)), "l1", "l2", "l3", "stride")),
+    "other_steps", "other_seconds", "other_loads", "other_bytes", "recompute",
+)  # fmt: skip
+
+
+def features(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.float64]:
+    """One row of `FEATURES` per point, magnitudes as log2(1 + x)."""
+    costs = stage_costs(s, target, columns)
+    total, terms = _total(costs, target)
+    n = max((np.size(v) for v in columns.values()), default=1)
+    main = max(range(len(costs)), key=lambda k: _nominal(costs[k]))
+    c, t = costs[main], costs[main].tiling
+    stage = t.stage
+    host = next(x for x in costs if x.tiling.stage.id == (stage.host or stage.id))
+    others = [x for k, x in enumerate(costs) if k != main]
+    seconds = [terms[main][name] * 1e9 for name in ("fma", "load", "ends", "l2", "l3", "dram")]
+    inner = t.trips[Slot(stage.reduce_axes[-1], form_of(stage).blocks - 1)] if stage.is_reduction else 1.0
+    blocks = prod_of([t.trips[Slot(a, 0)] for a in stage.reduce_axes]) if form_of(stage).blocks == 2 else 1.0
+    values: list[Num] = [
+        total * 1e9, *seconds,
+        float(len(costs)), float(sum(x.tiling.stage.host is None for x in costs)), host.parallel, _imbalance(host.parallel, target.threads) * 16.0,
+        sum(x.code for x in costs), sum((prod_of([x.tiling.extent[a] for a in x.tiling.stage.axes]) * 4.0 for x in costs if x.tiling.stage.host), 0.0),
+        c.vector_steps * t.lanes, _nominal(c), c.tiles, c.steps, c.rows, c.vectors, c.accumulators, c.loads,
+        c.accumulators / np.maximum(c.loads, 0.25), t.unroll, t.peel, inner, blocks,
+        c.lane_use * 16.0, c.lines_per_set, variants(t), float(stage.vector_is_reduced) * 3.0,
+        float(sum(o.stride not in (0, 1) for o in c.operands)), float(sum(o.guarded for o in c.operands)),
+    ]  # fmt: skip
+    values += _operand_features(c, target)
+    values += [
+        sum((x.vector_steps for x in others), 0.0), sum((_seconds(terms[k]) for k in range(len(costs)) if k != main), 0.0) * 1e9,
+        sum((x.loads * x.steps for x in others), 0.0), sum((x.footprints[-1][-1] * x.executions for x in others), 0.0),
+        sum((x.vector_steps * x.tiling.lanes / max(1.0, _nominal(x)) for x in others), 0.0),
+    ]  # fmt: skip
+    matrix = np.empty((n, len(FEATURES)))
+    for k, v in enumerate(values):
+        matrix[:, k] = v
+    np.log2(matrix + 1.0, out=matrix)
+    return matrix
+
+
+def _nominal(c: StageCost) -> float:
+    total = 1.0
+    for a in (*c.tiling.stage.axes, *c.tiling.stage.reduce_axes):
+        total *= a.extent
+    return total
+
+
+def _operand_features(c: StageCost, target: Target) -> list[Num]:
+    """Boxes at five levels, traffic into three caches and stride of the three largest operands."""
+    whole = [float(np.max(sizes[-1])) for sizes in c.footprints]
+    chosen = sorted(range(len(whole)), key=lambda k: -whole[k])[:OPERANDS]
+    moved = [traffic(c, cap) for cap in (target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7)]
+    values: list[Num] = []
+    for k in chosen:
+        sizes = c.footprints[k]
+        picks = [sizes[min(len(sizes) - 1, round(i * (len(sizes) - 1) / (LEVELS - 1)))] for i in range(LEVELS)]
+        stride = c.operands[k].stride
+        values += [*picks, *(m[k] for m in moved), float(stride if stride is not None else 4096)]
+    return values + [0.0] * ((OPERANDS - len(chosen)) * (LEVELS + 4))

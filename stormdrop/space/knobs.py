@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 
+from stormdrop.ir.expr import Axis
 from stormdrop.space.nest import block_knob, form_of, peel_knob, spatial_knobs, unroll_knob, vectors_knob
 from stormdrop.space.structure import Stage, Structure
 from stormdrop.target.machine import Target
@@ -13,7 +15,7 @@ MAX_ROWS = 28
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One coordinate. `unit` says what a value counts: trips, vectors, or a flag."""
+    """One coordinate. `unit` says what a value counts: trips, rows of a register tile, vectors, or a flag."""
 
     name: str
     choices: tuple[int, ...]
@@ -25,8 +27,6 @@ class Knob:
 
 
 def _log(x: float) -> float:
-    from math import log2
-
     return log2(max(x, 0.5))
 
 
@@ -49,6 +49,13 @@ def register_choices(extent: int) -> tuple[int, ...]:
     return tuple(sorted(c for c in base if c <= min(max(extent, 1), MAX_ROWS)))
 
 
+def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
+    """A stage without reuse gains little from rows: small numbers, on the two innermost axes that are not vectors."""
+    inner = [a for a in stage.axes if a is not stage.vector][-2:]
+    most = min(axis.extent, 8) if axis in inner else 1
+    return tuple(c for c in (1, 2, 3, 4, 6, 8) if c <= max(1, most))
+
+
 def knobs_of(s: Structure, target: Target) -> tuple[Knob, ...]:
     found: list[Knob] = []
     for stage in s.stages:
@@ -69,7 +76,7 @@ def _stage_knobs(stage: Stage, target: Target) -> list[Knob]:
                 else:
                     found.append(Knob(name, tile_choices(vectors)))
             elif level == form.register:
-                found.append(Knob(name, register_choices(axis.extent)))
+                found.append(Knob(name, register_choices(axis.extent) if stage.tiling.count("R") == 2 else _few_rows(stage, axis), "rows"))
             else:
                 found.append(Knob(name, tile_choices(axis.extent)))
     for axis in stage.reduce_axes:

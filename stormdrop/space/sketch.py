@@ -74,9 +74,22 @@ class Sketch:
         return found
 
     def sample(self, n: int, rng: np.random.Generator) -> Points:
-        """Uniform choices of every knob, made canonical."""
-        columns = [np.asarray(k.choices, dtype=np.int64)[rng.integers(len(k.choices), size=n)] for k in self.knobs]
+        """Random choices of every knob, made canonical; small register tiles are likelier, since most large ones do not fit."""
+        columns: list[Points] = []
+        for k in self.knobs:
+            choices = np.asarray(k.choices, dtype=np.int64)
+            weights = 1.0 / choices if k.unit in ("rows", "vectors") else np.ones(len(choices))
+            columns.append(rng.choice(choices, size=n, p=weights / weights.sum()))
         return self.canonical(np.stack(columns, axis=1) if columns else np.zeros((n, 0), np.int64))
+
+    def sample_legal(self, n: int, rng: np.random.Generator) -> Points:
+        """At least one and at most `n` legal points, each once; where legal ones are rare, illegal ones are repaired."""
+        found = self.sample(max(4 * n, 256), rng)
+        good = found[self.legal(found)]
+        if len(good) < n:
+            bad = found[~self.legal(found)][: min(n - len(good), 32)]
+            good = np.concatenate([good, self.repair(bad)])
+        return np.unique(good, axis=0)[:n] if len(good) <= n else good[np.sort(np.unique(good, axis=0, return_index=True)[1])[:n]]
 
     def legal(self, points: Points) -> NDArray[np.bool_]:
         """Which points fit the target: registers, code size, code variants, scratch."""

@@ -192,6 +192,7 @@ def stream_text(target: Target, stream: Stream) -> str:
 
 # ---- timing ----------------------------------------------------------------------------------------------------------
 
+_NAP_SECONDS = 2e-3
 _SHORT_SECONDS = 1e-3  # one timing: long against the fork of a parallel region, short against a time slice
 
 
@@ -213,37 +214,46 @@ class _Region:
 
 
 class PeakMeter:
-    """The fma peak of all the pool's threads, for use between timings of kernels: clocks drift 1–2 % in minutes."""
+    """The fma peak of all the pool's threads, for use between timings of kernels: clocks drift 1–2 % in minutes.
+
+    Linux at times leaves two threads on one cpu for half a second and more, until they sleep: a rate well below one
+    thread's times their number is that, and is timed again.
+    """
 
     def __init__(self, target: Target, pool: Pool) -> None:
         self._flops = 2 * target.lanes("f32") * pool.threads
         self._halves = np.full(256, 0.5, np.float32)
-        texts = {form: fma_text(target, form) for form in fma_forms(target)}
-        arrays = [self._halves.ctypes.data]
-        self._regions = {form: _Region(text, "fma", target, pool, arrays, pool.threads) for form, text in texts.items()}
+        halves, texts = self._halves.ctypes.data, {form: fma_text(target, form) for form in fma_forms(target)}
+        self._regions = {f: _Region(text, "fma", target, pool, [halves], pool.threads) for f, text in texts.items()}
         self._rates = dict.fromkeys(self._regions, target.peak_gflops * pool.threads)  # sizes the first timings
-        self._rates = {form: self._time(form, repeats=2) for form in self._regions}
+        form, text = next(iter(texts.items()))
+        alone = _Region(text, "fma", target, pool, [halves], 1)
+        self._least = 0.75 * max(self._time(form, alone, repeats=5) for _ in range(5))
+        self._rates = {form: self._time(form, region, repeats=2) for form, region in self._regions.items()}
         self.search(rounds=3)
 
-    def _time(self, form: FmaForm, repeats: int) -> float:
+    def _time(self, form: FmaForm, region: _Region, repeats: int) -> float:
         flops = self._flops * form.accumulators * form.unroll
         trips = max(1, round(self._rates[form] * 1e9 * _SHORT_SECONDS / flops))
-        return flops * trips / self._regions[form].best_seconds(repeats, trips) / 1e9
+        return flops * trips / region.best_seconds(repeats, trips) / 1e9
 
-    def search(self, rounds: int, limit_seconds: float = 0.5) -> float:
+    def search(self, rounds: int, limit_seconds: float = 1.5) -> float:
         """Time all forms in turn until the clock ramps no more and `rounds` rounds bring nothing new; the best ever."""
-        stop = time.perf_counter() + limit_seconds
-        patience = rounds
+        stop, patience, best = time.perf_counter() + limit_seconds, rounds, max(self._rates.values())
         while patience > 0 and time.perf_counter() < stop:
-            before = max(self._rates.values())
-            for form in self._regions:
-                self._rates[form] = max(self._rates[form], self._time(form, repeats=2))
-            patience = rounds if max(self._rates.values()) > 1.001 * before else patience - 1
-        return max(self._rates.values())
+            for form, region in self._regions.items():
+                self._rates[form] = max(self._rates[form], self._time(form, region, repeats=2))
+            before, best = best, max(self._rates.values())
+            patience = rounds if best > 1.001 * before or best < self._least else patience - 1
+            time.sleep(_NAP_SECONDS)
+        return best
 
     def gflops(self) -> float:
         """About 5 ms: the best of five timings in a row, of the form that was the fastest in the search."""
-        return self._time(max(self._rates, key=self._rates.__getitem__), repeats=5)
+        form, tries = max(self._rates, key=self._rates.__getitem__), 20
+        while (rate := self._time(form, self._regions[form], repeats=5)) < self._least and (tries := tries - 1):
+            time.sleep(_NAP_SECONDS)
+        return rate
 
 
 class StreamMeter:
@@ -300,7 +310,7 @@ def triad(footprint_bytes: int, threads: int, pool: Pool, target: Target | None 
     return meter.gbs(min(passes, 10_000))
 
 
-# ---- measuring a machine once ----------------------------------------------------------------------------------------
+# ---- one machine, measured once --------------------------------------------------------------------------------------
 
 _STREAM_SECONDS = 1.5
 _BYTES_PER_TIMING = 100 << 20  # and thread: half a millisecond of the fastest cache
@@ -348,25 +358,16 @@ def _footprint(target: Target, level: str, threads: int) -> int:
 
 def calibrated(target: Target) -> Target:
     """The target with the rates that `measure_peak` left in the cache file; itself if there are none."""
-    peak = _load(target)
-    if peak is None:
+    if (peak := _load(target)) is None:
         return target
-    return replace(
-        target,
-        peak_gflops=peak.thread_gflops,
-        l2_gbs=peak.bandwidth("L2", 1).read_gbs,
-        l3_gbs=peak.bandwidth("L3", peak.threads).read_gbs,
-        dram_gbs=peak.bandwidth("DRAM", peak.threads).read_gbs,
-    )
-
-
-# ---- the cache file --------------------------------------------------------------------------------------------------
+    l2, l3, dram = (peak.bandwidth(*row).read_gbs for row in (("L2", 1), ("L3", peak.threads), ("DRAM", peak.threads)))
+    return replace(target, peak_gflops=peak.thread_gflops, l2_gbs=l2, l3_gbs=l3, dram_gbs=dram)
 
 
 def _identity(target: Target) -> str:
     """What tells this machine from others that a shared home directory may be used on; no host name."""
-    facts = [target.key(), target.name, target.l1_bytes, target.l2_bytes, target.l3_bytes, os.cpu_count()]
-    return "; ".join(map(str, facts))
+    caches = f"{target.l1_bytes}, {target.l2_bytes}, {target.l3_bytes}"
+    return f"{target.key()}; {target.name}; caches {caches}; {os.cpu_count()} cpus"
 
 
 def _path(target: Target) -> Path:
@@ -376,9 +377,9 @@ def _path(target: Target) -> Path:
 
 def _load(target: Target) -> Peak | None:
     path = _path(target)
-    if not path.exists():
-        return None
     try:
+        if not path.exists():
+            return None
         peak = Peak.from_json(path.read_text())
         if (peak.key, peak.threads) != (_identity(target), target.threads):
             raise ValueError(f"it describes {peak.key!r}")
@@ -389,10 +390,10 @@ def _load(target: Target) -> Peak | None:
 
 
 def _save(target: Target, peak: Peak) -> None:
-    """Write the file whole or not at all: another process may be reading it."""
     path = _path(target)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Whole or not at all: another process may be reading it.
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
             file.write(peak.to_json())
         os.replace(file.name, path)

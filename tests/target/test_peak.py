@@ -173,22 +173,22 @@ def test_a_target_is_calibrated_only_by_its_own_measurement(target: Target) -> N
         assert calibrated(other) is other
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: "",
-        lambda text: text[: len(text) // 2],
-        lambda text: "[]",
-        lambda text: "{}",
-        lambda text: text.replace("190.0", "NaN"),
-        lambda text: text.replace("190.0", '"fast"'),
-        lambda text: text.replace("190.0", "0"),
-        lambda text: text.replace("DRAM", "tape"),
-        lambda text: text.replace('"gflops"', '"speed"'),
-        lambda text: json.dumps(json.loads(text) | {"key": "another machine"}),
-        lambda text: "\udcff",
-    ],
-)
+DAMAGES: dict[str, Callable[[str], str]] = {
+    "empty": lambda text: "",
+    "cut off": lambda text: text[: len(text) // 2],
+    "a list": lambda text: "[]",
+    "an empty object": lambda text: "{}",
+    "not a number": lambda text: text.replace("190.0", "NaN"),
+    "a word": lambda text: text.replace("190.0", '"fast"'),
+    "no speed": lambda text: text.replace("190.0", "0"),
+    "a missing level": lambda text: text.replace("DRAM", "tape"),
+    "an unknown field": lambda text: text.replace('"gflops"', '"speed"'),
+    "another machine": lambda text: json.dumps(json.loads(text) | {"key": "another machine"}),
+    "not text": lambda text: "\udcff",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_corrupt_file_is_ignored_with_a_warning(
     target: Target, caplog: pytest.LogCaptureFixture, damage: Callable[[str], str]
 ) -> None:

@@ -1,0 +1,152 @@
+"""A kernel a user calls: NumPy arrays in, NumPy arrays out.
+
+    kernel = build(task, constants={"B": b})     # packed here, once; later changes to b have no effect
+    c = kernel(a)                                 # run-time inputs only, in the order of task.runtime_inputs
+    kernel(a, out=c)
+
+Arrays must have the task's shapes and types. Any memory layout is accepted: an input that is not C-contiguous and aligned is
+copied, an `out` that is not is written through a copy. `out` may not overlap an input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stormdrop.errors import UserError
+from stormdrop.ir.expr import NUMPY
+from stormdrop.ir.interp import evaluate
+from stormdrop.ir.tensor import Task, Tensor
+from stormdrop.runtime.artifact import Artifact, artifact_of, program_of
+from stormdrop.runtime.loaded import CallMemory, LoadedKernel
+from stormdrop.runtime.memory import aligned
+from stormdrop.runtime.pool import shared_pool
+from stormdrop.runtime.threads import thread_count
+from stormdrop.space.default import default_schedule
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target, detect
+
+Array = NDArray[Any]
+
+
+class Kernel:
+    """A task built for this machine. Several Python threads may call it at once."""
+
+    def __init__(self, task: Task, schedule: Schedule | None, artifact: Artifact | None, constants: Mapping[str, Array], threads: int) -> None:
+        self.task, self.schedule, self.threads = task, schedule, threads
+        self._constants = {name: a.copy() for name, a in constants.items()} if artifact is None else {}
+        self._loaded = LoadedKernel(artifact, constants, shared_pool(threads)) if artifact is not None else None
+        self._idle: list[CallMemory] = []  # list.pop and append are atomic
+
+    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
+        task = self.task
+        if len(inputs) != len(task.runtime_inputs):
+            wanted = ", ".join(repr(t) for t in task.runtime_inputs) or "no inputs"
+            raise UserError(f"{task.name} takes {len(task.runtime_inputs)} arrays ({wanted}), not {len(inputs)}")
+        arrays = [checked(t, x) for t, x in zip(task.runtime_inputs, inputs)]
+        targets = self._outputs(out, arrays)
+        direct = [t if _is_plain(t) else _empty(tensor) for t, tensor in zip(targets, task.outputs)]
+        if self._loaded is None:
+            named = {t.name: a for t, a in zip(task.runtime_inputs, arrays)} | self._constants
+            for d, value in zip(direct, evaluate(task, named).values()):
+                d[...] = value
+        else:
+            self._run(self._loaded, arrays, direct)
+        for t, d in zip(targets, direct):
+            if t is not d:
+                t[...] = d
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    def _run(self, loaded: LoadedKernel, arrays: Sequence[Array], outputs: Sequence[Array]) -> None:
+        memory = self._idle.pop() if self._idle else loaded.call_memory()
+        given = iter(arrays)
+        results = iter(outputs)
+        for k, slot in enumerate(loaded.artifact.slots):
+            if slot.role == "input":
+                memory.bind(k, next(given).ctypes.data)
+            elif slot.role == "output":
+                memory.bind(k, next(results).ctypes.data)
+        loaded.run(memory)
+        self._idle.append(memory)
+
+    def _outputs(self, out: Array | Sequence[Array] | None, inputs: Sequence[Array]) -> list[Array]:
+        tensors = self.task.outputs
+        if out is None:
+            return [_empty(t) for t in tensors]
+        given = [out] if isinstance(out, np.ndarray) else list(out)
+        if len(given) != len(tensors):
+            raise UserError(f"out= needs {len(tensors)} arrays, not {len(given)}")
+        for t, o in zip(tensors, given):
+            if not isinstance(o, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UserError(f"out= needs a NumPy array for {t!r}, not {type(o).__name__}")
+            _check_type(t, o, "out")
+            if not o.flags.writeable:
+                raise UserError(f"out= for {t!r} is read-only")
+            if any(np.may_share_memory(o, x) for x in inputs):
+                raise UserError(f"out= for {t!r} overlaps an input; give it memory of its own")
+        for k, o in enumerate(given):
+            if any(np.may_share_memory(o, other) for other in given[:k]):
+                raise UserError("two arrays of out= overlap")
+        return given
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.task.name}, {self.threads} thread{'s' if self.threads != 1 else ''}>"
+
+
+def build(
+    task: Task, constants: Mapping[str, ArrayLike] | None = None, schedule: Schedule | None = None, threads: int | None = None,
+    target: Target | None = None,
+) -> Kernel:  # fmt: skip
+    """Build a task for this machine, with its default schedule unless one is given.
+
+    Raises UserError for missing or wrong constants, ScheduleError for a schedule of another class, BuildError.
+    """
+    given = dict(constants or {})
+    known = {t.name: t for t in task.constants}
+    for name in given:
+        if name not in known:
+            raise UserError(f"{task.name} has no constant {name!r}; its constants: {', '.join(known) or 'none'}")
+    missing = [repr(t) for name, t in known.items() if name not in given]
+    if missing:
+        raise UserError(f"{task.name} needs constants={{…}} for {', '.join(missing)}")
+    arrays = {name: checked(known[name], value) for name, value in given.items()}
+    count = thread_count(threads)
+    if is_empty(task):
+        return Kernel(task, None, None, arrays, count)
+    machine = (target or detect()).with_threads(count)
+    chosen = schedule or default_schedule(task, machine)
+    return Kernel(task, chosen, artifact_of(program_of(task, chosen, machine), machine), arrays, count)
+
+
+def is_empty(task: Task) -> bool:
+    """Whether some axis has extent zero: there is nothing to loop over, and the reference gives the (tiny) answer."""
+    return any(a.extent == 0 for t in task.variants[0].stages if t.compute for a in (*t.compute.axes, *t.compute.reduce_axes))
+
+
+def checked(t: Tensor, value: ArrayLike) -> Array:
+    """An array with the tensor's shape and type, C-contiguous and aligned, copied only if it must be."""
+    array = np.asarray(value)
+    _check_type(t, array, "input")
+    return array if _is_plain(array) else np.array(array, order="C", copy=True)
+
+
+def _check_type(t: Tensor, array: Array, what: str) -> None:
+    if array.shape != t.shape:
+        raise UserError(f"{what} for {t!r} has shape {array.shape}; it must be {t.shape}")
+    dtype = np.dtype(NUMPY[t.dtype])
+    if array.dtype != dtype:
+        if array.dtype.newbyteorder("=") == dtype:
+            raise UserError(f"{what} for {t!r} has foreign byte order; use array.astype(np.{dtype})")
+        raise UserError(f"{what} for {t!r} has type {array.dtype}; use array.astype(np.{dtype})")
+
+
+def _is_plain(a: Array) -> bool:
+    return a.flags.c_contiguous and a.flags.aligned
+
+
+def _empty(t: Tensor) -> Array:
+    """A new array on a cache line of its own."""
+    return aligned(t.nbytes).view(NUMPY[t.dtype]).reshape(t.shape)

@@ -1,0 +1,281 @@
+"""What one stage costs, for one point or a whole column of points: instructions, loads, bytes at every cache level.
+
+Every quantity is computed from tile sizes and index expressions alone, by the formulas in the docstrings; counting the loops of
+the lowered program gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from stormdrop.ir.affine import affine
+from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Expr, Load, Select, walk
+from stormdrop.ir.tensor import Tensor
+from stormdrop.space.access import TRANSCENDENTAL, axes_of, operand_load, operands, row_strides
+from stormdrop.space.nest import Num, Slot, Tiling, ceil_div, form_of, maximum, minimum, nest_order
+from stormdrop.space.structure import Stage
+
+LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One tensor that the inner loops touch: its index, and what of it is known without a point."""
+
+    tensor: Tensor
+    indices: tuple[Expr, ...]
+    axes: frozenset[Axis]
+    packed: bool
+    stride: int | None  # elements between neighbours of the vector axis; None: not linear
+    guarded: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.tensor.dtype]
+
+
+def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> list[Operand]:
+    """What the reduction reads (or an elementwise stage), then what is written."""
+    found: list[Operand] = []
+    body = stage.body if stage.is_reduction else stage.finish
+    for op in operands(body):
+        load = operand_load(op)
+        found.append(_operand(stage, load.tensor, load.indices, load.tensor in packed, isinstance(op, Select)))
+    if not stage.is_reduction:
+        seen = {operand_load(op) for op in operands(body)}
+        found += [_operand(stage, x.tensor, x.indices, False, False) for x in stage.reads() if x not in seen]
+    found.append(_operand(stage, stage.tensor, stage.place, stage.tensor in packed, False))
+    return found
+
+
+def _operand(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], packed: bool, guarded: bool) -> Operand:
+    axes: frozenset[Axis] = frozenset[Axis]().union(*(axes_of(i) for i in indices)) if indices else frozenset()
+    stride: int | None = 0
+    if stage.vector is not None and stage.vector in axes:
+        if packed:
+            stride = 1
+        else:
+            stride = 0
+            for i, s in zip(indices, row_strides(tensor)):
+                form = affine(i)
+                if stage.vector in axes_of(i) and not form.coefficient(stage.vector):
+                    return Operand(tensor, indices, axes, packed, None, guarded)
+                stride += form.coefficient(stage.vector) * s
+    return Operand(tensor, indices, axes, packed, stride, guarded)
+
+
+def box_bytes(o: Operand, lens: Mapping[Axis, Num]) -> Num:
+    """Bytes of the box an operand's index covers; runs shorter than a cache line count as one."""
+    if o.packed:
+        return prod_of([lens[a] for a in o.axes]) * o.itemsize
+    size: Num = o.itemsize
+    for d in range(len(o.indices) - 1, -1, -1):
+        size = size * _index_box(o.indices[d], lens, o.tensor.shape[d])
+        if d == len(o.indices) - 1:
+            size = maximum(size, min(LINE, o.tensor.shape[d] * o.itemsize))
+    return size
+
+
+def _index_box(index: Expr, lens: Mapping[Axis, Num], extent: int) -> Num:
+    size: Num = 1
+    for atom, c in affine(index).terms:
+        if isinstance(atom, Axis):
+            size = size + abs(c) * (lens[atom] - 1)
+        else:  # a quotient or remainder: as many values as its axes give, at most the dimension
+            size = size + (prod_of([lens[a] for a in axes_of(atom)]) - 1)
+    return minimum(size, extent)
+
+
+def prod_of(values: list[Num]) -> Num:
+    result: Num = 1
+    for v in values:
+        result = result * v
+    return result
+
+
+@dataclass(slots=True)
+class StageCost:
+    """The columns of one stage."""
+
+    tiling: Tiling
+    operands: list[Operand]
+    executions: Num  # how often the nest runs
+    rows: Num
+    vectors: Num
+    accumulators: Num
+    tiles: Num  # register tiles over all executions
+    steps: Num  # executions of the innermost body over all tiles, each for a whole register tile
+    vector_steps: Num  # body instances: one row, one vector, one reduce step
+    loads: Num  # load instructions per step
+    footprints: list[list[Num]]  # by operand: at the register tile, inside each rolled loop, whole
+    totals: list[Num]
+    blocks: list[Num]
+    loops: list[Slot]
+    lane_use: Num
+    code: Num
+    lines_per_set: Num
+    parallel: Num
+
+
+def body_cost(stage: Stage) -> tuple[float, float]:
+    """Vector operations of one body instance, and of the finish: a multiply-add is one, a function about twenty."""
+    if not stage.is_reduction:
+        return 0.0, _operations(stage.finish)
+    fused = isinstance(stage.body, Bin) and stage.body.op == "mul" and stage.combiner == "sum"
+    return max(1.0, _operations(stage.body) + (0.0 if fused else 1.0 if stage.combiner in ("sum", "prod") else 3.0)), _operations(stage.finish)
+
+
+def _operations(e: Expr) -> float:
+    total = 0.0
+    for n in walk(e):
+        if n.dtype in ("i64", "bool"):
+            continue
+        if isinstance(n, Call):
+            total += 20.0 if n.fn in TRANSCENDENTAL else 4.0 if n.fn in ("sqrt", "rsqrt") else 1.0
+        elif isinstance(n, Bin):
+            total += 8.0 if n.op == "div" else 3.0 if n.op in ("min", "max") else 1.0
+        elif isinstance(n, Select) and not isinstance(n.a, Load):
+            total += 1.0
+    return total
+
+
+def cost_of(tiling: Tiling, executions: Num, ops: list[Operand], ways: int) -> StageCost:
+    """All columns of a stage that runs `executions` times."""
+    stage, form = tiling.stage, form_of(tiling.stage)
+    vector = stage.vector
+    tile = {a: minimum(tiling.tile(a), tiling.extent[a] if a is not vector else tiling.tile(a)) for a in stage.axes}
+    rows = prod_of([tile[a] for a in stage.axes if a is not vector])
+    lanes = tiling.lanes
+    vectors = tiling.vectors
+    counts = [ceil_div(tiling.extent[a], tile[a]) for a in stage.axes]
+    tiles = executions * prod_of(counts)
+    reduce_steps: Num = 1
+    for a in stage.reduce_axes:
+        reduce_steps = reduce_steps * (ceil_div(tiling.extent[a], lanes * vectors) if a is vector else tiling.extent[a])
+    whole_rows = prod_of([tiling.extent[a] for a in stage.axes if a is not vector])
+    if vector is not None and vector in stage.axes:
+        vector_steps = executions * whole_rows * ceil_div(tiling.extent[vector], lanes * vectors) * vectors * reduce_steps
+        lane_use = tiling.extent[vector] / (ceil_div(tiling.extent[vector], lanes * vectors) * vectors * lanes)
+    elif vector is not None:
+        vector_steps = executions * whole_rows * reduce_steps * vectors
+        lane_use = tiling.extent[vector] / (ceil_div(tiling.extent[vector], lanes * vectors) * vectors * lanes)
+    else:
+        vector_steps, lane_use = executions * whole_rows * reduce_steps, 1.0
+    loads: Num = 0
+    for o in ops[:-1]:
+        instances = prod_of([tile[a] for a in stage.axes if a in o.axes and a is not vector])
+        if vector is None or vector not in o.axes:
+            loads = loads + instances * (0.5 if lanes > 1 else 1.0)
+        else:
+            per = 1.0 if o.stride == 1 else float(lanes)
+            loads = loads + instances * vectors * per
+    code = _code_size(tiling, rows, loads, len(ops))
+    cost = StageCost(
+        tiling, ops, executions, rows, vectors, rows * vectors, tiles, tiles * reduce_steps, vector_steps, loads, [[] for _ in ops], [], [], [],
+        lane_use, code, _lines_per_set(stage, tile, ops), 1,
+    )  # fmt: skip
+    _footprints(cost, tile, form.blocks)
+    cost.parallel = prod_of([tiling.trips[slot] for slot in nest_order(stage) if slot.axis.kind == "spatial" and slot.level == 0 and stage.host is None])
+    return cost
+
+
+def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int) -> Num:
+    """Instructions: every code variant of the register tile, its unrolled and peeled steps, and its stores."""
+    stage = tiling.stage
+    body, finish = body_cost(stage)
+    per_step = rows * tiling.vectors * body + loads
+    steps: Num = tiling.unroll
+    if stage.is_reduction:
+        inner = stage.reduce_axes[-1]
+        length = tiling.span[Slot(inner, form_of(stage).blocks - 2)] if form_of(stage).blocks == 2 else tiling.extent[inner]
+        step = tiling.lanes * tiling.vectors if inner is stage.vector else 1
+        trips = ceil_div(length, step)
+        steps = steps + (trips - np.floor(trips / tiling.unroll) * tiling.unroll)  # what is left of the unrolling
+        if len(stage.reduce_axes) > 1:
+            middle = stage.reduce_axes[-2].extent
+            steps = steps * np.where(np.asarray(tiling.peel) > 0, middle, 1)
+    ends = rows * tiling.vectors * (finish + n_operands + 2)
+    return (per_step * steps + ends) * variants(tiling)
+
+
+def variants(tiling: Tiling) -> Num:
+    """Code variants of the register tile: the full one and each remainder; an attached box can end in two ways."""
+    stage = tiling.stage
+    total: Num = 1
+    for a in stage.axes:
+        if a is stage.vector:
+            continue
+        t = minimum(tiling.tile(a), tiling.extent[a])
+        if isinstance(t, int) and t == 1:
+            continue
+        ends = np.where(np.asarray(tiling.extent[a] % t) > 0, 1, 0)
+        if stage.host is not None and not (isinstance(tiling.extent[a], int) and tiling.extent[a] == a.extent):
+            ends = np.where(np.asarray(tiling.extent[a]) >= a.extent, ends, 3)
+        total = total * np.where(np.asarray(t) > 1, 1 + ends, 1)
+    return total
+
+
+def _lines_per_set(stage: Stage, tile: Mapping[Axis, Num], ops: list[Operand]) -> Num:
+    """How many rows of one operand fall into the same set of a 4 KiB cache way."""
+    worst: Num = 1.0
+    for o in ops[:-1]:
+        if o.packed:
+            continue
+        for a in stage.axes:
+            if a is stage.vector or a not in o.axes:
+                continue
+            stride = sum(affine(i).coefficient(a) * s for i, s in zip(o.indices, row_strides(o.tensor))) * o.itemsize
+            if stride:
+                worst = maximum(worst, tile[a] * (gcd(abs(stride), 4096) / 4096.0))
+    return worst
+
+
+def _footprints(c: StageCost, tile: Mapping[Axis, Num], blocks: int) -> None:
+    """Boxes of all operands at the register tile and inside every rolled loop, from the inside out."""
+    t, stage = c.tiling, c.tiling.stage
+    lens: dict[Axis, Num] = {a: minimum(tile[a], t.extent[a]) for a in stage.axes}
+    for a in stage.reduce_axes:
+        lens[a] = minimum(t.lanes * t.vectors, t.extent[a]) if a is stage.vector else 1
+    order = [slot for slot in reversed(nest_order(stage)) if not (isinstance(t.extent[slot.axis], int) and t.extent[slot.axis] == 1)]
+    for slot in order:
+        _record(c, lens, slot)
+        lens[slot.axis] = minimum(lens[slot.axis] * t.trips[slot], t.extent[slot.axis])
+    _record(c, lens, None)
+
+
+def _record(c: StageCost, lens: Mapping[Axis, Num], slot: Slot | None) -> None:
+    total: Num = 0
+    for k, o in enumerate(c.operands):
+        size = box_bytes(o, lens)
+        c.footprints[k].append(size)
+        total = total + size
+    c.totals.append(total)
+    t = c.tiling
+    c.blocks.append(c.executions * prod_of([ceil_div(t.extent[a], lens[a]) for a in (*t.stage.axes, *t.stage.reduce_axes)]))
+    if slot is not None:
+        c.loops.append(slot)
+
+
+def traffic(c: StageCost, capacity: float) -> list[Num]:
+    """Bytes each operand moves into a cache of `capacity`: the largest block of loops whose boxes fit is loaded once each time.
+
+    An operand that the loop around that block does not mention stays. What fits as a whole is there already.
+    """
+    moved: list[Any] = []
+    for k, o in enumerate(c.operands):
+        best: Any = c.footprints[k][0] * c.blocks[0]
+        for p, slot in enumerate(c.loops):
+            once = c.footprints[k][p] * c.blocks[p]
+            if slot.axis not in o.axes:
+                once = once / c.tiling.trips[slot]
+            best = once if p == 0 else np.where(np.asarray(c.totals[p]) <= capacity, once, best)
+        best = np.where(np.asarray(c.totals[-1]) <= capacity, 0.0, best)
+        moved.append(best)
+    return moved
+
+

@@ -1,0 +1,391 @@
+"""The native thread pool: correct under every way of calling, forking, interrupting and leaving."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from stormdrop.codegen.llvm import Code, assemble, host
+from stormdrop.errors import RunError, UserError
+from stormdrop.runtime import pool as pool_module
+from stormdrop.runtime.pool import Pool, shared_pool
+
+# `mirror`: phase p writes y[i] = x[n-1-i] + 1, and x and y change places with each phase. A missing barrier shows.
+# `spans`: scratch[2p], scratch[2p+1] = begin, end.  `halve`: y[i] = x[i] * 0.5.  `count`: x[16i] counts up to n, slowly.
+KERNELS = """
+define void @mirror(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
+  %odd = and i64 %phase, 1
+  %even = xor i64 %odd, 1
+  %x.at = getelementptr ptr, ptr %buffers, i64 %odd
+  %y.at = getelementptr ptr, ptr %buffers, i64 %even
+  %x = load ptr, ptr %x.at, align 8
+  %y = load ptr, ptr %y.at, align 8
+  %n.at = getelementptr ptr, ptr %buffers, i64 2
+  %n = load i64, ptr %n.at, align 8
+  %last = sub i64 %n, 1
+  br label %loop
+loop:
+  %i = phi i64 [ %begin, %0 ], [ %next, %loop ]
+  %j = sub i64 %last, %i
+  %from = getelementptr i64, ptr %x, i64 %j
+  %to = getelementptr i64, ptr %y, i64 %i
+  %v = load i64, ptr %from, align 8
+  %w = add i64 %v, 1
+  store i64 %w, ptr %to, align 8
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+define void @spans(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
+  %at = getelementptr [2 x i64], ptr %scratch, i64 %phase
+  %at.end = getelementptr i64, ptr %at, i64 1
+  store i64 %begin, ptr %at, align 8
+  store i64 %end, ptr %at.end, align 8
+  ret void
+}
+define void @halve(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
+  %x = load ptr, ptr %buffers, align 8
+  %y.at = getelementptr ptr, ptr %buffers, i64 1
+  %y = load ptr, ptr %y.at, align 8
+  br label %loop
+loop:
+  %i = phi i64 [ %begin, %0 ], [ %next, %loop ]
+  %from = getelementptr float, ptr %x, i64 %i
+  %to = getelementptr float, ptr %y, i64 %i
+  %v = load float, ptr %from, align 4
+  %w = fmul float %v, 0.5
+  store float %w, ptr %to, align 4
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+define void @count(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
+  %x = load ptr, ptr %buffers, align 8
+  %n.at = getelementptr ptr, ptr %buffers, i64 1
+  %n = load i64, ptr %n.at, align 8
+  %cell = getelementptr [16 x i64], ptr %x, i64 %begin
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %0 ], [ %next, %loop ]
+  %next = add i64 %i, 1
+  store volatile i64 %next, ptr %cell, align 8
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+
+@dataclass(frozen=True)
+class AnyMachine:
+    triple: str
+    cpu: str = ""
+    features: str = ""
+
+
+CODE = Code(assemble(KERNELS, AnyMachine(host()[0])))
+
+
+def launch(pool: Pool, kernel: str, buffers: list[int], extents: list[int]) -> None:
+    table = np.array(buffers, np.uint64)
+    sizes = np.array(extents, np.int64)
+    pool.run(CODE.address(kernel), table.ctypes.data, 0, 0, sizes.ctypes.data, len(sizes))
+
+
+def mirrors_correctly(pool: Pool, n: int, phases: int) -> bool:
+    x = np.random.default_rng(n).integers(0, 1 << 40, n)
+    ends = [x.copy(), np.full(n, -1)]
+    launch(pool, "mirror", [ends[0].ctypes.data, ends[1].ctypes.data, n], [n] * phases)
+    return bool(np.array_equal(ends[phases % 2], (x[::-1] if phases % 2 else x) + phases))
+
+
+# About half a second at a nanosecond a step; the tests that use it assert no time.
+LONG = 400_000_000
+
+
+def long_job(pool: Pool) -> npt.NDArray[np.int64]:
+    cells = np.zeros((pool.threads, 16), np.int64)
+    launch(pool, "count", [cells.ctypes.data, LONG], [pool.threads])
+    return cells[:, 0]
+
+
+@pytest.fixture(params=[1, 2, 5])
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    with contextlib.closing(Pool(request.param)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def pair() -> Iterator[Pool]:
+    with contextlib.closing(Pool(2)) as pool:
+        yield pool
+
+
+# ---- jobs ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_thread_gets_its_span_of_every_phase_and_its_own_scratch(pool: Pool) -> None:
+    extents = np.array([0, 1, 2, 3, 7, 1000, 10**12], np.int64)
+    scratch = np.full((pool.threads, 64), -1, np.int64)
+    entry, t = CODE.address("spans"), np.arange(pool.threads)
+    pool.run(entry, 0, scratch.ctypes.data, scratch.strides[0], extents.ctypes.data, len(extents))
+    for phase, extent in enumerate(extents.tolist()):
+        spans = np.stack([extent * t // pool.threads, extent * (t + 1) // pool.threads], axis=1)
+        spans[spans[:, 0] == spans[:, 1]] = -1
+        assert np.array_equal(scratch[:, 2 * phase : 2 * phase + 2], spans)
+    assert (scratch[:, 2 * len(extents) :] == -1).all()
+
+
+def test_phases_are_separated_by_barriers(pool: Pool) -> None:
+    assert all(mirrors_correctly(pool, n, phases) for n in (1, 2, 61, 1000) for phases in (1, 2, 3, 200))
+
+
+def test_a_job_without_phases_does_nothing(pool: Pool) -> None:
+    for _ in range(50):
+        launch(pool, "mirror", [0, 0, 0], [])
+    assert mirrors_correctly(pool, 10, 3)
+
+
+def test_jobs_are_correct_whether_workers_spin_or_sleep(pool: Pool) -> None:
+    for pause in (0.0, 1e-5, 1e-4, 1e-3):
+        for _ in range(30):
+            time.sleep(pause)
+            assert mirrors_correctly(pool, 17, 3)
+
+
+def test_bench_runs_the_job_as_often_as_asked(pool: Pool) -> None:
+    n, x, y = 64, np.zeros(64, np.int64), np.zeros(64, np.int64)
+    table, sizes = np.array([x.ctypes.data, y.ctypes.data, n], np.uint64), np.array([n, n], np.int64)
+    seconds = pool.bench(CODE.address("mirror"), table.ctypes.data, 0, 0, sizes.ctypes.data, 2, 100)
+    assert (x == 200).all()
+    assert seconds.shape == (100,)
+    assert (seconds >= 0).all()
+    assert seconds.sum() > 0
+
+
+def test_several_python_threads_may_run_jobs_at_once(pool: Pool) -> None:
+    verdicts: list[bool] = []
+
+    def caller(n: int) -> None:
+        verdicts.extend(mirrors_correctly(pool, n, 4) for _ in range(100))
+
+    callers = [threading.Thread(target=caller, args=(n,)) for n in (5, 64, 129, 1000)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    assert len(verdicts) == 400
+    assert all(verdicts)
+
+
+def test_a_running_job_leaves_the_gil_to_others(pair: Pool) -> None:
+    job = threading.Thread(target=long_job, args=(pair,))
+    job.start()
+    steps = 0
+    while job.is_alive():
+        steps += 1
+        time.sleep(0)
+    assert steps > 100  # holding the GIL would allow one or two
+
+
+def test_idle_workers_cost_nothing(pair: Pool) -> None:
+    assert mirrors_correctly(pair, 100, 2)
+    before = time.process_time()
+    time.sleep(2)
+    assert time.process_time() - before < 0.02
+
+
+def test_the_callers_float_mode_holds_on_every_thread_and_only_for_the_job(pair: Pool) -> None:
+    native = pool_module._native()
+    flush_to_zero = 0x8000 if platform.machine() == "x86_64" else 1 << 24
+    tiny = np.full(64, np.finfo(np.float32).tiny, np.float32)  # its half is subnormal
+
+    def halves() -> npt.NDArray[np.float32]:
+        out = np.full(64, np.nan, np.float32)
+        launch(pair, "halve", [tiny.ctypes.data, out.ctypes.data], [64])
+        return out
+
+    mode = native.float_mode()
+    assert (halves() > 0).all()
+    native.set_float_mode(mode | flush_to_zero)
+    try:
+        flushed = halves()
+    finally:
+        native.set_float_mode(mode)
+    assert (flushed.view(np.uint32) == 0).all()
+    assert (halves().view(np.uint32) != 0).all()
+
+
+# ---- interruption, closing -----------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_waits_for_the_job_and_leaves_the_pool_usable(pair: Pool) -> None:
+    cells = np.zeros((2, 16), np.int64)
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        launch(pair, "count", [cells.ctypes.data, LONG], [2])
+    assert (cells[:, 0] == LONG).all()
+    assert mirrors_correctly(pair, 100, 5)
+
+
+def workers() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("stormdrop-")}
+
+
+def test_a_closed_pool_has_no_threads_and_refuses_jobs() -> None:
+    before = workers()
+    pool = Pool(3)
+    assert mirrors_correctly(pool, 9, 2)
+    pool.close()
+    pool.close()
+    assert workers() <= before
+    with pytest.raises(RunError, match="closed"):
+        launch(pool, "mirror", [0, 0, 0], [0])
+
+
+def test_closing_waits_for_the_running_job_and_turns_the_waiting_away(pair: Pool) -> None:
+    outcomes: list[object] = []
+
+    def caller() -> None:
+        try:
+            outcomes.append(bool((long_job(pair) == LONG).all()))
+        except RunError as error:
+            outcomes.append(error)
+
+    callers = [threading.Thread(target=caller) for _ in range(3)]
+    for thread in callers:
+        thread.start()
+    time.sleep(0.1)
+    pair.close()
+    for thread in callers:
+        thread.join()
+    assert outcomes.count(True) >= 1
+    assert all(outcome is True or isinstance(outcome, RunError) for outcome in outcomes)
+
+
+def test_a_forgotten_pools_workers_leave() -> None:
+    before = threading.active_count()
+    pool = Pool(3)
+    assert mirrors_correctly(pool, 9, 2)
+    assert threading.active_count() == before + 2
+    del pool
+    while threading.active_count() > before:
+        time.sleep(0.001)
+
+
+def test_one_thread_needs_no_worker() -> None:
+    before = threading.active_count()
+    assert mirrors_correctly(shared_pool(1), 100, 3)
+    assert threading.active_count() == before
+
+
+def test_shared_pools_are_one_per_count() -> None:
+    assert shared_pool(2) is shared_pool(2)
+    assert shared_pool(2) is not shared_pool(1)
+
+
+@pytest.mark.parametrize("threads", [0, -3])
+def test_a_pool_needs_a_thread(threads: int) -> None:
+    with pytest.raises(UserError, match="1 or more"):
+        Pool(threads)
+
+
+def test_other_platforms_are_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    uncached: Any = pool_module._native.__wrapped__
+    monkeypatch.setattr(pool_module, "_native", uncached)
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(UserError, match=r"Linux on x86_64 or aarch64; this is linux on riscv64.*futex"):
+        Pool(1)
+
+
+# ---- fork, exit ----------------------------------------------------------------------------------------------------
+
+
+def succeeds_in_a_child(check: Callable[[], bool]) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(20)
+            status = 0 if check() else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_forked_from_an_idle_pool_computes(pair: Pool) -> None:
+    assert mirrors_correctly(pair, 33, 3)
+    assert succeeds_in_a_child(lambda: mirrors_correctly(pair, 33, 3) and mirrors_correctly(Pool(3), 33, 3))
+    assert mirrors_correctly(pair, 33, 3)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_forked_during_a_job_computes(pair: Pool) -> None:
+    cells: list[npt.NDArray[np.int64]] = []
+    job = threading.Thread(target=lambda: cells.append(long_job(pair)))
+    job.start()
+    while not pair._crew:
+        time.sleep(0.001)
+    time.sleep(0.02)
+    assert succeeds_in_a_child(lambda: mirrors_correctly(pair, 33, 3))
+    job.join()
+    assert (cells[0] == LONG).all()
+
+
+SCRIPT = """
+import atexit, sys, threading, time
+sys.path[:0] = sys.argv[1:]
+from test_pool import *
+def later(): assert mirrors_correctly(shared_pool(2), 50, 3); print("later", end="")
+"""
+
+EXITS = {
+    "workers are asleep": "mirrors_correctly(Pool(2), 9, 3); pool = shared_pool(2); long_job(pool); time.sleep(0.05)",
+    "workers spin": "pool = shared_pool(2); mirrors_correctly(pool, 9, 3)",
+    "a job is running": """
+threading.Thread(target=long_job, args=(shared_pool(2),), daemon=True).start()
+time.sleep(0.05)
+""",
+    "jobs keep coming": """
+def forever():
+    while True: mirrors_correctly(shared_pool(2), 1000, 3)
+for _ in range(3): threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.1)
+""",
+    "a timing loop is running": """
+entry, sizes = CODE.address("spans"), np.zeros(1, np.int64)
+threading.Thread(target=shared_pool(2).bench, args=(entry, 0, 0, 0, sizes.ctypes.data, 1, 10**9), daemon=True).start()
+time.sleep(0.2)
+""",
+    "an exit handler runs a job": "atexit.register(later); pool = shared_pool(2); mirrors_correctly(pool, 9, 3)",
+}
+
+
+@pytest.mark.parametrize("situation", EXITS)
+def test_the_interpreter_exits_cleanly_when(situation: str) -> None:
+    here = os.path.dirname(__file__)
+    paths = [here, os.path.dirname(os.path.dirname(here))]
+    command = [sys.executable, "-c", SCRIPT + EXITS[situation], *paths]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ("later" if "handler" in situation else "")
