@@ -392,7 +392,7 @@ class TileWriter:
     def combined(self, acc: Value, body: Expr) -> Value:
         assert self.stage.combiner is not None
         if self.stage.combiner == "sum" and isinstance(body, Bin) and body.op == "mul" and body.dtype in ("f32", "f64"):
-            return v.multiply_add(self.w, self.value(body.a), self.value(body.b), acc, self.fma)
+            return v.multiply_add(self.w, self.wide(body.a), self.wide(body.b), acc, self.fma)
         return v.combine(self.w, self.stage.combiner, acc, v.broadcast(self.w, self.value(body), acc.lanes))
 
     def masked(self, old: Value, new: Value) -> Value:
@@ -438,6 +438,16 @@ class TileWriter:
         key = self.key(e)
         if key not in self.memo:
             self.memo[key] = self.compute(e)
+        return self.memo[key]
+
+    def wide(self, e: Expr) -> Value:
+        """A value in every lane, broadcast once."""
+        value = self.value(e)
+        if value.lanes == self.lanes or not value.name.startswith("%"):
+            return value
+        key = ("wide", value.name)
+        if key not in self.memo:
+            self.memo[key] = v.broadcast(self.w, value, self.lanes)
         return self.memo[key]
 
     def compute(self, e: Expr) -> Value:

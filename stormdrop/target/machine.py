@@ -2,17 +2,21 @@
 
 A `Target` is a plain value. `detect()` describes this machine, `with_isa` narrows it (so that AVX2 and SSE code can be
 tested on an AVX-512 machine), `cross` describes a machine that is only assembled for. Rates are nominal until
-`stormdrop.target.peak.calibrated` fills in what was measured.
+`stormdrop.target.peak.calibrated` fills in what was measured, a `Peak`.
 
 Invariant: code assembled for a target holds no vector wider than `vector_bytes`.
 """
 
+import json
+import math
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from stormdrop.errors import UserError
 
@@ -155,6 +159,59 @@ class Target:
         )
 
 
+# ---- what was measured of it -----------------------------------------------------------------------------------------
+
+LEVELS = ("L1", "L2", "L3", "DRAM")
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """What `threads` threads together move when each works on its own share of `footprint_bytes`."""
+
+    level: str
+    threads: int
+    footprint_bytes: int
+    read_gbs: float
+    triad_gbs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The measured limits of one machine; gflops are f32."""
+
+    key: str
+    threads: int
+    thread_gflops: float
+    gflops: float
+    bandwidths: tuple[Bandwidth, ...]
+
+    def bandwidth(self, level: str, threads: int) -> Bandwidth:
+        """The row of the table; there is one for one thread and one for all of them."""
+        return next(b for b in self.bandwidths if (b.level, b.threads) == (level, threads))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> "Peak":
+        """The inverse of `to_json`. Raises ValueError for anything that is not a peak."""
+        try:
+            tree: dict[str, Any] = json.loads(text)
+            rows = tuple(Bandwidth(**row) for row in tree.pop("bandwidths"))
+            peak = Peak(**tree, bandwidths=rows)
+            rates = [peak.thread_gflops, peak.gflops, *(r for row in rows for r in (row.read_gbs, row.triad_gbs))]
+            positive = all(0 < rate < math.inf for rate in rates)
+            whole = {(row.level, row.threads) for row in rows} == set(product(LEVELS, (1, peak.threads)))
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not a peak: {error}") from error
+        if not (positive and whole):
+            raise ValueError("not a peak: a level is missing, or a rate is not a positive number")
+        return peak
+
+
+# ---- this machine, or another ----------------------------------------------------------------------------------------
+
+
 def detect(threads: int | None = None) -> Target:
     """This machine, as much of it as this process may use; `threads` otherwise as `runtime.threads.thread_count`."""
     from stormdrop.runtime.threads import thread_count
@@ -200,7 +257,7 @@ def _dram_gbs(threads: int) -> float:
     return min(_NOMINAL_DRAM_GBS_PER_THREAD * threads, _NOMINAL_DRAM_GBS)
 
 
-# Caches
+# ---- caches ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +278,6 @@ def _read_caches(cpu: Path) -> _Caches:
     """The data caches of one cpu as Linux lists them, with defaults for what is missing or zero."""
     found = _Caches()
     level3 = 0
-    cores_per_cpu = 1 / max(1, len(_cpu_list(_text(cpu / "topology" / "thread_siblings_list"))))
     for index in sorted((cpu / "cache").glob("index*")):
         size = _size(_text(index / "size"))
         if _text(index / "type") == "Instruction" or not size:
@@ -232,7 +288,7 @@ def _read_caches(cpu: Path) -> _Caches:
                 found = replace(found, l1=size, line=line or found.line, l1_ways=ways or found.l1_ways)
             case "2":
                 # A cluster's L2 (efficiency cores, Apple) is divided among its cores, not among hyperthreads.
-                cores = round(len(_cpu_list(_text(index / "shared_cpu_list"))) * cores_per_cpu)
+                cores = len(_cpu_list(_text(index / "shared_cpu_list"))) // _hyperthreads(cpu)
                 found = replace(found, l2=size // max(1, cores))
                 level3 = max(level3, size)
             case "3":
@@ -240,6 +296,15 @@ def _read_caches(cpu: Path) -> _Caches:
             case _:
                 pass
     return replace(found, l3=level3 or found.l3)
+
+
+def hyperthreads() -> int:
+    """The cpus that share one core's execution units."""
+    return _hyperthreads(_SYSFS / f"cpu{_first_cpu()}")
+
+
+def _hyperthreads(cpu: Path) -> int:
+    return max(1, len(_cpu_list(_text(cpu / "topology" / "thread_siblings_list"))))
 
 
 def _size(text: str) -> int:
@@ -270,7 +335,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-# This machine
+# ---- what the operating system says ----------------------------------------------------------------------------------
 
 
 def _first_cpu() -> int:

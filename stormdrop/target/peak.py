@@ -11,18 +11,16 @@ Bandwidth counts the bytes the program asks for: one array for a read, three for
 line that a store fetches before it overwrites it is not counted.
 """
 
-import json
 import logging
-import math
 import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,57 +29,11 @@ import platformdirs
 from stormdrop.codegen.llvm import Code, assemble
 from stormdrop.errors import UserError
 from stormdrop.runtime.pool import Pool, shared_pool
-from stormdrop.target.machine import Target, detect
+from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target, detect, hyperthreads
 
 _log = logging.getLogger(__name__)
 
 Stream = Literal["read", "triad"]
-LEVELS = ("L1", "L2", "L3", "DRAM")
-
-
-@dataclass(frozen=True, slots=True)
-class Bandwidth:
-    """What `threads` threads together move when each works on its own share of `footprint_bytes`."""
-
-    level: str
-    threads: int
-    footprint_bytes: int
-    read_gbs: float
-    triad_gbs: float
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The measured limits of one machine; gflops are f32."""
-
-    key: str
-    threads: int
-    thread_gflops: float
-    gflops: float
-    bandwidths: tuple[Bandwidth, ...]
-
-    def bandwidth(self, level: str, threads: int) -> Bandwidth:
-        """The row of the table; there is one for one thread and one for all of them."""
-        return next(b for b in self.bandwidths if (b.level, b.threads) == (level, threads))
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
-
-    @staticmethod
-    def from_json(text: str) -> "Peak":
-        """The inverse of `to_json`. Raises ValueError for anything that is not a peak."""
-        try:
-            tree: dict[str, Any] = json.loads(text)
-            rows = tuple(Bandwidth(**row) for row in tree.pop("bandwidths"))
-            peak = Peak(**tree, bandwidths=rows)
-            rates = [peak.thread_gflops, peak.gflops, *(r for row in rows for r in (row.read_gbs, row.triad_gbs))]
-            positive = all(0 < rate < math.inf for rate in rates)
-            whole = {(row.level, row.threads) for row in rows} == set(product(LEVELS, (1, peak.threads)))
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"not a peak: {error}") from error
-        if not (positive and whole):
-            raise ValueError("not a peak: a level is missing, or a rate is not a positive number")
-        return peak
 
 
 # ---- the kernels: the loop of thread `begin` of a range that has one index for each thread ---------------------------
@@ -193,6 +145,7 @@ def stream_text(target: Target, stream: Stream) -> str:
 # ---- timing ----------------------------------------------------------------------------------------------------------
 
 _NAP_SECONDS = 2e-3
+_LEAST_SHARE = 0.6  # of threads × one thread's rate; less than this is no lower clock but a cpu short
 _SHORT_SECONDS = 1e-3  # one timing: long against the fork of a parallel region, short against a time slice
 
 
@@ -216,8 +169,8 @@ class _Region:
 class PeakMeter:
     """The fma peak of all the pool's threads, for use between timings of kernels: clocks drift 1–2 % in minutes.
 
-    Linux at times leaves two threads on one cpu for half a second and more, until they sleep: a rate well below one
-    thread's times their number is that, and is timed again.
+    Linux at times leaves two threads on one cpu for half a second and more, until they sleep: a rate far below one
+    core's times their number is that, and is timed again.
     """
 
     def __init__(self, target: Target, pool: Pool) -> None:
@@ -227,8 +180,8 @@ class PeakMeter:
         self._regions = {f: _Region(text, "fma", target, pool, [halves], pool.threads) for f, text in texts.items()}
         self._rates = dict.fromkeys(self._regions, target.peak_gflops * pool.threads)  # sizes the first timings
         form, text = next(iter(texts.items()))
-        alone = _Region(text, "fma", target, pool, [halves], 1)
-        self._least = 0.75 * max(self._time(form, alone, repeats=5) for _ in range(5))
+        alone = _Region(text, "fma", target, pool, [halves], threads=1)
+        self._least = _LEAST_SHARE / hyperthreads() * self._time(form, alone, repeats=25)
         self._rates = {form: self._time(form, region, repeats=2) for form, region in self._regions.items()}
         self.search(rounds=3)
 
@@ -306,8 +259,7 @@ def triad(footprint_bytes: int, threads: int, pool: Pool, target: Target | None 
     The best of about 50 ms: the yardstick of a memory-bound kernel of the same footprint, on the same pool.
     """
     meter = StreamMeter(target or detect(), pool, "triad", footprint_bytes, threads)
-    passes = max(5, round(0.05 * meter.gbs() * 1e9 / meter.footprint_bytes))
-    return meter.gbs(min(passes, 10_000))
+    return meter.gbs(repeats=max(5, round(0.05 * meter.gbs() * 1e9 / meter.footprint_bytes)))
 
 
 # ---- one machine, measured once --------------------------------------------------------------------------------------
@@ -322,10 +274,20 @@ def measure_peak(target: Target, fresh: bool = False) -> Peak:
         return known
     pools = {n: shared_pool(n) for n in (1, target.threads)}
     gflops = {n: PeakMeter(target, pool).search(rounds=8) for n, pool in pools.items()}
-    bandwidths = _measure_bandwidths(target, pools)
-    peak = Peak(_identity(target), target.threads, gflops[1], gflops[target.threads], bandwidths)
-    _save(target, peak)
+    table = _measure_bandwidths(target, pools)
+    peak = Peak(_identity(target), target.threads, gflops[1], gflops[target.threads], table)
+    if _is_too_slow(peak):
+        _log.warning("the machine is busy: the peak of %d threads comes out too low, and is not kept", target.threads)
+    else:
+        _save(target, peak)
     return peak
+
+
+def _is_too_slow(peak: Peak) -> bool:
+    """Whether all threads together do so little more than one that they cannot have had a cpu each."""
+    least = _LEAST_SHARE * peak.threads / hyperthreads()
+    reads = [peak.bandwidth("L1", n).read_gbs for n in (peak.threads, 1)]
+    return min(peak.gflops / peak.thread_gflops, reads[0] / reads[1]) < least
 
 
 def _measure_bandwidths(target: Target, pools: Mapping[int, Pool]) -> tuple[Bandwidth, ...]:
@@ -342,6 +304,7 @@ def _measure_bandwidths(target: Target, pools: Mapping[int, Pool]) -> tuple[Band
     stop = time.perf_counter() + _STREAM_SECONDS
     while time.perf_counter() < stop:
         best = [(max(r, read.gbs()), max(t, triad.gbs())) for (r, t), (read, triad) in zip(best, meters)]
+        time.sleep(_NAP_SECONDS)
     return tuple(Bandwidth(level, n, footprint, *rates) for (level, n, footprint), rates in zip(cells, best))
 
 

@@ -24,7 +24,7 @@ from stormdrop.runtime import pool as pool_module
 from stormdrop.runtime.pool import Pool, shared_pool
 
 # `mirror`: phase p writes y[i] = x[n-1-i] + 1, and x and y change places with each phase. A missing barrier shows.
-# `spans`: scratch[2p], scratch[2p+1] = begin, end.  `halve`: y[i] = x[i] * 0.5.  `count`: x[16i] counts up to n, slowly.
+# `spans`: scratch[2p], scratch[2p+1] = begin, end.  `halve`: y[i] = x[i] / 2.  `count`: x[16i] counts up to n, slowly.
 KERNELS = """
 define void @mirror(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
   %odd = and i64 %phase, 1

@@ -15,12 +15,9 @@ from stormdrop.codegen.llvm import Code, assemble, assembly
 from stormdrop.errors import UserError
 from stormdrop.runtime.pool import Pool
 from stormdrop.target import peak as module
-from stormdrop.target.machine import ISAS, Target, cross, detect
+from stormdrop.target.machine import ISAS, LEVELS, Bandwidth, Peak, Target, cross, detect, hyperthreads
 from stormdrop.target.peak import (
-    LEVELS,
-    Bandwidth,
     FmaForm,
-    Peak,
     PeakMeter,
     Stream,
     StreamMeter,
@@ -53,6 +50,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STREAM_SECONDS", 0.0)
     monkeypatch.setattr(module, "_BYTES_PER_TIMING", 1 << 20)
     monkeypatch.setattr(module, "_SHORT_SECONDS", 1e-5)
+    monkeypatch.setattr(module, "_LEAST_SHARE", 0.0)
 
 
 def made_up(target: Target) -> Peak:
@@ -157,6 +155,25 @@ def test_one_thread_makes_one_row_a_level(target: Target) -> None:
     peak = measure_peak(target.with_threads(1))
     assert [row.level for row in peak.bandwidths] == list(LEVELS)
     assert peak.gflops == peak.thread_gflops
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_a_busy_machine_measures_is_not_kept(
+    target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def always(peak: Peak) -> bool:
+        return True
+
+    monkeypatch.setattr(module, "_is_too_slow", always)
+    measure_peak(target)
+    assert "busy" in caplog.text
+    assert not cache.exists()
+
+
+def test_two_threads_as_fast_as_one_are_too_slow(target: Target) -> None:
+    peak = replace(made_up(target), gflops=200.0 / hyperthreads())
+    assert not module._is_too_slow(peak)
+    assert module._is_too_slow(replace(peak, gflops=100.0 / hyperthreads()))
 
 
 def test_a_peak_round_trips_through_json(target: Target) -> None:

@@ -1,0 +1,1 @@
+"""Building and timing candidates in isolated worker processes."""

@@ -1,0 +1,293 @@
+"""One worker process as its parent sees it.
+
+It is started when it is first asked, killed when it takes too long, replaced when it is lost. Every worker has a thread
+of its own here, which starts it and talks to it. That thread lives as long as the worker may: Linux sends the death
+signal that ties a worker to us when the *thread* that started it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import stormdrop
+from stormdrop.errors import RunError, UserError
+from stormdrop.measure.result import FailureKind
+from stormdrop.measure.wire import Garbled, Inbox, frame
+
+Message = dict[str, Any]
+
+LOOK_SECONDS = 0.05  # between looks at a worker that has not answered
+GRACE_SECONDS = 0.5  # for a process whose pipe is closed to be gone
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+LOG_TAIL = 300
+
+
+class WorkerLost(Exception):
+    """The worker is gone, and so is its answer."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
+        self.message = message
+
+
+class TaskRefused(WorkerLost):
+    """The task could not be set up: no candidate is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMessage:
+    """A task as workers are told of it."""
+
+    digest: str
+    request: Message
+
+
+@dataclass(slots=True)
+class _Process:
+    """What belongs to one incarnation."""
+
+    child: subprocess.Popen[bytes]
+    requests: int
+    replies: int
+    log: int
+    inbox: Inbox
+    sequence: int = 0
+    task: str | None = None
+
+
+class Worker:
+    """A worker that is there whenever it is asked. `ask` and what it calls run on `lane`'s thread only."""
+
+    def __init__(self, greeting: Mapping[str, Any], start_timeout: float, memory_limit_bytes: int) -> None:
+        self.lane = ThreadPoolExecutor(1, thread_name_prefix="stormdrop-measure")
+        self._greeting, self._start_timeout, self._memory_limit = greeting, start_timeout, memory_limit_bytes
+        self._process: _Process | None = None
+        self._signalling = threading.Lock()  # a process must not be reaped, and its number reused, while signalled
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return process.child.pid if process else None
+
+    def ask(self, task: TaskMessage, request: Mapping[str, Any], timeout: float) -> Message:
+        """The answer to a request about a task. Raises WorkerLost, and RunError if no worker can be started."""
+        return self._exchange(self.prepare(task), request, timeout)
+
+    def prepare(self, task: TaskMessage) -> _Process:
+        """Make a task the worker's current one. Raises TaskRefused, and RunError if no worker can be started."""
+        process = self._process
+        if process is not None and _poll(process.replies, select.POLLIN, 0.0):
+            self._end(process)  # it died, or something was written, after its last answer: nobody's fault now
+            process = None
+        process = process or self._start()
+        if process.task != task.digest:
+            process.task = None
+            try:
+                reply = self._exchange(process, task.request, self._start_timeout)
+            except WorkerLost as lost:
+                raise TaskRefused(lost.kind, f"while the task was set up: {lost.message}") from lost
+            if "failure" in reply:
+                failure = reply["failure"]
+                raise TaskRefused(failure["kind"], f"while the task was set up: {failure['message']}")
+            process.task = task.digest
+        return process
+
+    def kill(self) -> None:
+        """From any thread: end the process; whoever waits for it learns so. It is replaced when asked again."""
+        with self._signalling:
+            process = self._process
+            if process is not None and process.child.returncode is None:
+                _kill_group(process.child.pid)
+
+    def close(self) -> None:
+        """End the process and its thread."""
+        self.kill()
+        self.lane.shutdown(wait=True, cancel_futures=True)
+        if self._process is not None:
+            self._end(self._process)
+
+    # ---- a process's life ------------------------------------------------------------------------------------------
+
+    def _start(self) -> _Process:
+        process = _spawn()
+        self._process = process
+        try:
+            self._exchange(process, self._greeting, self._start_timeout)
+        except WorkerLost as lost:
+            raise RunError(f"a measuring worker does not start: {lost.message}") from lost
+        return process
+
+    def _end(self, process: _Process) -> tuple[int | None, int]:
+        """Kill what is left; the exit code (negative: a signal) and the peak of resident bytes."""
+        with self._signalling:
+            _kill_group(process.child.pid)
+            try:
+                _, status, usage = os.wait4(process.child.pid, 0)
+                process.child.returncode, peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+            except ChildProcessError:  # somebody else reaps this program's children
+                process.child.returncode, peak = -signal.SIGKILL, 0
+            if self._process is process:
+                self._process = None
+        for fd in (process.requests, process.replies, process.log):
+            os.close(fd)
+        return process.child.returncode, peak
+
+    # ---- conversation ----------------------------------------------------------------------------------------------
+
+    def _exchange(self, process: _Process, request: Mapping[str, Any], timeout: float) -> Message:
+        process.sequence += 1
+        os.ftruncate(process.log, 0)
+        deadline = time.monotonic() + timeout
+        self._send(process, frame(process.sequence, request), deadline, timeout)
+        return self._receive(process, deadline, timeout)
+
+    def _send(self, process: _Process, data: bytes, deadline: float, timeout: float) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(process.requests, rest) :]
+            except BlockingIOError:
+                _poll(process.requests, select.POLLOUT, LOOK_SECONDS)
+                self._look(process, deadline, timeout)
+            except BrokenPipeError:
+                raise self._lost_at_end(process) from None
+
+    def _receive(self, process: _Process, deadline: float, timeout: float) -> Message:
+        inbox = process.inbox
+        while True:
+            if not _poll(process.replies, select.POLLIN, min(LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
+                self._look(process, deadline, timeout)
+                continue
+            try:
+                data = os.read(process.replies, 1 << 20)
+            except BlockingIOError:
+                continue
+            if not data:
+                raise self._lost_at_end(process)
+            inbox.feed(data)
+            try:
+                got = inbox.take()
+                if got is None:
+                    continue
+                if got[0] != process.sequence or len(inbox):
+                    raise Garbled("a message that nobody asked for")
+                return got[1]
+            except Garbled as error:
+                self._end(process)
+                raise WorkerLost("crash", f"wrote on the measurer's pipe: {error}") from None
+
+    def _look(self, process: _Process, deadline: float, timeout: float) -> None:
+        """Raise WorkerLost if there is no point in waiting longer."""
+        state, resident = _state(process.child.pid)
+        reason: tuple[FailureKind, str] | None = None
+        if resident > self._memory_limit:
+            reason = "memory", f"took {resident >> 20} MiB of memory; {self._memory_limit >> 20} are allowed"
+        elif state == "T":
+            reason = "crash", "stopped itself (SIGSTOP or alike)"
+        elif state == "Z" and not _poll(process.replies, select.POLLIN, 0.0):
+            reason = "crash", "ended its main thread"
+        elif time.monotonic() >= deadline:
+            reason = "timeout", f"no answer within {timeout:g} s"
+        if reason is not None:
+            self._end(process)
+            raise WorkerLost(*reason)
+
+    def _lost_at_end(self, process: _Process) -> WorkerLost:
+        """Why a process closed its pipe."""
+        patience = time.monotonic() + GRACE_SECONDS
+        while _state(process.child.pid)[0] not in ("", "Z") and time.monotonic() < patience:
+            time.sleep(1e-3)
+        is_gone = _state(process.child.pid)[0] in ("", "Z")
+        log = _tail(process.log)
+        code, peak = self._end(process)
+        said = f"; it said: {log}" if log else ""
+        if not is_gone:
+            return WorkerLost("crash", f"closed its pipe{said}")
+        if peak > 0.9 * self._memory_limit or code == -signal.SIGKILL or "out of memory" in log or "bad_alloc" in log:
+            return WorkerLost("memory", f"{_ending(code)} with {peak >> 20} MiB of memory{said}")
+        return WorkerLost("crash", f"{_ending(code)}{said}")
+
+
+def _spawn() -> _Process:
+    if not sys.executable:
+        raise UserError("candidates are measured in processes of their own, but sys.executable does not name a Python")
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    log = os.memfd_create("stormdrop-worker-log")
+    fcntl.fcntl(log, fcntl.F_SETFL, os.O_APPEND)
+    os.set_blocking(ours_in, False)
+    os.set_blocking(ours_out, False)
+    root = str(Path(stormdrop.__file__).resolve().parent.parent)
+    inherited = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    # One thread for NumPy's BLAS: it is not used, but its threads and their memory would be there.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *inherited]), "OPENBLAS_NUM_THREADS": "1"}
+    # -P: a json.py in the user's directory is not the one we mean.
+    command = [sys.executable, "-P", "-m", "stormdrop.measure.worker", *map(str, (theirs_in, theirs_out, os.getpid()))]
+    try:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, pass_fds=(theirs_in, theirs_out),
+            start_new_session=True, env=environment,
+        )  # fmt: skip
+    except OSError as error:
+        for fd in (ours_in, ours_out, log):
+            os.close(fd)
+        raise RunError(f"a measuring worker does not start: {error}") from error
+    finally:
+        os.close(theirs_in)
+        os.close(theirs_out)
+    return _Process(child, ours_out, ours_in, log, Inbox())
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:  # gone, or not yet the leader of its group
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _poll(fd: int, event: int, seconds: float) -> int:
+    poller = select.poll()
+    poller.register(fd, event)
+    ready = poller.poll(seconds * 1000)
+    return ready[0][1] if ready else 0
+
+
+def _state(pid: int) -> tuple[str, int]:
+    """Linux's letter for the main thread's state (empty: no such process) and the resident bytes."""
+    try:
+        data = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return "", 0
+    fields = data[data.rindex(b")") + 2 :].split()
+    return fields[0].decode(), int(fields[21]) * PAGE_BYTES
+
+
+def _tail(log: int) -> str:
+    """What LLVM said before it gave up, or else the log's last line."""
+    lines = [line.strip() for line in os.pread(log, 1 << 20, 0).decode(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if "LLVM ERROR" in line or "error:" in line] or lines[-1:]
+    return telling[0][-LOG_TAIL:] if telling else ""
+
+
+def _ending(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"exited with status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name} ({signal.strsignal(-code)})"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,35 @@
+"""How to measure. Nothing here changes what a candidate is, except that cold and warm timings must not be compared."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureSettings:
+    """Times are seconds. Time-outs count from the moment a worker has the request; waiting for a worker is free."""
+
+    build_timeout: float = 15.0
+    run_timeout: float = 10.0
+    """For loading, checking and timing one candidate together."""
+    start_timeout: float = 60.0
+    """For a worker to start, and for a task's inputs and reference values to be made."""
+    min_seconds: float = 0.02
+    """Spent on repeating one candidate."""
+    max_repeats: int = 10_000
+    slow_factor: float = 2.0
+    """A candidate this much slower than the best so far is not repeated further."""
+    cold: bool = False
+    """Time with weights out of cache, by rotating copies that exceed the L3."""
+    memory_limit_bytes: int = 4 << 30
+    """What a worker may have resident, and what address space it may take beyond what it starts with."""
+    check: Literal["sample", "none"] = "sample"
+    """Compare random elements of every candidate's output with the reference."""
+    sample_points: int = 256
+    threads: int | None = None
+    """None: as many as the target has."""
+    seed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,120 @@
+"""Timing a loaded kernel: warm up, repeat to a budget, stop early when it is clearly slower than the best.
+
+The median is reported, since on shared machines a few runs always take many times as long as they should.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.runtime.loaded import SLACK_BYTES, CallMemory, LoadedKernel
+from stormdrop.runtime.memory import aligned
+
+Seconds = NDArray[np.float64]
+Bench = Callable[[int], Seconds]
+"""Runs a kernel so many times and gives the seconds of each run."""
+
+COLD_FACTOR = 4  # page faults, cold caches and clocks explain a first run this many times too slow, not more
+SETTLE_SECONDS = 2e-4  # runs this long, at least two, before the first verdict
+LONG_SECONDS = 1e-3  # a first run this long is as good as any other
+COPIED_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The seconds of each run that counts."""
+
+    each: Seconds
+    stopped_early: bool
+
+    @property
+    def seconds(self) -> float:
+        return float(np.median(self.each))
+
+    @property
+    def spread(self) -> float:
+        low, middle, high = np.percentile(self.each, (25, 50, 75))
+        return float((high - low) / middle) if middle > 0 else 0.0
+
+
+def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSettings) -> Runs:
+    """Time a kernel whose first run took `first` seconds."""
+    slow = inf if best is None else best * settings.slow_factor
+    if first > max(COLD_FACTOR * slow, LONG_SECONDS):
+        return Runs(np.array([first]), True)
+    batches = [np.array([first])] if first >= LONG_SECONDS else []
+    spent, count = sum(float(b.sum()) for b in batches), 0
+    patience = settings.run_timeout / 4
+    size = max(2, min(64, ceil(SETTLE_SECONDS / max(first, 1e-9))))
+    fastest = inf
+    while True:
+        size = max(1, min(size, settings.max_repeats - count))
+        batches.append(bench(size))
+        count += size
+        lasted = float(batches[-1].sum())
+        spent += lasted
+        fastest = min(fastest, float(batches[-1].min()))
+        stopped = fastest > slow
+        is_spent = spent >= settings.min_seconds or spent + lasted / size > patience
+        if stopped or is_spent or count >= settings.max_repeats:
+            return Runs(np.concatenate(batches), stopped)
+        # A quarter of the budget at a time, by the latest estimate: the verdict may still change.
+        left = min(settings.min_seconds - spent, settings.min_seconds / 4)
+        size = ceil(left * size / max(lasted, 1e-9))
+
+
+def warm_bench(kernel: LoadedKernel, memory: CallMemory) -> Bench:
+    return lambda repeats: kernel.bench(memory, repeats)
+
+
+def cold_arena(cache_bytes: int) -> NDArray[np.uint8]:
+    """Room for copies of weights, twice the cache's size. Keep it: its page faults cost more than copying."""
+    return aligned(min(2 * cache_bytes, COPIED_BYTES))
+
+
+def cold_bench(kernel: LoadedKernel, memory: CallMemory, arena: NDArray[np.uint8]) -> Bench:
+    """Every run reads its weights from another copy; until a copy's turn comes again, a whole arena of others was read.
+
+    Inputs, scratch and code stay as warm as they are. Without weights it is `warm_bench`.
+    """
+    weights = [
+        (k, slot.elements * ITEMSIZE[slot.dtype] + (SLACK_BYTES if slot.role == "packed" else 0))
+        for k, slot in enumerate(kernel.artifact.slots)
+        if slot.role == "packed" or (slot.role == "constant" and slot.resident)
+    ]
+    if not weights:
+        return warm_bench(kernel, memory)
+    padded = [-(-nbytes // 64) * 64 + 64 for _, nbytes in weights]
+    copies = max(2, len(arena) // sum(padded))
+    blocks = arena if copies * sum(padded) <= len(arena) else aligned(copies * sum(padded))
+    tables: list[list[tuple[int, int]]] = []
+    at = blocks.ctypes.data
+    for _ in range(copies):
+        table: list[tuple[int, int]] = []
+        for (k, nbytes), room in zip(weights, padded):
+            ctypes.memmove(at, memory.table[k] or 0, nbytes)
+            table.append((k, at))
+            at += room
+        tables.append(table)
+    turn = 0
+
+    def bench(repeats: int) -> Seconds:
+        nonlocal turn
+        seconds = np.empty(repeats)
+        assert len(blocks)  # held here as long as the tables point into it
+        for i in range(repeats):
+            for k, address in tables[turn]:
+                memory.bind(k, address)
+            turn = (turn + 1) % copies
+            seconds[i] = kernel.bench(memory, 1)[0]
+        return seconds
+
+    return bench

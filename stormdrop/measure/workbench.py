@@ -1,0 +1,165 @@
+"""One task's data in a runner: random inputs, guarded outputs, and the values that a right kernel puts there.
+
+Inputs are read-only memory: a kernel that writes to one dies instead of making every later candidate look wrong.
+Outputs are filled with a NaN before a run and stand between guard bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.errors import BuildError
+from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
+from stormdrop.ir.interp import Samples, sample
+from stormdrop.ir.tensor import Task, Tensor
+from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.runtime.loaded import CallMemory
+from stormdrop.runtime.memory import aligned
+
+GUARD_BYTES = 4096
+GUARD = 0xA5
+POISON = 0xFF  # all ones is a NaN that no arithmetic gives: x86 and ARM make 0x7fc00000 or 0xffc00000
+EPS: dict[str, float] = {"f32": 2.0**-23, "f64": 2.0**-52}
+HUGE_BYTES = 4 << 20  # from here on, as NumPy does, ask for huge pages
+PROT_READ = 1
+
+_guard = bytes([GUARD]) * GUARD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """An output array between guard bytes."""
+
+    name: str
+    block: NDArray[np.uint8]
+    raw: NDArray[np.uint8]
+    array: NDArray[Any]
+
+    @staticmethod
+    def make(tensor: Tensor) -> Guarded:
+        block = aligned(tensor.nbytes + 2 * GUARD_BYTES)
+        block.fill(GUARD)
+        raw = block[GUARD_BYTES : GUARD_BYTES + tensor.nbytes]
+        return Guarded(tensor.name, block, raw, raw.view(NUMPY[tensor.dtype]).reshape(tensor.shape))
+
+    def fault(self) -> str | None:
+        """What was written outside, if anything; the guards are whole again afterwards."""
+        for side, at in (("before", 0), ("after", GUARD_BYTES + len(self.raw))):
+            guard = self.block[at : at + GUARD_BYTES]
+            if guard.tobytes() != _guard:
+                spoiled = np.flatnonzero(guard != GUARD)
+                guard.fill(GUARD)
+                near = GUARD_BYTES - int(spoiled[-1]) if side == "before" else int(spoiled[0]) + 1
+                return f"wrote {near} bytes {side} output {self.name}"
+        return None
+
+
+class Workbench:
+    """Inputs, outputs and reference values of one task."""
+
+    def __init__(self, task: Task, seed: int, sample_points: int) -> None:
+        """`sample_points` 0: nothing is compared."""
+        self.task = task
+        rng = np.random.default_rng(seed)
+        self.arrays = {t.name: _read_only(_random(t, rng)) for t in task.inputs}
+        self.outputs = [Guarded.make(t) for t in task.outputs]
+        self.references: dict[str, Samples] = sample(task, self.arrays, sample_points, rng) if sample_points else {}
+        self.nbytes = sum(t.nbytes for t in (*task.inputs, *task.outputs))
+
+    def bind(self, artifact: Artifact, memory: CallMemory) -> None:
+        """Point the kernel at this task's data. Raises BuildError if the kernel was built for something else."""
+        outputs = iter(self.outputs)
+        for k, slot in enumerate(artifact.slots):
+            if slot.role == "input":
+                memory.bind(k, _fitting(slot, self.arrays.get(slot.name)).ctypes.data)
+            elif slot.role == "output":
+                output = next(outputs, None)
+                memory.bind(k, _fitting(slot, output and output.array).ctypes.data)
+        if next(outputs, None) is not None:
+            raise BuildError(f"the kernel does not write every output of {self.task.name}")
+
+    def poison(self) -> None:
+        for output in self.outputs:
+            output.raw.fill(POISON)
+
+    def fault(self, variant: int | None, poisoned: bool) -> str | None:
+        """What is wrong with the outputs as they are now; `variant` None allows what the least exact variant may do."""
+        bounds = [v.error_bound for v in self.task.variants]
+        bound = max(bounds) if variant is None else bounds[variant]
+        for tensor, output in zip(self.task.outputs, self.outputs):
+            found = output.fault()
+            if found is None and self.references:
+                if poisoned:
+                    found = _unwritten(output, tensor.dtype)
+                found = found or _differs(output, self.references[tensor.name], tensor.dtype, bound)
+            if found is not None:
+                return found
+        return None
+
+
+def _fitting(slot: Slot, array: NDArray[Any] | None) -> NDArray[Any]:
+    if array is None or array.size != slot.elements or array.dtype != NUMPY[slot.dtype]:
+        have = "has no such array" if array is None else f"has {array.dtype}{list(array.shape)}"
+        raise BuildError(f"the kernel wants {slot.role} {slot.name}: {slot.dtype}[{slot.elements}]; the task {have}")
+    return array
+
+
+def _unwritten(output: Guarded, dtype: Dtype) -> str | None:
+    if dtype not in FLOATS:
+        return None
+    bits = output.raw.view(np.uint32 if dtype == "f32" else np.uint64)
+    left = int(np.count_nonzero(bits == np.iinfo(bits.dtype).max))
+    return f"left {left} of {bits.size} elements of output {output.name} unwritten" if left else None
+
+
+def _differs(output: Guarded, reference: Samples, dtype: Dtype, bound: float) -> str | None:
+    """|y - ref64| <= bound · eps · magnitude; integers exactly."""
+    found = np.asarray(output.array[reference.indices])
+    with np.errstate(all="ignore"):
+        right = found == reference.values
+        if dtype in FLOATS:
+            error = np.abs(found.astype(np.float64) - reference.values)
+            allowed = bound * EPS[dtype] * reference.magnitudes
+            right = right | (error <= allowed) | (np.isnan(found) & np.isnan(reference.values))
+    if right.all():
+        return None
+    first = int(np.argmin(right))
+    place = [int(i[first]) for i in reference.indices]
+    return (
+        f"{right.size - int(np.count_nonzero(right))} of {right.size} sampled elements differ: {output.name}{place} is "
+        f"{found.ravel()[first]!s}, not {reference.values.ravel()[first]!s}"
+    )
+
+
+def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:
+    """Normal numbers; integers stay small, since they may be indices."""
+    match tensor.dtype:
+        case "f32":
+            return rng.standard_normal(tensor.shape, dtype=np.float32)
+        case "f64":
+            return rng.standard_normal(tensor.shape)
+        case "bool":
+            return rng.random(tensor.shape) < 0.5
+        case _:
+            return rng.integers(0, 2, tensor.shape, dtype=NUMPY[tensor.dtype])
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """The same values in pages that cannot be written."""
+    nbytes = max(1, array.nbytes)
+    pages = mmap.mmap(-1, nbytes)
+    if nbytes >= HUGE_BYTES:
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    held: NDArray[Any] = np.frombuffer(pages, array.dtype, count=array.size).reshape(array.shape)
+    held[...] = array
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(held.ctypes.data), ctypes.c_size_t(nbytes), PROT_READ):
+        raise OSError(ctypes.get_errno(), "mprotect")
+    held.flags.writeable = False
+    return held

@@ -1,0 +1,296 @@
+"""The process that candidates are built and run in: `python -m stormdrop.measure.worker REQUESTS REPLIES PARENT`.
+
+It reads requests from one inherited pipe and answers on another (`wire`); both are moved to high numbers, out of a wild
+kernel's way. Standard output leads nowhere, standard error into a log that the parent reads when the worker dies. It
+ends when the pipe does, and Linux kills it when its parent dies, whatever it is doing then.
+
+    start  target, settings, role             once, first
+    task   task, digest                       makes a task current; a runner makes its inputs and reference values
+    build  schedule | text + artifact         machine code of one candidate
+    time   artifact, variant, best            load, check and time one candidate
+    hold   artifact, variant                  load and check one candidate, and keep it for rounds
+    round  index                              time a held candidate once more
+    drop                                      forget held candidates
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.codegen.llvm import assemble
+from stormdrop.errors import BuildError, RunError, ScheduleError, UserError
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.measure.stopwatch import Bench, Runs, cold_arena, cold_bench, repeat, warm_bench
+from stormdrop.measure.wire import Inbox, frame
+from stormdrop.measure.workbench import Workbench
+from stormdrop.runtime.artifact import Artifact, build_artifact
+from stormdrop.runtime.loaded import LoadedKernel
+from stormdrop.runtime.pool import Pool
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target
+
+Message = dict[str, Any]
+
+HIGH_FD = 512
+LOG_BYTES = 1 << 20
+KEPT_BYTES = 256 << 20  # of tasks' data; the current task's stays whatever its size
+PR_SET_PDEATHSIG = 1
+EMPTY_KERNEL = "define void @kernel(ptr %b, ptr %s, i64 %p, i64 %i, i64 %n) { ret void }"
+
+
+class Builder:
+    """Turns schedules into artifacts."""
+
+    def __init__(self, target: Target, settings: MeasureSettings) -> None:
+        self.target = target
+        self._tasks: OrderedDict[str, Task] = OrderedDict()
+        assemble(EMPTY_KERNEL, target)  # LLVM's own start-up, 20 ms, belongs to nobody's build
+
+    def set_task(self, request: Message) -> Message:
+        digest = request["digest"]
+        if digest not in self._tasks:
+            self._tasks[digest] = Task.from_json(request["task"])
+        self._tasks.move_to_end(digest)
+        if len(self._tasks) > 64:
+            self._tasks.popitem(last=False)
+        return {}
+
+    def build(self, request: Message) -> Message:
+        task = next(reversed(self._tasks.values()))
+        start = time.perf_counter()
+        try:
+            if "text" in request:
+                artifact = Artifact.from_json(request["artifact"])
+                artifact = replace(artifact, code=assemble(request["text"], self.target))
+            else:
+                artifact = build_artifact(task, Schedule.from_json(request["schedule"]), self.target)
+        except Exception as error:
+            return {"failure": explain(error), "seconds": time.perf_counter() - start}
+        return {"artifact": artifact.to_json(), "seconds": time.perf_counter() - start}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A loaded candidate, right on its first run."""
+
+    bench: Bench
+    first: float
+    variant: int | None
+
+
+class WrongOutput(Exception):
+    """A kernel that does not compute its task."""
+
+
+class Runner:
+    """Runs artifacts on the data of the current task."""
+
+    def __init__(self, target: Target, settings: MeasureSettings) -> None:
+        self.target, self.settings = target, settings
+        self._pool = Pool(settings.threads or target.threads)
+        self._benches: OrderedDict[str, Workbench] = OrderedDict()
+        self._held: list[Held] = []
+        self._arena: NDArray[np.uint8] | None = None
+        code = assemble(EMPTY_KERNEL, target)
+        nothing = LoadedKernel(Artifact(code, (), (1,), (), 0), {}, self._pool)
+        nothing.bench(nothing.call_memory(), 2)  # starts the threads and calibrates the clock
+
+    def set_task(self, request: Message) -> Message:
+        digest = request["digest"]
+        self._held.clear()
+        if digest not in self._benches:
+            task = Task.from_json(request["task"])
+            points = self.settings.sample_points if self.settings.check == "sample" else 0
+            self._benches[digest] = Workbench(task, self.settings.seed, points)
+        self._benches.move_to_end(digest)
+        while len(self._benches) > 1 and sum(b.nbytes for b in self._benches.values()) > KEPT_BYTES:
+            self._benches.popitem(last=False)
+        return {}
+
+    def time(self, request: Message) -> Message:
+        held = self._load(request, self._cold_arena)
+        return self._timing(held, request["best"])
+
+    def hold(self, request: Message) -> Message:
+        self._held.append(self._load(request, lambda: cold_arena(self.target.l3_bytes)))
+        return {}
+
+    def round(self, request: Message) -> Message:
+        index = int(request["index"])
+        if index >= len(self._held):
+            return {"forgotten": True}  # this process is another than the one that was to hold it
+        held = self._held[index]
+        held.bench(1)  # the others' data is in the caches
+        return self._timing(held, None)
+
+    def drop(self, request: Message) -> Message:
+        self._held.clear()
+        return {}
+
+    @property
+    def _bench(self) -> Workbench:
+        return next(reversed(self._benches.values()))
+
+    def _cold_arena(self) -> NDArray[np.uint8]:
+        if self._arena is None:
+            self._arena = cold_arena(self.target.l3_bytes)
+        return self._arena
+
+    def _load(self, request: Message, arena: Any) -> Held:
+        """Load a candidate and let it run once on poisoned outputs. Raises WrongOutput, BuildError, MemoryError."""
+        artifact, variant = Artifact.from_json(request["artifact"]), request["variant"]
+        try:
+            kernel = LoadedKernel(artifact, self._bench.arrays, self._pool)
+        except KeyError as error:
+            raise BuildError(f"the kernel wants constant {error}, which the task does not have") from error
+        memory = kernel.call_memory()
+        self._bench.bind(artifact, memory)
+        self._bench.poison()
+        bench = cold_bench(kernel, memory, arena()) if self.settings.cold else warm_bench(kernel, memory)
+        first = float(bench(1)[0])
+        self._check(variant, poisoned=True)
+        return Held(bench, first, variant)
+
+    def _check(self, variant: int | None, poisoned: bool) -> None:
+        fault = self._bench.fault(variant, poisoned)
+        if fault is not None:
+            raise WrongOutput(fault)
+
+    def _timing(self, held: Held, best: float | None) -> Message:
+        runs: Runs = repeat(held.bench, held.first, best, self.settings)
+        self._check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
+        return {
+            "timing": {
+                "seconds": runs.seconds,
+                "spread": runs.spread,
+                "runs": len(runs.each),
+                "stopped_early": runs.stopped_early,
+            }
+        }
+
+
+def explain(error: Exception) -> Message:
+    """A failure's kind and message."""
+    match error:
+        case ScheduleError():
+            return {"kind": "schedule", "message": str(error)}
+        case BuildError() | UserError():
+            return {"kind": "build", "message": str(error)}
+        case WrongOutput():
+            return {"kind": "wrong", "message": str(error)}
+        case MemoryError():
+            return {"kind": "memory", "message": str(error) or "out of memory"}
+        case RunError():
+            return {"kind": "crash", "message": str(error)}
+        case _:
+            frames = traceback.extract_tb(error.__traceback__)
+            where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+            return {"kind": "bug", "message": f"{type(error).__name__}: {error}{where}"}
+
+
+ROLES = {"builder": Builder, "runner": Runner}
+
+
+def start(request: Message) -> Builder | Runner:
+    settings = MeasureSettings(**request["settings"])
+    station = ROLES[request["role"]](Target(**request["target"]), settings)
+    gc.collect()
+    gc.freeze()
+    # Whatever is held now, arenas and threads' stacks included, does not count.
+    with open("/proc/self/statm") as f:
+        mapped = int(f.read().split()[0]) * resource.getpagesize()
+    _limit(resource.RLIMIT_AS, mapped + settings.memory_limit_bytes)
+    return station
+
+
+def answer(station: Builder | Runner, request: Message) -> Message:
+    try:
+        match station, request["op"]:
+            case _, "task":
+                return station.set_task(request)
+            case Builder(), "build":
+                return station.build(request)
+            case Runner(), "time":
+                return station.time(request)
+            case Runner(), "hold":
+                return station.hold(request)
+            case Runner(), "round":
+                return station.round(request)
+            case Runner(), "drop":
+                return station.drop(request)
+            case _, op:
+                raise ValueError(f"unknown request {op!r}")
+    except Exception as error:
+        return {"failure": explain(error)}
+
+
+def serve(requests: int, replies: int) -> None:
+    """Answer until the parent closes its end."""
+    inbox = Inbox()
+    station: Builder | Runner | None = None
+    while True:
+        got = inbox.take()
+        if got is None:
+            data = os.read(requests, 1 << 20)
+            if not data:
+                return
+            inbox.feed(data)
+            continue
+        sequence, request = got
+        if station is None:
+            station = start(request)
+            reply: Mapping[str, Any] = {}
+        else:
+            reply = answer(station, request)
+        data = frame(sequence, reply)
+        while data:
+            data = data[os.write(replies, data) :]
+
+
+def main(arguments: list[str]) -> None:
+    requests, replies, parent = map(int, arguments)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return  # it died before the line above
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, LOG_BYTES)
+    try:
+        serve(_lift(requests), _lift(replies))
+    except BrokenPipeError:
+        pass
+    finally:
+        sys.stderr.flush()
+
+
+def _lift(fd: int) -> int:
+    """The same file under a high number."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    lifted = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD if soft > 2 * HIGH_FD else soft // 2)
+    os.close(fd)
+    return lifted
+
+
+def _limit(what: int, value: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(what, (value, hard))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

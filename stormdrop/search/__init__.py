@@ -1,0 +1,1 @@
+"""Search strategies, and the one loop that tunes with them."""

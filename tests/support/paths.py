@@ -1,0 +1,180 @@
+"""Which ways through lowering and code generation a program took, seen in the program and in its LLVM text."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from stormdrop.codegen.borders import index_condition, narrowings
+from stormdrop.ir.affine import Affine, Interval, conjuncts, decide
+from stormdrop.ir.expr import Axis, Const, Expr, Select, Var, rewrite, walk
+from stormdrop.lower.program import For, If, Phase, Program, Stmt, Tile
+from stormdrop.lower.program import tiles as tiles_of
+from stormdrop.space.access import axes_of
+from stormdrop.space.sketch import Sketch
+from stormdrop.space.structure import Level, Step
+
+BUCKETS = ((1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"))
+
+
+def bucket(value: int) -> str:
+    return next((label for most, label in BUCKETS if value <= most), "9+")
+
+
+def observe(sketch: Sketch, values: Mapping[str, int], program: Program, text: str) -> set[str]:
+    """The names of everything that occurs."""
+    found = {_step(sketch, s) for s in sketch.structure.steps}
+    found |= {_knob(name, value) for name, value in values.items()}
+    for stage in sketch.structure.stages:
+        kind = "copy" if stage.reader is not None else "stage"
+        found.add(f"{kind} at {stage.level.value}")
+    for phase in program.phases:
+        found |= _phase_paths(phase)
+    for name, pattern in TEXT.items():
+        if re.search(pattern, text):
+            found.add(name)
+    return found
+
+
+TEXT = {
+    "masked load": r"@llvm\.masked\.load", "masked store": r"@llvm\.masked\.store", "gather": r"call .*@llvm\.masked\.gather",
+    "scatter": r"call .*@llvm\.masked\.scatter", "border: page": r"select i1 [^,]+, ptr [^,]+, ptr @page", "fma": r"@llvm\.fma\.",
+    "loop that may be empty": r"br i1 %v\d+, label %loop\d+, label %done\d+",
+}  # fmt: skip
+
+
+def _step(sketch: Sketch, step: Step) -> str:
+    match step.rule, step.args:
+        case ("place" | "pack"), args:
+            return f"{step.rule} {args[-1]}"
+        case "tile", (str(form), str(axis), *_):
+            vector = "no vector" if axis == "-" else "reduced vector" if axis.startswith("r") else "vector"
+            return f"tile {form} {vector}"
+        case _:
+            return step.rule
+
+
+def _knob(name: str, value: int) -> str:
+    stage, _, what = name.partition(".")
+    last = what.rpartition(".")[2]
+    if last in ("unroll", "v"):
+        return f"knob {last} {bucket(value)}"
+    if last == "peel":
+        return f"knob peel {value}"
+    kind = "r" if re.search(r"(^|\.)r\d", what) and not re.match(r"\d", what) else "a"
+    return f"knob {kind}.{last} {bucket(value)}"
+
+
+def _statements(body: Iterable[Stmt], bounds: Mapping[Expr, Interval]) -> Iterator[tuple[Stmt, Mapping[Expr, Interval]]]:
+    for s in body:
+        yield s, bounds
+        match s:
+            case For(var, _, most, inner):
+                yield from _statements(inner, {**bounds, var: (0, max(0, most - 1))})
+            case If(_, then, orelse):
+                yield from _statements((*then, *orelse), bounds)
+            case Tile():
+                pass
+
+
+def _phase_paths(phase: Phase) -> set[str]:
+    found = {"phase at load" if phase.at_load else "phase"}
+    known: dict[Expr, Interval] = {v: (0, n - 1) for v, n in phase.loops}
+    for s, bounds in _statements(phase.body, known):
+        match s:
+            case For(_, trips, _, _):
+                found.add("loop of constant trips" if isinstance(trips, Const) else "loop with a tail")
+            case Tile():
+                found |= _tile_paths(s, bounds)
+            case If():
+                pass
+    found |= set(_variant_paths(phase))
+    return found
+
+
+def _variant_paths(phase: Phase) -> Iterator[str]:
+    by_stage: dict[str, list[Tile]] = {}
+    for t in tiles_of(phase.body):
+        by_stage.setdefault(t.stage.id, []).append(t)
+    for variants in by_stage.values():
+        lengths = list(zip(*(dict(t.rows).values() for t in variants)))
+        ragged = sum(len(set(column)) > 1 for column in lengths)
+        yield ("full tile only", "remainder of one axis", "remainders of two axes", "remainders of three axes")[ragged]
+        if any(len(set(column)) > 2 for column in lengths):
+            yield "three lengths of one axis"
+
+
+def _tile_paths(t: Tile, bounds: Mapping[Expr, Interval]) -> set[str]:
+    found: set[str] = set()
+    stage = t.stage
+    if t.live is not None:
+        found.add("masked vectors" if isinstance(t.live, Const) else "vectors masked by a tail")
+    elif stage.vector in stage.axes:
+        found.add("whole vectors")
+    if t.accumulate is not None:
+        found.add("partial sums" + (" of a reduced vector" if stage.vector_is_reduced else ""))
+    if stage.is_reduction and stage.finish.dtype == stage.acc.dtype and stage.tensor is not stage.acc:
+        found.add("finished in registers")
+    if stage.level is Level.THREAD and stage.reader is None and stage.is_reduction:
+        found.add("reduction in scratch")
+    for k, loop in enumerate(t.reduce):
+        inner = k == len(t.reduce) - 1
+        if loop.peeled:
+            found.add("reduce loop written out")
+        if not loop.span.is_fixed:
+            found.add("reduce block with a tail")
+        if loop.step > 1:
+            ragged = any(n % loop.step for n in loop.span.lengths)
+            found.add("reduced vector with a masked end" if ragged else "reduced vector of whole steps")
+        if inner and loop.unroll > 1:
+            ragged = any(n // loop.step % loop.unroll for n in loop.span.lengths)
+            found.add("unrolled with a rest" if ragged else "unrolled evenly")
+    return found | _borders(t, bounds)
+
+
+def _borders(t: Tile, bounds: Mapping[Expr, Interval]) -> set[str]:
+    narrowed = {n.condition for n in narrowings(t)}
+    found = {"border: narrowed loop"} if narrowed else set[str]()
+    conditions: dict[Expr, None] = {}
+    for e in (t.stage.body, t.stage.finish):
+        for n in walk(e):
+            if isinstance(n, Select) and index_condition(n.condition):
+                conditions.update(dict.fromkeys(conjuncts(n.condition)))
+    for part in conditions:
+        if part in narrowed:
+            continue
+        answers = set(_answers(t, part, bounds))
+        if len(answers) > 1:
+            found.add("border: decided per instance")
+        elif answers == {True}:
+            found.add("border: never reached")
+        if None in answers and t.stage.vector in axes_of(part) and t.lanes > 1:
+            found.add("border: lane mask")
+    return found
+
+
+def _answers(t: Tile, part: Expr, bounds: Mapping[Expr, Interval]) -> Iterator[bool | None]:
+    """What is known of a condition in every instance of the unrolled axes."""
+    loops = {loop.axis: loop for loop in t.reduce}
+    offsets: list[list[tuple[Axis, int]]] = [[(a, k) for k in range(n)] for a, n in t.rows if a in axes_of(part)]
+    offsets += [[(a, k) for k in range(x.span.longest)] for a, x in loops.items() if x.peeled and a in axes_of(part)]
+    known = dict(bounds)
+    for loop in t.reduce:
+        known[loop.var] = (0, max(0, loop.span.longest - 1))
+    lane = Var("lane of the tile")
+    known[lane] = (0, t.vectors * t.lanes - 1)
+    for instance in itertools.product(*offsets):
+        at = dict(instance)
+
+        def place(n: Expr, at: Mapping[Axis, int] = at) -> Expr | None:
+            if not isinstance(n, Axis):
+                return None
+            form = t.base[n].shifted(at.get(n, 0))
+            if n in loops and n not in at:
+                form = form + Affine(((loops[n].var, 1),))
+            if n is t.stage.vector and n not in loops:
+                form = form + Affine(((lane, 1),))
+            return form.expr()
+
+        yield decide(rewrite(part, place), known.get)
