@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stormdrop.codegen.values import identity
+from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjuncts
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, walk
 from stormdrop.lower.program import Tile
@@ -32,6 +33,22 @@ def index_condition(c: Expr) -> bool:
             return a.dtype == "i64" and not any(isinstance(n, Load) for e in (a, b) for n in walk(e))
         case _:
             return False
+
+
+_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+
+
+def opposite(c: Expr) -> Expr:
+    """The condition that holds exactly where this one does not."""
+    match c:
+        case Const(value):
+            return Const(not value, "bool")
+        case Bin("and" | "or" as op, a, b):
+            return Bin("or" if op == "and" else "and", opposite(a), opposite(b))
+        case Cmp(op, a, b):
+            return Cmp(_OPPOSITE[op], a, b)
+        case _:
+            raise BuildError(f"{c} is no condition on indices")
 
 
 def folded(e: Expr, decided: Callable[[Expr], bool | None]) -> Const | None:

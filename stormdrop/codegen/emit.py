@@ -2,15 +2,16 @@
 
     void kernel(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)
 
-runs a range of one phase; `prepare`, of the same type, runs the phases that pack constants. `buffers` is the pointer table, `scratch` this thread's memory. No address is baked in and no
-external symbol is used, so the object can be shipped anywhere.
+runs a range of one phase; `prepare`, of the same type, runs the phases that pack constants. `buffers` is the pointer table,
+`scratch` this thread's memory. No address is baked in and no external symbol is used, so the object can be shipped anywhere.
 """
 
 from __future__ import annotations
 
 from stormdrop.codegen import vecmath
+from stormdrop.codegen.pages import Pages
 from stormdrop.codegen.text import Value, Writer, flatten
-from stormdrop.codegen.tile import Pages, TileWriter
+from stormdrop.codegen.tile import TileWriter
 from stormdrop.ir.expr import Var
 from stormdrop.lower.program import Buffer, For, If, Phase, Program, Stmt, Tile, buffers_of
 from stormdrop.target.machine import Target

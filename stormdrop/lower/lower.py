@@ -23,7 +23,7 @@ from stormdrop.space.nest import Slot, Tiling, form_of, is_copy, nest_order
 from stormdrop.space.structure import Level, Stage, Structure
 
 ALIGN = 64
-MAX_VARIANTS = 8
+MAX_VARIANTS = 16
 
 
 @dataclass(slots=True)
@@ -98,7 +98,10 @@ def _panel_region(stage: Stage, own: Tiling, reader: Tiling, spans: Mapping[Axis
     """The layout of a packed operand: [other axes..., block of the vector axis, reduce axes, lanes of the block]."""
     extent = {a: own.extent[a] for a in stage.axes}
     base = tuple(spans[a].base if spans else ZERO for a in stage.axes)
-    vector = stage.vector if reader.stage.vector is not None and stage.vector is not None and stage.axis_id(stage.vector) == reader.stage.axis_id(reader.stage.vector) else None
+    turned = reader.stage.vector
+    vector = stage.vector
+    if vector is None or turned is None or stage.axis_id(vector) != reader.stage.axis_id(turned):
+        vector = None
     reduced = {reader.stage.axis_id(a) for a in reader.stage.reduce_axes}
     inner = [a for a in stage.axes if stage.axis_id(a) in reduced and a is not vector]
     outer = [a for a in stage.axes if a not in inner and a is not vector]
@@ -150,7 +153,8 @@ def _split(span: Span, inner: int, var: Var) -> tuple[Expr, int, Span]:
     """Cut a span into pieces of `inner`: the trip count, its maximum, and the piece of one trip."""
     counts = {-(-n // inner) for n in span.lengths}
     most = max(counts)
-    lengths = frozenset({inner} if any(n >= inner for n in span.lengths) else set[int]()) | frozenset(n % inner for n in span.lengths if n % inner)
+    whole = {inner} if any(n >= inner for n in span.lengths) else set[int]()
+    lengths = frozenset(whole | {n % inner for n in span.lengths if n % inner})
     trips = _fixed(most) if len(counts) == 1 else ceildiv(span.length, inner)
     if most == 1 and len(counts) == 1:
         return trips, 1, span
@@ -216,8 +220,6 @@ def _needed_spans(context: _Context, stage: Stage) -> dict[Axis, Span]:
     spans: dict[Axis, Span] = {a: _whole(a) for a in stage.reduce_axes}
     for a, options in found.items():
         spans[a] = options[0] if all(o == options[0] for o in options) else _whole(a)
-        if not spans[a].is_fixed and len(spans[a].lengths) > 4:
-            raise ScheduleError(f"{stage.id}: too many tail lengths along {a}")
     return spans
 
 
@@ -252,14 +254,12 @@ def _loops(context: _Context, stage: Stage, order: list[Slot], spans: dict[Axis,
     blocked = any(tiling.trips[slot] > 1 for slot in blocks)
     first: list[Expr] = []
     last: list[Expr] = []
-    frames: list[tuple[Var, Expr, int]] = []
+    frames: list[tuple[Var, Expr, int] | list[Stmt]] = []
     partial: Access | None = None
-    opened: list[tuple[int, list[Stmt]]] = []
-    for slot in rolled:
+    for k, slot in enumerate(rolled):
         axis = slot.axis
         if axis.kind == "reduce" and blocked and partial is None:
             partial = _partial_buffer(context, stage, spans)
-            opened.append((len(frames), _block_copies(context, stage, spans)))
         var = Var(f"{axis.name}_{stage.id}{stage.axis_id(axis)}_{slot.level}")
         trips, most, piece = _split(spans[axis], tiling.span[slot], var)
         if most > 1 or not isinstance(trips, Const):
@@ -268,17 +268,26 @@ def _loops(context: _Context, stage: Stage, order: list[Slot], spans: dict[Axis,
                 first.append(compare("eq", var, 0))
                 last.append(compare("eq", var, binary("sub", trips, 1)))
             spans[axis] = piece
+        if axis.kind == "reduce" and (k + 1 == len(rolled) or rolled[k + 1].axis.kind == "spatial"):
+            frames.append(_block_copies(context, stage, spans))
     accumulate = None
     if partial is not None:
         accumulate = Accumulate(_rebased(partial, stage, spans), _all(first), _all(last))
     body: tuple[Stmt, ...] = tuple(_variants(context, stage, spans, accumulate))
-    for var, trips, most in reversed(frames):
-        body = (For(var, trips, most, body),)
+    for frame in reversed(frames):
+        if isinstance(frame, list):
+            body = (*frame, *body)
+        else:
+            var, trips, most = frame
+            body = (For(var, trips, most, body),)
     return list(body)
 
 
 def _block_copies(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> list[Stmt]:
-    return []
+    """The operands packed inside the outer reduce loops of this stage."""
+    copies = [c for c in context.structure.stages if c.reader == stage.id and c.level is Level.BLOCK]
+    context.spans[stage.id] = dict(spans)
+    return [s for copy in copies for s in _lower_attached(context, copy)]
 
 
 def _all(parts: Iterable[Expr]) -> Expr:
@@ -294,7 +303,7 @@ def _partial_buffer(context: _Context, stage: Stage, spans: Mapping[Axis, Span])
     size = 1
     coefficients: list[tuple[Axis, int]] = []
     outer = ZERO
-    order = [a for a in stage.axes if a is not stage.vector] + [a for a in (stage.vector,) if a in stage.axes and a is not None]
+    order = sorted(stage.axes, key=lambda a: a is stage.vector)
     for a in reversed(order):
         coefficients.append((a, size))
         outer = outer + spans[a].base.scaled(-size)
@@ -343,10 +352,10 @@ def _tile(
 ) -> Tile:
     live: Expr | None = None
     vectors = tiling.vectors
-    if stage.vector in stage.axes and stage.vector is not None:
+    if stage.vector is not None and not stage.vector_is_reduced:
         span = spans[stage.vector]
         width = vectors * tiling.lanes
-        if span.lengths != {width}:
+        if span.lengths != frozenset({width}):
             live = span.length
             vectors = -(-span.longest // tiling.lanes)
     base = {a: spans[a].base for a in (*stage.axes, *stage.reduce_axes)}
@@ -355,7 +364,8 @@ def _tile(
         inner = k == len(stage.reduce_axes) - 1
         step = tiling.lanes * tiling.vectors if a is stage.vector else 1
         peeled = bool(tiling.peel) and k == len(stage.reduce_axes) - 2 and spans[a].is_fixed and spans[a].longest <= 8 and a is not stage.vector
-        reduce.append(ReduceLoop(a, spans[a], Var(f"{a.name}_{stage.id}{stage.axis_id(a)}_r"), step, tiling.unroll if inner else 1, peeled))
+        var = Var(f"{a.name}_{stage.id}{stage.axis_id(a)}_r")
+        reduce.append(ReduceLoop(a, spans[a], var, step, tiling.unroll if inner else 1, peeled))
     access = {load: _access(context, load.tensor, load.indices, base) for load in stage.reads()}
     store = _access(context, stage.tensor, stage.place, base)
     if stage.host is not None and stage.axes and stage.vector is stage.axes[-1]:

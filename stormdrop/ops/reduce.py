@@ -29,7 +29,7 @@ def matrix_norm(x: Tensor, name: str = "Y") -> Tensor:
 def softmax(x: Tensor, name: str = "Y") -> Tensor:
     """Softmax over the last dimension, shifted by the row's maximum so that exp cannot overflow.
 
-        M[i] = max_j X[i, j];   E[i, j] = exp(X[i, j] - M[i]);   S[i] = Σ_j E[i, j];   Y[i, j] = E[i, j] / S[i]
+        M[i] = max_j X[i, j];   E[i, j] = exp(X[i, j] - M[i]);   R[i] = 1 / Σ_j E[i, j];   Y[i, j] = E[i, j] · R[i]
     """
     if not x.shape:
         raise UserError(f"softmax: {x!r} has no dimension to sum over")
@@ -43,5 +43,7 @@ def softmax(x: Tensor, name: str = "Y") -> Tensor:
     exponential = compute("E", (*i, j), build.exp(x[(*i, j)] - largest[tuple(i)]))
     i, k = rows(), reduce_axis(x.shape[-1], "k")
     total = compute("S", i, build.sum(exponential[(*i, k)], k))
+    i = rows()
+    inverse = compute("R", i, 1.0 / total[tuple(i)])
     i, j = rows(), axis(x.shape[-1], "j")
-    return compute(name, (*i, j), exponential[(*i, j)] / total[tuple(i)])
+    return compute(name, (*i, j), exponential[(*i, j)] * inverse[tuple(i)])

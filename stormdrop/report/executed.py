@@ -106,11 +106,11 @@ def _reduced(tile: Tile, k: int, env: Env, bounds: Bounds, offsets: Mapping[Axis
     if loop.peeled:
         return sum(_inside(tile, k, env, bounds, {**offsets, loop.axis: i}) for i in range(loop.span.longest))
     low, high, static = _range(tile, loop, env, offsets)
-    if high <= low:
-        return 0.0
     within = {**bounds, loop.var: (0, max(0, loop.span.longest - 1))}
     if k == len(tile.reduce) - 1:
-        return _innermost(tile, loop, low, high, static, within, offsets)
+        return _innermost(tile, loop, low, max(low, high), static, within, offsets)
+    if high <= low:
+        return 0.0
     if static and high - low == 1:
         return _inside(tile, k, env, bounds, {**offsets, loop.axis: low})
     if any(loop.axis in axes_of(n.condition) and n.axis is not loop.axis for n in _narrowings(tile)):
@@ -125,8 +125,12 @@ def _inside(tile: Tile, k: int, env: Env, bounds: Bounds, offsets: Mapping[Axis,
 
 
 def _innermost(tile: Tile, loop: ReduceLoop, low: int, high: int, static: bool, bounds: Bounds, offsets: Mapping[Axis, int]) -> float:
-    """Steps times rows; steps written out at constant positions may each lose other rows to the border."""
-    steps = -(-(high - low) // loop.step)
+    """Steps times rows; steps written out at constant positions may each lose other rows to the border.
+
+    Where the length is not known, the masked end of a vectorised reduction always runs.
+    """
+    length = high - low
+    steps = -(-length // loop.step) if static or loop.step == 1 else length // loop.step + 1
     if not static or loop.step > 1 or loop.axis not in _guarding(tile):
         return float(steps * _live_rows(tile, bounds, offsets))
     rolled = steps // loop.unroll * loop.unroll

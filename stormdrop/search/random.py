@@ -41,7 +41,12 @@ class RandomSearch:
     """Seeds first, then samples of every sketch in turn, then neighbours of the best few points."""
 
     def __init__(
-        self, sketches: Sequence[Sketch], rng: np.random.Generator, trials: int, seeds: Iterable[Candidate] = (), explore: float = EXPLORE_SHARE
+        self,
+        sketches: Sequence[Sketch],
+        rng: np.random.Generator,
+        trials: int,
+        seeds: Iterable[Candidate] = (),
+        explore: float = EXPLORE_SHARE,
     ) -> None:
         """`trials` is the budget of which the share `explore` is sampled; asking for more goes on climbing."""
         self._sketches, self._rng = sketches, rng

@@ -26,7 +26,6 @@ from stormdrop.target.machine import Target
 
 BATCH = 16
 FINALISTS = 5
-NEAR = 1.1  # what was timed within this factor of the best may be the best
 ROUNDS = 7
 
 
@@ -201,7 +200,7 @@ def _final(task: Task, history: Sequence[Trial], measurer: Measures, listen: Lis
     timed = [(t.result.seconds, t.schedule) for t in history if isinstance(t.result, Timing)]
     timed.sort(key=lambda pair: pair[0])
     while timed:
-        finalists = [schedule for seconds, schedule in timed[:FINALISTS] if seconds <= NEAR * timed[0][0]]
+        finalists = [schedule for _, schedule in timed[:FINALISTS]]
         listen(Retiming(len(finalists)))
         results = measurer.retime(task, finalists, ROUNDS)
         ranking = [(r.seconds, k) for k, r in enumerate(results) if isinstance(r, Timing)]

@@ -78,6 +78,18 @@ def has_reuse(stage: Stage) -> bool:
     return any(set(stage.axes) - axes_of(op) for op in operands(stage.body)) and bool(stage.axes)
 
 
+def transposing_axis(stage: Stage) -> Axis | None:
+    """The axis along which a copy reads side by side, where that is not its vector axis: it reads whole squares and turns them."""
+    if stage.is_reduction or stage.vector is None:
+        return None
+    for load in stage.reads():
+        if stage.vector in axes_of(load) and not is_contiguous(load.indices, stage.vector):
+            for a in stage.axes:
+                if a is not stage.vector and is_contiguous(load.indices, a):
+                    return a
+    return None
+
+
 def is_expensive(e: Expr) -> bool:
     return any(isinstance(n, Call) and n.fn in TRANSCENDENTAL for n in walk(e))
 

@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.space.footprint import (
-    Operand, StageCost, body_cost, cost_of, prod_of, stage_operands, traffic, variants,
+    Operand,
+    StageCost,
+    body_cost,
+    cost_of,
+    prod_of,
+    stage_operands,
+    traffic,
+    variants,
 )  # fmt: skip
 from stormdrop.space.nest import Num, Slot, Tiling, form_of, is_copy, tile_all
 from stormdrop.space.structure import Level, Structure
@@ -28,6 +35,7 @@ MAX_VARIANTS = 4
 MAX_SCRATCH_BYTES = 16 << 20
 FORK_SECONDS = 1.5e-6
 L2_SHARE = 0.6  # a panel beyond 0.6 of the L2 loses a quarter of the speed
+CODE_SCALE = 5e4  # of two equal programs take the shorter: it builds faster
 FEATURE_VERSION = 1
 
 
@@ -89,13 +97,14 @@ def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
             ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * 2.0
     l1, l2, l3 = (traffic(c, cap) for cap in (target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7))
     conflict = 1.0 + 0.12 * np.clip(c.lines_per_set / target.l1_ways - 1.0, 0.0, 4.0)
+    streams = 1.0 + 0.1 * np.maximum(0.0, c.streams - 8.0)  # more rows at once than the prefetchers follow
     return {
         "fma": fma * conflict * share / hertz,
         "load": load * conflict * share / hertz,
         "ends": ends * share / hertz,
         "l2": sum(l1) * share / (target.l2_gbs * 1e9),
-        "l3": sum(l2) * imbalance / (target.l3_gbs * 1e9),
-        "dram": sum(l3) * imbalance / (target.dram_gbs * 1e9),
+        "l3": sum(l2) * imbalance * streams / (target.l3_gbs * 1e9),
+        "dram": sum(l3) * imbalance * streams / (target.dram_gbs * 1e9),
     }
 
 
@@ -120,12 +129,13 @@ def _total(costs: list[StageCost], target: Target) -> tuple[Num, list[dict[str, 
         terms = _terms(c, target, _imbalance(host.parallel, target.threads))
         each.append(terms)
         total = total + _seconds(terms)
-    return total + FORK_SECONDS * len(roots), each
+    code = sum(c.code for c in costs)
+    return total * (1.0 + code / CODE_SCALE) + FORK_SECONDS * len(roots), each
 
 
 def prior(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.float64]:
     total, _ = _total(stage_costs(s, target, columns), target)
-    return np.atleast_1d(np.asarray(total, dtype=np.float64))
+    return np.array(np.broadcast_to(np.asarray(total, dtype=np.float64), _count(columns)))
 
 
 def _demands(s: Structure, target: Target, columns: Mapping[str, Num]) -> list[Num]:
@@ -151,16 +161,20 @@ def _demands(s: Structure, target: Target, columns: Mapping[str, Num]) -> list[N
     return found
 
 
-def legal(s: Structure, target: Target, columns: Mapping[str, Num], n: int) -> NDArray[np.bool_]:
-    ok = np.ones(n, bool)
+def _count(columns: Mapping[str, Num]) -> int:
+    return max((np.size(v) for v in columns.values()), default=1)
+
+
+def legal(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.bool_]:
+    ok = np.ones(_count(columns), bool)
     for demand in _demands(s, target, columns):
         ok &= np.asarray(demand) <= 1.0
     return ok
 
 
-def excess(s: Structure, target: Target, columns: Mapping[str, Num], n: int) -> NDArray[np.float64]:
+def excess(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.float64]:
     """How far points are from being legal: 0 where they are."""
-    total = np.zeros(n)
+    total = np.zeros(_count(columns))
     for demand in _demands(s, target, columns):
         total += np.maximum(0.0, np.asarray(demand, dtype=np.float64) - 1.0)
     return total
@@ -181,7 +195,7 @@ def features(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArra
     """One row of `FEATURES` per point, magnitudes as log2(1 + x)."""
     costs = stage_costs(s, target, columns)
     total, terms = _total(costs, target)
-    n = max((np.size(v) for v in columns.values()), default=1)
+    n = _count(columns)
     main = max(range(len(costs)), key=lambda k: _nominal(costs[k]))
     c, t = costs[main], costs[main].tiling
     stage = t.stage

@@ -16,7 +16,7 @@ import numpy as np
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Expr, Load, Select, walk
 from stormdrop.ir.tensor import Tensor
-from stormdrop.space.access import TRANSCENDENTAL, axes_of, operand_load, operands, row_strides
+from stormdrop.space.access import TRANSCENDENTAL, axes_of, operand_load, operands, row_strides, transposing_axis
 from stormdrop.space.nest import Num, Slot, Tiling, ceil_div, form_of, maximum, minimum, nest_order
 from stormdrop.space.structure import Stage
 
@@ -120,6 +120,7 @@ class StageCost:
     code: Num
     lines_per_set: Num
     parallel: Num
+    streams: Num  # rows of unpacked operands that are read side by side
 
 
 def body_cost(stage: Stage) -> tuple[float, float]:
@@ -167,17 +168,21 @@ def cost_of(tiling: Tiling, executions: Num, ops: list[Operand], ways: int) -> S
     else:
         vector_steps, lane_use = executions * whole_rows * reduce_steps, 1.0
     loads: Num = 0
+    turned = transposing_axis(stage)
     for o in ops[:-1]:
         instances = prod_of([tile[a] for a in stage.axes if a in o.axes and a is not vector])
         if vector is None or vector not in o.axes:
             loads = loads + instances * (0.5 if lanes > 1 else 1.0)
         else:
-            per = 1.0 if o.stride == 1 else float(lanes)
+            per: Num = 1.0 if o.stride == 1 else 2.0 * lanes
+            if o.stride != 1 and turned is not None:
+                per = np.where(np.asarray(tile[turned]) % lanes == 0, 5.0, per)  # a square is read and turned in 5 operations a vector
             loads = loads + instances * vectors * per
     code = _code_size(tiling, rows, loads, len(ops))
     cost = StageCost(
         tiling, ops, executions, rows, vectors, rows * vectors, tiles, tiles * reduce_steps, vector_steps, loads, [[] for _ in ops], [], [], [],
         lane_use, code, _lines_per_set(stage, tile, ops), 1,
+        sum((prod_of([tile[a] for a in stage.axes if a in o.axes and a is not vector]) for o in ops[:-1] if not o.packed), 0.0),
     )  # fmt: skip
     _footprints(cost, tile, form.blocks)
     cost.parallel = prod_of([tiling.trips[slot] for slot in nest_order(stage) if slot.axis.kind == "spatial" and slot.level == 0 and stage.host is None])

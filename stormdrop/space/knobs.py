@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import log2
 
 from stormdrop.ir.expr import Axis
+from stormdrop.space.access import transposing_axis
 from stormdrop.space.nest import block_knob, form_of, peel_knob, spatial_knobs, unroll_knob, vectors_knob
 from stormdrop.space.structure import Stage, Structure
 from stormdrop.target.machine import Target
@@ -51,6 +52,8 @@ def register_choices(extent: int) -> tuple[int, ...]:
 
 def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
     """A stage without reuse gains little from rows: small numbers, on the two innermost axes that are not vectors."""
+    if axis is transposing_axis(stage):
+        return tuple(c for c in (1, 2, 4, 8, 16) if c <= max(1, axis.extent))
     inner = [a for a in stage.axes if a is not stage.vector][-2:]
     most = min(axis.extent, 8) if axis in inner else 1
     return tuple(c for c in (1, 2, 3, 4, 6, 8) if c <= max(1, most))

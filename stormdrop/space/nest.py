@@ -18,6 +18,7 @@ import numpy as np
 
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Expr, Load
+from stormdrop.space.access import transposing_axis
 from stormdrop.space.structure import Level, Stage, Structure
 
 Num = Any  # int, or a float64 column of one value per point
@@ -81,8 +82,8 @@ def spatial_knobs(stage: Stage, axis: Axis) -> list[tuple[str, int]]:
     form = form_of(stage)
     if stage.level is Level.LOAD:
         return []
-    levels = range(rest_level(stage, axis) + 1, form.register + 1)
-    return [(f"{stage.id}.{stage.axis_id(axis)}.{level}", level) for level in levels if not (is_copy(stage) and level == form.register and axis is stage.vector)]
+    last = form.register - 1 if is_copy(stage) and axis is stage.vector else form.register
+    return [(f"{stage.id}.{stage.axis_id(axis)}.{level}", level) for level in range(rest_level(stage, axis) + 1, last + 1)]
 
 
 def block_knob(stage: Stage, axis: Axis) -> str | None:
@@ -91,16 +92,17 @@ def block_knob(stage: Stage, axis: Axis) -> str | None:
 
 def vectors_knob(stage: Stage) -> str | None:
     """How many vectors of a reduced vector axis are accumulated side by side."""
-    return f"{stage.id}.{stage.axis_id(stage.vector)}.v" if stage.vector is not None and stage.vector_is_reduced else None
+    tuned = stage.vector is not None and stage.vector_is_reduced and stage.level is not Level.LOAD
+    return f"{stage.id}.{stage.axis_id(stage.vector)}.v" if tuned and stage.vector is not None else None
 
 
 def unroll_knob(stage: Stage) -> str | None:
-    return f"{stage.id}.unroll" if stage.is_reduction else None
+    return f"{stage.id}.unroll" if stage.is_reduction and stage.level is not Level.LOAD else None
 
 
 def peel_knob(stage: Stage) -> str | None:
     """Whether the reduce loop around the innermost one is written out: one copy of the inner loop per value."""
-    return f"{stage.id}.peel" if len(stage.reduce_axes) > 1 else None
+    return f"{stage.id}.peel" if len(stage.reduce_axes) > 1 and stage.level is not Level.LOAD else None
 
 
 @dataclass(slots=True)
@@ -118,7 +120,7 @@ class Tiling:
 
     def tile(self, axis: Axis) -> Num:
         """Elements of the register tile along a spatial axis."""
-        return self.span[Slot(axis, form_of(self.stage).register - 1)] if form_of(self.stage).register > form_of(self.stage).first else self.extent[axis]
+        return self.span[Slot(axis, form_of(self.stage).register - 1)]
 
     def slots(self) -> list[Slot]:
         """The rolled loops, outermost first; the register tile is not among them, the innermost reduce loops are."""
@@ -165,7 +167,7 @@ def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict
         unit = lanes if axis is stage.vector else 1
         rest = ceil_div(extent[axis], unit)
         covered: Num = unit
-        knobs = dict((level, name) for name, level in spatial_knobs(stage, axis))
+        knobs = {level: name for name, level in spatial_knobs(stage, axis)}
         rests = rest_level(stage, axis)
         for level in range(form.register, form.first - 1, -1):
             if level < rests:
@@ -176,6 +178,8 @@ def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict
                 n = minimum(values[knobs[level]], rest)
             elif reader is not None and axis is stage.vector and not reader.stage.vector_is_reduced:
                 n = minimum(reader.vectors, rest)  # a copy's vectors follow its reader
+            elif level == form.register and axis is transposing_axis(stage):
+                n = minimum(lanes, rest)
             else:
                 n = 1
             trips[Slot(axis, level)] = n
@@ -185,8 +189,9 @@ def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict
             rest = ceil_div(rest, n)
             if level == form.register and axis is stage.vector:
                 vectors = n
-    if stage.vector_is_reduced:
-        vectors = values[vectors_knob(stage) or ""]
+    name = vectors_knob(stage)
+    if name is not None:
+        vectors = values[name]
     for axis in stage.reduce_axes:
         unit = 1
         if axis is stage.vector:
@@ -204,10 +209,10 @@ def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict
     peel: Num = 0
     if stage.is_reduction:
         inner = stage.reduce_axes[-1]
-        unroll = minimum(values[unroll_knob(stage) or ""], trips[Slot(inner, form.blocks - 1)])
+        name = unroll_knob(stage)
+        unroll = minimum(values[name], trips[Slot(inner, form.blocks - 1)]) if name is not None else 1
         name = peel_knob(stage)
-        if name is not None:
-            peel = values[name]
+        peel = values[name] if name is not None else 0
     return Tiling(stage, lanes, extent, trips, span, vectors, unroll, peel)
 
 

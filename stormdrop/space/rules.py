@@ -12,10 +12,18 @@ from math import prod
 from typing import Protocol
 
 from stormdrop.errors import ScheduleError
-from stormdrop.ir.expr import Axis, Const, Expr, Load, binary, compare, select, substitute
+from stormdrop.ir.expr import Axis, Const, Expr, Load, compare, rewrite, select, substitute
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
-    axes_of, has_reuse, has_selection, invert, is_contiguous, is_expensive, is_linear, operand_load, operands,
+    axes_of,
+    has_reuse,
+    has_selection,
+    invert,
+    is_contiguous,
+    is_expensive,
+    is_linear,
+    operand_load,
+    operands,
 )  # fmt: skip
 from stormdrop.space.structure import Level, Stage, Structure
 from stormdrop.target.machine import Target
@@ -48,8 +56,9 @@ class Inline:
             return [None]
         readers = s.readers(stage.tensor)
         if is_expensive(stage.finish):
-            recomputed = len(readers) > 1 or any(has_reuse(r) for r in readers)
-            return [None, ()] if recomputed and len(readers) <= 2 and not any(has_reuse(r) for r in readers) else [None] if recomputed else [()]
+            if any(has_reuse(r) for r in readers):
+                return [None]
+            return [()] if len(readers) == 1 else [None, ()] if len(readers) == 2 else [None]
         # A border costs a test per read; a copy of the padded region is the alternative.
         worth_a_copy = has_selection(stage.finish) and any(has_reuse(r) for r in readers) and not stage.tensor.constant
         linear = all(is_linear(load.indices) for r in readers for load in r.reads() if load.tensor is stage.tensor)
@@ -69,8 +78,6 @@ class Inline:
             return None
 
         def substituted(e: Expr) -> Expr:
-            from stormdrop.ir.expr import rewrite
-
             return rewrite(e, visit)
 
         stages = [
@@ -114,7 +121,8 @@ class RFactor:
         body = select(inside, body, Const(IDENTITY[stage.combiner], body.dtype))
         axes = (outer, *stage.axes)
         reduce_axes = tuple(inner if a is axis else a for a in stage.reduce_axes)
-        partial = Tensor(stage.acc.name + ".part", tuple(a.extent for a in axes), body.dtype, False, Compute(axes, body, reduce_axes, stage.combiner))
+        whole = Compute(axes, body, reduce_axes, stage.combiner)
+        partial = Tensor(stage.acc.name + ".part", tuple(a.extent for a in axes), body.dtype, False, whole)
         assert stage.names is not None
         names = dict(stage.names)
         names[inner] = names.pop(axis)
@@ -188,7 +196,7 @@ class Place:
         return host if host.level is Level.ROOT else None
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
-        if stage.tensor.constant and not stage.is_reduction:
+        if stage.tensor.constant and stage.tensor not in s.outputs:
             return [("load",)]
         host = self._host(s, stage)
         if host is None:
@@ -245,16 +253,24 @@ class Tile:
     name, version = "tile", 1
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
-        tiling = "SSRSRS" if has_reuse(stage) else "SSRS" if stage.is_reduction else "SSS"
+        tiling = "SSRSRS" if has_reuse(stage) and stage.level is not Level.LOAD else "SSRS" if stage.is_reduction else "SSS"
         lanes = target.vector_bytes // stage.itemsize
         kept = [a for a in self._candidates(stage) if a.extent >= lanes // 4] or self._candidates(stage)[:1]
         if not kept:
             return [(tiling, "-")]
         spatial = [a for a in kept if a.kind == "spatial"]
         reduced = [a for a in kept if a.kind == "reduce"]
-        if spatial and has_reuse(stage) and all(is_contiguous(operand_load(op).indices, spatial[0]) or spatial[0] not in axes_of(op) or operand_load(op).tensor.constant for op in operands(stage.body)):
+        if spatial and has_reuse(stage) and self._reads_well(stage, spatial[0]):
             reduced = [a for a in reduced if prod(x.extent for x in stage.axes if x not in spatial) < 2]
         return [(tiling, stage.axis_id(a)) for a in (*spatial[:1], *reduced[:1])]
+
+    def _reads_well(self, stage: Stage, vector: Axis) -> bool:
+        """Whether every operand that runs along the axis is contiguous there or will be packed."""
+        for op in operands(stage.body):
+            load = operand_load(op)
+            if vector in axes_of(op) and not is_contiguous(load.indices, vector) and not load.tensor.constant:
+                return False
+        return True
 
     def _candidates(self, stage: Stage) -> list[Axis]:
         """Axes worth vectorising: contiguous in what is written, or reduced and contiguous in all that is read."""
@@ -285,7 +301,7 @@ class Pack:
     name, version = "pack", 1
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
-        if not has_reuse(stage) or stage.vector is None or "." in stage.id:
+        if not has_reuse(stage) or stage.vector is None or stage.level is Level.LOAD:
             return [None]
         chosen: list[Args | None] = [None]
         for k, op in enumerate(operands(stage.body)):
@@ -296,11 +312,14 @@ class Pack:
                 continue
             if stage.vector not in axes_of(op) or stage.vector_is_reduced:
                 continue
-            levels = ["thread", "root"] if stage.level is Level.ROOT else ["thread"]
-            if tensor.compute is None or s.writer(tensor) is not None:
-                chosen += [(k, level) for level in levels]
-                if not is_contiguous(operand_load(op).indices, stage.vector):
-                    chosen.remove(None) if None in chosen else None
+            writer = s.writer(tensor)
+            if writer is not None and writer.host is not None:
+                levels = ["thread"]
+            else:
+                levels = ["thread", "block", "root"] if stage.host is None else ["thread", "block"]
+            chosen += [(k, level) for level in levels]
+            if not is_contiguous(operand_load(op).indices, stage.vector) and chosen[0] is None:
+                chosen = chosen[1:]  # gathering an operand that is used again and again is never worth it
         return chosen
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
@@ -309,9 +328,12 @@ class Pack:
         if k >= len(listed) or not stage.is_reduction:
             raise ScheduleError(f"{stage.id} has no operand {k}")
         op = listed[k]
+        writer = s.writer(operand_load(op).tensor)
+        if level is not Level.THREAD and writer is not None and writer.host is not None:
+            raise ScheduleError(f"{writer.id} is computed inside a parallel loop; its copy can stand only there")
         used = axes_of(op)
         spatial = [a for a in stage.axes if a in used and a is not stage.vector]
-        inner = [a for a in (stage.vector,) if a in used and a is not None]
+        inner = [a for a in stage.axes if a is stage.vector and a in used]
         reduced = [a for a in stage.reduce_axes if a in used and a is not stage.vector]
         order = [*spatial, *reduced, *inner]
         own = {a: Axis(a.name, a.extent, "spatial") for a in order}
@@ -326,11 +348,6 @@ class Pack:
             "SSS" if host is None else "SS", names=names,
         )  # fmt: skip
         reader = replace(stage, body=substitute(stage.body, {op: Load(packed, tuple(order))}))
-        if reader.finish is stage.body:
-            raise ScheduleError("only a reduction packs its operands")
-        if level is Level.THREAD and stage.level is Level.ROOT:
-            whole = tuple(a for a in stage.axes if a not in used or a in stage.whole)
-            reader = replace(reader, whole=() if level is Level.THREAD else whole)
         stages: list[Stage] = []
         for r in s.stages:
             stages += [copy, reader] if r is stage else [r]
@@ -338,4 +355,3 @@ class Pack:
 
 
 RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Tile(), Pack())
-_ = binary

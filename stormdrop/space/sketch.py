@@ -6,7 +6,7 @@ A point is one row of knob values. `canonical` clamps rows so that equal program
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -93,22 +93,22 @@ class Sketch:
 
     def legal(self, points: Points) -> NDArray[np.bool_]:
         """Which points fit the target: registers, code size, code variants, scratch."""
-        return self._chunked(points, lambda c: analysis.legal(self.structure, self.target, c, len(next(iter(c.values()))) if c else 1)).astype(bool)
+        return self._chunked(points, analysis.legal)
 
     def features(self, points: Points) -> NDArray[np.float64]:
         """About 64 numbers per point, of the same meaning for every sketch."""
-        return self._chunked(points, lambda c: analysis.features(self.structure, self.target, c))
+        return self._chunked(points, analysis.features)
 
     def prior(self, points: Points) -> NDArray[np.float64]:
         """Estimated seconds of every point."""
-        return self._chunked(points, lambda c: analysis.prior(self.structure, self.target, c))
+        return self._chunked(points, analysis.prior)
 
-    def _chunked(self, points: Points, f: Any) -> Any:
+    def _chunked(self, points: Points, f: Callable[[Structure, Target, dict[str, Any]], NDArray[Any]]) -> NDArray[Any]:
+        """Apply a column function piece by piece, so that its columns stay in the cache."""
         if not self.knobs:
-            one = np.asarray(f({}))
-            return np.broadcast_to(one, (len(points), *one.shape[1:])) if one.ndim else np.broadcast_to(one, (len(points),))
-        parts = [np.asarray(f(self.columns(points[i : i + CHUNK]))) for i in range(0, len(points), CHUNK)]
-        return np.concatenate(parts) if parts else np.zeros(0)
+            return np.repeat(f(self.structure, self.target, {}), len(points), axis=0)
+        pieces = [points[i : i + CHUNK] for i in range(0, max(1, len(points)), CHUNK)]
+        return np.concatenate([f(self.structure, self.target, self.columns(piece)) for piece in pieces])
 
     def values(self, point: Sequence[int] | Points) -> dict[str, int]:
         return {n: int(v) for n, v in zip(self.names, point)}
@@ -149,7 +149,7 @@ class Sketch:
         if not trials:
             raise ScheduleError("the smallest point is not legal")
         rows = np.stack(trials)
-        excess = self._chunked(self.canonical(rows), lambda c: analysis.excess(self.structure, self.target, c, len(rows)))
+        excess = self._chunked(self.canonical(rows), analysis.excess)
         return rows[int(np.argmin(excess))]
 
 

@@ -68,8 +68,8 @@ _TRIPLES = {"x86": "x86_64-unknown-linux-gnu", "arm": "aarch64-unknown-linux-gnu
 
 _NOMINAL_GHZ = 3.5
 _NOMINAL_L2_BYTES_PER_CYCLE = 32.0  # znver4: 117 GB/s at 3.65 GHz
-_NOMINAL_L3_GBS_PER_THREAD = 50.0  # znver4: 80, with the cache to itself
-_NOMINAL_DRAM_GBS_PER_THREAD = 20.0  # znver4: 33
+_NOMINAL_L3_GBS_PER_THREAD = 80.0  # znver4, measured
+_NOMINAL_DRAM_GBS_PER_THREAD = 32.0  # znver4, measured
 _NOMINAL_DRAM_GBS = 100.0
 
 

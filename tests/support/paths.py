@@ -56,14 +56,14 @@ def _step(sketch: Sketch, step: Step) -> str:
 
 
 def _knob(name: str, value: int) -> str:
-    stage, _, what = name.partition(".")
-    last = what.rpartition(".")[2]
-    if last in ("unroll", "v"):
-        return f"knob {last} {bucket(value)}"
-    if last == "peel":
+    """`s1.a0.2` is level 2 of a spatial axis; a copy's id has a part more: `s1.0.r0.1`."""
+    parts = name.split(".")
+    if parts[-1] == "peel":
         return f"knob peel {value}"
-    kind = "r" if re.search(r"(^|\.)r\d", what) and not re.match(r"\d", what) else "a"
-    return f"knob {kind}.{last} {bucket(value)}"
+    if parts[-1] in ("unroll", "v"):
+        return f"knob {parts[-1]} {bucket(value)}"
+    kind = "copy" if len(parts) == 4 else "reduce" if parts[-2].startswith("r") else "space"
+    return f"knob {kind}.{parts[-1]} {bucket(value)}"
 
 
 def _statements(body: Iterable[Stmt], bounds: Mapping[Expr, Interval]) -> Iterator[tuple[Stmt, Mapping[Expr, Interval]]]:

@@ -16,7 +16,7 @@ from stormdrop.ir.expr import Dtype
 from stormdrop.ir.tensor import Task, Tensor, Variant, axis, compute, reduce_axis, tensor
 from stormdrop.ops.catalogue import OPERATORS, build
 from stormdrop.ops.conv import conv
-from stormdrop.ops.elementwise import relu
+from stormdrop.ops.elementwise import apply, relu
 from stormdrop.ops.matmul import matmul
 from stormdrop.ops.winograd import winograd_variant
 
@@ -82,7 +82,7 @@ def _arguments(name: str, rng: Rng, long: bool) -> list[int]:
         case "ADR":
             return [batch, extent(rng, 11), extent(rng, 11), extent(rng, 50)]
         case "GMV" if long:
-            return [int(rng.choice([1, 2, 3, 5, 7])), _long(rng)]
+            return [int(rng.choice([1, 1, 2, 3, 5, 7])), _long(rng)]
         case "GMV":
             return [extent(rng, 50), extent(rng, 50)]
         case "DOT":
@@ -126,6 +126,13 @@ def _chain(rng: Rng, dtype: Dtype) -> Task:
     return Task([matmul(relu(matmul(x, w, "H"), "R"), v)], name="CHN")
 
 
+def _exponential_weights(rng: Rng, dtype: Dtype) -> Task:
+    """A constant stage that is too dear to compute where it is read."""
+    n, k, m = extent(rng, 24), extent(rng, 24), extent(rng, 33)
+    x, w = tensor("X", (n, k), dtype), tensor("W", (k, m), dtype, constant=True)
+    return Task([matmul(x, apply(sd.exp, w, "E"))], name="EXW")
+
+
 def _concatenation(rng: Rng, dtype: Dtype) -> Task:
     """Two arrays side by side along the last axis: a selection both of whose sides are reads."""
     n, p, q = extent(rng, 17), extent(rng, 33), extent(rng, 33)
@@ -151,7 +158,7 @@ def _winograd(rng: Rng, dtype: Dtype) -> Task:
 
 
 OWN: dict[str, Callable[[Rng, Dtype], Task]] = {
-    "MIN": _minimum, "PRD": _column_product, "INT": _integers, "CHN": _chain, "CAT": _concatenation, "UPS": _upsample, "WIN": _winograd,
+    "MIN": _minimum, "PRD": _column_product, "INT": _integers, "CHN": _chain, "EXW": _exponential_weights, "CAT": _concatenation, "UPS": _upsample, "WIN": _winograd,
 }  # fmt: skip
 NAMES = (*OPERATORS, *OWN)
 

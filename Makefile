@@ -1,0 +1,42 @@
+# Everything comes from wheels: only Python (3.11 or newer) and make are needed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TRIALS ?= 64
+
+.PHONY: help env demo test bench clean
+
+help:
+	@echo "make env     create $(VENV) and install stormdrop with what its tests need"
+	@echo "make demo    watch a kernel being found (under two minutes, installation included)"
+	@echo "make test    all tests, ruff, pyright"
+	@echo "make bench   measure the figures that the README quotes"
+	@echo "make clean   remove $(VENV) and caches"
+
+env: $(STAMP)
+
+# An environment that is already there is used as it is. It is made with PYTHON; name another with make env PYTHON=python3.12.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; name one with: make env PYTHON=python3.12" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+# The kernel is tuned before anything else is installed than what tuning needs.
+demo:
+	@test -x $(BIN)/stormdrop || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --editable .; }
+	$(BIN)/stormdrop op C2D 1 14 14 256 256 3 1 1 --search random --trials $(TRIALS)
+
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

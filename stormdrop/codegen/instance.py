@@ -1,0 +1,216 @@
+"""Instances of a register tile: constant offsets of its unrolled axes, and what index expressions are there.
+
+A tile is written out for every row, vector and unrolled reduce step. The writers in this package share one state, `offset`,
+that says which instance is being written; index arithmetic, conditions and masks are evaluated for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import lru_cache
+
+from stormdrop.codegen import values as v
+from stormdrop.codegen.borders import Narrowing, narrowings
+from stormdrop.codegen.pages import Pages
+from stormdrop.codegen.text import Loop, Value, Writer, splat
+from stormdrop.errors import BuildError
+from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, decide
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, rewrite
+from stormdrop.lower.program import Buffer, Tile
+from stormdrop.space.access import axes_of
+
+LANE = Var("lane")
+
+
+class Instance:
+    """The state of one tile under construction."""
+
+    def __init__(self, w: Writer, tile: Tile, pointers: dict[Buffer, str], fma: bool, pages: Pages) -> None:
+        self.w, self.tile, self.pointers, self.fma, self.pages = w, tile, pointers, fma, pages
+        self.stage = tile.stage
+        self.lanes = tile.lanes
+        self.offset: dict[Axis, int] = dict.fromkeys(tile.base, 0)
+        self.open: dict[Axis, Var] = {}
+        self.inner: tuple[Axis, Loop, str] | None = None  # the innermost loop: its axis, itself, where it starts
+        self.memo: dict[object, Value] = {}
+        self.acc: dict[tuple[int, ...], Value] = {}
+        self.guards: list[Expr] = []
+        self.live: dict[int, Value] = {}  # masks of the vector axis, by chunk
+        self.tail: str | None = None  # live elements left in the masked end of a vectorised reduction
+        self.narrowed: list[Narrowing] = narrowings(tile)
+        self.dropped = {n.condition for n in self.narrowed}
+        self.start_of: dict[Axis, int] = {}  # the constant position of the innermost loop's axis
+        self.inner_step = 1
+        self.blocks: dict[object, list[str]] = {}  # transposed squares already loaded
+        self.row: tuple[int, ...] = ()
+        self.chunk = 0
+
+    def forget(self) -> None:
+        """Start a stretch of code in which nothing has been computed yet."""
+        self.memo, self.blocks = {}, {}
+
+    def rows(self) -> list[tuple[int, ...]]:
+        return list(itertools.product(*(range(n) for _, n in self.tile.rows)))
+
+    def chunks(self) -> range:
+        return range(self.tile.vectors if self.stage.vector is not None else 1)
+
+    def instances(self) -> list[tuple[tuple[int, ...], int]]:
+        return [(row, c) for row in self.rows() for c in self.chunks()]
+
+    def select_row(self, row: Sequence[int]) -> None:
+        for (axis, _), r in zip(self.tile.rows, row):
+            self.offset[axis] = r
+
+    def place(self, row: Sequence[int], chunk: int) -> None:
+        self.select_row(row)
+        if self.stage.vector is not None:
+            self.offset[self.stage.vector] = chunk * self.lanes
+
+    def axis_value(self, axis: Axis) -> Affine:
+        """The index of an axis in the present instance (of its lane 0)."""
+        form = self.tile.base[axis].shifted(self.offset[axis])
+        return form + Affine(((self.open[axis], 1),)) if axis in self.open else form
+
+    def here(self, e: Expr) -> Expr:
+        """An index expression with the present instance's axes put in."""
+        return rewrite(e, lambda n: self.axis_value(n).expr() if isinstance(n, Axis) else None)
+
+    def key(self, e: Expr) -> object:
+        return (e, *(self.offset[a] for a in sorted_axes(e) if a in self.offset))
+
+    def decided(self, condition: Expr) -> bool | None:
+        """Whether an index condition always or never holds in this instance, for all lanes."""
+        key = ("decided", self.key(condition))
+        if key in self.memo:
+            return {"true": True, "false": False, "": None}[self.memo[key].name]
+        answer: bool | None
+        if condition in self.dropped:
+            answer = True
+        elif isinstance(condition, Bin) and condition.op == "and":
+            parts = [self.decided(part) for part in (condition.a, condition.b)]
+            answer = False if False in parts else True if all(parts) else None
+        else:
+            answer = decide(self.here_with_lanes(condition), self.atom_bounds)
+        self.memo[key] = Value({True: "true", False: "false", None: ""}[answer], "bool")
+        return answer
+
+    def here_with_lanes(self, e: Expr) -> Expr:
+        """As `here`, with the lane of the vector axis as a variable of its own."""
+        vector = self.stage.vector
+
+        def visit(n: Expr) -> Expr | None:
+            if not isinstance(n, Axis):
+                return None
+            form = self.axis_value(n)
+            return (form + Affine(((LANE, 1),))).expr() if n is vector and self.lanes > 1 else form.expr()
+
+        return rewrite(e, visit)
+
+    def atom_bounds(self, atom: Expr) -> tuple[int, int] | None:
+        if atom is LANE:
+            return 0, self.lanes - 1
+        return self.w.variables[atom][2] if isinstance(atom, Var) else None
+
+    def condition(self, parts: Sequence[Expr]) -> Value:
+        """The conjunction of index conditions: a scalar, or a mask where it depends on the lane."""
+        vector = self.stage.vector
+        lanewise = self.lanes > 1 and vector is not None and any(vector in axes_of(p) for p in parts)
+        if not lanewise:
+            return Value(self.w.integer(conjunction(self.here(p) for p in parts)), "bool")
+        result: Value | None = None
+        for p in parts:
+            one = self.lane_condition(p)
+            result = one if result is None else Value(self.w.op(f"and {result}, {one.name}"), "bool", self.lanes)
+        assert result is not None
+        return result
+
+    def lane_condition(self, p: Expr) -> Value:
+        match p:
+            case Bin("or" | "and" as op, a, b):
+                x, y = self.lane_condition(a), self.lane_condition(b)
+                return Value(self.w.op(f"{op} {x}, {y.name}"), "bool", self.lanes)
+            case Cmp(op, a, b):
+                sign = op if op in ("eq", "ne") else "s" + op
+                return Value(self.w.op(f"icmp {sign} {self.lane_index(a)}, {self.lane_index(b).name}"), "bool", self.lanes)
+            case Const(value):
+                return Value(splat(bool(value), "bool", self.lanes), "bool", self.lanes)
+            case _:
+                raise BuildError(f"no mask for {p}")
+
+    def lane_index(self, e: Expr) -> Value:
+        """An index expression for every lane, as a vector of i64."""
+        vector, w, n = self.stage.vector, self.w, self.lanes
+        if vector not in axes_of(e):
+            return v.broadcast(w, Value(w.integer(self.here(e)), "i64"), n)
+        form = affine(e)
+        total: Value | None = None
+        rest = Affine((), form.constant)
+        for atom, c in form.terms:
+            if isinstance(atom, Axis):
+                rest = rest + self.axis_value(atom).scaled(c)
+            elif vector not in axes_of(atom):
+                rest = rest + affine(self.here(atom)).scaled(c)
+            else:
+                term = v.arithmetic(w, "mul", self.lane_operation(atom), v.constant(c, "i64", n))
+                total = term if total is None else v.arithmetic(w, "add", total, term)
+        assert vector is not None
+        slope = form.coefficient(vector)
+        base = v.broadcast(w, Value(w.affine(rest), "i64"), n)
+        if slope:
+            steps = ", ".join(f"i64 {slope * i}" for i in range(n))
+            base = Value(w.op(f"add {base}, <{steps}>"), "i64", n)
+        return base if total is None else v.arithmetic(w, "add", base, total)
+
+    def lane_operation(self, e: Expr) -> Value:
+        match e:
+            case Bin("floordiv" | "mod" as op, a, b):
+                x, y = self.lane_index(a), self.lane_index(b)
+                return Value(self.w.floor_division(op, x.name, y.name, x.type, self.lanes, False), "i64", self.lanes)
+            case Bin(op, a, b):
+                return v.arithmetic(self.w, op, self.lane_index(a), self.lane_index(b))
+            case Select(c, a, b):
+                return v.choice(self.w, self.condition(conjuncts(c)), self.lane_index(a), self.lane_index(b))
+            case _:
+                raise BuildError(f"{e} cannot be an index")
+
+    def live_mask(self) -> Value | None:
+        """The live lanes of the present chunk; None where all are."""
+        vector = self.stage.vector
+        if vector is None or self.lanes == 1:
+            return None
+        chunk = self.chunk_of()
+        if self.tail is not None:
+            return self.mask_of(self.tail, chunk)
+        if self.tile.live is None or self.stage.vector_is_reduced:
+            return None
+        live = self.tile.live
+        known = self.w.interval(live)
+        if known is not None and known[0] >= (chunk + 1) * self.lanes:
+            return None
+        name = self.w.integer(live)
+        depth = self.w.depth_of(live)
+        key = ("live", live, chunk, self.lanes)
+        made = self.w.at(depth, key, lambda: self.mask_of(name, chunk).name)
+        return Value(made, "bool", self.lanes)
+
+    def chunk_of(self) -> int:
+        assert self.stage.vector is not None
+        start = self.start_of.get(self.stage.vector, 0)
+        return (self.offset[self.stage.vector] - start) // self.lanes
+
+    def mask_of(self, count: str, chunk: int) -> Value:
+        n = self.lanes
+        if not count.startswith("%"):
+            bits = ", ".join(f"i1 {'true' if chunk * n + i < int(count) else 'false'}" for i in range(n))
+            return Value(f"<{bits}>", "bool", n)
+        short = self.w.op(f"trunc i64 {count} to i32")
+        wide = v.broadcast(self.w, Value(short, "i32"), n)
+        ids = ", ".join(f"i32 {chunk * n + i}" for i in range(n))
+        return Value(self.w.op(f"icmp sgt {wide}, <{ids}>"), "bool", n)
+
+
+@lru_cache(maxsize=65536)
+def sorted_axes(e: Expr) -> tuple[Axis, ...]:
+    return tuple(sorted(axes_of(e), key=lambda a: a.serial))

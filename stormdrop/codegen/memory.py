@@ -1,0 +1,286 @@
+"""Loads and stores of a register tile: addresses, borders, masks, gathers and transposed blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stormdrop.codegen import values as v
+from stormdrop.codegen.instance import Instance
+from stormdrop.codegen.pages import PAGE_BYTES
+from stormdrop.codegen.text import LLVM, MEMORY, Value, splat, vector_type
+from stormdrop.ir.affine import Affine, affine, conjunction, normal
+from stormdrop.ir.expr import ITEMSIZE, Dtype, Expr, Load, Scalar, compare
+from stormdrop.lower.program import Access, Buffer
+from stormdrop.space.access import axes_of
+
+
+class MemoryWriter(Instance):
+    """Reads and writes for the present instance."""
+
+    def address(self, access: Access) -> str:
+        """The address of the present instance (of its lane 0)."""
+        item = ITEMSIZE[access.buffer.dtype]
+        constant = sum(c * self.offset[a] for a, c in access.coefficients)
+        form = self.form(access, with_inner=False)
+        if self.inner is not None and access.coefficient(self.inner[0]) and not access.atoms:
+            axis, frame, low = self.inner
+            slope = access.coefficient(axis)
+
+            def first() -> str:
+                start = self.pointer_at(access.buffer, form)
+                if low == "0":
+                    return start
+                skip = self.w.op(f"mul i64 {low}, {slope * item}")
+                return self.w.op(f"getelementptr i8, ptr {start}, i64 {skip}")
+
+            pointer = frame.pointer((access.buffer, form.terms, form.constant, slope), first, slope * self.inner_step * item)
+        else:
+            pointer = self.pointer_at(access.buffer, self.form(access, with_inner=True))
+        return self.moved(pointer, constant * item)
+
+    def moved(self, pointer: str, nbytes: int) -> str:
+        return pointer if nbytes == 0 else self.w.op(f"getelementptr i8, ptr {pointer}, i64 {nbytes}")
+
+    def form(self, access: Access, with_inner: bool) -> Affine:
+        """The part of an address that loops decide."""
+        form = access.outer
+        for a, c in access.coefficients:
+            if a in self.open and (with_inner or self.inner is None or a is not self.inner[0]):
+                form = form + Affine(((self.open[a], c),))
+        for atom, c in access.atoms:
+            form = form + affine(self.here(atom)).scaled(c)
+        return form
+
+    def pointer_at(self, buffer: Buffer, form: Affine) -> str:
+        base = self.pointers[buffer]
+        if not form.terms and not form.constant:
+            return base
+        index = self.w.affine(form)
+        kind = MEMORY[buffer.dtype]
+        make = lambda: self.w.op(f"getelementptr {kind}, ptr {base}, i64 {index}")  # noqa: E731
+        return self.w.at(self.w.affine_depth(form), ("ptr", buffer, index), make)
+
+    def addresses(self, access: Access) -> str:
+        """One address per lane."""
+        vector, w, n = self.stage.vector, self.w, self.lanes
+        assert vector is not None
+        plain = Access(access.buffer, access.outer, access.coefficients, tuple((a, c) for a, c in access.atoms if vector not in axes_of(a)))
+        base = self.address(plain)
+        slope = access.coefficient(vector)
+        steps = ", ".join(f"i64 {slope * i}" for i in range(n))
+        index = Value(f"<{steps}>", "i64", n)
+        for atom, c in access.atoms:
+            if vector in axes_of(atom):
+                term = v.arithmetic(w, "mul", self.lane_operation(atom), v.constant(c, "i64", n))
+                index = v.arithmetic(w, "add", term, index)
+        return w.op(f"getelementptr {MEMORY[access.buffer.dtype]}, ptr {base}, {index}")
+
+    def load(self, e: Load, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
+        """An element or a vector of a tensor; `otherwise` is its value where a guard fails. One address is loaded once."""
+        access = self.tile.access[e]
+        if access.atoms:
+            return self.fetch(e, access, guards, otherwise)
+        tests = tuple(normal(self.here(g)) for g in guards)
+        key = ("memory", e, sum(c * self.offset[a] for a, c in access.coefficients), self.chunk_key(), tests)
+        if key not in self.memo:
+            self.memo[key] = self.fetch(e, access, guards, otherwise)
+        return self.memo[key]
+
+    def chunk_key(self) -> int:
+        return self.offset[self.stage.vector] if self.stage.vector is not None and self.tile.live is not None else 0
+
+    def fetch(self, e: Load, access: Access, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
+        vector = self.stage.vector
+        lanewise = self.lanes > 1 and vector is not None and (vector in axes_of(e) or any(vector in axes_of(g) for g in guards))
+        if not lanewise:
+            return self.scalar_load(access, guards, otherwise)
+        assert vector is not None
+        uniform = [g for g in guards if vector not in axes_of(g)]
+        by_lane = [g for g in guards if vector in axes_of(g)]
+        mask = None if access.padded else self.live_mask()
+        if by_lane:
+            inside = self.condition(by_lane)
+            mask = inside if mask is None else Value(self.w.op(f"and {mask}, {inside.name}"), "bool", self.lanes)
+        contiguous = access.coefficient(vector) == 1 and not any(vector in axes_of(a) for a, _ in access.atoms)
+        if uniform and not (contiguous and self.page_fits(access)):
+            # No page to read from: switch the lanes off instead.
+            off = v.broadcast(self.w, self.condition(uniform), self.lanes)
+            mask = off if mask is None else Value(self.w.op(f"and {mask}, {off.name}"), "bool", self.lanes)
+            uniform = []
+        dtype = access.buffer.dtype
+        type = vector_type(MEMORY[dtype], self.lanes)
+        item = ITEMSIZE[dtype]
+        filler = otherwise if otherwise is not None else 0
+        fill = splat(filler, dtype, self.lanes) if dtype != "bool" else f"splat (i8 {int(filler)})"
+        if contiguous:
+            address = self.guarded(access, uniform, filler) if uniform else self.address(access)
+            if mask is None:
+                raw = self.w.op(f"load {type}, ptr {address}, align {item}")
+            else:
+                raw = self.w.intrinsic(
+                    f"masked.load.{suffix(dtype, self.lanes)}.p0", type, ("ptr", address), ("i32", str(item)), (mask.type, mask.name), (type, fill)
+                )
+        elif (block := self.transposed(access)) is not None and not guards:
+            raw = block
+        else:
+            addresses = self.addresses(access)
+            bits = mask or Value(splat(True, "bool", self.lanes), "bool", self.lanes)
+            raw = self.w.intrinsic(
+                f"masked.gather.{suffix(dtype, self.lanes)}.v{self.lanes}p0", type, (vector_type("ptr", self.lanes), addresses),
+                ("i32", str(item)), (bits.type, bits.name), (type, fill),
+            )  # fmt: skip
+        return self.from_memory(raw, dtype, self.lanes)
+
+    def transposed(self, access: Access) -> str | None:
+        """A strided vector as one row of a transposed block, where the tile holds a whole square of it; else None.
+
+        Lane i of all rows lies side by side in memory: as many loads as lanes, and shuffles instead of gathers.
+        """
+        vector, n = self.stage.vector, self.lanes
+        assert vector is not None
+        side = [a for a, count in self.tile.rows if access.coefficient(a) == 1 and count % n == 0]
+        if not side or access.atoms or access.buffer.dtype == "bool" or self.tail is not None:
+            return None
+        axis, here = side[0], self.offset[side[0]]
+        self.offset[axis] = here // n * n
+        key = ("block", access.buffer, access.outer, access.coefficients, tuple(self.offset.items()))
+        if key not in self.blocks:
+            self.blocks[key] = self.transpose([self.lane_row(access, i) for i in range(n)], access.buffer.dtype)
+        self.offset[axis] = here
+        return self.blocks[key][here % n]
+
+    def lane_row(self, access: Access, lane: int) -> str:
+        """The contiguous elements that one lane contributes to a block; a dead lane reads what lane 0 reads."""
+        vector, w = self.stage.vector, self.w
+        assert vector is not None
+        type = vector_type(MEMORY[access.buffer.dtype], self.lanes)
+        base = self.address(access)
+        address = self.moved(base, access.coefficient(vector) * lane * ITEMSIZE[access.buffer.dtype])
+        position = self.chunk_of() * self.lanes + lane
+        live = self.tile.live
+        if lane and live is not None and not self.is_at_least(live, position + 1):
+            inside = w.integer(compare("gt", live, position))
+            address = w.op(f"select i1 {inside}, ptr {address}, ptr {base}")
+        return w.op(f"load {type}, ptr {address}, align {ITEMSIZE[access.buffer.dtype]}")
+
+    def is_at_least(self, e: Expr, n: int) -> bool:
+        known = self.w.interval(e)
+        return known is not None and known[0] >= n
+
+    def transpose(self, rows: list[str], dtype: Dtype) -> list[str]:
+        """A square block of vectors, by exchanging halves, then quarters, down to single lanes."""
+        n = self.lanes
+        type = vector_type(MEMORY[dtype], n)
+        distance = n // 2
+        while distance:
+            low = ", ".join(f"i32 {k if not k & distance else k - distance + n}" for k in range(n))
+            high = ", ".join(f"i32 {k + distance if not k & distance else k + n}" for k in range(n))
+            for i in range(n):
+                if not i & distance:
+                    a, b = rows[i], rows[i + distance]
+                    rows[i] = self.w.op(f"shufflevector {type} {a}, {type} {b}, <{n} x i32> <{low}>")
+                    rows[i + distance] = self.w.op(f"shufflevector {type} {a}, {type} {b}, <{n} x i32> <{high}>")
+            distance //= 2
+        return rows
+
+    def scalar_load(self, access: Access, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
+        dtype = access.buffer.dtype
+        address = self.guarded(access, guards, otherwise or 0) if guards else self.address(access)
+        raw = self.w.op(f"load {MEMORY[dtype]}, ptr {address}, align {ITEMSIZE[dtype]}")
+        value = self.from_memory(raw, dtype, 1)
+        if guards and not self.page_fits(access) and otherwise is not None:
+            return v.choice(self.w, self.condition(guards), value, v.constant(otherwise, dtype, 1))
+        return value
+
+    def from_memory(self, raw: str, dtype: Dtype, lanes: int) -> Value:
+        if dtype != "bool":
+            return Value(raw, dtype, lanes)
+        zero = "0" if lanes == 1 else "zeroinitializer"
+        return Value(self.w.op(f"icmp ne {vector_type('i8', lanes)} {raw}, {zero}"), "bool", lanes)
+
+    def page_elements(self, access: Access) -> int:
+        """How far past a border's address the innermost loop and the chunks read."""
+        reach = self.tile.vectors * self.lanes
+        for loop in self.tile.reduce:
+            if self.inner is not None and loop.axis is self.inner[0]:
+                reach += access.coefficient(loop.axis) * (loop.span.longest + loop.step * loop.unroll)
+        return reach
+
+    def page_fits(self, access: Access) -> bool:
+        negative = self.inner is not None and access.coefficient(self.inner[0]) < 0
+        return not negative and self.page_elements(access) * ITEMSIZE[access.buffer.dtype] <= PAGE_BYTES
+
+    def guarded(self, access: Access, guards: Sequence[Expr], otherwise: Scalar) -> str:
+        """The element's address where the guards hold, else that of a page holding `otherwise`.
+
+        The selection stands outside the innermost loop unless a guard depends on it.
+        """
+        w = self.w
+        item = ITEMSIZE[access.buffer.dtype]
+        test = conjunction(normal(self.here(g)) for g in guards)
+        inside = w.integer(test)
+        if not self.page_fits(access):
+            address = self.address(access)
+            return w.op(f"select i1 {inside}, ptr {address}, ptr {self.pointers[access.buffer]}")
+        page = self.pages.get(otherwise, access.buffer.dtype, self.page_elements(access))
+        vector = self.stage.vector
+        chunk = self.offset[vector] if vector is not None and access.coefficient(vector) else 0
+        constant = sum(c * self.offset[a] for a, c in access.coefficients if a is not vector) * item
+        within = 0
+        if self.inner is not None and access.coefficient(self.inner[0]):
+            within = access.coefficient(self.inner[0]) * self.offset[self.inner[0]] * item
+            constant -= within
+        form = self.form(access, with_inner=False)
+        depth = max(w.depth_of(test), w.affine_depth(form))
+        start = self.pointer_at(access.buffer, form)
+
+        def make() -> str:
+            moved = self.moved(start, constant)
+            return w.op(f"select i1 {inside}, ptr {moved}, ptr {page}")
+
+        pointer = w.at(depth, ("select", test, start, constant, page), make)
+        if self.inner is not None and access.coefficient(self.inner[0]):
+            index = w.affine(Affine(((self.open[self.inner[0]], access.coefficient(self.inner[0])),)))
+            pointer = w.op(f"getelementptr {MEMORY[access.buffer.dtype]}, ptr {pointer}, i64 {index}")
+        vector_bytes = chunk * item if vector is not None else 0
+        return self.moved(pointer, within + vector_bytes)
+
+    def plain_load(self, access: Access, row: Sequence[int], chunk: int) -> Value:
+        self.place(row, chunk)
+        address = self.address(access)
+        type = vector_type(LLVM[access.buffer.dtype], self.lanes)
+        return Value(self.w.op(f"load {type}, ptr {address}, align {ITEMSIZE[access.buffer.dtype]}"), access.buffer.dtype, self.lanes)
+
+    def store(self, value: Value, scalar: bool) -> None:
+        access = self.tile.store
+        dtype = access.buffer.dtype
+        item = ITEMSIZE[dtype]
+        if not scalar:
+            value = v.broadcast(self.w, value, self.lanes)
+        if dtype == "bool":
+            value = Value(self.w.op(f"zext {value} to {vector_type('i8', value.lanes)}"), "bool", value.lanes)
+            type = vector_type("i8", value.lanes)
+        else:
+            type = value.type
+        vector = self.stage.vector
+        if scalar or vector is None or self.lanes == 1:
+            self.w.line(f"store {type} {value.name}, ptr {self.address(access)}, align {item}")
+            return
+        mask = None if access.padded else self.live_mask()
+        if access.coefficient(vector) == 1 and not any(vector in axes_of(a) for a, _ in access.atoms):
+            address = self.address(access)
+            if mask is None:
+                self.w.line(f"store {type} {value.name}, ptr {address}, align {item}")
+                return
+            self.w.declare(f"declare void @llvm.masked.store.{suffix(dtype, self.lanes)}.p0({type}, ptr, i32, {mask.type})")
+            self.w.line(f"call void @llvm.masked.store.{suffix(dtype, self.lanes)}.p0({type} {value.name}, ptr {address}, i32 {item}, {mask})")
+            return
+        addresses = self.addresses(access)
+        mask = mask or Value(splat(True, "bool", self.lanes), "bool", self.lanes)
+        kind = vector_type("ptr", self.lanes)
+        self.w.declare(f"declare void @llvm.masked.scatter.{suffix(dtype, self.lanes)}.v{self.lanes}p0({type}, {kind}, i32, {mask.type})")
+        self.w.line(f"call void @llvm.masked.scatter.{suffix(dtype, self.lanes)}.v{self.lanes}p0({type} {value.name}, {kind} {addresses}, i32 {item}, {mask})")
+
+
+def suffix(dtype: Dtype, lanes: int) -> str:
+    return f"v{lanes}{'i8' if dtype == 'bool' else dtype}"

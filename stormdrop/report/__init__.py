@@ -1,0 +1,1 @@
+"""Reports for people: tables, progress, checks of the installation."""

@@ -1,0 +1,28 @@
+"""Options of the test suite."""
+
+from __future__ import annotations
+
+import pytest
+
+DEFAULT_POINTS = 3000
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--points", type=int, default=DEFAULT_POINTS, help="how many points the property test builds and runs")
+    parser.addoption("--case", default="", metavar="SEED[:NUMBER]", help="replay one trial, or one case, of the property test")
+    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing with them")
+
+
+@pytest.fixture
+def points(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--points"))
+
+
+@pytest.fixture
+def chosen_case(request: pytest.FixtureRequest) -> str:
+    return str(request.config.getoption("--case"))
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--update-golden"))

@@ -1,0 +1,54 @@
+"""The stopwatch repeats as long as it pays, and not longer."""
+
+import numpy as np
+import pytest
+
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.measure.stopwatch import Seconds, repeat
+
+SETTINGS = MeasureSettings(min_seconds=0.02, max_repeats=1000, run_timeout=10)
+
+
+class Clock:
+    """A kernel that takes a given time; it counts its runs."""
+
+    def __init__(self, seconds: float, spikes: float = 0.0) -> None:
+        self.seconds, self.runs = seconds, 0
+        self._spikes, self._rng = spikes, np.random.default_rng(1)
+
+    def __call__(self, repeats: int) -> Seconds:
+        self.runs += repeats
+        slow = self._rng.random(repeats) < self._spikes
+        return np.where(slow, 50 * self.seconds, self.seconds)
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(1e-7, (1000, 1000)), (1e-4, (200, 280)), (5e-3, (4, 6)), (0.5, (2, 2))])
+def test_repeats_fill_the_budget_and_no_more(seconds: float, runs: tuple[int, int]):
+    clock = Clock(seconds)
+    found = repeat(clock, seconds, None, SETTINGS)
+    assert runs[0] <= clock.runs <= runs[1]
+    assert found.seconds == pytest.approx(seconds)
+    assert not found.stopped_early
+
+
+def test_the_first_run_alone_condemns_only_what_no_cold_cache_explains():
+    slow = Clock(0.1)
+    assert repeat(slow, 0.1, 0.001, SETTINGS).stopped_early
+    assert slow.runs == 0
+    cold = Clock(1e-5)
+    assert not repeat(cold, 5e-4, 1e-5, SETTINGS).stopped_early
+    assert cold.runs > 100
+
+
+def test_a_slow_kernel_is_stopped_after_few_runs():
+    clock = Clock(3e-5)
+    found = repeat(clock, 3e-5, 1e-5, SETTINGS)
+    assert found.stopped_early
+    assert clock.runs < 20
+
+
+def test_spikes_neither_move_the_median_nor_stop_a_kernel():
+    found = repeat(Clock(1e-4, spikes=0.2), 1e-4, 0.9e-4, SETTINGS)
+    assert found.seconds == pytest.approx(1e-4)
+    assert found.spread == 0
+    assert not found.stopped_early

@@ -1,0 +1,140 @@
+"""Runs trials in forked workers, so that a kernel that crashes or hangs costs its case and names it."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from tests.support.trials import CASES, Bench, Trial
+
+HANG_SECONDS = 60.0
+_fork = multiprocessing.get_context("fork")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What many trials did."""
+
+    points: int = 0
+    paths: Counter[str] = field(default_factory=Counter[str])
+    failures: list[str] = field(default_factory=list[str])
+
+    def report(self) -> str:
+        lines = [f"{n:8d}  {path}" for path, n in sorted(self.paths.items())]
+        return "\n".join([f"{self.points} points, {len(self.failures)} failures", *lines])
+
+
+@dataclass(slots=True)
+class _Worker:
+    seeds: list[int]
+    process: Any
+    pipe: Connection
+    only: int | None
+    running: tuple[int, int, str] = (-1, 0, "")  # seed, case, description
+    heard: float = 0.0
+
+
+def run(seeds: Sequence[int], workers: int | None = None, stop_after: int = 20, only: int | None = None) -> Outcome:
+    """Check every case of the trials, or the one numbered `only` of each; gives up after `stop_after` failures."""
+    count = workers or max(1, min(len(os.sched_getaffinity(0)), len(seeds)))
+    outcome = Outcome()
+    crew = [_start(list(seeds[k::count]), 0, only) for k in range(count)]
+    while crew:
+        if len(outcome.failures) >= stop_after:
+            for w in crew:
+                _end(w)
+            break
+        ready = wait([w.pipe for w in crew], timeout=1.0)
+        for w in list(crew):
+            if w.pipe in ready:
+                try:
+                    done = _listen(w, outcome)
+                except EOFError:
+                    w.process.join()
+                    done = _buried(w, outcome, _cause(w.process.exitcode), crew)
+            else:
+                hangs = time.monotonic() - w.heard > HANG_SECONDS
+                done = hangs and _buried(w, outcome, f"no answer within {HANG_SECONDS:.0f} s", crew)
+            if done:
+                crew.remove(w)
+    return outcome
+
+
+def _start(seeds: list[int], skip: int, only: int | None) -> _Worker:
+    ours, theirs = _fork.Pipe(duplex=False)
+    process = _fork.Process(target=_work, args=(theirs, seeds, skip, only), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(seeds, process, ours, only, heard=time.monotonic())
+
+
+def _end(w: _Worker) -> None:
+    w.process.kill()
+    w.process.join()
+    w.pipe.close()
+
+
+def _listen(w: _Worker, outcome: Outcome) -> bool:
+    """Take one message; whether the worker has finished."""
+    w.heard = time.monotonic()
+    match w.pipe.recv():
+        case "begin", int(seed), int(number), str(text):
+            w.running = (seed, number, text)
+        case "end", paths, str(problem):
+            outcome.points += 1
+            outcome.paths.update(paths)
+            if problem:
+                outcome.failures.append(f"{problem}\n{w.running[2]}")
+        case "lost", str(problem):
+            outcome.failures.append(problem)
+        case _:
+            w.process.join()
+            return True
+    return False
+
+
+def _buried(w: _Worker, outcome: Outcome, cause: str, crew: list[_Worker]) -> bool:
+    """Note the case that ended a worker and let another one go on behind it."""
+    _end(w)
+    seed, number, text = w.running
+    outcome.points += 1
+    outcome.failures.append(f"{cause}\n{text}")
+    if seed in w.seeds:
+        crew.append(_start(w.seeds[w.seeds.index(seed) :], number + 1, w.only))
+        crew[-1].running = w.running
+    return True
+
+
+def _cause(code: int | None) -> str:
+    return f"the process died of {signal.Signals(-code).name}" if code is not None and code < 0 else f"the process ended with {code}"
+
+
+def _work(pipe: Connection, seeds: list[int], skip: int, only: int | None) -> None:
+    faulthandler.disable()
+    bench = Bench()
+    for k, seed in enumerate(seeds):
+        try:
+            for case in Trial(seed).cases():
+                if (k == 0 and case.number < skip) or only not in (None, case.number):
+                    continue
+                pipe.send(("begin", seed, case.number, str(case)))
+                verdict = bench.check(case)
+                pipe.send(("end", sorted(verdict.paths), verdict.problem))
+        except Exception:
+            pipe.send(("lost", f"trial {seed} ({Trial(seed).name}): {traceback.format_exc()}"))
+    pipe.send(("done",))
+    pipe.close()
+    os._exit(0)
+
+
+def seeds_for(points: int) -> range:
+    return range(-(-points // CASES))

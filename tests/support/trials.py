@@ -1,0 +1,306 @@
+"""The property: every legal point of every sketch computes what the reference interpreter computes.
+
+A `Trial` is one random task with random data; its `Case`s are points of its sketches, each with a machine (instruction set,
+threads) and a binding (views of inputs and outputs). Everything follows from the trial's seed. `check` builds and runs one
+case twice, with all memory against an inaccessible page behind it and then before it, and says what is wrong, if anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import stormdrop.runtime.loaded as loaded_module
+from stormdrop.codegen.emit import emit
+from stormdrop.codegen.llvm import assemble
+from stormdrop.errors import StormdropError, UserError
+from stormdrop.ir.expr import NUMPY, Dtype
+from stormdrop.ir.interp import evaluate, magnitude
+from stormdrop.ir.tensor import Task, Tensor
+from stormdrop.lower.lower import lower
+from stormdrop.lower.program import Program, View, buffers_of
+from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.runtime.loaded import LoadedKernel
+from stormdrop.runtime.pool import shared_pool
+from stormdrop.space.access import row_strides
+from stormdrop.space.derive import derive
+from stormdrop.space.sketch import Sketch, sketches
+from stormdrop.target.machine import Target, detect
+from tests.support.guarded import Arena, Bound, bind
+from tests.support.paths import observe
+from tests.support.tasks import NAMES, Rng, random_task
+
+Array = NDArray[Any]
+CASES = 6
+"""Cases of one trial."""
+EPS: dict[Dtype, float] = {"f32": 2.0**-23, "f64": 2.0**-52}
+
+
+@cache
+def targets() -> tuple[Target, ...]:
+    """This machine, and this machine held to narrower instruction sets."""
+    here = detect()
+    found = [here]
+    for isa in ("avx512", "avx2", "sse"):
+        try:
+            narrow = here.with_isa(isa)
+        except UserError:
+            continue
+        if narrow.isa != here.isa:
+            found.append(narrow)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One point to build and run."""
+
+    trial: Trial
+    number: int
+    sketch: Sketch
+    point: tuple[int, ...]
+    views: Mapping[str, View]
+
+    @property
+    def target(self) -> Target:
+        return self.sketch.target
+
+    @property
+    def values(self) -> dict[str, int]:
+        return self.sketch.values(self.point)
+
+    def program(self) -> Program:
+        return lower(self.trial.task, self.sketch.structure, self.sketch.tilings(self.values), dict(self.views))
+
+    def __str__(self) -> str:
+        lines = [
+            f"case {self.trial.seed}:{self.number}: {self.trial.task.name}, {self.trial.dtype}, {self.target.isa}, {self.target.threads} threads",
+            *(f"  {name} seen through {view}" for name, view in self.views.items()),
+            str(self.sketch.schedule(self.point)),
+            str(self.sketch.schedule(self.point).to_json()),
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A random task and its data."""
+
+    seed: int
+
+    @cached_property
+    def _rng(self) -> Rng:
+        return np.random.default_rng([20240, self.seed])
+
+    @cached_property
+    def name(self) -> str:
+        return NAMES[self.seed % len(NAMES)]
+
+    @cached_property
+    def dtype(self) -> Dtype:
+        return "f64" if self.seed // len(NAMES) % 5 == 4 else "f32"
+
+    @cached_property
+    def task(self) -> Task:
+        rng = np.random.default_rng([1, self.seed])
+        return random_task(self.name, rng, self.dtype, long=rng.random() < 0.15)
+
+    @cached_property
+    def arrays(self) -> dict[str, Array]:
+        rng = np.random.default_rng([2, self.seed])
+        return {t.name: random_array(t, rng) for t in self.task.inputs}
+
+    @cached_property
+    def reference(self) -> dict[int, tuple[dict[str, Array], dict[str, Array]]]:
+        """Values and error scales by variant."""
+        return {
+            k: (evaluate(self.task, self.arrays, k, "f64"), magnitude(self.task, self.arrays, k))
+            for k in range(len(self.task.variants))
+        }  # fmt: skip
+
+    def cases(self) -> Iterator[Case]:
+        """Points of three sketches, drawn from those found at this shape or at another one, for this or another machine."""
+        rng = np.random.default_rng([3, self.seed])
+        machine = targets()[rng.choice(len(targets()), p=_weights(len(targets())))]
+        target = machine.with_threads(int(rng.choice([1, 2])))
+        found = self._sketches(rng, target)
+        number = 0
+        for k in rng.permutation(CASES // 2) % len(found) if len(found) < CASES // 2 else rng.choice(len(found), CASES // 2, replace=False):
+            sketch = found[int(k)]
+            points = sketch.sample_legal(2, rng)
+            for i in range(2):
+                point = points[i % len(points)]
+                yield Case(self, number, sketch, tuple(int(x) for x in point), random_views(self.task, rng))
+                number += 1
+
+    def _sketches(self, rng: Rng, target: Target) -> list[Sketch]:
+        donor, wide = self.task, target
+        if rng.random() < 0.5:
+            wide = target.with_threads(int(rng.choice([4, 8])))
+        if rng.random() < 0.4:
+            donor = random_task(self.name, rng, self.dtype, long=rng.random() < 0.5)
+        found = sketches(donor, wide)
+        if donor is not self.task:
+            return [Sketch(self.task, s.variant, derive(self.task.variants[s.variant], s.structure.steps), target) for s in found]
+        return [Sketch(self.task, s.variant, s.structure, target) for s in found]
+
+
+def _weights(n: int) -> list[float]:
+    """Half of all cases are for the machine as it is."""
+    return [1.0] if n == 1 else [0.5, *([0.5 / (n - 1)] * (n - 1))]
+
+
+def random_array(t: Tensor, rng: Rng) -> Array:
+    if t.dtype in ("f32", "f64"):
+        return rng.standard_normal(t.shape).astype(NUMPY[t.dtype])
+    return rng.integers(0 if t.dtype == "bool" else -100, 2 if t.dtype == "bool" else 100, t.shape).astype(NUMPY[t.dtype])
+
+
+def random_views(task: Task, rng: Rng) -> dict[str, View]:
+    """Half of all run-time arrays are views of larger ones: offset, stepped, permuted, reversed, inputs also repeated."""
+    found: dict[str, View] = {}
+    for t in (*task.runtime_inputs, *task.outputs):
+        if rng.random() < 0.5:
+            found[t.name] = random_view(t, rng, t not in task.outputs)
+    return found
+
+
+def random_view(t: Tensor, rng: Rng, may_repeat: bool) -> View:
+    order = list(range(len(t.shape)))
+    if rng.random() < 0.25:
+        rng.shuffle(order)
+    strides = [0] * len(t.shape)
+    size = int(rng.choice([1, 1, 1, 2, 3]))
+    for d in reversed(order):
+        strides[d] = size
+        size *= t.shape[d] + int(rng.choice([0, 0, 1, 2, 5]))
+    for d in range(len(strides)):
+        if rng.random() < 0.06:
+            strides[d] = -strides[d]
+        elif may_repeat and rng.random() < 0.04:
+            strides[d] = 0
+    return View(tuple(strides), int(rng.integers(0, 20)))
+
+
+def artifact_from(program: Program, text: str, target: Target) -> Artifact:
+    """As `runtime.artifact.artifact_of`, from text that has been looked at."""
+    used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
+    slots = tuple(Slot(b.name, b.dtype, b.role, b.elements, b in used) for b in program.buffers)
+    running, loading = (tuple(p.extent for p in program.phases if p.at_load == x) for x in (False, True))
+    return Artifact(assemble(text, target), slots, running, loading, program.scratch_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one case did, and what is wrong with it (empty: nothing)."""
+
+    paths: frozenset[str]
+    problem: str = ""
+
+
+class Bench:
+    """Runs cases in guarded memory. While one exists, the runtime's own working memory is guarded too."""
+
+    def __init__(self) -> None:
+        self.arena = Arena()
+        self.at_end = True
+
+    def check(self, case: Case) -> Verdict:
+        paths: set[str] = set()
+        original = loaded_module.aligned
+        loaded_module.aligned = lambda nbytes, align=64: self.arena.aligned(nbytes, align, self.at_end)
+        try:
+            program = case.program()
+            text = emit(program, case.target)
+            paths = observe(case.sketch, case.values, program, text)
+            artifact = artifact_from(program, text, case.target)
+            return Verdict(frozenset(paths), self._run(case, artifact))
+        except StormdropError as error:
+            return Verdict(frozenset(paths), f"{type(error).__name__}: {error}")
+        finally:
+            loaded_module.aligned = original
+            self.arena.reset()
+
+    def _run(self, case: Case, artifact: Artifact) -> str:
+        task, arrays = case.trial.task, _as_seen(case)
+        constants: dict[str, Array] = {}
+        self.at_end = case.number % 2 == 0
+        for t in task.constants:
+            held = bind(self.arena, t, None, self.at_end)
+            held.array[...] = arrays[t.name]
+            constants[t.name] = held.array
+        kernel = LoadedKernel(artifact, constants, shared_pool(case.target.threads))
+        first: dict[str, Array] | None = None
+        for at_end in (True, False):
+            self.at_end = at_end
+            got, problem = self._call(case, kernel, arrays, constants)
+            if problem:
+                return f"{problem}, all memory {'before' if at_end else 'behind'} an inaccessible page"
+            if first is not None and any(not np.array_equal(got[n], first[n], equal_nan=False) for n in got):
+                return "two runs of the same kernel differ"
+            first = got
+        return ""
+
+    def _call(self, case: Case, kernel: LoadedKernel, arrays: Mapping[str, Array], constants: Mapping[str, Array],
+              ) -> tuple[dict[str, Array], str]:  # fmt: skip
+        memory = kernel.call_memory()
+        tensors = {t.name: t for t in (*case.trial.task.inputs, *case.trial.task.outputs)}
+        bound: dict[str, Bound] = {}
+        for k, slot in enumerate(kernel.artifact.slots):
+            if slot.role in ("input", "output"):
+                here = bind(self.arena, tensors[slot.name], case.views.get(slot.name), self.at_end)
+                if slot.role == "input":
+                    here.array[...] = arrays[slot.name]
+                here.remember()
+                bound[slot.name] = here
+                memory.bind(k, here.address)
+            elif slot.role == "constant" and slot.resident:
+                memory.bind(k, constants[slot.name].ctypes.data)
+        kernel.run(memory)
+        results: dict[str, Array] = {}
+        for slot in kernel.artifact.slots:
+            if slot.role == "input" and not bound[slot.name].is_untouched():
+                return results, f"the kernel wrote on its input {slot.name}"
+            if slot.role == "output":
+                if not bound[slot.name].gaps_are_untouched():
+                    return results, f"the kernel wrote outside its output {slot.name}"
+                results[slot.name] = bound[slot.name].array.copy()
+        return results, compare(case, results)
+
+
+def _as_seen(case: Case) -> dict[str, Array]:
+    """The trial's data; an input whose view repeats elements holds one value for all of them."""
+    seen = dict(case.trial.arrays)
+    for name, view in case.views.items():
+        if name in seen and 0 in view.strides:
+            pick = tuple(slice(0, 1) if s == 0 else slice(None) for s in view.strides)
+            seen[name] = np.broadcast_to(seen[name][pick], seen[name].shape)
+    return seen
+
+
+def compare(case: Case, results: Mapping[str, Array]) -> str:
+    """Nothing, or the worst element that is further from float64 than the variant's bound."""
+    task, variant = case.trial.task, case.sketch.variant
+    if any(0 in view.strides for name, view in case.views.items() if name in case.trial.arrays):
+        arrays = _as_seen(case)
+        wanted, scales = evaluate(task, arrays, variant, "f64"), magnitude(task, arrays, variant)
+    else:
+        wanted, scales = case.trial.reference[variant]
+    for t in task.outputs:
+        got, want = results[t.name], wanted[t.name]
+        if t.dtype not in EPS:
+            wrong = got != want
+        else:
+            with np.errstate(all="ignore"):
+                error = np.abs(got.astype(np.float64) - want)
+                allowed = task.variants[variant].error_bound * EPS[t.dtype] * scales[t.name]
+                wrong = ~((error <= allowed) | (got == want))
+        if np.any(wrong):
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            return f"{t.name}[{', '.join(map(str, at))}] is {got[at]}, not {want[at]}; {int(np.sum(wrong))} of {wrong.size} elements are wrong"
+    return ""

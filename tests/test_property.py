@@ -1,0 +1,65 @@
+"""The invariant of the project: every legal point of every sketch computes what the reference interpreter computes.
+
+    pytest tests/test_property.py -s                    prints how often every path was taken
+    pytest tests/test_property.py --points 1000000      the long run
+    pytest tests/test_property.py --case 145:2          one case again, as a failure names it
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import crew
+from tests.support.trials import Trial
+
+OFTEN = 50
+
+RULES = (
+    "inline", "rfactor", "fuse", "place thread", "place load", "tile SSRSRS vector", "tile SSRSRS reduced vector", "tile SSRS vector",
+    "tile SSRS reduced vector", "tile SSS vector", "pack load", "pack thread", "pack root",
+)  # fmt: skip
+
+PLACES = ("stage at root", "stage at thread", "stage at load", "copy at load", "copy at thread", "copy at root")
+
+TAILS = (
+    "full tile only", "remainder of one axis", "remainders of two axes", "loop of constant trips", "loop with a tail", "whole vectors",
+    "masked vectors", "vectors masked by a tail", "masked load", "masked store", "reduce block with a tail", "unrolled evenly",
+    "unrolled with a rest", "reduced vector of whole steps", "reduced vector with a masked end", "loop that may be empty",
+)  # fmt: skip
+
+BORDERS = ("border: narrowed loop", "border: decided per instance", "border: never reached", "border: page", "border: lane mask")
+
+OTHERS = (
+    "gather", "scatter", "partial sums", "partial sums of a reduced vector", "finished in registers", "reduction in scratch",
+    "reduce loop written out", "phase at load", "fma",
+)  # fmt: skip
+
+KNOBS = (
+    *(f"knob {kind} {size}" for kind in ("space.1", "space.2", "space.3", "reduce.1") for size in ("1", "2", "3-4", "5-8", "9+")),
+    *(f"knob copy.{level} {size}" for level in (1, 2) for size in ("1", "2", "3-4")),
+    *(f"knob unroll {size}" for size in ("1", "2", "3-4", "5-8", "9+")),
+    *(f"knob v {size}" for size in ("1", "2", "3-4", "5-8")),
+    "knob peel 0", "knob peel 1",
+)  # fmt: skip
+
+
+@pytest.mark.timeout(0)
+def test_every_legal_point_computes_what_the_reference_computes(points: int, chosen_case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if chosen_case:
+        pytest.skip("one case is replayed")
+    outcome = crew.run(crew.seeds_for(points))
+    print(outcome.report())
+    assert not outcome.failures, f"{len(outcome.failures)} failures\n\n" + "\n\n".join(outcome.failures[:10])
+    often = min(OFTEN, OFTEN * points // 3000)
+    rare = {path: outcome.paths[path] for path in (*RULES, *PLACES, *TAILS, *BORDERS, *OTHERS, *KNOBS) if outcome.paths[path] < often}
+    assert not rare, f"each path must occur {often} times"
+
+
+def test_one_case_can_be_replayed_from_its_name(chosen_case: str) -> None:
+    seed, _, number = (chosen_case or "4:1").partition(":")
+    cases = [case for case in Trial(int(seed)).cases() if number in ("", str(case.number))]
+    assert [str(c) for c in cases] == [str(c) for c in Trial(int(seed)).cases() if number in ("", str(c.number))]
+    outcome = crew.run([int(seed)], only=int(number) if number else None)
+    print("\n\n".join(f"{case}\n{case.program()}" for case in cases) if chosen_case else outcome.report())
+    assert outcome.points == len(cases)
+    assert not outcome.failures, "\n\n".join(outcome.failures)
