@@ -17,17 +17,20 @@ help:
 
 env: $(STAMP)
 
-# An environment that is already there is used as it is. It is made with PYTHON; name another with make env PYTHON=python3.12.
-$(STAMP): pyproject.toml
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Python 3.11 or newer is needed; name one with: make env PYTHON=python3.12" >&2; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+		{ echo "Python 3.11 or newer is needed; name one: make env PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-# The kernel is tuned before anything else is installed than what tuning needs.
-demo:
-	@test -x $(BIN)/stormdrop || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --editable .; }
+# The demo needs the package alone, not what its tests need.
+$(BIN)/stormdrop: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+
+demo: | $(BIN)/stormdrop
 	$(BIN)/stormdrop op C2D 1 14 14 256 256 3 1 1 --search random --trials $(TRIALS)
 
 test: $(STAMP)

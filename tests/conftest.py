@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-DEFAULT_POINTS = 3000
+DEFAULT_POINTS = 5000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,7 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def points(request: pytest.FixtureRequest) -> int:
-    return int(request.config.getoption("--points"))
+    return int(request.config.getoption("--points") or 0)
 
 
 @pytest.fixture

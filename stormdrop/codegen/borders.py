@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from stormdrop.codegen.values import identity
 from stormdrop.errors import BuildError
-from stormdrop.ir.affine import Affine, affine, conjuncts
-from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, walk
+from stormdrop.ir.affine import Affine, affine, conjuncts, index_condition
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, walk
 from stormdrop.lower.program import Tile
 from stormdrop.space.access import axes_of
 
@@ -20,19 +20,6 @@ class Narrowing:
     condition: Expr
     axis: Axis
     form: Affine
-
-
-def index_condition(c: Expr) -> bool:
-    """Whether a condition speaks of indices alone."""
-    match c:
-        case Const():
-            return True
-        case Bin("and" | "or", a, b):
-            return index_condition(a) and index_condition(b)
-        case Cmp(_, a, b):
-            return a.dtype == "i64" and not any(isinstance(n, Load) for e in (a, b) for n in walk(e))
-        case _:
-            return False
 
 
 _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}

@@ -117,9 +117,8 @@ class MemoryWriter(Instance):
             if mask is None:
                 raw = self.w.op(f"load {type}, ptr {address}, align {item}")
             else:
-                raw = self.w.intrinsic(
-                    f"masked.load.{suffix(dtype, self.lanes)}.p0", type, ("ptr", address), ("i32", str(item)), (mask.type, mask.name), (type, fill)
-                )
+                name = f"masked.load.{suffix(dtype, self.lanes)}.p0"
+                raw = self.w.intrinsic(name, type, ("ptr", address), ("i32", str(item)), (mask.type, mask.name), (type, fill))
         elif (block := self.transposed(access)) is not None and not guards:
             raw = block
         else:
@@ -251,7 +250,8 @@ class MemoryWriter(Instance):
         type = vector_type(LLVM[access.buffer.dtype], self.lanes)
         return Value(self.w.op(f"load {type}, ptr {address}, align {ITEMSIZE[access.buffer.dtype]}"), access.buffer.dtype, self.lanes)
 
-    def store(self, value: Value, scalar: bool) -> None:
+    def store(self, value: Value, scalar: bool, inside: Value | None = None) -> None:
+        """Write one value or vector; `inside` masks lanes beyond the live ones."""
         access = self.tile.store
         dtype = access.buffer.dtype
         item = ITEMSIZE[dtype]
@@ -267,19 +267,23 @@ class MemoryWriter(Instance):
             self.w.line(f"store {type} {value.name}, ptr {self.address(access)}, align {item}")
             return
         mask = None if access.padded else self.live_mask()
+        if inside is not None:
+            mask = inside if mask is None else Value(self.w.op(f"and {mask}, {inside.name}"), "bool", self.lanes)
         if access.coefficient(vector) == 1 and not any(vector in axes_of(a) for a, _ in access.atoms):
             address = self.address(access)
             if mask is None:
                 self.w.line(f"store {type} {value.name}, ptr {address}, align {item}")
                 return
-            self.w.declare(f"declare void @llvm.masked.store.{suffix(dtype, self.lanes)}.p0({type}, ptr, i32, {mask.type})")
-            self.w.line(f"call void @llvm.masked.store.{suffix(dtype, self.lanes)}.p0({type} {value.name}, ptr {address}, i32 {item}, {mask})")
+            name = f"@llvm.masked.store.{suffix(dtype, self.lanes)}.p0"
+            self.w.declare(f"declare void {name}({type}, ptr, i32, {mask.type})")
+            self.w.line(f"call void {name}({type} {value.name}, ptr {address}, i32 {item}, {mask})")
             return
         addresses = self.addresses(access)
         mask = mask or Value(splat(True, "bool", self.lanes), "bool", self.lanes)
         kind = vector_type("ptr", self.lanes)
-        self.w.declare(f"declare void @llvm.masked.scatter.{suffix(dtype, self.lanes)}.v{self.lanes}p0({type}, {kind}, i32, {mask.type})")
-        self.w.line(f"call void @llvm.masked.scatter.{suffix(dtype, self.lanes)}.v{self.lanes}p0({type} {value.name}, {kind} {addresses}, i32 {item}, {mask})")
+        name = f"@llvm.masked.scatter.{suffix(dtype, self.lanes)}.v{self.lanes}p0"
+        self.w.declare(f"declare void {name}({type}, {kind}, i32, {mask.type})")
+        self.w.line(f"call void {name}({type} {value.name}, {kind} {addresses}, i32 {item}, {mask})")
 
 
 def suffix(dtype: Dtype, lanes: int) -> str:

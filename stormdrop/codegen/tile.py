@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stormdrop.codegen import values as v
-from stormdrop.codegen.borders import folded, index_condition, opposite
+from stormdrop.codegen.borders import folded, opposite
 from stormdrop.codegen.memory import MemoryWriter
 from stormdrop.codegen.text import Loop, Value
 from stormdrop.errors import BuildError
-from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts
+from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition
 from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, Var, binary, walk
 from stormdrop.lower.program import ReduceLoop
 from stormdrop.space.access import axes_of
@@ -88,10 +88,32 @@ class TileWriter(MemoryWriter):
         for row in self.rows():
             for c in [0] if scalar else self.chunks():
                 self.place(row, c)
-                self.row = row
-                self.chunk = c
-                value = self.value(self.stage.finish)
-                self.store(value, scalar)
+                self.row, self.chunk = row, c
+                self.finish_one(scalar)
+
+    def finish_one(self, scalar: bool) -> None:
+        """Store one row and chunk, where the stage's guard lets it."""
+        guard = [] if self.stage.guard is None else conjuncts(self.stage.guard)
+        if any(self.decided(part) is False for part in guard):
+            return
+        parts = [part for part in guard if self.decided(part) is None]
+        if not parts:
+            self.store(self.value(self.stage.finish), scalar)
+            return
+        condition = self.condition(parts)
+
+        def guarded() -> None:
+            outside, self.memo, self.blocks = (self.memo, self.blocks), {}, {}
+            self.guards += parts
+            value = self.value(self.stage.finish)
+            self.guards.clear()
+            self.store(value, scalar, condition if condition.lanes > 1 else None)
+            self.memo, self.blocks = outside
+
+        if condition.lanes > 1:
+            guarded()
+        else:
+            self.w.branch(condition.name, guarded)
 
     def reduce(self, k: int, accs: list[Value]) -> list[Value]:
         """The reduce loops from the k-th inwards."""
@@ -133,6 +155,7 @@ class TileWriter(MemoryWriter):
         low: Expr = Const(0, "i64")
         high: Expr = loop.span.length
         self.open[loop.axis] = loop.var
+        self.offset[loop.axis] = 0
         for n in self.narrowed:
             if n.axis is not loop.axis:
                 continue

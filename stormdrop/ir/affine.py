@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, binary, compare
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, binary, compare, walk
 
 Interval = tuple[int, int]
 
@@ -155,6 +155,19 @@ def decide(condition: Expr, of_atom: Callable[[Expr], Interval | None]) -> bool 
             return True if always[op] else False if never[op] else None
         case _:
             return None
+
+
+def index_condition(c: Expr) -> bool:
+    """Whether a condition speaks of indices alone."""
+    match c:
+        case Const():
+            return True
+        case Bin("and" | "or", a, b):
+            return index_condition(a) and index_condition(b)
+        case Cmp(_, a, b):
+            return a.dtype == "i64" and not any(isinstance(n, Load) for e in (a, b) for n in walk(e))
+        case _:
+            return False
 
 
 def conjuncts(condition: Expr) -> list[Expr]:

@@ -17,7 +17,26 @@ from functools import cached_property
 from stormdrop.errors import UserError
 from stormdrop.ir.affine import Affine, affine
 from stormdrop.ir.expr import (
-    ITEMSIZE, NUMPY, Axis, Bin, Call, Cast, Cmp, Combiner, Const, Dtype, Expr, Load, Reduce, Scalar, Select, children, index, lift, loads, walk,
+    ITEMSIZE,
+    NUMPY,
+    Axis,
+    Bin,
+    Call,
+    Cast,
+    Cmp,
+    Combiner,
+    Const,
+    Dtype,
+    Expr,
+    Load,
+    Reduce,
+    Scalar,
+    Select,
+    children,
+    index,
+    lift,
+    loads,
+    walk,
 )  # fmt: skip
 
 MAX_ELEMENTS = 2**63 - 1

@@ -16,7 +16,18 @@ from stormdrop.ir.affine import ZERO, Affine, affine
 from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Var, binary, compare
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.program import (
-    Access, Accumulate, Buffer, For, If, Phase, Program, ReduceLoop, Span, Stmt, Tile, View,
+    Access,
+    Accumulate,
+    Buffer,
+    For,
+    If,
+    Phase,
+    Program,
+    ReduceLoop,
+    Span,
+    Stmt,
+    Tile,
+    View,
 )  # fmt: skip
 from stormdrop.space.access import row_strides
 from stormdrop.space.nest import Slot, Tiling, form_of, is_copy, nest_order
@@ -126,11 +137,10 @@ def _box_region(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> 
     """A row-major box, its last dimension rounded up to whole vector tiles."""
     own = context.tilings[stage.id]
     dims: list[int] = []
-    for i in stage.place:
-        a = i
-        assert isinstance(a, Axis), "an attached stage is written in its own order"
+    order = [a for a in stage.place if isinstance(a, Axis)]  # rule Place attaches nothing that is written otherwise
+    for a in order:
         n = own.extent[a]
-        if a is stage.vector and a is stage.axes[-1]:
+        if a is stage.vector and a is order[-1]:
             n = -(-n // (own.lanes * own.vectors)) * own.lanes * own.vectors
         dims.append(max(1, n))
     strides = [1] * len(dims)
@@ -138,7 +148,7 @@ def _box_region(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> 
         strides[d] = strides[d + 1] * dims[d + 1]
     size = strides[0] * dims[0] if dims else 1
     buffer = context.allocate(stage.tensor.name, stage.tensor, size)
-    return Region(buffer, tuple(spans[a].base for a in stage.axes), tuple(strides))
+    return Region(buffer, tuple(spans[a].base for a in order), tuple(strides))
 
 
 def _fixed(n: int) -> Expr:
@@ -215,7 +225,8 @@ def _needed_spans(context: _Context, stage: Stage) -> dict[Axis, Span]:
             around = _needed_spans(context, reader)
         for load in reader.reads():
             if load.tensor is stage.tensor:
-                for own, i in zip(stage.axes, load.indices):
+                for own, i in zip(stage.place, load.indices):
+                    assert isinstance(own, Axis)
                     found[own].append(_index_span(i, around, own.extent))
     spans: dict[Axis, Span] = {a: _whole(a) for a in stage.reduce_axes}
     for a, options in found.items():
@@ -368,7 +379,7 @@ def _tile(
         reduce.append(ReduceLoop(a, spans[a], var, step, tiling.unroll if inner else 1, peeled))
     access = {load: _access(context, load.tensor, load.indices, base) for load in stage.reads()}
     store = _access(context, stage.tensor, stage.place, base)
-    if stage.host is not None and stage.axes and stage.vector is stage.axes[-1]:
+    if stage.host is not None and stage.place and stage.vector is stage.place[-1]:
         store = replace(store, padded=True)  # its scratch is rounded up to whole vector tiles
     return Tile(stage, base, tuple(rows.items()), vectors, tiling.lanes, live, tuple(reduce), accumulate, access, store)
 

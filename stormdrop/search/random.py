@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stormdrop.space.default import neighbours
 from stormdrop.space.sketch import Points, Sketch
@@ -38,7 +39,7 @@ class Outcome:
 
 
 class RandomSearch:
-    """Seeds first, then samples of every sketch in turn, then neighbours of the best few points."""
+    """Seeds first, then samples of every sketch in turn, then a climb from the best few points."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class RandomSearch:
         self._explore = max(len(self._seeds), round(trials * explore))
         self._asked: set[Candidate] = set()
         self._seconds: dict[Candidate, float] = {}
+        self._parent: dict[Candidate, Candidate] = {}  # whose neighbour it is
         self._turn = 0
 
     def ask(self, n: int) -> list[Candidate]:
@@ -111,10 +113,11 @@ class RandomSearch:
         return rows
 
     def _climbed(self) -> Iterator[Candidate]:
-        """Neighbours of the starts, one of each in turn; where they have none left, those of the next best points."""
+        """What lies around the starts, half of it around the best; then around the next best points."""
         order = sorted(self._seconds, key=self._seconds.__getitem__)
         starts = self._starts(order)
-        yield from _in_turn([self._around(start) for start in starts])
+        around = [self._around(start) for start in starts]
+        yield from _in_turn([turn for other in around[1:] or around for turn in (around[0], other)] if around else [])
         for start in islice((c for c in order if c not in starts), FALLBACK_STARTS):
             yield from self._around(start)
 
@@ -130,11 +133,40 @@ class RandomSearch:
         return list(dict.fromkeys([*islice(first_of.values(), STARTS), *order]))[:STARTS]
 
     def _around(self, start: Candidate) -> Iterator[Candidate]:
-        sketch = self._sketches[start.sketch]
-        rows = neighbours(sketch, np.array(start.point, dtype=np.int64))
+        """Leaps, then neighbours, the fastest by the prior first."""
+        sketch, point = self._sketches[start.sketch], np.array(start.point, dtype=np.int64)
+        yield from (_candidate(start.sketch, row) for row in self._leaps(start))
+        rows = neighbours(sketch, point)
         rows = rows[sketch.legal(rows)]
         for row in rows[np.argsort(sketch.prior(rows), kind="stable")]:
-            yield _candidate(start.sketch, row)
+            found = _candidate(start.sketch, row)
+            self._parent.setdefault(found, start)
+            yield found
+
+    def _leaps(self, start: Candidate) -> Points:
+        """Legal points that take the steps again that made the start and its siblings faster than their parent.
+
+        parent + a and parent + b are faster  ->  from parent + a:  parent + 2a + b,  parent + a + b,  parent + 2a
+        """
+        parent = self._parent.get(start)
+        if parent is None or self._seconds[start] >= self._seconds[parent]:
+            return np.zeros((0, len(start.point)), np.int64)
+        sketch = self._sketches[start.sketch]
+        origin = self._places(parent)
+        better = [c for c, p in self._parent.items() if p == parent and self._seconds.get(c, np.inf) < self._seconds[parent]]
+        steps = [self._places(c) - origin for c in sorted(better, key=self._seconds.__getitem__)]
+        most = np.array([len(k.choices) - 1 for k in sketch.knobs])
+        places = self._places(start) + np.array([np.sum(steps, axis=0), *steps])
+        places = np.clip(places, 0, most)
+        rows = np.stack([np.array(k.choices, np.int64)[places[:, i]] for i, k in enumerate(sketch.knobs)], axis=1)
+        rows = sketch.canonical(rows)
+        return rows[sketch.legal(rows)]
+
+    def _places(self, c: Candidate) -> NDArray[np.int64]:
+        """Where a point stands in the choices of each knob; canonical values between two choices count as the lower one."""
+        knobs = self._sketches[c.sketch].knobs
+        found = [np.searchsorted(k.choices, value, side="right") - 1 for k, value in zip(knobs, c.point)]
+        return np.maximum(np.array(found, np.int64), 0)
 
 
 def _candidate(sketch: int, point: Points) -> Candidate:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from stormdrop.ir.affine import affine
-from stormdrop.ir.expr import Axis, Bin, Call, Const, Expr, Load, Select, children, walk
+from stormdrop.ir.affine import affine, bounds, conjunction
+from stormdrop.ir.expr import Axis, Bin, Call, Const, Expr, Load, Select, children, compare, walk
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
 
@@ -102,23 +102,26 @@ def has_selection(e: Expr) -> bool:
     return any(isinstance(n, Select) for n in walk(e))
 
 
-def invert(indices: tuple[Expr, ...], own: tuple[Axis, ...], reader: tuple[Axis, ...]) -> dict[Axis, Expr] | None:
-    """The reader's axes as expressions of the producer's, where reading is one-to-one; else None.
+def invert(indices: tuple[Expr, ...], own: tuple[Axis, ...], reader: tuple[Axis, ...]) -> tuple[dict[Axis, Expr], Expr] | None:
+    """The reader's axes as expressions of the producer's, and where they are in range; None where reading is not one-to-one.
 
         C[i, j]             ->  i = a0, j = a1
         C[h // 2, h % 2]    ->  h = a0*2 + a1
+
+    A question of structure alone: sizes only decide the condition.
     """
     solved: dict[Axis, Expr] = {}
     quotient: dict[Axis, tuple[Axis, int]] = {}
     remainder: dict[Axis, tuple[Axis, int]] = {}
+    inside: list[Expr] = []
     for a, i in zip(own, indices):
         match i:
             case Axis():
-                if i in solved or i.extent != a.extent:
+                if i in solved:
                     return None
                 solved[i] = a
-            case Const(0) if a.extent == 1:
-                pass
+            case Const(value):
+                inside.append(compare("eq", a, int(value)) if a.extent > 1 else Const(True, "bool"))
             case Bin("floordiv", Axis() as b, Const(c)):
                 quotient[b] = (a, int(c))
             case Bin("mod", Axis() as b, Const(c)):
@@ -126,9 +129,16 @@ def invert(indices: tuple[Expr, ...], own: tuple[Axis, ...], reader: tuple[Axis,
             case _:
                 return None
     for b, (a, c) in quotient.items():
-        if b in solved or b not in remainder or remainder[b][1] != c or remainder[b][0].extent != c or a.extent * c != b.extent:
+        if b in solved or b not in remainder or remainder[b][1] != c:
             return None
-        solved[b] = a * c + remainder[b][0]
+        rest = remainder[b][0]
+        solved[b] = a * c + rest
+        if rest.extent > c:
+            inside.append(compare("lt", rest, c))
     if set(remainder) - set(quotient) or set(solved) != set(reader):
         return None
-    return solved
+    for b, e in solved.items():
+        known = bounds(e, lambda _: None)
+        if known is None or known[1] >= b.extent:
+            inside.append(compare("lt", e, b.extent))
+    return solved, conjunction(inside)

@@ -141,6 +141,7 @@ def prior(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[n
 def _demands(s: Structure, target: Target, columns: Mapping[str, Num]) -> list[Num]:
     """Each constraint as a ratio: legal where none exceeds 1."""
     found: list[Num] = []
+    panels = {stage.reader for stage in s.stages if is_copy(stage) and stage.host is None}
     code: Any = 0.0
     scratch: Any = 0.0
     for c in stage_costs(s, target, columns):
@@ -151,6 +152,10 @@ def _demands(s: Structure, target: Target, columns: Mapping[str, Num]) -> list[N
         else:
             found.append(c.accumulators / target.vector_registers)
         found.append(variants(t) / float(MAX_VARIANTS))
+        if stage.host is not None and stage.vector in stage.axes and stage.id in panels:
+            # A box must begin at a panel of what was packed for the whole tensor.
+            width, box = t.vectors * t.lanes, t.extent[stage.vector]
+            found.append(np.where((np.asarray(box) % width == 0) | (np.asarray(box) >= stage.vector.extent), 0.0, 2.0))
         code = code + c.code
         if stage.host is not None:
             scratch = scratch + prod_of([t.extent[a] for a in stage.axes]) * stage.itemsize
@@ -206,8 +211,9 @@ def features(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArra
     blocks = prod_of([t.trips[Slot(a, 0)] for a in stage.reduce_axes]) if form_of(stage).blocks == 2 else 1.0
     values: list[Num] = [
         total * 1e9, *seconds,
-        float(len(costs)), float(sum(x.tiling.stage.host is None for x in costs)), host.parallel, _imbalance(host.parallel, target.threads) * 16.0,
-        sum(x.code for x in costs), sum((prod_of([x.tiling.extent[a] for a in x.tiling.stage.axes]) * 4.0 for x in costs if x.tiling.stage.host), 0.0),
+        float(len(costs)), float(sum(x.tiling.stage.host is None for x in costs)),
+        host.parallel, _imbalance(host.parallel, target.threads) * 16.0, sum(x.code for x in costs),
+        sum((prod_of([x.tiling.extent[a] for a in x.tiling.stage.axes]) * 4.0 for x in costs if x.tiling.stage.host), 0.0),
         c.vector_steps * t.lanes, _nominal(c), c.tiles, c.steps, c.rows, c.vectors, c.accumulators, c.loads,
         c.accumulators / np.maximum(c.loads, 0.25), t.unroll, t.peel, inner, blocks,
         c.lane_use * 16.0, c.lines_per_set, variants(t), float(stage.vector_is_reduced) * 3.0,

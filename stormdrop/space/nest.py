@@ -248,7 +248,8 @@ def region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis,
         lens = needed(done[reader.id], stage)
         for load in reader.reads():
             if load.tensor is stage.tensor:
-                for own, i in zip(stage.axes, load.indices):
+                for own, i in zip(stage.place, load.indices):
+                    assert isinstance(own, Axis)
                     size = minimum(box_size(i, lens), own.extent)
                     box[own] = maximum(box[own], size) if own in box else size
     return box

@@ -12,7 +12,8 @@ from math import prod
 from typing import Protocol
 
 from stormdrop.errors import ScheduleError
-from stormdrop.ir.expr import Axis, Const, Expr, Load, compare, rewrite, select, substitute
+from stormdrop.ir.affine import conjunction, conjuncts, index_condition
+from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, children, compare, rewrite, select, substitute
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
@@ -148,7 +149,7 @@ class Fuse:
 
     name, version = "fuse", 1
 
-    def _consumer(self, s: Structure, stage: Stage) -> tuple[Stage, dict[Axis, Expr]] | None:
+    def _consumer(self, s: Structure, stage: Stage) -> tuple[Stage, dict[Axis, Expr], Expr] | None:
         readers = s.readers(stage.tensor)
         if not stage.is_reduction or stage.tensor in s.outputs or len(readers) != 1 or readers[0].is_reduction:
             return None
@@ -157,7 +158,7 @@ class Fuse:
         if len(read) != 1 or stage.acc is not stage.tensor:
             return None
         inverse = invert(read[0].indices, stage.axes, reader.axes)
-        return None if inverse is None else (reader, inverse)
+        return None if inverse is None else (reader, *inverse)
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
         return [()] if self._consumer(s, stage) else [None]
@@ -166,12 +167,13 @@ class Fuse:
         found = self._consumer(s, stage)
         if found is None:
             raise ScheduleError(f"{stage.id} has no consumer to finish with")
-        reader, inverse = found
+        reader, inverse, inside = found
         finish = substitute(reader.finish, inverse)
         (read,) = [load for load in reader.reads() if load.tensor is stage.tensor]
         finish = substitute(finish, {substitute(read, inverse): Load(stage.acc, stage.axes)})
         place = tuple(substitute(i, inverse) for i in reader.place)
-        merged = replace(stage, finish=finish, tensor=reader.tensor, place=place)
+        guard = None if inside is Const(True, "bool") else inside
+        merged = replace(stage, finish=finish, tensor=reader.tensor, place=place, guard=guard)
         # The merged stage stands where its consumer stood: everything the consumer reads is computed by then.
         return s.with_stages([merged if r is reader else r for r in s.stages if r is not stage])
 
@@ -186,7 +188,7 @@ class Place:
 
     def _host(self, s: Structure, stage: Stage) -> Stage | None:
         readers = s.readers(stage.tensor)
-        if stage.tensor in s.outputs or not readers:
+        if stage.tensor in s.outputs or not readers or not all(isinstance(i, Axis) for i in stage.place):
             return None
         hosts = {r.host or r.id for r in readers}
         linear = all(is_linear(load.indices) for r in readers for load in r.reads() if load.tensor is stage.tensor)
@@ -235,7 +237,7 @@ def _through(s: Structure, reader: Stage, host: Stage, axis: Axis) -> set[Axis]:
     if axis not in reader.axes:
         return set()
     found: set[Axis] = set()
-    position = reader.axes.index(axis)
+    position = reader.place.index(axis)
     for above in s.readers(reader.tensor):
         for load in above.reads():
             if load.tensor is reader.tensor and position < len(load.indices):
@@ -337,21 +339,43 @@ class Pack:
         reduced = [a for a in stage.reduce_axes if a in used and a is not stage.vector]
         order = [*spatial, *reduced, *inner]
         own = {a: Axis(a.name, a.extent, "spatial") for a in order}
-        body = substitute(op, own)
+        body = substitute(_guarded(stage.body, op), own)
         axes = tuple(own[a] for a in order)
         source = operand_load(op).tensor
         packed = Tensor(f"{source.name}.packed", tuple(a.extent for a in axes), source.dtype, source.constant, Compute(axes, body))
         host = None if level in (Level.LOAD, Level.ROOT) else (stage.host or stage.id)
         names = {own[a]: stage.axis_id(a) for a in order}
         copy = Stage(
-            f"{stage.id}.{k}", axes, (), None, body, body, packed, packed, axes, level, host, stage.id, axes[-1] if axes else None,
-            "SSS" if host is None else "SS", names=names,
+            f"{stage.id}.{k}", axes, (), None, body, body, packed, packed, axes, level=level, host=host, reader=stage.id,
+            vector=axes[-1] if axes else None, tiling="SSS" if host is None else "SS", names=names,
         )  # fmt: skip
         reader = replace(stage, body=substitute(stage.body, {op: Load(packed, tuple(order))}))
         stages: list[Stage] = []
         for r in s.stages:
             stages += [copy, reader] if r is stage else [r]
         return s.with_stages(stages)
+
+
+def _guarded(body: Expr, op: Expr) -> Expr:
+    """An operand with the conditions under which the body reads it, as far as they speak of its own axes."""
+    around = [c for c in _conditions(body, op) or [] if axes_of(c) <= axes_of(op)]
+    if not around:
+        return op
+    if isinstance(op, Select):
+        return select(conjunction([*around, op.condition]), op.a, op.b)
+    return select(conjunction(around), op, 0)
+
+
+def _conditions(body: Expr, op: Expr) -> list[Expr] | None:
+    """The parts of all index conditions on the way from the body down to an operand; None where it is not below."""
+    if body is op:
+        return []
+    for child in children(body):
+        below = _conditions(child, op)
+        if below is not None:
+            chosen = isinstance(body, Select) and child is body.a and index_condition(body.condition)
+            return [*conjuncts(body.condition), *below] if chosen and isinstance(body, Select) else below
+    return None
 
 
 RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Tile(), Pack())

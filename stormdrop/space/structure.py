@@ -55,6 +55,7 @@ class Stage:
     acc: Tensor  # the tensor whose value the accumulators hold
     tensor: Tensor  # the tensor that is written
     place: tuple[Expr, ...]  # the index written, over the axes
+    guard: Expr | None = None  # write only where it holds: the consumer that finishes the stage may want less than all of it
     level: Level = Level.ROOT
     host: str | None = None  # the root stage it is attached under
     reader: str | None = None  # the stage it is packed for

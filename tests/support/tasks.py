@@ -13,11 +13,12 @@ import numpy as np
 from stormdrop.errors import UserError
 from stormdrop.ir import build as sd
 from stormdrop.ir.expr import Dtype
-from stormdrop.ir.tensor import Task, Tensor, Variant, axis, compute, reduce_axis, tensor
+from stormdrop.ir.tensor import Task, Variant, axis, compute, reduce_axis, tensor
 from stormdrop.ops.catalogue import OPERATORS, build
 from stormdrop.ops.conv import conv
 from stormdrop.ops.elementwise import apply, relu
 from stormdrop.ops.matmul import matmul
+from stormdrop.ops.movement import pad
 from stormdrop.ops.winograd import winograd_variant
 
 Rng = np.random.Generator
@@ -42,7 +43,7 @@ def _long(rng: Rng) -> int:
 
 def _arguments(name: str, rng: Rng, long: bool) -> list[int]:
     """Arguments of one operator, which may make no sense. `long`: a reduction that is worth cutting into parts."""
-    kernel, stride, pad = _window(rng)
+    kernel, stride, border = _window(rng)
     batch = int(rng.choice([1, 1, 1, 2, 3]))
     match name:
         case "GMM" | "DEN" if long:
@@ -50,25 +51,25 @@ def _arguments(name: str, rng: Rng, long: bool) -> list[int]:
         case "GMM" | "DEN":
             return [batch, extent(rng, 50), extent(rng, 50), extent(rng, 50)]
         case "C1D":
-            return [batch, extent(rng, 37), extent(rng, 24), extent(rng, 50), kernel, stride, pad]
+            return [batch, extent(rng, 37), extent(rng, 24), extent(rng, 50), kernel, stride, border]
         case "C2D" | "CBR":
-            return [batch, extent(rng, 17), extent(rng, 17), extent(rng, 19), extent(rng, 50), kernel, stride, pad]
+            return [batch, extent(rng, 17), extent(rng, 17), extent(rng, 19), extent(rng, 50), kernel, stride, border]
         case "DIL":
-            return [1, extent(rng, 19, 3), extent(rng, 19, 3), extent(rng, 13), extent(rng, 37), kernel, stride, pad,
+            return [1, extent(rng, 19, 3), extent(rng, 19, 3), extent(rng, 13), extent(rng, 37), kernel, stride, border,
                     int(rng.choice([1, 2, 3]))]  # fmt: skip
         case "C3D":
-            return [1, extent(rng, 7), extent(rng, 9), extent(rng, 9), extent(rng, 7), extent(rng, 33), min(kernel, 3), stride, pad]
+            return [1, extent(rng, 7), extent(rng, 9), extent(rng, 9), extent(rng, 7), extent(rng, 33), min(kernel, 3), stride, border]
         case "GRP":
             groups = int(rng.choice([1, 2, 3, 4]))
-            return [1, extent(rng, 11), extent(rng, 11), groups * extent(rng, 7), groups * extent(rng, 33), kernel, stride, pad, groups]
+            return [1, extent(rng, 11), extent(rng, 11), groups * extent(rng, 7), groups * extent(rng, 33), kernel, stride, border, groups]
         case "DEP":
-            return [batch, extent(rng, 19), extent(rng, 19), extent(rng, 50), kernel, stride, pad]
+            return [batch, extent(rng, 19), extent(rng, 19), extent(rng, 50), kernel, stride, border]
         case "MXP":
-            return [batch, extent(rng, 19), extent(rng, 19), extent(rng, 50), kernel, stride, min(pad, kernel - 1)]
+            return [batch, extent(rng, 19), extent(rng, 19), extent(rng, 50), kernel, stride, min(border, kernel - 1)]
         case "T2D":
-            return [1, extent(rng, 9), extent(rng, 9), extent(rng, 11), extent(rng, 33), kernel, stride, pad]
+            return [1, extent(rng, 9), extent(rng, 9), extent(rng, 11), extent(rng, 33), kernel, stride, border]
         case "CAP":
-            return [1, extent(rng, 6), extent(rng, 6), extent(rng, 5), extent(rng, 19), min(kernel, 3), stride, pad]
+            return [1, extent(rng, 6), extent(rng, 6), extent(rng, 5), extent(rng, 19), min(kernel, 3), stride, border]
         case "NRM" if long:
             return [batch, 67, 62] if rng.random() < 0.5 else [batch, int(rng.choice([1, 3])), _long(rng)]
         case "NRM":
@@ -151,16 +152,28 @@ def _upsample(rng: Rng, dtype: Dtype) -> Task:
 
 def _winograd(rng: Rng, dtype: Dtype) -> Task:
     n, h, w, ci, co = 1, extent(rng, 9, 3), extent(rng, 9, 3), extent(rng, 7), extent(rng, 19)
-    pad = int(rng.choice([0, 1]))
+    border = int(rng.choice([0, 1]))
     x, weights = tensor("X", (n, h, w, ci), dtype), tensor("W", (3, 3, ci, co), dtype, constant=True)
-    direct = Variant((conv(x, weights, 1, pad),))
-    return Task(variants=[direct, *(winograd_variant(x, weights, pad, m) for m in (2, 4))], name="WIN")
+    direct = Variant((conv(x, weights, 1, border),))
+    return Task(variants=[direct, *(winograd_variant(x, weights, border, m) for m in (2, 4))], name="WIN")
+
+
+def _stencil(rng: Rng, dtype: Dtype) -> Task:
+    """A moving sum along the last axis, padded on both sides: the border depends on the lane."""
+    n, w, kernel = extent(rng, 13), extent(rng, 50), int(rng.choice([1, 2, 3, 5]))
+    x = tensor("X", (n, w), dtype)
+    p = pad(x, [(int(rng.integers(0, kernel)), kernel - 1)], 0)
+    i, j, k = axis(n, "i"), axis(p.shape[1] - kernel + 1, "j"), reduce_axis(kernel, "k")
+    return Task([compute("Y", (i, j), sd.sum(p[i, j + k], k))], name="STN")
 
 
 OWN: dict[str, Callable[[Rng, Dtype], Task]] = {
-    "MIN": _minimum, "PRD": _column_product, "INT": _integers, "CHN": _chain, "EXW": _exponential_weights, "CAT": _concatenation, "UPS": _upsample, "WIN": _winograd,
+    "MIN": _minimum, "PRD": _column_product, "INT": _integers, "CHN": _chain, "EXW": _exponential_weights, "CAT": _concatenation,
+    "UPS": _upsample, "STN": _stencil, "WIN": _winograd,
 }  # fmt: skip
 NAMES = (*OPERATORS, *OWN)
+DRAWN = (*NAMES, "DEN", "DEN", "GMV", "SFM", "NRM")
+"""Once each; again those that alone have run-time operands to pack, or long rows."""
 
 
 def work(task: Task) -> int:
