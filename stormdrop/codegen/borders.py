@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from stormdrop.codegen.values import identity
 from stormdrop.errors import BuildError
-from stormdrop.ir.affine import Affine, affine, conjuncts, index_condition
-from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, walk
+from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, compare, walk
 from stormdrop.lower.program import Tile
 from stormdrop.space.access import axes_of
 
@@ -85,6 +85,45 @@ def narrowings(tile: Tile) -> list[Narrowing]:
                 continue
             found[part] = Narrowing(part, axis, form)
     return list(found.values())
+
+
+SHORT_LOOP = 16
+
+
+def interior(tile: Tile) -> tuple[Expr, frozenset[Expr]] | None:
+    """When all border conditions of a tile hold at once, and which they are.
+
+    None where there are none, or where the innermost loop is so long that testing borders above it costs nothing.
+    """
+    stage = tile.stage
+    if stage.combiner is None or tile.reduce[-1].span.longest > SHORT_LOOP or tile.row_count < 2:
+        return None
+    most: dict[Axis, int] = dict(tile.rows)
+    most.update({loop.axis: loop.span.longest for loop in tile.reduce})
+    if stage.vector is not None and not stage.vector_is_reduced:
+        most[stage.vector] = tile.vectors * tile.lanes
+    parts: dict[Expr, Expr] = {}
+    for node in walk(stage.body):
+        if isinstance(node, Select) and index_condition(node.condition):
+            for part in conjuncts(node.condition):
+                least = _least(part, tile, most)
+                if least is not None:
+                    parts[part] = compare("ge", least.expr(), 0)
+    return (conjunction(parts.values()), frozenset(parts)) if parts else None
+
+
+def _least(part: Expr, tile: Tile, most: dict[Axis, int]) -> Affine | None:
+    """The smallest value over the tile of the form that must not be negative."""
+    form = _non_negative(part)
+    if form is None or any(not isinstance(a, Axis) or a not in tile.base for a, _ in form.terms):
+        return None
+    least = Affine((), form.constant)
+    for a, c in form.terms:
+        assert isinstance(a, Axis)
+        least = least + tile.base[a].scaled(c)
+        if c < 0:
+            least = least.shifted(c * (most.get(a, 1) - 1))
+    return least
 
 
 def _non_negative(part: Expr) -> Affine | None:

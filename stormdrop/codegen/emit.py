@@ -9,9 +9,11 @@ runs a range of one phase; `prepare`, of the same type, runs the phases that pac
 from __future__ import annotations
 
 from stormdrop.codegen import vecmath
+from stormdrop.codegen.borders import interior
 from stormdrop.codegen.pages import Pages
 from stormdrop.codegen.text import Value, Writer, flatten
 from stormdrop.codegen.tile import TileWriter
+from stormdrop.ir.affine import decide
 from stormdrop.ir.expr import Var
 from stormdrop.lower.program import Buffer, For, If, Phase, Program, Stmt, Tile, buffers_of
 from stormdrop.target.machine import Target
@@ -95,4 +97,22 @@ def _body(w: Writer, body: tuple[Stmt, ...], pointers: dict[Buffer, str], target
                     (lambda orelse=orelse: _body(w, orelse, pointers, target, pages)) if orelse else None,
                 )
             case Tile():
-                TileWriter(w, s, pointers, target.has_fma, pages).write()
+                _tile(w, s, pointers, target, pages)
+
+
+def _tile(w: Writer, tile: Tile, pointers: dict[Buffer, str], target: Target, pages: Pages) -> None:
+    """A tile; where borders would be tested in short inner loops, once for tiles that touch none and once for the others."""
+    found = interior(tile)
+    if found is None:
+        TileWriter(w, tile, pointers, target, pages).write()
+        return
+    inside, conditions = found
+    known = decide(inside, lambda atom: w.variables[atom][2] if isinstance(atom, Var) else None)
+    if known is not None:
+        TileWriter(w, tile, pointers, target, pages, conditions if known else frozenset()).write()
+        return
+    w.branch(
+        w.integer(inside),
+        lambda: TileWriter(w, tile, pointers, target, pages, conditions).write(),
+        lambda: TileWriter(w, tile, pointers, target, pages).write(),
+    )

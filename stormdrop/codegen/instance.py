@@ -19,6 +19,7 @@ from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, decide
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, rewrite
 from stormdrop.lower.program import Buffer, Tile
 from stormdrop.space.access import axes_of
+from stormdrop.target.machine import Target
 
 LANE = Var("lane")
 
@@ -26,8 +27,12 @@ LANE = Var("lane")
 class Instance:
     """The state of one tile under construction."""
 
-    def __init__(self, w: Writer, tile: Tile, pointers: dict[Buffer, str], fma: bool, pages: Pages) -> None:
-        self.w, self.tile, self.pointers, self.fma, self.pages = w, tile, pointers, fma, pages
+    def __init__(
+        self, w: Writer, tile: Tile, pointers: dict[Buffer, str], target: Target, pages: Pages, holding: frozenset[Expr] = frozenset()
+    ) -> None:  # fmt: skip
+        """`holding`: conditions that are known to hold all over this tile."""
+        self.w, self.tile, self.pointers, self.pages = w, tile, pointers, pages
+        self.fma, self.reach = target.has_fma, target.reach_bytes
         self.stage = tile.stage
         self.lanes = tile.lanes
         self.offset: dict[Axis, int] = dict.fromkeys(tile.base, 0)
@@ -38,8 +43,8 @@ class Instance:
         self.guards: list[Expr] = []
         self.live: dict[int, Value] = {}  # masks of the vector axis, by chunk
         self.tail: str | None = None  # live elements left in the masked end of a vectorised reduction
-        self.narrowed: list[Narrowing] = narrowings(tile)
-        self.dropped = {n.condition for n in self.narrowed}
+        self.narrowed: list[Narrowing] = [n for n in narrowings(tile) if n.condition not in holding]
+        self.dropped = {n.condition for n in self.narrowed} | holding
         self.start_of: dict[Axis, int] = {}  # the constant position of the innermost loop's axis
         self.inner_step = 1
         self.blocks: dict[object, list[str]] = {}  # transposed squares already loaded

@@ -25,15 +25,19 @@ class MemoryWriter(Instance):
         if self.inner is not None and access.coefficient(self.inner[0]) and not access.atoms:
             axis, frame, low = self.inner
             slope = access.coefficient(axis)
+            # A row too far for an address's immediate part gets a pointer of its own.
+            far = constant - slope * self.offset[axis]
+            far = far if abs(far) * item >= self.reach else 0
+            constant -= far
 
             def first() -> str:
-                start = self.pointer_at(access.buffer, form)
+                start = self.moved(self.pointer_at(access.buffer, form), far * item)
                 if low == "0":
                     return start
                 skip = self.w.op(f"mul i64 {low}, {slope * item}")
                 return self.w.op(f"getelementptr i8, ptr {start}, i64 {skip}")
 
-            pointer = frame.pointer((access.buffer, form.terms, form.constant, slope), first, slope * self.inner_step * item)
+            pointer = frame.pointer((access.buffer, form.terms, form.constant + far, slope), first, slope * self.inner_step * item)
         else:
             pointer = self.pointer_at(access.buffer, self.form(access, with_inner=True))
         return self.moved(pointer, constant * item)

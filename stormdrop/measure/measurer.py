@@ -35,6 +35,9 @@ from stormdrop.target.machine import Target
 __all__ = ["Candidate", "HandWritten", "MeasureSettings", "Measurer"]
 
 
+INTERRUPT_SECONDS = 0.2
+
+
 @dataclass(frozen=True, slots=True)
 class HandWritten:
     """LLVM IR text of a kernel that is called as the artifact `like` is."""
@@ -214,8 +217,11 @@ class Measurer:
     def _await(self, futures: Sequence[Future[Any]], stop: threading.Event) -> None:
         """Wait for lanes; if one fails, or the user interrupts, end the others' work before raising."""
         try:
-            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
-                future.result()
+            done: set[Future[Any]] = set()
+            while len(done) < len(futures):  # in steps: not every interrupt wakes a thread that waits for a lock
+                done = wait(futures, INTERRUPT_SECONDS, FIRST_EXCEPTION).done
+                for future in done:
+                    future.result()
             if stop.is_set():
                 raise RunError("the measurer was closed while it measured")
         except BaseException:

@@ -90,8 +90,8 @@ class Worker:
     def prepare(self, task: TaskMessage) -> _Process:
         """Make a task the worker's current one. Raises TaskRefused, and RunError if no worker can be started."""
         process = self._process
-        if process is not None and _poll(process.replies, select.POLLIN, 0.0):
-            self._end(process)  # it died, or something was written, after its last answer: nobody's fault now
+        if process is not None and (_poll(process.replies, select.POLLIN, 0.0) or _is_unfit(process.child.pid)):
+            self._end(process)  # it died, was stopped, or wrote something after its last answer: nobody's fault now
             process = None
         process = process or self._start()
         if process.task != task.digest:
@@ -275,6 +275,10 @@ def _state(pid: int) -> tuple[str, int]:
         return "", 0
     fields = data[data.rindex(b")") + 2 :].split()
     return fields[0].decode(), int(fields[21]) * PAGE_BYTES
+
+
+def _is_unfit(pid: int) -> bool:
+    return _state(pid)[0] in ("", "T", "Z")
 
 
 def _tail(log: int) -> str:

@@ -120,6 +120,11 @@ class Target:
         return self.peak_gflops / (2 * self.lanes("f32") * self.fma_per_cycle)
 
     @property
+    def reach_bytes(self) -> int:
+        """How far from its pointer an address may lie without an instruction to compute it."""
+        return {"neon": 16384, "sve512": 256}.get(self.isa, 1 << 31)
+
+    @property
     def function_attributes(self) -> str:
         """What every LLVM function definition must carry so that full-width vectors are one register.
 

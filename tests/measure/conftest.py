@@ -16,7 +16,7 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target, detect
 
-QUICK = MeasureSettings(run_timeout=1.5, min_seconds=0.002, memory_limit_bytes=512 << 20)
+QUICK = MeasureSettings(run_timeout=1.5, min_seconds=0.002, memory_limit_bytes=320 << 20)
 
 # %a and %b are the inputs, %y is relu(a + b), %at is where it belongs; %again: not the first run.
 RIGHT = "store float %y, ptr %at"

@@ -3,6 +3,7 @@
 import os
 import platform
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -60,11 +61,7 @@ define void @dig(i64 %n) noinline {
   %kept = load volatile i64, ptr %room
   ret void
 }"""
-# Private anonymous pages, 1 MiB at a time, each 4 KiB touched by being zeroed; for ever.
-EAT = f"""%block = {syscall(MMAP, 0, 1 << 20, 3, 0x22, -1)}
-  %meal = inttoptr i64 %block to ptr
-  call void @llvm.memset.p0.i64(ptr %meal, i8 1, i64 1048576, i1 true)"""
-MEMSET = "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
+EAT = f"%block = {syscall(MMAP, 0, 1 << 20, 3, 0x8022, -1)}"  # private anonymous pages, populated
 
 FAULTS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "reads address zero": (("%p = inttoptr i64 16 to ptr\n  %v = load volatile i32, ptr %p",), "crash", "SIGSEGV"),
@@ -76,7 +73,7 @@ FAULTS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "closes every file": ((f"%r = {syscall(CLOSE_RANGE, 3, 1 << 20)}",), "crash", "closed its pipe|exited"),
     "loops for ever": (("br label %forever\nforever:\n  br label %forever\nnever:",), "timeout", "1.5 s"),
     "writes on every file": ((NUMBER_OF_TEXT + loop(SCRIBBLE, 3, 1024), TEXT), "crash", "pipe"),
-    "eats memory": ((loop(EAT, 0, 1 << 40), MEMSET), "memory", "MiB"),
+    "eats memory": ((loop(EAT, 0, 1 << 40),), "memory", "MiB"),
     "writes to its input": (("store float 1.0, ptr %ina",), "crash", "SIGSEGV"),
     "writes nothing": (("",), "wrong", "unwritten"),
     "writes NaN": (("store float 0x7FF8000000000000, ptr %at",), "wrong", "is nan, not"),
@@ -147,7 +144,7 @@ def test_text_that_llvm_refuses_aborts_on_or_hangs_on_costs_one_candidate(tiny: 
     long += [f"%x{i + 1} = fmul float %x{i}, %x{i // 2}" for i in range(20_000)]  # about 5 s
     sources = [
         write("this is not LLVM IR"),
-        write('call void asm sideeffect "no such instruction", ""()'),
+        write('call void asm sideeffect "nosuchinstruction", ""()'),
         write("\n  ".join([*long, "store float %x20000, ptr %at"])),
         write(),
     ]
@@ -164,18 +161,19 @@ def test_text_that_llvm_refuses_aborts_on_or_hangs_on_costs_one_candidate(tiny: 
     assert isinstance(good, Timing)
 
 
-def test_a_stopped_or_killed_worker_is_replaced(measurer: Measurer, tiny: Task, write: Write):
+def test_an_idle_worker_that_is_stopped_or_killed_is_replaced_at_no_candidates_cost(measurer: Measurer, tiny: Task, write: Write):
     measurer.measure(tiny, [write()] * 2)
     before = measurer.worker_pids
     assert len(before) >= 2
     for pid in before:
         os.kill(pid, signal.SIGKILL)
+    time.sleep(0.2)
     assert all(isinstance(r, Timing) for r in measurer.measure(tiny, [write()] * 2))  # nobody was at work
-    for pid in measurer.worker_pids[1:]:
+    for pid in measurer.worker_pids:
         os.kill(pid, signal.SIGSTOP)
-    stopped = measurer.measure(tiny, [write()])
-    assert all(isinstance(r, Failure) and "while building: stopped" in r.message for r in stopped), stopped
-    assert isinstance(measurer.measure(tiny, [write()])[0], Timing)
+    time.sleep(0.2)
+    assert all(isinstance(r, Timing) for r in measurer.measure(tiny, [write()] * 2))
+    assert not set(before) & set(measurer.worker_pids)
 
 
 def test_a_schedule_of_another_class_is_a_schedule_failure(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from tests.support.trials import CASES, Bench, Trial
+from tests.support.trials import CASES, Bench, Plant, Trial
 
 HANG_SECONDS = 60.0
 _fork = multiprocessing.get_context("fork")
@@ -38,16 +38,25 @@ class _Worker:
     seeds: list[int]
     process: Any
     pipe: Connection
-    only: int | None
+    orders: Orders
     running: tuple[int, int, str] = (-1, 0, "")  # seed, case, description
     heard: float = 0.0
 
 
-def run(seeds: Sequence[int], workers: int | None = None, stop_after: int = 20, only: int | None = None) -> Outcome:
-    """Check every case of the trials, or the one numbered `only` of each; gives up after `stop_after` failures."""
-    count = workers or max(1, min(len(os.sched_getaffinity(0)), len(seeds)))
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What all workers do: `only` the cases of this number, with this bug planted."""
+
+    only: int | None = None
+    plant: Plant | None = None
+
+
+def run(seeds: Sequence[int], orders: Orders | None = None, stop_after: int = 20) -> Outcome:
+    """Check every case of the trials; gives up after `stop_after` failures."""
+    orders = orders or Orders()
+    count = max(1, min(len(os.sched_getaffinity(0)), len(seeds)))
     outcome = Outcome()
-    crew = [_start(list(seeds[k::count]), 0, only) for k in range(count)]
+    crew = [_start(list(seeds[k::count]), 0, orders) for k in range(count)]
     while crew:
         if len(outcome.failures) >= stop_after:
             for w in crew:
@@ -69,12 +78,12 @@ def run(seeds: Sequence[int], workers: int | None = None, stop_after: int = 20, 
     return outcome
 
 
-def _start(seeds: list[int], skip: int, only: int | None) -> _Worker:
+def _start(seeds: list[int], skip: int, orders: Orders) -> _Worker:
     ours, theirs = _fork.Pipe(duplex=False)
-    process = _fork.Process(target=_work, args=(theirs, seeds, skip, only), daemon=True)
+    process = _fork.Process(target=_work, args=(theirs, seeds, skip, orders), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(seeds, process, ours, only, heard=time.monotonic())
+    return _Worker(seeds, process, ours, orders, heard=time.monotonic())
 
 
 def _end(w: _Worker) -> None:
@@ -109,7 +118,7 @@ def _buried(w: _Worker, outcome: Outcome, cause: str, crew: list[_Worker]) -> bo
     outcome.points += 1
     outcome.failures.append(f"{cause}\n{text}")
     if seed in w.seeds:
-        crew.append(_start(w.seeds[w.seeds.index(seed) :], number + 1, w.only))
+        crew.append(_start(w.seeds[w.seeds.index(seed) :], number + 1, w.orders))
         crew[-1].running = w.running
     return True
 
@@ -118,13 +127,13 @@ def _cause(code: int | None) -> str:
     return f"the process died of {signal.Signals(-code).name}" if code is not None and code < 0 else f"the process ended with {code}"
 
 
-def _work(pipe: Connection, seeds: list[int], skip: int, only: int | None) -> None:
+def _work(pipe: Connection, seeds: list[int], skip: int, orders: Orders) -> None:
     faulthandler.disable()
-    bench = Bench()
+    bench = Bench(orders.plant)
     for k, seed in enumerate(seeds):
         try:
             for case in Trial(seed).cases():
-                if (k == 0 and case.number < skip) or only not in (None, case.number):
+                if (k == 0 and case.number < skip) or orders.only not in (None, case.number):
                     continue
                 pipe.send(("begin", seed, case.number, str(case)))
                 verdict = bench.check(case)

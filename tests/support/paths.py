@@ -6,8 +6,8 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from stormdrop.codegen.borders import index_condition, narrowings
-from stormdrop.ir.affine import Affine, Interval, conjuncts, decide
+from stormdrop.codegen.borders import narrowings
+from stormdrop.ir.affine import Affine, Interval, conjuncts, decide, index_condition
 from stormdrop.ir.expr import Axis, Const, Expr, Select, Var, rewrite, walk
 from stormdrop.lower.program import For, If, Phase, Program, Stmt, Tile
 from stormdrop.lower.program import tiles as tiles_of
@@ -40,6 +40,7 @@ def observe(sketch: Sketch, values: Mapping[str, int], program: Program, text: s
 TEXT = {
     "masked load": r"@llvm\.masked\.load", "masked store": r"@llvm\.masked\.store", "gather": r"call .*@llvm\.masked\.gather",
     "scatter": r"call .*@llvm\.masked\.scatter", "border: page": r"select i1 [^,]+, ptr [^,]+, ptr @page", "fma": r"@llvm\.fma\.",
+    "transposed load": r"shufflevector <(\d+) x \w+> %v\d+, <\1 x \w+> %v",
     "loop that may be empty": r"br i1 %v\d+, label %loop\d+, label %done\d+",
 }  # fmt: skip
 
@@ -118,6 +119,8 @@ def _tile_paths(t: Tile, bounds: Mapping[Expr, Interval]) -> set[str]:
         found.add("finished in registers")
     if stage.level is Level.THREAD and stage.reader is None and stage.is_reduction:
         found.add("reduction in scratch")
+    if stage.guard is not None:
+        found.add("guarded finish")
     for k, loop in enumerate(t.reduce):
         inner = k == len(t.reduce) - 1
         if loop.peeled:
