@@ -15,7 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from stormdrop.errors import BuildError, RunError, ScheduleError, StormdropError, Timeout, UserError
 from stormdrop.ir.build import (
-    cast, equal, erf, exp, log, maximum, minimum, prod, relu, rsqrt, sigmoid, sqrt, sum, tanh, where,
+    cast,
+    equal,
+    erf,
+    exp,
+    log,
+    maximum,
+    minimum,
+    prod,
+    relu,
+    rsqrt,
+    sigmoid,
+    sqrt,
+    sum,
+    tanh,
+    where,
 )  # fmt: skip
 from stormdrop.ir.build import reduce_max as max
 from stormdrop.ir.build import reduce_min as min

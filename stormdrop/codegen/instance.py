@@ -48,6 +48,7 @@ class Instance:
         self.start_of: dict[Axis, int] = {}  # the constant position of the innermost loop's axis
         self.inner_step = 1
         self.blocks: dict[object, list[str]] = {}  # transposed squares already loaded
+        self._instances: list[tuple[tuple[int, ...], int]] = []
         self.row: tuple[int, ...] = ()
         self.chunk = 0
 
@@ -62,7 +63,9 @@ class Instance:
         return range(self.tile.vectors if self.stage.vector is not None else 1)
 
     def instances(self) -> list[tuple[tuple[int, ...], int]]:
-        return [(row, c) for row in self.rows() for c in self.chunks()]
+        if not self._instances:
+            self._instances = [(row, c) for row in self.rows() for c in self.chunks()]
+        return self._instances
 
     def select_row(self, row: Sequence[int]) -> None:
         for (axis, _), r in zip(self.tile.rows, row):

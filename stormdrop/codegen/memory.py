@@ -84,7 +84,7 @@ class MemoryWriter(Instance):
         access = self.tile.access[e]
         if access.atoms:
             return self.fetch(e, access, guards, otherwise)
-        tests = tuple(normal(self.here(g)) for g in guards)
+        tests = tuple(normal(self.here_with_lanes(g)) for g in guards)
         key = ("memory", e, sum(c * self.offset[a] for a, c in access.coefficients), self.chunk_key(), tests)
         if key not in self.memo:
             self.memo[key] = self.fetch(e, access, guards, otherwise)

@@ -239,12 +239,14 @@ class TileWriter(MemoryWriter):
         return accs
 
     def straight(self, loop: ReduceLoop, low: int, steps: int, accs: list[Value]) -> list[Value]:
-        """Steps written out at constant positions."""
-        for k in range(steps):
-            self.start_of[loop.axis] = low + k * loop.step
-            accs = self.update(accs)
+        """Steps written out at constant positions: all steps of one row, then the next, so that few operands are live at once."""
+        results = list(accs)
+        for i in range(len(results)) if steps > 1 else [None]:
+            for k in range(steps):
+                self.start_of[loop.axis] = low + k * loop.step
+                results = self.update(results, i)
         self.start_of[loop.axis] = 0
-        return accs
+        return results
 
     def masked_end(self, loop: ReduceLoop, start: str, left: str, accs: list[Value]) -> list[Value]:
         """The last, partial step of a vectorised reduction: dead lanes keep what they have."""
@@ -268,21 +270,21 @@ class TileWriter(MemoryWriter):
         del self.w.variables[position]
         return accs
 
-    def update(self, accs: list[Value]) -> list[Value]:
-        """One step of the innermost loop for every row and chunk."""
+    def update(self, accs: list[Value], only: int | None = None) -> list[Value]:
+        """One step of the innermost loop for every row and chunk, or for one of them."""
         assert self.stage.combiner is not None
         body = self.stage.body
         neutral = v.identity(self.stage.combiner, body.dtype)
-        results: list[Value] = []
-        for (row, c), acc in zip(self.instances(), accs):
+        results = list(accs)
+        instances = self.instances()
+        for i in range(len(accs)) if only is None else [only]:
+            (row, c), acc = instances[i], accs[i]
             self.place(row, c)
             for axis, start in self.start_of.items():
                 self.offset[axis] = start + (c * self.lanes if axis is self.stage.vector else 0)
             known = folded(body, self.decided)
-            if known is not None and known.value == neutral:
-                results.append(acc)
-                continue
-            results.append(self.masked(acc, self.combined(acc, body)))
+            if known is None or known.value != neutral:
+                results[i] = self.masked(acc, self.combined(acc, body))
         for axis in self.start_of:
             self.offset[axis] = 0
         return results

@@ -212,7 +212,8 @@ def _structure(variant: Variant) -> list[object]:
         axes.update({a: f"r{i}" for i, a in enumerate(c.reduce_axes)})
         for load in loads(c.body):
             if load.tensor not in number:
-                number[load.tensor] = f"i{sum(n.startswith('i') for n in number.values())}{'c' if load.tensor.constant else ''}{load.tensor.dtype}"
+                count = sum(n.startswith("i") for n in number.values())
+                number[load.tensor] = f"i{count}{'c' if load.tensor.constant else ''}{load.tensor.dtype}"
         described.append([number[t], t.dtype, c.combiner, len(c.axes), len(c.reduce_axes), _shape_free(c.body, axes, number)])
     return [described, [number[t] for t in variant.outputs]]
 

@@ -44,7 +44,8 @@ def _verify_indices(name: str, body: Expr) -> None:
         for d, (i, extent) in enumerate(zip(load.indices, load.tensor.shape)):
             known = bounds(i, lambda _: None)
             if known and known[0] <= known[1] and (known[0] < 0 or known[1] >= extent):
-                raise UserError(f"{name}: {load} reads dimension {d} of {load.tensor!r} from {known[0]} to {known[1]}, outside 0 to {extent - 1}")
+                where = f"reads dimension {d} of {load.tensor!r} from {known[0]} to {known[1]}"
+                raise UserError(f"{name}: {load} {where}, outside 0 to {extent - 1}")
 
 
 def verify_task(task: Task) -> None:

@@ -57,8 +57,9 @@ class Artifact:
     @staticmethod
     def from_json(data: Any) -> Artifact:
         try:
+            slots = tuple(Slot(str(n), d, str(r), int(e), bool(x)) for n, d, r, e, x in data["slots"])
             return Artifact(
-                base64.b64decode(data["code"], validate=True), tuple(Slot(str(n), d, str(r), int(e), bool(x)) for n, d, r, e, x in data["slots"]),
+                base64.b64decode(data["code"], validate=True), slots,
                 tuple(map(int, data["extents"])), tuple(map(int, data["prepare_extents"])), int(data["scratch_bytes"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:

@@ -35,7 +35,9 @@ Array = NDArray[Any]
 class Kernel:
     """A task built for this machine. Several Python threads may call it at once."""
 
-    def __init__(self, task: Task, schedule: Schedule | None, artifact: Artifact | None, constants: Mapping[str, Array], threads: int) -> None:
+    def __init__(
+        self, task: Task, schedule: Schedule | None, artifact: Artifact | None, constants: Mapping[str, Array], threads: int
+    ) -> None:  # fmt: skip
         self.task, self.schedule, self.threads = task, schedule, threads
         self._constants = {name: a.copy() for name, a in constants.items()} if artifact is None else {}
         self._loaded = LoadedKernel(artifact, constants, shared_pool(threads)) if artifact is not None else None

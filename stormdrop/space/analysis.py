@@ -21,6 +21,7 @@ from stormdrop.space.footprint import (
     StageCost,
     body_cost,
     cost_of,
+    live_vectors,
     prod_of,
     stage_operands,
     traffic,
@@ -91,7 +92,7 @@ def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
         blocks = form_of(stage).blocks
         turns = c.tiling.trips[Slot(inner, blocks - 1)]
         starts = c.steps / turns
-        ends = ends + starts * (6.0 + guards * c.rows * 2.0)
+        ends = ends + starts * (8.0 + guards * c.rows * np.where(np.asarray(turns) > 16.0, 2.0, 0.5)) + c.steps / c.tiling.unroll
         if blocks == 2:
             repeats = prod_of([c.tiling.trips[Slot(a, 0)] for a in stage.reduce_axes])
             ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * 2.0
@@ -146,11 +147,7 @@ def _demands(s: Structure, target: Target, columns: Mapping[str, Num]) -> list[N
     scratch: Any = 0.0
     for c in stage_costs(s, target, columns):
         stage, t = c.tiling.stage, c.tiling
-        if stage.is_reduction:
-            operands = t.vectors if stage.vector is not None and not stage.vector_is_reduced else 1
-            found.append((c.accumulators + operands + 1.0) / target.vector_registers)
-        else:
-            found.append(c.accumulators / target.vector_registers)
+        found.append(live_vectors(c) / target.vector_registers)
         found.append(variants(t) / float(MAX_VARIANTS))
         if stage.host is not None and stage.vector in stage.axes and stage.id in panels:
             # A box must begin at a panel of what was packed for the whole tensor.

@@ -128,7 +128,8 @@ def body_cost(stage: Stage) -> tuple[float, float]:
     if not stage.is_reduction:
         return 0.0, _operations(stage.finish)
     fused = isinstance(stage.body, Bin) and stage.body.op == "mul" and stage.combiner == "sum"
-    return max(1.0, _operations(stage.body) + (0.0 if fused else 1.0 if stage.combiner in ("sum", "prod") else 3.0)), _operations(stage.finish)
+    combine = 0.0 if fused else 1.0 if stage.combiner in ("sum", "prod") else 3.0
+    return max(1.0, _operations(stage.body) + combine), _operations(stage.finish)
 
 
 def _operations(e: Expr) -> float:
@@ -168,25 +169,67 @@ def cost_of(tiling: Tiling, executions: Num, ops: list[Operand], ways: int) -> S
     else:
         vector_steps, lane_use = executions * whole_rows * reduce_steps, 1.0
     loads: Num = 0
-    turned = transposing_axis(stage)
     for o in ops[:-1]:
-        instances = prod_of([tile[a] for a in stage.axes if a in o.axes and a is not vector])
-        if vector is None or vector not in o.axes:
-            loads = loads + instances * (0.5 if lanes > 1 else 1.0)
-        else:
-            per: Num = 1.0 if o.stride == 1 else 2.0 * lanes
-            if o.stride != 1 and turned is not None:
-                per = np.where(np.asarray(tile[turned]) % lanes == 0, 5.0, per)  # a square is read and turned in 5 operations a vector
-            loads = loads + instances * vectors * per
+        loads = loads + _loads(tiling, tile, o)
     code = _code_size(tiling, rows, loads, len(ops))
     cost = StageCost(
-        tiling, ops, executions, rows, vectors, rows * vectors, tiles, tiles * reduce_steps, vector_steps, loads, [[] for _ in ops], [], [], [],
-        lane_use, code, _lines_per_set(stage, tile, ops), 1,
+        tiling, ops, executions, rows, vectors, rows * vectors, tiles, tiles * reduce_steps, vector_steps, loads,
+        [[] for _ in ops], [], [], [], lane_use, code, _lines_per_set(stage, tile, ops), 1,
         sum((prod_of([tile[a] for a in stage.axes if a in o.axes and a is not vector]) for o in ops[:-1] if not o.packed), 0.0),
     )  # fmt: skip
     _footprints(cost, tile, form.blocks)
-    cost.parallel = prod_of([tiling.trips[slot] for slot in nest_order(stage) if slot.axis.kind == "spatial" and slot.level == 0 and stage.host is None])
+    if stage.host is None:
+        cost.parallel = prod_of([tiling.trips[Slot(a, 0)] for a in stage.axes])
     return cost
+
+
+def _loads(tiling: Tiling, tile: Mapping[Axis, Num], o: Operand) -> Num:
+    """Load slots of one operand in one step of a tile: a vector is one, a broadcast half, a gather two a lane.
+
+    Rows that slide over an unrolled window share what they read: (rows + window - 1) / window loads a step.
+    """
+    stage, lanes = tiling.stage, tiling.lanes
+    count: Num = 1
+    for a in stage.axes:
+        if a in o.axes and a is not stage.vector:
+            count = count * _distinct(tiling, tile[a], o, a)
+    if stage.vector is None or stage.vector not in o.axes:
+        return count * (0.5 if lanes > 1 else 1.0)
+    if o.stride == 1:
+        return count * tiling.vectors
+    turned = transposing_axis(stage)
+    slots: Num = 2.0 * lanes
+    if turned is not None:  # a square is read and turned in 5 operations a vector
+        slots = np.where(np.asarray(tile[turned]) % lanes == 0, 5.0, slots)
+    return count * tiling.vectors * slots
+
+
+def _distinct(tiling: Tiling, rows: Num, o: Operand, axis: Axis) -> Num:
+    stage = tiling.stage
+    inner = stage.reduce_axes[-1] if stage.is_reduction else None
+    if inner is None or inner is stage.vector:
+        return rows
+    for i in o.indices:
+        form = affine(i)
+        a, k = abs(form.coefficient(axis)), abs(form.coefficient(inner))
+        if a and k and inner.extent > 1:
+            window = (a * (rows - 1) + k * (inner.extent - 1) + 1.0) / inner.extent
+            whole = np.asarray(tiling.unroll) >= inner.extent
+            return np.where(whole, np.minimum(rows, window), rows)
+    return rows
+
+
+def live_vectors(c: StageCost) -> Num:
+    """Vector registers that a step needs at once: accumulators, one vector operand, a broadcast; a sliding window stays loaded."""
+    stage, t = c.tiling.stage, c.tiling
+    if not stage.is_reduction:
+        return c.accumulators
+    operand: Num = t.vectors if stage.vector is not None and not stage.vector_is_reduced else 1
+    inner = stage.reduce_axes[-1]
+    slides = any(affine(i).coefficient(inner) and (axes_of(i) & set(stage.axes)) for o in c.operands for i in o.indices)
+    if slides and inner.extent > 1 and inner is not stage.vector:
+        operand = np.where(np.asarray(t.unroll) > 1, operand * np.minimum(t.unroll, inner.extent), operand)
+    return c.accumulators + operand + 1.0
 
 
 def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int) -> Num:

@@ -191,11 +191,15 @@ class Place:
         if stage.tensor in s.outputs or not readers or not all(isinstance(i, Axis) for i in stage.place):
             return None
         hosts = {r.host or r.id for r in readers}
-        linear = all(is_linear(load.indices) for r in readers for load in r.reads() if load.tensor is stage.tensor)
-        if len(hosts) != 1 or not linear:
+        if len(hosts) != 1 or not all(self._can_attach(r, load) for r in readers for load in r.reads() if load.tensor is stage.tensor):
             return None
         host = s.stage(hosts.pop())
         return host if host.level is Level.ROOT else None
+
+    def _can_attach(self, reader: Stage, load: Load) -> bool:
+        """Whether the box that is read follows from the loops alone: linear indices, and no condition that keeps them in range."""
+        guarded = any(_conditions(e, load) for e in (reader.body, reader.finish))
+        return is_linear(load.indices) and not guarded
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
         if stage.tensor.constant and stage.tensor not in s.outputs:

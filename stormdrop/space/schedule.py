@@ -44,8 +44,13 @@ class Schedule:
     def from_json(data: Any) -> Schedule:
         """Raises UserError on anything that is not a schedule."""
         try:
-            steps = tuple(Step(str(s[0]), int(s[1]), str(s[2]), tuple(a if isinstance(a, int) else str(a) for a in s[3:])) for s in data["steps"])
+            steps = tuple(_step(s) for s in data["steps"])
             values = tuple((str(k), int(v)) for k, v in data["values"].items())
             return Schedule(str(data["class"]), int(data["variant"]), steps, values)
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise UserError(f"not a schedule: {error!r}") from error
+
+
+def _step(data: Any) -> Step:
+    rule, version, stage, *args = data
+    return Step(str(rule), int(version), str(stage), tuple(a if isinstance(a, int) else str(a) for a in args))
