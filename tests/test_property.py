@@ -50,7 +50,7 @@ def test_every_legal_point_computes_what_the_reference_computes(points: int, cho
     outcome = crew.run(crew.seeds_for(points))
     print(outcome.report())
     assert not outcome.failures, f"{len(outcome.failures)} failures\n\n" + "\n\n".join(outcome.failures[:10])
-    often = min(OFTEN, OFTEN * points // 5000)
+    often = min(OFTEN, OFTEN * points // 4000)
     rare = {path: outcome.paths[path] for path in (*RULES, *PLACES, *TAILS, *BORDERS, *OTHERS, *KNOBS) if outcome.paths[path] < often}
     assert not rare, f"each path must occur {often} times"
 

@@ -153,18 +153,20 @@ class MemoryWriter(Instance):
         return self.blocks[key][here % n]
 
     def lane_row(self, access: Access, lane: int) -> str:
-        """The contiguous elements that one lane contributes to a block; a dead lane reads what lane 0 reads."""
+        """The contiguous elements that one lane contributes to a block; a dead lane reads what the tile's first lane reads."""
         vector, w = self.stage.vector, self.w
         assert vector is not None
-        type = vector_type(MEMORY[access.buffer.dtype], self.lanes)
-        base = self.address(access)
-        address = self.moved(base, access.coefficient(vector) * lane * ITEMSIZE[access.buffer.dtype])
+        item = ITEMSIZE[access.buffer.dtype]
+        address = self.moved(self.address(access), access.coefficient(vector) * lane * item)
         position = self.chunk_of() * self.lanes + lane
         live = self.tile.live
-        if lane and live is not None and not self.is_at_least(live, position + 1):
+        if position and live is not None and not self.is_at_least(live, position + 1):
+            here, self.offset[vector] = self.offset[vector], 0
+            first = self.address(access)
+            self.offset[vector] = here
             inside = w.integer(compare("gt", live, position))
-            address = w.op(f"select i1 {inside}, ptr {address}, ptr {base}")
-        return w.op(f"load {type}, ptr {address}, align {ITEMSIZE[access.buffer.dtype]}")
+            address = w.op(f"select i1 {inside}, ptr {address}, ptr {first}")
+        return w.op(f"load {vector_type(MEMORY[access.buffer.dtype], self.lanes)}, ptr {address}, align {item}")
 
     def is_at_least(self, e: Expr, n: int) -> bool:
         known = self.w.interval(e)

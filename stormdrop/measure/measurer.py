@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
@@ -154,10 +155,11 @@ class Measurer:
                 request: Message = {"op": "build", "schedule": candidate.to_json()}
             case HandWritten():
                 request = {"op": "build", "text": candidate.text, "artifact": candidate.like.to_json()}
+        start = time.perf_counter()
         try:
             reply = builder.ask(task, request, self.settings.build_timeout)
         except WorkerLost as lost:
-            return Failure(lost.kind, f"while building: {lost.message}")
+            return Failure(lost.kind, f"while building: {lost.message}", time.perf_counter() - start)
         if "failure" in reply:
             return _failure(reply, reply["seconds"])
         return _Built(reply["artifact"], candidate.variant, reply["seconds"])

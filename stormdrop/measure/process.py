@@ -76,6 +76,7 @@ class Worker:
         self.lane = ThreadPoolExecutor(1, thread_name_prefix="stormdrop-measure")
         self._greeting, self._start_timeout, self._memory_limit = greeting, start_timeout, memory_limit_bytes
         self._process: _Process | None = None
+        self._thread: threading.Thread | None = None
         self._signalling = threading.Lock()  # a process must not be reaped, and its number reused, while signalled
 
     @property
@@ -89,6 +90,7 @@ class Worker:
 
     def prepare(self, task: TaskMessage) -> _Process:
         """Make a task the worker's current one. Raises TaskRefused, and RunError if no worker can be started."""
+        self._thread = threading.current_thread()
         process = self._process
         if process is not None and (_poll(process.replies, select.POLLIN, 0.0) or _is_unfit(process.child.pid)):
             self._end(process)  # it died, was stopped, or wrote something after its last answer: nobody's fault now
@@ -116,7 +118,8 @@ class Worker:
     def close(self) -> None:
         """End the process and its thread."""
         self.kill()
-        self.lane.shutdown(wait=True, cancel_futures=True)
+        # The last reference to a measurer may go away on a lane's thread, which cannot wait for itself.
+        self.lane.shutdown(wait=self._thread is not threading.current_thread(), cancel_futures=True)
         if self._process is not None:
             self._end(self._process)
 

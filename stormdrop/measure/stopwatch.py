@@ -54,6 +54,8 @@ def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSett
     spent, count = sum(float(b.sum()) for b in batches), 0
     patience = settings.run_timeout / 4
     size = max(2, min(64, ceil(SETTLE_SECONDS / max(first, 1e-9))))
+    if first > max(slow, LONG_SECONDS):
+        size = 1  # it need only be slow twice
     fastest = inf
     while True:
         size = max(1, min(size, settings.max_repeats - count))

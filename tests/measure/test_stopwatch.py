@@ -40,6 +40,12 @@ def test_the_first_run_alone_condemns_only_what_no_cold_cache_explains():
     assert cold.runs > 100
 
 
+def test_a_long_kernel_need_only_be_slow_twice():
+    clock = Clock(0.004)
+    assert repeat(clock, 0.004, 0.001, SETTINGS).stopped_early
+    assert clock.runs == 1
+
+
 def test_a_slow_kernel_is_stopped_after_few_runs():
     clock = Clock(3e-5)
     found = repeat(clock, 3e-5, 1e-5, SETTINGS)

@@ -31,6 +31,11 @@ def extent(rng: Rng, most: int, least: int = 1) -> int:
     return int(rng.choice([e for e in EXTENTS if least <= e <= most]))
 
 
+def row(rng: Rng) -> int:
+    """A row to reduce along: up to many vectors."""
+    return int(rng.choice([extent(rng, 50), 64, 100, 129, 200, 255]))
+
+
 def _window(rng: Rng) -> tuple[int, int, int]:
     """Kernel, stride and pad; a pad may exceed half the kernel."""
     kernel = int(rng.choice([1, 2, 3, 3, 3, 4, 5]))
@@ -73,11 +78,11 @@ def _arguments(name: str, rng: Rng, long: bool) -> list[int]:
         case "NRM" if long:
             return [batch, 67, 62] if rng.random() < 0.5 else [batch, int(rng.choice([1, 3])), _long(rng)]
         case "NRM":
-            return [extent(rng, 19), extent(rng, 37), extent(rng, 50)]
+            return [extent(rng, 19), extent(rng, 11), row(rng)]
         case "SFM" if long:
             return [int(rng.choice([1, 2, 3])), _long(rng)]
         case "SFM":
-            return [extent(rng, 37), extent(rng, 50)]
+            return [extent(rng, 37), row(rng)]
         case "TBG":
             return [batch, extent(rng, 24), int(rng.choice([1, 2, 3, 5])), extent(rng, 24)]
         case "ADR":
@@ -85,7 +90,7 @@ def _arguments(name: str, rng: Rng, long: bool) -> list[int]:
         case "GMV" if long:
             return [int(rng.choice([1, 1, 2, 3, 5, 7])), _long(rng)]
         case "GMV":
-            return [extent(rng, 50), extent(rng, 50)]
+            return [extent(rng, 50), row(rng)]
         case "DOT":
             return [_long(rng) if long else int(rng.integers(1, 300))]
         case "TRN":
@@ -95,7 +100,7 @@ def _arguments(name: str, rng: Rng, long: bool) -> list[int]:
 
 
 def _minimum(rng: Rng, dtype: Dtype) -> Task:
-    i, k = axis(extent(rng, 24), "i"), reduce_axis(extent(rng, 50), "k")
+    i, k = axis(extent(rng, 24), "i"), reduce_axis(row(rng), "k")
     x = tensor("X", (i.extent, k.extent), dtype)
     return Task([compute("Y", i, sd.reduce_min(x[i, k], k))], name="MIN")
 

@@ -1,0 +1,166 @@
+"""Runs the loops of a lowered program in Python and counts: tiles, steps, body instances, and the boxes of operands.
+
+It knows nothing of tile sizes and knobs: trip counts are evaluated where the loops stand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stormdrop.ir.affine import Affine
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var
+from stormdrop.lower.program import For, If, Phase, Program, Stmt, Tile
+from stormdrop.lower.program import tiles as tiles_of
+
+Env = Mapping[Expr, int]
+
+
+def number(e: Expr, env: Env) -> int:
+    """The value of index arithmetic."""
+    match e:
+        case Const(value):
+            return int(value)
+        case Var() | Axis():
+            return env[e]
+        case Bin(op, a, b):
+            x, y = number(a, env), number(b, env)
+            return {
+                "add": lambda: x + y, "sub": lambda: x - y, "mul": lambda: x * y, "floordiv": lambda: x // y, "mod": lambda: x % y,
+                "min": lambda: min(x, y), "max": lambda: max(x, y), "and": lambda: int(bool(x and y)), "or": lambda: int(bool(x or y)),
+            }[op]()  # fmt: skip
+        case Cmp(op, a, b):
+            x, y = number(a, env), number(b, env)
+            return int({"lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y, "eq": x == y, "ne": x != y}[op])
+        case Select(c, a, b):
+            return number(a if number(c, env) else b, env)
+        case _:
+            raise AssertionError(f"{e} is no index arithmetic")
+
+
+def place(form: Affine, env: Env) -> int:
+    return form.constant + sum(c * number(atom, env) for atom, c in form.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One execution of a register tile: where the loops around it stand, and the stretch of every axis it covers."""
+
+    tile: Tile
+    loops: tuple[tuple[Var, int], ...]  # outermost first
+    stretch: dict[Axis, tuple[int, int]]  # first element and length; the vector axis clipped to what is live
+
+
+@dataclass(slots=True)
+class Walk:
+    """What one stage did."""
+
+    entries: int = 0
+    visits: list[Visit] = field(default_factory=list[Visit])
+
+    @property
+    def tiles(self) -> int:
+        """Register tiles finished: those whose partial sums go on do not count."""
+        return sum(_is_last(v) for v in self.visits)
+
+    @property
+    def steps(self) -> int:
+        return sum(_steps(v) for v in self.visits)
+
+    @property
+    def body_instances(self) -> int:
+        return sum(_steps(v) * v.tile.row_count * v.tile.vectors for v in self.visits)
+
+    @property
+    def lanes_live(self) -> int:
+        """Points of the iteration space that were computed."""
+        return sum(math.prod(n for _, n in v.stretch.values()) for v in self.visits)
+
+
+def _is_last(v: Visit) -> bool:
+    return v.tile.accumulate is None or bool(number(v.tile.accumulate.last, dict(v.loops)))
+
+
+def _steps(v: Visit) -> int:
+    return math.prod(-(-v.stretch[loop.axis][1] // loop.step) for loop in v.tile.reduce)
+
+
+def walk_program(program: Program) -> dict[str, Walk]:
+    """Every stage that runs when the kernel is called, by id."""
+    found: dict[str, Walk] = {}
+    for phase in program.phases:
+        if not phase.at_load:
+            _walk_phase(phase, found)
+    return found
+
+
+def _walk_phase(phase: Phase, found: dict[str, Walk]) -> None:
+    def body(stmts: Sequence[Stmt], loops: tuple[tuple[Var, int], ...], outside: frozenset[str]) -> None:
+        for s in stmts:
+            inside = frozenset(t.stage.id for t in tiles_of((s,)))
+            for id in inside if len(inside) == 1 and inside != outside else ():
+                found.setdefault(id, Walk()).entries += 1
+            match s:
+                case For(var, trips, most, inner):
+                    count = number(trips, dict(loops))
+                    assert 0 <= count <= most
+                    for k in range(count):
+                        body(inner, (*loops, (var, k)), inside)
+                case If(condition, then, orelse):
+                    body(then if number(condition, dict(loops)) else orelse, loops, inside)
+                case Tile():
+                    found.setdefault(s.stage.id, Walk()).visits.append(_visit(s, loops))
+
+    for unit in _units(phase):
+        body(phase.body, unit, frozenset())
+
+
+def _units(phase: Phase) -> Iterator[tuple[tuple[Var, int], ...]]:
+    for k in range(phase.extent):
+        digits: list[tuple[Var, int]] = []
+        for var, n in reversed(phase.loops):
+            digits.append((var, k % n))
+            k //= n
+        yield tuple(reversed(digits))
+
+
+def _visit(t: Tile, loops: tuple[tuple[Var, int], ...]) -> Visit:
+    env: Env = dict(loops)
+    stretch: dict[Axis, tuple[int, int]] = {}
+    for a, n in t.rows:
+        stretch[a] = place(t.base[a], env), n
+    vector = t.stage.vector
+    if vector is not None and not t.stage.vector_is_reduced:
+        stretch[vector] = place(t.base[vector], env), t.vectors * t.lanes if t.live is None else number(t.live, env)
+    for loop in t.reduce:
+        stretch[loop.axis] = place(loop.span.base, env), number(loop.span.length, env)
+    return Visit(t, loops, stretch)
+
+
+def values_of(index: Expr, stretch: Mapping[Axis, tuple[int, int]]) -> set[int]:
+    """Every value that an index takes while its axes run over their stretches."""
+    axes = sorted({n for n in _axes(index)}, key=lambda a: a.serial)
+    found: set[int] = set()
+
+    def run(k: int, env: dict[Expr, int]) -> None:
+        if k == len(axes):
+            found.add(number(index, env))
+            return
+        first, length = stretch[axes[k]]
+        for x in range(first, first + length):
+            run(k + 1, {**env, axes[k]: x})
+
+    run(0, {})
+    return found
+
+
+def _axes(e: Expr) -> Iterator[Axis]:
+    match e:
+        case Axis():
+            yield e
+        case Bin(_, a, b):
+            yield from _axes(a)
+            yield from _axes(b)
+        case _:
+            return
