@@ -27,7 +27,7 @@ from stormdrop.space.footprint import (
     traffic,
     variants,
 )  # fmt: skip
-from stormdrop.space.nest import Num, Slot, Tiling, form_of, is_copy, tile_all
+from stormdrop.space.nest import Num, Slot, Tiling, ceil_div, form_of, is_copy, tile_all
 from stormdrop.space.structure import Level, Structure
 from stormdrop.target.machine import Target
 
@@ -56,9 +56,11 @@ def stage_costs(s: Structure, target: Target, columns: Mapping[str, Num]) -> lis
             continue
         executions: Num = 1
         if stage.host is not None:
-            executions = _parallel(tilings[stage.host])
-            if stage.level is Level.BLOCK:
-                executions = executions * _inside(tilings[stage.reader or ""])
+            reader = tilings[stage.reader] if stage.reader is not None else None
+            within = stage.level is Level.BLOCK and reader is not None
+            executions = 1 if within and reader is not None and reader.stage.host is None else _parallel(tilings[stage.host])
+            if within and reader is not None:
+                executions = executions * _entries(reader)
         found.append(cost_of(tilings[stage.id], executions, table[stage.id], target.l1_ways))
     return found
 
@@ -67,10 +69,10 @@ def _parallel(t: Tiling) -> Num:
     return prod_of([t.trips[Slot(a, 0)] for a in t.stage.axes if Slot(a, 0) in t.span])
 
 
-def _inside(t: Tiling) -> Num:
-    """How often the outer reduce loops of a nest turn, per parallel unit."""
-    outer = [t.trips[Slot(a, 1)] for a in t.stage.axes if Slot(a, 1) in t.span]
-    return prod_of(outer) * prod_of([t.trips[Slot(a, 0)] for a in t.stage.reduce_axes])
+def _entries(t: Tiling) -> Num:
+    """How often the outer reduce loops of a nest are entered: tiles of their inside, which nest exactly."""
+    spatial = [ceil_div(t.extent[a], t.span[Slot(a, 1)]) for a in t.stage.axes if Slot(a, 1) in t.span]
+    return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.span[Slot(a, 0)]) for a in t.stage.reduce_axes])
 
 
 def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
@@ -92,7 +94,8 @@ def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
         blocks = form_of(stage).blocks
         turns = c.tiling.trips[Slot(inner, blocks - 1)]
         starts = c.steps / turns
-        ends = ends + starts * (8.0 + guards * c.rows * np.where(np.asarray(turns) > 16.0, 2.0, 0.5)) + c.steps / c.tiling.unroll
+        ends = ends + starts * (8.0 + guards * c.rows * np.where(np.asarray(turns) > 16.0, 2.0, 0.5))
+        ends = ends + c.steps / c.tiling.unroll * np.minimum(1.0, 3.0 / c.accumulators)  # the loop itself, hidden behind a large tile
         if blocks == 2:
             repeats = prod_of([c.tiling.trips[Slot(a, 0)] for a in stage.reduce_axes])
             ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * 2.0
@@ -139,13 +142,13 @@ def prior(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[n
     return np.array(np.broadcast_to(np.asarray(total, dtype=np.float64), _count(columns)))
 
 
-def _demands(s: Structure, target: Target, columns: Mapping[str, Num]) -> list[Num]:
+def _demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
     """Each constraint as a ratio: legal where none exceeds 1."""
     found: list[Num] = []
     panels = {stage.reader for stage in s.stages if is_copy(stage) and stage.host is None}
     code: Any = 0.0
     scratch: Any = 0.0
-    for c in stage_costs(s, target, columns):
+    for c in costs:
         stage, t = c.tiling.stage, c.tiling
         found.append(live_vectors(c) / target.vector_registers)
         found.append(variants(t) / float(MAX_VARIANTS))
@@ -169,15 +172,24 @@ def _count(columns: Mapping[str, Num]) -> int:
 
 def legal(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.bool_]:
     ok = np.ones(_count(columns), bool)
-    for demand in _demands(s, target, columns):
+    for demand in _demands(s, target, stage_costs(s, target, columns)):
         ok &= np.asarray(demand) <= 1.0
     return ok
+
+
+def assess(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.float64]:
+    """The prior where a point is legal, else infinity."""
+    costs = stage_costs(s, target, columns)
+    total = np.array(np.broadcast_to(np.asarray(_total(costs, target)[0], dtype=np.float64), _count(columns)))
+    for demand in _demands(s, target, costs):
+        total[np.broadcast_to(np.asarray(demand) > 1.0, total.shape)] = np.inf
+    return total
 
 
 def excess(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.float64]:
     """How far points are from being legal: 0 where they are."""
     total = np.zeros(_count(columns))
-    for demand in _demands(s, target, columns):
+    for demand in _demands(s, target, stage_costs(s, target, columns)):
         total += np.maximum(0.0, np.asarray(demand, dtype=np.float64) - 1.0)
     return total
 

@@ -17,9 +17,10 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.target.machine import Target
 
-SAMPLES = 1024
+SAMPLES = 4096  # over all sketches
 STARTS = 4
 SWEEPS = 40
+DESCENTS = 8  # the sketches with the best samples are descended from; the others keep their best sample
 
 
 def default_schedule(task: Task, target: Target) -> Schedule:
@@ -30,35 +31,40 @@ def default_schedule(task: Task, target: Target) -> Schedule:
 
 def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch, Points, float]]:
     """The best point of every sketch with its estimated seconds, fastest first."""
-    best: list[tuple[Sketch, Points, float]] = []
-    for sketch in found:
-        rng = np.random.default_rng(0)
-        points = sketch.sample_legal(samples, rng)
-        estimates = sketch.prior(points)
-        starts = points[np.argsort(estimates, kind="stable")[:STARTS]]
-        point, seconds = descend(sketch, starts)
-        best.append((sketch, point, seconds))
-    if not best:
+    if not found:
         raise ScheduleError("the task has no sketch")
+    each = max(128, samples // len(found))
+    starts: list[tuple[Points, NDArray[np.float64]]] = []
+    for sketch in found:
+        points = sketch.sample_legal(each, np.random.default_rng(0))
+        estimates = sketch.prior(points)
+        order = np.argsort(estimates, kind="stable")[:STARTS]
+        starts.append((points[order], estimates[order]))
+    limit = sorted(float(e[0]) for _, e in starts)[min(len(starts), DESCENTS) - 1]
+    best: list[tuple[Sketch, Points, float]] = []
+    for sketch, (points, estimates) in zip(found, starts):
+        point, seconds = descend(sketch, points, estimates) if estimates[0] <= limit else (points[0], float(estimates[0]))
+        best.append((sketch, point, seconds))
     return sorted(best, key=lambda b: b[2])
 
 
 def neighbours(sketch: Sketch, point: Points) -> Points:
     """The points one choice away along each knob, and those that shift a factor between two levels of one axis."""
-    rows: list[Points] = []
+    return np.unique(sketch.canonical(_moves(sketch, point)), axis=0)
+
+
+def _moves(sketch: Sketch, point: Points) -> Points:
+    rows: list[Points] = [point]
     for i, k in enumerate(sketch.knobs):
         for choice in _adjacent(k.choices, int(point[i])):
             moved = point.copy()
             moved[i] = choice
             rows.append(moved)
-            for j, other in enumerate(sketch.knobs):
-                if j != i and k.name.rpartition(".")[0] == other.name.rpartition(".")[0] and k.unit != "flag":
-                    shifted = moved.copy()
-                    shifted[j] = other.nearest(point[j] * point[i] / max(choice, 1))
-                    rows.append(shifted)
-    if not rows:
-        return point[None, :]
-    return np.unique(sketch.canonical(np.stack(rows)), axis=0)
+            for j in sketch.siblings[i]:
+                shifted = moved.copy()
+                shifted[j] = sketch.knobs[j].nearest(point[j] * point[i] / max(choice, 1))
+                rows.append(shifted)
+    return np.stack(rows)
 
 
 def _adjacent(choices: tuple[int, ...], value: int) -> list[int]:
@@ -67,18 +73,23 @@ def _adjacent(choices: tuple[int, ...], value: int) -> list[int]:
     return below[-1:] + above[:1]
 
 
-def descend(sketch: Sketch, starts: Points) -> tuple[Points, float]:
-    """Move to the best neighbour by the prior until none is better."""
-    best, best_seconds = starts[0], float("inf")
-    for start in starts:
-        point, seconds = start, float(sketch.prior(start[None, :])[0])
-        for _ in range(SWEEPS):
-            rows = neighbours(sketch, point)
-            estimates: NDArray[np.float64] = np.where(sketch.legal(rows), sketch.prior(rows), np.inf)
-            k = int(np.argmin(estimates))
-            if estimates[k] >= seconds * (1 - 1e-6):
-                break
-            point, seconds = rows[k], float(estimates[k])
-        if seconds < best_seconds:
-            best, best_seconds = point, seconds
-    return best, best_seconds
+def descend(sketch: Sketch, starts: Points, estimates: NDArray[np.float64]) -> tuple[Points, float]:
+    """Move every start to its best neighbour by the prior until none improves; the best of all that were reached."""
+    points, seconds = starts.copy(), estimates.copy()
+    moving = list(range(len(points)))
+    for _ in range(SWEEPS):
+        around = [_moves(sketch, points[i]) for i in moving]
+        ends = np.cumsum([len(rows) for rows in around])[:-1]
+        every = sketch.canonical(np.concatenate(around))
+        judged = sketch.assess(every)
+        still: list[int] = []
+        for i, rows, part in zip(moving, np.split(every, ends), np.split(judged, ends)):
+            k = int(np.argmin(part))
+            if part[k] < seconds[i] * (1 - 1e-6):
+                points[i], seconds[i] = rows[k], part[k]
+                still.append(i)
+        moving = still
+        if not moving:
+            break
+    k = int(np.argmin(seconds))
+    return points[k], float(seconds[k])

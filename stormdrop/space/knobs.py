@@ -16,7 +16,7 @@ MAX_ROWS = 28
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One coordinate. `unit` says what a value counts: trips, rows of a register tile, vectors, or a flag."""
+    """One coordinate. `unit` says what a value counts: trips, (few) rows of a register tile, vectors, unrolled steps, or a flag."""
 
     name: str
     choices: tuple[int, ...]
@@ -79,7 +79,9 @@ def _stage_knobs(stage: Stage, target: Target) -> list[Knob]:
                 else:
                     found.append(Knob(name, tile_choices(vectors)))
             elif level == form.register:
-                found.append(Knob(name, register_choices(axis.extent) if stage.tiling.count("R") == 2 else _few_rows(stage, axis), "rows"))
+                many = stage.tiling.count("R") == 2
+                choices = register_choices(axis.extent) if many else _few_rows(stage, axis)
+                found.append(Knob(name, choices, "rows" if many else "few rows"))
             else:
                 found.append(Knob(name, tile_choices(axis.extent)))
     for axis in stage.reduce_axes:
@@ -95,7 +97,7 @@ def _stage_knobs(stage: Stage, target: Target) -> list[Knob]:
     name = unroll_knob(stage)
     if name is not None:
         inner = stage.reduce_axes[-1].extent
-        found.append(Knob(name, tuple(sorted({c for c in (1, 2, 3, 4, 8, 16, inner) if c <= min(max(1, inner), 24)}))))
+        found.append(Knob(name, tuple(sorted({c for c in (1, 2, 3, 4, 8, 16, inner) if c <= min(max(1, inner), 24)})), "steps"))
     name = peel_knob(stage)
     if name is not None:
         found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))

@@ -210,7 +210,9 @@ class Place:
         shares = _shared_axes(s, stage, host)
         if not shares or (stage.is_reduction and prod(a.extent for a in shares) < 2):
             return [None]
-        return [("thread",), None]
+        # What an attached stage reads belongs there too, unless it is work that a phase of its own would share better.
+        follows = any(r.host is not None for r in s.readers(stage.tensor)) and not has_reuse(stage)
+        return [("thread",)] if follows else [("thread",), None]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         if args[0] == "load":
@@ -268,6 +270,8 @@ class Tile:
         reduced = [a for a in kept if a.kind == "reduce"]
         if spatial and has_reuse(stage) and self._reads_well(stage, spatial[0]):
             reduced = [a for a in reduced if prod(x.extent for x in stage.axes if x not in spatial) < 2]
+        if reduced and not has_reuse(stage) and not self._reads_well(stage, spatial[0] if spatial else reduced[0]):
+            spatial = []
         return [(tiling, stage.axis_id(a)) for a in (*spatial[:1], *reduced[:1])]
 
     def _reads_well(self, stage: Stage, vector: Axis) -> bool:

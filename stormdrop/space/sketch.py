@@ -27,6 +27,7 @@ from stormdrop.target.machine import Target
 
 Points = NDArray[np.int64]
 CHUNK = 4096
+SHRINKS = 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,12 @@ class Sketch:
     @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(k.name for k in self.knobs)
+
+    @cached_property
+    def siblings(self) -> tuple[tuple[int, ...], ...]:
+        """For every knob the others of the same axis, between which a factor can be shifted."""
+        axes = [k.name.rpartition(".")[0] if k.unit != "flag" else k.name for k in self.knobs]
+        return tuple(tuple(j for j, other in enumerate(axes) if other == axis and j != i) for i, axis in enumerate(axes))
 
     def columns(self, points: Points) -> dict[str, Any]:
         return {k.name: points[:, i].astype(np.float64) for i, k in enumerate(self.knobs)}
@@ -78,18 +85,43 @@ class Sketch:
         columns: list[Points] = []
         for k in self.knobs:
             choices = np.asarray(k.choices, dtype=np.int64)
-            weights = 1.0 / choices if k.unit in ("rows", "vectors") else np.ones(len(choices))
+            power = {"rows": 1.0, "few rows": 2.0, "vectors": 1.0, "steps": 1.0}.get(k.unit, 0.0)
+            weights = np.maximum(choices, 1.0) ** -power
             columns.append(rng.choice(choices, size=n, p=weights / weights.sum()))
         return self.canonical(np.stack(columns, axis=1) if columns else np.zeros((n, 0), np.int64))
 
     def sample_legal(self, n: int, rng: np.random.Generator) -> Points:
-        """At least one and at most `n` legal points, each once; where legal ones are rare, illegal ones are repaired."""
-        found = self.sample(max(4 * n, 256), rng)
-        good = found[self.legal(found)]
-        if len(good) < n:
-            bad = found[~self.legal(found)][: min(n - len(good), 32)]
-            good = np.concatenate([good, self.repair(bad)])
-        return np.unique(good, axis=0)[:n] if len(good) <= n else good[np.sort(np.unique(good, axis=0, return_index=True)[1])[:n]]
+        """At least one and at most `n` legal points, each once. Illegal ones are shrunk, a random knob at a time, until they fit."""
+        points = self.sample(2 * n, rng)
+        for _ in range(SHRINKS):
+            bad = np.flatnonzero(~self.legal(points))
+            if len(points) - len(bad) >= n or not len(bad):
+                break
+            points[bad] = self._shrunk(points[bad], rng)
+        good = points[self.legal(points)]
+        if not len(good):
+            good = self.repair(points[:1])
+        order = np.sort(np.unique(good, axis=0, return_index=True)[1])
+        return good[order[:n]]
+
+    def _shrunk(self, points: Points, rng: np.random.Generator) -> Points:
+        """Every row with one knob that is above its smallest choice moved down: to a random smaller choice."""
+        points = points.copy()
+        least = np.array([k.choices[0] for k in self.knobs])
+        weights = np.array([1.0 if k.unit in ("trips", "flag") else 3.0 for k in self.knobs])
+        draws = rng.random(points.shape) * weights * (points > least)
+        column = np.argmax(draws, axis=1)
+        rows = np.arange(len(points))
+        points[rows, column] = np.maximum(least[column], (points[rows, column] * rng.random(len(points))).astype(np.int64))
+        return self.canonical(self.snapped(points))
+
+    def snapped(self, points: Points) -> Points:
+        """Every value at the largest choice that does not exceed it."""
+        columns: list[Points] = []
+        for i, k in enumerate(self.knobs):
+            choices = np.asarray(k.choices, dtype=np.int64)
+            columns.append(choices[np.maximum(0, np.searchsorted(choices, points[:, i], side="right") - 1)])
+        return np.stack(columns, axis=1) if columns else points
 
     def legal(self, points: Points) -> NDArray[np.bool_]:
         """Which points fit the target: registers, code size, code variants, scratch."""
@@ -102,6 +134,10 @@ class Sketch:
     def prior(self, points: Points) -> NDArray[np.float64]:
         """Estimated seconds of every point."""
         return self._chunked(points, analysis.prior)
+
+    def assess(self, points: Points) -> NDArray[np.float64]:
+        """Estimated seconds, infinite where a point is not legal."""
+        return self._chunked(points, analysis.assess)
 
     def _chunked(self, points: Points, f: Callable[[Structure, Target, dict[str, Any]], NDArray[Any]]) -> NDArray[Any]:
         """Apply a column function piece by piece, so that its columns stay in the cache."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.expr import ITEMSIZE, Axis, Combiner, Expr, Load, loads, walk
@@ -83,11 +84,9 @@ class Stage:
     def vector_is_reduced(self) -> bool:
         return self.vector is not None and self.vector.kind == "reduce"
 
-    def reads(self) -> list[Load]:
+    def reads(self) -> tuple[Load, ...]:
         """Every load from memory, the accumulators excluded."""
-        found = dict.fromkeys(loads(self.body) if self.is_reduction else [])
-        found.update(dict.fromkeys(loads(self.finish)))
-        return [load for load in found if load.tensor is not self.acc or not self.is_reduction]
+        return _reads(self)
 
     @property
     def itemsize(self) -> int:
@@ -116,7 +115,7 @@ class Structure:
         return next((s for s in self.stages if s.tensor is tensor), None)
 
     def readers(self, tensor: Tensor) -> list[Stage]:
-        return [s for s in self.stages if any(load.tensor is tensor for load in s.reads())]
+        return list(_readers(self, tensor))
 
     def with_stages(self, stages: Iterable[Stage]) -> Structure:
         return replace(self, stages=tuple(stages))
@@ -131,6 +130,18 @@ class Structure:
     def attached(self, host: Stage) -> list[Stage]:
         """The stages computed inside the parallel loop of `host`, in order."""
         return [s for s in self.stages if s.host == host.id]
+
+
+@lru_cache(maxsize=4096)
+def _reads(stage: Stage) -> tuple[Load, ...]:
+    found = dict.fromkeys(loads(stage.body) if stage.is_reduction else [])
+    found.update(dict.fromkeys(loads(stage.finish)))
+    return tuple(load for load in found if load.tensor is not stage.acc or not stage.is_reduction)
+
+
+@lru_cache(maxsize=16384)
+def _readers(s: Structure, tensor: Tensor) -> tuple[Stage, ...]:
+    return tuple(stage for stage in s.stages if any(load.tensor is tensor for load in stage.reads()))
 
 
 def initial(variant: Variant) -> Structure:

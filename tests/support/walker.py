@@ -13,6 +13,7 @@ from stormdrop.ir.affine import Affine
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var
 from stormdrop.lower.program import For, If, Phase, Program, Stmt, Tile
 from stormdrop.lower.program import tiles as tiles_of
+from stormdrop.space.structure import Level
 
 Env = Mapping[Expr, int]
 
@@ -99,7 +100,7 @@ def _walk_phase(phase: Phase, found: dict[str, Walk]) -> None:
     def body(stmts: Sequence[Stmt], loops: tuple[tuple[Var, int], ...], outside: frozenset[str]) -> None:
         for s in stmts:
             inside = frozenset(t.stage.id for t in tiles_of((s,)))
-            for id in inside if len(inside) == 1 and inside != outside else ():
+            for id in entered(s) if inside != outside else ():
                 found.setdefault(id, Walk()).entries += 1
             match s:
                 case For(var, trips, most, inner):
@@ -111,6 +112,12 @@ def _walk_phase(phase: Phase, found: dict[str, Walk]) -> None:
                     body(then if number(condition, dict(loops)) else orelse, loops, inside)
                 case Tile():
                     found.setdefault(s.stage.id, Walk()).visits.append(_visit(s, loops))
+
+    def entered(s: Stmt) -> set[str]:
+        """The nest that begins here: that of the only stage inside, but for copies that are made again in its loops."""
+        stages = {t.stage.id: t.stage for t in tiles_of((s,))}
+        own = {id for id, stage in stages.items() if stage.level is not Level.BLOCK}
+        return set(stages) if not own else own if s in phase.body else set()
 
     for unit in _units(phase):
         body(phase.body, unit, frozenset())
@@ -136,31 +143,3 @@ def _visit(t: Tile, loops: tuple[tuple[Var, int], ...]) -> Visit:
     for loop in t.reduce:
         stretch[loop.axis] = place(loop.span.base, env), number(loop.span.length, env)
     return Visit(t, loops, stretch)
-
-
-def values_of(index: Expr, stretch: Mapping[Axis, tuple[int, int]]) -> set[int]:
-    """Every value that an index takes while its axes run over their stretches."""
-    axes = sorted({n for n in _axes(index)}, key=lambda a: a.serial)
-    found: set[int] = set()
-
-    def run(k: int, env: dict[Expr, int]) -> None:
-        if k == len(axes):
-            found.add(number(index, env))
-            return
-        first, length = stretch[axes[k]]
-        for x in range(first, first + length):
-            run(k + 1, {**env, axes[k]: x})
-
-    run(0, {})
-    return found
-
-
-def _axes(e: Expr) -> Iterator[Axis]:
-    match e:
-        case Axis():
-            yield e
-        case Bin(_, a, b):
-            yield from _axes(a)
-            yield from _axes(b)
-        case _:
-            return
