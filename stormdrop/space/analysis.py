@@ -83,10 +83,10 @@ def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
     body, finish = body_cost(stage)
     rate = target.fma_per_cycle
     latency = target.fma_latency * rate
-    fma = c.vector_steps * body / rate
+    fma = c.vector_steps * c.useful * body / rate
     fma = fma * np.maximum(1.0, latency / c.accumulators) if stage.is_reduction else fma
     load_rate = max(1.0, rate)  # full vectors a cycle; broadcasts count half
-    load = c.steps * c.loads / load_rate
+    load = c.steps * c.useful * c.loads / load_rate
     ends = c.tiles * (c.accumulators * (finish / rate + 2.0) + 12.0)
     inner = stage.reduce_axes[-1] if stage.is_reduction else None
     guards = sum(o.guarded for o in c.operands)
@@ -98,7 +98,7 @@ def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
         ends = ends + c.steps / c.tiling.unroll * np.minimum(1.0, 3.0 / c.accumulators)  # the loop itself, hidden behind a large tile
         if blocks == 2:
             repeats = prod_of([c.tiling.trips[Slot(a, 0)] for a in stage.reduce_axes])
-            ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * 2.0
+            ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * 3.0
     l1, l2, l3 = (traffic(c, cap) for cap in (target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7))
     conflict = 1.0 + 0.12 * np.clip(c.lines_per_set / target.l1_ways - 1.0, 0.0, 4.0)
     streams = 1.0 + 0.1 * np.maximum(0.0, c.streams - 8.0)  # more rows at once than the prefetchers follow
@@ -117,11 +117,17 @@ def _seconds(terms: Mapping[str, Num]) -> Num:
     for name in ("fma", "load", "l2", "l3", "dram"):
         bound = np.maximum(bound, terms[name])
     rest = sum(terms[name] for name in ("load", "l2", "l3", "dram"))
-    return bound + 0.05 * rest + terms["ends"]
+    return bound + 0.03 * rest + terms["ends"]
 
 
-def _imbalance(units: Num, threads: int) -> Num:
-    return np.ceil(units / threads) * threads / units
+def _imbalance(c: StageCost, threads: int) -> Num:
+    """How much longer the busiest thread works than if all shared evenly: it gets whole, full parallel units."""
+    t = c.tiling
+    unit: Any = 1.0
+    for a in t.stage.axes:
+        lanes = t.lanes if a is t.stage.vector else 1
+        unit = unit * np.minimum(1.0, t.span[Slot(a, 0)] / (np.ceil(t.extent[a] / lanes) * lanes))
+    return np.minimum(float(threads), np.ceil(c.parallel / threads) * threads * unit)
 
 
 def _total(costs: list[StageCost], target: Target) -> tuple[Num, list[dict[str, Num]]]:
@@ -130,7 +136,7 @@ def _total(costs: list[StageCost], target: Target) -> tuple[Num, list[dict[str, 
     each: list[dict[str, Num]] = []
     for c in costs:
         host = roots[c.tiling.stage.host or c.tiling.stage.id]
-        terms = _terms(c, target, _imbalance(host.parallel, target.threads))
+        terms = _terms(c, target, _imbalance(host, target.threads))
         each.append(terms)
         total = total + _seconds(terms)
     code = sum(c.code for c in costs)
@@ -221,7 +227,7 @@ def features(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArra
     values: list[Num] = [
         total * 1e9, *seconds,
         float(len(costs)), float(sum(x.tiling.stage.host is None for x in costs)),
-        host.parallel, _imbalance(host.parallel, target.threads) * 16.0, sum(x.code for x in costs),
+        host.parallel, _imbalance(host, target.threads) * 16.0, sum(x.code for x in costs),
         sum((prod_of([x.tiling.extent[a] for a in x.tiling.stage.axes]) * 4.0 for x in costs if x.tiling.stage.host), 0.0),
         c.vector_steps * t.lanes, _nominal(c), c.tiles, c.steps, c.rows, c.vectors, c.accumulators, c.loads,
         c.accumulators / np.maximum(c.loads, 0.25), t.unroll, t.peel, inner, blocks,

@@ -7,14 +7,14 @@ the lowered program gives the same numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
 import numpy as np
 
-from stormdrop.ir.affine import affine
-from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Expr, Load, Select, walk
+from stormdrop.ir.affine import affine, conjuncts
+from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cmp, Expr, Load, Select, walk
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.access import TRANSCENDENTAL, axes_of, operand_load, operands, row_strides, transposing_axis
 from stormdrop.space.nest import Num, Slot, Tiling, ceil_div, form_of, maximum, minimum, nest_order
@@ -33,6 +33,7 @@ class Operand:
     packed: bool
     stride: int | None  # elements between neighbours of the vector axis; None: not linear
     guarded: bool = False
+    borders: tuple[tuple[Axis, Axis, float], ...] = ()  # spatial axis, reduce axis, share of their pairs inside the border
 
     @property
     def itemsize(self) -> int:
@@ -45,7 +46,8 @@ def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> list[Operand]:
     body = stage.body if stage.is_reduction else stage.finish
     for op in operands(body):
         load = operand_load(op)
-        found.append(_operand(stage, load.tensor, load.indices, load.tensor in packed, isinstance(op, Select)))
+        one = _operand(stage, load.tensor, load.indices, load.tensor in packed, isinstance(op, Select))
+        found.append(replace(one, borders=_borders(stage, op)) if isinstance(op, Select) and stage.is_reduction else one)
     if not stage.is_reduction:
         seen = {operand_load(op) for op in operands(body)}
         found += [_operand(stage, x.tensor, x.indices, False, False) for x in stage.reads() if x not in seen]
@@ -67,6 +69,40 @@ def _operand(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], packed: bo
                     return Operand(tensor, indices, axes, packed, None, guarded)
                 stride += form.coefficient(stage.vector) * s
     return Operand(tensor, indices, axes, packed, stride, guarded)
+
+
+def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
+    """How much of the work lies inside the borders, for each pair of a spatial and a reduce axis that a condition ties together."""
+    tied: dict[tuple[Axis, Axis], list[Expr]] = {}
+    for part in conjuncts(op.condition):
+        spatial = [a for a in stage.axes if a in axes_of(part)]
+        reduced = [a for a in stage.reduce_axes if a in axes_of(part)]
+        if len(spatial) == 1 and len(reduced) == 1 and isinstance(part, Cmp):
+            tied.setdefault((spatial[0], reduced[0]), []).append(part)
+    found: list[tuple[Axis, Axis, float]] = []
+    for (a, r), parts in tied.items():
+        grid = {a: np.arange(a.extent)[:, None], r: np.arange(r.extent)[None, :]}
+        inside = np.ones((a.extent, r.extent), bool)
+        for part in parts:
+            assert isinstance(part, Cmp)
+            form = affine(part.a) + affine(part.b).scaled(-1)
+            gap = form.constant + sum(c * grid[x] for x, c in form.terms if isinstance(x, Axis))
+            inside &= {"ge": gap >= 0, "gt": gap > 0, "le": gap <= 0, "lt": gap < 0}.get(part.op, inside)
+        found.append((a, r, float(inside.mean())))
+    return tuple(found)
+
+
+def _useful(tiling: Tiling, tile: Mapping[Axis, Num], ops: list[Operand]) -> Num:
+    """The share of steps that is executed: borders that a loop's range or written-out steps leave out are not."""
+    stage = tiling.stage
+    share: Num = 1.0
+    for o in ops:
+        for a, r, inside in o.borders:
+            skipped = np.asarray(tile[a]) == 1
+            if len(stage.reduce_axes) > 1 and r is stage.reduce_axes[-2]:
+                skipped = skipped | ((np.asarray(tiling.peel) > 0) & (np.asarray(tile[a]) >= a.extent))
+            share = share * np.where(skipped, inside, 1.0)
+    return share
 
 
 def box_bytes(o: Operand, lens: Mapping[Axis, Num]) -> Num:
@@ -121,6 +157,7 @@ class StageCost:
     lines_per_set: Num
     parallel: Num
     streams: Num  # rows of unpacked operands that are read side by side
+    useful: Num  # share of the steps that borders leave over
 
 
 def body_cost(stage: Stage) -> tuple[float, float]:
@@ -176,6 +213,7 @@ def cost_of(tiling: Tiling, executions: Num, ops: list[Operand], ways: int) -> S
         tiling, ops, executions, rows, vectors, rows * vectors, tiles, tiles * reduce_steps, vector_steps, loads,
         [[] for _ in ops], [], [], [], lane_use, code, _lines_per_set(stage, tile, ops), 1,
         sum((prod_of([tile[a] for a in stage.axes if a in o.axes and a is not vector]) for o in ops[:-1] if not o.packed), 0.0),
+        _useful(tiling, tile, ops),
     )  # fmt: skip
     _footprints(cost, tile, form.blocks)
     if stage.host is None:

@@ -45,10 +45,11 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What all workers do: `only` the cases of this number, with this bug planted."""
+    """What all workers do: `only` the cases of this number, with this bug planted; `refit`: points of other shapes."""
 
     only: int | None = None
     plant: Plant | None = None
+    refit: bool = False
 
 
 def run(seeds: Sequence[int], orders: Orders | None = None, stop_after: int = 20) -> Outcome:
@@ -132,7 +133,7 @@ def _work(pipe: Connection, seeds: list[int], skip: int, orders: Orders) -> None
     bench = Bench(orders.plant)
     for k, seed in enumerate(seeds):
         try:
-            for case in Trial(seed).cases():
+            for case in Trial(seed).refitted() if orders.refit else Trial(seed).cases():
                 if (k == 0 and case.number < skip) or orders.only not in (None, case.number):
                     continue
                 pipe.send(("begin", seed, case.number, str(case)))

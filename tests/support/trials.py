@@ -8,7 +8,7 @@ case twice, with all memory against an inaccessible page behind it and then befo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -28,7 +28,7 @@ from stormdrop.runtime.artifact import Artifact, Slot
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.space.derive import derive
-from stormdrop.space.sketch import Sketch, sketches
+from stormdrop.space.sketch import Sketch, replay, sketches
 from stormdrop.target.machine import Target, detect
 from tests.support.guarded import Arena, Bound, bind
 from tests.support.paths import observe
@@ -134,6 +134,19 @@ class Trial:
                 point = points[i % len(points)]
                 yield Case(self, number, sketch, tuple(int(x) for x in point), random_views(self.task, rng))
                 number += 1
+
+    def refitted(self) -> Iterator[Case]:
+        """Points of another shape of the class, re-fitted to this task."""
+        rng = np.random.default_rng([4, self.seed])
+        target = detect().with_threads(int(rng.choice([1, 2])))
+        donor = random_task(self.name, rng, self.dtype, long=rng.random() < 0.3)
+        found = sketches(donor, target.with_threads(4))
+        for number in range(CASES // 2):
+            other = replace(found[int(rng.integers(len(found)))], target=target)
+            sketch, point = replay(self.task, other.schedule(other.sample_legal(1, rng)[0]), target)
+            if not sketch.legal(point[None, :])[0]:
+                raise AssertionError(f"re-fitting gave an illegal point: {sketch.schedule(point)}")
+            yield Case(self, number, sketch, tuple(int(x) for x in point), {})
 
     def _sketches(self, rng: Rng, target: Target) -> list[Sketch]:
         donor, wide = self.task, target
