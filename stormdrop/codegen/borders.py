@@ -80,7 +80,7 @@ def narrowings(tile: Tile) -> list[Narrowing]:
                 continue
             axis = max(candidates, key=lambda a: rolled[a])
             later = {loop.axis for k, loop in enumerate(tile.reduce) if k > rolled[axis]}
-            form = _non_negative(part)
+            form = non_negative(part)
             if form is None or axes & later or not form.coefficient(axis) or any(not isinstance(a, Axis) for a, _ in form.terms):
                 continue
             found[part] = Narrowing(part, axis, form)
@@ -114,7 +114,7 @@ def interior(tile: Tile) -> tuple[Expr, frozenset[Expr]] | None:
 
 def _least(part: Expr, tile: Tile, most: dict[Axis, int]) -> Affine | None:
     """The smallest value over the tile of the form that must not be negative."""
-    form = _non_negative(part)
+    form = non_negative(part)
     if form is None or any(not isinstance(a, Axis) or a not in tile.base for a, _ in form.terms):
         return None
     least = Affine((), form.constant)
@@ -126,7 +126,7 @@ def _least(part: Expr, tile: Tile, most: dict[Axis, int]) -> Affine | None:
     return least
 
 
-def _non_negative(part: Expr) -> Affine | None:
+def non_negative(part: Expr) -> Affine | None:
     """The form that is >= 0 exactly where the comparison holds."""
     match part:
         case Cmp("ge", a, b):

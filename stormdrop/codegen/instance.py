@@ -7,21 +7,34 @@ that says which instance is being written; index arithmetic, conditions and mask
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from stormdrop.codegen import values as v
-from stormdrop.codegen.borders import Narrowing, narrowings
+from stormdrop.codegen.borders import Narrowing, narrowings, non_negative
 from stormdrop.codegen.pages import Pages
 from stormdrop.codegen.text import Loop, Value, Writer, splat
 from stormdrop.errors import BuildError
-from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, decide
-from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, rewrite
+from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, decide, normal
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, compare, rewrite
 from stormdrop.lower.program import Buffer, Tile
 from stormdrop.space.access import axes_of
 from stormdrop.target.machine import Target
 
 LANE = Var("lane")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A linear condition `base + Σ coefficient · offset >= 0` with the bounds of its base over all lanes."""
+
+    terms: tuple[tuple[Axis, int], ...]
+    base: Affine
+    known: tuple[int, int] | None
+
+    def offset(self, offsets: Mapping[Axis, int]) -> int:
+        return sum(c * offsets[a] for a, c in self.terms)
 
 
 class Instance:
@@ -48,6 +61,8 @@ class Instance:
         self.start_of: dict[Axis, int] = {}  # the constant position of the innermost loop's axis
         self.inner_step = 1
         self.blocks: dict[object, list[str]] = {}  # transposed squares already loaded
+        self._gaps: dict[tuple[Expr, ...], Gap | None] = {}
+        self._tests: dict[tuple[Expr, Affine, int], Expr] = {}
         self._instances: list[tuple[tuple[int, ...], int]] = []
         self.row: tuple[int, ...] = ()
         self.chunk = 0
@@ -90,19 +105,55 @@ class Instance:
 
     def decided(self, condition: Expr) -> bool | None:
         """Whether an index condition always or never holds in this instance, for all lanes."""
-        key = ("decided", self.key(condition))
-        if key in self.memo:
-            return {"true": True, "false": False, "": None}[self.memo[key].name]
-        answer: bool | None
         if condition in self.dropped:
-            answer = True
-        elif isinstance(condition, Bin) and condition.op == "and":
+            return True
+        if isinstance(condition, Bin) and condition.op == "and":
             parts = [self.decided(part) for part in (condition.a, condition.b)]
-            answer = False if False in parts else True if all(parts) else None
-        else:
-            answer = decide(self.here_with_lanes(condition), self.atom_bounds)
-        self.memo[key] = Value({True: "true", False: "false", None: ""}[answer], "bool")
-        return answer
+            return False if False in parts else True if all(parts) else None
+        gap = self.gap(condition)
+        if gap is None:
+            return decide(self.here_with_lanes(condition), self.atom_bounds)
+        if gap.known is None:
+            return None
+        offset = gap.offset(self.offset)
+        return True if gap.known[0] + offset >= 0 else False if gap.known[1] + offset < 0 else None
+
+    def gap(self, condition: Expr) -> Gap | None:
+        """A comparison as `base + offset >= 0`, where only the offset differs between instances; None if it is not linear."""
+        key = (condition, *self.open.values())
+        if key not in self._gaps:
+            form = non_negative(condition)
+            self._gaps[key] = None
+            if form is not None and all(isinstance(a, Axis) for a, _ in form.terms):
+                terms = tuple((a, c) for a, c in form.terms if isinstance(a, Axis))
+                base = Affine((), form.constant)
+                spread = 0
+                for a, c in terms:
+                    base = base + self.tile.base[a].scaled(c)
+                    if a in self.open:
+                        base = base + Affine(((self.open[a], c),))
+                    if a is self.stage.vector:
+                        spread = c * (self.lanes - 1)
+                known = self.w.interval(base.expr())
+                known = known and (known[0] + min(0, spread), known[1] + max(0, spread))
+                self._gaps[key] = Gap(terms, base, known)
+        return self._gaps[key]
+
+    def test(self, condition: Expr) -> Expr:
+        """The condition in this instance (of its lane 0), over loop variables, in a form that equal conditions share."""
+        gap = self.gap(condition)
+        if gap is None:
+            return normal(self.here(condition))
+        offset = gap.offset(self.offset)
+        key = (condition, gap.base, offset)
+        if key not in self._tests:
+            self._tests[key] = normal(compare("ge", gap.base.shifted(offset).expr(), 0))
+        return self._tests[key]
+
+    def test_key(self, condition: Expr) -> object:
+        """What the condition depends on in this instance, all lanes included."""
+        gap = self.gap(condition)
+        return (condition, gap.offset(self.offset)) if gap is not None else self.here_with_lanes(condition)
 
     def here_with_lanes(self, e: Expr) -> Expr:
         """As `here`, with the lane of the vector axis as a variable of its own."""

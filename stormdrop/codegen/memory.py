@@ -8,7 +8,7 @@ from stormdrop.codegen import values as v
 from stormdrop.codegen.instance import Instance
 from stormdrop.codegen.pages import PAGE_BYTES
 from stormdrop.codegen.text import LLVM, MEMORY, Value, splat, vector_type
-from stormdrop.ir.affine import Affine, affine, conjunction, normal
+from stormdrop.ir.affine import Affine, affine, conjunction
 from stormdrop.ir.expr import ITEMSIZE, Dtype, Expr, Load, Scalar, compare
 from stormdrop.lower.program import Access, Buffer
 from stormdrop.space.access import axes_of
@@ -84,7 +84,7 @@ class MemoryWriter(Instance):
         access = self.tile.access[e]
         if access.atoms:
             return self.fetch(e, access, guards, otherwise)
-        tests = tuple(normal(self.here_with_lanes(g)) for g in guards)
+        tests = tuple(self.test_key(g) for g in guards)
         key = ("memory", e, sum(c * self.offset[a] for a, c in access.coefficients), self.chunk_key(), tests)
         if key not in self.memo:
             self.memo[key] = self.fetch(e, access, guards, otherwise)
@@ -222,7 +222,7 @@ class MemoryWriter(Instance):
         """
         w = self.w
         item = ITEMSIZE[access.buffer.dtype]
-        test = conjunction(normal(self.here(g)) for g in guards)
+        test = conjunction(self.test(g) for g in guards)
         inside = w.integer(test)
         if not self.page_fits(access):
             address = self.address(access)

@@ -36,7 +36,7 @@ MAX_VARIANTS = 4
 MAX_SCRATCH_BYTES = 16 << 20
 FORK_SECONDS = 1.5e-6
 L2_SHARE = 0.6  # a panel beyond 0.6 of the L2 loses a quarter of the speed
-CODE_SCALE = 5e4  # of two equal programs take the shorter: it builds faster
+CODE_SCALE = 2e4  # of two equal programs take the shorter: it builds faster
 FEATURE_VERSION = 1
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from stormdrop.space.knobs import Knob, knobs_of
 from stormdrop.space.nest import Slot, Tiling, block_knob, peel_knob, spatial_knobs, tile_all, unroll_knob, vectors_knob
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
-from stormdrop.space.structure import Structure
+from stormdrop.space.structure import Step, Structure
 from stormdrop.target.machine import Target
 
 Points = NDArray[np.int64]
@@ -201,8 +201,15 @@ def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule]
     """
     if schedule.class_key != task.class_key:
         raise ScheduleError(f"this schedule is for tasks of class {schedule.class_key}; the task is of class {task.class_key}")
-    sketch = Sketch(task, schedule.variant, derive(task.variants[schedule.variant], schedule.steps, rules), target)
+    sketch = _replayed(task, schedule.variant, schedule.steps, target, tuple(rules))
     values = schedule.by_name
     row = np.array([[values.get(n, 1) for n in sketch.names]], dtype=np.int64)
     same = set(sketch.names) == set(values) and np.array_equal(sketch.canonical(row), row) and bool(sketch.legal(row)[0])
     return sketch, (row if same else sketch.fit(values))[0]
+
+
+@lru_cache(maxsize=256)
+def _replayed(task: Task, variant: int, steps: tuple[Step, ...], target: Target, rules: tuple[Rule, ...]) -> Sketch:
+    if not 0 <= variant < len(task.variants):
+        raise ScheduleError(f"the task has no variant {variant}")
+    return Sketch(task, variant, derive(task.variants[variant], steps, rules), target)
