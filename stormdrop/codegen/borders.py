@@ -47,11 +47,12 @@ def folded(e: Expr, decided: Callable[[Expr], bool | None]) -> Const | None:
             answer = decided(c)
             return None if answer is None else folded(a if answer else b, decided)
         case Bin("mul", a, b):
-            for side in (a, b):
-                known = folded(side, decided)
+            sides = [folded(side, decided) for side in (a, b)]
+            for known in sides:
                 if known is not None and known.value == 0:
                     return known
-            return None
+            x, y = sides
+            return None if x is None or y is None else Const(x.value * y.value, e.dtype)
         case _:
             return None
 

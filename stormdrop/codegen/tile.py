@@ -317,6 +317,8 @@ class TileWriter(MemoryWriter):
 
     def compute(self, e: Expr) -> Value:
         w = self.w
+        if self.stage.unrolled and not isinstance(e, (Load, Axis)) and (known := folded(e, self.decided)) is not None:
+            return v.constant(known.value, known.dtype, 1)
         match e:
             case Const(value, dtype):
                 return v.constant(value, dtype, 1)

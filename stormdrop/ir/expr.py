@@ -249,8 +249,22 @@ class Reduce(Expr):
 
 
 def lift(value: Expr | Scalar, dtype: Dtype) -> Expr:
-    """A Python number as a constant of `dtype`; an expression as it is."""
-    return value if isinstance(value, Expr) else Const(value, dtype)
+    """A Python number as a constant of `dtype`; an expression as it is.
+
+    Raises UserError for anything else, and for a number that `dtype` cannot hold: a fraction or an overflow of an integer.
+    """
+    if isinstance(value, Expr):
+        return value
+    known = (bool, int, float, np.bool_, np.integer, np.floating)
+    if not isinstance(value, known):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f"{value!r} is neither an expression nor a number, but {type(value).__name__}")
+    if dtype not in FLOATS:
+        if isinstance(value, (float, np.floating)):
+            raise UserError(f"{value!r} is a float, but stands where a value of type {dtype} is needed; use sd.cast")
+        bits = 8 * ITEMSIZE[dtype] - 1
+        if dtype != "bool" and not -(2**bits) <= value < 2**bits:
+            raise UserError(f"{value!r} does not fit the type {dtype}")
+    return Const(value, dtype)
 
 
 def index(value: Expr | Scalar) -> Expr:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from stormdrop.errors import UserError
 from stormdrop.ir.affine import Affine, affine
 from stormdrop.ir.expr import (
@@ -55,10 +57,13 @@ class Tensor:
     def __post_init__(self) -> None:
         if self.dtype not in NUMPY:
             raise UserError(f"tensor {self.name}: unknown element type {self.dtype!r}; known: {', '.join(NUMPY)}")
-        if any(isinstance(n, bool) or int(n) != n or n < 0 for n in self.shape):
+        if not all(_is_extent(n) for n in self.shape):
             raise UserError(f"tensor {self.name}: bad shape {self.shape}")
         if self.size * ITEMSIZE[self.dtype] > MAX_ELEMENTS:
             raise UserError(f"tensor {self.name}: shape {self.shape} is too large to address")
+
+    def __iter__(self) -> Iterator[Load]:
+        raise TypeError(f"tensor {self.name} cannot be iterated over")  # Python would otherwise ask for [0], [1], … for ever
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         indices = indices if isinstance(indices, tuple) else (indices,)
@@ -127,10 +132,10 @@ class Task:
     name: str = "task"
     flops: float = field(default=0.0)
 
-    def __init__(self, outputs: Sequence[Tensor] = (), variants: Sequence[Variant] = (), name: str = "task") -> None:
+    def __init__(self, outputs: Tensor | Sequence[Tensor] = (), variants: Sequence[Variant] = (), name: str = "task") -> None:
         from stormdrop.ir.verify import verify_task
 
-        variants = tuple(variants) or (Variant(tuple(outputs)),)
+        variants = tuple(variants) or (Variant((outputs,) if isinstance(outputs, Tensor) else tuple(outputs)),)
         object.__setattr__(self, "variants", variants)
         object.__setattr__(self, "outputs", variants[0].outputs)
         object.__setattr__(self, "name", name)
@@ -220,7 +225,7 @@ def _structure(variant: Variant) -> list[object]:
 
 def _shape_free(e: Expr, axes: dict[Expr, str], number: dict[Tensor, str]) -> object:
     """Integers become `#`; an index is the set of atoms it combines."""
-    if e.dtype == "i64" and not isinstance(e, (Load, Cast, Select)):
+    if e.dtype == "i64" and not isinstance(e, (Load, Cast, Select, Call)):
         return _index_structure(affine(e), axes, number)
     match e:
         case Const(value):
@@ -246,8 +251,11 @@ def _index_structure(form: Affine, axes: dict[Expr, str], number: dict[Tensor, s
     return sorted(parts)
 
 
-def tensor(name: str, shape: Iterable[int], dtype: Dtype = "f32", constant: bool = False) -> Tensor:
+def tensor(name: str, shape: int | Iterable[int], dtype: Dtype = "f32", constant: bool = False) -> Tensor:
     """An input of a task."""
+    shape = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if not all(_is_extent(n) for n in shape):
+        raise UserError(f"tensor {name}: bad shape {shape}; extents are non-negative integers")
     return Tensor(name, tuple(int(n) for n in shape), dtype, constant)
 
 
@@ -261,8 +269,12 @@ def reduce_axis(extent: int, name: str = "") -> Axis:
     return _axis(extent, name or "k", "reduce")
 
 
+def _is_extent(n: object) -> bool:
+    return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) >= 0
+
+
 def _axis(extent: int, name: str, kind: str) -> Axis:
-    if isinstance(extent, bool) or int(extent) != extent or extent < 0:
+    if not _is_extent(extent):
         raise UserError(f"axis {name}: an extent is a non-negative integer, not {extent!r}")
     return Axis(name, int(extent), "spatial" if kind == "spatial" else "reduce")
 
@@ -271,6 +283,9 @@ def compute(name: str, axes: Axis | Sequence[Axis], body: Expr | Scalar, dtype: 
     """A computed tensor: `compute("C", (i, j), sd.sum(A[i, k] * B[k, j], k))`."""
     axes = (axes,) if isinstance(axes, Axis) else tuple(axes)
     value = lift(body, dtype or "f32")
+    for a in axes:
+        if not isinstance(a, Axis):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UserError(f"{name}: {a!r} is no axis; make one with sd.axis({a!r})")
     shape = tuple(a.extent for a in axes)
     if isinstance(value, Reduce):
         c = Compute(axes, value.body, value.axes, value.combiner)

@@ -54,18 +54,22 @@ def verify_task(task: Task) -> None:
 
     if not task.outputs:
         raise UserError("a task needs at least one output")
-    names = [t.name for t in task.inputs]
-    if len(set(names)) != len(names):
-        raise UserError(f"two inputs have the same name: {', '.join(sorted(names))}")
+    for what, tensors in (("inputs", task.inputs), ("outputs", task.outputs)):
+        names = [t.name for t in dict.fromkeys(tensors)]
+        if len(set(names)) != len(names):
+            raise UserError(f"two {what} have the same name: {', '.join(sorted(names))}")
     for variant in task.variants:
         if len(variant.outputs) != len(task.outputs):
             raise UserError(f"variant {variant.name} has {len(variant.outputs)} outputs, not {len(task.outputs)}")
+        for t in variant.outputs:
+            if t.compute is None:
+                raise UserError(f"{t.name} is an output but not computed")
         read = {t for t in walk_tensors(variant.outputs) if t.compute is None}
         if read != set(task.inputs):
             differ = ", ".join(sorted(t.name for t in read ^ set(task.inputs)))
             raise UserError(f"variant {variant.name} reads other inputs than the first variant: {differ}")
+        if len(set(variant.outputs)) != len(variant.outputs):
+            raise UserError(f"{', '.join(t.name for t in variant.outputs)}: an output is given twice")
         for mine, first in zip(variant.outputs, task.outputs):
-            if mine.compute is None:
-                raise UserError(f"{mine.name} is an output but not computed")
             if (mine.shape, mine.dtype) != (first.shape, first.dtype):
                 raise UserError(f"variant {variant.name} computes {mine!r}, not {first!r}")

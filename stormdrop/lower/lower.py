@@ -376,6 +376,7 @@ def _tile(
         step = tiling.lanes * tiling.vectors if a is stage.vector else 1
         second = k == len(stage.reduce_axes) - 2 and a is not stage.vector
         peeled = bool(tiling.peel) and second and spans[a].is_fixed and spans[a].longest <= 8
+        peeled = peeled or (a in stage.unrolled and not inner)
         var = Var(f"{a.name}_{stage.id}{stage.axis_id(a)}_r")
         reduce.append(ReduceLoop(a, spans[a], var, step, tiling.unroll if inner else 1, peeled))
     access = {load: _access(context, load.tensor, load.indices, base) for load in stage.reads()}

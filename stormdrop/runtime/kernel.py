@@ -78,11 +78,11 @@ class Kernel:
         tensors = self.task.outputs
         if out is None:
             return [_empty(t) for t in tensors]
-        given = [out] if isinstance(out, np.ndarray) else list(out)
+        given: list[Any] = list(out) if isinstance(out, (list, tuple)) else [out]
         if len(given) != len(tensors):
             raise UserError(f"out= needs {len(tensors)} arrays, not {len(given)}")
         for t, o in zip(tensors, given):
-            if not isinstance(o, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not isinstance(o, np.ndarray):
                 raise UserError(f"out= needs a NumPy array for {t!r}, not {type(o).__name__}")
             _check_type(t, o, "out")
             if not o.flags.writeable:
@@ -106,6 +106,10 @@ def build(
 
     Raises UserError for missing or wrong constants, ScheduleError for a schedule of another class, BuildError.
     """
+    if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f"build takes a task, sd.Task([output]), not {type(task).__name__}")
+    if constants is not None and not isinstance(constants, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f"constants= takes arrays by name, {{'W': array}}, not {type(constants).__name__}")
     given = dict(constants or {})
     known = {t.name: t for t in task.constants}
     for name in given:
@@ -130,7 +134,10 @@ def is_empty(task: Task) -> bool:
 
 def checked(t: Tensor, value: ArrayLike) -> Array:
     """An array with the tensor's shape and type, C-contiguous and aligned, copied only if it must be."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise UserError(f"input for {t!r} is no array: {error}") from error
     _check_type(t, array, "input")
     return array if _is_plain(array) else np.array(array, order="C", copy=True)
 

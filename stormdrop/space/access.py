@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from stormdrop.ir.affine import affine, bounds, conjunction
-from stormdrop.ir.expr import Axis, Bin, Call, Const, Expr, Load, Select, children, compare, walk
+from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, children, compare, walk
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
 
@@ -88,6 +88,11 @@ def transposing_axis(stage: Stage) -> Axis | None:
                 if a is not stage.vector and is_contiguous(load.indices, a):
                     return a
     return None
+
+
+def choosing_axes(e: Expr) -> frozenset[Axis]:
+    """The axes that an expression compares with numbers to choose constants, as a transform's matrix does."""
+    return frozenset(n.a for n in walk(e) if isinstance(n, Cmp) and n.op == "eq" and isinstance(n.a, Axis) and isinstance(n.b, Const))
 
 
 def is_expensive(e: Expr) -> bool:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
 from math import gcd
 from typing import Any
 
 import numpy as np
 
 from stormdrop.ir.affine import affine, conjuncts
-from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cmp, Expr, Load, Select, walk
+from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cmp, Const, Expr, Load, Select, walk
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.access import TRANSCENDENTAL, axes_of, operand_load, operands, row_strides, transposing_axis
 from stormdrop.space.nest import Num, Slot, Tiling, ceil_div, form_of, maximum, minimum, nest_order
@@ -102,7 +104,7 @@ def _useful(tiling: Tiling, tile: Mapping[Axis, Num], ops: list[Operand]) -> Num
             if len(stage.reduce_axes) > 1 and r is stage.reduce_axes[-2]:
                 skipped = skipped | ((np.asarray(tiling.peel) > 0) & (np.asarray(tile[a]) >= a.extent))
             share = share * np.where(skipped, inside, 1.0)
-    return share
+    return share * density(stage) if stage.unrolled else share
 
 
 def box_bytes(o: Operand, lens: Mapping[Axis, Num]) -> Num:
@@ -164,6 +166,8 @@ def body_cost(stage: Stage) -> tuple[float, float]:
     """Vector operations of one body instance, and of the finish: a multiply-add is one, a function about twenty."""
     if not stage.is_reduction:
         return 0.0, _operations(stage.finish)
+    if stage.unrolled:  # coefficients are numbers
+        return 1.0, _operations(stage.finish)
     fused = isinstance(stage.body, Bin) and stage.body.op == "mul" and stage.combiner == "sum"
     combine = 0.0 if fused else 1.0 if stage.combiner in ("sum", "prod") else 3.0
     return max(1.0, _operations(stage.body) + combine), _operations(stage.finish)
@@ -262,6 +266,8 @@ def live_vectors(c: StageCost) -> Num:
     stage, t = c.tiling.stage, c.tiling
     if not stage.is_reduction:
         return c.accumulators
+    if stage.unrolled:  # rows are independent chains that may go through memory
+        return np.minimum(c.accumulators, 8.0) * c.vectors
     operand: Num = t.vectors if stage.vector is not None and not stage.vector_is_reduced else 1
     inner = stage.reduce_axes[-1]
     slides = any(affine(i).coefficient(inner) and (axes_of(i) & set(stage.axes)) for o in c.operands for i in o.indices)
@@ -282,11 +288,36 @@ def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int) -> Num:
         step = tiling.lanes * tiling.vectors if inner is stage.vector else 1
         trips = ceil_div(length, step)
         steps = steps + (trips - np.floor(trips / tiling.unroll) * tiling.unroll)  # what is left of the unrolling
-        if len(stage.reduce_axes) > 1:
+        if len(stage.reduce_axes) > 1 and not stage.unrolled:
             middle = stage.reduce_axes[-2].extent
             steps = steps * np.where(np.asarray(tiling.peel) > 0, middle, 1)
     ends = rows * tiling.vectors * (finish + n_operands + 2)
+    if stage.unrolled:
+        steps = steps * prod_of([a.extent for a in stage.reduce_axes[:-1]]) * density(stage)
     return (per_step * steps + ends) * variants(tiling)
+
+
+@lru_cache(maxsize=512)
+def density(stage: Stage) -> float:
+    """The share of an unrolled stage's instances whose coefficient is not zero."""
+    kept = total = 0
+    for values in product(*(range(a.extent) for a in stage.unrolled)):
+        at = dict(zip(stage.unrolled, values))
+        total += 1
+        kept += not _is_zero(stage.body, at)
+    return kept / max(1, total)
+
+
+def _is_zero(e: Expr, at: Mapping[Axis, int]) -> bool:
+    match e:
+        case Const(value):
+            return value == 0
+        case Select(Cmp("eq", Axis() as a, Const(k)), x, y) if a in at:
+            return _is_zero(x if at[a] == k else y, at)
+        case Bin("mul", x, y):
+            return _is_zero(x, at) or _is_zero(y, at)
+        case _:
+            return False
 
 
 def variants(tiling: Tiling) -> Num:

@@ -80,7 +80,7 @@ def spatial_knobs(stage: Stage, axis: Axis) -> list[tuple[str, int]]:
     A copy's vector tile follows its reader's; what runs once, when the kernel is loaded, has no knobs.
     """
     form = form_of(stage)
-    if stage.level is Level.LOAD:
+    if stage.level is Level.LOAD or axis in stage.unrolled:
         return []
     last = form.register - 1 if is_copy(stage) and axis is stage.vector else form.register
     return [(f"{stage.id}.{stage.axis_id(axis)}.{level}", level) for level in range(rest_level(stage, axis) + 1, last + 1)]
@@ -97,12 +97,13 @@ def vectors_knob(stage: Stage) -> str | None:
 
 
 def unroll_knob(stage: Stage) -> str | None:
-    return f"{stage.id}.unroll" if stage.is_reduction and stage.level is not Level.LOAD else None
+    return f"{stage.id}.unroll" if stage.is_reduction and stage.level is not Level.LOAD and not stage.unrolled else None
 
 
 def peel_knob(stage: Stage) -> str | None:
     """Whether the reduce loop around the innermost one is written out: one copy of the inner loop per value."""
-    return f"{stage.id}.peel" if len(stage.reduce_axes) > 1 and stage.level is not Level.LOAD else None
+    tuned = len(stage.reduce_axes) > 1 and stage.level is not Level.LOAD and not stage.unrolled
+    return f"{stage.id}.peel" if tuned else None
 
 
 @dataclass(slots=True)
@@ -170,7 +171,7 @@ def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict
         knobs = {level: name for name, level in spatial_knobs(stage, axis)}
         rests = rest_level(stage, axis)
         for level in range(form.register, form.first - 1, -1):
-            if level < rests:
+            if level < rests or (axis in stage.unrolled and level < form.register):
                 n: Num = 1
             elif level == rests:
                 n = rest
@@ -178,6 +179,8 @@ def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict
                 n = minimum(values[knobs[level]], rest)
             elif reader is not None and axis is stage.vector and not reader.stage.vector_is_reduced:
                 n = minimum(reader.vectors, rest)  # a copy's vectors follow its reader
+            elif level == form.register and axis in stage.unrolled:
+                n = rest
             elif level == form.register and axis is transposing_axis(stage):
                 n = minimum(lanes, rest)
             else:
@@ -210,7 +213,8 @@ def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict
     if stage.is_reduction:
         inner = stage.reduce_axes[-1]
         name = unroll_knob(stage)
-        unroll = minimum(values[name], trips[Slot(inner, form.blocks - 1)]) if name is not None else 1
+        most = trips[Slot(inner, form.blocks - 1)]
+        unroll = minimum(values[name], most) if name is not None else most if inner in stage.unrolled else 1
         name = peel_knob(stage)
         peel = values[name] if name is not None else 0
     return Tiling(stage, lanes, extent, trips, span, vectors, unroll, peel)

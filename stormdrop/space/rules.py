@@ -17,6 +17,7 @@ from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, children, compare
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
+    choosing_axes,
     has_reuse,
     has_selection,
     invert,
@@ -252,6 +253,30 @@ def _through(s: Structure, reader: Stage, host: Stage, axis: Axis) -> set[Axis]:
     return found
 
 
+class Unroll:
+    """Write out the axes that choose constants, so that every coefficient is a number and zeros cost nothing.
+
+        for a, i: V[a] += P[i] * B(a, i)   ->   V[0] += P[0] - P[2];  V[1] += P[1] + P[2];  …
+    """
+
+    name, version = "unroll", 1
+
+    def _axes(self, stage: Stage) -> tuple[Axis, ...]:
+        found = choosing_axes(stage.body)
+        return tuple(a for a in (*stage.axes, *stage.reduce_axes) if a in found)
+
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
+        axes = self._axes(stage)
+        worth = stage.is_reduction and axes and set(stage.reduce_axes) <= set(axes) and all(a.extent <= 8 for a in axes)
+        return [()] if worth else [None]
+
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        axes = self._axes(stage)
+        if not stage.is_reduction or not set(stage.reduce_axes) <= set(axes):
+            raise ScheduleError(f"{stage.id} has no axes that choose constants")
+        return s.updated(stage, replace(stage, unrolled=axes))
+
+
 class Tile:
     """Cut every axis into the levels of a structure string and choose the vector axis.
 
@@ -261,7 +286,8 @@ class Tile:
     name, version = "tile", 1
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
-        tiling = "SSRSRS" if has_reuse(stage) and stage.level is not Level.LOAD else "SSRS" if stage.is_reduction else "SSS"
+        tiled = has_reuse(stage) and stage.level is not Level.LOAD and not stage.unrolled
+        tiling = "SSRSRS" if tiled else "SSRS" if stage.is_reduction else "SSS"
         lanes = target.vector_bytes // stage.itemsize
         kept = [a for a in self._candidates(stage) if a.extent >= lanes // 4] or self._candidates(stage)[:1]
         if not kept:
@@ -292,7 +318,7 @@ class Tile:
             a for a in stage.reduce_axes
             if all(is_contiguous(load.indices, a) for load in reads if a in axes_of(load)) and any(a in axes_of(load) for load in reads)
         ]  # fmt: skip
-        found = [*spatial, *reduced]
+        found = [a for a in (*spatial, *reduced) if a not in stage.unrolled]
         return found or list(stage.reduce_axes[-1:])
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
@@ -311,7 +337,7 @@ class Pack:
     name, version = "pack", 1
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
-        if not has_reuse(stage) or stage.vector is None or stage.level is Level.LOAD:
+        if not has_reuse(stage) or stage.vector is None or stage.level is Level.LOAD or stage.unrolled:
             return [None]
         chosen: list[Args | None] = [None]
         for k, op in enumerate(operands(stage.body)):
@@ -386,4 +412,4 @@ def _conditions(body: Expr, op: Expr) -> list[Expr] | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Tile(), Pack())
+RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Unroll(), Tile(), Pack())

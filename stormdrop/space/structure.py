@@ -63,6 +63,7 @@ class Stage:
     vector: Axis | None = None
     tiling: str = ""
     whole: tuple[Axis, ...] = ()  # axes that the parallel loop does not cut
+    unrolled: tuple[Axis, ...] = ()  # axes written out in full: they choose constants
     names: Mapping[Axis, str] | None = None  # canonical axis ids: a0, r1
 
     def axis_id(self, axis: Axis) -> str:

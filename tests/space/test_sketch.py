@@ -235,17 +235,21 @@ class Count:
 
 
 COUNTS = {
-    "matmul 512³": Count(lambda: _matmul(512, 512, 512), 4, 3, "no cache write (results stay in registers); B as it is, or packed at three levels"),
+    "matmul 512³": Count(lambda: _matmul(512, 512, 512), 4, 3, "no cache write, sums stay in registers; B plain, or packed at three levels"),
     "matmul 8x8x512": Count(lambda: _matmul(8, 8, 512), 4, 5, "as above; a reduction of 512 is too short to be worth two phases"),
     "two matmuls 512": Count(_two_matmuls, 28, 9, "the first in its own phase or in the second's thread tile, times the packings of both"),
-    "conv2d+bn+relu": Count(lambda: build("CBR", (1, 56, 56, 512, 512, 3, 1, 1)), 3, 3,
-                            "always finished in registers; the border is tested, copied per thread or copied at once"),
+    "conv2d+bn+relu": Count(
+        lambda: build("CBR", (1, 56, 56, 512, 512, 3, 1, 1)), 3, 3,
+        "always finished in registers; the border is tested, copied per thread or copied at once",
+    ),
     "max_pool2d": Count(lambda: build("MXP", (1, 56, 56, 512, 3, 2, 1)), 1, 1, "the pad is inlined"),
     "min over (10, 1024)": Count(_row_minimum, 2, 3, "vectors of rows or along the row; 1,024 is too short for rfactor"),
-    "softmax (1, 1024)": Count(lambda: build("SFM", (1, 1024)), 2, 9, "exp is computed once or twice; one row has nothing to share a thread tile"),
+    "softmax (1, 1024)": Count(lambda: build("SFM", (1, 1024)), 2, 9, "exp once or twice; a single row shares no thread tile"),
     "winograd F(4,3)": Count(_winograd, 48, 3, "places and packings of three stages, cut off at 48"),
     "zero-rank sum 128": Count(_total, 1, 3, "128 elements are too few for rfactor"),
-    "matrix norm (1, 256, 256)": Count(lambda: build("NRM", (1, 256, 256)), 3, 3, "rfactor with as many parts as threads, with four times as many, or none"),
+    "matrix norm (1, 256, 256)": Count(
+        lambda: build("NRM", (1, 256, 256)), 3, 3, "rfactor with as many parts as threads, with four times as many, or none"
+    ),
 }  # fmt: skip
 
 

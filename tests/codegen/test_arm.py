@@ -1,0 +1,105 @@
+"""Machine code for machines that are not here: everything assembles, and the matrix product's inner loop is what it should be."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+
+from stormdrop.codegen.emit import emit
+from stormdrop.codegen.llvm import assemble, assembly
+from stormdrop.lower.lower import lower
+from stormdrop.ops.catalogue import OPERATORS, build
+from stormdrop.runtime.artifact import program_of
+from stormdrop.space.default import default_schedule
+from stormdrop.space.sketch import sketches
+from stormdrop.target.machine import Target, cross
+from tests.support.tasks import random_task
+
+POINTS = 20
+SHAPES = 4
+FEW_POINTS_OF_WORK = 20_000
+ARM = ("neon", "sve512")
+AARCH64 = b"\xb7\x00"  # e_machine
+
+
+@pytest.mark.parametrize("isa", ARM)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_random_points_of_every_operator_assemble(name: str, isa: str) -> None:
+    """Points of all sketches in turn, at a few shapes."""
+    rng = np.random.default_rng([list(OPERATORS).index(name), ARM.index(isa)])
+    target = cross(isa)
+    for k in range(SHAPES):
+        task = random_task(name, rng, "f64" if k == SHAPES - 1 else "f32", most=FEW_POINTS_OF_WORK)
+        found = sketches(task, target)
+        for n in range(POINTS // SHAPES):
+            sketch = found[(k * POINTS // SHAPES + n) % len(found)]
+            values = sketch.values(sketch.sample_legal(1, rng)[0])
+            code = assemble(emit(lower(task, sketch.structure, sketch.tilings(values)), target), target)
+            assert (code[:4], code[18:20]) == (b"\x7fELF", AARCH64)
+
+
+# ---- the inner loop of a matrix product -------------------------------------------------------------------------
+
+FMA = re.compile(r"v?fn?m(la|ls|add)")
+LOAD = {"arm": re.compile(r"ld"), "x86": re.compile(r"v?(mov[ua]p[sd]|movs[sd]|broadcast)")}
+COUNTING = {"arm": re.compile(r"(add|sub|subs|cmp|b\.|cbn?z|mov$)"), "x86": re.compile(r"(add|sub|inc|dec|cmp|test|lea|j)")}
+STACK = {"arm": re.compile(r"\[sp\b"), "x86": re.compile(r"\(%rsp")}
+
+
+@cache
+def inner_loop(isa: str) -> tuple[tuple[str, str], ...]:
+    """The basic block with most multiply-adds of GMM 512³ by the default schedule: (mnemonic, operands) of each instruction."""
+    target: Target = cross(isa).with_threads(2)
+    task = build("GMM", [1, 512, 512, 512])
+    text = assembly(emit(program_of(task, default_schedule(task, target), target), target), target)
+    blocks: list[list[tuple[str, str]]] = [[]]
+    for line in text.splitlines():
+        code = re.split(r"//|#[^-\d]", line)[0].strip()
+        if not code or code.startswith(".") and not code.endswith(":"):
+            continue
+        if code.endswith(":"):
+            blocks.append([])
+            continue
+        mnemonic, _, operands = code.partition("\t")
+        blocks[-1].append((mnemonic, operands))
+        if re.match(r"(b|b\..*|cbn?z|tbn?z|ret|j\w+)$", mnemonic):
+            blocks.append([])
+    return tuple(max(blocks, key=lambda block: sum(FMA.match(m) is not None for m, _ in block)))
+
+
+def family(isa: str) -> str:
+    return "arm" if isa in ARM else "x86"
+
+
+@pytest.mark.parametrize("isa", [*ARM, "avx512", "avx2"])
+def test_the_inner_loop_is_a_loop_of_multiply_adds_that_spills_nothing(isa: str) -> None:
+    block = inner_loop(isa)
+    assert sum(FMA.match(m) is not None for m, _ in block) >= 16, block
+    assert re.match(r"b\.|cbn?z|j", block[-1][0]), block[-1]
+    touching = [" ".join(i) for i in block if STACK[family(isa)].search(i[1])]
+    assert not touching, touching
+    stores = [" ".join(i) for i in block if i[0].startswith("st") or re.match(r"v?mov\w+\t?$", i[0]) and i[1].endswith(")")]
+    assert not stores, stores
+
+
+@pytest.mark.parametrize("isa", [*ARM, "avx512", "avx2"])
+def test_the_inner_loop_is_four_fifths_multiply_adds_and_loads(isa: str) -> None:
+    block = inner_loop(isa)
+    useful = [m for m, _ in block if FMA.match(m) or LOAD[family(isa)].match(m)]
+    assert len(useful) >= 0.8 * len(block), f"{len(useful)} of {len(block)}"
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+def test_the_inner_loop_on_x86_does_nothing_else_but_count(isa: str) -> None:
+    rest = [i for i in inner_loop(isa) if not (FMA.match(i[0]) or LOAD["x86"].match(i[0]))]
+    assert all(COUNTING["x86"].match(m) for m, _ in rest), rest
+    assert len(rest) <= 5, rest  # two pointers, the counter, its test, the jump
+
+
+@pytest.mark.parametrize("isa", ARM)
+def test_the_inner_loop_on_arm_does_nothing_else_but_count_and_advance(isa: str) -> None:
+    rest = [i for i in inner_loop(isa) if not (FMA.match(i[0]) or LOAD["arm"].match(i[0]))]
+    assert all(COUNTING["arm"].match(m) for m, _ in rest), rest
