@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from stormdrop.codegen import borders, values
+from stormdrop.codegen import instance, values
+from stormdrop.codegen.borders import Narrowing
 from stormdrop.ir.affine import ZERO, Affine
 from stormdrop.ir.expr import Axis, Bin, Const, Expr, Load, rewrite, substitute
 from stormdrop.lower import lower as lowering
@@ -186,13 +187,12 @@ def test_a_mistake_in_the_generated_code_is_caught(mistake: Callable[[str], str]
 
 
 def test_a_narrowed_loop_that_is_one_too_short_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = borders._non_negative
+    right = instance.narrowings
 
-    def wrong(part: Expr) -> Affine | None:
-        form = right(part)
-        return form and form.shifted(-1)
+    def wrong(tile: Tile) -> list[Narrowing]:
+        return [replace(n, form=n.form.shifted(-1)) for n in right(tile)]
 
-    monkeypatch.setattr(borders, "_non_negative", wrong)
+    monkeypatch.setattr(instance, "narrowings", wrong)
     assert is_caught()
 
 

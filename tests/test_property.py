@@ -16,10 +16,10 @@ OFTEN = 50
 
 RULES = (
     "inline", "rfactor", "fuse", "place thread", "place load", "tile SSRSRS vector", "tile SSRSRS reduced vector", "tile SSRS vector",
-    "tile SSRS reduced vector", "tile SSS vector", "pack load", "pack thread", "pack root",
+    "tile SSRS reduced vector", "tile SSS vector", "pack load", "pack thread", "pack block", "pack root",
 )  # fmt: skip
 
-PLACES = ("stage at root", "stage at thread", "stage at load", "copy at load", "copy at thread", "copy at root")
+PLACES = ("stage at root", "stage at thread", "stage at load", "copy at load", "copy at thread", "copy at block", "copy at root")
 
 TAILS = (
     "full tile only", "remainder of one axis", "remainders of two axes", "loop of constant trips", "loop with a tail", "whole vectors",
@@ -27,7 +27,10 @@ TAILS = (
     "unrolled with a rest", "reduced vector of whole steps", "reduced vector with a masked end", "loop that may be empty",
 )  # fmt: skip
 
-BORDERS = ("border: narrowed loop", "border: decided per instance", "border: never reached", "border: page", "border: lane mask")
+BORDERS = (
+    "border: narrowed loop", "border: decided per instance", "border: never reached", "border: page", "border: lane mask",
+    "border: tile with a body for the interior",
+)  # fmt: skip
 
 OTHERS = (
     "gather", "scatter", "partial sums", "partial sums of a reduced vector", "finished in registers", "reduction in scratch",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from stormdrop.errors import UserError
 from stormdrop.ir.affine import bounds
-from stormdrop.ir.expr import Axis, Expr, Load, Reduce, Select, Var, walk
+from stormdrop.ir.expr import Axis, Expr, Load, Reduce, Select, Var, children, walk
 
 if TYPE_CHECKING:
     from stormdrop.ir.tensor import Compute, Task
@@ -39,13 +40,25 @@ def verify_compute(name: str, c: Compute) -> None:
 
 def _verify_indices(name: str, body: Expr) -> None:
     """Unguarded reads with known bounds must lie inside the tensor."""
-    guarded = {n for s in walk(body) if isinstance(s, Select) for side in (s.a, s.b) for n in walk(side)}
-    for load in (n for n in walk(body) if isinstance(n, Load) and n not in guarded):
+    for load in _unguarded(body):
         for d, (i, extent) in enumerate(zip(load.indices, load.tensor.shape)):
             known = bounds(i, lambda _: None)
             if known and known[0] <= known[1] and (known[0] < 0 or known[1] >= extent):
                 where = f"reads dimension {d} of {load.tensor!r} from {known[0]} to {known[1]}"
                 raise UserError(f"{name}: {load} {where}, outside 0 to {extent - 1}")
+
+
+def _unguarded(e: Expr) -> Iterator[Load]:
+    """The loads that happen whatever is selected; the same load may also stand inside a selection."""
+    seen: set[Expr] = set()
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend((node.condition,) if isinstance(node, Select) else children(node))
+            if isinstance(node, Load):
+                yield node
 
 
 def verify_task(task: Task) -> None:

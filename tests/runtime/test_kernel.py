@@ -510,6 +510,9 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "too many indices": (lambda: X8[I8, I8], "X has 1 dimensions, but is read with 2"),
     "reading past the end": (lambda: sd.compute("Y", I8, X8[I8 + 1]), r"Y: X\[i \+ 1\] reads dimension 0 of X.*from 1 to 8"),
     "reading before the beginning": (lambda: sd.compute("Y", I8, X8[I8 - 1]), "from -1 to 6"),
+    "a read that is guarded only elsewhere": (
+        lambda: sd.compute("Y", I8, sd.where(I8 < 7, X8[I8 + 1], 0.0) + X8[I8 + 1]), "from 1 to 8"
+    ),
     "more than 2**63 elements": (lambda: sd.tensor("Z", (2**32, 2**31)), "Z: .*too large"),
     "more than 2**63 bytes": (lambda: sd.tensor("Z", (2**61,)), "Z: .*too large"),
     "a result of more than 2**63 elements": (lambda: sd.compute("Z", (sd.axis(2**32), sd.axis(2**32)), 1.0), "Z: .*too large"),
@@ -526,7 +529,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "an output given twice": (lambda: sd.Task([sd.compute("Y", I8, X8[I8])] * 2), "given twice"),
     "outputs of one name": (lambda: sd.Task([sd.compute("Y", I8, X8[I8]), sd.compute("Y", I8, X8[I8] * 2)]), "same name: Y, Y"),
     "inputs of one name": (lambda: sd.Task([sd.compute("Y", I8, X8[I8] + sd.tensor("X", (8,))[I8])]), "same name: X, X"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from stormdrop.codegen.borders import narrowings
+from stormdrop.codegen.borders import interior, narrowings
 from stormdrop.ir.affine import Affine, Interval, conjuncts, decide, index_condition
 from stormdrop.ir.expr import Axis, Const, Expr, Select, Var, rewrite, walk
 from stormdrop.lower.program import For, If, Phase, Program, Stmt, Tile
@@ -139,6 +139,8 @@ def _tile_paths(t: Tile, bounds: Mapping[Expr, Interval]) -> set[str]:
 def _borders(t: Tile, bounds: Mapping[Expr, Interval]) -> set[str]:
     narrowed = {n.condition for n in narrowings(t)}
     found = {"border: narrowed loop"} if narrowed else set[str]()
+    if interior(t) is not None:
+        found.add("border: tile with a body for the interior")
     conditions: dict[Expr, None] = {}
     for e in (t.stage.body, t.stage.finish):
         for n in walk(e):
