@@ -19,10 +19,11 @@ from stormdrop.ir.expr import Axis, Bin, Const, Expr, Load, rewrite, substitute
 from stormdrop.lower import lower as lowering
 from stormdrop.lower.program import Access, For, If, Phase, Program, Stmt, Tile
 from tests.support import crew
+from tests.support.tasks import DRAWN
 from tests.support.trials import Plant
 
-TRIALS = range(70)
-"""Two tasks of every kind, 420 points."""
+TRIALS = range(2 * len(DRAWN))
+"""At least two tasks of every kind, about 450 points."""
 
 
 def changed(program: Program, tile: Callable[[Tile], Tile], at_load: bool = True) -> Program:

@@ -37,9 +37,9 @@ def available_cpus(root: Path = Path("/")) -> int:
 def _positive(value: int | str, name: str) -> int:
     try:
         count = int(value)
-    except ValueError:
+    except (TypeError, ValueError):
         count = 0
-    if count < 1:
+    if count < 1 or (not isinstance(value, str) and count != value):
         raise UserError(f"{name} is {value!r}; give a whole number of threads, 1 or more, or none for all CPUs")
     return count
 

@@ -7,12 +7,14 @@ the prior falls. The same task on the same target always gets the same schedule.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Task
+from stormdrop.space.knobs import Knob
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.target.machine import Target
@@ -55,16 +57,24 @@ def neighbours(sketch: Sketch, point: Points) -> Points:
 
 def _moves(sketch: Sketch, point: Points) -> Points:
     rows: list[Points] = [point]
+    siblings = _siblings(sketch.knobs)
     for i, k in enumerate(sketch.knobs):
         for choice in _adjacent(k.choices, int(point[i])):
             moved = point.copy()
             moved[i] = choice
             rows.append(moved)
-            for j in sketch.siblings[i]:
+            for j in siblings[i]:
                 shifted = moved.copy()
                 shifted[j] = sketch.knobs[j].nearest(point[j] * point[i] / max(choice, 1))
                 rows.append(shifted)
     return np.stack(rows)
+
+
+@lru_cache(maxsize=256)
+def _siblings(knobs: tuple[Knob, ...]) -> tuple[tuple[int, ...], ...]:
+    """For every knob the others of the same axis, between which a factor can be shifted."""
+    axes = [k.name.rpartition(".")[0] if k.unit != "flag" else k.name for k in knobs]
+    return tuple(tuple(j for j, other in enumerate(axes) if other == axis and j != i) for i, axis in enumerate(axes))
 
 
 def _adjacent(choices: tuple[int, ...], value: int) -> list[int]:

@@ -47,12 +47,6 @@ class Sketch:
     def names(self) -> tuple[str, ...]:
         return tuple(k.name for k in self.knobs)
 
-    @cached_property
-    def siblings(self) -> tuple[tuple[int, ...], ...]:
-        """For every knob the others of the same axis, between which a factor can be shifted."""
-        axes = [k.name.rpartition(".")[0] if k.unit != "flag" else k.name for k in self.knobs]
-        return tuple(tuple(j for j, other in enumerate(axes) if other == axis and j != i) for i, axis in enumerate(axes))
-
     def columns(self, points: Points) -> dict[str, Any]:
         return {k.name: points[:, i].astype(np.float64) for i, k in enumerate(self.knobs)}
 

@@ -177,7 +177,7 @@ OWN: dict[str, Callable[[Rng, Dtype], Task]] = {
     "UPS": _upsample, "STN": _stencil, "WIN": _winograd,
 }  # fmt: skip
 NAMES = (*OPERATORS, *OWN)
-DRAWN = (*NAMES, "DEN", "DEN", "GMV", "SFM", "NRM")
+DRAWN = (*NAMES, "DEN", "DEN", "DEN", "DEN", "GMV", "GMV", "SFM", "NRM", "DOT")
 """Once each; again those that alone have run-time operands to pack, or long rows."""
 
 
