@@ -15,7 +15,7 @@ from tests.support.trials import Trial
 OFTEN = 50
 
 RULES = (
-    "inline", "rfactor", "fuse", "place thread", "place load", "tile SSRSRS vector", "tile SSRSRS reduced vector", "tile SSRS vector",
+    "inline", "unroll", "rfactor", "fuse", "place thread", "place load", "tile SSRSRS vector", "tile SSRSRS reduced vector", "tile SSRS vector",
     "tile SSRS reduced vector", "tile SSS vector", "pack load", "pack thread", "pack block", "pack root",
 )  # fmt: skip
 

@@ -256,8 +256,7 @@ def _nominal(c: StageCost) -> float:
 
 def _operand_features(c: StageCost, target: Target) -> list[Num]:
     """Boxes at five levels, traffic into three caches and stride of the three largest operands."""
-    whole = [float(np.max(sizes[-1])) for sizes in c.footprints]
-    chosen = sorted(range(len(whole)), key=lambda k: -whole[k])[:OPERANDS]
+    chosen = sorted(range(len(c.operands)), key=lambda k: -c.operands[k].tensor.nbytes)[:OPERANDS]
     moved = [traffic(c, cap) for cap in (target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7)]
     values: list[Num] = []
     for k in chosen:

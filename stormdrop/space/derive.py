@@ -42,7 +42,8 @@ def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule]
     found = [initial(variant)]
     for rule in rules:
         found = [done for s in found for done in _explore(s, rule, target)]
-        found = found[:MAX_STRUCTURES]
+        if len(found) > MAX_STRUCTURES:  # a spread over all, the first kept
+            found = [found[i * len(found) // MAX_STRUCTURES] for i in range(MAX_STRUCTURES)]
     return found
 
 

@@ -216,8 +216,20 @@ def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict
         most = trips[Slot(inner, form.blocks - 1)]
         unroll = minimum(values[name], most) if name is not None else most if inner in stage.unrolled else 1
         name = peel_knob(stage)
-        peel = values[name] if name is not None else 0
+        peel = values[name] * _can_peel(stage, extent, span, form.blocks) if name is not None else 0
     return Tiling(stage, lanes, extent, trips, span, vectors, unroll, peel)
+
+
+def _can_peel(stage: Stage, extent: Mapping[Axis, Num], span: Mapping[Slot, Num], blocks: int) -> Num:
+    """1 where the loop around the innermost one can be written out: more than one and at most eight trips, always as many."""
+    axis = stage.reduce_axes[-2]
+    if axis is stage.vector:
+        return 0
+    whole = extent[axis]
+    length = minimum(span[Slot(axis, 0)], whole) if blocks == 2 else whole
+    if isinstance(length, int):
+        return int(1 < length <= 8 and whole % length == 0)
+    return (length > 1) & (length <= 8) & (whole % length == 0)
 
 
 def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict[str, Tiling]:

@@ -28,7 +28,7 @@ from stormdrop.runtime.artifact import Artifact, Slot
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.space.derive import derive
-from stormdrop.space.sketch import Sketch, replay, sketches
+from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.target.machine import Target, detect
 from tests.support.guarded import Arena, Bound, bind
 from tests.support.paths import observe
@@ -129,7 +129,7 @@ class Trial:
         number = 0
         for k in rng.permutation(CASES // 2) % len(found) if len(found) < CASES // 2 else rng.choice(len(found), CASES // 2, replace=False):
             sketch = found[int(k)]
-            points = sketch.sample_legal(2, rng)
+            points = sketch.sample_legal(2, rng) if rng.random() < 0.5 else uniform_legal(sketch, rng)
             for i in range(2):
                 point = points[i % len(points)]
                 yield Case(self, number, sketch, tuple(int(x) for x in point), random_views(self.task, rng))
@@ -158,6 +158,14 @@ class Trial:
         if donor is not self.task:
             return [Sketch(self.task, s.variant, derive(self.task.variants[s.variant], s.structure.steps), target) for s in found]
         return [Sketch(self.task, s.variant, s.structure, target) for s in found]
+
+
+def uniform_legal(sketch: Sketch, rng: Rng) -> Points:
+    """Legal ones of many points whose choices are all equally likely; `sample` prefers small tiles, since they fit."""
+    drawn = [rng.choice(np.asarray(k.choices, np.int64), 300) for k in sketch.knobs]
+    points = sketch.canonical(np.stack(drawn, axis=1)) if drawn else np.zeros((1, 0), np.int64)
+    good = points[sketch.legal(points)]
+    return good if len(good) else sketch.sample_legal(2, rng)
 
 
 def _weights(n: int) -> list[float]:
