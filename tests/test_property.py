@@ -15,8 +15,8 @@ from tests.support.trials import Trial
 OFTEN = 50
 
 RULES = (
-    "inline", "unroll", "rfactor", "fuse", "place thread", "place load", "tile SSRSRS vector", "tile SSRSRS reduced vector", "tile SSRS vector",
-    "tile SSRS reduced vector", "tile SSS vector", "pack load", "pack thread", "pack block", "pack root",
+    "inline", "unroll", "rfactor", "fuse", "place thread", "place load", "tile SSRSRS vector", "tile SSRSRS reduced vector",
+    "tile SSRS vector", "tile SSRS reduced vector", "tile SSS vector", "pack load", "pack thread", "pack block", "pack root",
 )  # fmt: skip
 
 PLACES = ("stage at root", "stage at thread", "stage at load", "copy at load", "copy at thread", "copy at block", "copy at root")
@@ -39,7 +39,7 @@ OTHERS = (
 
 KNOBS = (
     *(f"knob {kind} {size}" for kind in ("space.1", "space.2", "space.3", "reduce.1") for size in ("1", "2", "3-4", "5-8", "9+")),
-    *(f"knob copy.{level} {size}" for level in (1, 2) for size in ("1", "2", "3-4")),
+    *(f"knob copy.{level} {size}" for level in (1, 2) for size in ("1", "2-4", "5+")),
     *(f"knob unroll {size}" for size in ("1", "2", "3-4", "5-8", "9+")),
     *(f"knob v {size}" for size in ("1", "2", "3-4", "5-8")),
     "knob peel 0", "knob peel 1",

@@ -63,7 +63,9 @@ def _knob(name: str, value: int) -> str:
         return f"knob peel {value}"
     if parts[-1] in ("unroll", "v"):
         return f"knob {parts[-1]} {bucket(value)}"
-    kind = "copy" if len(parts) == 4 else "reduce" if parts[-2].startswith("r") else "space"
+    if len(parts) == 4:
+        return f"knob copy.{parts[-1]} {'1' if value == 1 else '2-4' if value <= 4 else '5+'}"
+    kind = "reduce" if parts[-2].startswith("r") else "space"
     return f"knob {kind}.{parts[-1]} {bucket(value)}"
 
 
