@@ -215,7 +215,16 @@ def part_search(bench: Bench) -> dict[str, Any]:
 
 
 def part_shapes(bench: Bench) -> dict[str, Any]:
-    """Default schedules of 40 shapes drawn from the seed."""
+    """Default schedules of 40 shapes drawn from the seed, channels uniform from 3 to 1024."""
+    return _shapes(bench, lambda rng: int(rng.integers(3, 1025)))
+
+
+def part_narrow(bench: Bench) -> dict[str, Any]:
+    """As `shapes`, with channels uniform by their logarithm: half of them below 56, some too few to fill a vector."""
+    return _shapes(bench, lambda rng: round(exp(rng.uniform(log(3), log(1024)))))
+
+
+def _shapes(bench: Bench, channels_from: Callable[[np.random.Generator], int]) -> dict[str, Any]:
     rng = np.random.default_rng(bench.seed)
     rows: dict[str, float] = {}
     while len(rows) < 40:
@@ -224,7 +233,7 @@ def part_shapes(bench: Bench) -> dict[str, Any]:
         else:
             kernel, stride = int(rng.choice([1, 3, 5])), int(rng.choice([1, 2]))
             h, w = (int(rng.integers(5, 61)) for _ in range(2))
-            channels = [round(exp(rng.uniform(log(3), log(1024)))) for _ in range(2)]
+            channels = [channels_from(rng) for _ in range(2)]
             op, args = "C2D", (1, h, w, channels[0], channels[1], kernel, stride, kernel // 2)
         task = build_task(op, args)
         runner = Runner(bench, task, default_schedule(task, bench.target), random_inputs(task, rng))
@@ -336,7 +345,7 @@ def part_space(bench: Bench) -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
-    "space": part_space, "build": part_build, "default": part_default, "shapes": part_shapes, "odd": part_odd, "search": part_search,
+    "space": part_space, "build": part_build, "default": part_default, "shapes": part_shapes, "narrow": part_narrow, "odd": part_odd, "search": part_search,
     "memory": part_memory,
 }  # fmt: skip
 
@@ -354,10 +363,27 @@ def table(results: Mapping[str, Any]) -> str:
         versus = f"{row['speedup']:.2f}x {row['peer']}" if "speedup" in row else ""
         after = f"{tuned['share']:.1%} | {tuned['tuning_seconds']:.0f} |" if tuned else "| |"
         lines.append(f"| {name} | {row['share']:.1%} | {versus} | {after}")
-    lines += ["", "| memory-bound case | GB/s | of triad | of FMA peak |", "|---|---|---|---|"]
+    lines += ["", *_sentences(results), "", "| memory-bound case | GB/s | of triad | of FMA peak |", "|---|---|---|---|"]
     for name, row in results.get("memory", {}).get("cases", {}).items():
         lines.append(f"| {name} | {row['gbs']:.1f} | {row['ratio']:.0%} | {row['share_of_fma_peak']:.0%} |")
     return "\n".join(lines)
+
+
+def _sentences(results: Mapping[str, Any]) -> list[str]:
+    lines: list[str] = []
+    for part, what in (("shapes", "channels uniform"), ("narrow", "channels log-uniform")):
+        if found := results.get(part):
+            share = f"geometric mean {found['geometric_mean']:.0%} of peak, least {found['least']:.0%}"
+            lines.append(f"- 40 random shapes, default schedule, {what} (seed {found['seed']}): {share}.")
+    for pair, row in results.get("odd", {}).get("cases", {}).items():
+        lines.append(f"- {pair}: {row['ratio']:.2f} of the neighbour's share.")
+    if built := results.get("build"):
+        least, most = (1e3 * pick(built["defaults"].values()) for pick in (min, max))
+        points = f"{1e3 * built['random_median_seconds']:.0f} ms median over {built['random_points']} random points"
+        lines.append(f"- Schedule to loaded code: {least:.0f} to {most:.0f} ms for the six defaults, {points}.")
+    if space := results.get("space"):
+        lines.append(f"- Features: {space['features_per_second']:,.0f} points per second on one core.")
+    return lines
 
 
 def main() -> None:
