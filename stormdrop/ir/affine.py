@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, binary, compare, walk
 
@@ -157,6 +158,7 @@ def decide(condition: Expr, of_atom: Callable[[Expr], Interval | None]) -> bool 
             return None
 
 
+@lru_cache(maxsize=4096)
 def index_condition(c: Expr) -> bool:
     """Whether a condition speaks of indices alone."""
     match c:

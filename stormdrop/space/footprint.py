@@ -187,9 +187,9 @@ def _operations(e: Expr) -> float:
     return total
 
 
-def cost_of(tiling: Tiling, executions: Num, ops: list[Operand], ways: int) -> StageCost:
-    """All columns of a stage that runs `executions` times."""
-    stage, form = tiling.stage, form_of(tiling.stage)
+def cost_of(tiling: Tiling, executions: Num, ops: list[Operand], boxes: bool) -> StageCost:
+    """The columns of a stage that runs `executions` times; `boxes`: with footprints at every loop."""
+    stage = tiling.stage
     vector = stage.vector
     tile = {a: minimum(tiling.tile(a), tiling.extent[a] if a is not vector else tiling.tile(a)) for a in stage.axes}
     rows = prod_of([tile[a] for a in stage.axes if a is not vector])
@@ -219,7 +219,8 @@ def cost_of(tiling: Tiling, executions: Num, ops: list[Operand], ways: int) -> S
         sum((prod_of([tile[a] for a in stage.axes if a in o.axes and a is not vector]) for o in ops[:-1] if not o.packed), 0.0),
         _useful(tiling, tile, ops),
     )  # fmt: skip
-    _footprints(cost, tile, form.blocks)
+    if boxes:
+        _footprints(cost, tile)
     if stage.host is None:
         cost.parallel = prod_of([tiling.trips[Slot(a, 0)] for a in stage.axes])
     return cost
@@ -352,7 +353,7 @@ def _lines_per_set(stage: Stage, tile: Mapping[Axis, Num], ops: list[Operand]) -
     return worst
 
 
-def _footprints(c: StageCost, tile: Mapping[Axis, Num], blocks: int) -> None:
+def _footprints(c: StageCost, tile: Mapping[Axis, Num]) -> None:
     """Boxes of all operands at the register tile and inside every rolled loop, from the inside out."""
     t, stage = c.tiling, c.tiling.stage
     lens: dict[Axis, Num] = {a: minimum(tile[a], t.extent[a]) for a in stage.axes}
