@@ -345,8 +345,8 @@ def part_space(bench: Bench) -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
-    "space": part_space, "build": part_build, "default": part_default, "shapes": part_shapes, "narrow": part_narrow, "odd": part_odd, "search": part_search,
-    "memory": part_memory,
+    "space": part_space, "build": part_build, "default": part_default, "shapes": part_shapes, "narrow": part_narrow,
+    "odd": part_odd, "search": part_search, "memory": part_memory,
 }  # fmt: skip
 
 
