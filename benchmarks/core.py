@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
@@ -108,17 +110,29 @@ class Runner:
         return float(np.median(self.loaded.bench(self.memory, repeats or self.repeats)))
 
 
+@contextmanager
+def pinned(bench: Bench) -> Generator[None]:
+    """Our threads each on a CPU of its own; afterwards the caller runs anywhere again, and so does what it starts."""
+    cpus = os.sched_getaffinity(0)
+    bench.pool.pin()
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cpus)
+
+
 def shares(bench: Bench, task: Task, runner: Runner, rounds: int = 15) -> tuple[float, float]:
     """Median seconds, and the median over rounds of GFLOP/s over the peak timed just before and after."""
     ratios: list[float] = []
     times: list[float] = []
-    before = bench.peak.gflops()
-    for _ in range(rounds):
-        seconds = runner.seconds()
-        after = bench.peak.gflops()
-        times.append(seconds)
-        ratios.append(task.flops / seconds / 1e9 / ((before + after) / 2))
-        before = after
+    with pinned(bench):
+        before = bench.peak.gflops()
+        for _ in range(rounds):
+            seconds = runner.seconds()
+            after = bench.peak.gflops()
+            times.append(seconds)
+            ratios.append(task.flops / seconds / 1e9 / ((before + after) / 2))
+            before = after
     return median(times), median(ratios)
 
 
@@ -257,7 +271,7 @@ def part_odd(bench: Bench) -> dict[str, Any]:
         for op, args in (odd, even):
             task = build_task(op, args)
             with Measurer(bench.target) as measurer:
-                schedule = tune(task, bench.target, measurer, 150, bench.seed).best
+                schedule = tune(task, bench.target, measurer, 300, bench.seed).best
             found.append(shares(bench, task, Runner(bench, task, schedule, random_inputs(task, rng)), 25)[1])
         rows[f"{label(*odd)} against {label(*even)}"] = {"odd": found[0], "even": found[1], "ratio": found[0] / found[1]}
         say(f"odd {label(*odd)}: {found[0]:.1%} against {found[1]:.1%}")
@@ -277,11 +291,12 @@ def part_memory(bench: Bench) -> dict[str, Any]:
         meter = StreamMeter(bench.target, bench.pool, "triad", task.minimal_bytes, bench.threads)
         ratios: list[float] = []
         rates: list[float] = []
-        for _ in range(15):
-            triad = meter.gbs()
-            rate = task.minimal_bytes / runner.seconds() / 1e9
-            rates.append(rate)
-            ratios.append(rate / triad)
+        with pinned(bench):
+            for _ in range(15):
+                triad = meter.gbs()
+                rate = task.minimal_bytes / runner.seconds() / 1e9
+                rates.append(rate)
+                ratios.append(rate / triad)
         share = shares(bench, task, runner, 7)[1]
         rows[label(op, args)] = {
             "gbs": median(rates), "ratio": median(ratios), "share_of_fma_peak": share, "schedule": found.best.to_json(),
