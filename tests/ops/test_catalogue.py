@@ -21,7 +21,7 @@ from stormdrop.ops.winograd import winograd_conv2d, winograd_variant
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 EPS = 2.0**-23
-SUITE = Path("/work/shared/workloads.json")
+SUITE = Path(__file__).parents[2] / "benchmarks" / "operators.json"
 
 
 def random_arrays(task: Task, seed: int = 3) -> Arrays:
@@ -146,13 +146,11 @@ def test_every_operator_is_tested():
     assert {name for name, _, _ in CASES} == set(OPERATORS)
 
 
-@pytest.mark.skipif(not SUITE.exists(), reason="the suite's file is not on this machine")
-def test_the_catalogue_takes_the_suites_arguments():
-    suite = json.loads(SUITE.read_text())["operators"]
+def test_all_cases_of_an_operator_in_the_suite_are_one_class():
+    suite = json.loads(SUITE.read_text())
     assert list(suite) == list(OPERATORS)
-    for name, entry in suite.items():
-        assert OPERATORS[name].arguments == tuple(entry["args"])
-        assert len({build(name, case).class_key for case in entry["cases"]}) == 1
+    for name, cases in suite.items():
+        assert len({build(name, case).class_key for case in cases}) == 1
 
 
 def random_args(arguments: tuple[str, ...], rng: np.random.Generator) -> list[int]:
