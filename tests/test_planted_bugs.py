@@ -213,5 +213,15 @@ def test_a_scratch_box_whose_start_is_not_subtracted_is_caught(monkeypatch: pyte
     assert is_caught()
 
 
+def test_a_kernel_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "HANG_SECONDS", 2.0)
+    endless = "entry:\n  br label %spin\nspin:\n  br label %spin\nafter:\n  switch i64 %phase"
+    plant = Plant(text=lambda text: text.replace("entry:\n  switch i64 %phase", endless))
+    outcome = crew.run([DRAWN.index("ADR")], crew.Orders(only=0, plant=plant))
+    (failure,) = outcome.failures
+    assert failure.startswith("no answer within 2 s")
+    assert f"case {DRAWN.index('ADR')}:0: ADR" in failure
+
+
 def test_without_a_mistake_nothing_is_caught() -> None:
     assert not is_caught()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from stormdrop.errors import UserError
-from stormdrop.ir.affine import bounds
-from stormdrop.ir.expr import Axis, Expr, Load, Reduce, Select, Var, children, walk
+from stormdrop.ir.affine import bounds, index_condition
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Reduce, Select, Var, children, walk
 
 if TYPE_CHECKING:
     from stormdrop.ir.tensor import Compute, Task
@@ -38,27 +41,79 @@ def verify_compute(name: str, c: Compute) -> None:
     _verify_indices(name, c.body)
 
 
+MOST_POINTS = 1 << 20  # a guarded read is proved by trying all values of the axes concerned, up to this many
+
+Guard = tuple[Expr, bool]  # a condition on indices, and whether it holds
+
+
 def _verify_indices(name: str, body: Expr) -> None:
-    """Unguarded reads with known bounds must lie inside the tensor."""
-    for load in _unguarded(body):
+    """Every read must lie inside its tensor wherever the conditions on indices around it let it happen.
+
+    A condition on data is no protection: both sides of such a selection are computed. An index made of data is not judged here.
+    """
+    for load, guards in _reads(body, (), set()):
         for d, (i, extent) in enumerate(zip(load.indices, load.tensor.shape)):
             known = bounds(i, lambda _: None)
-            if known and known[0] <= known[1] and (known[0] < 0 or known[1] >= extent):
+            if known is None or known[0] > known[1] or (known[0] >= 0 and known[1] < extent):
+                continue
+            known = _reached(i, guards) if guards else known
+            if known is not None and (known[0] < 0 or known[1] >= extent):
                 where = f"reads dimension {d} of {load.tensor!r} from {known[0]} to {known[1]}"
                 raise UserError(f"{name}: {load} {where}, outside 0 to {extent - 1}")
 
 
-def _unguarded(e: Expr) -> Iterator[Load]:
-    """The loads that happen whatever is selected; the same load may also stand inside a selection."""
-    seen: set[Expr] = set()
-    stack = [e]
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend((node.condition,) if isinstance(node, Select) else children(node))
-            if isinstance(node, Load):
-                yield node
+def _reads(e: Expr, guards: tuple[Guard, ...], seen: set[tuple[Expr, tuple[Guard, ...]]]) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
+    """Every load with the index conditions under which it happens."""
+    if (e, guards) in seen:
+        return
+    seen.add((e, guards))
+    if isinstance(e, Load):
+        yield e, guards
+    if isinstance(e, Select) and index_condition(e.condition):
+        yield from _reads(e.a, (*guards, (e.condition, True)), seen)
+        yield from _reads(e.b, (*guards, (e.condition, False)), seen)
+        return
+    for child in children(e):
+        yield from _reads(child, guards, seen)
+
+
+def _reached(i: Expr, guards: tuple[Guard, ...]) -> tuple[int, int] | None:
+    """The least and largest value of an index where all guards hold; None where there is none, or too many points to try."""
+    axes = {n for n in walk(i) if isinstance(n, Axis)}
+    relevant = [(c, holds) for c, holds in guards if axes & {n for n in walk(c) if isinstance(n, Axis)}]
+    axes |= {n for c, _ in relevant for n in walk(c) if isinstance(n, Axis)}
+    order = sorted(axes, key=lambda a: a.serial)
+    if prod(a.extent for a in order) > MOST_POINTS:
+        return None
+    grid = dict(zip(order, np.ogrid[tuple(slice(0, a.extent) for a in order)])) if order else {}
+    shape = tuple(a.extent for a in order)
+    inside = np.ones(shape, bool)
+    for c, holds in relevant:
+        inside &= np.broadcast_to(_values(c, grid), shape) == holds
+    values = np.broadcast_to(_values(i, grid), shape)[inside]
+    return (int(values.min()), int(values.max())) if values.size else None
+
+
+_NUMPY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod, "min": np.minimum, "max": np.maximum,
+    "and": np.logical_and, "or": np.logical_or, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "eq": np.equal, "ne": np.not_equal,
+}  # fmt: skip
+
+
+def _values(e: Expr, grid: Mapping[Axis, Any]) -> Any:
+    """An index expression over a grid of its axes."""
+    match e:
+        case Const(value):
+            return value
+        case Axis():
+            return grid[e]
+        case Bin(op, a, b) | Cmp(op, a, b):
+            return _NUMPY[op](_values(a, grid), _values(b, grid))
+        case Select(c, a, b):
+            return np.where(_values(c, grid), _values(a, grid), _values(b, grid))
+        case _:
+            raise UserError(f"{e} is no index")
 
 
 def verify_task(task: Task) -> None:

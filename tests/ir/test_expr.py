@@ -26,7 +26,7 @@ from stormdrop.ir.expr import (
     substitute,
     walk,
 )
-from stormdrop.ir.tensor import axis, tensor
+from stormdrop.ir.tensor import axis, compute, tensor
 
 I, J, K = axis(4, "i"), axis(3, "j"), axis(5, "k")
 AXES = (I, J, K)
@@ -184,3 +184,18 @@ def test_an_undecided_condition_is_none():
     assert decide(I < 3, lambda _: None) is None
     assert decide((I < 4) & (J >= 0), lambda _: None) is True
     assert decide((I < 4) & (J > 2), lambda _: None) is False
+
+
+def test_a_guard_that_is_too_weak_is_refused():
+    x, i = tensor("X", (8,)), axis(8)
+    with pytest.raises(UserError, match="outside 0 to 7"):
+        compute("Y", i, select(i < 9, x[i + 1], 0.0))
+    compute("Y", i, select(i < 7, x[i + 1], 0.0))
+    with pytest.raises(UserError, match="outside 0 to 7"):
+        compute("Y", i, select(i < 7, 0.0, x[i + 1]))
+
+
+def test_a_condition_on_data_guards_nothing():
+    x, i = tensor("X", (8,)), axis(8)
+    with pytest.raises(UserError, match="outside 0 to 7"):
+        compute("Y", i, select(x[i] > 0.0, x[i + 1], 0.0))

@@ -138,11 +138,10 @@ def test_what_is_not_chosen_is_not_read():
     np.testing.assert_array_equal(y, [-1, -1, 1, 2, 3, -1, -1])
 
 
-def test_a_guard_that_does_not_guard_raises():
+def test_a_guard_that_does_not_guard_is_refused():
     x, i = tensor("X", (3,)), axis(7)
-    task = Task([compute("Y", i, select(i >= 2, x[i - 2], 0.0))])
-    with pytest.raises(UserError, match="reads outside dimension 0"):
-        evaluate(task, {"X": np.zeros(3, "f4")})
+    with pytest.raises(UserError, match=r"reads dimension 0 .* outside 0 to 2"):
+        compute("Y", i, select(i >= 2, x[i - 2], 0.0))
 
 
 def test_nested_guards_are_joined():

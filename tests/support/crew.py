@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from tests.support.trials import CASES, Bench, Plant, Trial
 
 HANG_SECONDS = 60.0
+TICK_SECONDS = 1.0
 _fork = multiprocessing.get_context("fork")
 
 
@@ -40,7 +42,7 @@ class _Worker:
     pipe: Connection
     orders: Orders
     running: tuple[int, int, str] = (-1, 0, "")  # seed, case, description
-    heard: float = 0.0
+    silent: float = 0.0  # seconds without a message, while we ourselves were awake
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,9 @@ def run(seeds: Sequence[int], orders: Orders | None = None, stop_after: int = 20
             for w in crew:
                 _end(w)
             break
-        ready = wait([w.pipe for w in crew], timeout=1.0)
+        before = time.monotonic()
+        ready = wait([w.pipe for w in crew], timeout=TICK_SECONDS)
+        passed = min(time.monotonic() - before, 2 * TICK_SECONDS)  # a machine that was paused proves nothing
         for w in list(crew):
             if w.pipe in ready:
                 try:
@@ -72,8 +76,8 @@ def run(seeds: Sequence[int], orders: Orders | None = None, stop_after: int = 20
                     w.process.join()
                     done = _buried(w, outcome, _cause(w.process.exitcode), crew)
             else:
-                hangs = time.monotonic() - w.heard > HANG_SECONDS
-                done = hangs and _buried(w, outcome, f"no answer within {HANG_SECONDS:.0f} s", crew)
+                w.silent += passed
+                done = w.silent > HANG_SECONDS and _buried(w, outcome, f"no answer within {HANG_SECONDS:.0f} s{_condition(w)}", crew)
             if done:
                 crew.remove(w)
     return outcome
@@ -84,7 +88,7 @@ def _start(seeds: list[int], skip: int, orders: Orders) -> _Worker:
     process = _fork.Process(target=_work, args=(theirs, seeds, skip, orders), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(seeds, process, ours, orders, heard=time.monotonic())
+    return _Worker(seeds, process, ours, orders)
 
 
 def _end(w: _Worker) -> None:
@@ -95,7 +99,7 @@ def _end(w: _Worker) -> None:
 
 def _listen(w: _Worker, outcome: Outcome) -> bool:
     """Take one message; whether the worker has finished."""
-    w.heard = time.monotonic()
+    w.silent = 0.0
     match w.pipe.recv():
         case "begin", int(seed), int(number), str(text):
             w.running = (seed, number, text)
@@ -122,6 +126,15 @@ def _buried(w: _Worker, outcome: Outcome, cause: str, crew: list[_Worker]) -> bo
         crew.append(_start(w.seeds[w.seeds.index(seed) :], number + 1, w.orders))
         crew[-1].running = w.running
     return True
+
+
+def _condition(w: _Worker) -> str:
+    """Whether a silent process runs or sleeps, and the CPU seconds it has used: a loop without end, or a deadlock."""
+    try:
+        fields = Path(f"/proc/{w.process.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return f" (state {fields[0]}, {int(fields[11]) / os.sysconf('SC_CLK_TCK'):.1f} s of CPU time)"
 
 
 def _cause(code: int | None) -> str:
