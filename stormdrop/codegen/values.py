@@ -101,8 +101,8 @@ def extremum(w: Writer, op: str, x: Value, y: Value) -> Value:
     sign = "ogt" if op == "max" else "olt"
     first = w.op(f"fcmp {sign} {x}, {y.name}")
     best = w.op(f"select {mask} {first}, {x}, {y}")  # y where either is NaN
-    lost = w.op(f"fcmp uno {x}, {x.name}")
-    return Value(w.op(f"select {mask} {lost}, {x}, {x.type} {best}"), x.dtype, x.lanes)
+    kept = w.op(f"fcmp ord {x}, {x.name}")  # where x is NaN it stays: a maximum under a mask, two instructions on AVX-512
+    return Value(w.op(f"select {mask} {kept}, {x.type} {best}, {x}"), x.dtype, x.lanes)
 
 
 def comparison(w: Writer, op: str, x: Value, y: Value) -> Value:
