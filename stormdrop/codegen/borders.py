@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stormdrop.codegen.values import identity
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition
-from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, compare, walk
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, compare, loads, walk
 from stormdrop.lower.program import Tile
 from stormdrop.space.access import axes_of
 
@@ -36,6 +37,12 @@ def opposite(c: Expr) -> Expr:
             return Cmp(_OPPOSITE[op], a, b)
         case _:
             raise BuildError(f"{c} is no condition on indices")
+
+
+@lru_cache(maxsize=4096)
+def bordered_loads(e: Expr) -> frozenset[Load]:
+    """The loads inside selections by an index condition."""
+    return frozenset(load for n in walk(e) if isinstance(n, Select) and index_condition(n.condition) for load in loads(n))
 
 
 def folded(e: Expr, decided: Callable[[Expr], bool | None]) -> Const | None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stormdrop.codegen import values as v
-from stormdrop.codegen.borders import Narrowing, narrowings, non_negative
+from stormdrop.codegen.borders import Narrowing, bordered_loads, narrowings, non_negative
 from stormdrop.codegen.pages import Pages
 from stormdrop.codegen.text import Loop, Value, Writer, splat
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, decide, normal
-from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, compare, rewrite
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, compare, loads, rewrite
 from stormdrop.lower.program import Buffer, Tile
 from stormdrop.space.access import axes_of
 from stormdrop.target.machine import Target
@@ -58,6 +58,10 @@ class Instance:
         self.tail: str | None = None  # live elements left in the masked end of a vectorised reduction
         self.narrowed: list[Narrowing] = [n for n in narrowings(tile) if n.condition not in holding]
         self.dropped = {n.condition for n in self.narrowed} | holding
+        # Loads that some instance may have to leave out: a square of rows must not read them for its neighbours.
+        self.bordered = bordered_loads(self.stage.body) | bordered_loads(self.stage.finish)
+        if self.stage.guard is not None:
+            self.bordered |= set(loads(self.stage.finish))
         self.start_of: dict[Axis, int] = {}  # the constant position of the innermost loop's axis
         self.inner_step = 1
         self.blocks: dict[object, list[str]] = {}  # transposed squares already loaded

@@ -91,7 +91,9 @@ class MemoryWriter(Instance):
         return self.memo[key]
 
     def chunk_key(self) -> int:
-        return self.offset[self.stage.vector] if self.stage.vector is not None and self.tile.live is not None else 0
+        """Chunks of a masked tile differ in their masks even where they read the same address."""
+        masked = self.tile.live is not None or self.tail is not None
+        return self.offset[self.stage.vector] if self.stage.vector is not None and masked else 0
 
     def fetch(self, e: Load, access: Access, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
         vector = self.stage.vector
@@ -123,7 +125,7 @@ class MemoryWriter(Instance):
             else:
                 name = f"masked.load.{suffix(dtype, self.lanes)}.p0"
                 raw = self.w.intrinsic(name, type, ("ptr", address), ("i32", str(item)), (mask.type, mask.name), (type, fill))
-        elif (block := self.transposed(access)) is not None and not guards:
+        elif e not in self.bordered and (block := self.transposed(access)) is not None:
             raw = block
         else:
             addresses = self.addresses(access)
