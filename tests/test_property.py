@@ -66,3 +66,11 @@ def test_one_case_can_be_replayed_from_its_name(chosen_case: str) -> None:
     print("\n\n".join(f"{case}\n{case.program()}" for case in cases) if chosen_case else outcome.report())
     assert outcome.points == len(cases)
     assert not outcome.failures, "\n\n".join(outcome.failures)
+
+
+@pytest.mark.parametrize("case", ["8684:3", "8685:5"])
+def test_cases_that_failed_once_pass(case: str) -> None:
+    """Found by long runs: chunks of a masked end that share an address; a transposed square that begins inside a border."""
+    seed, _, number = case.partition(":")
+    outcome = crew.run([int(seed)], crew.Orders(int(number)))
+    assert not outcome.failures, "\n\n".join(outcome.failures)
