@@ -54,7 +54,6 @@ class Instance:
         self.memo: dict[object, Value] = {}
         self.acc: dict[tuple[int, ...], Value] = {}
         self.guards: list[Expr] = []
-        self.live: dict[int, Value] = {}  # masks of the vector axis, by chunk
         self.tail: str | None = None  # live elements left in the masked end of a vectorised reduction
         self.narrowed: list[Narrowing] = [n for n in narrowings(tile) if n.condition not in holding]
         self.dropped = {n.condition for n in self.narrowed} | holding

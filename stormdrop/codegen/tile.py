@@ -259,10 +259,8 @@ class TileWriter(MemoryWriter):
         self.open[loop.axis] = position
         self.tail = left
         self.forget()
-        self.live = {}
         accs = self.update(accs)
         self.tail = None
-        self.live = {}
         self.forget()
         if start.startswith("%"):
             self.w.scopes.pop()

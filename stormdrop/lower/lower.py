@@ -283,7 +283,7 @@ def _loops(context: _Context, stage: Stage, order: list[Slot], spans: dict[Axis,
             frames.append(_block_copies(context, stage, spans))
     accumulate = None
     if partial is not None:
-        accumulate = Accumulate(_rebased(partial, stage, spans), _all(first), _all(last))
+        accumulate = Accumulate(_rebased(partial, spans), _all(first), _all(last))
     body: tuple[Stmt, ...] = tuple(_variants(context, stage, spans, accumulate))
     for frame in reversed(frames):
         if isinstance(frame, list):
@@ -332,7 +332,7 @@ def _partial_buffer(context: _Context, stage: Stage, spans: Mapping[Axis, Span])
     return Access(buffer, outer, tuple(coefficients))
 
 
-def _rebased(access: Access, stage: Stage, spans: Mapping[Axis, Span]) -> Access:
+def _rebased(access: Access, spans: Mapping[Axis, Span]) -> Access:
     """The same place, relative to the tile that starts where the spans do."""
     outer = access.outer
     for a, c in access.coefficients:

@@ -99,10 +99,6 @@ def is_expensive(e: Expr) -> bool:
     return any(isinstance(n, Call) and n.fn in TRANSCENDENTAL for n in walk(e))
 
 
-def is_elementwise(stage: Stage) -> bool:
-    return not stage.is_reduction
-
-
 def has_selection(e: Expr) -> bool:
     return any(isinstance(n, Select) for n in walk(e))
 

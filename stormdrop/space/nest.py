@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from stormdrop.ir.affine import affine
-from stormdrop.ir.expr import Axis, Expr, Load
+from stormdrop.ir.expr import Axis, Expr
 from stormdrop.space.access import transposing_axis
 from stormdrop.space.structure import Level, Stage, Structure
 
@@ -122,10 +122,6 @@ class Tiling:
     def tile(self, axis: Axis) -> Num:
         """Elements of the register tile along a spatial axis."""
         return self.span[Slot(axis, form_of(self.stage).register - 1)]
-
-    def slots(self) -> list[Slot]:
-        """The rolled loops, outermost first; the register tile is not among them, the innermost reduce loops are."""
-        return nest_order(self.stage)
 
 
 def nest_order(stage: Stage) -> list[Slot]:
@@ -278,7 +274,3 @@ def box_size(index: Expr, lens: Mapping[Axis, Num]) -> Num:
         assert isinstance(atom, Axis), "attached stages are read linearly"
         size = size + abs(c) * (lens[atom] - 1)
     return size
-
-
-def reads_of(stage: Stage, tensor: object) -> list[Load]:
-    return [load for load in stage.reads() if load.tensor is tensor]
