@@ -7,10 +7,14 @@
     C = sd.compute("C", (i, j), sd.sum(A[i, k] * B[k, j], k))
     kernel = sd.build(sd.Task([C]), constants={"B": b})
     c = kernel(a)
+
+    best = sd.tune(sd.Task([C]), seconds=30).best     # look for something faster
+    kernel = sd.build(sd.Task([C]), {"B": b}, best)
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from stormdrop.errors import BuildError, RunError, ScheduleError, StormdropError, Timeout, UserError
@@ -36,24 +40,31 @@ from stormdrop.ir.build import reduce_min as min
 from stormdrop.ir.tensor import Task, Tensor, Variant, axis, compute, reduce_axis, tensor
 
 if TYPE_CHECKING:
+    from stormdrop.reservoir.store import Store
     from stormdrop.runtime.kernel import Kernel, build
+    from stormdrop.search.events import Tuned
+    from stormdrop.search.tune import tune
     from stormdrop.space.schedule import Schedule
     from stormdrop.space.sketch import Sketch, sketches
     from stormdrop.target.machine import Target, detect
 
 __version__ = "0.1.0"
 
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
 # What needs the compiler is loaded when it is first asked for.
 _LAZY = {
     "Kernel": "stormdrop.runtime.kernel", "build": "stormdrop.runtime.kernel",
     "Schedule": "stormdrop.space.schedule", "Sketch": "stormdrop.space.sketch", "sketches": "stormdrop.space.sketch",
-    "Target": "stormdrop.target.machine", "detect": "stormdrop.target.machine",
+    "Store": "stormdrop.reservoir.store", "Target": "stormdrop.target.machine", "detect": "stormdrop.target.machine",
+    "Tuned": "stormdrop.search.events", "tune": "stormdrop.search.tune",
 }  # fmt: skip
 
 __all__ = [
-    "BuildError", "Kernel", "RunError", "Schedule", "ScheduleError", "Sketch", "StormdropError", "Target", "Task", "Tensor", "Timeout",
-    "UserError", "Variant", "axis", "build", "cast", "compute", "detect", "equal", "erf", "exp", "log", "max", "maximum", "min", "minimum",
-    "prod", "reduce_axis", "relu", "rsqrt", "sigmoid", "sketches", "sqrt", "sum", "tanh", "tensor", "where",
+    "BuildError", "Kernel", "RunError", "Schedule", "ScheduleError", "Sketch", "Store", "StormdropError", "Target", "Task", "Tensor",
+    "Timeout", "Tuned", "UserError", "Variant", "axis", "build", "cast", "compute", "detect", "equal", "erf", "exp", "log", "max",
+    "maximum", "min", "minimum", "prod", "reduce_axis", "relu", "rsqrt", "sigmoid", "sketches", "sqrt", "sum", "tanh", "tensor", "tune",
+    "where",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The command line: results on stdout, progress on stderr; exit 0 done, 1 failed, 2 wrong usage.
+"""The command line: results on stdout, progress on stderr; exit 0 done, 1 failed, 2 wrong usage, 130 aborted.
 
 Each command imports what it needs when it runs, so that `--help` is quick.
 """
@@ -6,118 +6,83 @@ Each command imports what it needs when it runs, so that `--help` is quick.
 from __future__ import annotations
 
 import json
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import click
 
-from stormdrop.errors import StormdropError, UserError
+from stormdrop.cli_op import op
+from stormdrop.cli_options import json_option, log_options, threads_option
+from stormdrop.errors import StormdropError
 
-SHOWN = ("sketches", "loops", "llvm", "asm")
 EXAMPLES = """\b
 Examples:
   stormdrop op C2D 1 56 56 64 64 3 1 1
+  stormdrop op GMM 1 512 512 512 --time 30s --plot progress.png
   stormdrop op GMM 1 512 512 512 --default --show asm
   stormdrop peak --json
   stormdrop doctor
 """
+ABORTED = 130  # 128 + SIGINT, as shells have it
 
 
 class _Commands(click.Group):
-    """Turns our own errors into one line and exit code 1; anything else is a bug and keeps its traceback."""
+    """Turns our own errors into one line and exit code 1, Ctrl-C into 130; anything else is a bug and keeps its traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        from stormdrop.report.text import clean
+
         try:
             return super().invoke(ctx)
         except StormdropError as error:
-            raise click.ClickException(" ".join(str(error).split())) from error
+            raise click.ClickException(clean(" ".join(str(error).split()))) from error
+        except KeyboardInterrupt:
+            click.echo("aborted", err=True)
+            raise SystemExit(ABORTED) from None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, _Elsewhere) else command, rest
 
 
-def _threads_option(command: Any) -> Any:
-    told = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPUs this process may use]"
-    return click.option("--threads", type=click.IntRange(min=1), metavar="N", help=told)(command)
+class _Elsewhere(click.Command):
+    """A command whose module is imported only when it is called: the help of all commands does without it."""
 
+    def __init__(self, name: str, module: str, short_help: str) -> None:
+        super().__init__(name, short_help=short_help)
+        self._module = module
 
-def _json_option(command: Any) -> Any:
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(command)
+    def load(self) -> click.Command:
+        return getattr(import_module(self._module), self.name or "")
 
 
 @click.group(cls=_Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="stormdrop", message="%(prog)s %(version)s")
-def main() -> None:
+@log_options
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Find fast kernels for the machine you have.
 
     Stormdrop writes an operator as a tensor expression, derives loop programs for it, measures some of them here, and
     keeps the fastest.
     """
+    from stormdrop.log import configure, silence
+
+    if ctx.obj is None:
+        configure()
+    ctx.call_on_close(silence)
 
 
-def _operator_help() -> str:
-    """The list of operators; they import NumPy, so only the help of `op` asks for it."""
-    from stormdrop.ops.catalogue import OPERATORS
+_ELSEWHERE = {
+    "store": ("stormdrop.cli_store", "Look at what was measured, move it, tidy it up."),
+    "zoo": ("stormdrop.cli_zoo", "Well-known networks with random weights, as ONNX files."),
+}
 
-    width = max(len(" ".join(o.arguments)) for o in OPERATORS.values())
-    rows = (f"  {o.name}  {' '.join(o.arguments):{width}}  {o.note}" for o in OPERATORS.values())
-    return "\b\nOperators and their arguments:\n" + "\n".join(rows)
-
-
-class _OperatorCommand(click.Command):
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_help_text(ctx, formatter)
-        formatter.width = max(formatter.width, 110)
-        formatter.write_paragraph()
-        formatter.write_text(_operator_help())
-
-
-@main.command(
-    cls=_OperatorCommand,
-    short_help="Tune one operator and show its kernel.",
-    epilog="""\b
-Examples:
-  stormdrop op C2D 1 14 14 256 256 3 1 1                     tune one convolution with 64 trials
-  stormdrop op C2D 1 14 14 256 256 3 1 1 --trials 300        look longer
-  stormdrop op GMM 1 512 512 512 --default                   no search: the analytic choice
-  stormdrop op GMM 1 512 512 512 --default --show asm        and its machine code
-  stormdrop op SFM 1024 1024 --threads 1 --json              for a script
-""",
-)
-@click.argument("name")
-@click.argument("args", nargs=-1, type=int)
-@click.option("--default", "default_only", is_flag=True, help="Only time the analytic choice; search nothing.")
-@click.option("--search", type=click.Choice(["random"]), default="random", show_default=True, help="How to search.")
-@click.option("--trials", type=click.IntRange(min=1), default=64, show_default=True, metavar="N", help="Candidates to measure.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of the search and the data.")
-@click.option("--show", type=click.Choice(SHOWN), multiple=True, help="What to print with the figures; may be repeated.  [default: loops]")
-@_threads_option
-@_json_option
-def op(
-    name: str,
-    args: tuple[int, ...],
-    default_only: bool,
-    search: str,
-    trials: int,
-    seed: int,
-    show: tuple[str, ...],
-    threads: int | None,
-    as_json: bool,
-) -> None:
-    """Tune one operator and show its kernel: schedule, loops, time, share of the machine's peak."""
-    from stormdrop.ops.catalogue import build
-
-    if as_json and show:
-        raise click.UsageError("--show prints text and --json prints one object: give one of them")
-    try:
-        task = build(name, args)
-    except UserError as error:
-        raise click.UsageError(str(error)) from error
-    from stormdrop.report.console import results
-    from stormdrop.report.operator import measure_operator, print_operator
-    from stormdrop.target.machine import detect
-
-    report = measure_operator(name.upper(), args, task, detect(threads), None if default_only else trials, seed)
-    if as_json:
-        click.echo(json.dumps(report.to_json()))
-    else:
-        print_operator(results(), report, show)
+main.add_command(op)
+for _name, (_module, _told) in _ELSEWHERE.items():
+    if find_spec(_module) is not None:
+        main.add_command(_Elsewhere(_name, _module, _told))
 
 
 @main.command(
@@ -130,8 +95,8 @@ Examples:
 """,
 )
 @click.option("--fresh", is_flag=True, help="Measure again, even if this machine is known.")
-@_threads_option
-@_json_option
+@threads_option
+@json_option
 def peak(fresh: bool, threads: int | None, as_json: bool) -> None:
     """Measure what this machine can do at best: multiply-adds, and bandwidth of every cache level and of memory."""
     from stormdrop.report.console import results
@@ -155,8 +120,8 @@ Examples:
   stormdrop doctor --json     for a script; exit code 1 if anything is broken
 """,
 )
-@_threads_option
-@_json_option
+@threads_option
+@json_option
 def doctor(threads: int | None, as_json: bool) -> None:
     """Check this installation: build and run one kernel, and say what is wrong if anything is."""
     from stormdrop.report.console import results

@@ -109,6 +109,11 @@ def assembly(text: str, target: TargetLike) -> str:
     return _compile(text, target, as_object=False)
 
 
+def llvm_version() -> str:
+    """Of the LLVM that generates code here."""
+    return ".".join(map(str, llvm.llvm_version_info))
+
+
 def host() -> tuple[str, str, str]:
     """LLVM's triple, cpu name and feature string for the machine this runs on."""
     with _lock:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.instance import Instance
 from stormdrop.codegen.pages import PAGE_BYTES
 from stormdrop.codegen.text import LLVM, MEMORY, Value, splat, vector_type
 from stormdrop.ir.affine import Affine, affine, conjunction
-from stormdrop.ir.expr import ITEMSIZE, Dtype, Expr, Load, Scalar, compare
+from stormdrop.ir.expr import ITEMSIZE, Dtype, Expr, Load, Scalar, compare, walk
 from stormdrop.lower.program import Access, Buffer
 from stormdrop.space.access import axes_of
 
@@ -17,9 +19,20 @@ from stormdrop.space.access import axes_of
 class MemoryWriter(Instance):
     """Reads and writes for the present instance."""
 
+    def value(self, e: Expr) -> Value:
+        """The value of an expression in the present instance; the tile's writer knows how."""
+        raise NotImplementedError
+
     def address(self, access: Access) -> str:
         """The address of the present instance (of its lane 0)."""
         item = ITEMSIZE[access.buffer.dtype]
+        if has_data(access):
+            pointer = self.address(replace(access, atoms=tuple((a, c) for a, c in access.atoms if not is_data(a))))
+            for atom, c in access.atoms:
+                if is_data(atom):
+                    step = self.w.op(f"mul i64 {self.value(atom).name}, {c * item}")
+                    pointer = self.w.op(f"getelementptr i8, ptr {pointer}, i64 {step}")
+            return pointer
         constant = sum(c * self.offset[a] for a, c in access.coefficients)
         form = self.form(access, with_inner=False)
         if self.inner is not None and access.coefficient(self.inner[0]) and not access.atoms:
@@ -75,13 +88,21 @@ class MemoryWriter(Instance):
         index = Value(f"<{steps}>", "i64", n)
         for atom, c in access.atoms:
             if vector in axes_of(atom):
-                term = v.arithmetic(w, "mul", self.lane_operation(atom), v.constant(c, "i64", n))
+                lanes = v.broadcast(w, self.value(atom), n) if is_data(atom) else self.lane_operation(atom)
+                term = v.arithmetic(w, "mul", lanes, v.constant(c, "i64", n))
                 index = v.arithmetic(w, "add", term, index)
         return w.op(f"getelementptr {MEMORY[access.buffer.dtype]}, ptr {base}, {index}")
 
     def load(self, e: Load, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
         """An element or a vector of a tensor; `otherwise` is its value where a guard fails. One address is loaded once."""
         access = self.tile.access[e]
+        if has_data(access):
+            # The index is loaded under the same guards, and what it gives there is not for the code around.
+            outside = self.guards, self.memo
+            self.guards, self.memo = list(guards), dict(self.memo) if guards else self.memo
+            value = self.fetch(e, access, guards, otherwise)
+            self.guards, self.memo = outside
+            return value
         if access.atoms:
             return self.fetch(e, access, guards, otherwise)
         tests = tuple(self.test_key(g) for g in guards)
@@ -215,7 +236,7 @@ class MemoryWriter(Instance):
 
     def page_fits(self, access: Access) -> bool:
         negative = self.inner is not None and access.coefficient(self.inner[0]) < 0
-        return not negative and self.page_elements(access) * ITEMSIZE[access.buffer.dtype] <= PAGE_BYTES
+        return not negative and not has_data(access) and self.page_elements(access) * ITEMSIZE[access.buffer.dtype] <= PAGE_BYTES
 
     def guarded(self, access: Access, guards: Sequence[Expr], otherwise: Scalar) -> str:
         """The element's address where the guards hold, else that of a page holding `otherwise`.
@@ -292,6 +313,16 @@ class MemoryWriter(Instance):
         name = f"@llvm.masked.scatter.{suffix(dtype, self.lanes)}.v{self.lanes}p0"
         self.w.declare(f"declare void {name}({type}, {kind}, i32, {mask.type})")
         self.w.line(f"call void {name}({type} {value.name}, {kind} {addresses}, i32 {item}, {mask})")
+
+
+@lru_cache(maxsize=65536)
+def is_data(atom: Expr) -> bool:
+    """Whether a part of an index is loaded from memory. Lowering has seen to it that the index stays inside its tensor."""
+    return any(isinstance(n, Load) for n in walk(atom))
+
+
+def has_data(access: Access) -> bool:
+    return any(is_data(atom) for atom, _ in access.atoms)
 
 
 def suffix(dtype: Dtype, lanes: int) -> str:

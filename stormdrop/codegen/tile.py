@@ -354,15 +354,20 @@ class TileWriter(MemoryWriter):
             return self.value(a)
         if isinstance(a, Load) and isinstance(b, Const):
             return self.load(a, [*self.guards, *parts], b.value)
-        self.guards += parts
-        inside = self.compute(a)
-        del self.guards[len(self.guards) - len(parts):]
+        inside = self.under(parts, a)
         if not has_load(b):
             return v.choice(self.w, self.condition(parts), inside, self.value(b))
-        self.guards.append(opposite(conjunction(parts)))
-        outside = self.compute(b)
-        self.guards.pop()
+        outside = self.under([opposite(conjunction(parts))], b)
         return v.choice(self.w, self.condition(parts), inside, outside)
+
+    def under(self, parts: Sequence[Expr], e: Expr) -> Value:
+        """A value whose loads happen only where the conditions hold; what was loaded so is not for the code around it."""
+        outside, self.memo = self.memo, dict(self.memo)
+        self.guards += parts
+        value = self.compute(e)
+        del self.guards[len(self.guards) - len(parts):]
+        self.memo = outside
+        return value
 
     def index_value(self, e: Expr) -> Value:
         """An index used as data."""

@@ -20,6 +20,18 @@ def task_to_json(task: Task) -> dict[str, object]:
     }
 
 
+def nameless(task: Task) -> object:
+    """What remains of a task's JSON when tasks that differ in names alone are to be equal."""
+    inputs = [[list(t.shape), t.dtype, t.constant] for t in task.inputs]
+    variants = [_variant_to_json(task, v) for v in task.variants]
+    return [inputs, [[v["outputs"], v["error_bound"], [_unnamed(stage) for stage in cast("list[Any]", v["stages"])]] for v in variants]]
+
+
+def _unnamed(stage: dict[str, Any]) -> list[object]:
+    spatial, reduce = ([extent for _, extent in stage[key]] for key in ("axes", "reduce"))
+    return [spatial, reduce, stage["combiner"], stage["body"]]
+
+
 def _variant_to_json(task: Task, variant: Variant) -> dict[str, object]:
     names: dict[Tensor, str] = {t: f"i{k}" for k, t in enumerate(task.inputs)}
     stages: list[object] = []

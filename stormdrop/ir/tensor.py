@@ -167,6 +167,13 @@ class Task:
         text = json.dumps([_structure(v) for v in self.variants])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @cached_property
+    def digest(self) -> str:
+        """The structure with all sizes, without names: tasks of one digest are computed by the same kernels."""
+        from stormdrop.ir.serial import nameless
+
+        return hashlib.sha256(json.dumps(nameless(self)).encode()).hexdigest()[:24]
+
     @property
     def minimal_bytes(self) -> int:
         """What must at least be moved: every input read once, every output written once."""

@@ -56,7 +56,8 @@ def _verify_indices(name: str, body: Expr) -> None:
             known = bounds(i, lambda _: None)
             if known is None or known[0] > known[1] or (known[0] >= 0 and known[1] < extent):
                 continue
-            known = _reached(i, guards) if guards else known
+            reached = _reached(i, guards)  # intervals are too wide where one axis comes twice, as in a mirrored index
+            known = known if reached is None and not guards else reached
             if known is not None and (known[0] < 0 or known[1] >= extent):
                 where = f"reads dimension {d} of {load.tensor!r} from {known[0]} to {known[1]}"
                 raise UserError(f"{name}: {load} {where}, outside 0 to {extent - 1}")

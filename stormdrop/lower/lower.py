@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from stormdrop.errors import ScheduleError
-from stormdrop.ir.affine import ZERO, Affine, affine
-from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Var, binary, compare
+from stormdrop.errors import ScheduleError, UserError
+from stormdrop.ir.affine import ZERO, Affine, affine, bounds
+from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Const, Expr, Load, Select, Var, binary, compare, walk
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.program import (
     Access,
@@ -393,6 +393,7 @@ def _access(context: _Context, tensor: Tensor, indices: tuple[Expr, ...], base: 
     coefficients: dict[Axis, int] = {}
     atoms: list[tuple[Expr, int]] = []
     for d, (i, stride) in enumerate(zip(indices, region.strides)):
+        _check_data(tensor, d, i)
         form = affine(i)
         if region.panel and stride == 1 and d == len(indices) - 1:
             ((axis, _),) = form.terms
@@ -412,3 +413,18 @@ def _access(context: _Context, tensor: Tensor, indices: tuple[Expr, ...], base: 
             else:
                 atoms.append((atom, c * stride))
     return Access(region.buffer, outer, tuple((a, c) for a, c in coefficients.items() if c), tuple(atoms), region.panel > 0)
+
+
+def _check_data(tensor: Tensor, d: int, i: Expr) -> None:
+    """An index made of data must be clamped, max(min(i, n - 1), 0), or taken modulo n: no input may lead outside a tensor."""
+    if not any(isinstance(n, Load) for n in walk(i)):
+        return
+    known = bounds(i, _whatever)
+    if known is None or known[0] < 0 or known[1] >= tensor.shape[d]:
+        raise UserError(f"{tensor.name} is read at {i}, which data decides: clamp it to 0 … {tensor.shape[d] - 1}")
+
+
+def _whatever(atom: Expr) -> tuple[int, int] | None:
+    """The bounds of data: all integers. Operations that narrow them are looked into."""
+    narrows = isinstance(atom, (Axis, Select)) or (isinstance(atom, Bin) and atom.op in ("min", "max", "mod", "floordiv"))
+    return None if narrows else (-(2**63), 2**63 - 1)

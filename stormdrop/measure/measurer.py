@@ -14,10 +14,11 @@ import os
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -37,6 +38,7 @@ __all__ = ["Candidate", "HandWritten", "MeasureSettings", "Measurer"]
 
 
 INTERRUPT_SECONDS = 0.2
+KEPT_ARTIFACTS = 128  # of what was built last, some 30 KB each: finalists and duels need not be built again
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +76,24 @@ class Measurer:
         self._runner = self._worker("runner")
         self._builders = [self._worker("builder") for _ in range(builders or available_cpus())]
         self._texts: weakref.WeakKeyDictionary[Task, TaskMessage] = weakref.WeakKeyDictionary()
+        self._kept: OrderedDict[tuple[str, Schedule], _Built] = OrderedDict()
         self._busy = threading.Lock()
         self._stop = threading.Event()  # of the call in progress
+        self._prover: Worker | None = None
         self._closed = False
         self._finalizer = weakref.finalize(self, _close, [self._runner, *self._builders], os.getpid())
 
-    def measure(self, task: Task, candidates: Sequence[Candidate], best: float | None = None) -> list[Result]:
+    def measure(
+        self, task: Task, candidates: Sequence[Candidate], best: float | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> list[Result]:
         """Build and time candidates; results in their order. `best`: seconds to beat, if known.
 
-        Raises RunError if workers cannot be started.
+        `meanwhile` is called here while the candidates are being built; nothing runs beside their timing.
+        Raises RunError if workers cannot be started, and what `meanwhile` raises.
         """
         with self._busy:
             message = self._message(task)
-            return self._time(message, self._build(message, candidates), best)
+            return self._time(message, self._build(message, candidates, meanwhile), best)
 
     def measure_artifacts(
         self, task: Task, artifacts: Sequence[Artifact], best: float | None = None, variant: int | None = None
@@ -98,17 +105,53 @@ class Measurer:
     def retime(self, task: Task, candidates: Sequence[Candidate], rounds: int) -> list[Result]:
         """Time candidates in turns (A B C A B C …), so that a drifting machine wrongs nobody.
 
-        `seconds` is the median of the rounds' medians, `spread` is theirs. Raises as `measure`.
+        `seconds` is the median of the rounds' medians, which are the samples; `spread` is theirs. Raises as `measure`.
         """
         with self._busy:
             message = self._message(task)
             built = self._build(message, candidates)
             return self._on_runner(lambda: _Turns(self, message, built).take(rounds))
 
+    def prove(self, task: Task, candidate: Candidate, witness: Schedule | None = None) -> Result:
+        """Check a winner in a fresh process against many reference values, and all of its output against a witness's; time it."""
+        with self._busy:
+            message = self._message(task)
+            built = self._build(message, [candidate] if witness is None else [candidate, witness])
+            first = built[0]
+            if isinstance(first, Failure):
+                return first
+            other = built[1] if len(built) > 1 else None
+            against = {"artifact": other.artifact, "variant": other.variant} if isinstance(other, _Built) else None
+            request = {"op": "prove", "artifact": first.artifact, "variant": first.variant, "witness": against}
+            settings = replace(self.settings, sample_points=self.settings.final_points)
+            self._prover = fresh = self._worker("runner", settings)
+            try:
+                reply = self._on_lane(fresh, lambda: [_result(fresh.ask(message, request, settings.run_timeout), first.seconds)])
+                return reply[0]
+            except WorkerLost as lost:
+                return _failed(first, lost)
+            finally:
+                self._prover = None
+                fresh.close()
+
+    def warm_up(self, task: Task) -> None:
+        """Begin to start the workers and to make the task's data, without waiting for either."""
+        message = self._message(task)
+
+        def begin(worker: Worker) -> None:
+            with suppress(WorkerLost, RunError):  # whoever measures first is told
+                worker.prepare(message)
+
+        for worker in (self._runner, *self._builders):
+            worker.lane.submit(begin, worker)
+
     def close(self) -> None:
         """End all workers; a call in progress on another thread fails."""
         self._closed = True
         self._stop.set()
+        prover = self._prover
+        if prover is not None:
+            prover.kill()
         self._finalizer()
 
     def __enter__(self) -> Measurer:
@@ -124,7 +167,9 @@ class Measurer:
 
     # ---- building --------------------------------------------------------------------------------------------------
 
-    def _build(self, task: TaskMessage, candidates: Sequence[Candidate]) -> list[_Built | Failure]:
+    def _build(
+        self, task: TaskMessage, candidates: Sequence[Candidate], meanwhile: Callable[[], None] | None = None
+    ) -> list[_Built | Failure]:
         """All artifacts. Meanwhile the runner makes the task's inputs and reference values."""
         results: list[_Built | Failure] = [Failure("build", "not built")] * len(candidates)
         queue: SimpleQueue[int] = SimpleQueue()
@@ -138,7 +183,7 @@ class Measurer:
                     i = queue.get_nowait()
                 except Empty:
                     return
-                results[i] = self._build_one(builder, task, candidates[i])
+                results[i] = self._kept_or_built(builder, task, candidates[i])
 
         def prepare() -> None:
             with suppress(TaskRefused):  # it happens again, and is told, when the first candidate is timed
@@ -146,8 +191,21 @@ class Measurer:
 
         builders = self._builders[: len(candidates)]
         futures: list[Future[None]] = [b.lane.submit(work, b) for b in builders]
-        self._await([*futures, self._runner.lane.submit(prepare)], stop)
+        self._await([*futures, self._runner.lane.submit(prepare)], stop, meanwhile)
         return results
+
+    def _kept_or_built(self, builder: Worker, task: TaskMessage, candidate: Candidate) -> _Built | Failure:
+        if not isinstance(candidate, Schedule):
+            return self._build_one(builder, task, candidate)
+        key = task.digest, candidate
+        kept = self._kept.pop(key, None)
+        built = kept or self._build_one(builder, task, candidate)
+        if isinstance(built, _Built):
+            self._kept[key] = built
+            while len(self._kept) > KEPT_ARTIFACTS:
+                with suppress(KeyError):  # another builder's thread was quicker
+                    self._kept.popitem(last=False)
+        return built
 
     def _build_one(self, builder: Worker, task: TaskMessage, candidate: Candidate) -> _Built | Failure:
         match candidate:
@@ -192,8 +250,9 @@ class Measurer:
 
     # ---- calls -----------------------------------------------------------------------------------------------------
 
-    def _worker(self, role: str) -> Worker:
-        greeting = {"op": "start", "role": role, "target": asdict(self.target), "settings": self.settings.to_json()}
+    def _worker(self, role: str, settings: MeasureSettings | None = None) -> Worker:
+        settings = settings or self.settings
+        greeting = {"op": "start", "role": role, "target": asdict(self.target), "settings": settings.to_json()}
         return Worker(greeting, self.settings.start_timeout, self.settings.memory_limit_bytes)
 
     def _message(self, task: Task) -> TaskMessage:
@@ -211,14 +270,19 @@ class Measurer:
         return stop
 
     def _on_runner(self, work: Callable[[], list[Result]]) -> list[Result]:
+        return self._on_lane(self._runner, work)
+
+    def _on_lane(self, worker: Worker, work: Callable[[], list[Result]]) -> list[Result]:
         stop = self._begin()
-        future = self._runner.lane.submit(work)
+        future = worker.lane.submit(work)
         self._await([future], stop)
         return future.result()
 
-    def _await(self, futures: Sequence[Future[Any]], stop: threading.Event) -> None:
+    def _await(self, futures: Sequence[Future[Any]], stop: threading.Event, meanwhile: Callable[[], None] | None = None) -> None:
         """Wait for lanes; if one fails, or the user interrupts, end the others' work before raising."""
         try:
+            if meanwhile is not None:
+                meanwhile()
             done: set[Future[Any]] = set()
             while len(done) < len(futures):  # in steps: not every interrupt wakes a thread that waits for a lock
                 done = wait(futures, INTERRUPT_SECONDS, FIRST_EXCEPTION).done
@@ -228,10 +292,13 @@ class Measurer:
                 raise RunError("the measurer was closed while it measured")
         except BaseException:
             stop.set()
+            workers = (self._runner, *self._builders, *filter(None, (self._prover,)))
             while wait(futures, timeout=0).not_done:
-                for worker in (self._runner, *self._builders):
+                for worker in workers:
                     worker.kill()
                 wait(futures, timeout=0.05)
+            with suppress(RuntimeError):  # the measurer was closed meanwhile: their lanes take no more work
+                wait([worker.lane.submit(worker.retire) for worker in workers])
             raise
 
 
@@ -300,7 +367,8 @@ def _together(timings: Sequence[Timing]) -> Result:
         return Failure("timeout", "no round was run")
     low, middle, high = np.percentile([t.seconds for t in timings], (25, 50, 75))
     spread = float((high - low) / middle) if middle > 0 else 0.0
-    return Timing(float(middle), spread, sum(t.runs for t in timings), timings[0].build_seconds)
+    seconds = tuple(t.seconds for t in timings)
+    return Timing(float(middle), spread, sum(t.runs for t in timings), timings[0].build_seconds, samples=seconds)
 
 
 def _failed(built: _Built | Failure, lost: WorkerLost) -> Failure:
@@ -317,7 +385,7 @@ def _failure(reply: Message, build_seconds: float) -> Failure:
 
 def _timing(reply: Message, build_seconds: float) -> Timing:
     t = reply["timing"]
-    return Timing(t["seconds"], t["spread"], t["runs"], build_seconds, t["stopped_early"])
+    return Timing(t["seconds"], t["spread"], t["runs"], build_seconds, t["stopped_early"], tuple(t["samples"]))
 
 
 def _close(workers: Sequence[Worker], owner: int) -> None:

@@ -8,6 +8,7 @@ signal that ties a worker to us when the *thread* that started it ends.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import select
 import signal
@@ -28,6 +29,8 @@ from stormdrop.measure.result import FailureKind
 from stormdrop.measure.wire import Garbled, Inbox, frame
 
 Message = dict[str, Any]
+
+_log = logging.getLogger("stormdrop.measure")
 
 LOOK_SECONDS = 0.05  # between looks at a worker that has not answered
 GRACE_SECONDS = 0.5  # for a process whose pipe is closed to be gone
@@ -115,6 +118,11 @@ class Worker:
             if process is not None and process.child.returncode is None:
                 _kill_group(process.child.pid)
 
+    def retire(self) -> None:
+        """On the lane: end the process, so that a signal still on its way to it hits nobody's candidate."""
+        if self._process is not None:
+            self._end(self._process)
+
     def close(self) -> None:
         """End the process and its thread."""
         self.kill()
@@ -132,6 +140,7 @@ class Worker:
             self._exchange(process, self._greeting, self._start_timeout)
         except WorkerLost as lost:
             raise RunError(f"a measuring worker does not start: {lost.message}") from lost
+        _log.debug("worker %d (%s) started", process.child.pid, self._greeting["role"])
         return process
 
     def _end(self, process: _Process) -> tuple[int | None, int]:
@@ -147,6 +156,7 @@ class Worker:
                 self._process = None
         for fd in (process.requests, process.replies, process.log):
             os.close(fd)
+        _log.debug("worker %d ended: %s, at most %d MiB", process.child.pid, _ending(process.child.returncode), peak >> 20)
         return process.child.returncode, peak
 
     # ---- conversation ----------------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ class Timing:
     build_seconds: float
     stopped_early: bool = False
     """Clearly slower than the best: measured too briefly to be compared closely."""
+    samples: tuple[float, ...] = ()
+    """Seconds of single runs, evenly thinned to a few dozen; of each round where candidates were timed in turns."""
 
 
 @dataclass(frozen=True, slots=True)

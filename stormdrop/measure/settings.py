@@ -15,11 +15,17 @@ class MeasureSettings:
     """For loading, checking and timing one candidate together."""
     start_timeout: float = 60.0
     """For a worker to start, and for a task's inputs and reference values to be made."""
-    min_seconds: float = 0.02
+    min_seconds: float = 0.006
     """Spent on repeating one candidate."""
     max_repeats: int = 10_000
     slow_factor: float = 2.0
     """A candidate this much slower than the best so far is not repeated further."""
+    slower_factor: float = 1.2
+    """One this much slower is repeated for a quarter of `min_seconds` only."""
+    turn_seconds: float = 0.005
+    """Spent on each candidate in each round where several are timed in turns."""
+    final_seconds: float = 0.1
+    """Spent on a winner in its fresh process."""
     cold: bool = False
     """Time with weights out of cache, by rotating copies that exceed the L3."""
     memory_limit_bytes: int = 4 << 30
@@ -27,6 +33,8 @@ class MeasureSettings:
     check: Literal["sample", "none"] = "sample"
     """Compare random elements of every candidate's output with the reference."""
     sample_points: int = 256
+    final_points: int = 2048
+    """Compared with the reference before a winner is recorded; all others are compared with another schedule's output."""
     threads: int | None = None
     """None: as many as the target has."""
     seed: int = 0

@@ -25,6 +25,8 @@ Bench = Callable[[int], Seconds]
 COLD_FACTOR = 4  # page faults, cold caches and clocks explain a first run this many times too slow, not more
 SETTLE_SECONDS = 2e-4  # runs this long, at least two, before the first verdict
 LONG_SECONDS = 1e-3  # a first run this long is as good as any other
+SHARE = 4  # the budget is spent in so many parts, with a verdict after each
+SAMPLES = 32
 COPIED_BYTES = 1 << 30
 
 
@@ -44,10 +46,20 @@ class Runs:
         low, middle, high = np.percentile(self.each, (25, 50, 75))
         return float((high - low) / middle) if middle > 0 else 0.0
 
+    @property
+    def samples(self) -> list[float]:
+        """The seconds of single runs in their order, evenly thinned."""
+        picked = np.linspace(0, len(self.each) - 1, min(len(self.each), SAMPLES)).round().astype(np.int64)
+        return [float(s) for s in self.each[picked]]
+
 
 def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSettings) -> Runs:
-    """Time a kernel whose first run took `first` seconds."""
-    slow = inf if best is None else best * settings.slow_factor
+    """Time a kernel whose first run took `first` seconds. Two verdicts end it early:
+
+    slower than `slow_factor` times the best in every run so far (two suffice), or slower than `slower_factor` times in
+    every run of a whole part of the budget.
+    """
+    slow, slower = (inf, inf) if best is None else (best * settings.slow_factor, best * settings.slower_factor)
     if first > max(COLD_FACTOR * slow, LONG_SECONDS):
         return Runs(np.array([first]), True)
     batches = [np.array([first])] if first >= LONG_SECONDS else []
@@ -64,12 +76,11 @@ def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSett
         lasted = float(batches[-1].sum())
         spent += lasted
         fastest = min(fastest, float(batches[-1].min()))
-        stopped = fastest > slow
+        stopped = fastest > slow or (fastest > slower and spent >= settings.min_seconds / SHARE)
         is_spent = spent >= settings.min_seconds or spent + lasted / size > patience
         if stopped or is_spent or count >= settings.max_repeats:
             return Runs(np.concatenate(batches), stopped)
-        # A quarter of the budget at a time, by the latest estimate: the verdict may still change.
-        left = min(settings.min_seconds - spent, settings.min_seconds / 4)
+        left = min(settings.min_seconds - spent, settings.min_seconds / SHARE)
         size = ceil(left * size / max(lasted, 1e-9))
 
 

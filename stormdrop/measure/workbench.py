@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ POISON = 0xFF  # all ones is a NaN that no arithmetic gives: x86 and ARM make 0x
 EPS: dict[str, float] = {"f32": 2.0**-23, "f64": 2.0**-52}
 HUGE_BYTES = 4 << 20  # from here on, as NumPy does, ask for huge pages
 PROT_READ = 1
+MARGIN = 4  # the largest magnitude of a sample is not the largest of all elements
 
 _guard = bytes([GUARD]) * GUARD_BYTES
 
@@ -100,6 +102,28 @@ class Workbench:
                 found = found or _differs(output, self.references[tensor.name], tensor.dtype, bound)
             if found is not None:
                 return found
+        return None
+
+
+    def disagreement(self, expected: Sequence[NDArray[Any]]) -> str | None:
+        """Where the outputs differ from another right kernel's by more than both may err; the magnitude of any element is
+        taken to be the largest that was sampled."""
+        bound = max(v.error_bound for v in self.task.variants)
+        for tensor, output, other in zip(self.task.outputs, self.outputs, expected):
+            found, allowed = output.array, 0.0
+            if tensor.dtype in FLOATS and tensor.name in self.references:
+                allowed = 2 * bound * EPS[tensor.dtype] * float(np.max(self.references[tensor.name].magnitudes, initial=0.0))
+            with np.errstate(all="ignore"):
+                right = found == other
+                if tensor.dtype in FLOATS:
+                    right |= (np.abs(found - other) <= allowed * MARGIN) | (np.isnan(found) & np.isnan(other))
+            if not right.all():
+                place = [int(i) for i in np.unravel_index(int(np.argmin(right)), found.shape)]
+                wrong = right.size - int(np.count_nonzero(right))
+                return (
+                    f"{wrong} of {right.size} elements differ from another schedule's: {output.name}{place} is "
+                    f"{found[tuple(place)]!s}, not {other[tuple(place)]!s}"
+                )
         return None
 
 

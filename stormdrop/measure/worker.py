@@ -11,6 +11,7 @@ ends when the pipe does, and Linux kills it when its parent dies, whatever it is
     hold   artifact, variant                  load and check one candidate, and keep it for rounds
     round  index                              time a held candidate once more
     drop                                      forget held candidates
+    prove  artifact, variant, witness         check a candidate against more references and a witness's output; time it
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Runner:
 
     def time(self, request: Message) -> Message:
         held = self._load(request, self._cold_arena)
-        return self._timing(held, held.first, request["best"])
+        return self._timing(held, held.first, request["best"], self.settings.min_seconds)
 
     def hold(self, request: Message) -> Message:
         self._held.append(self._load(request, lambda: cold_arena(self.target.l3_bytes)))
@@ -138,11 +139,24 @@ class Runner:
             return {"forgotten": True}  # this process is another than the one that was to hold it
         held = self._held[index]
         again = float(held.bench(1)[0])  # the others' data is in the caches
-        return self._timing(held, again, None)
+        return self._timing(held, again, None, self.settings.turn_seconds)
 
     def drop(self, request: Message) -> Message:
         self._held.clear()
         return {}
+
+    def prove(self, request: Message) -> Message:
+        """Every output element must agree with a witness that was built another way, as far as both may err."""
+        witness = request["witness"]
+        expected: list[NDArray[Any]] = []
+        if witness is not None:
+            self._load(witness, self._cold_arena)
+            expected = [o.array.copy() for o in self._bench.outputs]
+        held = self._load(request, self._cold_arena)
+        fault = self._bench.disagreement(expected)
+        if fault is not None:
+            raise WrongOutput(fault)
+        return self._timing(held, held.first, None, self.settings.final_seconds)
 
     @property
     def _bench(self) -> Workbench:
@@ -173,8 +187,8 @@ class Runner:
         if fault is not None:
             raise WrongOutput(fault)
 
-    def _timing(self, held: Held, first: float, best: float | None) -> Message:
-        runs: Runs = repeat(held.bench, first, best, self.settings)
+    def _timing(self, held: Held, first: float, best: float | None, min_seconds: float) -> Message:
+        runs: Runs = repeat(held.bench, first, best, replace(self.settings, min_seconds=min_seconds))
         self._check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
         return {
             "timing": {
@@ -182,6 +196,7 @@ class Runner:
                 "spread": runs.spread,
                 "runs": len(runs.each),
                 "stopped_early": runs.stopped_early,
+                "samples": runs.samples,
             }
         }
 
@@ -235,6 +250,8 @@ def answer(station: Builder | Runner, request: Message) -> Message:
                 return station.round(request)
             case Runner(), "drop":
                 return station.drop(request)
+            case Runner(), "prove":
+                return station.prove(request)
             case _, op:
                 raise ValueError(f"unknown request {op!r}")
     except Exception as error:

@@ -17,7 +17,9 @@ from rich.console import Console
 from rich.text import Text
 
 from stormdrop.errors import UserError
-from stormdrop.report.console import heading, threads_text
+from stormdrop.paths import cache_dir
+from stormdrop.report.console import heading
+from stormdrop.report.text import clean, threads_text
 from stormdrop.runtime.threads import _quotas, thread_count
 
 
@@ -122,9 +124,7 @@ def _threads(requested: int | None) -> Check:
 
 
 def _cache() -> Check:
-    import platformdirs
-
-    folder = Path(os.environ.get("STORMDROP_CACHE_DIR") or platformdirs.user_cache_dir("stormdrop"))
+    folder = cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder):
@@ -179,7 +179,7 @@ def print_diagnosis(console: Console, found: Diagnosis) -> None:
     width = max(len(check.name) for check in found.checks)
     for check in found.checks:
         mark = Text("ok    " if check.ok else "FAILED", style="green" if check.ok else "bold red")
-        console.print(Text.assemble(mark, f"  {check.name:{width}}  {check.detail}"), soft_wrap=True)
+        console.print(Text.assemble(mark, f"  {check.name:{width}}  {clean(check.detail)}"), soft_wrap=True)
         if check.advice:
             console.print(Text(f"{'':{width + 10}}{check.advice}"), soft_wrap=True)
     console.print()

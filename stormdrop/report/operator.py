@@ -1,185 +1,244 @@
-"""One kernel, tuned or by default, timed beside the machine's peak: what `stormdrop op` reports."""
+"""One operator, searched for in one or several ways or by default, timed beside the machine's peak: what `stormdrop op` reports.
+
+Where several searches are compared, each begins with nothing: it sees neither the store nor the others' trials. What it has
+measured is kept all the same, once it has ended.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 
-from stormdrop.codegen.emit import emit
-from stormdrop.codegen.llvm import assembly
-from stormdrop.errors import RunError
+from stormdrop.errors import RunError, StormdropError
 from stormdrop.ir.tensor import Task
+from stormdrop.log import LogListener
 from stormdrop.lower.program import Program
 from stormdrop.measure.measurer import Measurer
-from stormdrop.measure.result import Failure
+from stormdrop.measure.result import Failure, Timing
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.report.console import block, heading, notes, print_pairs, print_table, seconds_text, threads_text
+from stormdrop.report.console import say
+from stormdrop.report.curve import failures, improvements, trials_per_second
 from stormdrop.report.executed import executed_flops
 from stormdrop.report.progress import TuningProgress
+from stormdrop.report.text import one_line, speed_text
+from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.store import Store
 from stormdrop.runtime.artifact import program_of
 from stormdrop.runtime.pool import shared_pool
-from stormdrop.search.tune import ROUNDS, Event, Retiming, RoundEnded, Trial, Tuned, tune
-from stormdrop.space.default import default_schedule, ranked
-from stormdrop.space.schedule import Schedule
-from stormdrop.space.sketch import sketches
+from stormdrop.search.events import Event, Listener, Retiming, RoundEnded, TaskEnded, Trial, Tuned, Warned
+from stormdrop.search.tune import tune
+from stormdrop.space.default import default_schedule
 from stormdrop.target.machine import Target
 from stormdrop.target.peak import PeakMeter
 
 STEADY = 0.9  # a machine to itself keeps its peak within a few percent
+PEAK_SECONDS = 1.0
+"""The peak is timed again between two rounds, not more often than this; it takes 5 ms, and nothing else runs then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do with an operator. No searches: time its default schedule. Budgets are None where there is none."""
+
+    op: str
+    args: tuple[int, ...]
+    task: Task
+    target: Target
+    searches: tuple[str, ...]
+    trials: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    store: Store | None = None
+    """Where trials are kept, if anywhere."""
+
+    @property
+    def is_comparison(self) -> bool:
+        return len(self.searches) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one search found; the program is what its schedule lowers to."""
+
+    tuned: Tuned
+    program: Program
+    stored: str | None = None
+    """The file that keeps its trials, if one does."""
+
+    @property
+    def gflops(self) -> float:
+        """Nominal: the operations of the direct algorithm."""
+        return self.tuned.gflops
+
+    @property
+    def executed_gflops(self) -> float:
+        """What the loops really do."""
+        return executed_flops(self.program) / self.tuned.seconds / 1e9
+
+    def to_json(self, peak_gflops: float) -> dict[str, object]:
+        tuned = self.tuned
+        return {
+            "strategy": tuned.strategy,
+            "seed": tuned.seed,
+            "stopped": tuned.stopped,
+            "verified": tuned.verified,
+            "store": self.stored,
+            "trials": tuned.trials,
+            "failed": tuned.failed,
+            "failures": {f.kind: f.count for f in failures(tuned.history)},
+            "tuning_seconds": tuned.tuning_seconds,
+            "median_build_seconds": tuned.median_build_seconds,
+            "candidates_per_second": trials_per_second(tuned),
+            "progress": [[i.trial, i.elapsed, i.seconds] for i in improvements(tuned.history)],
+            "best": {
+                "seconds": tuned.seconds,
+                "gflops": self.gflops,
+                "executed_gflops": self.executed_gflops,
+                "share_of_peak": self.gflops / peak_gflops,
+                "schedule": tuned.best.to_json(),
+            },
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorReport:
-    """A measured kernel. Nominal rates count the direct algorithm's operations; executed ones what the program really does."""
+    """A measured operator; `found` has one entry for each search, in the order they were run."""
 
     op: str
     args: tuple[int, ...]
     task: Task
     target: Target
     peak_gflops: float
-    tuned: Tuned
-    program: Program
+    found: tuple[Found, ...]
     is_default: bool
 
     @property
-    def gflops(self) -> float:
-        return self.task.flops / self.tuned.seconds / 1e9
+    def best(self) -> Found:
+        return min(self.found, key=lambda f: f.tuned.seconds)
 
     @property
-    def executed_gflops(self) -> float:
-        return executed_flops(self.program) / self.tuned.seconds / 1e9
-
-    @property
-    def share_of_peak(self) -> float:
-        return self.gflops / self.peak_gflops
+    def is_comparison(self) -> bool:
+        return len(self.found) > 1
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "op": self.op,
-            "args": list(self.args),
-            "threads": self.target.threads,
-            "peak_gflops": self.peak_gflops,
-            "trials": self.tuned.trials,
-            "failed": self.tuned.failed,
-            "tuning_seconds": self.tuned.tuning_seconds,
-            "median_build_seconds": self.tuned.median_build_seconds,
-            "best": {
-                "seconds": self.tuned.seconds,
-                "gflops": self.gflops,
-                "executed_gflops": self.executed_gflops,
-                "share_of_peak": self.share_of_peak,
-                "schedule": self.tuned.best.to_json(),
-            },
-        }
+        """One search: its keys stand beside the operator's. Several: they are in a list, `searches`."""
+        head: dict[str, object] = {
+            "op": self.op, "args": list(self.args), "threads": self.target.threads, "peak_gflops": self.peak_gflops,
+        }  # fmt: skip
+        searches = [f.to_json(self.peak_gflops) for f in self.found]
+        return head | ({"searches": searches} if self.is_comparison else searches[0])
 
 
-def measure_operator(op: str, args: Sequence[int], task: Task, target: Target, trials: int | None, seed: int) -> OperatorReport:
-    """Tune a task, or (`trials` None) time its default schedule; the peak is timed before, after, and between the rounds.
+def measure_operator(plan: Plan, console: Console, quiet: bool = False) -> OperatorReport:
+    """Carry out a plan; the peak is timed before, after, and between rounds. `quiet`: no live view, the log says it all.
 
-    Raises RunError if no candidate could be timed.
+    An interrupted search is the last one. Raises RunError if no candidate could be timed.
     """
-    meter = PeakMeter(target, shared_pool(target.threads))
-    peaks = [meter.gflops()]
-    with Measurer(target, MeasureSettings(threads=target.threads, seed=seed)) as measurer, TuningProgress(task.flops) as progress:
+    meter = _Peak(plan.target)
+    logged = LogListener(peak_gflops=meter.highest)
+    found: list[Found] = []
+    with TuningProgress(console, meter.highest) as progress:
+        listen = _InTurn([logged, meter] if quiet else [logged, progress, meter])
+        if not plan.searches:
+            found.append(Found(_default(plan, console), program_of(plan.task, default_schedule(plan.task, plan.target), plan.target)))
+        elif not plan.is_comparison and (known := known_text(plan, meter.highest)):
+            say(console, known)
+        for search in plan.searches:
+            found.append(_search(plan, search, listen))
+            if found[-1].tuned.interrupted:
+                break
+    if len(found) < len(plan.searches):
+        say(console, f"not run: {', '.join(plan.searches[len(found) :])}")
+    meter.take()
+    if meter.lowest < STEADY * meter.highest:
+        say(console, f"the peak moved between {meter.lowest:.0f} and {meter.highest:.0f} GFLOP/s: is something else running here?")
+    return OperatorReport(plan.op, plan.args, plan.task, plan.target, meter.highest, tuple(found), not plan.searches)
 
-        def listen(event: Event) -> None:
-            progress(event)
-            if isinstance(event, (RoundEnded, Retiming)):
-                peaks.append(meter.gflops())
 
-        if trials is None:
-            tuned = _time_default(task, target, measurer)
-        else:
-            tuned = tune(task, target, measurer, trials, seed, listen)
-    peaks.append(meter.gflops())
-    if min(peaks) < STEADY * max(peaks):
-        notes().print(f"the peak moved between {min(peaks):.0f} and {max(peaks):.0f} GFLOP/s: is something else running here?")
-    program = program_of(task, tuned.best, target)
-    return OperatorReport(op, tuple(args), task, target, max(peaks), tuned, program, trials is None)
+def known_text(plan: Plan, peak_gflops: float) -> str:
+    """What the store knows of this very task; empty where it knows nothing."""
+    best = plan.store.best(plan.task, plan.target) if plan.store is not None else None
+    if best is None or not isinstance(best.result, Timing):
+        return ""
+    speed = speed_text(best.result.seconds, plan.task.flops, peak_gflops)
+    by = f", found by {one_line(best.strategy)}" if best.strategy else ""
+    return f"{plan.task.name} is in the store, at {speed}{by}; the search begins from it"
 
 
-def _time_default(task: Task, target: Target, measurer: Measurer) -> Tuned:
+def _search(plan: Plan, search: str, listen: Listener) -> Found:
+    alone = Store.in_memory() if plan.is_comparison and plan.store is not None else None
+    try:
+        tuned = tune(
+            plan.task, plan.target, search=search, trials=plan.trials, seconds=plan.seconds, seed=plan.seed, store=alone or plan.store,
+            listen=listen,
+        )  # fmt: skip
+    finally:
+        if alone is not None and plan.store is not None:
+            _keep(alone.trials(plan.task, plan.target), plan.store, listen)
+    stored = str(plan.store.path) if plan.store is not None and plan.store.path is not None else None
+    return Found(tuned, program_of(plan.task, tuned.best, plan.target), stored)
+
+
+def _keep(records: Sequence[Record], store: Store, listen: Listener) -> None:
+    try:
+        store.add(records)
+    except StormdropError as error:
+        listen(Warned(f"what was measured is not kept: {error}"))
+
+
+def _default(plan: Plan, console: Console) -> Tuned:
     began = time.perf_counter()
+    task, target = plan.task, plan.target
+    say(console, f"timing the default schedule of {task.name}")
     schedule = default_schedule(task, target)
-    notes().print(f"timing the default schedule of {task.name}")
-    result = measurer.retime(task, [schedule], ROUNDS)[0]
+    with Measurer(target, MeasureSettings(threads=target.threads, seed=plan.seed)) as measurer:
+        result = measurer.prove(task, schedule)
     if isinstance(result, Failure):
         raise RunError(f"{task.name}: the default schedule could not be timed: {result}")
     spent = time.perf_counter() - began
-    return Tuned(schedule, result.seconds, 1, 0, spent, result.build_seconds, (Trial(schedule, result),))
+    trial = Trial(schedule, result, 1, spent, "default")
+    return Tuned(task, target, "default", plan.seed, schedule, result.seconds, spent, (trial,), "nothing left")
 
 
-def print_operator(console: Console, report: OperatorReport, show: Sequence[str]) -> None:
-    """The report for a person; `show` names the parts that follow the figures."""
-    task, target, tuned = report.task, report.target, report.tuned
-    heading(console, f"{task.name} on {target.name}, {target.isa}, {threads_text(target.threads)}")
-    console.print()
-    if "sketches" in show:
-        print_sketches(console, task, target)
-    heading(console, "schedule")
-    block(console, "\n".join(f"  {line}" for line in schedule_lines(tuned.best)))
-    console.print()
-    for name, text in _code(report, show):
-        heading(console, name)
-        block(console, text.rstrip())
-        console.print()
-    print_pairs(console, _figures(report))
+class _InTurn:
+    """Tells events to several listeners, one event at a time: Ctrl-C may raise one in the midst of another."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
+        self._waiting: deque[Event] = deque()
+        self._is_telling = False
+
+    def __call__(self, event: Event) -> None:
+        self._waiting.append(event)
+        if self._is_telling:
+            return
+        self._is_telling = True
+        try:
+            while self._waiting:
+                told = self._waiting.popleft()
+                for listener in self._listeners:
+                    listener(told)
+        finally:
+            self._is_telling = False
 
 
-def _code(report: OperatorReport, show: Sequence[str]) -> list[tuple[str, str]]:
-    sections: list[tuple[str, str]] = []
-    if "loops" in show or not show:
-        sections.append(("loop program", "\n".join(f"  {line}" for line in str(report.program).splitlines())))
-    if "llvm" in show:
-        sections.append(("LLVM IR", emit(report.program, report.target)))
-    if "asm" in show:
-        sections.append(("assembly", assembly(emit(report.program, report.target), report.target)))
-    return sections
+class _Peak:
+    """A listener that times the peak now and then."""
 
+    def __init__(self, target: Target) -> None:
+        self._meter = PeakMeter(target, shared_pool(target.threads))
+        self.highest = self.lowest = self._meter.gflops()
+        self._at = time.monotonic()
 
-def _figures(report: OperatorReport) -> list[tuple[str, str]]:
-    task, tuned, peak = report.task, report.tuned, report.peak_gflops
-    rows = [("time", f"{seconds_text(tuned.seconds)} with {threads_text(report.target.threads)}")]
-    if task.flops:
-        rows.append(("nominal", f"{report.gflops:.1f} GFLOP/s, {report.share_of_peak:.1%} of peak"))
-        rows.append(("executed", f"{report.executed_gflops:.1f} GFLOP/s, {report.executed_gflops / peak:.1%} of peak"))
-    rows.append(("peak", f"{peak:.1f} GFLOP/s f32 multiply-add, timed in this run"))
-    rows.append(("memory", f"{task.minimal_bytes / tuned.seconds / 1e9:.1f} GB/s, each input read and each output written once"))
-    build = f"median build {seconds_text(tuned.median_build_seconds)}"
-    if report.is_default:
-        rows.append(("search", f"none: the analytic default; build {seconds_text(tuned.median_build_seconds)}"))
-    else:
-        rows.append(("search", f"{tuned.trials} trials, {tuned.failed} failed, {seconds_text(tuned.tuning_seconds)}; {build}"))
-    failures = [t.result for t in tuned.history if isinstance(t.result, Failure)]
-    if failures:
-        rows.append(("first failure", str(failures[0])))
-    return rows
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, (RoundEnded, Retiming, TaskEnded)) and time.monotonic() - self._at > PEAK_SECONDS:
+            self.take()
 
-
-def print_sketches(console: Console, task: Task, target: Target) -> None:
-    """Every sketch with what the prior expects of its best point."""
-    heading(console, "sketches, by what the analytic prior expects of their best point")
-    cells = [
-        (
-            str(k),
-            seconds_text(seconds),
-            str(len(sketch.knobs)),
-            task.variants[sketch.variant].name,
-            " ".join(map(str, sketch.structure.steps)),
-        )
-        for k, (sketch, _, seconds) in enumerate(ranked(sketches(task, target)))
-    ]
-    print_table(console, ("#", "expected", "knobs", "variant", "derivation"), cells, words=(3, 4))
-    console.print()
-
-
-def schedule_lines(schedule: Schedule) -> list[str]:
-    """The derivation, one step a line, then the knobs of each stage on one line."""
-    knobs: dict[str, list[str]] = {}
-    for name, value in schedule.values:
-        stage, _, rest = name.partition(".")
-        knobs.setdefault(stage, []).append(f"{rest}={value}")
-    return [*map(str, schedule.steps), *(f"{stage}: {' '.join(values)}" for stage, values in knobs.items())]
+    def take(self) -> None:
+        rate = self._meter.gflops()
+        self.highest, self.lowest = max(self.highest, rate), min(self.lowest, rate)
+        self._at = time.monotonic()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from stormdrop.report.console import bytes_text, heading, print_pairs, print_table, threads_text
+from stormdrop.report.console import heading, print_pairs, print_table
+from stormdrop.report.text import bytes_text, threads_text
 from stormdrop.target.machine import Target
 from stormdrop.target.peak import LEVELS, Peak
 

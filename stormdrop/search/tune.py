@@ -1,216 +1,148 @@
-"""The tuning loop: ask, measure, tell, until the trials are spent; then the best few are timed again in turns.
+"""Tune one task: spend a budget on its session, then declare a winner.
 
-    sketches ──ask──▶ candidates ──measure──▶ Timing | Failure ──tell──▶ … ──retime──▶ Tuned
+    tuned = tune(task, trials=300)
 
-The loop prints nothing: it emits event values, and whoever shows, logs or stores them listens.
+Stops on trials, on seconds, when the strategy has nothing left to propose, when a further gain is unlikely, or on Ctrl-C:
+the first ends the search with what is known, a second one aborts. Everything measured is in the store by then.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from statistics import median
-from typing import Protocol
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from math import ceil
+from types import FrameType
 
-import numpy as np
-
-from stormdrop.errors import RunError
+import stormdrop
+from stormdrop.codegen.llvm import llvm_version
+from stormdrop.cost.model import CostModel
+from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.search.random import Candidate, Outcome, RandomSearch
-from stormdrop.space.default import ranked
+from stormdrop.measure.measurer import Measurer
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.reservoir.record import Versions
+from stormdrop.reservoir.store import Store
+from stormdrop.search.events import Listener, TaskStarted, Tuned, Warned, ignore
+from stormdrop.search.session import Measures, Objective, Origin, Session
+from stormdrop.search.settings import TuneSettings
+from stormdrop.search.strategies import StrategyFactory, strategy_named
+from stormdrop.space.analysis import FEATURE_VERSION
 from stormdrop.space.schedule import Schedule
-from stormdrop.space.sketch import Sketch, sketches
-from stormdrop.target.machine import Target
+from stormdrop.target.machine import Target, detect
 
-BATCH = 16
-FINALISTS = 5
-ROUNDS = 7
+DEFAULT_SEARCH = "storm+droplet"
+SMALLEST_BATCH = 4
 
 
-class Measures(Protocol):
-    """What the loop needs of a measurer."""
+def tune(
+    task: Task,
+    target: Target | None = None,
+    *,
+    search: str | StrategyFactory = DEFAULT_SEARCH,
+    trials: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    store: Store | None = None,
+    start: Schedule | None = None,
+    objective: Objective | None = None,
+    cold: bool = False,
+    listen: Listener = ignore,
+    settings: TuneSettings | None = None,
+    measurer: Measures | None = None,
+) -> Tuned:
+    """Search for the fastest schedule of a task.
 
-    def measure(self, task: Task, candidates: Sequence[Schedule], best: float | None = None) -> list[Result]: ...
-    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]: ...
-
-
-class Search(Protocol):
-    """A strategy: it proposes candidates and learns what became of them."""
-
-    def ask(self, n: int) -> list[Candidate]: ...
-    def tell(self, outcomes: Iterable[Outcome]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One measured candidate."""
-
-    schedule: Schedule
-    result: Result
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """The fastest schedule found, and how it was found.
-
-    `seconds` comes from the final, interleaved timing; `history` holds every trial in order.
+    Without `trials` or `seconds` a storm of 300 kernels is followed by droplets until they find no more. `start` is a
+    schedule to begin from. Raises UserError for a wrong budget, strategy or start, RunError if nothing could be timed.
     """
-
-    best: Schedule
-    seconds: float
-    trials: int
-    failed: int
-    tuning_seconds: float
-    median_build_seconds: float
-    history: tuple[Trial, ...]
-    interrupted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStarted:
-    """Tuning of a task begins."""
-
-    task: Task
-    sketches: int
-    trials: int
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The `number`-th trial is done."""
-
-    number: int
-    trial: Trial
-
-
-@dataclass(frozen=True, slots=True)
-class NewBest:
-    """The `number`-th trial is the fastest so far."""
-
-    number: int
-    schedule: Schedule
-    seconds: float
+    if trials is not None and trials < 1:
+        raise UserError(f"{trials} trials measure nothing; give 1 or more")
+    if seconds is not None and not 0 < seconds < float("inf"):
+        raise UserError(f"a search cannot last {seconds} seconds")
+    factory = strategy_named(search) if isinstance(search, str) else search
+    name = search if isinstance(search, str) else getattr(search, "__name__", type(search).__name__)
+    settings = settings or TuneSettings()
+    target = target or detect()
+    if trials is None and seconds is None and name in ("random", "storm"):
+        trials = settings.storm_trials  # these never end by themselves
+    with ExitStack() as stack:
+        if measurer is None:
+            measurer = stack.enter_context(Measurer(target, MeasureSettings(threads=target.threads, seed=seed, cold=cold)))
+        if isinstance(measurer, Measurer):
+            measurer.warm_up(task)
+        cost = cost_model(target, store if objective is None else None, settings)
+        origin = Origin(name, seed, versions(), cold)
+        session = Session(
+            task, target, measurer, factory, origin, cost=cost, store=store, objective=objective, start=start, trials=trials,
+            seconds=seconds, listen=listen, settings=settings,
+        )  # fmt: skip
+        listen(TaskStarted(task, len(session.spaces), name, trials, seconds, session.known))
+        with interruptible() as stop:
+            ended = _spend(session, trials, seconds, settings, stop)
+            if ended == "interrupted":
+                listen(Warned("stopping: the best few are timed once more; Ctrl-C again aborts"))
+            return session.finish(ended)
 
 
-@dataclass(frozen=True, slots=True)
-class RoundEnded:
-    """A batch was measured; `best` is None while every candidate has failed."""
-
-    measured: int
-    failed: int
-    best: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Retiming:
-    """The best few are about to be timed in turns."""
-
-    candidates: int
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnded:
-    """A winner is declared."""
-
-    tuned: Tuned
+def _spend(session: Session, trials: int | None, seconds: float | None, settings: TuneSettings, stop: Stop) -> str:
+    """Advance a session until something ends it; says what."""
+    while True:
+        if stop.count:
+            return "interrupted"
+        left = 2 * settings.batch if trials is None else trials - session.measured
+        if left <= 0:
+            return "trials"
+        if seconds is not None and session.elapsed >= seconds:
+            return "seconds"
+        if settings.patience is not None and session.idle_trials >= settings.patience:
+            return "no further gain"
+        now = min(settings.batch, left)
+        if seconds is not None and session.measured:
+            rate = session.measured / session.elapsed
+            now = max(SMALLEST_BATCH, min(now, ceil(rate * (seconds - session.elapsed))))
+        if not session.round(now, min(settings.batch, left - now)):
+            return "nothing left"
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
-    """No candidate could be timed."""
-
-    first: Failure
-
-
-Event = TaskStarted | Measured | NewBest | RoundEnded | Retiming | TaskEnded | TaskFailed
-Listener = Callable[[Event], None]
+def cost_model(target: Target, store: Store | None, settings: TuneSettings) -> CostModel:
+    """A cost model that knows what the store knows of this target."""
+    cost = CostModel(settings.cost)
+    if store is not None:
+        rows = store.training(target, FEATURE_VERSION, settings.training_rows)
+        cost.add_rows(rows.features, rows.seconds, rows.group)
+    return cost
 
 
-def _ignore(_: Event) -> None:
-    pass
+def versions() -> Versions:
+    return Versions(stormdrop.__version__, llvm_version(), FEATURE_VERSION)
 
 
-def tune(task: Task, target: Target, measurer: Measures, trials: int, seed: int = 0, listen: Listener = _ignore) -> Tuned:
-    """Random search over all sketches of a task; the default point of each is among the first candidates.
+class Stop:
+    """How often the user asked to stop."""
 
-    Raises RunError with the first failure if no candidate could be timed.
+    count = 0
+
+
+@contextmanager
+def interruptible() -> Iterator[Stop]:
+    """The first Ctrl-C asks the loop to stop after its batch, the second raises KeyboardInterrupt as usual.
+
+    Only the main thread may do so; elsewhere nothing changes. Nothing is told from within the handler: the listener may be at work.
     """
-    found = ranked(sketches(task, target))
-    spaces = [sketch for sketch, _, _ in found]
-    seeds = [Candidate(k, tuple(int(v) for v in point)) for k, (_, point, _) in enumerate(found)]
-    search = RandomSearch(spaces, np.random.default_rng(seed), trials, seeds)
-    return run(task, spaces, search, measurer, trials, listen)
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
 
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.count += 1
+        if stop.count > 1:
+            raise KeyboardInterrupt
 
-def run(task: Task, spaces: Sequence[Sketch], search: Search, measurer: Measures, trials: int, listen: Listener = _ignore) -> Tuned:
-    """Tune with any strategy. An interrupt (Ctrl-C) ends it with what is known by then."""
-    began = time.perf_counter()
-    listen(TaskStarted(task, len(spaces), trials))
-    history: list[Trial] = []
-    winner: tuple[Schedule, float] | None = None
-    interrupted = False
+    before = signal.signal(signal.SIGINT, ask)
     try:
-        _spend(task, spaces, search, measurer, trials, history, listen)
-        winner = _final(task, history, measurer, listen)
-    except KeyboardInterrupt:
-        interrupted = True
-        winner = _fastest(history)
-        if winner is None:
-            raise
-    if winner is None:
-        first = next((t.result for t in history if isinstance(t.result, Failure)), Failure("schedule", "there was no candidate to measure"))
-        listen(TaskFailed(first))
-        raise RunError(f"{task.name}: none of {len(history)} candidates could be timed; the first: {first}")
-    builds = [t.result.build_seconds for t in history if isinstance(t.result, Timing)]
-    failed = sum(isinstance(t.result, Failure) for t in history)
-    tuned = Tuned(*winner, len(history), failed, time.perf_counter() - began, median(builds), tuple(history), interrupted)
-    listen(TaskEnded(tuned))
-    return tuned
-
-
-def _spend(
-    task: Task, spaces: Sequence[Sketch], search: Search, measurer: Measures, trials: int, history: list[Trial], listen: Listener
-) -> None:
-    """Measure batches until the trials are spent or the strategy has nothing left to propose."""
-    best: float | None = None
-    failed = 0
-    while len(history) < trials:
-        batch = search.ask(min(BATCH, trials - len(history)))
-        if not batch:
-            return
-        schedules = [spaces[c.sketch].schedule(c.point) for c in batch]
-        results = measurer.measure(task, schedules, best)
-        search.tell(Outcome(c, r.seconds if isinstance(r, Timing) else None) for c, r in zip(batch, results))
-        for schedule, result in zip(schedules, results, strict=True):
-            trial = Trial(schedule, result)
-            history.append(trial)
-            listen(Measured(len(history), trial))
-            if isinstance(result, Failure):
-                failed += 1
-            elif best is None or result.seconds < best:
-                best = result.seconds
-                listen(NewBest(len(history), schedule, best))
-        listen(RoundEnded(len(history), failed, best))
-
-
-def _final(task: Task, history: Sequence[Trial], measurer: Measures, listen: Listener) -> tuple[Schedule, float] | None:
-    """Time the best few in turns; the fastest of them wins. A finalist that fails now is out, and the next best are tried."""
-    timed = [(t.result.seconds, t.schedule) for t in history if isinstance(t.result, Timing)]
-    timed.sort(key=lambda pair: pair[0])
-    while timed:
-        finalists = [schedule for _, schedule in timed[:FINALISTS]]
-        listen(Retiming(len(finalists)))
-        results = measurer.retime(task, finalists, ROUNDS)
-        ranking = [(r.seconds, k) for k, r in enumerate(results) if isinstance(r, Timing)]
-        if ranking:
-            seconds, k = min(ranking)
-            return finalists[k], seconds
-        timed = timed[len(finalists) :]
-    return None
-
-
-def _fastest(history: Sequence[Trial]) -> tuple[Schedule, float] | None:
-    timed = [(t.schedule, t.result.seconds) for t in history if isinstance(t.result, Timing)]
-    return min(timed, key=lambda pair: pair[1], default=None)
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

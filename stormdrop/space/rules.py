@@ -13,7 +13,8 @@ from typing import Protocol
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition
-from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, children, compare, rewrite, select, substitute
+from stormdrop.ir.build import neutral
+from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, children, compare, loads, rewrite, select, substitute
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
@@ -31,7 +32,6 @@ from stormdrop.space.structure import Level, Stage, Structure
 from stormdrop.target.machine import Target
 
 Args = tuple[str | int, ...]
-IDENTITY: dict[str, float] = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")}
 
 
 class Rule(Protocol):
@@ -120,7 +120,7 @@ class RFactor:
         body = substitute(stage.body, {axis: position})
         assert stage.combiner is not None
         inside = compare("lt", position, axis.extent)
-        body = select(inside, body, Const(IDENTITY[stage.combiner], body.dtype))
+        body = select(inside, body, Const(neutral(stage.combiner, body.dtype), body.dtype))
         axes = (outer, *stage.axes)
         reduce_axes = tuple(inner if a is axis else a for a in stage.reduce_axes)
         whole = Compute(axes, body, reduce_axes, stage.combiner)
@@ -342,6 +342,8 @@ class Pack:
         chosen: list[Args | None] = [None]
         for k, op in enumerate(operands(stage.body)):
             tensor = operand_load(op).tensor
+            if len(loads(operand_load(op))) > 1:
+                continue  # gathered by data: its index may change where the tensor does not
             if tensor.constant:
                 if stage.vector in axes_of(op) and not stage.vector_is_reduced:
                     return [(k, "load")]

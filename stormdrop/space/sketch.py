@@ -39,8 +39,12 @@ class Sketch:
     structure: Structure
     target: Target
 
-    @cached_property
+    @property
     def knobs(self) -> tuple[Knob, ...]:
+        return self._knobs
+
+    @cached_property
+    def _knobs(self) -> tuple[Knob, ...]:
         return knobs_of(self.structure, self.target)
 
     @cached_property

@@ -24,10 +24,10 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import platformdirs
 
 from stormdrop.codegen.llvm import Code, assemble
 from stormdrop.errors import UserError
+from stormdrop.paths import cache_dir
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target, detect, hyperthreads
 
@@ -334,8 +334,7 @@ def _identity(target: Target) -> str:
 
 
 def _path(target: Target) -> Path:
-    folder = os.environ.get("STORMDROP_CACHE_DIR") or platformdirs.user_cache_dir("stormdrop")
-    return Path(folder) / f"peak-{sha256(_identity(target).encode()).hexdigest()[:16]}.json"
+    return cache_dir() / f"peak-{sha256(_identity(target).encode()).hexdigest()[:16]}.json"
 
 
 def _load(target: Target) -> Peak | None:

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
-from stormdrop.errors import RunError
+from stormdrop.errors import RunError, StormdropError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.ops.catalogue import build
-from stormdrop.search.tune import BATCH, Event, Measured, NewBest, Retiming, RoundEnded, TaskEnded, TaskFailed, TaskStarted, tune
+from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.store import Store
+from stormdrop.search.events import (
+    Event, Measured, NewBest, Retiming, RoundEnded, TaskEnded, TaskFailed, TaskStarted, Trial, Tuned, Warned,
+)  # fmt: skip
+from stormdrop.search.random import RandomSearch
+from stormdrop.search.settings import TuneSettings
+from stormdrop.search.strategies import STRATEGIES, Context
+from stormdrop.search.strategy import Strategy
+from stormdrop.search.tune import tune
+from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import cross
 
 TARGET = cross("avx2").with_threads(2)
+BATCH = TuneSettings().batch
 Rule = Callable[[Schedule], Result]
 
 
 def timing(seconds: float) -> Timing:
-    return Timing(seconds, 0.0, 10, 0.02)
+    return Timing(seconds, 0.0, 10, 0.02, samples=(seconds,) * 9)
 
 
 def by_knobs(schedule: Schedule) -> Result:
@@ -29,46 +43,94 @@ def by_knobs(schedule: Schedule) -> Result:
 
 @dataclass
 class Replay:
-    """Gives every schedule the result of a rule; interrupts the batch numbered `interrupt`."""
+    """Gives every schedule the result of a rule; a batch may run something of the test's first."""
 
     rule: Rule = by_knobs
     retimed: Rule | None = None
-    interrupt: int | None = None
+    proved: Rule | None = None
+    before: Callable[[int], None] = lambda _: None
     bests: list[float | None] = field(default_factory=list[float | None])
+    batches: list[list[Schedule]] = field(default_factory=list[list[Schedule]])
 
-    def measure(self, task: Task, candidates: Sequence[Schedule], best: float | None = None) -> list[Result]:
-        if len(self.bests) == self.interrupt:
-            raise KeyboardInterrupt
+    def measure(
+        self, task: Task, candidates: Sequence[Schedule], best: float | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> list[Result]:
+        self.before(len(self.bests))
         self.bests.append(best)
+        self.batches.append(list(candidates))
+        if meanwhile is not None:
+            meanwhile()
         return [self.rule(s) for s in candidates]
 
     def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
         return [(self.retimed or self.rule)(s) for s in candidates]
+
+    def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result:
+        return (self.proved or self.retimed or self.rule)(candidate)
 
 
 def task() -> Task:
     return build("GMM", [1, 37, 41, 29])
 
 
-def test_the_fastest_schedule_wins_and_every_trial_is_kept() -> None:
-    measurer, events = Replay(), list[Event]()
-    tuned = tune(task(), TARGET, measurer, 40, seed=1, listen=events.append)
+def interrupt(at: int, times: int = 1) -> Callable[[int], None]:
+    def before(batch: int) -> None:
+        if batch == at:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    return before
+
+
+@pytest.fixture(autouse=True)
+def _default_interrupts():  # pyright: ignore[reportUnusedFunction]
+    """Shells' background jobs ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("search", STRATEGIES)
+def test_every_strategy_keeps_to_its_trials_and_measures_nothing_twice(search: str) -> None:
+    tuned = tune(task(), TARGET, measurer=Replay(), trials=70, search=search, seed=1)
     seconds = [t.result.seconds for t in tuned.history if isinstance(t.result, Timing)]
-    assert len(seconds) == tuned.trials == 40
+    assert len(seconds) == tuned.trials <= 70
     assert tuned.seconds == min(seconds)
     assert by_knobs(tuned.best) == timing(tuned.seconds)
+    assert len({t.schedule for t in tuned.history}) == tuned.trials
     assert tuned.failed == 0
     assert tuned.median_build_seconds == 0.02
-    assert len({t.schedule for t in tuned.history}) == 40
+
+
+@pytest.mark.parametrize("search", ["random", "storm", "storm+droplet"])
+def test_equal_seeds_give_equal_searches(search: str) -> None:
+    first, again, other = (tune(task(), TARGET, measurer=Replay(), trials=50, search=search, seed=s) for s in (3, 3, 4))
+    assert [t.schedule for t in first.history] == [t.schedule for t in again.history]
+    assert [t.schedule for t in first.history] != [t.schedule for t in other.history]
+
+
+def test_the_default_schedule_is_among_the_first_candidates() -> None:
+    measurer = Replay()
+    tune(task(), TARGET, measurer=measurer, trials=BATCH)
+    assert default_schedule(task(), TARGET) in measurer.batches[0]
+
+
+def test_a_storm_ends_in_droplets_and_then_by_itself() -> None:
+    settings = TuneSettings(storm_trials=40)
+    tuned = tune(task(), TARGET, measurer=Replay(), settings=settings)
+    phases = [t.phase for t in tuned.history]
+    assert phases[:40] == ["storm"] * 40
+    assert set(phases[40:]) == {"droplet"}
+    assert tuned.stopped == "nothing left"
 
 
 def test_events_tell_the_whole_story() -> None:
     events = list[Event]()
-    tuned = tune(task(), TARGET, Replay(), 40, listen=events.append)
+    tuned = tune(task(), TARGET, measurer=Replay(), trials=70, search="random", listen=events.append)
     assert isinstance(events[0], TaskStarted)
     assert events[-1] == TaskEnded(tuned)
-    assert [e.number for e in events if isinstance(e, Measured)] == list(range(1, 41))
-    assert [e.measured for e in events if isinstance(e, RoundEnded)] == [BATCH, 2 * BATCH, 40]
+    assert [e.trial.number for e in events if isinstance(e, Measured)] == list(range(1, 71))
+    assert [e.measured for e in events if isinstance(e, RoundEnded)] == [BATCH, 2 * BATCH, 70]
     bests = [e.seconds for e in events if isinstance(e, NewBest)]
     assert bests == sorted(bests, reverse=True)
     assert sum(isinstance(e, Retiming) for e in events) == 1
@@ -76,7 +138,7 @@ def test_events_tell_the_whole_story() -> None:
 
 def test_the_best_so_far_is_passed_on_for_early_stops() -> None:
     measurer = Replay()
-    tune(task(), TARGET, measurer, 3 * BATCH)
+    tune(task(), TARGET, measurer=measurer, trials=3 * BATCH, search="random")
     first, *rest = measurer.bests
     assert first is None
     assert all(best is not None for best in rest)
@@ -88,38 +150,172 @@ def test_the_second_timing_decides_among_the_finalists() -> None:
         assert isinstance(result, Timing)
         return timing(1.0 - result.seconds)
 
-    tuned = tune(task(), TARGET, Replay(retimed=slower), 40)
+    tuned = tune(task(), TARGET, measurer=Replay(retimed=slower), trials=40, search="random")
     assert tuned.seconds > 0.5
 
 
-def test_a_finalist_that_fails_in_the_end_does_not_win() -> None:
-    tuned = tune(task(), TARGET, Replay(), 40)
-    again = tune(task(), TARGET, Replay(retimed=lambda s: Failure("wrong", "x") if s == tuned.best else by_knobs(s)), 40)
-    assert again.best != tuned.best
+def test_a_winner_that_fails_its_proof_is_never_recorded() -> None:
+    honest = tune(task(), TARGET, measurer=Replay(), trials=40, search="random")
+
+    def proof(schedule: Schedule) -> Result:
+        return Failure("wrong", "one element differs") if schedule == honest.best else by_knobs(schedule)
+
+    events = list[Event]()
+    with Store.in_memory() as store:
+        again = tune(task(), TARGET, measurer=Replay(proved=proof), trials=40, search="random", listen=events.append, store=store)
+        kept = store.best(task(), TARGET)
+    assert again.best != honest.best
+    assert any(isinstance(e, Warned) and "one element differs" in e.message for e in events)
+    assert kept is not None
+    assert kept.verified
+    assert kept.schedule == again.best
 
 
 def test_failures_are_counted_and_cost_only_themselves() -> None:
     def rule(schedule: Schedule) -> Result:
         return Failure("crash", "signal 11") if sum(v for _, v in schedule.values) % 3 == 0 else by_knobs(schedule)
 
-    tuned = tune(task(), TARGET, Replay(rule), 60)
+    tuned = tune(task(), TARGET, measurer=Replay(rule), trials=60)
     assert 0 < tuned.failed < 60
     assert isinstance(rule(tuned.best), Timing)
 
 
-def test_if_everything_fails_the_first_failure_is_told() -> None:
+@pytest.mark.parametrize("search", STRATEGIES)
+def test_if_everything_fails_the_first_failure_is_told(search: str) -> None:
     events = list[Event]()
-    with pytest.raises(RunError, match=r"none of 20 candidates could be timed; the first: build: no such instruction"):
-        tune(task(), TARGET, Replay(lambda _: Failure("build", "no such instruction")), 20, listen=events.append)
+    broken = Replay(lambda _: Failure("build", "no such instruction"))
+    with pytest.raises(RunError, match=r"none of \d+ candidates could be timed; the first: build: no such instruction"):
+        tune(task(), TARGET, measurer=broken, trials=20, listen=events.append, search=search)
     assert events[-1] == TaskFailed(Failure("build", "no such instruction"))
 
 
-def test_an_interrupt_keeps_what_is_known() -> None:
-    tuned = tune(task(), TARGET, Replay(interrupt=2), 500)
-    assert tuned.interrupted
+def test_an_interrupt_ends_the_search_after_its_batch() -> None:
+    events = list[Event]()
+    tuned = tune(task(), TARGET, measurer=Replay(before=interrupt(1)), trials=500, search="random", listen=events.append)
+    assert tuned.stopped == "interrupted"
+    assert tuned.verified
     assert tuned.trials == 2 * BATCH
+    assert any(isinstance(e, Warned) and "Ctrl-C again" in e.message for e in events)
 
 
-def test_an_interrupt_before_anything_is_known_is_an_interrupt() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        tune(task(), TARGET, Replay(interrupt=0), 500)
+def test_a_second_interrupt_aborts_but_what_was_measured_is_kept() -> None:
+    with Store.in_memory() as store:
+        with pytest.raises(KeyboardInterrupt):
+            tune(task(), TARGET, measurer=Replay(before=interrupt(2, times=2)), trials=500, search="random", store=store)
+        assert store.known(task(), TARGET) == 2 * BATCH
+
+
+def test_interrupts_are_the_programs_own_again_afterwards() -> None:
+    tune(task(), TARGET, measurer=Replay(), trials=4, search="random")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_seconds_end_a_search() -> None:
+    tuned = tune(task(), TARGET, measurer=Replay(), seconds=0.3, search="random")
+    assert tuned.stopped == "seconds"
+
+
+def test_a_search_without_gain_ends_by_its_patience() -> None:
+    flat = Replay(lambda _: timing(1e-3))
+    tuned = tune(task(), TARGET, measurer=flat, trials=2000, search="random", settings=TuneSettings(patience=100))
+    assert tuned.stopped == "no further gain"
+    assert 100 <= tuned.trials < 100 + 2 * BATCH
+
+
+def test_a_users_objective_is_what_is_minimised() -> None:
+    def objective(result: Result) -> float:
+        assert isinstance(result, Timing)
+        return -result.seconds
+
+    tuned = tune(task(), TARGET, measurer=Replay(), trials=60, search="random", objective=objective)
+    slowest = max(t.result.seconds for t in tuned.history if isinstance(t.result, Timing))
+    assert tuned.seconds == slowest
+
+
+def test_an_objective_that_is_not_a_number_counts_as_a_failure() -> None:
+    with pytest.raises(RunError, match="could be timed"):
+        tune(task(), TARGET, measurer=Replay(), trials=8, search="random", objective=lambda _: float("nan"))
+
+
+def test_a_user_brings_a_strategy() -> None:
+    made: list[Context] = []
+
+    def mine(context: Context) -> Strategy:
+        made.append(context)
+        return RandomSearch(context.spaces, np.random.default_rng(0))
+
+    tuned = tune(task(), TARGET, measurer=Replay(), trials=10, search=mine)
+    assert tuned.strategy == "mine"
+    assert made[0].trials == 10
+
+
+def test_what_is_stored_is_where_the_next_search_begins() -> None:
+    with Store.in_memory() as store:
+        first = tune(task(), TARGET, measurer=Replay(), trials=40, search="random", store=store)
+        events, measurer = list[Event](), Replay()
+        second = tune(task(), TARGET, measurer=measurer, trials=40, search="random", store=store, listen=events.append, seed=9)
+        started = events[0]
+        assert isinstance(started, TaskStarted)
+        assert started.known >= 40
+        assert first.best in measurer.batches[0]
+        again = {t.schedule for t in first.history} & {t.schedule for t in second.history}
+        assert len(again) <= TuneSettings().known
+        assert second.seconds <= first.seconds
+
+
+def test_every_trial_is_stored_with_where_it_came_from() -> None:
+    with Store.in_memory() as store:
+        tuned = tune(task(), TARGET, measurer=Replay(), trials=20, search="random", store=store, seed=7)
+        kept = store.trials(task(), TARGET)
+    assert {r.schedule for r in kept} == {t.schedule for t in tuned.history}
+    assert {(r.strategy, r.seed) for r in kept} == {("random", 7)}
+    assert sorted(r.number for r in kept if not r.verified) == list(range(1, 21))
+    assert all(r.features is not None and len(r.features) == 64 for r in kept)
+
+
+def test_a_store_that_is_full_costs_a_warning_and_not_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(_: Sequence[Record]) -> None:
+        raise StormdropError("no space left")
+
+    events = list[Event]()
+    with Store.in_memory() as store:
+        monkeypatch.setattr(store, "add", add)
+        tuned = tune(task(), TARGET, measurer=Replay(), trials=3 * BATCH, search="random", store=store, listen=events.append)
+    assert tuned.trials == 3 * BATCH
+    assert sum(isinstance(e, Warned) for e in events) == 1
+
+
+def test_a_given_schedule_is_where_a_droplet_starts() -> None:
+    other = tune(task(), TARGET, measurer=Replay(), trials=20, search="random", seed=5).best
+    measurer = Replay()
+    tune(task(), TARGET, measurer=measurer, search="droplet", start=other, trials=30)
+    assert measurer.batches[0][0] == other
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"trials": 0}, "0 trials"),
+        ({"seconds": -1.0}, "-1.0 seconds"),
+        ({"seconds": float("nan")}, "nan seconds"),
+        ({"search": "gradient"}, "unknown search strategy 'gradient'; there are random, storm"),
+    ],
+)
+def test_wrong_wishes_are_refused(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        tune(task(), TARGET, measurer=Replay(), **wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_schedule_of_another_class_is_refused() -> None:
+    foreign = default_schedule(build("C2D", [1, 7, 7, 8, 16, 3, 1, 1]), TARGET)
+    with pytest.raises(UserError, match="of class"):
+        tune(task(), TARGET, measurer=Replay(), trials=4, start=foreign)
+
+
+def test_a_trial_knows_its_number_time_and_phase() -> None:
+    tuned: Tuned = tune(task(), TARGET, measurer=Replay(), trials=40, search="random")
+    numbers = [t.number for t in tuned.history]
+    times = [t.elapsed for t in tuned.history]
+    assert numbers == list(range(1, 41))
+    assert times == sorted(times)
+    assert all(isinstance(t, Trial) and t.phase == "random" for t in tuned.history)

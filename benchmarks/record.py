@@ -1,0 +1,237 @@
+"""Record a table that searches are replayed on: the seconds of every program of a grid, measured on this machine.
+
+    python -m benchmarks.record GMM 1 256 256 256 --points 12000 -o tests/data/tables/gmm.npz
+
+Takes some minutes, on a machine that does nothing else. What is measured is kept in a file beside the output: run the same
+command again to go on where it was broken off. Programs are measured in random order, so that a drift of the machine wrongs no
+part of the grid; at the end those that were disturbed are measured again, and the fastest are timed in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.grid import chosen_spaces, pruned
+from stormdrop.errors import StormdropError, UserError
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.measurer import Measurer
+from stormdrop.measure.replay import Table, TableSpace
+from stormdrop.measure.result import Failure, Result, Timing
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.ops.catalogue import build
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target, detect
+
+BATCH = 128
+DISTURBED = 0.15  # the middle half of a program's runs spans more than this share of their median
+CLOSE = 1.5  # only what is at most this many times slower than the best is worth measuring again
+FINALISTS = 0.02  # the share of programs that are timed in turns at the end
+GROUP, ROUNDS = 31, 7  # so many of them at once, beside the fastest of all, and so many times
+LEAST_POINTS, MOST_NEAR = 10_000, 0.005  # what a table for benchmarks should have, within 5 % of its optimum
+
+Place = tuple[int, int]
+"""A space and one of its rows."""
+
+
+@dataclass
+class Recording:
+    """What is known so far: seconds (NaN: failed or not yet measured) and spread of every row of every space."""
+
+    task: Task
+    target: Target
+    spaces: tuple[TableSpace, ...]
+    settings: MeasureSettings
+
+    def __post_init__(self) -> None:
+        self.seconds: list[NDArray[np.float64]] = [np.full(len(s.points), np.nan) for s in self.spaces]
+        self.spread: list[NDArray[np.float64]] = [np.zeros(len(s.points)) for s in self.spaces]
+        self.failures: dict[str, int] = {}
+
+    @property
+    def best(self) -> float | None:
+        known = [float(np.nanmin(s)) for s in self.seconds if np.isfinite(s).any()]
+        return min(known, default=None)
+
+    def order(self) -> list[Place]:
+        """All places at random, but what the prior likes best first: it tells at once what is slow."""
+        places = [(k, i) for k, s in enumerate(self.spaces) for i in range(len(s.points))]
+        first = [(k, int(np.argmin(s.prior(s.points)))) for k, s in enumerate(self.spaces)]
+        mixed = [places[i] for i in np.random.default_rng(0).permutation(len(places))]
+        return list(dict.fromkeys([*first, *mixed]))
+
+    def schedules(self, places: Sequence[Place]) -> list[Schedule]:
+        return [self.spaces[k].schedule(self.spaces[k].points[i]) for k, i in places]
+
+    def take(self, places: Sequence[Place], seconds: Sequence[float | None], spread: Sequence[float]) -> None:
+        for (k, i), value, wide in zip(places, seconds, spread, strict=True):
+            self.seconds[k][i], self.spread[k][i] = np.nan if value is None else value, wide
+
+    def note_failures(self, results: Sequence[Result]) -> None:
+        for result in results:
+            if isinstance(result, Failure):
+                self.failures[str(result)] = self.failures.get(str(result), 0) + 1
+
+    def value(self, place: Place) -> float:
+        return float(self.seconds[place[0]][place[1]])
+
+    def fastest(self, n: int) -> list[Place]:
+        known = [(k, i) for k, s in enumerate(self.seconds) for i in np.flatnonzero(np.isfinite(s)).tolist()]
+        return sorted(known, key=self.value)[:n]
+
+    def table(self) -> Table:
+        spaces = tuple(
+            replace(s, seconds=sec.astype(np.float32), spread=wide.astype(np.float32))
+            for s, sec, wide in zip(self.spaces, self.seconds, self.spread)
+        )
+        s = self.settings
+        notes = {"min_seconds": s.min_seconds, "slow_factor": s.slow_factor, "slower_factor": s.slower_factor, "rounds": ROUNDS}
+        return Table(self.task, self.target, spaces, notes)
+
+
+class Partial:
+    """A file of JSON lines beside the output: what the recording is of, then a line for every measured batch."""
+
+    def __init__(self, path: Path, recording: Recording) -> None:
+        self._path = path
+        r = recording
+        grids = [{k.name: k.choices for k in s.knobs} for s in r.spaces]
+        self._head = json.dumps({"task": r.task.digest, "target": asdict(r.target), "grids": grids, "settings": r.settings.to_json()})
+
+    def restore(self, recording: Recording, order: Sequence[Place]) -> int:
+        """Take over what was measured before; how many places of the order that is. Raises UserError for another recording's file."""
+        if not self._path.exists():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(self._head + "\n")
+            return 0
+        whole, _, _ = self._path.read_text().rpartition("\n")  # a line that was broken off is measured again
+        head, *lines = whole.split("\n")
+        if head != self._head:
+            raise UserError(f"{self._path} is of another recording; remove it to begin anew")
+        self._path.write_text(whole + "\n")
+        done = 0
+        for line in lines:
+            batch: dict[str, Any] = json.loads(line)
+            recording.take(order[done : done + len(batch["seconds"])], batch["seconds"], batch["spread"])
+            done += len(batch["seconds"])
+        return done
+
+    def append(self, seconds: Sequence[float | None], spread: Sequence[float]) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps({"seconds": seconds, "spread": spread}) + "\n")
+
+    def remove(self) -> None:
+        self._path.unlink()
+
+
+def record(recording: Recording, partial: Partial, measurer: Measurer) -> Table:
+    """Measure what is not in the partial file yet, then refine; says on stderr how far it is."""
+    order = recording.order()
+    done = restored = partial.restore(recording, order)
+    began = time.monotonic()
+    while done < len(order):
+        places = order[done : done + BATCH]
+        results = measurer.measure(recording.task, recording.schedules(places), recording.best)
+        seconds, spread = _columns(results)
+        recording.take(places, seconds, spread)
+        recording.note_failures(results)
+        partial.append(seconds, spread)
+        done += len(places)
+        rate = (done - restored) / (time.monotonic() - began)
+        best = f"{recording.best * 1e6:.1f} µs" if recording.best is not None else "none"
+        _say(f"\r{done} of {len(order)} programs, {rate:.0f} a second, best {best}, {sum(recording.failures.values())} failed ", end="")
+    _say("")
+    for message, count in recording.failures.items():
+        _say(f"{count} times {message}")
+    measure_again(recording, measurer)
+    time_in_turns(recording, measurer, max(64, int(FINALISTS * len(order))))
+    return recording.table()
+
+
+def measure_again(recording: Recording, measurer: Measurer) -> None:
+    """Once more what was disturbed and may be good; the faster timing is the truer one."""
+    best = recording.best
+    if best is None:
+        return
+    again = [p for p in recording.fastest(len(recording.order())) if recording.value(p) < CLOSE * best]
+    again = [p for p in again if recording.spread[p[0]][p[1]] > DISTURBED]
+    for begin in range(0, len(again), BATCH):
+        places = again[begin : begin + BATCH]
+        results = measurer.measure(recording.task, recording.schedules(places))
+        for place, result in zip(places, results):
+            if isinstance(result, Timing) and result.seconds < recording.value(place):
+                recording.take([place], [result.seconds], [result.spread])
+    _say(f"{len(again)} disturbed programs measured again")
+
+
+def time_in_turns(recording: Recording, measurer: Measurer, most: int) -> None:
+    """The fastest anew, each group beside the fastest of all: what counts is the ratio to it."""
+    first, *others = recording.fastest(most)
+    scales: list[float] = []
+    ratios: dict[Place, tuple[float | None, float]] = {first: (1.0, float(recording.spread[first[0]][first[1]]))}
+    for begin in range(0, len(others), GROUP):
+        places = others[begin : begin + GROUP]
+        lead, *results = measurer.retime(recording.task, recording.schedules([first, *places]), ROUNDS)
+        if isinstance(lead, Timing):
+            scales.append(lead.seconds)
+            for place, result in zip(places, results):
+                ratios[place] = (result.seconds / lead.seconds, result.spread) if isinstance(result, Timing) else (None, 0.0)
+    scale = float(np.median(scales)) if scales else recording.value(first)
+    for place, (ratio, spread) in ratios.items():
+        recording.take([place], [None if ratio is None else ratio * scale], [spread])
+    _say(f"the fastest {len(others) + 1} timed in turns")
+
+
+def _columns(results: Sequence[Result]) -> tuple[list[float | None], list[float]]:
+    timings = [r if isinstance(r, Timing) else None for r in results]
+    return [t.seconds if t else None for t in timings], [round(t.spread, 4) if t else 0.0 for t in timings]
+
+
+def _say(text: str, end: str = "\n") -> None:
+    print(text, end=end, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="record a table that searches are replayed on")
+    parser.add_argument("operator", help="as `stormdrop op` names it: GMM, C2D, …")
+    parser.add_argument("sizes", type=int, nargs="+")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--points", type=int, default=12_000, help="programs to measure, about")
+    parser.add_argument("--sketches", type=int, default=3, help="the best so many by the prior, at most")
+    parser.add_argument("--threads", type=int, default=None)
+    given = parser.parse_args()
+    target = detect(given.threads)
+    settings = MeasureSettings(threads=target.threads, min_seconds=0.003)
+    try:
+        task = build(given.operator, given.sizes)
+        _say(f"{task.name} on {target}: choosing programs")
+        spaces = chosen_spaces(task, target, given.points, given.sketches)
+        recording = Recording(task, target, spaces, settings)
+        partial = Partial(given.output.with_suffix(".partial"), recording)
+        with Measurer(target, settings) as measurer:
+            table = record(recording, partial, measurer)
+    except StormdropError as error:
+        sys.exit(f"error: {error}")
+    if table.share_within(0.05) >= MOST_NEAR:
+        table = replace(table, spaces=pruned(table.spaces, min(LEAST_POINTS, table.size), MOST_NEAR))
+        _say(f"choices taken out that too many good programs have in common: {table.size} programs are left")
+    table.save(given.output)
+    partial.remove()
+    near = table.share_within(0.05)
+    print(f"{given.output}: {table.size} programs, {given.output.stat().st_size / 1000:.0f} kB, "
+          f"best {table.optimum * 1e6:.1f} µs, {near:.2%} within 5 % of it")  # fmt: skip
+    if table.size < LEAST_POINTS or near >= MOST_NEAR:
+        _say(f"a table for benchmarks should have at least {LEAST_POINTS} programs, and fewer than {MOST_NEAR:.1%} of them that near")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,398 @@
+"""The search's figures, each part alone and resumable: what is in benchmarks/results/search.json is not measured again.
+
+    python -m benchmarks.search                      # every part; hours on two cores, most of it the part `long`
+    python -m benchmarks.search rate reach           # some parts
+    python -m benchmarks.search long --seeds 1       # fewer seeds; run again with more, and only those are added
+    python -m benchmarks.search --table              # print what is stored
+    python -m benchmarks.search rate --again         # measure a part anew
+
+rate    candidates per second of one whole search, from before its process starts until it has ended
+reach   wall time from nothing to TVM's share of peak after 300 trials
+fresh   the recorded seconds of winners against another fresh process
+ranker  the learned model against random ranking, 100 trials of storm
+gain    what droplets add to storms of several sizes
+long    storm of 300 and droplets against long storms
+
+Two kernels are compared by timing them in turns in a process that has seen neither. All searches begin without a store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.core import geometric_mean, label, say
+from stormdrop.cost.model import CostModel
+from stormdrop.cost.ranker import RandomRanker
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.measurer import Measurer
+from stormdrop.measure.result import Timing
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.ops.catalogue import build
+from stormdrop.runtime.pool import shared_pool
+from stormdrop.search.droplet import Droplet
+from stormdrop.search.events import Event, NewBest, Trial, Tuned
+from stormdrop.search.session import Origin, Session
+from stormdrop.search.settings import TuneSettings
+from stormdrop.search.storm import Storm
+from stormdrop.search.strategies import Context, best_of_each
+from stormdrop.search.strategy import Candidate, Strategy, candidate
+from stormdrop.search.tune import tune, versions
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import replay
+from stormdrop.target.machine import Target, detect
+from stormdrop.target.peak import PeakMeter
+
+Case = tuple[str, tuple[int, ...]]
+
+RESULTS = Path(__file__).parent / "results" / "search.json"
+ROUNDS = 15
+REACH: tuple[tuple[Case, float, float], ...] = (  # a case, TVM's share of peak after 300 trials, the seconds it took
+    (("GMM", (1, 512, 512, 512)), 0.96, 215),
+    (("C2D", (1, 56, 56, 64, 64, 3, 1, 1)), 0.98, 285),
+    (("C2D", (1, 14, 14, 256, 256, 3, 1, 1)), 0.98, 262),
+)
+ONE_EACH: tuple[Case, ...] = (
+    ("GMM", (1, 512, 512, 512)), ("C1D", (1, 64, 256, 256, 5, 1, 2)), ("C2D", (1, 14, 14, 256, 256, 3, 1, 1)),
+    ("C3D", (1, 16, 7, 7, 512, 512, 3, 1, 1)), ("GRP", (1, 14, 14, 256, 256, 3, 1, 1, 4)), ("DIL", (1, 7, 7, 512, 512, 3, 1, 1, 2)),
+    ("DEP", (1, 112, 112, 32, 3, 1, 1)), ("T2D", (1, 8, 8, 256, 128, 4, 2, 1)), ("CAP", (1, 8, 8, 32, 32, 3, 1, 1)),
+    ("NRM", (1, 512, 512)), ("SFM", (512, 512)), ("CBR", (1, 28, 28, 128, 256, 1, 2, 0)), ("TBG", (1, 128, 12, 64)),
+    ("MXP", (1, 56, 56, 192, 3, 2, 1)), ("ADR", (1, 56, 56, 256)), ("GMV", (1000, 2048)), ("DOT", (1048576,)), ("TRN", (1024, 1024)),
+    ("DEN", (12, 128, 128, 64)),
+)  # fmt: skip
+LONG_TRIALS = 2000
+LONGEST: tuple[Case, ...] = (("GMM", (1, 128, 128, 128)), ("C2D", (1, 56, 56, 64, 64, 1, 1, 0)), ("CAP", (1, 8, 8, 16, 16, 3, 1, 1)))
+LONGEST_TRIALS = 10_000
+SIZES = (10, 25, 50, 100, 200, 300)
+
+
+class Bench:
+    """The machine, the results so far, and how many seeds are wanted."""
+
+    def __init__(self, target: Target, seeds: int, results: dict[str, Any]) -> None:
+        self.target, self.seeds, self.results = target, seeds, results
+
+    def once(self, part: str, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The stored row of a part, measured and stored if it is not there."""
+        rows = self.results.setdefault(part, {})
+        if key not in rows:
+            rows[key] = measure()
+            say(f"{part}: {key}: {json.dumps(rows[key])[:300]}")
+            RESULTS.parent.mkdir(exist_ok=True)
+            temporary = RESULTS.with_suffix(".new")
+            temporary.write_text(json.dumps(self.results, indent=1) + "\n")
+            temporary.replace(RESULTS)
+        return rows[key]
+
+    def measurer(self, seed: int = 0, final: float = 0.1) -> Measurer:
+        return Measurer(self.target, MeasureSettings(threads=self.target.threads, seed=seed, final_seconds=final))
+
+
+def seconds_in_turns(bench: Bench, task: Task, schedules: Sequence[Schedule], rounds: int = ROUNDS) -> list[list[float]]:
+    """Seconds of every round, in a process that has seen none of the schedules."""
+    with bench.measurer(seed=12345) as measurer:
+        results = measurer.retime(task, schedules, rounds)
+    return [list(r.samples) if isinstance(r, Timing) else [float("nan")] for r in results]
+
+
+def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:
+    """How much faster the second is: the median of the rounds' ratios."""
+    return median(a / b for a, b in zip(slow, fast))
+
+
+# ---- from nothing --------------------------------------------------------------------------------------------------
+
+
+def child(case: Case, seed: int, threads: int) -> None:
+    """A whole search as a user's script would make it; prints what the parent needs to know."""
+    improvements: list[tuple[float, Schedule]] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, NewBest):
+            improvements.append((time.time(), event.trial.schedule))
+
+    target, task = detect(threads), build(*case)
+    tuned = tune(task, target, seed=seed, listen=listen)
+    ended = time.time()
+    meter = PeakMeter(target, shared_pool(target.threads))
+    meter.search(3)
+    peak = median(meter.gflops() for _ in range(9))
+    schedules = [s for _, s in improvements[-12:]]
+    with Measurer(target, MeasureSettings(threads=threads, seed=seed)) as measurer:
+        again = measurer.retime(task, schedules, ROUNDS)
+    peak = max(peak, median(meter.gflops() for _ in range(9)))
+    shares = [task.flops / r.seconds / 1e9 / peak if isinstance(r, Timing) else 0.0 for r in again]
+    print(json.dumps({
+        "trials": tuned.trials, "failed": tuned.failed, "ended": ended, "peak": peak, "seconds": tuned.seconds, "stopped": tuned.stopped,
+        "improvements": [[at, share] for (at, _), share in zip(improvements[-12:], shares)],
+    }))  # fmt: skip
+
+
+def from_nothing(case: Case, seed: int, threads: int) -> dict[str, Any]:
+    """Run `child` in a new process with an empty cache directory; times are seconds since before it was started."""
+    op, args = case
+    with tempfile.TemporaryDirectory() as empty:
+        environment = os.environ | {"STORMDROP_CACHE_DIR": empty}
+        command = [sys.executable, "-m", "benchmarks.search", "--child", op, *map(str, args), "--seed", str(seed), "--threads", str(threads)]
+        began = time.time()
+        done = subprocess.run(command, env=environment, cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE, check=True)
+    found = json.loads(done.stdout)
+    found["wall"] = found.pop("ended") - began
+    found["improvements"] = [[at - began, share] for at, share in found["improvements"]]
+    return found
+
+
+def part_rate(bench: Bench) -> None:
+    case = REACH[2][0]
+    for seed in range(bench.seeds):
+
+        def measure(seed: int = seed) -> dict[str, Any]:
+            found = from_nothing(case, seed, bench.target.threads)
+            return {"rate": found["trials"] / found["wall"], **{k: found[k] for k in ("trials", "failed", "wall", "stopped")}}
+
+        bench.once("rate", f"{label(*case)} seed {seed}", measure)
+
+
+def part_reach(bench: Bench) -> None:
+    """When the first improvement was measured that is at TVM's share of peak when timed again, in turns, at the end."""
+    for case, share, theirs in REACH:
+        for seed in range(5):
+
+            def measure(case: Case = case, share: float = share, theirs: float = theirs, seed: int = seed) -> dict[str, Any]:
+                found = from_nothing(case, seed, bench.target.threads)
+                reached = [at for at, s in found["improvements"] if s >= share]
+                best = max(s for _, s in found["improvements"])
+                return {"seconds": min(reached, default=None), "share": best, "wanted": share, "theirs": theirs, "wall": found["wall"]}
+
+            bench.once("reach", f"{label(*case)} seed {seed}", measure)
+
+
+def part_fresh(bench: Bench) -> None:
+    for case in ONE_EACH:
+
+        def measure(case: Case = case) -> dict[str, Any]:
+            task = build(*case)
+            tuned = tune(task, bench.target, seed=1, trials=64)
+            with bench.measurer(seed=99) as measurer:
+                again = measurer.prove(task, tuned.best)
+            seconds = again.seconds if isinstance(again, Timing) else float("nan")
+            return {"recorded": tuned.seconds, "again": seconds, "ratio": seconds / tuned.seconds}
+
+        bench.once("fresh", label(*case), measure)
+
+
+# ---- one ingredient at a time --------------------------------------------------------------------------------------
+
+
+def _blind_storm(context: Context) -> Strategy:
+    """The storm with a ranking that knows nothing; its first batch is the same."""
+    ranker = RandomRanker(np.random.default_rng(context.rng.integers(2**32)))
+    return Storm(context.spaces, ranker, context.rng, context.settings.storm, context.seeds)
+
+
+def _unseeded_storm(context: Context) -> Strategy:
+    return Storm(context.spaces, context.ranker, context.rng, context.settings.storm, ())
+
+
+def _unseeded_blind_storm(context: Context) -> Strategy:
+    return _blind_storm(replace(context, seeds=()))
+
+
+def part_ranker(bench: Bench) -> None:
+    """How much slower the best of 100 trials is where the ranking is random; the seeds are withheld from both."""
+    for case in ONE_EACH:
+        for seed in range(bench.seeds):
+
+            def measure(case: Case = case, seed: int = seed) -> dict[str, Any]:
+                task = build(*case)
+                with bench.measurer(seed) as measurer:
+                    found = [
+                        tune(task, bench.target, search=s, trials=100, seed=seed, measurer=measurer)
+                        for s in (_unseeded_storm, _unseeded_blind_storm)
+                    ]
+                seconds = seconds_in_turns(bench, task, [t.best for t in found])
+                return {"loss": ratio(seconds[1], seconds[0])}
+
+            bench.once("ranker", f"{label(*case)} seed {seed}", measure)
+
+
+def part_gain(bench: Bench) -> None:
+    for case in ONE_EACH:
+        for seed in range(bench.seeds):
+
+            def measure(case: Case = case, seed: int = seed) -> dict[str, Any]:
+                return _gains(bench, build(*case), seed)
+
+            bench.once("gain", f"{label(*case)} seed {seed}", measure)
+
+
+def _gains(bench: Bench, task: Task, seed: int) -> dict[str, Any]:
+    """One storm; droplets from its first 10, 25, … trials, with a model that has seen those only."""
+    with bench.measurer(seed) as measurer:
+        storm = tune(task, bench.target, search="storm", trials=max(SIZES), seed=seed, measurer=measurer)
+        pairs = {size: _droplet_from(bench, task, measurer, storm.history[:size], seed) for size in SIZES if size <= storm.trials}
+    flat = [s for pair in pairs.values() for s in pair[:2]]
+    seconds = seconds_in_turns(bench, task, flat)
+    rows: dict[str, Any] = {}
+    for i, (size, (start, end, trials)) in enumerate(pairs.items()):
+        gain = 1.0 if start == end else ratio(seconds[2 * i], seconds[2 * i + 1])
+        rows[str(size)] = {"gain": gain, "trials": trials, "seconds": median(seconds[2 * i + 1])}
+    return rows
+
+
+def _droplet_from(bench: Bench, task: Task, measurer: Measurer, trials: Sequence[Trial], seed: int) -> tuple[Schedule, Schedule, int]:
+    """The fastest of some trials, where droplets from them end, and how many kernels those measured."""
+    cost = CostModel(TuneSettings().cost)
+    values: dict[Candidate, float | None] = {}
+    brief: set[Candidate] = set()
+
+    def factory(context: Context) -> Strategy:
+        place = {(s.variant, s.structure.steps): k for k, s in enumerate(session_spaces)}
+        for trial in trials:
+            sketch, point = replay(task, trial.schedule, bench.target)
+            c = candidate(place[sketch.variant, sketch.structure.steps], point)
+            values[c] = trial.result.seconds if isinstance(trial.result, Timing) else None
+            if isinstance(trial.result, Timing) and trial.result.stopped_early:
+                brief.add(c)
+            seconds = np.array([np.nan if (v := values[c]) is None else v])
+            cost.add("first", sketch.features(np.array([c.point])), seconds)
+        cost.refresh()
+        starts = best_of_each(values, brief, context.settings.droplet.starts)
+        return Droplet(context.spaces, starts, context.ranker, context.rng, context.settings.droplet, values)
+
+    from stormdrop.space.default import ranked
+    from stormdrop.space.sketch import sketches
+
+    session_spaces = [sketch for sketch, _, _ in ranked(sketches(task, bench.target))]
+    session = Session(task, bench.target, measurer, factory, Origin("droplet", seed, versions()), cost=cost)
+    while session.round(16):
+        pass
+    timed = [t for t in trials if isinstance(t.result, Timing) and not t.result.stopped_early]
+    start = min(timed, key=lambda t: t.result.seconds if isinstance(t.result, Timing) else 0.0).schedule
+    strategy = session.strategy
+    assert isinstance(strategy, Droplet)
+    end = strategy.best()
+    return start, start if end is None else session.spaces[end.sketch].schedule(end.point), session.measured
+
+
+def part_long(bench: Bench) -> None:
+    for seed in range(bench.seeds):
+        for case in ONE_EACH:
+            bench.once("long", f"{label(*case)} seed {seed}", lambda c=case, s=seed: _long(bench, c, s, LONG_TRIALS))
+
+
+def part_longest(bench: Bench) -> None:
+    for seed in range(bench.seeds):
+        for case in LONGEST:
+            bench.once("longest", f"{label(*case)} seed {seed}", lambda c=case, s=seed: _long(bench, c, s, LONGEST_TRIALS))
+
+
+def _long(bench: Bench, case: Case, seed: int, trials: int) -> dict[str, Any]:
+    """A short search with droplets against a long storm, both with the same code and settings."""
+    task = build(*case)
+    short = tune(task, bench.target, seed=seed)
+    long = tune(task, bench.target, search="storm", trials=trials, seed=seed)
+    seconds = seconds_in_turns(bench, task, [long.best, short.best])
+    return {
+        "speed": ratio(seconds[0], seconds[1]), "time": short.tuning_seconds / long.tuning_seconds, "short_trials": short.trials,
+        "short_seconds": short.tuning_seconds, "long_trials": long.trials, "long_seconds": long.tuning_seconds,
+        "reached": _reached(long, short.seconds), "seconds": [median(s) for s in seconds],
+    }  # fmt: skip
+
+
+def _reached(tuned: Tuned, seconds: float) -> list[float] | None:
+    """The trial and the time at which a search first measured something as fast."""
+    for t in tuned.history:
+        if isinstance(t.result, Timing) and t.result.seconds <= seconds:
+            return [t.number, t.elapsed]
+    return None
+
+
+# ---- showing -------------------------------------------------------------------------------------------------------
+
+
+def table(results: Mapping[str, Any]) -> str:
+    lines: list[str] = [f"{results.get('machine', '?')}, {results.get('threads', '?')} threads, f32", ""]
+    if rows := results.get("rate"):
+        lines.append(f"- rate: {_values(rows, 'rate', '{:.0f}')} candidates per second")
+    if rows := results.get("reach"):
+        for case, share, theirs in REACH:
+            found = [r["seconds"] for k, r in rows.items() if k.startswith(label(*case) + " seed")]
+            shown = ", ".join("never" if s is None else f"{s:.1f}" for s in found)
+            middle = median(float("inf") if s is None else s for s in found) if found else float("nan")
+            lines.append(f"- reach: {label(*case)} at {share:.0%} of peak after {shown} s (median {middle:.1f}; TVM {theirs:.0f})")
+    if rows := results.get("fresh"):
+        off = [abs(r["ratio"] - 1) for r in rows.values()]
+        lines.append(f"- fresh: recorded against re-measured: median {median(off):.1%} apart, most {max(off):.1%}")
+    if rows := results.get("ranker"):
+        lines.append(f"- ranker: random ranking is {geometric_mean([r['loss'] for r in rows.values()]):.3f}x slower at 100 trials")
+    if rows := results.get("gain"):
+        lines += ["", "| storm size | droplet's gain (geometric mean) | least | most | trials of droplet (median) |", "|---|---|---|---|---|"]
+        for size in map(str, SIZES):
+            found = [r[size] for r in rows.values() if size in r]
+            gains = [f["gain"] for f in found]
+            if gains:
+                trials = median(f["trials"] for f in found)
+                lines.append(f"| {size} | {geometric_mean(gains):.3f} | {min(gains):.3f} | {max(gains):.3f} | {trials:.0f} |")
+    for part in ("long", "longest"):
+        if rows := results.get(part):
+            lines += ["", f"| {part} | speed against the long storm | share of its time | long storm got there after |", "|---|---|---|---|"]
+            for key, r in rows.items():
+                reached = "never" if r["reached"] is None else f"{r['reached'][0]:.0f} trials, {r['reached'][1]:.0f} s"
+                lines.append(f"| {key} | {r['speed']:.3f} | {r['time']:.2f} | {reached} |")
+            speed, share = (geometric_mean([r[k] for r in rows.values()]) for k in ("speed", "time"))
+            lines.append(f"| geometric mean | {speed:.3f} | {share:.2f} | |")
+    return "\n".join(lines)
+
+
+def _values(rows: Mapping[str, Any], key: str, form: str) -> str:
+    return ", ".join(form.format(r[key]) for r in rows.values())
+
+
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "rate": part_rate, "reach": part_reach, "fresh": part_fresh, "ranker": part_ranker, "gain": part_gain, "long": part_long,
+    "longest": part_longest,
+}  # fmt: skip
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help=f"some of: {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--table", action="store_true", help="print the stored results")
+    parser.add_argument("--again", action="store_true", help="forget what is stored of these parts")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    given = parser.parse_args(None if arguments is None else list(arguments))
+    if given.child:
+        child((given.child[0], tuple(map(int, given.child[1:]))), given.seed, given.threads)
+        return
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in given.parts:
+        if name not in PARTS:
+            parser.error(f"unknown part {name}")
+    if not given.table:
+        target = detect(given.threads)
+        results |= {"machine": target.name, "threads": target.threads}
+        for name in given.parts or PARTS:
+            if given.again:
+                results.pop(name, None)
+            PARTS[name](Bench(target, given.seeds, results))
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""The learned cost model: trees over the features of a point say how fast it is beside the best point of its task.
+
+A label is best / seconds within one group (a task at one temperature), in (0, 1], and 0 for a candidate that failed. What is
+learned is log2 of it. A score is the sum of what is known, the surest first; only scores of one group may be compared:
+
+    - log2 prior                                                          nothing was learned yet
+    (1 - prior_share) · shared trees  -  prior_share · log2 prior         with rows of other groups
+    … + own trees                                                         with rows of the group itself: what the above misses
+
+The model is a function of its rows, whatever the order in which they came, and of its settings. Calls come one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stormdrop.space.analysis import FEATURES
+
+if TYPE_CHECKING:
+    from lightgbm import Booster
+
+PRIOR_ALONE = 0.5
+"""The weight of the prior under own trees when there are no shared ones: at 1 what the prior exaggerates has to be unlearned."""
+FLOOR = -4.0
+"""Sixteen times slower than the best is as bad as it gets, so that a disturbed measurement does not bend the trees."""
+FAILED = FLOOR - 1.0
+FAILED_WEIGHT = 0.3
+LEAST_WEIGHT = 0.05
+"""Rows weigh as much as their label, since what is fast must be told apart; slow ones count a little."""
+BINS = 63
+LARGE = 1e30
+
+_PRIOR = FEATURES.index("prior")
+_TERMS = [FEATURES.index(name) for name in ("fma", "load", "ends", "l2", "l3", "dram", "other_seconds")]
+_RATIOS = [
+    (FEATURES.index(a), FEATURES.index(b))
+    for a, b in (("prior", "nominal"), ("executed", "nominal"), ("code", "nominal"), ("tiles", "units"), ("steps", "tiles"))
+]
+_MIX = np.random.default_rng(0).random(len(FEATURES))
+_WIDTH = len(FEATURES) + len(_TERMS) + len(_RATIOS)
+
+
+@dataclass(frozen=True, slots=True)
+class CostSettings:
+    """How the trees grow, and when."""
+
+    trees: int = 80
+    leaves: int = 12
+    learning_rate: float = 0.1
+    min_rows: int = 48
+    """Before the first training of the shared trees, and what they must know of other groups to be of use to one."""
+    own_rows: int = 16
+    """Before the first training of a group's own trees."""
+    growth: float = 0.2
+    """Trees are grown anew when their rows have become more by this share."""
+    max_rows: int = 20_000
+    """What is kept: one half the most recent, the other the fastest of the rest."""
+    prior_share: float = 0.3
+    threads: int = 1
+    """More do not pay below tens of thousands of rows, and on a busy machine they wait for each other."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Parallel arrays, in the order in which they came."""
+
+    features: NDArray[np.float32]
+    values: NDArray[np.float64]
+    group: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, which: NDArray[Any]) -> _Rows:
+        return _Rows(self.features[which], self.values[which], self.group[which])
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """Trees over all groups."""
+
+    trees: Booster
+    rows: int
+    learned: dict[int, int]
+    """Rows of each group."""
+
+    def foreign(self, group: int | None) -> int:
+        return sum(n for g, n in self.learned.items() if g != group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """Trees over one group; None where the next `predict` of the group has to grow them."""
+
+    trees: Booster | None
+    rows: int
+
+
+class CostModel:
+    """Learns from `add`, when told to `refresh`; `predict` gives scores, higher is better."""
+
+    def __init__(self, settings: CostSettings | None = None) -> None:
+        self.settings = settings or CostSettings()
+        self._held = _Rows(np.zeros((0, len(FEATURES)), np.float32), np.zeros(0), np.zeros(0, np.int64))
+        self._pieces: list[_Rows] = []  # added since
+        self._number: dict[str, int] = {}
+        self._best: dict[int, float] = {}  # of the groups where something could be timed
+        self._added: dict[int, int] = {}  # rows of each group, also those that are no longer held
+        self._touched: set[int] = set()
+        self._shared: _Shared | None = None
+        self._own: dict[int, _Own] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many are held."""
+        return len(self._held) + sum(map(len, self._pieces))
+
+    @property
+    def is_trained(self) -> bool:
+        return self._shared is not None or bool(self._own)
+
+    def add(self, group: str, features: ArrayLike, seconds: ArrayLike) -> None:
+        """Rows of one group: what was measured, NaN where it failed; any value that is minimised will do.
+
+        Raises ValueError where the width is not that of `FEATURES`, or there are not as many seconds as rows.
+        """
+        rows = _matrix(features)
+        self._add(rows, seconds, np.zeros(len(rows), np.int64), [group])
+        self._touched.add(self._number[group])
+
+    def add_rows(self, features: ArrayLike, seconds: ArrayLike, group: ArrayLike, names: Sequence[str] | None = None) -> None:
+        """Rows of many groups, oldest first, as a store holds them: row k is of the group `names[group[k]]`.
+
+        Groups without names are never spoken of again: they teach the shared trees only. Raises as `add`.
+        """
+        places = np.asarray(group, dtype=np.int64)
+        if names is None:
+            names = [f"unnamed {len(self._number) + k}" for k in range(int(places.max(initial=-1)) + 1)]
+        self._add(_matrix(features), seconds, places, names)
+
+    def _add(self, rows: NDArray[Any], seconds: ArrayLike, places: NDArray[np.int64], names: Sequence[str]) -> None:
+        values = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
+        if not len(rows) == len(values) == len(places):
+            raise ValueError(f"{len(rows)} rows of features, but {len(values)} of seconds and {len(places)} of groups")
+        values = np.where(np.isfinite(values), values, np.nan)
+        group = np.array([self._number.setdefault(name, len(self._number)) for name in names], np.int64)[places]
+        for g, n in zip(*(a.tolist() for a in np.unique(group, return_counts=True))):
+            self._added[g] = self._added.get(g, 0) + n
+        for g, value in zip(group.tolist(), values.tolist()):
+            if value <= self._best.get(g, value):
+                self._best[g] = value
+        self._pieces.append(_Rows(np.nan_to_num(rows.astype(np.float32), posinf=LARGE, neginf=-LARGE), values, group))
+
+    def refresh(self) -> bool:
+        """Let those trees go that have seen too little by now, and grow new ones; says whether there were any."""
+        settings, due = self.settings, False
+        added = sum(self._added.values())
+        if self._best and _is_due(added, self._shared.rows if self._shared else 0, settings.min_rows, settings.growth):
+            self._shared = self._grow_shared(added)
+            self._own = {g: _Own(None, own.rows) for g, own in self._own.items()}
+            due = True
+        for g in sorted(self._touched):
+            own = self._own.get(g)
+            if g in self._best and _is_due(self._added[g], own.rows if own else 0, settings.own_rows, settings.growth):
+                self._own[g] = _Own(None, self._added[g])
+                due = True
+        self._touched.clear()
+        return due
+
+    def predict(self, features: ArrayLike, group: str | None = None) -> NDArray[np.float64]:
+        """A score for every row, higher is better, never NaN. `group` None: a task of which nothing was measured."""
+        rows = _matrix(features)
+        number = None if group is None else self._number.get(group)
+        scores = -rows[:, _PRIOR].astype(np.float64)
+        own = None if number is None else self._own_trees(number)
+        shared = self._shared_for(number)
+        if len(rows) and (own or shared):
+            wide = _widened(rows)
+            scores = self._base(scores, wide, shared)
+            if own:
+                scores += self._output(own, wide)
+        return np.nan_to_num(scores, nan=-LARGE, posinf=LARGE, neginf=-LARGE)
+
+    def _base(self, prior: NDArray[np.float64], wide: NDArray[np.float32], shared: Booster | None) -> NDArray[np.float64]:
+        """What own trees start from; `prior` is a score."""
+        if shared is None:
+            return PRIOR_ALONE * prior
+        share = self.settings.prior_share
+        return (1.0 - share) * self._output(shared, wide) + share * prior
+
+    def _shared_for(self, group: int | None) -> Booster | None:
+        """The shared trees, unless they know hardly more than the group itself, to whose own trees they would leave nothing."""
+        shared = self._shared
+        if shared is None or (group in self._own and shared.foreign(group) < self.settings.min_rows):
+            return None
+        return shared.trees
+
+    def _own_trees(self, group: int) -> Booster | None:
+        own = self._own.get(group)
+        if own is not None and own.trees is None:
+            own = self._own[group] = _Own(self._grow_own(group), own.rows)
+        return own.trees if own else None
+
+    # ---- growing ---------------------------------------------------------------------------------------------------
+
+    def _grow_shared(self, added: int) -> _Shared:
+        rows = self._gathered()
+        rows = rows[np.isin(rows.group, list(self._best))]  # where all failed, nothing is known of how to do better
+        n = len(rows)
+        target, weight = self._targets(rows)
+        trees = self._grow(rows, target, weight, None, self.settings.trees, self.settings.leaves, min(20, max(4, n // 50)), bagging=0.7)
+        counts = np.unique(rows.group, return_counts=True)
+        return _Shared(trees, added, dict(zip(*(a.tolist() for a in counts))))
+
+    def _grow_own(self, group: int) -> Booster:
+        """Trees over what the base misses; as many and as large as there are rows for."""
+        rows = self._gathered()
+        rows = rows[rows.group == group]
+        n, settings = len(rows), self.settings
+        target, weight = self._targets(rows)
+        base = self._base(-rows.features[:, _PRIOR].astype(np.float64), _widened(rows.features), self._shared_for(group))
+        base += np.average(target - base, weights=weight)
+        return self._grow(rows, target, weight, base, min(settings.trees, max(30, n // 2)), min(settings.leaves, max(4, n // 10)), 4)
+
+    def _targets(self, rows: _Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """log2 labels and weights."""
+        label = self._labels(rows)
+        target = np.where(label > 0.0, np.log2(np.maximum(label, 2.0**FLOOR)), FAILED)
+        return target, np.where(label > 0.0, label + LEAST_WEIGHT, FAILED_WEIGHT)
+
+    def _labels(self, rows: _Rows) -> NDArray[np.float64]:
+        """best / value, 0 where it failed; written such that an objective may be negative."""
+        best = np.array([self._best.get(g, np.nan) for g in rows.group.tolist()])
+        return np.nan_to_num(1.0 / (1.0 + (rows.values - best) / np.maximum(np.abs(best), 1.0 / LARGE)))
+
+    def _grow(
+        self, rows: _Rows, target: NDArray[np.float64], weight: NDArray[np.float64], start: NDArray[np.float64] | None,
+        trees: int, leaves: int, least: int, bagging: float = 1.0,
+    ) -> Booster:  # fmt: skip
+        import lightgbm  # some 0.2 s, and only who learns needs it
+
+        parameters = {
+            "objective": "regression", "learning_rate": self.settings.learning_rate, "num_leaves": leaves, "min_data_in_leaf": least,
+            "max_bin": BINS, "feature_fraction": 0.3, "bagging_fraction": bagging, "bagging_freq": int(bagging < 1.0),
+            "num_threads": self.settings.threads, "seed": self.settings.seed, "deterministic": True, "force_col_wise": True,
+            "verbosity": -1,
+        }  # fmt: skip
+        order = np.lexsort((target, (rows.features.astype(np.float64) * _MIX).sum(axis=1)))  # bagging must not see who came first
+        data = lightgbm.Dataset(
+            _widened(rows.features[order]), target[order], weight=weight[order],
+            init_score=None if start is None else start[order], params=parameters,
+        )  # fmt: skip
+        return lightgbm.train(parameters, data, trees)
+
+    def _output(self, trees: Booster, wide: NDArray[np.float32]) -> NDArray[np.float64]:
+        return np.asarray(trees.predict(wide, raw_score=True, num_threads=self.settings.threads), dtype=np.float64)
+
+    def _gathered(self) -> _Rows:
+        """All rows that are held, at most `max_rows`: the most recent, and the fastest of the others."""
+        pieces, most = [self._held, *self._pieces], self.settings.max_rows
+        rows = _Rows(*(np.concatenate(a) for a in zip(*((p.features, p.values, p.group) for p in pieces))))
+        if len(rows) > most:
+            older = rows[np.arange(len(rows) - (most + 1) // 2)]
+            fast = np.sort(np.argsort(-self._labels(older), kind="stable")[: most // 2])
+            rows = rows[np.concatenate([fast, np.arange(len(older), len(rows))])]
+        self._held, self._pieces = rows, []
+        return rows
+
+
+def _is_due(rows: int, before: int, least: int, growth: float) -> bool:
+    return rows >= max(1, least) if before == 0 else rows >= before * (1.0 + growth)
+
+
+def _matrix(features: ArrayLike) -> NDArray[Any]:
+    rows = np.atleast_2d(np.asarray(features))
+    if rows.ndim != 2 or (rows.shape[1] != len(FEATURES) and len(rows)):
+        raise ValueError(f"rows of {len(FEATURES)} features are needed, not an array of shape {rows.shape}")
+    return rows if len(rows) else np.zeros((0, len(FEATURES)))
+
+
+def _widened(rows: NDArray[Any]) -> NDArray[np.float32]:
+    """The features, and ratios among them that mean the same at every size (differences, since all are logarithms)."""
+    wide = np.empty((len(rows), _WIDTH), np.float32)
+    n = len(FEATURES)
+    wide[:, :n] = rows
+    wide[:, n : n + len(_TERMS)] = rows[:, _TERMS] - rows[:, _PRIOR, None]
+    for k, (a, b) in enumerate(_RATIOS, n + len(_TERMS)):
+        wide[:, k] = rows[:, a] - rows[:, b]
+    return wide

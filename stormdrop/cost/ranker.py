@@ -1,0 +1,39 @@
+"""Rankers for a search: the learned model, and pure chance to compare it with. Scores of one ranker may be compared across sketches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.cost.model import CostModel
+
+Points = NDArray[np.int64]
+
+
+class Featured(Protocol):
+    """Points of one sketch."""
+
+    def features(self, points: Points) -> NDArray[np.float64]: ...
+
+
+class ModelRanker:
+    """The learned model; the prior while nothing was learned. `group`: what the task's rows are added to the model as."""
+
+    def __init__(self, spaces: Sequence[Featured], model: CostModel, group: str | None = None) -> None:
+        self._spaces, self._model, self._group = spaces, model, group
+
+    def score(self, sketch: int, points: Points) -> NDArray[np.float64]:
+        return self._model.predict(self._spaces[sketch].features(points), self._group)
+
+
+class RandomRanker:
+    """A search that is blind: what it finds is owed to measuring alone."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def score(self, sketch: int, points: Points) -> NDArray[np.float64]:
+        return self._rng.random(len(points))

@@ -1,0 +1,1 @@
+"""Models from files: ONNX to graph."""

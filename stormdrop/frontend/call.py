@@ -1,0 +1,129 @@
+"""One node of the file as its importer sees it: inputs that are values, attributes that are checked, constants that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.errors import UserError
+from stormdrop.graph.builder import Builder
+from stormdrop.graph.graph import Value, shown
+
+Array = NDArray[Any]
+
+
+class NeedsConstant(UserError):
+    """A value that decides shapes is computed at run time; `value` names it."""
+
+    def __init__(self, message: str, value: str) -> None:
+        super().__init__(message)
+        self.value = value
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`inputs` holds None where an optional input is left out; `outputs` is empty text where a result is not wanted."""
+
+    op: str
+    name: str
+    version: int
+    inputs: Sequence[Value | None]
+    outputs: Sequence[str]
+    attributes: Mapping[str, Any]
+    build: Builder
+
+    def fail(self, message: str) -> UserError:
+        return UserError(f"{self.op} node {shown(self.name)}: {message}")
+
+    # Inputs
+
+    def optional(self, k: int) -> Value | None:
+        return self.inputs[k] if k < len(self.inputs) else None
+
+    def input(self, k: int) -> Value:
+        value = self.optional(k)
+        if value is None:
+            raise self.fail(f"input {k} is missing")
+        return value
+
+    def given(self) -> list[Value]:
+        return [v for v in self.inputs if v is not None]
+
+    def array(self, k: int) -> Array:
+        """The value of an input that must be known now."""
+        value = self.input(k)
+        array = self.build.array(value)
+        if array is None:
+            message = f"node {shown(self.name)}: {self.op} needs input {k} ({value}) when the model is loaded"
+            raise NeedsConstant(f"{message}; bind it with constants={{'{shown(value.name)}': array}}", value.name)
+        return array
+
+    def optional_array(self, k: int) -> Array | None:
+        return None if self.optional(k) is None else self.array(k)
+
+    def wanted(self, k: int) -> bool:
+        return k < len(self.outputs) and self.outputs[k] != ""
+
+    # Attributes
+
+    def has(self, key: str) -> bool:
+        return key in self.attributes
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.attributes.get(key, default)
+        if not isinstance(value, int):
+            raise self.fail(f"attribute {key} is {_brief(value)}, not an integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.attributes.get(key, default)
+        if not isinstance(value, (int, float)):
+            raise self.fail(f"attribute {key} is {_brief(value)}, not a number")
+        return float(value)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.attributes.get(key, default)
+        if not isinstance(value, str):
+            raise self.fail(f"attribute {key} is {_brief(value)}, not a text")
+        return value
+
+    def integers(self, key: str, default: Sequence[int] | None = None) -> list[int]:
+        value = self.attributes.get(key, default)
+        if not isinstance(value, (list, tuple)) or not all(isinstance(v, int) for v in value):
+            raise self.fail(f"attribute {key} is {_brief(value)}, not a list of integers")
+        return [int(v) for v in value]
+
+    def integers_of(self, key: str, k: int) -> list[int] | None:
+        """Integers that older versions give as an attribute and newer ones as input k; None where neither is there."""
+        if self.has(key):
+            return self.integers(key)
+        array = self.optional_array(k)
+        if array is None:
+            return None
+        if array.dtype.kind not in "iu":
+            raise self.fail(f"input {k} must hold integers")
+        return [int(v) for v in np.ravel(array)]
+
+    # Dimensions
+
+    def dim(self, value: int, rank: int) -> int:
+        if not -rank <= value < max(rank, 1):
+            raise self.fail(f"there is no dimension {value} of {rank}")
+        return value % rank if rank else 0
+
+    def dims(self, values: Sequence[int], rank: int) -> list[int]:
+        found = [self.dim(v, rank) for v in values]
+        if len(set(found)) != len(found):
+            raise self.fail(f"dimensions {list(values)} come twice")
+        return found
+
+    def axis(self, default: int, rank: int) -> int:
+        return self.dim(self.integer("axis", default), rank)
+
+
+def _brief(value: object) -> str:
+    return "missing" if value is None else shown(repr(value))

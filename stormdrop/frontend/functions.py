@@ -1,0 +1,130 @@
+"""Functions: those a model defines itself, and the bodies that ONNX defines for its composite operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stormdrop.errors import UserError
+from stormdrop.frontend.pointwise import ELEMENT_TYPES
+from stormdrop.graph.graph import Value, shown
+from stormdrop.ir.expr import Dtype
+
+CODES: dict[Dtype, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
+
+
+def local_functions_inlined(proto: Any) -> Any:
+    """The model without functions of its own. Raises UserError where one calls itself."""
+    if not proto.functions:
+        return proto
+    from onnx import inliner
+
+    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in proto.functions}
+    if len(calls) != len(proto.functions):
+        raise UserError("two functions have the same name")
+    _refuse_recursion(calls)
+    try:
+        return inliner.inline_local_functions(proto)
+    except Exception as error:  # the inliner raises bare RuntimeErrors of its own
+        raise UserError(f"its functions cannot be expanded: {shown(str(error))}") from error
+
+
+def _refuse_recursion(calls: dict[tuple[str, str], set[tuple[str, str]]]) -> None:
+    left = {f: {c for c in called if c in calls} for f, called in calls.items()}
+    ready = [f for f, called in left.items() if not called]
+    users: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for f, called in left.items():
+        for c in called:
+            users.setdefault(c, []).append(f)
+    done = 0
+    while ready:
+        f = ready.pop()
+        done += 1
+        for user in users.get(f, ()):
+            left[user].discard(f)
+            if not left[user]:
+                ready.append(user)
+    if done != len(calls):
+        stuck = next(f for f, called in left.items() if called)
+        raise UserError(f"function {shown(stuck[1])} calls itself")
+
+
+def schema_of(node: Any, versions: Mapping[str, int]) -> Any:
+    """ONNX's definition of a composite operator; None where it has no body or is unknown."""
+    from onnx import defs
+
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    try:
+        schema: Any = defs.get_schema(node.op_type, versions.get(domain, 1), domain)
+    except Exception:  # SchemaError, which is no public class
+        return None
+    return schema if schema.has_function or schema.has_context_dependent_function else None
+
+
+def body_of(node: Any, versions: Mapping[str, int], inputs: Sequence[Value | None]) -> Any:
+    """The body for inputs of these types, a FunctionProto; None where there is none."""
+    from onnx import FunctionProto, TypeProto, helper
+
+    schema = schema_of(node, versions)
+    if schema is None:
+        return None
+    if schema.has_function:
+        return schema.function_body
+    types = [helper.make_tensor_type_proto(CODES[v.dtype], v.shape) if v is not None else TypeProto() for v in inputs]
+    body = FunctionProto()
+    given = [t.SerializeToString() for t in types]
+    fits = [v for v in schema.context_dependent_function_opset_versions if v <= versions.get("", 1)]
+    if not fits:
+        return None
+    body.ParseFromString(schema.get_context_dependent_function_with_opset_version(max(fits), node.SerializeToString(), given))
+    return body if body.node else None
+
+
+def bound_nodes(body: Any, node: Any, inner: dict[str, Value], label: str) -> list[Any]:
+    """The body's nodes with the caller's attributes put in, and absent inputs left out; `label` names them in messages."""
+    from onnx import NodeProto
+
+    given = {a.name: a for a in node.attribute}
+    for default in body.attribute_proto:
+        given.setdefault(default.name, default)
+    absent = {formal for formal in body.input if formal not in inner}
+    bound: list[Any] = []
+    for original in body.node:
+        copy = NodeProto()
+        copy.CopyFrom(original)
+        _bind_attributes(copy, given)
+        _leave_out(copy, absent)
+        copy.name = f"{label}/{original.name or next(iter(original.output), original.op_type)}"
+        bound.append(copy)
+    return bound
+
+
+def _bind_attributes(node: Any, given: Mapping[str, Any]) -> None:
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        kept: list[Any] = []
+        for a in n.attribute:
+            if not a.ref_attr_name:
+                kept.append(a)
+                stack += list(a.g.node) if a.HasField("g") else []
+            elif a.ref_attr_name in given:
+                value = type(a)()
+                value.CopyFrom(given[a.ref_attr_name])
+                value.name = a.name
+                kept.append(value)
+        copies = [type(a).FromString(a.SerializeToString()) for a in kept] if any(a.ref_attr_name for a in n.attribute) else None
+        if copies is not None:
+            del n.attribute[:]
+            n.attribute.extend(copies)
+            stack += [inner for a in n.attribute if a.HasField("g") for inner in a.g.node]
+
+
+def _leave_out(node: Any, absent: set[str]) -> None:
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        for k, name in enumerate(n.input):
+            if name in absent:
+                n.input[k] = ""
+        stack += [inner for a in n.attribute if a.HasField("g") for inner in a.g.node]

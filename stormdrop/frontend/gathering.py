@@ -1,0 +1,130 @@
+"""ONNX's operators whose indices are data, and those that order values."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from stormdrop.frontend.call import Call
+from stormdrop.frontend.movement import bounded, cut
+from stormdrop.frontend.pointwise import Importer, Results
+from stormdrop.graph.graph import Value
+
+MOST_ORDERED = 1 << 16
+
+
+def _indices(n: Call, k: int, extent: int) -> Value:
+    """An index input; where it is known, every index must lie in the dimension."""
+    value = n.input(k)
+    if value.dtype not in ("i32", "i64"):
+        raise n.fail(f"indices must be integers, not {value}")
+    known = n.build.array(value)
+    if known is not None and known.size and (known.min() < -extent or known.max() >= extent):
+        raise n.fail(f"an index lies outside a dimension of {extent}")
+    return value
+
+
+def _gather(n: Call) -> Value:
+    x = n.input(0)
+    along = n.axis(0, x.rank)
+    indices = _indices(n, 1, x.shape[along])
+    known = n.build.array(indices)
+    if known is not None and known.ndim <= 1 and known.size:
+        run = np.where(known < 0, known + x.shape[along], known).reshape(-1)
+        steps = np.diff(run)
+        step = int(steps[0]) if len(steps) else 1
+        if step != 0 and (steps == step).all():  # a slice in disguise
+            part = cut(n, x, {along: (int(run[0]), step, len(run))})
+            return part if known.ndim else n.build.reshape(part, [e for d, e in enumerate(x.shape) if d != along])
+    if x.shape[along] == 0 and indices.size:
+        raise n.fail(f"nothing can be gathered from {x}")
+    return n.build.emit("Gather", x, indices, axis=along)
+
+
+def _gather_elements(n: Call) -> Value:
+    x = n.input(0)
+    along = n.axis(0, x.rank)
+    return n.build.emit("GatherElements", x, _indices(n, 1, x.shape[along]), axis=along)
+
+
+def _gather_nd(n: Call) -> Value:
+    return n.build.emit("GatherND", n.input(0), n.input(1), batch_dims=n.integer("batch_dims", 0))
+
+
+def _scatter_elements(n: Call) -> Value:
+    x = n.input(0)
+    along = n.axis(0, x.rank)
+    indices = _indices(n, 1, x.shape[along])
+    return n.build.emit("ScatterElements", x, indices, n.input(2), axis=along, reduction=n.text("reduction", "none"))
+
+
+def _scatter_nd(n: Call) -> Value:
+    x, indices, updates = n.input(0), n.input(1), n.input(2)
+    depth = indices.shape[-1] if indices.rank else 0
+    count = prod(indices.shape[:-1])
+    flat = n.build.reshape(indices, (count, depth))
+    rows = n.build.reshape(updates, (count, *x.shape[depth:]))
+    return n.build.emit("ScatterND", x, flat, rows, reduction=n.text("reduction", "none"))
+
+
+def _reverse_sequence(n: Call) -> Value:
+    return n.build.emit("ReverseSequence", n.input(0), n.input(1), time_axis=n.integer("time_axis", 0), batch_axis=n.integer("batch_axis", 1))
+
+
+def _cumulative(op: str) -> Importer:
+    def importer(n: Call) -> Value:
+        x = n.input(0)
+        along = n.dim(int(n.array(1).reshape(())), x.rank)
+        return n.build.emit(op, x, axis=along, exclusive=n.integer("exclusive", 0), reverse=n.integer("reverse", 0))
+
+    return importer
+
+
+def _arg(n: Call) -> Value:
+    x = n.input(0)
+    along = n.axis(0, x.rank)
+    if x.shape[along] == 0:
+        raise n.fail(f"{x} has no largest element along an empty dimension")
+    y = n.build.emit(n.op, x, axis=along, keepdims=1, last=n.integer("select_last_index", 0))
+    return y if n.integer("keepdims", 1) else n.build.reshape(y, [e for d, e in enumerate(x.shape) if d != along])
+
+
+def _top_k(n: Call) -> Results:
+    x = n.input(0)
+    along = n.axis(-1, x.rank)
+    k = n.integer("k") if n.has("k") else int(n.array(1).reshape(()))
+    if not 0 <= k <= x.shape[along]:
+        raise n.fail(f"{k} elements cannot be taken of {x.shape[along]}")
+    if x.shape[along] > MOST_ORDERED:
+        raise n.fail(f"ordering {x.shape[along]:,} elements is not supported; at most {MOST_ORDERED:,}")
+    positions = n.build.emit("TopKIndices", x, axis=along, k=k, largest=n.integer("largest", 1))
+    values = n.build.emit("GatherElements", x, positions, axis=along)
+    return [values, positions]
+
+
+def _hardmax(n: Call) -> Value:
+    x, b = n.input(0), n.build
+    along = n.axis(-1 if n.version >= 13 else 1, x.rank)
+    flat = b.reshape(x, (prod(x.shape[:along]), prod(x.shape[along:]))) if n.version < 13 else x
+    along = 1 if n.version < 13 else along
+    best = b.emit("ArgMax", flat, axis=along, keepdims=1, last=0)
+    at = b.reshape(b.constant(np.arange(bounded(n, flat.shape[along]))), [e if d == along else 1 for d, e in enumerate(flat.shape)])
+    return b.reshape(b.cast(b.emit("Equal", best, at), x.dtype), x.shape)
+
+
+def _compress(n: Call) -> Value:
+    x, chosen = n.input(0), np.flatnonzero(n.array(1))
+    if not n.has("axis"):
+        x = n.build.reshape(x, (x.size,))
+    along = n.axis(0, x.rank)
+    if chosen.size and chosen[-1] >= x.shape[along]:
+        raise n.fail(f"the condition is longer than dimension {along} of {x}")
+    return n.build.emit("Gather", x, n.build.constant(chosen.astype(np.int64)), axis=along)
+
+
+GATHERING: dict[str, Importer] = {
+    "Gather": _gather, "GatherElements": _gather_elements, "GatherND": _gather_nd, "ScatterElements": _scatter_elements,
+    "Scatter": _scatter_elements, "ScatterND": _scatter_nd, "ReverseSequence": _reverse_sequence, "CumSum": _cumulative("CumSum"),
+    "CumProd": _cumulative("CumProd"), "ArgMax": _arg, "ArgMin": _arg, "TopK": _top_k, "Hardmax": _hardmax, "Compress": _compress,
+}  # fmt: skip

@@ -1,0 +1,279 @@
+"""ONNX's operators that move or make elements: shapes, slices, pads, joins, constants."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stormdrop.frontend.call import Call
+from stormdrop.frontend.pointwise import ELEMENT_TYPES, Importer, Results, type_name
+from stormdrop.graph.graph import Value
+from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
+from stormdrop.ops.broadcast import broadcast_shape
+
+MOST_PARTS = 16
+"""A concatenation of more is made of several: every part adds a level to the expression."""
+
+
+def _reshape(n: Call) -> Value:
+    x, wanted = n.input(0), n.integers_of("shape", 1)
+    if wanted is None:
+        raise n.fail("no shape is given")
+    keep = not n.integer("allowzero", 0)
+    shape = [x.shape[d] if size == 0 and keep and d < x.rank else size for d, size in enumerate(wanted)]
+    if shape.count(-1) > 1 or any(s < -1 for s in shape):
+        raise n.fail(f"{wanted} is no shape")
+    if -1 in shape:
+        rest = prod(s for s in shape if s != -1)
+        if rest == 0 or x.size % rest:
+            raise n.fail(f"{x} cannot be reshaped to {wanted}")
+        shape[shape.index(-1)] = x.size // rest
+    return n.build.reshape(x, shape)
+
+
+def _flatten(n: Call) -> Value:
+    x = n.input(0)
+    cut = n.integer("axis", 1)
+    if not -x.rank <= cut <= x.rank:
+        raise n.fail(f"there is no dimension {cut} of {x.rank}")
+    cut = cut + x.rank if cut < 0 else cut
+    return n.build.reshape(x, [prod(x.shape[:cut]), prod(x.shape[cut:])])
+
+
+def _squeeze(n: Call) -> Value:
+    x, given = n.input(0), n.integers_of("axes", 1)
+    dims = [d for d, e in enumerate(x.shape) if e == 1] if given is None else n.dims(given, x.rank)
+    if any(x.shape[d] != 1 for d in dims):
+        raise n.fail(f"{x} has other extents than 1 in dimensions {dims}")
+    return n.build.reshape(x, [e for d, e in enumerate(x.shape) if d not in dims])
+
+
+def _unsqueeze(n: Call) -> Value:
+    x, given = n.input(0), n.integers_of("axes", 1)
+    if given is None:
+        raise n.fail("no axes are given")
+    rank = x.rank + len(given)
+    dims = n.dims(given, rank)
+    rest = iter(x.shape)
+    return n.build.reshape(x, [1 if d in dims else next(rest) for d in range(rank)])
+
+
+def _transpose(n: Call) -> Value:
+    x = n.input(0)
+    return n.build.transpose(x, n.integers("perm", list(range(x.rank - 1, -1, -1))))
+
+
+def _concat(n: Call) -> Value:
+    parts = n.given()
+    along = n.dim(n.integer("axis", 1), parts[0].rank)
+    while len(parts) > MOST_PARTS:
+        groups = [parts[k : k + MOST_PARTS] for k in range(0, len(parts), MOST_PARTS)]
+        parts = [n.build.emit("Concat", *g, axis=along) if len(g) > 1 else g[0] for g in groups]
+    return n.build.emit("Concat", *parts, axis=along) if len(parts) > 1 else parts[0]
+
+
+def cut(n: Call, x: Value, ranges: dict[int, tuple[int, int, int]]) -> Value:
+    """x[start : … : step] with a count, in some dimensions."""
+    whole = [(0, 1, e) for e in x.shape]
+    parts = [ranges.get(d, w) for d, w in enumerate(whole)]
+    if parts == whole:
+        return x
+    starts, steps, shape = (tuple(p[k] for p in parts) for k in range(3))
+    return n.build.emit("Slice", x, starts=tuple(s if c else 0 for s, c in zip(starts, shape)), steps=steps, shape=shape)
+
+
+def _slice(n: Call) -> Value:
+    x = n.input(0)
+    starts, ends = n.integers_of("starts", 1), n.integers_of("ends", 2)
+    if starts is None or ends is None or len(starts) != len(ends):
+        raise n.fail("starts and ends must be given alike")
+    axes = n.dims(n.integers_of("axes", 3) or list(range(len(starts))), x.rank)
+    steps = (n.integers_of("steps", 4) or [1] * len(starts)) if not n.has("starts") else [1] * len(starts)
+    if 0 in steps or len(axes) != len(starts) or len(steps) != len(starts):
+        raise n.fail(f"steps {steps} and axes {axes} do not fit")
+    ranges: dict[int, tuple[int, int, int]] = {}
+    for d, start, end, step in zip(axes, starts, ends, steps):
+        first, stop, step = slice(start, end, step).indices(x.shape[d])
+        ranges[d] = first, step, len(range(first, stop, step))
+    return cut(n, x, ranges)
+
+
+def _split(n: Call) -> Results:
+    x = n.input(0)
+    along = n.axis(0, x.rank)
+    sizes = n.integers_of("split", 1)
+    if sizes is None:
+        count = n.integer("num_outputs", len(n.outputs))
+        if count < 1:
+            raise n.fail(f"cannot split into {count} parts")
+        each = -(-x.shape[along] // count)
+        sizes = [max(0, min(each, x.shape[along] - k * each)) for k in range(count)]
+    if sum(sizes) != x.shape[along] or min(sizes, default=0) < 0 or len(sizes) < len(n.outputs):
+        raise n.fail(f"parts {sizes} do not make {x.shape[along]}")
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    return [cut(n, x, {along: (start, 1, size)}) for start, size in zip(starts, sizes)]
+
+
+def _pad(n: Call) -> Value:
+    x, mode = n.input(0), n.text("mode", "constant")
+    pads = n.integers("pads") if n.has("pads") else n.integers_of("", 1)
+    if pads is None:
+        raise n.fail("no pads are given")
+    axes = n.integers_of("", 3) if not n.has("pads") else None
+    dims = list(range(x.rank)) if axes is None else n.dims(axes, x.rank)
+    if len(pads) != 2 * len(dims):
+        raise n.fail(f"{len(pads)} pads do not fit {len(dims)} dimensions")
+    before, after = [0] * x.rank, [0] * x.rank
+    for k, d in enumerate(dims):
+        before[d], after[d] = pads[k], pads[k + len(dims)]
+    kept = {d: (max(0, -b), 1, x.shape[d] - max(0, -b) - max(0, -a)) for d, (b, a) in enumerate(zip(before, after))}
+    if any(count < 0 for _, _, count in kept.values()):
+        raise n.fail(f"pads {pads} leave nothing of {x}")
+    x = cut(n, x, kept)
+    before, after = [max(0, b) for b in before], [max(0, a) for a in after]
+    if not any(before) and not any(after):
+        return x
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise n.fail(f"unknown mode {mode}")
+    given = n.optional(2) if not n.has("pads") else None
+    value = n.build.array(given) if given is not None else np.array(n.number("value", 0.0))
+    if value is None and given is not None:
+        if mode == "constant":
+            scalar = n.build.reshape(given, ())
+            return n.build.emit("Pad", x, scalar, before=tuple(before), after=tuple(after), mode=mode, value=0.0)
+        value = np.zeros(())
+    assert value is not None
+    return n.build.emit("Pad", x, before=tuple(before), after=tuple(after), mode=mode, value=value.reshape(()).item() + 0.0)
+
+
+def _expand(n: Call) -> Value:
+    x, wanted = n.input(0), n.integers_of("shape", 1)
+    if wanted is None or any(s < 0 for s in wanted):
+        raise n.fail(f"{wanted} is no shape")
+    return n.build.expand(x, broadcast_shape(x.shape, tuple(wanted)))
+
+
+def _tile(n: Call) -> Value:
+    x, times = n.input(0), n.integers_of("repeats", 1)
+    if times is None or len(times) != x.rank or any(t < 0 for t in times):
+        raise n.fail(f"repeats {times} do not fit {x}")
+    return x if all(t == 1 for t in times) else n.build.emit("Tile", x, times=tuple(times))
+
+
+def _depth_to_space(n: Call) -> Value:
+    x, b = n.input(0), n.integer("blocksize")
+    if x.rank != 4 or b < 1 or x.shape[1] % (b * b):
+        raise n.fail(f"{x} has no blocks of {b}")
+    batch, c, h, w = x.shape
+    c //= b * b
+    if n.text("mode", "DCR") == "DCR":
+        y = n.build.transpose(n.build.reshape(x, (batch, b, b, c, h, w)), (0, 3, 4, 1, 5, 2))
+    else:
+        y = n.build.transpose(n.build.reshape(x, (batch, c, b, b, h, w)), (0, 1, 4, 2, 5, 3))
+    return n.build.reshape(y, (batch, c, h * b, w * b))
+
+
+def _space_to_depth(n: Call) -> Value:
+    x, b = n.input(0), n.integer("blocksize")
+    if x.rank != 4 or b < 1 or x.shape[2] % b or x.shape[3] % b:
+        raise n.fail(f"{x} has no blocks of {b}")
+    batch, c, h, w = x.shape
+    order = (0, 3, 5, 1, 2, 4) if n.text("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    y = n.build.transpose(n.build.reshape(x, (batch, c, h // b, b, w // b, b)), order)
+    return n.build.reshape(y, (batch, c * b * b, h // b, w // b))
+
+
+def _shape(n: Call) -> Value:
+    x = n.input(0)
+    start, stop, _ = slice(n.integer("start", 0), n.integer("end", x.rank), 1).indices(x.rank)
+    return n.build.constant(np.array(x.shape[start:stop], np.int64))
+
+
+def _size(n: Call) -> Value:
+    return n.build.constant(n.input(0).size, "i64")
+
+
+def tensor_type(n: Call, code: int) -> Dtype:
+    if code not in ELEMENT_TYPES:
+        raise n.fail(f"element type {type_name(code)} is not supported")
+    return ELEMENT_TYPES[code]
+
+
+def _constant(n: Call) -> Value:
+    for key in ("value", "value_float", "value_int", "value_floats", "value_ints"):
+        if n.has(key):
+            value: Any = n.attributes[key]
+            dtype: Dtype | None = None if key == "value" else "f32" if "float" in key else "i64"
+            return n.build.constant(value, dtype)
+    raise n.fail("no value of a supported kind is given")
+
+
+def _constant_of_shape(n: Call) -> Value:
+    shape = n.array(0)
+    if shape.ndim != 1 or (shape < 0).any():
+        raise n.fail(f"{shape.tolist()} is no shape")
+    value: Any = n.attributes.get("value", np.zeros(1, np.float32))
+    if np.size(value) != 1:
+        raise n.fail("its value must be one number")
+    return n.build.expand(n.build.constant(np.asarray(value).reshape(())), [int(s) for s in shape])
+
+
+def _range(n: Call) -> Value:
+    start, limit, delta = (n.array(k).reshape(()).item() for k in range(3))
+    dtype = n.input(0).dtype
+    if delta == 0:
+        raise n.fail("a step of 0 never ends")
+    count = max(0, int(np.ceil((limit - start) / delta)) if dtype in FLOATS else -((start - limit) // delta))
+    bounded(n, count)
+    return n.build.constant((start + np.arange(count) * delta).astype(NUMPY[dtype]))
+
+
+def bounded(n: Call, count: int) -> int:
+    """A number of elements that may be made at import."""
+    if count > 1 << 24:
+        raise n.fail(f"would make {count:,} elements")
+    return count
+
+
+def _eye_like(n: Call) -> Value:
+    x = n.input(0)
+    if x.rank != 2:
+        raise n.fail(f"{x} is no matrix")
+    dtype = tensor_type(n, n.integer("dtype")) if n.has("dtype") else x.dtype
+    bounded(n, x.size)
+    return n.build.constant(np.eye(x.shape[0], x.shape[1], n.integer("k", 0), NUMPY[dtype]))
+
+
+def _trilu(n: Call) -> Value:
+    x = n.input(0)
+    k = n.optional_array(1)
+    return n.build.emit("Trilu", x, upper=n.integer("upper", 1), k=0 if k is None else int(k.reshape(())))
+
+
+def _one_hot(n: Call) -> Value:
+    """where(indices (counted from the end if negative) == position, on, off)."""
+    b, indices, depth = n.build, n.input(0), int(n.array(1).reshape(()))
+    rank = indices.rank + 1
+    along = n.axis(-1, rank)
+    values = n.input(2)
+    off, on = (b.reshape(cut(n, values, {0: (k, 1, 1)}), ()) for k in (0, 1))
+    whole = b.cast(indices, "i64")
+    size = b.constant(bounded(n, depth), "i64")
+    wrapped = b.emit("Where", b.emit("Less", whole, b.constant(0, "i64")), b.emit("Add", whole, size), whole)
+    spread = b.reshape(wrapped, (*indices.shape[:along], 1, *indices.shape[along:]))
+    at = b.reshape(b.constant(np.arange(depth)), [depth if d == along else 1 for d in range(rank)])
+    return b.emit("Where", b.emit("Equal", spread, at), on, off)
+
+
+def _nonzero(n: Call) -> Value:
+    return n.build.constant(np.array(np.nonzero(n.array(0)), np.int64))
+
+
+MOVEMENT: dict[str, Importer] = {
+    "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Transpose": _transpose, "Concat": _concat,
+    "Slice": _slice, "Split": _split, "Pad": _pad, "Expand": _expand, "Tile": _tile, "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth, "Shape": _shape, "Size": _size, "Constant": _constant, "ConstantOfShape": _constant_of_shape,
+    "Range": _range, "EyeLike": _eye_like, "Trilu": _trilu, "OneHot": _one_hot, "NonZero": _nonzero,
+}  # fmt: skip

@@ -1,0 +1,384 @@
+"""ONNX models to graphs.
+
+    g = load("resnet50.onnx")                                        # or bytes, or an onnx.ModelProto
+    g = load("m.onnx", shapes={"input": (1, 3, 224, 224)}, constants={"axes": np.array([1])})
+
+All shapes are numbers afterwards: a symbolic dimension takes its number from `shapes` (of any input that has it), else 1, which
+is announced. Inputs that decide shapes can be bound with `constants`. Nodes are imported in order, each input's shape and, if it
+is a constant, its value being known; so shape arithmetic folds away as it is met. What an importer does not know is expanded by
+the function body that ONNX gives for it, or refused: one error names all such operators.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stormdrop.errors import UserError
+from stormdrop.frontend.call import Call, NeedsConstant
+from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
+from stormdrop.frontend.gathering import GATHERING
+from stormdrop.frontend.movement import MOVEMENT
+from stormdrop.frontend.pointwise import ELEMENT_TYPES, POINTWISE, Importer, type_name
+from stormdrop.frontend.recurrent import RECURRENT
+from stormdrop.frontend.reductions import REDUCTIONS
+from stormdrop.frontend.resize import RESIZE
+from stormdrop.frontend.tensors import array_of, read_file
+from stormdrop.frontend.windows import WINDOWS
+from stormdrop.graph.builder import Builder
+from stormdrop.graph.graph import Graph, Value, shown
+from stormdrop.ir.expr import NUMPY, Dtype
+
+Array = NDArray[Any]
+log = logging.getLogger("stormdrop")
+OLDEST, NEWEST = 7, 28
+GRAPH = 5  # AttributeProto.GRAPH
+MOST_NESTED = 32
+
+IMPORTERS: dict[str, Importer] = {**POINTWISE, **MOVEMENT, **GATHERING, **REDUCTIONS, **WINDOWS, **RESIZE, **RECURRENT}
+_BRANCHES = frozenset({"If"})
+
+
+def load(
+    model: str | os.PathLike[str] | bytes | Any, shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+) -> Graph:  # fmt: skip
+    """Read a model. Raises UserError for files that are not ONNX, and for models that cannot be imported, saying where and why."""
+    proto, folder, label = _parsed(model)
+    try:
+        return _Import(proto, folder, dict(shapes or {}), {k: np.asarray(v) for k, v in (constants or {}).items()}).run()
+    except NeedsConstant as error:
+        raise NeedsConstant(f"{label}: {error}", error.value) from error
+    except UserError as error:
+        raise UserError(f"{label}: {error}") from error
+    except RecursionError as error:
+        raise UserError(f"{label}: it is nested too deeply") from error
+
+
+def _parsed(model: Any) -> tuple[Any, str | None, str]:
+    try:
+        from google.protobuf.message import DecodeError
+        from onnx import ModelProto
+    except ImportError as error:
+        raise UserError("reading ONNX models needs the package onnx: pip install onnx") from error
+    if isinstance(model, ModelProto):
+        return model, None, "model"
+    folder: str | None = None
+    label = "model"
+    if isinstance(model, (str, os.PathLike)):
+        path = os.fspath(model)
+        if not isinstance(path, str):
+            raise UserError("a path must be text")
+        folder, label = os.path.dirname(os.path.abspath(path)), path
+        model = read_file(path)
+    if not isinstance(model, (bytes, bytearray, memoryview)):
+        raise UserError(f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}")
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(bytes(model))
+    except (DecodeError, ValueError) as error:
+        raise UserError(f"{label} is no ONNX model: {error}") from error
+    if not proto.HasField("graph") or (not proto.graph.node and not proto.graph.output):
+        raise UserError(f"{label} is no ONNX model: it holds no graph")
+    return proto, folder, label
+
+
+def is_standard(domain: str) -> bool:
+    return domain in ("", "ai.onnx")
+
+
+class _Import:
+    """One import: the values known by their names in the file, and the graph so far."""
+
+    def __init__(self, proto: Any, folder: str | None, shapes: dict[str, Sequence[int]], constants: dict[str, Array]) -> None:
+        versions = [int(o.version) for o in proto.opset_import if is_standard(o.domain)]
+        if len(set(versions)) > 1:
+            raise UserError(f"it imports versions {versions} of the standard operators; one is needed")
+        self.version = versions[0] if versions else NEWEST
+        self.versions = {"" if is_standard(o.domain) else o.domain: int(o.version) for o in proto.opset_import}
+        if self.version < OLDEST:
+            raise UserError(f"it uses operator set {self.version}; {OLDEST} and newer are supported (see onnx.version_converter)")
+        self.proto = local_functions_inlined(proto)
+        self.folder, self.shapes, self.given = folder, shapes, constants
+        self.build = Builder()
+        self.symbols: dict[str, int] = {}
+
+    def run(self) -> Graph:
+        graph = self.proto.graph
+        env: dict[str, Value] = {}
+        for tensor in graph.initializer:
+            self._initializer(tensor, env)
+        if graph.sparse_initializer:
+            raise UserError("sparse constants are not supported")
+        self._inputs(graph.input, env)
+        self._check_known(graph.node)
+        self._import(ordered(graph.node, env), env, 0)
+        outputs: list[Value] = []
+        for o in graph.output:
+            if o.name not in env:
+                raise UserError(f"output {shown(o.name)} is computed by no node")
+            outputs.append(env[o.name])
+        if not outputs:
+            raise UserError("it has no outputs")
+        names = [o.name for o in graph.output]
+        if len(set(names)) != len(names):
+            raise UserError("two outputs have the same name")
+        return self.build.graph(outputs, names, graph.name or "model", self.version)
+
+    def _is_known(self, node: Any) -> bool:
+        if is_standard(node.domain) and (node.op_type in IMPORTERS or node.op_type in _BRANCHES):
+            return True
+        return schema_of(node, self.versions) is not None
+
+    def _check_known(self, nodes: Iterable[Any]) -> None:
+        """One error for all operators that nobody knows."""
+        missing: dict[str, list[str]] = {}
+        for node in nodes:
+            if not self._is_known(node):
+                where = "" if is_standard(node.domain) else f"{shown(node.domain)}."
+                missing.setdefault(where + shown(node.op_type), []).append(shown(label_of(node)))
+        if not missing:
+            return
+        lines = [f"{op} ({len(names)}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''})" for op, names in sorted(missing.items())]
+        raise UserError(f"operators that are not supported (opset {self.version}): {'; '.join(lines)}")
+
+    # Inputs and constants
+
+    def _initializer(self, tensor: Any, env: dict[str, Value]) -> None:
+        if tensor.name in env:
+            raise UserError(f"constant {shown(tensor.name)} is defined twice")
+        self.build.node = tensor.name
+        array = array_of(tensor, self.folder, f"constant {shown(tensor.name)}")
+        env[tensor.name] = self.build.constant(array, name=tensor.name)
+
+    def _inputs(self, declared: Sequence[Any], env: dict[str, Value]) -> None:
+        names = [i.name for i in declared if i.name not in env]
+        for what, table in (("shapes", self.shapes), ("constants", self.given)):
+            for name in table:
+                if name not in names:
+                    raise UserError(f"{what}= names {shown(name)}, which is no input; the inputs are {', '.join(map(shown, names))}")
+        if len(set(names)) != len(names):
+            raise UserError("two inputs have the same name")
+        listed = [i for i in declared if i.name in names]
+        for i in listed:  # numbers given for one input decide the symbols of all
+            if i.name in self.shapes or i.name in self.given:
+                self._bind(i, tuple(int(n) for n in (self.shapes[i.name] if i.name in self.shapes else self.given[i.name].shape)))
+        for i in listed:
+            dtype = self._type(i)
+            if i.name in self.given:
+                env[i.name] = self._given(i.name, dtype)
+            else:
+                env[i.name] = self.build.input(i.name, self._shape(i), dtype)
+
+    def _type(self, i: Any) -> Dtype:
+        if not i.type.HasField("tensor_type"):
+            raise UserError(f"input {shown(i.name)} is no tensor but a {i.type.WhichOneof('value') or 'nothing'}")
+        code = i.type.tensor_type.elem_type
+        if code not in ELEMENT_TYPES:
+            raise UserError(f"input {shown(i.name)} has element type {type_name(code)}; supported are {', '.join(ELEMENT_TYPES.values())}")
+        return ELEMENT_TYPES[code]
+
+    def _given(self, name: str, dtype: Dtype) -> Value:
+        array = self.given[name]
+        if array.dtype != NUMPY[dtype]:
+            raise UserError(f"constants= gives {array.dtype} for {shown(name)}, which is {dtype}")
+        return self.build.constant(array.copy(), name=name)
+
+    def _bind(self, i: Any, shape: tuple[int, ...]) -> None:
+        declared = i.type.tensor_type
+        if not declared.HasField("shape"):
+            return
+        dims = declared.shape.dim
+        if len(dims) != len(shape) or min(shape, default=0) < 0:
+            raise UserError(f"input {shown(i.name)} has {len(dims)} dimensions, but the shape {shape} is given")
+        for d, n in zip(dims, shape):
+            if d.HasField("dim_value"):
+                if d.dim_value != n and d.dim_value > 0:
+                    raise UserError(f"input {shown(i.name)} has the fixed shape {_dims(dims)}, but {shape} is given")
+            elif d.dim_param and self.symbols.setdefault(d.dim_param, n) != n:
+                raise UserError(f"dimension {shown(d.dim_param)} is given both as {self.symbols[d.dim_param]} and as {n}")
+
+    def _shape(self, i: Any) -> tuple[int, ...]:
+        if i.name in self.shapes:
+            return tuple(int(n) for n in self.shapes[i.name])
+        declared = i.type.tensor_type
+        if not declared.HasField("shape"):
+            raise UserError(f"input {shown(i.name)} has no shape; give one with shapes={{'{shown(i.name)}': (…)}}")
+        shape: list[int] = []
+        for d, dim in enumerate(declared.shape.dim):
+            if dim.HasField("dim_value"):
+                if dim.dim_value < 0:
+                    raise UserError(f"input {shown(i.name)} has the negative dimension {dim.dim_value}")
+                shape.append(int(dim.dim_value))
+            elif dim.dim_param and dim.dim_param in self.symbols:
+                shape.append(self.symbols[dim.dim_param])
+            else:
+                symbol = dim.dim_param or f"{i.name}[{d}]"
+                log.warning("input %s: dimension %s is open and taken as 1; set it with shapes=", shown(i.name), shown(symbol))
+                self.symbols[symbol] = 1
+                shape.append(1)
+        return tuple(shape)
+
+    # Nodes
+
+    def _import(self, nodes: Iterable[Any], env: dict[str, Value], depth: int) -> None:
+        for node in nodes:
+            label = label_of(node)
+            self.build.node = label
+            self.build.hint = next((o for o in node.output if o), label)
+            for o in node.output:
+                if o and o in env:
+                    raise UserError(f"node {shown(label)} computes {shown(o)}, which exists already")
+            if node.op_type in _BRANCHES:
+                self._branch(node, env, depth, label)
+                continue
+            if node.op_type not in IMPORTERS or not is_standard(node.domain):
+                self._function(node, env, depth, label)
+                continue
+            inputs = [env[i] if i else None for i in node.input]
+            attributes = {a.name: self._attribute(a, label) for a in node.attribute}
+            call = Call(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
+            since = len(self.build.nodes)
+            try:
+                results = IMPORTERS[node.op_type](call)
+            except NeedsConstant:
+                raise
+            except UserError as error:
+                raise error if shown(label) in str(error) else UserError(f"{node.op_type} node {shown(label)}: {error}") from error
+            listed = [results] if isinstance(results, Value) else list(results)
+            for o, value in zip(node.output, listed):
+                if o and value is not None:
+                    env[o] = self.build.rename(value, o, since)
+            missing = [o for o in node.output if o and o not in env]
+            if missing:
+                raise UserError(f"{node.op_type} node {shown(label)}: its output {shown(missing[0])} is not supported")
+
+    def _attribute(self, a: Any, label: str) -> Any:
+        kind = a.type or _kind(a)
+        match kind:
+            case 1:
+                return float(a.f)
+            case 2:
+                return int(a.i)
+            case 3:
+                return a.s.decode("utf-8", "replace")
+            case 4:
+                return array_of(a.t, self.folder, f"attribute {shown(a.name)} of node {shown(label)}")
+            case 6:
+                return [float(v) for v in a.floats]
+            case 7:
+                return [int(v) for v in a.ints]
+            case 8:
+                return [v.decode("utf-8", "replace") for v in a.strings]
+            case _:
+                raise UserError(f"node {shown(label)}: attribute {shown(a.name)} is of a kind that is not supported")
+
+    def _function(self, node: Any, env: dict[str, Value], depth: int, label: str) -> None:
+        """A composite operator: the body that ONNX defines for it, imported in place."""
+        if depth >= MOST_NESTED:
+            raise UserError(f"node {shown(label)}: functions are nested too deeply")
+        inputs = [env[i] if i else None for i in node.input]
+        body = body_of(node, self.versions, inputs)
+        if body is None:
+            raise UserError(f"{node.op_type} node {shown(label)}: ONNX gives no body for these inputs")
+        inner = {formal: value for formal, value in zip(body.input, inputs) if value is not None}
+        nodes = bound_nodes(body, node, inner, label)
+        outside, self.version = self.version, next((int(o.version) for o in body.opset_import if is_standard(o.domain)), self.version)
+        self._check_known(nodes)
+        self._import(ordered(nodes, inner), inner, depth + 1)
+        self.version = outside
+        for o, formal in zip(node.output, body.output):
+            if o and formal in inner:
+                env[o] = inner[formal]
+
+    def _branch(self, node: Any, env: dict[str, Value], depth: int, label: str) -> None:
+        """An If whose condition is known: the branch taken, imported in place."""
+        condition = self.build.array(env[node.input[0]])
+        if condition is None or condition.size != 1:
+            raise NeedsConstant(f"node {shown(label)}: If needs its condition when the model is loaded", env[node.input[0]].name)
+        if depth >= MOST_NESTED:
+            raise UserError(f"node {shown(label)}: branches are nested too deeply")
+        wanted = "then_branch" if bool(condition.reshape(())) else "else_branch"
+        body = next((a.g for a in node.attribute if a.name == wanted), None)
+        if body is None or len(body.output) < len(node.output):
+            raise UserError(f"node {shown(label)}: it has no {wanted} with {len(node.output)} outputs")
+        inner = dict(env)
+        for tensor in body.initializer:
+            inner.pop(tensor.name, None)
+            self._initializer(tensor, inner)
+        self._check_known(body.node)
+        self._import(ordered(body.node, inner), inner, depth + 1)
+        for o, mine in zip(node.output, body.output):
+            if mine.name not in inner:
+                raise UserError(f"node {shown(label)}: its branch does not compute {shown(mine.name)}")
+            env[o] = inner[mine.name]
+
+
+def label_of(node: Any) -> str:
+    return node.name or next((o for o in node.output if o), node.op_type)
+
+
+def _dims(dims: Any) -> list[object]:
+    return [d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims]
+
+
+def _kind(a: Any) -> int:
+    """Files of the first versions leave the kind out."""
+    for kind, field in ((1, "f"), (2, "i"), (3, "s"), (4, "t")):
+        if a.HasField(field):
+            return kind
+    return 6 if a.floats else 7 if a.ints else 8 if a.strings else 0
+
+
+def ordered(nodes: Sequence[Any], env: Mapping[str, Value]) -> list[Any]:
+    """The nodes with producers first, in linear time. Raises UserError for cycles and for values that nothing computes."""
+    producers: dict[str, int] = {}
+    for k, node in enumerate(nodes):
+        for o in node.output:
+            if o in producers and o:
+                raise UserError(f"nodes {shown(label_of(nodes[producers[o]]))} and {shown(label_of(node))} both compute {shown(o)}")
+            producers[o] = k
+    waiting: dict[int, list[int]] = {}
+    missing = [0] * len(nodes)
+    for k, node in enumerate(nodes):
+        needed: set[int] = set()
+        for name in _read(node):
+            if name in env:
+                continue
+            if name not in producers:
+                raise UserError(f"node {shown(label_of(node))} reads {shown(name)}, which nothing computes")
+            needed.add(producers[name])
+        missing[k] = len(needed)
+        for p in needed:
+            waiting.setdefault(p, []).append(k)
+    ready = [k for k in range(len(nodes) - 1, -1, -1) if not missing[k]]
+    order: list[Any] = []
+    while ready:
+        k = ready.pop()
+        order.append(nodes[k])
+        for reader in reversed(waiting.get(k, ())):
+            missing[reader] -= 1
+            if not missing[reader]:
+                ready.append(reader)
+    if len(order) != len(nodes):
+        stuck = next(node for k, node in enumerate(nodes) if missing[k])
+        raise UserError(f"the graph has a cycle through node {shown(label_of(stuck))}")
+    return order
+
+
+def _read(node: Any) -> Iterable[str]:
+    """Every outer name that a node reads, those of its branches included."""
+    yield from (i for i in node.input if i)
+    stack: list[tuple[Any, frozenset[str]]] = [(a.g, frozenset()) for a in node.attribute if a.type == GRAPH]
+    while stack:
+        g, around = stack.pop()
+        own = around | {i.name for i in g.input} | {t.name for t in g.initializer} | {o for inner in g.node for o in inner.output}
+        for inner in g.node:
+            yield from (i for i in inner.input if i and i not in own)
+            stack += [(a.g, own) for a in inner.attribute if a.type == GRAPH]
+        yield from (o.name for o in g.output if o.name not in own)

@@ -1,0 +1,249 @@
+"""ONNX's reductions, matrix products and normalisations, in terms of a few canonical ones."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from math import prod
+
+from stormdrop.frontend.call import Call
+from stormdrop.frontend.pointwise import Importer, Results
+from stormdrop.graph.builder import Builder
+from stormdrop.graph.graph import Value
+from stormdrop.ir.expr import FLOATS
+
+
+def _axes(n: Call, x: Value) -> list[int]:
+    given = n.integers_of("axes", 1)
+    if not given:
+        return [] if n.integer("noop_with_empty_axes", 0) else list(range(x.rank))
+    return n.dims(given, x.rank)
+
+
+def _reduced(kind: str, before: Callable[[Builder, Value], Value] | None = None,
+             after: Callable[[Builder, Value], Value] | None = None) -> Importer:  # fmt: skip
+    def importer(n: Call) -> Value:
+        x = n.input(0)
+        axes = _axes(n, x)
+        keep = bool(n.integer("keepdims", 1))
+        y = before(n.build, x) if before else x
+        y = n.build.reduce(kind, y, axes, keep)
+        return after(n.build, y) if after else y
+
+    return importer
+
+
+def _square(b: Builder, x: Value) -> Value:
+    return b.emit("Mul", x, x)
+
+
+def _abs(b: Builder, x: Value) -> Value:
+    return b.emit("Abs", x)
+
+
+def _log(b: Builder, x: Value) -> Value:
+    return b.emit("Log", x)
+
+
+def _sqrt(b: Builder, x: Value) -> Value:
+    """Of integers too: through f64."""
+    return b.emit("Sqrt", x) if x.dtype in FLOATS else b.cast(b.emit("Sqrt", b.cast(x, "f64")), x.dtype)
+
+
+def mean(b: Builder, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
+    count = prod(x.shape[d] for d in axes)
+    total = b.reduce("Sum", x, axes, keep)
+    if x.dtype not in FLOATS:
+        return b.emit("Div", total, b.number(count, total)) if count else total
+    return b.emit("Mul", total, b.number(1 / count if count else float("nan"), total))
+
+
+def _mean(n: Call) -> Value:
+    x = n.input(0)
+    return mean(n.build, x, _axes(n, x), bool(n.integer("keepdims", 1)))
+
+
+def _log_sum_exp(n: Call) -> Value:
+    """M + log Σ exp(x - M); where M is infinite it is the answer itself."""
+    x, b = n.input(0), n.build
+    axes, keep = _axes(n, x), bool(n.integer("keepdims", 1))
+    if not axes:
+        return x
+    largest = b.reduce("Max", x, axes, True)
+    bad = b.emit("Or", b.emit("IsInf", largest, positive=1, negative=1), b.emit("IsNaN", largest))
+    shift = b.emit("Where", bad, b.number(0, x), largest)
+    total = b.reduce("Sum", b.emit("Exp", b.emit("Sub", x, shift)), axes, True)
+    y = b.emit("Add", b.emit("Log", total), shift)
+    return y if keep else b.reshape(y, [e for d, e in enumerate(x.shape) if d not in axes])
+
+
+def _matmul(n: Call) -> Value:
+    """A vector is a matrix of one row or column, which the result then lacks."""
+    a, b = n.input(0), n.input(1)
+    x = n.build.reshape(a, (1, *a.shape)) if a.rank == 1 else a
+    y = n.build.reshape(b, (*b.shape, 1)) if b.rank == 1 else b
+    z = n.build.emit("MatMul", x, y)
+    shape = list(z.shape)
+    if b.rank == 1:
+        shape.pop()
+    if a.rank == 1:
+        shape.pop(-1 if b.rank == 1 else -2)
+    return n.build.reshape(z, shape)
+
+
+def _gemm(n: Call) -> Value:
+    a, b = n.input(0), n.input(1)
+    y = n.build.emit("MatMul", a, b, transpose_a=n.integer("transA", 0), transpose_b=n.integer("transB", 0))
+    alpha, beta, c = n.number("alpha", 1.0), n.number("beta", 1.0), n.optional(2)
+    if alpha != 1.0:
+        y = n.build.emit("Mul", y, n.build.number(alpha, y))
+    if c is None or beta == 0.0:
+        return y
+    scaled = c if beta == 1.0 else n.build.emit("Mul", c, n.build.number(beta, c))
+    return n.build.emit("Add", y, scaled)
+
+
+def _einsum(n: Call) -> Value:
+    """Written out: every operand's labels, dots replaced by labels of their own."""
+    operands = n.given()
+    text = n.text("equation").replace(" ", "")
+    left, arrow, right = text.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        raise n.fail(f"{len(terms)} terms for {len(operands)} inputs")
+    used = set(text)
+    spare = [c for c in string.ascii_letters if c not in used]
+    depth = max((v.rank - (len(t) - 3) for t, v in zip(terms, operands) if "..." in t), default=0)
+    if depth > len(spare) or depth < 0:
+        raise n.fail("the equation does not fit its inputs")
+    dots = "".join(spare[:depth])
+    full: list[str] = []
+    for t, v in zip(terms, operands):
+        mine = v.rank - (len(t) - 3) if "..." in t else 0
+        full.append(t.replace("...", dots[len(dots) - mine:]))  # fmt: skip
+    if not arrow:
+        joined = "".join(terms).replace(".", "")
+        right = ("..." if "..." in left else "") + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
+    result = right.replace("...", dots)
+    if any(len(t) != v.rank or (not t.isalpha() and t) for t, v in zip(full, operands)) or set(result) - set("".join(full)):
+        raise n.fail(f"the equation {text} does not fit its inputs")
+    return n.build.emit("Einsum", *operands, equation=f"{','.join(full)}->{result}")
+
+
+def _softmax(n: Call) -> Value:
+    """Before version 13 all dimensions from `axis` on are one."""
+    x = n.input(0)
+    if n.version >= 13:
+        return n.build.emit(n.op, x, axis=n.axis(-1, x.rank))
+    cut = n.axis(1, x.rank)
+    flat = n.build.reshape(x, (prod(x.shape[:cut]), prod(x.shape[cut:])))
+    return n.build.reshape(n.build.emit(n.op, flat, axis=1), x.shape)
+
+
+def per_channel(b: Builder, v: Value, rank: int, at: int = 1) -> Value:
+    """A vector of one value per channel, shaped to broadcast against an image."""
+    return b.reshape(v, [v.size if d == at else 1 for d in range(rank)])
+
+
+def scaled(b: Builder, x: Value, scale: Value | None, shift: Value | None) -> Value:
+    x = x if scale is None else b.emit("Mul", x, scale)
+    return x if shift is None else b.emit("Add", x, shift)
+
+
+def _batch_norm(n: Call) -> Results:
+    """x · s + t with s = scale / √(var + ε), t = bias - mean · s: constants where the statistics are."""
+    b = n.build
+    x, scale, bias, mu, var = (n.input(k) for k in range(5))
+    epsilon = n.number("epsilon", 1e-5)
+    if n.integer("training_mode", 0):
+        return _batch_norm_training(n, epsilon)
+    if n.integer("spatial", 1) != 1:
+        raise n.fail("statistics per pixel are not supported")
+    s = b.emit("Div", scale, b.emit("Sqrt", b.emit("Add", var, b.number(epsilon, var))))
+    t = b.emit("Sub", bias, b.emit("Mul", mu, s))
+    return scaled(b, x, per_channel(b, s, x.rank), per_channel(b, t, x.rank))
+
+
+def _batch_norm_training(n: Call, epsilon: float) -> Results:
+    b = n.build
+    x, scale, bias, mu, var = (n.input(k) for k in range(5))
+    axes = [d for d in range(x.rank) if d != 1]
+    y = b.emit("Standardize", x, axes=tuple(axes), epsilon=epsilon)
+    y = scaled(b, y, per_channel(b, scale, x.rank), per_channel(b, bias, x.rank))
+    momentum = n.number("momentum", 0.9)
+    now = mean(b, x, axes)
+    gap = b.emit("Sub", x, now)
+    spread = mean(b, b.emit("Mul", gap, gap), axes)
+    results: list[Value | None] = [y]
+    for old, new in ((mu, now), (var, spread)):
+        kept = b.emit("Mul", old, b.number(momentum, old))
+        results.append(b.emit("Add", kept, b.emit("Mul", b.reshape(new, old.shape), b.number(1 - momentum, old))))
+    return results
+
+
+def _layer_norm(n: Call) -> Results:
+    b, x = n.build, n.input(0)
+    axes = tuple(range(n.axis(-1, x.rank), x.rank))
+    epsilon = n.number("epsilon", 1e-5)
+    y = scaled(b, b.emit("Standardize", x, axes=axes, epsilon=epsilon), n.input(1), n.optional(2))
+    results: list[Value | None] = [y, None, None]
+    if n.wanted(1):
+        results[1] = mean(b, x, axes)
+    if n.wanted(2):
+        gap = b.emit("Sub", x, mean(b, x, axes))
+        spread = mean(b, b.emit("Mul", gap, gap), axes)
+        results[2] = b.emit("Rsqrt", b.emit("Add", spread, b.number(epsilon, x)))
+    return results
+
+
+def _rms_norm(n: Call) -> Value:
+    b, x = n.build, n.input(0)
+    axes = tuple(range(n.axis(-1, x.rank), x.rank))
+    return scaled(b, b.emit("RmsNormalize", x, axes=axes, epsilon=n.number("epsilon", 1e-5)), n.optional(1), None)
+
+
+def _instance_norm(n: Call) -> Value:
+    b, x = n.build, n.input(0)
+    y = b.emit("Standardize", x, axes=tuple(range(2, x.rank)), epsilon=n.number("epsilon", 1e-5))
+    return scaled(b, y, per_channel(b, n.input(1), x.rank), per_channel(b, n.input(2), x.rank))
+
+
+def _group_norm(n: Call) -> Value:
+    b, x, groups = n.build, n.input(0), n.integer("num_groups")
+    if x.rank < 2 or groups < 1 or x.shape[1] % groups:
+        raise n.fail(f"{x} has no {groups} groups of channels")
+    split = b.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    y = b.emit("Standardize", split, axes=tuple(range(2, split.rank)), epsilon=n.number("epsilon", 1e-5))
+    scale, bias = n.input(1), n.input(2)
+    if scale.size == groups != x.shape[1]:  # before version 21 there is one scale per group
+        y = scaled(b, y, per_channel(b, scale, split.rank), per_channel(b, bias, split.rank))
+        return b.reshape(y, x.shape)
+    return scaled(b, b.reshape(y, x.shape), per_channel(b, scale, x.rank), per_channel(b, bias, x.rank))
+
+
+def _lp_norm(n: Call) -> Value:
+    b, x = n.build, n.input(0)
+    along, p = n.axis(-1, x.rank), n.integer("p", 2)
+    if p == 1:
+        size = b.reduce("Sum", b.emit("Abs", x), [along])
+    else:
+        size = b.emit("Sqrt", b.reduce("Sum", b.emit("Mul", x, x), [along]))
+    empty = b.emit("Equal", size, b.number(0, size))
+    return b.emit("Where", empty, b.number(0, x), b.emit("Div", x, size))
+
+
+def _mean_variance(n: Call) -> Value:
+    x = n.input(0)
+    axes = n.dims(n.integers("axes", (0, 2, 3)), x.rank)
+    return n.build.emit("Standardize", x, axes=tuple(sorted(axes)), epsilon=1e-18)
+
+
+REDUCTIONS: dict[str, Importer] = {
+    "ReduceSum": _reduced("Sum"), "ReduceMax": _reduced("Max"), "ReduceMin": _reduced("Min"), "ReduceProd": _reduced("Prod"),
+    "ReduceMean": _mean, "ReduceL1": _reduced("Sum", _abs), "ReduceL2": _reduced("Sum", _square, _sqrt),
+    "ReduceSumSquare": _reduced("Sum", _square), "ReduceLogSum": _reduced("Sum", None, _log), "ReduceLogSumExp": _log_sum_exp,
+    "MatMul": _matmul, "Gemm": _gemm, "Einsum": _einsum, "Softmax": _softmax, "LogSoftmax": _softmax,
+    "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "RMSNormalization": _rms_norm,
+    "InstanceNormalization": _instance_norm, "GroupNormalization": _group_norm, "LpNormalization": _lp_norm,
+    "MeanVarianceNormalization": _mean_variance,
+}  # fmt: skip

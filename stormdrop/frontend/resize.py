@@ -1,0 +1,158 @@
+"""ONNX's Resize and Upsample: one dimension after the other, each a gather or a weighted sum of taps known at import."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.frontend.call import Call
+from stormdrop.frontend.movement import bounded
+from stormdrop.frontend.pointwise import Importer
+from stormdrop.graph.graph import Value
+
+Floats = NDArray[np.float64]
+
+
+def _coordinates(n: Call, mode: str, size: int, out: int, scale: float, roi: tuple[float, float]) -> Floats:
+    """Where every output pixel lies in the input."""
+    i = np.arange(out, dtype=np.float64)
+    match mode:
+        case "half_pixel":
+            return (i + 0.5) / scale - 0.5
+        case "half_pixel_symmetric":
+            adjustment = out / (scale * size) if size else 1.0
+            return size / 2 * (1 - adjustment) + (i + 0.5) / scale - 0.5
+        case "pytorch_half_pixel":
+            return (i + 0.5) / scale - 0.5 if out > 1 else np.zeros(out)
+        case "asymmetric":
+            return i / scale
+        case "align_corners":
+            return i * (size - 1) / (size * scale - 1) if size * scale > 1 else np.zeros(out)
+        case "tf_half_pixel_for_nn":
+            return (i + 0.5) / scale
+        case "tf_crop_and_resize":
+            start, end = roi
+            if out > 1:
+                return start * (size - 1) + i * (end - start) * (size - 1) / (size * scale - 1)
+            return np.full(out, 0.5 * (start + end) * (size - 1))
+        case _:
+            raise n.fail(f"unknown coordinate mode {mode}")
+
+
+def _nearest(n: Call, x: Floats, mode: str) -> NDArray[np.int64]:
+    whole = np.floor(x)
+    match mode:
+        case "round_prefer_floor":
+            result = np.where(x == whole + 0.5, whole, np.floor(x + 0.5))
+        case "round_prefer_ceil":
+            result = np.floor(x + 0.5)
+        case "floor":
+            result = whole
+        case "ceil":
+            result = np.ceil(x)
+        case _:
+            raise n.fail(f"unknown nearest mode {mode}")
+    return result.astype(np.int64)
+
+
+def _cubic(t: Floats, a: float) -> Floats:
+    t = np.abs(t)
+    near = ((a + 2) * t - (a + 3)) * t * t + 1
+    far = ((t - 5) * t + 8) * t * a - 4 * a
+    return np.where(t <= 1, near, np.where(t < 2, far, 0.0))
+
+
+def _linear(t: Floats) -> Floats:
+    return np.maximum(0.0, 1 - np.abs(t))
+
+
+def _taps(n: Call, x: Floats, size: int, scale: float, cubic: bool) -> tuple[NDArray[np.int64], Floats]:
+    """Input positions and weights of every output pixel, [out, k]; a filter is stretched where it must not alias."""
+    stretch = max(1.0, 1 / scale) if n.integer("antialias", 0) else 1.0
+    reach = (2 if cubic else 1) * stretch
+    first = np.floor(x - reach).astype(np.int64) + 1 if stretch > 1 else np.floor(x).astype(np.int64) - (1 if cubic else 0)
+    count = int(np.ceil(2 * reach)) + (1 if stretch > 1 else 0)
+    at = first[:, None] + np.arange(count)[None, :]
+    distance = (at - x[:, None]) / stretch
+    weights = _cubic(distance, n.number("cubic_coeff_a", -0.75)) if cubic else _linear(distance)
+    if n.integer("exclude_outside", 0):
+        weights = np.where((at >= 0) & (at < size), weights, 0.0)
+    if n.integer("exclude_outside", 0) or stretch > 1:
+        weights = weights / np.sum(weights, axis=1, keepdims=True)
+    return np.clip(at, 0, size - 1), weights
+
+
+def _one_dimension(n: Call, x: Value, d: int, out: int, scale: float, roi: tuple[float, float]) -> tuple[Value, NDArray[np.bool_]]:
+    """Resample dimension d, and which outputs lie outside the input."""
+    size, b = x.shape[d], n.build
+    coordinate_mode = n.text("coordinate_transformation_mode", "half_pixel" if n.op == "Resize" and n.version >= 11 else "asymmetric")
+    at = _coordinates(n, coordinate_mode, size, bounded(n, out), scale, roi)
+    outside = (at < 0) | (at > size - 1)
+    mode = n.text("mode", "nearest")
+    if mode == "nearest":
+        default = "round_prefer_floor" if n.op == "Resize" and n.version >= 11 else "floor"
+        index = np.clip(_nearest(n, at, n.text("nearest_mode", default)), 0, size - 1)
+        times = out // size if size else 0
+        if np.array_equal(index, np.arange(out)) and out == size:
+            return x, outside
+        if out == times * size and np.array_equal(index, np.arange(out) // max(times, 1)):
+            return b.emit("Repeat", x, axis=d, times=times), outside
+        return b.emit("Gather", x, b.constant(index), axis=d), outside
+    if mode not in ("linear", "cubic"):
+        raise n.fail(f"unknown mode {mode}")
+    taps, weights = _taps(n, at, size, scale, mode == "cubic")
+    if out == size and np.array_equal(at, np.arange(out)):
+        return x, outside
+    return b.emit("Interpolate", x, b.constant(taps), b.constant(weights, x.dtype), axis=d), outside
+
+
+def _resize(n: Call) -> Value:
+    x = n.input(0)
+    roi, scales, sizes = (None, 1, None) if len(n.inputs) == 2 else (1, 2, 3)
+    axes = n.dims(n.integers("axes", range(x.rank)), x.rank) if n.has("axes") else list(range(x.rank))
+    given = n.optional_array(sizes) if sizes is not None else None
+    factors: list[float]
+    if given is not None and given.size:
+        out = [int(v) for v in given]
+        factors = [o / x.shape[d] if x.shape[d] else 1.0 for o, d in zip(out, axes)]
+        policy = n.text("keep_aspect_ratio_policy", "stretch")
+        if policy != "stretch":
+            scale = min(factors) if policy == "not_larger" else max(factors)
+            factors = [scale] * len(axes)
+            out = [int(np.floor(scale * x.shape[d] + 0.5)) for d in axes]
+    else:
+        given = n.optional_array(scales)
+        factors = [] if given is None else [float(v) for v in given]
+        out = [int(np.floor(x.shape[d] * s + 1e-9)) for s, d in zip(factors, axes)]
+    region: Any = n.optional_array(roi) if roi is not None and n.optional(roi) is not None else None
+    return _resampled(n, x, axes, out, factors, region)
+
+
+def _resampled(n: Call, x: Value, axes: Sequence[int], out: Sequence[int], factors: Sequence[float], roi: Any) -> Value:
+    if len(out) != len(axes) or min(factors, default=1.0) <= 0:
+        raise n.fail(f"{len(out)} sizes or scales {list(factors)} do not fit {x}")
+    ranges = [(float(roi[k]), float(roi[k + len(axes)])) for k in range(len(axes))] if roi is not None and roi.size else [(0.0, 1.0)] * len(axes)
+    cropped = n.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    b, y = n.build, x
+    beyond: NDArray[np.bool_] = np.zeros((1,) * x.rank, bool)
+    for k, d in enumerate(axes):
+        if out[k] == x.shape[d] and factors[k] == 1.0 and not cropped:
+            continue
+        y, outside = _one_dimension(n, y, d, out[k], factors[k], ranges[k])
+        beyond = beyond | outside.reshape([-1 if e == d else 1 for e in range(x.rank)])
+    if cropped and beyond.any():
+        return b.emit("Where", b.constant(beyond), b.number(n.number("extrapolation_value", 0.0), y), y)
+    return y
+
+
+def _upsample(n: Call) -> Value:
+    x = n.input(0)
+    given: Any = n.attributes.get("scales") if n.has("scales") else n.array(1)
+    factors = [float(v) for v in given]
+    return _resampled(n, x, list(range(x.rank)), [int(np.floor(e * s)) for e, s in zip(x.shape, factors)], factors, None)
+
+
+RESIZE: dict[str, Importer] = {"Resize": _resize, "Upsample": _upsample}

@@ -1,0 +1,232 @@
+"""ONNX's convolutions and pools: pads resolved, means as sums times constants, bias as an addition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from stormdrop.frontend.call import Call
+from stormdrop.frontend.pointwise import Importer, Results
+from stormdrop.frontend.reductions import mean, per_channel
+from stormdrop.graph.graph import Attribute, Value
+from stormdrop.ops.window import Window
+
+LAYOUT = "NCHW"
+
+
+def attributes_of(w: Window) -> dict[str, Attribute]:
+    return {
+        "kernel": w.kernel, "strides": w.strides, "dilations": w.dilations, "before": w.before, "after": w.after, "layout": LAYOUT,
+    }  # fmt: skip
+
+
+def _listed(n: Call, key: str, rank: int, default: int = 1) -> tuple[int, ...]:
+    values = n.integers(key, [default] * rank)
+    if len(values) != rank or any(v < (0 if key == "pads" else 1) for v in values):
+        raise n.fail(f"{key} {values} do not fit {rank} spatial dimensions")
+    return tuple(values)
+
+
+def window_of(n: Call, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Window, tuple[int, ...]]:
+    """The window, and the pads behind the image as the file gives them: with ceil_mode the window's may be larger."""
+    rank = len(sizes)
+    strides, dilations = _listed(n, "strides", rank), _listed(n, "dilations", rank)
+    auto, pads = n.text("auto_pad", "NOTSET"), n.integers("pads", [0] * (2 * rank))
+    if len(pads) != 2 * rank or min(pads, default=0) < 0:
+        raise n.fail(f"pads {pads} do not fit {rank} spatial dimensions")
+    before, after = list(pads[:rank]), list(pads[rank:])
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        for d in range(rank):
+            total = max(0, (-(-sizes[d] // strides[d]) - 1) * strides[d] + dilations[d] * (kernel[d] - 1) + 1 - sizes[d])
+            before[d] = total // 2 if auto == "SAME_UPPER" else -(-total // 2)
+            after[d] = total - before[d]
+    elif auto == "VALID":
+        before, after = [0] * rank, [0] * rank
+    elif auto != "NOTSET":
+        raise n.fail(f"unknown auto_pad {auto}")
+    given = tuple(after)
+    if n.integer("ceil_mode", 0):
+        for d in range(rank):
+            reach = dilations[d] * (kernel[d] - 1) + 1
+            count = -(-(before[d] + sizes[d] + after[d] - reach) // strides[d]) + 1
+            if (count - 1) * strides[d] >= sizes[d] + before[d]:  # a window must start inside the image or the pad before it
+                count -= 1
+            after[d] = max(0, (count - 1) * strides[d] + reach - sizes[d] - before[d])
+    return Window(tuple(kernel), strides, dilations, tuple(before), tuple(after)), given
+
+
+def _image(n: Call, x: Value) -> None:
+    if x.rank < 3:
+        raise n.fail(f"{x} is no image [n, c, spatial…]")
+
+
+def _conv(n: Call) -> Value:
+    b, x, w = n.build, n.input(0), n.input(1)
+    _image(n, x)
+    if w.rank != x.rank or n.integers("kernel_shape", w.shape[2:]) != list(w.shape[2:]):
+        raise n.fail(f"weights {w} do not fit {x}")
+    groups = n.integer("group", 1)
+    if groups < 1 or w.shape[1] * groups != x.shape[1] or w.shape[0] % groups:
+        raise n.fail(f"weights {w} do not fit {x} in {groups} groups")
+    window, _ = window_of(n, x.shape[2:], w.shape[2:])
+    y = b.emit("Conv", x, w, groups=groups, **attributes_of(window))
+    bias = n.optional(2)
+    return y if bias is None else b.emit("Add", y, per_channel(b, bias, y.rank))
+
+
+def _conv_transpose(n: Call) -> Value:
+    b, x, w = n.build, n.input(0), n.input(1)
+    _image(n, x)
+    rank, groups = x.rank - 2, n.integer("group", 1)
+    if w.rank != x.rank or w.shape[0] != x.shape[1] or groups < 1 or w.shape[0] % groups:
+        raise n.fail(f"weights {w} do not fit {x} in {groups} groups")
+    kernel = w.shape[2:]
+    strides, dilations = _listed(n, "strides", rank), _listed(n, "dilations", rank)
+    extra = n.integers("output_padding", [0] * rank)
+    pads, auto = n.integers("pads", [0] * (2 * rank)), n.text("auto_pad", "NOTSET")
+    full = [s * (e - 1) + o + (k - 1) * d + 1 for s, e, o, k, d in zip(strides, x.shape[2:], extra, kernel, dilations)]
+    wanted = n.integers("output_shape") if n.has("output_shape") else None
+    wanted = wanted[-rank:] if wanted else None
+    if auto in ("SAME_UPPER", "SAME_LOWER") and wanted is None:
+        wanted = [e * s for e, s in zip(x.shape[2:], strides)]
+    if wanted is not None:
+        total = [max(0, f - o) for f, o in zip(full, wanted)]
+        before = [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total]
+        extents = list(wanted)
+    else:
+        before = [0] * rank if auto == "VALID" else pads[:rank]
+        behind = [0] * rank if auto == "VALID" else pads[rank:]
+        extents = [f - p - q for f, p, q in zip(full, before, behind)]
+    if min(extents) < 1:
+        raise n.fail(f"nothing is left of an output of {full}")
+    window = Window(tuple(kernel), strides, dilations, tuple(before), tuple(0 for _ in before))
+    y = b.emit("ConvTranspose", x, w, groups=groups, extents=tuple(extents), **attributes_of(window))
+    bias = n.optional(2)
+    return y if bias is None else b.emit("Add", y, per_channel(b, bias, y.rank))
+
+
+def _kernel(n: Call, x: Value) -> list[int]:
+    _image(n, x)
+    kernel = n.integers("kernel_shape")
+    if len(kernel) != x.rank - 2 or min(kernel) < 1:
+        raise n.fail(f"kernel {kernel} does not fit {x}")
+    return kernel
+
+
+def _max_pool(n: Call) -> Results:
+    x = n.input(0)
+    window, _ = window_of(n, x.shape[2:], _kernel(n, x))
+    y = n.build.emit("MaxPool", x, **attributes_of(window))
+    if not n.wanted(1):
+        return y
+    return [y, n.build.emit("MaxPoolIndices", x, column_major=n.integer("storage_order", 0), **attributes_of(window))]
+
+
+def _average_pool(n: Call) -> Value:
+    """A sum over the window times a constant: one over the pixels that count, for every output position."""
+    x, b = n.input(0), n.build
+    window, given = window_of(n, x.shape[2:], _kernel(n, x))
+    padded = bool(n.integer("count_include_pad", 0))
+    counts = [_taps(window, d, x.shape[2 + d], given[d], padded) for d in range(x.rank - 2)]
+    y = b.emit("SumPool", x, **attributes_of(window))
+    if all(len(set(c.tolist())) == 1 for c in counts):
+        return b.emit("Mul", y, b.number(1 / prod(int(c[0]) for c in counts), y))
+    share = np.ones((1,) * len(counts))
+    for d, c in enumerate(counts):
+        share = share / c.reshape([-1 if k == d else 1 for k in range(len(counts))])
+    return b.emit("Mul", y, b.constant(share, y.dtype))
+
+
+def _taps(w: Window, d: int, size: int, after: int, padded: bool) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """How many taps of a window lie in the image (or in the image with the file's pads), for every output position."""
+    count = (w.before[d] + size + w.after[d] - w.dilations[d] * (w.kernel[d] - 1) - 1) // w.strides[d] + 1
+    at = np.arange(count)[:, None] * w.strides[d] + np.arange(w.kernel[d])[None, :] * w.dilations[d] - w.before[d]
+    low, high = (-w.before[d], size + after) if padded else (0, size)
+    return np.maximum(1.0, np.sum((at >= low) & (at < high), axis=1))
+
+
+def _lp(n: Call, x: Value, p: float) -> Value:
+    return n.build.emit("Mul", x, x) if p == 2 else n.build.emit("PowConst", n.build.emit("Abs", x), exponent=float(p))
+
+
+def _lp_pool(n: Call) -> Value:
+    x, p = n.input(0), n.integer("p", 2)
+    window, _ = window_of(n, x.shape[2:], _kernel(n, x))
+    y = n.build.emit("SumPool", _lp(n, x, p), **attributes_of(window))
+    return n.build.emit("PowConst", y, exponent=1 / p)
+
+
+def _global(kind: str) -> Importer:
+    def importer(n: Call) -> Value:
+        x = n.input(0)
+        axes = list(range(2, x.rank))
+        if kind == "mean":
+            return mean(n.build, x, axes)
+        if kind == "max":
+            return n.build.reduce("Max", x, axes)
+        p = n.integer("p", 2)
+        return n.build.emit("PowConst", n.build.reduce("Sum", _lp(n, x, p), axes), exponent=1 / p)
+
+    return importer
+
+
+def _lrn(n: Call) -> Value:
+    """x / (bias + alpha / size · Σ over neighbouring channels of x²) ^ beta."""
+    b, x, size = n.build, n.input(0), n.integer("size")
+    _image(n, x)
+    flat = b.reshape(b.emit("Mul", x, x), (x.shape[0], 1, x.shape[1], prod(x.shape[2:])))
+    window = Window((size, 1), (1, 1), (1, 1), ((size - 1) // 2, 0), (size // 2, 0))
+    total = b.reshape(b.emit("SumPool", flat, **attributes_of(window)), x.shape)
+    base = b.emit("Add", b.emit("Mul", total, b.number(n.number("alpha", 1e-4) / size, x)), b.number(n.number("bias", 1.0), x))
+    return b.emit("Mul", x, b.emit("PowConst", base, exponent=-n.number("beta", 0.75)))
+
+
+def _max_unpool(n: Call) -> Value:
+    """Values put back at flat positions: a scatter into zeros."""
+    b, x, positions = n.build, n.input(0), n.input(1)
+    kernel = _kernel(n, x)
+    strides, pads = _listed(n, "strides", len(kernel)), n.integers("pads", [0] * (2 * len(kernel)))
+    sizes = [(e - 1) * s - p - q + k for e, s, k, p, q in zip(x.shape[2:], strides, kernel, pads, pads[len(kernel):])]  # fmt: skip
+    shape = (*x.shape[:2], *sizes)
+    if n.optional(2) is not None:  # positions still count in the shape that follows from the window
+        wanted = [int(s) for s in n.array(2)]
+        zeros = b.expand(b.number(0, x), (prod(shape),))
+        small = b.emit("ScatterElements", zeros, b.reshape(positions, (x.size,)), b.reshape(x, (x.size,)), axis=0, reduction="none")
+        image = b.reshape(small, shape)
+        behind = tuple(max(0, w - s) for w, s in zip(wanted, shape))
+        return b.emit("Pad", image, before=(0,) * len(shape), after=behind, mode="constant", value=0.0)
+    zeros = b.expand(b.number(0, x), (prod(shape),))
+    flat = b.emit("ScatterElements", zeros, b.reshape(positions, (x.size,)), b.reshape(x, (x.size,)), axis=0, reduction="none")
+    return b.reshape(flat, shape)
+
+
+def _col2im(n: Call) -> Value:
+    """Columns added back into an image: one shifted, padded piece per tap of the kernel."""
+    b, x = n.build, n.input(0)
+    image, block = [int(v) for v in n.array(1)], [int(v) for v in n.array(2)]
+    rank = len(image)
+    strides, dilations = _listed(n, "strides", rank), _listed(n, "dilations", rank)
+    pads = n.integers("pads", [0] * (2 * rank))
+    whole = [i + p + q for i, p, q in zip(image, pads, pads[rank:])]
+    counts = [(f - d * (k - 1) - 1) // s + 1 for f, d, k, s in zip(whole, dilations, block, strides)]
+    channels = x.shape[1] // prod(block)
+    if prod(block) > 64 or x.rank != 3 or x.shape[1:] != (channels * prod(block), prod(counts)):
+        raise n.fail(f"{x} does not fit blocks of {block} in an image of {image}")
+    columns = b.reshape(x, (x.shape[0], channels, prod(block), *counts))
+    eye = np.zeros((prod(block), 1, *block), np.float64)
+    for k, at in enumerate(product(*map(range, block))):
+        eye[(k, 0, *at)] = 1.0
+    rows = b.reshape(columns, (x.shape[0] * channels, prod(block), *counts))
+    window = Window(tuple(block), strides, dilations, tuple(pads[:rank]), (0,) * rank)
+    y = b.emit("ConvTranspose", rows, b.constant(eye, x.dtype), groups=1, extents=tuple(image), **attributes_of(window))
+    return b.reshape(y, (x.shape[0], channels, *image))
+
+
+WINDOWS: dict[str, Importer] = {
+    "Conv": _conv, "ConvTranspose": _conv_transpose, "MaxPool": _max_pool, "AveragePool": _average_pool, "LpPool": _lp_pool,
+    "GlobalAveragePool": _global("mean"), "GlobalMaxPool": _global("max"), "GlobalLpPool": _global("lp"), "LRN": _lrn,
+    "MaxUnpool": _max_unpool, "Col2Im": _col2im,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""The model graph: values, nodes, and what every operator computes."""

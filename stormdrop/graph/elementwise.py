@@ -1,0 +1,138 @@
+"""Elementwise operators as functions of scalars: what a fused kernel puts together.
+
+`ELEMENTWISE[op](node, [a, b, …])` is the scalar expression of one output element; operands broadcast as NumPy's do.
+Whatever a node needs beside its operands is in its attributes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+from stormdrop.graph.graph import Node
+from stormdrop.ir import build
+from stormdrop.ir.expr import FLOATS, NUMPY, Dtype, Expr, binary, call, compare, select
+from stormdrop.ops import scalar
+
+Scalar = Callable[[Node, Sequence[Expr]], Expr]
+
+
+def _one(f: Callable[[Node, Expr], Expr]) -> Scalar:
+    return lambda n, x: f(n, x[0])
+
+
+def _two(f: Callable[[Node, Expr, Expr], Expr]) -> Scalar:
+    return lambda n, x: f(n, x[0], x[1])
+
+
+def _rounding(fn: str) -> Callable[[Node, Expr], Expr]:
+    return lambda n, x: call(fn, x) if x.dtype in FLOATS else x
+
+
+def _leaky(n: Node, x: Expr) -> Expr:
+    return select(compare("lt", x, scalar.number(0, x)), x * n.number("alpha"), x)
+
+
+def _elu(n: Node, x: Expr) -> Expr:
+    """gamma · (x, or alpha · (exp(x / width) - 1) below zero): Elu, Selu and Celu."""
+    alpha, gamma, width = n.number("alpha"), n.number("gamma", 1.0), n.number("width", 1.0)
+    inner = x if width == 1.0 else x / width
+    return select(compare("lt", x, scalar.number(0, x)), (build.exp(inner) - 1.0) * (alpha * gamma), x if gamma == 1.0 else x * gamma)
+
+
+def _clip(n: Node, x: Expr) -> Expr:
+    if "min" in n.attributes:
+        x = binary("max", x, _bound(n, "min", x))
+    return binary("min", x, _bound(n, "max", x)) if "max" in n.attributes else x
+
+
+def _bound(n: Node, key: str, x: Expr) -> Expr:
+    return scalar.number(n.number(key) if x.dtype in FLOATS else n.integer(key), x)
+
+
+def _hard_sigmoid(n: Node, x: Expr) -> Expr:
+    y = x * n.number("alpha") + n.number("beta")
+    return binary("min", binary("max", y, 0.0), 1.0)
+
+
+def _is_inf(n: Node, x: Expr) -> Expr:
+    found: list[Expr] = []
+    if n.integer("positive"):
+        found.append(compare("eq", x, scalar.number(math.inf, x)))
+    if n.integer("negative"):
+        found.append(compare("eq", x, scalar.number(-math.inf, x)))
+    return reduce(lambda a, b: a | b, found) if found else compare("lt", x, x)
+
+
+def _shrink(n: Node, x: Expr) -> Expr:
+    limit, bias = n.number("lambd"), n.number("bias")
+    zero = scalar.number(0, x)
+    return select(compare("lt", x, scalar.number(-limit, x)), x + bias, select(compare("gt", x, scalar.number(limit, x)), x - bias, zero))
+
+
+def _cast(n: Node, x: Expr) -> Expr:
+    return build.cast(x, dtype_of(n.text("to")))
+
+
+def _mod(n: Node, a: Expr, b: Expr) -> Expr:
+    return scalar.remainder(a, b, bool(n.integer("fmod", 0)))
+
+
+def _thresholded(n: Node, x: Expr) -> Expr:
+    return select(compare("gt", x, scalar.number(n.number("alpha"), x)), x, scalar.number(0, x))
+
+
+def _swish(n: Node, x: Expr) -> Expr:
+    alpha = n.number("alpha", 1.0)
+    return x * build.sigmoid(x if alpha == 1.0 else x * alpha)
+
+
+def _prelu(n: Node, x: Expr, slope: Expr) -> Expr:
+    return select(compare("lt", x, scalar.number(0, x)), x * slope, x)
+
+
+def dtype_of(text: str) -> Dtype:
+    return next(d for d in NUMPY if d == text)
+
+
+_ONE: dict[str, Callable[[Node, Expr], Expr]] = {
+    "Floor": _rounding("floor"), "Ceil": _rounding("ceil"), "Round": _rounding("round"), "Reciprocal": lambda n, x: 1.0 / x,
+    "LeakyRelu": _leaky, "Elu": _elu, "HardSigmoid": _hard_sigmoid, "HardSwish": lambda n, x: x * _hard_sigmoid(n, x),
+    "Softsign": lambda n, x: x / (call("abs", x) + 1.0), "Swish": _swish,
+    "Gelu": lambda n, x: scalar.gelu(x, n.text("approximate", "none") == "tanh"), "ThresholdedRelu": _thresholded, "Shrink": _shrink,
+    "Clip": _clip, "Cast": _cast, "IsInf": _is_inf,
+    "PowConst": lambda n, x: scalar.power(x, scalar.number(n.number("exponent"), x)),
+}  # fmt: skip
+
+_FUNCTION: dict[str, Callable[[Expr], Expr]] = {
+    "Tan": scalar.tan, "Asin": scalar.asin, "Acos": scalar.acos, "Atan": scalar.atan, "Sinh": scalar.sinh, "Cosh": scalar.cosh,
+    "Asinh": scalar.asinh, "Acosh": scalar.acosh, "Atanh": scalar.atanh, "Sign": scalar.sign, "Relu": build.relu,
+    "Softplus": scalar.softplus, "Mish": scalar.mish, "IsNaN": scalar.is_nan,
+}  # fmt: skip
+
+_CORE = {
+    "Abs": "abs", "Neg": "neg", "Not": "not", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Rsqrt": "rsqrt", "Tanh": "tanh",
+    "Erf": "erf", "Sigmoid": "sigmoid", "Sin": "sin", "Cos": "cos",
+}  # fmt: skip
+
+_TWO: dict[str, Callable[[Node, Expr, Expr], Expr]] = {
+    "Add": lambda n, a, b: a + b, "Sub": lambda n, a, b: a - b, "Mul": lambda n, a, b: a * b,
+    "Div": lambda n, a, b: scalar.divide(a, b), "Mod": _mod, "Pow": lambda n, a, b: scalar.power(a, b), "PRelu": _prelu,
+}  # fmt: skip
+
+_BINARY = {"Min": "min", "Max": "max", "And": "and", "Or": "or", "Xor": "xor"}
+_COMPARISON = {"Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge"}
+
+ELEMENTWISE: dict[str, Scalar] = {
+    **{op: _one(f) for op, f in _ONE.items()},
+    **{op: _one(lambda n, x, f=f: f(x)) for op, f in _FUNCTION.items()},
+    **{op: _one(lambda n, x, f=f: call(f, x)) for op, f in _CORE.items()},
+    **{op: _two(f) for op, f in _TWO.items()},
+    **{op: _two(lambda n, a, b, f=f: binary(f, a, b)) for op, f in _BINARY.items()},
+    **{op: _two(lambda n, a, b, f=f: compare(f, a, b)) for op, f in _COMPARISON.items()},
+    "Where": lambda n, x: select(x[0], x[1], x[2]),
+}
+
+TRUTHS = frozenset({"Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf"})
+"""Operators whose result is bool."""

@@ -1,0 +1,114 @@
+"""Every operator as a tensor expression: a table from names to functions of a node and its inputs' tensors.
+
+    express(node, [x, w]) -> Tensor          # computed from x and w; put several together and the result is a fused task
+
+The functions are pure: no arrays, no layout changes. Constants are tensors with constant=True, as the caller made them.
+`task_of(node)` is the task of one node alone; its inputs are named x0, x1, … so that equal nodes have equal tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from stormdrop.errors import UserError
+from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.graph import Node, Value
+from stormdrop.graph.shapes import window_of
+from stormdrop.ir.expr import Combiner
+from stormdrop.ir.tensor import Task, Tensor, tensor
+from stormdrop.ops import broadcast, contract, indexing, movement, normalize, window
+
+Express = Callable[[Node, Sequence[Tensor]], Tensor]
+
+VIEWS = frozenset({"Reshape"})
+"""Operators that only rename elements of a row-major tensor: no work where the input is materialised."""
+
+
+def express(node: Node, inputs: Sequence[Tensor]) -> Tensor:
+    """The node's result, computed from its inputs. Raises UserError for an unknown operator."""
+    if node.op in ELEMENTWISE:
+        function = ELEMENTWISE[node.op]
+        return broadcast.elementwise(lambda operands: function(node, operands), inputs)
+    if node.op not in EXPRESS:
+        raise UserError(f"{node}: no such operator")
+    return EXPRESS[node.op](node, inputs)
+
+
+def task_of(node: Node, constants: Collection[Value] = ()) -> Task:
+    """One node as a task; inputs that are the same value are one tensor."""
+    tensors: dict[Value, Tensor] = {}
+    for v in node.inputs:
+        if v not in tensors:
+            tensors[v] = tensor(f"x{len(tensors)}", v.shape, v.dtype, v in constants)
+    return Task([express(node, [tensors[v] for v in node.inputs])], name=node.op)
+
+
+def _pad(n: Node, x: Sequence[Tensor]) -> Tensor:
+    before, after, mode = n.integers("before"), n.integers("after"), n.text("mode")
+    if mode != "constant":
+        return broadcast.pad_reflected(x[0], before, after, mode)
+    value = n.number("value") if x[0].dtype in ("f32", "f64") else int(n.number("value"))
+    return broadcast.pad_constant(x[0], before, after, x[1][()] if len(x) > 1 else value)
+
+
+def _reduce(combiner: Combiner) -> Express:
+    return lambda n, x: normalize.reduce_dims(x[0], n.integers("axes"), combiner, bool(n.integer("keepdims", 1)))
+
+
+def _arg(largest: bool) -> Express:
+    return lambda n, x: indexing.arg_extremum(x[0], n.integer("axis"), largest, bool(n.integer("last", 0)))
+
+
+def _cumulative(combiner: Combiner) -> Express:
+    return lambda n, x: indexing.cumulative(
+        x[0], n.integer("axis"), combiner, bool(n.integer("exclusive", 0)), bool(n.integer("reverse", 0))
+    )
+
+
+def _einsum(n: Node, x: Sequence[Tensor]) -> Tensor:
+    labels, _, result = n.text("equation").partition("->")
+    return contract.einsum(labels.split(","), result, x)
+
+
+def _matmul(n: Node, x: Sequence[Tensor]) -> Tensor:
+    return contract.matmul_nd(x[0], x[1], bool(n.integer("transpose_a", 0)), bool(n.integer("transpose_b", 0)))
+
+
+def _conv(n: Node, x: Sequence[Tensor]) -> Tensor:
+    return window.conv_nd(x[0], x[1], window_of(n), n.integer("groups"), n.text("layout"))
+
+
+def _conv_transpose(n: Node, x: Sequence[Tensor]) -> Tensor:
+    return window.conv_transpose_nd(x[0], x[1], window_of(n), n.integers("extents"), n.integer("groups"), n.text("layout"))
+
+
+EXPRESS: dict[str, Express] = {
+    "Reshape": lambda n, x: broadcast.reshape(x[0], n.integers("shape")),
+    "Transpose": lambda n, x: movement.transpose(x[0], n.integers("perm"), "Y"),
+    "Expand": lambda n, x: broadcast.expand(x[0], n.integers("shape")),
+    "Concat": lambda n, x: broadcast.concat(x, n.integer("axis")),
+    "Slice": lambda n, x: broadcast.cut(x[0], n.integers("starts"), n.integers("steps"), n.integers("shape")),
+    "Pad": _pad,
+    "Repeat": lambda n, x: broadcast.repeat(x[0], n.integer("axis"), n.integer("times")),
+    "Tile": lambda n, x: broadcast.tile(x[0], n.integers("times")),
+    "Trilu": lambda n, x: broadcast.triangle(x[0], bool(n.integer("upper")), n.integer("k")),
+    "Interpolate": lambda n, x: indexing.interpolate(x[0], x[1], x[2], n.integer("axis")),
+    "Gather": lambda n, x: indexing.gather(x[0], x[1], n.integer("axis")),
+    "GatherElements": lambda n, x: indexing.gather_elements(x[0], x[1], n.integer("axis")),
+    "GatherND": lambda n, x: indexing.gather_nd(x[0], x[1], n.integer("batch_dims")),
+    "ScatterElements": lambda n, x: indexing.scatter_elements(x[0], x[1], x[2], n.integer("axis"), n.text("reduction")),
+    "ScatterND": lambda n, x: indexing.scatter_nd(x[0], x[1], x[2], n.text("reduction")),
+    "ReverseSequence": lambda n, x: indexing.reverse_sequence(x[0], x[1], n.integer("time_axis"), n.integer("batch_axis")),
+    "CumSum": _cumulative("sum"), "CumProd": _cumulative("prod"),
+    "TopKIndices": lambda n, x: indexing.top_k_indices(x[0], n.integer("axis"), n.integer("k"), bool(n.integer("largest"))),
+    "ReduceSum": _reduce("sum"), "ReduceMax": _reduce("max"), "ReduceMin": _reduce("min"), "ReduceProd": _reduce("prod"),
+    "ArgMax": _arg(True), "ArgMin": _arg(False),
+    "Softmax": lambda n, x: normalize.softmax_along(x[0], n.integer("axis")),
+    "LogSoftmax": lambda n, x: normalize.log_softmax(x[0], n.integer("axis")),
+    "Standardize": lambda n, x: normalize.standardize(x[0], n.integers("axes"), n.number("epsilon")),
+    "RmsNormalize": lambda n, x: normalize.rms_normalize(x[0], n.integers("axes"), n.number("epsilon")),
+    "MatMul": _matmul, "Einsum": _einsum, "Conv": _conv, "ConvTranspose": _conv_transpose,
+    "MaxPool": lambda n, x: window.max_pool(x[0], window_of(n), n.text("layout")),
+    "SumPool": lambda n, x: window.sum_pool(x[0], window_of(n), n.text("layout")),
+    "MaxPoolIndices": lambda n, x: window.max_pool_indices(x[0], window_of(n), bool(n.integer("column_major", 0))),
+}  # fmt: skip

@@ -1,0 +1,84 @@
+"""Evaluating a node whose inputs are all constants, when a model is imported.
+
+The common operators run in NumPy; every other one runs in the reference interpreter on its own tensor expression, so both
+mean the same. `fold` answers None where the work is not worth it: such a node stays in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.graph.express import task_of
+from stormdrop.graph.graph import Node
+from stormdrop.ir.expr import FLOATS, NUMPY
+from stormdrop.ir.interp import evaluate
+from stormdrop.ir.tensor import Compute, Task
+
+Array = NDArray[Any]
+MOST_BYTES = 64 << 20
+"""No folded result is larger than this."""
+MOST_STEPS = 1 << 24
+"""Nor is more than this evaluated by the interpreter for one."""
+
+
+def fold(node: Node, inputs: Sequence[Array]) -> Array | None:
+    """The node's value, or None where it is too large to compute here."""
+    if node.output.nbytes > MOST_BYTES:
+        return None
+    with np.errstate(all="ignore"):
+        if node.op in NUMPY_OPS:
+            result: Array = np.asarray(NUMPY_OPS[node.op](node, inputs))
+        elif node.op == "Cast" and node.inputs[0].dtype not in FLOATS:  # from floats the interpreter saturates
+            result = inputs[0].astype(NUMPY[node.output.dtype])
+        else:
+            task = task_of(node)
+            if _steps(task) > MOST_STEPS:
+                return None
+            named: Mapping[str, Array] = {f"x{k}": a for k, a in enumerate(dict(zip(node.inputs, inputs)).values())}
+            (result,) = evaluate(task, named).values()
+    wanted = np.dtype(NUMPY[node.output.dtype])
+    return np.ascontiguousarray(result, wanted).reshape(node.output.shape)
+
+
+def _steps(task: Task) -> int:
+    def points(c: Compute) -> int:
+        n = 1
+        for a in (*c.axes, *c.reduce_axes):
+            n *= a.extent
+        return n
+
+    return sum(points(t.compute) for t in task.variants[0].stages if t.compute)
+
+
+def _slice(n: Node, x: Sequence[Array]) -> Array:
+    grid = [start + step * np.arange(count) for start, step, count in zip(n.integers("starts"), n.integers("steps"), n.integers("shape"))]
+    return x[0][np.ix_(*grid)] if grid else x[0]
+
+
+def _gather(n: Node, x: Sequence[Array]) -> Array:
+    extent = x[0].shape[n.integer("axis")]
+    indices = np.where(x[1] < 0, x[1] + extent, x[1])
+    return np.take(x[0], np.clip(indices, 0, extent - 1), axis=n.integer("axis"))
+
+
+def _matmul(n: Node, x: Sequence[Array]) -> Array:
+    a = np.swapaxes(x[0], -1, -2) if n.integer("transpose_a", 0) else x[0]
+    b = np.swapaxes(x[1], -1, -2) if n.integer("transpose_b", 0) else x[1]
+    return np.matmul(a, b)
+
+
+NUMPY_OPS: dict[str, Callable[[Node, Sequence[Array]], Array]] = {
+    "Reshape": lambda n, x: x[0].reshape(n.integers("shape")),
+    "Transpose": lambda n, x: np.transpose(x[0], n.integers("perm")),
+    "Expand": lambda n, x: np.broadcast_to(x[0], n.integers("shape")),
+    "Concat": lambda n, x: np.concatenate(x, n.integer("axis")),
+    "Tile": lambda n, x: np.tile(x[0], n.integers("times")),
+    "Slice": _slice, "Gather": _gather, "MatMul": _matmul,
+    "Add": lambda n, x: x[0] + x[1], "Sub": lambda n, x: x[0] - x[1], "Mul": lambda n, x: x[0] * x[1],
+    "Neg": lambda n, x: -x[0], "Sqrt": lambda n, x: np.sqrt(x[0]), "Where": lambda n, x: np.where(x[0], x[1], x[2]),
+    "Equal": lambda n, x: x[0] == x[1], "Less": lambda n, x: x[0] < x[1], "Greater": lambda n, x: x[0] > x[1],
+}  # fmt: skip

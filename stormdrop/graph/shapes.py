@@ -1,0 +1,207 @@
+"""The shape and element type of every operator's result, from its inputs and attributes alone.
+
+`infer` must agree with what `express` computes; tests hold them against each other on every node they meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+from stormdrop.errors import UserError
+from stormdrop.graph.elementwise import ELEMENTWISE, TRUTHS, dtype_of
+from stormdrop.graph.graph import Attribute, Node, Value
+from stormdrop.ir.expr import Dtype
+from stormdrop.ops.broadcast import broadcast_shape
+from stormdrop.ops.window import Window
+
+Shape = tuple[int, ...]
+Rule = Callable[[Node], Shape]
+
+
+def infer(op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute]) -> tuple[Shape, Dtype]:
+    """The result of one operation. Raises UserError where the inputs do not fit, KeyError for an unknown operator."""
+    node = Node(op, tuple(inputs), (), attributes)
+    if op in ELEMENTWISE:
+        _same_types(node)
+        return broadcast_shape(*(v.shape for v in inputs)), _elementwise_type(node)
+    shape = RULES[op](node)
+    dtype: Dtype = "i64" if op in POSITIONS else inputs[0].dtype
+    return shape, dtype
+
+
+POSITIONS = frozenset({"ArgMax", "ArgMin", "TopKIndices", "MaxPoolIndices"})
+
+
+def known(op: str) -> bool:
+    return op in ELEMENTWISE or op in RULES
+
+
+def _elementwise_type(node: Node) -> Dtype:
+    if node.op in TRUTHS:
+        return "bool"
+    if node.op == "Cast":
+        return dtype_of(node.text("to"))
+    return node.inputs[1 if node.op == "Where" else 0].dtype
+
+
+def _same_types(node: Node) -> None:
+    alike = node.inputs[1:] if node.op == "Where" else node.inputs
+    if len({v.dtype for v in alike}) > 1 and node.op != "Pow":
+        raise UserError(f"{node.op} needs operands of one type, not {', '.join(v.dtype for v in alike)}")
+    if node.op == "Where" and node.inputs[0].dtype != "bool":
+        raise UserError(f"Where needs a bool condition, not {node.inputs[0].dtype}")
+
+
+def window_of(node: Node) -> Window:
+    return Window(*(node.integers(key) for key in ("kernel", "strides", "dilations", "before", "after")))
+
+
+def _reshape(n: Node) -> Shape:
+    shape = n.integers("shape")
+    if prod(shape) != n.inputs[0].size:
+        raise UserError(f"{n.inputs[0]} cannot be reshaped to {list(shape)}")
+    return shape
+
+
+def _transpose(n: Node) -> Shape:
+    order = n.integers("perm")
+    if sorted(order) != list(range(n.inputs[0].rank)):
+        raise UserError(f"{order} is no permutation of the dimensions of {n.inputs[0]}")
+    return tuple(n.inputs[0].shape[d] for d in order)
+
+
+def _expand(n: Node) -> Shape:
+    shape = n.integers("shape")
+    if broadcast_shape(n.inputs[0].shape, shape) != shape:
+        raise UserError(f"{n.inputs[0]} cannot be expanded to {list(shape)}")
+    return shape
+
+
+def _concat(n: Node) -> Shape:
+    along, first = n.integer("axis"), n.inputs[0]
+    for v in n.inputs:
+        alike = v.rank == first.rank and all(a == b for d, (a, b) in enumerate(zip(v.shape, first.shape)) if d != along)
+        if not alike or v.dtype != first.dtype or not 0 <= along < first.rank:
+            raise UserError(f"{first} and {v} cannot be joined along dimension {along}")
+    return tuple(sum(v.shape[along] for v in n.inputs) if d == along else e for d, e in enumerate(first.shape))
+
+
+def _slice(n: Node) -> Shape:
+    starts, steps, shape = n.integers("starts"), n.integers("steps"), n.integers("shape")
+    for start, step, count, extent in zip(starts, steps, shape, n.inputs[0].shape):
+        last = start + (count - 1) * step
+        if count and not (0 <= start < extent and 0 <= last < extent):
+            raise UserError(f"a slice from {start} to {last} leaves {n.inputs[0]}")
+    return shape
+
+
+def _pad(n: Node) -> Shape:
+    before, after = n.integers("before"), n.integers("after")
+    mode = n.text("mode")
+    for b, a, e in zip(before, after, n.inputs[0].shape):
+        if b < 0 or a < 0 or (mode != "constant" and e == 0 and b + a):
+            raise UserError(f"pads {before} and {after} do not fit {n.inputs[0]}")
+    return tuple(b + e + a for b, e, a in zip(before, n.inputs[0].shape, after))
+
+
+def _reduced(n: Node) -> Shape:
+    dims = n.integers("axes") if "axes" in n.attributes else (n.integer("axis"),)
+    _dims(n, dims)
+    keep = bool(n.integer("keepdims", 1))
+    return tuple(1 if d in dims else e for d, e in enumerate(n.inputs[0].shape) if keep or d not in dims)
+
+
+def _dims(n: Node, dims: Sequence[int]) -> None:
+    if any(not 0 <= d < n.inputs[0].rank for d in dims) or len(set(dims)) != len(dims):
+        raise UserError(f"{n.inputs[0]} has no dimensions {list(dims)}")
+
+
+def _gather(n: Node) -> Shape:
+    x, indices = n.inputs
+    along = n.integer("axis")
+    _dims(n, (along,))
+    return (*x.shape[:along], *indices.shape, *x.shape[along + 1:])  # fmt: skip
+
+
+def _gather_nd(n: Node) -> Shape:
+    x, indices = n.inputs
+    batch = n.integer("batch_dims")
+    if indices.rank < 1 or batch + indices.shape[-1] > x.rank or indices.shape[:batch] != x.shape[:batch]:
+        raise UserError(f"indices {indices} do not fit {x}")
+    return (*indices.shape[:-1], *x.shape[batch + indices.shape[-1]:])  # fmt: skip
+
+
+def _same(n: Node) -> Shape:
+    return n.inputs[0].shape
+
+
+def _same_dims(n: Node) -> Shape:
+    _dims(n, n.integers("axes") if "axes" in n.attributes else (n.integer("axis"),))
+    return n.inputs[0].shape
+
+
+def _along(key: str) -> Rule:
+    def rule(n: Node) -> Shape:
+        _dims(n, (n.integer("axis"),))
+        return tuple(n.integer(key) if d == n.integer("axis") else e for d, e in enumerate(n.inputs[0].shape))
+
+    return rule
+
+
+def _repeat(n: Node) -> Shape:
+    return tuple(e * n.integer("times") if d == n.integer("axis") else e for d, e in enumerate(n.inputs[0].shape))
+
+
+def _interpolate(n: Node) -> Shape:
+    return tuple(n.inputs[1].shape[0] if d == n.integer("axis") else e for d, e in enumerate(n.inputs[0].shape))
+
+
+def _matmul(n: Node) -> Shape:
+    a, b = n.inputs
+    if a.rank < 2 or b.rank < 2 or a.dtype != b.dtype:
+        raise UserError(f"{a} and {b} are no matrices to multiply")
+    rows, inner = a.shape[:-3:-1] if n.integer("transpose_a", 0) else a.shape[-2:]
+    below, columns = b.shape[:-3:-1] if n.integer("transpose_b", 0) else b.shape[-2:]
+    if inner != below:
+        raise UserError(f"{a} and {b} share no inner dimension: {inner} and {below}")
+    return (*broadcast_shape(a.shape[:-2], b.shape[:-2]), rows, columns)
+
+
+def _einsum(n: Node) -> Shape:
+    labels, _, result = n.text("equation").partition("->")
+    extents: dict[str, int] = {}
+    for text, v in zip(labels.split(","), n.inputs):
+        for label, e in zip(text, v.shape):
+            extents[label] = max(e, extents.get(label, 1))
+    return tuple(extents[label] for label in result)
+
+
+def _windows(n: Node) -> Shape:
+    x, first = n.inputs[0], n.text("layout") == "NCHW"
+    extents = window_of(n).extents(x.shape[2:] if first else x.shape[1:-1])
+    count = x.shape[1 if first else -1]
+    if n.op == "Conv":
+        count = n.inputs[1].shape[0 if first else -1]
+    return (x.shape[0], count, *extents) if first else (x.shape[0], *extents, count)
+
+
+def _conv_transpose(n: Node) -> Shape:
+    x, w = n.inputs
+    if n.text("layout") == "NCHW":
+        return (x.shape[0], w.shape[1] * n.integer("groups"), *n.integers("extents"))
+    return (x.shape[0], *n.integers("extents"), w.shape[-1])
+
+
+RULES: dict[str, Rule] = {
+    "Reshape": _reshape, "Transpose": _transpose, "Expand": _expand, "Concat": _concat, "Slice": _slice, "Pad": _pad,
+    "Repeat": _repeat, "Interpolate": _interpolate, "Trilu": _same,
+    "Tile": lambda n: tuple(e * k for e, k in zip(n.inputs[0].shape, n.integers("times"))),
+    "Gather": _gather, "GatherElements": lambda n: n.inputs[1].shape, "GatherND": _gather_nd,
+    "ScatterElements": _same, "ScatterND": _same, "ReverseSequence": _same,
+    "CumSum": _same_dims, "CumProd": _same_dims, "TopKIndices": _along("k"),
+    "ReduceSum": _reduced, "ReduceMax": _reduced, "ReduceMin": _reduced, "ReduceProd": _reduced, "ArgMax": _reduced, "ArgMin": _reduced,
+    "Softmax": _same_dims, "LogSoftmax": _same_dims, "Standardize": _same_dims, "RmsNormalize": _same_dims,
+    "MatMul": _matmul, "Einsum": _einsum,
+    "Conv": _windows, "ConvTranspose": _conv_transpose, "MaxPool": _windows, "SumPool": _windows, "MaxPoolIndices": _windows,
+}  # fmt: skip

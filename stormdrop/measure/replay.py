@@ -1,0 +1,261 @@
+"""Recorded tables: searches run on them instead of on hardware, with the same result every time.
+
+    Table.load(path) ──▶ spaces (restricted sketches) for the strategies, TableMeasurer for the loop
+
+A table holds a task, a target and, for a few sketches, the measured seconds of *every* legal program that a grid of choices
+spells: of each knob some choices, of some knobs only one. Invariant: the canonical form of any combination of a space's
+choices is a row of the table, or it was illegal when the table was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.errors import StormdropError, UserError
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Failure, Result, Timing
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.space.derive import derive
+from stormdrop.space.knobs import Knob, knobs_of
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import Points, Sketch
+from stormdrop.space.structure import Step
+from stormdrop.target.machine import Target
+
+FORMAT = 1
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class TableSpace(Sketch):
+    """A sketch held to the points of a table: its knobs have the recorded choices, what was not recorded is not legal."""
+
+    grid: tuple[tuple[int, ...], ...] = ()
+    """The choices of every knob."""
+    points: Points = field(default_factory=lambda: np.zeros((0, 0), np.int64), repr=False)
+    """Canonical, each once."""
+    seconds: Floats = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+    """NaN for what failed."""
+    spread: Floats = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        return tuple(replace(k, choices=c) for k, c in zip(knobs_of(self.structure, self.target), self.grid, strict=True))
+
+    def canonical(self, points: Points) -> Points:
+        """As the sketch clamps, but on the grid: a value that is no choice stands for the next larger one.
+
+        A clamped value is clamped to itself again, so rows of the table stay as they are.
+        """
+        columns: list[Points] = []
+        for i, k in enumerate(self.knobs):
+            choices = np.asarray(k.choices, dtype=np.int64)
+            columns.append(choices[np.minimum(np.searchsorted(choices, points[:, i]), len(choices) - 1)])
+        return super().canonical(np.stack(columns, axis=1) if columns else points)
+
+    def sample_legal(self, n: int, rng: np.random.Generator) -> Points:
+        """Any `n` rows of the table, each as likely as every other."""
+        return self.points[rng.choice(len(self.points), size=min(n, len(self.points)), replace=False)]
+
+    def legal(self, points: Points) -> NDArray[np.bool_]:
+        return self.rows(points) >= 0
+
+    def features(self, points: Points) -> NDArray[np.float64]:
+        return self._looked_up(points, lambda: self._features, super().features)
+
+    def prior(self, points: Points) -> NDArray[np.float64]:
+        return self._looked_up(points, lambda: self._prior, super().prior)
+
+    def assess(self, points: Points) -> NDArray[np.float64]:
+        return np.where(self.legal(points), self.prior(points), np.inf)
+
+    def rows(self, points: Points) -> NDArray[np.int64]:
+        """Where in the table each point is; -1 for those that are not."""
+        hashes, order = self._index
+        if not len(order):
+            return np.full(len(points), -1, np.int64)
+        at = order[np.minimum(np.searchsorted(hashes, row_hashes(points)), len(order) - 1)]
+        return np.where((self.points[at] == points).all(axis=1), at, -1)
+
+    def _looked_up(
+        self, points: Points, known: Callable[[], NDArray[np.float64]], compute: Callable[[Points], NDArray[np.float64]]
+    ) -> NDArray[np.float64]:
+        """What is asked of the table's rows again and again is computed once."""
+        rows = self.rows(points)
+        return known()[rows] if (rows >= 0).all() else compute(points)
+
+    @cached_property
+    def _index(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        hashes = row_hashes(self.points)
+        order = np.argsort(hashes, kind="stable")
+        return hashes[order], order
+
+    @cached_property
+    def _features(self) -> NDArray[np.float64]:
+        return super().features(self.points)
+
+    @cached_property
+    def _prior(self) -> NDArray[np.float64]:
+        return super().prior(self.points)
+
+
+def row_hashes(points: Points) -> NDArray[np.uint64]:
+    """64 bits of each row, by random odd multipliers; `rows` compares what they find, so a collision costs a point at most."""
+    draws = np.random.default_rng(7).integers(0, 2**63, size=points.shape[1], dtype=np.uint64)
+    return points.astype(np.uint64) @ (draws * np.uint64(2) + np.uint64(1))
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What was recorded of one task on one machine. `notes` say how, for people."""
+
+    task: Task
+    target: Target
+    spaces: tuple[TableSpace, ...]
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def size(self) -> int:
+        return sum(len(s.points) for s in self.spaces)
+
+    @cached_property
+    def optimum(self) -> float:
+        """The fewest seconds. Raises UserError for a table in which everything failed."""
+        values = self._seconds
+        if not np.isfinite(values).any():
+            raise UserError(f"{self.task.name}: nothing in this table could be timed")
+        return float(np.nanmin(values))
+
+    def share_within(self, slack: float) -> float:
+        """The share of points that take at most (1 + slack) times the optimum."""
+        return float((self._seconds <= np.float32(self.optimum * (1 + slack))).mean())
+
+    @cached_property
+    def _seconds(self) -> Floats:
+        return np.concatenate([s.seconds for s in self.spaces])
+
+    def find(self, schedule: Schedule) -> tuple[TableSpace, int] | None:
+        """The space and the row of a schedule; None where it was not recorded."""
+        space = self._by_steps.get((schedule.variant, schedule.steps))
+        values = schedule.by_name
+        if schedule.class_key != self.task.class_key or space is None or set(values) != set(space.names):
+            return None
+        row = int(space.rows(np.array([[values[n] for n in space.names]], dtype=np.int64))[0])
+        return (space, row) if row >= 0 else None
+
+    @cached_property
+    def _by_steps(self) -> dict[tuple[int, tuple[Step, ...]], TableSpace]:
+        return {(s.variant, s.structure.steps): s for s in self.spaces}
+
+    # ---- files -----------------------------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        """Write a compressed .npz; columns of sorted points compress to a few bits a point."""
+        about = {"task": self.task.to_json(), "target": asdict(self.target), "notes": dict(self.notes),
+                 "sketches": [_described(s) for s in self.spaces]}  # fmt: skip
+        arrays: dict[str, NDArray[Any]] = {"format": np.array(FORMAT), "about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+        for i, s in enumerate(self.spaces):
+            order = np.lexsort(s.points.T[::-1]) if s.points.shape[1] else np.arange(len(s.points))
+            arrays[f"points{i}"] = _narrowed(s.points[order].T)
+            arrays[f"seconds{i}"] = s.seconds[order].astype(np.float32)
+            arrays[f"spread{i}"] = s.spread[order].astype(np.float16)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            np.savez_compressed(file, **cast(Any, arrays))  # no object arrays among them: no pickle is written
+
+    @staticmethod
+    def load(path: Path) -> Table:
+        """Raises UserError for a file that is not a table, and for one whose sketches this version derives otherwise."""
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                if int(data["format"]) != FORMAT:
+                    raise UserError(f"{path}: this table has format {int(data['format'])}; this version reads {FORMAT}")
+                about = json.loads(data["about"].tobytes())
+                task, target = Task.from_json(about["task"]), Target(**about["target"])
+                spaces = tuple(
+                    _restored(task, target, sketch, data[f"points{i}"], data[f"seconds{i}"], data[f"spread{i}"])
+                    for i, sketch in enumerate(about["sketches"])
+                )
+                return Table(task, target, spaces, about["notes"])
+        except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile, StormdropError) as error:
+            raise error if isinstance(error, UserError) else UserError(f"{path} is no table: {error}") from error
+
+
+def _described(space: TableSpace) -> dict[str, object]:
+    steps = [[s.rule, s.version, s.stage, *s.args] for s in space.structure.steps]
+    return {"variant": space.variant, "steps": steps, "grid": {k.name: k.choices for k in space.knobs}}
+
+
+def _restored(task: Task, target: Target, about: Any, points: NDArray[Any], seconds: NDArray[Any], spread: NDArray[Any]) -> TableSpace:
+    schedule = Schedule.from_json({"class": task.class_key, "variant": about["variant"], "steps": about["steps"], "values": {}})
+    structure = derive(task.variants[schedule.variant], schedule.steps)
+    names = tuple(k.name for k in knobs_of(structure, target))
+    if names != tuple(about["grid"]):
+        raise UserError(f"{task.name}: this version gives the table's sketch other knobs: {', '.join(names)}")
+    grid = tuple(tuple(int(c) for c in choices) for choices in about["grid"].values())
+    space = TableSpace(
+        task, schedule.variant, structure, target, grid, np.ascontiguousarray(points.T, dtype=np.int64), seconds.astype(np.float32),
+        spread.astype(np.float32),
+    )  # fmt: skip
+    if not len(space.points) == len(space.seconds) == len(space.spread):
+        raise UserError(f"{task.name}: the table's columns differ in length")
+    if not np.array_equal(space.canonical(space.points), space.points):
+        raise UserError(f"{task.name}: what was recorded as one program is another in this version; record the table again")
+    return space
+
+
+def _narrowed(columns: NDArray[np.int64]) -> NDArray[Any]:
+    return columns.astype(np.min_scalar_type(int(columns.max(initial=0))))
+
+
+class TableMeasurer:
+    """Measures by looking up. Deterministic: with `noise`, two of them with one seed answer the same calls alike.
+
+    `noise` is the standard deviation of the logarithm of every single timing.
+    """
+
+    def __init__(self, table: Table, noise: float = 0.0, seed: int = 0) -> None:
+        self.table, self._noise, self._rng = table, noise, np.random.default_rng(seed)
+        self._slower = MeasureSettings().slower_factor
+
+    def measure(
+        self, task: Task, candidates: Sequence[Schedule], best: float | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> list[Result]:
+        """What the table says. As on hardware, what is clearly slower than the best before it counts as briefly timed."""
+        if meanwhile is not None:
+            meanwhile()
+        results: list[Result] = []
+        for one in candidates:
+            result = self._timed(task, one, 1)
+            if isinstance(result, Timing):
+                result = replace(result, stopped_early=best is not None and result.seconds > self._slower * best)
+                best = result.seconds if best is None else min(best, result.seconds)
+            results.append(result)
+        return results
+
+    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
+        return [self._timed(task, one, rounds) for one in candidates]
+
+    def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result:
+        """No output is compared: what was recorded had been compared with the reference."""
+        return self._timed(task, candidate, 1)
+
+    def _timed(self, task: Task, schedule: Schedule, rounds: int) -> Result:
+        found = self.table.find(schedule) if task.digest == self.table.task.digest else None
+        if found is None:
+            return Failure("schedule", "this schedule is not in the table")
+        space, row = found
+        seconds = float(space.seconds[row])
+        if not np.isfinite(seconds):
+            return Failure("build", "this candidate failed when the table was recorded")
+        samples = seconds * np.exp(self._noise * self._rng.standard_normal(rounds)) if self._noise else np.full(rounds, seconds)
+        return Timing(float(np.median(samples)), float(space.spread[row]), rounds, 0.0, samples=tuple(float(s) for s in samples))

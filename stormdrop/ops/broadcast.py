@@ -1,0 +1,166 @@
+"""Reading and writing by position: broadcasting, reshaping, joining, cutting, repeating.
+
+Every function reads each input element by a plain index expression, so a reader can compute it in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+from stormdrop.errors import UserError
+from stormdrop.ir import build
+from stormdrop.ir.expr import Axis, Const, Expr, Load, Scalar, binary, select
+from stormdrop.ir.tensor import Tensor, axis, compute
+
+
+def axes_for(shape: Sequence[int]) -> list[Axis]:
+    return [axis(n, f"i{d}") for d, n in enumerate(shape)]
+
+
+def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """NumPy's rule. Raises UserError where the shapes do not fit."""
+    rank = max(map(len, shapes), default=0)
+    result: list[int] = []
+    for d in range(rank):
+        extents = {s[len(s) - rank + d] for s in shapes if len(s) - rank + d >= 0} - {1}
+        if len(extents) > 1:
+            raise UserError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+        result.append(extents.pop() if extents else 1)
+    return tuple(result)
+
+
+def read(x: Tensor, axes: Sequence[Expr]) -> Load:
+    """An element of `x` where it is broadcast to the axes: it lacks leading ones, and where its extent is 1 it stays at 0."""
+    own = list(axes)[len(axes) - len(x.shape):]  # fmt: skip
+    return x[tuple(Const(0, "i64") if n == 1 else a for a, n in zip(own, x.shape))]
+
+
+def elementwise(function: Callable[[Sequence[Expr]], Expr], operands: Sequence[Tensor], name: str = "Y") -> Tensor:
+    """`Y[i] = function(A[i], B[i], …)`, broadcasting as NumPy does."""
+    i = axes_for(broadcast_shape(*(x.shape for x in operands)))
+    return compute(name, i, function([read(x, i) for x in operands]))
+
+
+def expand(x: Tensor, shape: Sequence[int], name: str = "Y") -> Tensor:
+    """`Y[i] = X[i]`, broadcast to a shape."""
+    i = axes_for(shape)
+    return compute(name, i, read(x, i))
+
+
+def reshape(x: Tensor, shape: Sequence[int], name: str = "Y") -> Tensor:
+    """The same elements in row-major order under another shape.
+
+        Y[h, w] = X[(h·W + w) // C, (h·W + w) % C]
+
+    Runs of dimensions that hold equally many elements on both sides are matched first, so that a dimension which stays is
+    read directly, and one that only splits or joins needs as few divisions as can be.
+    """
+    i = axes_for(shape)
+    return compute(name, i, x[tuple(reshaped_indices(x.shape, i))])
+
+
+def reshaped_indices(source: Sequence[int], axes: Sequence[Axis]) -> list[Expr]:
+    """The source's indices for the element at `axes` of the reshaped tensor."""
+    if 0 in source:
+        empty = next(a for a in axes if a.extent == 0)
+        return [empty if n == 0 else Const(0, "i64") for n in source]
+    indices: list[Expr] = [Const(0, "i64")] * len(source)
+    left = [d for d, n in enumerate(source) if n > 1]
+    right = [a for a in axes if a.extent > 1]
+    s = t = 0
+    while s < len(left):
+        first_s, first_t = s, t
+        held, wanted = source[left[s]], right[t].extent
+        while held != wanted:
+            if held < wanted:
+                s += 1
+                held *= source[left[s]]
+            else:
+                t += 1
+                wanted *= right[t].extent
+        s, t = s + 1, t + 1
+        flat: Expr = right[first_t]
+        for a in right[first_t + 1 : t]:
+            flat = flat * a.extent + a
+        stride = 1
+        for d in reversed(left[first_s:s]):
+            index = flat if stride == 1 else binary("floordiv", flat, stride)
+            indices[d] = index if d == left[first_s] else binary("mod", index, source[d])
+            stride *= source[d]
+    return indices
+
+
+def concat(parts: Sequence[Tensor], along: int, name: str = "Y") -> Tensor:
+    """`Y[…, i, …] = where(i < a, A[…, i, …], B[…, i - a, …])`, for any number of parts."""
+    shape = list(parts[0].shape)
+    shape[along] = sum(p.shape[along] for p in parts)
+    i = axes_for(shape)
+    held = [p for p in parts if p.shape[along] > 0] or list(parts[:1])
+    starts = [sum(p.shape[along] for p in held[:k]) for k in range(len(held))]
+
+    def element(k: int) -> Expr:
+        return held[k][tuple(binary("sub", a, starts[k]) if d == along else a for d, a in enumerate(i))]
+
+    body: Expr = element(len(held) - 1)
+    for k in reversed(range(len(held) - 1)):
+        body = select(i[along] < starts[k + 1], element(k), body)
+    return compute(name, i, body)
+
+
+def cut(x: Tensor, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int], name: str = "Y") -> Tensor:
+    """`Y[i] = X[start + i·step]` in every dimension; a step may be negative."""
+    i = axes_for(shape)
+    return compute(name, i, x[tuple(binary("add", binary("mul", a, step), start) for a, start, step in zip(i, starts, steps))])
+
+
+def pad_constant(
+    x: Tensor, before: Sequence[int], after: Sequence[int], value: Scalar | Expr, dims: Sequence[int] | None = None, name: str = "P"
+) -> Tensor:  # fmt: skip
+    """`P[i] = where(i is inside, X[i - before], value)`; the dimensions `dims` are compared even where nothing is added."""
+    axes = axes_for([b + n + a for b, n, a in zip(before, x.shape, after)])
+    wanted = [d for d in range(len(axes)) if before[d] or after[d]] if dims is None else list(dims)
+    sides = [c for d in wanted for c in (axes[d] >= before[d], axes[d] < x.shape[d] + before[d])]
+    element = x[tuple(binary("sub", a, b) for a, b in zip(axes, before))]
+    return compute(name, axes, select(reduce(Expr.__and__, sides), element, value) if sides else element)
+
+
+def pad_reflected(x: Tensor, before: Sequence[int], after: Sequence[int], mode: str, name: str = "P") -> Tensor:
+    """Modes edge (the border repeats), reflect (mirrored without it) and wrap (from the other side)."""
+    axes = axes_for([b + n + a for b, n, a in zip(before, x.shape, after)])
+    indices: list[Expr] = []
+    for a, b, behind, n in zip(axes, before, after, x.shape):
+        i = binary("sub", a, b)
+        if not b and not behind:
+            indices.append(a)
+        elif mode == "edge" or n == 1:
+            indices.append(binary("min", binary("max", i, 0), n - 1))
+        elif mode == "wrap":
+            indices.append(binary("mod", i, n))
+        elif mode == "reflect":
+            turn = binary("mod", i, 2 * (n - 1))
+            indices.append(binary("min", turn, binary("sub", Const(2 * (n - 1), "i64"), turn)))
+        else:
+            raise UserError(f"pad: unknown mode {mode!r}")
+    return compute(name, axes, x[tuple(indices)])
+
+
+def repeat(x: Tensor, along: int, times: int, name: str = "Y") -> Tensor:
+    """`Y[…, i, …] = X[…, i // times, …]`: nearest-neighbour enlargement."""
+    i = axes_for([n * times if d == along else n for d, n in enumerate(x.shape)])
+    return compute(name, i, x[tuple(binary("floordiv", a, times) if d == along else a for d, a in enumerate(i))])
+
+
+def tile(x: Tensor, times: Sequence[int], name: str = "Y") -> Tensor:
+    """`Y[i] = X[i mod n]` in every dimension."""
+    i = axes_for([n * k for n, k in zip(x.shape, times)])
+    indices = [a if k == 1 else Const(0, "i64") if n == 1 else binary("mod", a, n) for a, n, k in zip(i, x.shape, times)]
+    return compute(name, i, x[tuple(indices)])
+
+
+def triangle(x: Tensor, upper: bool, k: int, name: str = "Y") -> Tensor:
+    """The upper triangle (j - i >= k) or the lower one (j - i <= k) of the last two dimensions, zero elsewhere."""
+    i = axes_for(x.shape)
+    gap = i[-1] - i[-2]
+    inside = gap >= k if upper else gap <= k
+    return compute(name, i, build.where(inside, x[tuple(i)], Const(0, x.dtype)))

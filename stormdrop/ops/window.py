@@ -1,0 +1,190 @@
+"""Sliding windows over any number of spatial dimensions, in either layout.
+
+A `Window` says for every spatial dimension how it slides. `layout` is "NCHW" (channels second) or "NHWC" (channels last; the
+names stand for any number of spatial dimensions); weights are [co, ci, kernel…] or [kernel…, ci, co] accordingly. The padded
+image is always a stage of its own, so all pads share a class key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from stormdrop.errors import UserError
+from stormdrop.ir import build
+from stormdrop.ir.build import neutral
+from stormdrop.ir.expr import Axis, Const, Expr, Scalar, binary, compare, select
+from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
+from stormdrop.ops.broadcast import pad_constant
+from stormdrop.ops.conv import transposed_conv2d
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One entry per spatial dimension. `after` may be more than the file's pad where windows are rounded up."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def extents(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """How many windows fit. Raises UserError where none does."""
+        found: list[int] = []
+        for n, k, s, d, b, a in zip(sizes, self.kernel, self.strides, self.dilations, self.before, self.after):
+            reach = d * (k - 1) + 1
+            if min(k, s, d) < 1 or b + n + a < reach:
+                raise UserError(f"a window of {reach} (stride {s}) does not fit into {n} padded by {b} and {a}")
+            found.append((b + n + a - reach) // s + 1)
+        return tuple(found)
+
+
+def spatial(x: Tensor, layout: str) -> tuple[int, ...]:
+    return x.shape[2:] if layout == "NCHW" else x.shape[1:-1]
+
+
+def channels(x: Tensor, layout: str) -> int:
+    return x.shape[1] if layout == "NCHW" else x.shape[-1]
+
+
+def place(layout: str, n: Any, c: Sequence[Any], at: Sequence[Any]) -> tuple[Any, ...]:
+    """Batch, channel (perhaps several dimensions of it) and spatial positions in a layout's order."""
+    return (n, *c, *at) if layout == "NCHW" else (n, *at, *c)
+
+
+def padded(x: Tensor, w: Window, layout: str, value: Scalar = 0) -> Tensor:
+    rank = len(w.kernel)
+    dims = range(2, 2 + rank) if layout == "NCHW" else range(1, 1 + rank)
+    before, after = [0] * len(x.shape), [0] * len(x.shape)
+    for d, b, a in zip(dims, w.before, w.after):
+        before[d], after[d] = b, a
+    return pad_constant(x, before, after, Const(value, x.dtype), dims)
+
+
+def slides(x: Tensor, w: Window, layout: str) -> tuple[list[Axis], list[Axis], list[Expr]]:
+    """Output axes, reduce axes over the kernel, and the index into the padded image."""
+    names = "dhw"[-len(w.kernel):] if len(w.kernel) <= 3 else [str(d) for d in range(len(w.kernel))]  # fmt: skip
+    at = [axis(n, f"o{c}") for n, c in zip(w.extents(spatial(x, layout)), names)]
+    over = [reduce_axis(k, f"k{c}") for k, c in zip(w.kernel, names)]
+    source = [binary("mul", o, s) + binary("mul", k, d) for o, k, s, d in zip(at, over, w.strides, w.dilations)]
+    return at, over, source
+
+
+def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, name: str = "Y") -> Tensor:
+    """A convolution; with groups, a dimension for the group is split off the channels and joined again.
+
+        F[n, h, w, g, co] = Σ_{kh,kw,ci} P[n, h·s + kh·d, w·s + kw·d, g·CI + ci] · W[kh, kw, ci, g·CO + co]
+        Y[n, h, w, c]     = F[n, h, w, c // CO, c % CO]
+    """
+    outs, per_group = (weights.shape[0], weights.shape[1]) if layout == "NCHW" else (weights.shape[-1], weights.shape[-2])
+    if channels(x, layout) != per_group * groups or outs % groups:
+        raise UserError(f"conv: {x!r} and {weights!r} do not fit with {groups} groups")
+    p = padded(x, w, layout)
+    at, over, source = slides(x, w, layout)
+    n, per_out = axis(x.shape[0], "n"), outs // groups
+
+    def weight(co: Expr, ci: Expr) -> Expr:
+        return weights[(co, ci, *over)] if layout == "NCHW" else weights[(*over, ci, co)]
+
+    if groups == channels(x, layout) == outs:  # depthwise: nothing is summed over channels
+        c = axis(outs, "c")
+        product = p[place(layout, n, [c], source)] * weight(c, Const(0, "i64"))
+        return compute(name, place(layout, n, [c], at), build.sum(product, *over))
+    ci = reduce_axis(per_group, "ci")
+    order = (ci, *over) if layout == "NCHW" else (*over, ci)
+    if groups == 1:
+        co = axis(outs, "co")
+        return compute(name, place(layout, n, [co], at), build.sum(p[place(layout, n, [ci], source)] * weight(co, ci), *order))
+    g, co = axis(groups, "g"), axis(per_out, "co")
+    product = p[place(layout, n, [g * per_group + ci], source)] * weight(g * per_out + co, ci)
+    f = compute("F", place(layout, n, [g, co], at), build.sum(product, *order))
+    n, c, at = axis(x.shape[0], "n"), axis(outs, "c"), [axis(a.extent, a.name) for a in at]
+    return compute(name, place(layout, n, [c], at), f[place(layout, n, [c // per_out, c % per_out], at)])
+
+
+def conv_transpose_nd(
+    x: Tensor, weights: Tensor, w: Window, extents: Sequence[int], groups: int, layout: str, name: str = "Y"
+) -> Tensor:  # fmt: skip
+    """The adjoint of a convolution: weights are [ci, co / groups, kernel…] (NCHW) or [kernel…, ci, co] (NHWC, one group).
+
+        Y[n, co, h] = Σ_{ci,kh} where((h + p - kh·d) is a multiple of s inside the image, X[n, ci, (h + p - kh·d) // s], 0) · W[ci, co, kh]
+    """
+    if layout == "NHWC" and _phases_fit(x, w, extents):
+        return transposed_conv2d(x, weights, w.strides[0], w.before[0], name)
+    per_out, sizes = (weights.shape[1] if layout == "NCHW" else weights.shape[-1]), spatial(x, layout)
+    per_group = channels(x, layout) // groups
+    if layout == "NHWC" and groups > 1:
+        raise UserError("conv_transpose: groups are written channels-first only")
+    names = [f"o{d}" for d in range(len(sizes))]
+    at = [axis(n, c) for n, c in zip(extents, names)]
+    over = [reduce_axis(k, f"k{d}") for d, k in enumerate(w.kernel)]
+    n, g, co, ci = axis(x.shape[0], "n"), axis(groups, "g"), axis(per_out, "co"), reduce_axis(per_group, "ci")
+    steps = [binary("sub", o + b, k * d) for o, k, d, b in zip(at, over, w.dilations, w.before)]
+    sources = [binary("floordiv", t, s) for t, s in zip(steps, w.strides)]
+    hits = [c for t, s in zip(steps, w.strides) if s > 1 for c in [compare("eq", binary("mod", t, s), 0)]]
+    inside = [c for i, size in zip(sources, sizes) for c in (i >= 0, i < size)]
+    element = x[place(layout, n, [g * per_group + ci], sources)]
+    value = select(reduce(Expr.__and__, [*inside, *hits]), element, Const(0, x.dtype))
+    weight = weights[(g * per_group + ci, co, *over)] if layout == "NCHW" else weights[(*over, ci, co)]
+    f = compute("F", place(layout, n, [g, co], at), build.sum(value * weight, ci, *over))
+    n, c, at = axis(x.shape[0], "n"), axis(groups * per_out, "c"), axes_like(at)
+    return compute(name, place(layout, n, [c], at), f[place(layout, n, [c // per_out, c % per_out], at)])
+
+
+def axes_like(axes: Sequence[Axis]) -> list[Axis]:
+    return [axis(a.extent, a.name) for a in axes]
+
+
+def _phases_fit(x: Tensor, w: Window, extents: Sequence[int]) -> bool:
+    """Whether the phase-by-phase form of `transposed_conv2d` says the same."""
+    plain = len(w.kernel) == 2 and len(set(w.strides)) == 1 and len(set(w.before)) == 1 and set(w.dilations) == {1}
+    wanted = [(n - 1) * w.strides[0] - 2 * w.before[0] + k for n, k in zip(x.shape[1:3], w.kernel)]
+    return plain and list(extents) == wanted
+
+
+def max_pool(x: Tensor, w: Window, layout: str, name: str = "Y") -> Tensor:
+    """`Y[n, c, h] = max_kh P[n, c, h·s + kh·d]`, where P is X padded with the lowest value."""
+    return _pool(x, w, layout, "max", name)
+
+
+def sum_pool(x: Tensor, w: Window, layout: str, name: str = "Y") -> Tensor:
+    """`Y[n, c, h] = Σ_kh P[n, c, h·s + kh·d]`, where P is X padded with zeros."""
+    return _pool(x, w, layout, "sum", name)
+
+
+def _pool(x: Tensor, w: Window, layout: str, kind: str, name: str) -> Tensor:
+    p = padded(x, w, layout, neutral("max", x.dtype) if kind == "max" else 0)
+    at, over, source = slides(x, w, layout)
+    n, c = axis(x.shape[0], "n"), axis(channels(x, layout), "c")
+    element = p[place(layout, n, [c], source)]
+    return compute(name, place(layout, n, [c], at), build.reduce_max(element, *over) if kind == "max" else build.sum(element, *over))
+
+
+def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") -> Tensor:
+    """The flat position in X (channels first) of every window's first maximum; `column_major` counts the spatial part that way.
+
+        M = max over the window;   Y = min over the window of where(P == M, position, the largest number)
+    """
+    layout = "NCHW"
+    largest = max_pool(x, w, layout, "M")
+    lowest = neutral("max", x.dtype)
+    p = padded(x, w, layout, lowest)
+    at, over, source = slides(x, w, layout)
+    n, c = axis(x.shape[0], "n"), axis(x.shape[1], "c")
+    hit = compare("eq", p[place(layout, n, [c], source)], largest[place(layout, n, [c], at)])
+    sizes = spatial(x, layout)
+    positions = [binary("sub", i, b) for i, b in zip(source, w.before)]
+    inside = reduce(Expr.__and__, [q for i, size in zip(positions, sizes) for q in (i >= 0, i < size)])
+    flat: Expr = n * x.shape[1] + c
+    area: Expr = Const(0, "i64")
+    for i, size in reversed(list(zip(positions, sizes))) if column_major else zip(positions, sizes):
+        area = binary("mul", area, size) + i
+    spread = 1
+    for size in sizes:
+        spread *= size
+    flat = flat * spread + area
+    none = Const(2**62, "i64")
+    return compute(name, place(layout, n, [c], at), build.reduce_min(select(hit, select(inside, flat, none), none), *over))

@@ -1,0 +1,94 @@
+"""How a search went, read from its trials: improvements, phases, failures, when it was nearly done. Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stormdrop.measure.result import Failure, Timing
+from stormdrop.search.events import Trial, Tuned
+from stormdrop.space.schedule import Schedule
+
+QUALITIES = (0.90, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """A trial that was faster than all before it."""
+
+    trial: int
+    elapsed: float
+    seconds: float
+    phase: str
+    schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Consecutive trials of one phase; `first` and `last` are trial numbers, `began` and `ended` seconds of the search."""
+
+    name: str
+    first: int
+    last: int
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """How often candidates failed in one way, and what the first of them said."""
+
+    kind: str
+    count: int
+    first: str
+
+
+def improvements(history: Iterable[Trial]) -> list[Improvement]:
+    found: list[Improvement] = []
+    for trial in history:
+        if isinstance(trial.result, Timing) and (not found or trial.result.seconds < found[-1].seconds):
+            found.append(Improvement(trial.number, trial.elapsed, trial.result.seconds, trial.phase, trial.schedule))
+    return found
+
+
+def reached(found: Sequence[Improvement], quality: float) -> Improvement | None:
+    """The first that had this share of the last one's speed; None where nothing could be timed."""
+    return next((i for i in found if i.seconds <= found[-1].seconds / quality), None)
+
+
+def phases(history: Iterable[Trial]) -> list[Phase]:
+    """Each run of trials of one phase; it begins where the run before it ended."""
+    found: list[Phase] = []
+    for trial in history:
+        if found and found[-1].name == trial.phase:
+            found[-1] = Phase(trial.phase, found[-1].first, trial.number, found[-1].began, trial.elapsed)
+        else:
+            found.append(Phase(trial.phase, trial.number, trial.number, found[-1].ended if found else 0.0, trial.elapsed))
+    return found
+
+
+def failures(history: Iterable[Trial]) -> list[Failed]:
+    """By kind, the most frequent first."""
+    found: dict[str, Failed] = {}
+    for trial in history:
+        if isinstance(trial.result, Failure):
+            before = found.get(trial.result.kind)
+            first = before.first if before else trial.result.message
+            found[trial.result.kind] = Failed(trial.result.kind, (before.count if before else 0) + 1, first)
+    return sorted(found.values(), key=lambda f: -f.count)
+
+
+def trials_per_second(tuned: Tuned) -> float:
+    """Over the search itself; the final timing of the best few is not part of it."""
+    spent = max((t.elapsed for t in tuned.history), default=0.0) or tuned.tuning_seconds
+    return tuned.trials / spent if spent > 0 else 0.0
+
+
+def building_seconds(history: Iterable[Trial]) -> float:
+    """Of all builders together."""
+    return sum(t.result.build_seconds for t in history)
+
+
+def running_seconds(history: Iterable[Trial]) -> float:
+    """What the timed runs of all candidates took, without warming up."""
+    return sum(t.result.seconds * t.result.runs for t in history if isinstance(t.result, Timing))

@@ -1,0 +1,116 @@
+"""The report of `stormdrop op` for a person: schedule, code, figures, and how the search went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from stormdrop.codegen.emit import emit
+from stormdrop.codegen.llvm import assembly
+from stormdrop.ir.tensor import Task
+from stormdrop.report.console import block, heading, print_pairs, print_table
+from stormdrop.report.curve import improvements, reached, trials_per_second
+from stormdrop.report.operator import Found, OperatorReport
+from stormdrop.report.schedule import schedule_lines
+from stormdrop.report.summary import next_step, search_rows
+from stormdrop.report.text import seconds_text, span_text, threads_text
+from stormdrop.space.default import ranked
+from stormdrop.space.sketch import sketches
+from stormdrop.target.machine import Target
+
+COMPARED_QUALITY = 0.95
+
+
+def print_operator(console: Console, report: OperatorReport, show: Sequence[str]) -> None:
+    """Everything; `show` names the parts that precede the figures."""
+    task, target, best = report.task, report.target, report.best
+    heading(console, f"{task.name} on {target.name}, {target.isa}, {threads_text(target.threads)}")
+    console.print()
+    if "sketches" in show:
+        print_sketches(console, task, target)
+    heading(console, f"schedule, the best, found by {best.tuned.strategy}" if report.is_comparison else "schedule")
+    block(console, "\n".join(f"  {line}" for line in schedule_lines(best.tuned.best)))
+    console.print()
+    for name, text in _code(report, show):
+        heading(console, name)
+        block(console, text.rstrip())
+        console.print()
+    if report.is_comparison:
+        print_comparison(console, report)
+    print_pairs(console, [*_figures(report), *_search(report)])
+
+
+def _code(report: OperatorReport, show: Sequence[str]) -> list[tuple[str, str]]:
+    program, sections = report.best.program, list[tuple[str, str]]()
+    if "loops" in show or not show:
+        sections.append(("loop program", "\n".join(f"  {line}" for line in str(program).splitlines())))
+    if "llvm" in show:
+        sections.append(("LLVM IR", emit(program, report.target)))
+    if "asm" in show:
+        sections.append(("assembly", assembly(emit(program, report.target), report.target)))
+    return sections
+
+
+def _figures(report: OperatorReport) -> list[tuple[str, str]]:
+    task, best, peak = report.task, report.best, report.peak_gflops
+    seconds = best.tuned.seconds
+    rows = [("time", f"{seconds_text(seconds)} with {threads_text(report.target.threads)}")]
+    if task.flops:
+        rows.append(("nominal", f"{best.gflops:.1f} GFLOP/s, {best.gflops / peak:.1%} of peak"))
+        rows.append(("executed", f"{best.executed_gflops:.1f} GFLOP/s, {best.executed_gflops / peak:.1%} of peak"))
+    rows.append(("peak", f"{peak:.1f} GFLOP/s f32 multiply-add, timed in this run"))
+    rows.append(("memory", f"{task.minimal_bytes / seconds / 1e9:.1f} GB/s, each input read and each output written once"))
+    return rows
+
+
+def _search(report: OperatorReport) -> list[tuple[str, str]]:
+    tuned = report.best.tuned
+    if report.is_default:
+        return [("search", f"none: the analytic default; build {seconds_text(tuned.median_build_seconds)}")]
+    advice = next_step(tuned, report.best.stored is not None)
+    return search_rows(tuned, report.best.stored) + ([("next", advice)] if advice else [])
+
+
+def print_comparison(console: Console, report: OperatorReport) -> None:
+    """One line for each search. All began with nothing; each was timed in a moment of its own."""
+    heading(console, "searches, one after the other, each from nothing")
+    has_rate = report.task.flops > 0
+    near = f"{COMPARED_QUALITY:.0%} at"
+    names = ["search", "best", *(["of peak"] if has_rate else []), "trials", "failed", "trials/s", "spent", near, "ended"]
+    cells = [_compared(found, report.peak_gflops, has_rate) for found in report.found]
+    print_table(console, names, cells, words=(0, len(names) - 1))
+    console.print()
+
+
+def _compared(found: Found, peak_gflops: float, has_rate: bool) -> list[str]:
+    tuned = found.tuned
+    near = reached(improvements(tuned.history), COMPARED_QUALITY)
+    return [
+        tuned.strategy,
+        seconds_text(tuned.seconds),
+        *([f"{tuned.gflops / peak_gflops:.1%}"] if has_rate else []),
+        str(tuned.trials),
+        str(tuned.failed),
+        f"{trials_per_second(tuned):.1f}",
+        span_text(tuned.tuning_seconds),
+        f"{near.trial} ({span_text(near.elapsed)})" if near is not None else "",
+        tuned.stopped,
+    ]
+
+
+def print_sketches(console: Console, task: Task, target: Target) -> None:
+    """Every sketch with what the prior expects of its best point."""
+    heading(console, "sketches, by what the analytic prior expects of their best point")
+    cells = [
+        (
+            str(k),
+            seconds_text(seconds),
+            str(len(sketch.knobs)),
+            task.variants[sketch.variant].name,
+            " ".join(map(str, sketch.structure.steps)),
+        )
+        for k, (sketch, _, seconds) in enumerate(ranked(sketches(task, target)))
+    ]
+    print_table(console, ("#", "expected", "knobs", "variant", "derivation"), cells, words=(3, 4))
+    console.print()

@@ -1,0 +1,190 @@
+"""The best so far over time and over trials, drawn by matplotlib: what `--plot` writes.
+
+matplotlib is an optional extra and is imported when something is drawn; nothing here opens a window.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stormdrop.errors import UserError
+from stormdrop.measure.result import Timing
+from stormdrop.report.curve import Improvement, improvements, phases
+from stormdrop.report.text import clean, speed_text, threads_text
+from stormdrop.search.events import Tuned
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # told apart by colour-blind eyes too
+LOG_FROM = 3.0
+"""Trials that differ by more than this factor are shown on a logarithmic scale."""
+ROOM_ABOVE = 4.0
+"""Trials slower than this many times the best are drawn at the upper edge: what matters is at the lower one."""
+
+
+def check_plot(path: Path) -> None:
+    """Raises UserError for what can be known to go wrong before anything is measured."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"cannot draw {str(path)!r}: give a file that ends in {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise UserError(f"cannot draw {str(path)!r}: there is no directory {str(path.parent)!r}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"cannot draw {str(path)!r}: it cannot be written")
+    if find_spec("matplotlib") is None:
+        raise UserError("--plot needs matplotlib: pip install 'stormdrop[plot]'")
+
+
+def save_plot(path: Path, searches: Sequence[Tuned], peak_gflops: float = 0.0) -> None:
+    """Raises UserError if the file cannot be written."""
+    figure = draw(searches, peak_gflops)
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise UserError(f"cannot draw {str(path)!r}: {error.strerror or error}") from error
+
+
+def draw(searches: Sequence[Tuned], peak_gflops: float = 0.0) -> Figure:
+    """Two panels, over time and over trials, one line for each search. Searches must be of one task."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    task = searches[0].task
+    target = searches[0].target
+    figure.suptitle(_plain(f"{task.name} on {target.name}, {target.isa}, {threads_text(target.threads)}"), size=11)
+    is_alone = len(searches) == 1
+    for tuned, colour in zip(searches, COLOURS * len(searches)):
+        for axes, by_time in ((left, True), (right, False)):
+            _line(axes, tuned, colour, by_time, is_alone, peak_gflops)
+    _scale(left, searches)
+    left.set_xlabel("time of search (s)")
+    right.set_xlabel("trials")
+    for axes in (left, right):
+        axes.set_xlim(left=0)
+        axes.grid(True, which="both", linewidth=0.5, alpha=0.3)
+        axes.spines["top"].set_visible(False)
+    if task.flops and peak_gflops and left.lines:
+        _share_axis(right, task.flops, peak_gflops)
+    else:
+        right.spines["right"].set_visible(False)
+    left.spines["right"].set_visible(False)
+    _legend(figure, left, is_alone)
+    return figure
+
+
+def _legend(figure: Figure, axes: Axes, is_alone: bool) -> None:
+    """Below both panels, where it hides nothing."""
+    from matplotlib.lines import Line2D
+
+    handles, labels = axes.get_legend_handles_labels()
+    if any(line.get_marker() == "v" for line in axes.lines):
+        handles.append(Line2D([], [], linestyle="none", marker="v", color="0.4", markersize=8))
+        labels.append("droplets begin")
+    figure.legend(handles, labels, loc="outside lower center", ncols=1 if is_alone else 2, frameon=False, fontsize=9)
+
+
+def _line(axes: Axes, tuned: Tuned, colour: str, by_time: bool, is_alone: bool, peak_gflops: float) -> None:
+    """Trials as dots, the best so far as a staircase down to the end, the result as a star; droplets are marked."""
+    found = improvements(tuned.history)
+    if not found:
+        return
+    last = tuned.history[-1]
+    end = last.elapsed if by_time else last.number
+    x = [_place(i, by_time) for i in found] + [end]
+    y = [_micro(i.seconds) for i in found] + [_micro(found[-1].seconds)]
+    timed = [(t, t.result.seconds) for t in tuned.history if isinstance(t.result, Timing)]
+    highest = ROOM_ABOVE * found[-1].seconds
+    dots = [(t.elapsed if by_time else t.number, _micro(min(s, highest))) for t, s in timed]
+    axes.scatter(*zip(*dots), s=5, color=colour, alpha=0.25, linewidths=0, zorder=2)
+    told = _plain(f"{tuned.strategy}: {speed_text(tuned.seconds, tuned.task.flops, peak_gflops)}")
+    axes.step(x, y, where="post", color=colour, linewidth=1.8, label=told, zorder=3)
+    runs = phases(tuned.history)
+    for run in runs[1:] if len({run.name for run in runs}) > 1 else []:
+        begin, finish = (run.began, run.ended) if by_time else (run.first, run.last)
+        if run.name == "droplet" and is_alone:
+            axes.axvspan(begin, finish, color=colour, alpha=0.08, linewidth=0, zorder=0)
+            axes.text(begin, 0.99, " droplets", transform=axes.get_xaxis_transform(), va="top", size=9, color=colour)
+        elif run.name == "droplet":
+            level = next((v for p, v in zip(reversed(x), reversed(y)) if p <= begin), y[0])
+            axes.plot([begin], [level], marker="v", color=colour, markersize=8, zorder=4)
+
+
+def _place(i: Improvement, by_time: bool) -> float:
+    return i.elapsed if by_time else i.trial
+
+
+def _micro(seconds: float) -> float:
+    return seconds * 1e6
+
+
+def _scale(axes: Axes, searches: Sequence[Tuned]) -> None:
+    """Time upwards in the unit that suits the best; logarithmic where trials differ much. Both panels share it."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    curves = [found for tuned in searches if (found := improvements(tuned.history))]
+    if not curves:
+        return
+    least = min(found[-1].seconds for found in curves)
+    most = max(min(found[0].seconds, ROOM_ABOVE * least) for found in curves)
+    unit, scale = _unit(least)
+
+    def told(micro: float, _: object) -> str:
+        return f"{micro * 1e-6 / scale:.4g}"
+
+    axes.set_ylabel(f"best time so far ({unit})")
+    if most > LOG_FROM * least:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(8))
+    axes.set_ylim(_micro(least) * 0.96, _micro(max(most, least * 1.15)) * 1.04)
+    axes.yaxis.set_major_formatter(FuncFormatter(told))
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    return next((u for u in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if seconds >= u[1]), ("ns", 1e-9))
+
+
+def _share_axis(axes: Axes, flops: float, peak_gflops: float) -> None:
+    """The same scale as a share of the machine's peak, on the right."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    def share(micro: float) -> float:
+        return 100 * flops / (micro * 1e-6) / 1e9 / peak_gflops
+
+    def told(micro: float, _: object) -> str:
+        return f"{share(micro):.3g} %"
+
+    low, high = axes.get_ylim()
+    twin = axes.twinx()
+    twin.set_yscale(axes.get_yscale())
+    twin.set_ylim(low, high)
+    marks = _round_shares(share(high), share(low))
+    twin.yaxis.set_major_locator(FixedLocator([100 * flops / (s * 1e9 * peak_gflops) * 1e6 for s in marks]))
+    twin.yaxis.set_minor_locator(NullLocator())
+    twin.yaxis.set_major_formatter(FuncFormatter(told))
+    twin.set_ylabel("share of peak")
+    twin.spines["top"].set_visible(False)
+
+
+def _round_shares(low: float, high: float) -> list[float]:
+    """At most nine round numbers between two percentages."""
+    steps = (m * 10.0**k for k in range(-4, 6) for m in (1, 2, 5))
+    step = next((s for s in steps if (high - low) / s <= 9), 1e6)
+    return [k * step for k in range(max(1, math.ceil(low / step)), math.floor(high / step) + 1)]
+
+
+def _plain(text: str) -> str:
+    """A dollar sign would begin a formula."""
+    return clean(text).replace("$", r"\$")
+
+

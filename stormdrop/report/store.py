@@ -1,0 +1,131 @@
+"""The store for people: its size, its tasks, the best of one of them. What `stormdrop store` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from stormdrop.measure.result import Timing
+from stormdrop.report.console import block, heading, print_pairs, print_table, say
+from stormdrop.report.text import bytes_text, counted, seconds_text, speed_text
+from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.store import CAP_BYTES, Store, Summary
+
+SHORT = 8
+NAME_CHARACTERS = 60
+
+
+def size_of(store: Store, path: Path) -> dict[str, Any]:
+    """Bytes of the file, of its write-ahead log and of what is in use; trials and tasks."""
+    summaries = store.summaries()
+    return {
+        "path": str(path),
+        "file_bytes": _bytes(path),
+        "log_bytes": _bytes(path.with_name(path.name + "-wal")),
+        "used_bytes": store.used_bytes if path.exists() else 0,
+        "cap_bytes": CAP_BYTES,
+        "trials": sum(s.trials for s in summaries),
+        "tasks": len({s.digest for s in summaries}),
+    }
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def print_size(console: Console, found: dict[str, Any]) -> None:
+    rows = [
+        ("file", f"{found['path']}, {bytes_text(found['file_bytes'] + found['log_bytes'])}"),
+        ("in use", f"{bytes_text(found['used_bytes'])} of at most {bytes_text(found['cap_bytes'])}"),
+        ("holds", f"{counted(found['trials'], 'trial')} of {counted(found['tasks'], 'task')}"),
+    ]
+    print_pairs(console, rows)
+
+
+def _temperature(cold: bool) -> str:
+    return "cold" if cold else "warm"
+
+
+def _when(created: float) -> str:
+    """Local time; a clock may have been anywhere, and a file may say anything."""
+    try:
+        return datetime.fromtimestamp(created).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, OSError, ValueError):
+        return "?"
+
+
+def summary_json(s: Summary) -> dict[str, Any]:
+    return {
+        "name": s.name, "digest": s.digest, "class": s.class_key, "target": s.target, "temperature": _temperature(s.cold),
+        "trials": s.trials, "failed": s.failed, "seconds": s.seconds, "verified": s.verified, "gflops": s.gflops, "created": s.created,
+    }  # fmt: skip
+
+
+def print_summaries(console: Console, found: Sequence[Summary]) -> None:
+    if not found:
+        say(console, "nothing is known")
+        return
+    titles = ("task", "digest", "class", "target", "temperature", "trials", "failed", "best", "GFLOP/s", "when")
+    rows = [
+        (
+            _cut(s.name), s.digest[:SHORT], s.class_key[:SHORT], s.target, _temperature(s.cold), str(s.trials), str(s.failed),
+            "" if s.seconds is None else seconds_text(s.seconds) + ("" if s.verified else " ?"),
+            "" if s.gflops is None else f"{s.gflops:.1f}", _when(s.created),
+        )
+        for s in found
+    ]  # fmt: skip
+    print_table(console, titles, rows, words=(0, 1, 2, 3, 4, 9))
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…"
+
+
+def best_json(summary: Summary, record: Record) -> dict[str, Any]:
+    assert isinstance(record.result, Timing)
+    timing, versions = record.result, record.versions
+    seconds = timing.seconds
+    return {
+        "name": summary.name, "digest": summary.digest, "class": summary.class_key, "target": summary.target,
+        "temperature": _temperature(summary.cold), "seconds": seconds, "gflops": _gflops(summary, seconds),
+        "verified": record.verified, "spread": timing.spread, "runs": timing.runs, "build_seconds": timing.build_seconds,
+        "strategy": record.strategy, "seed": record.seed, "number": record.number, "elapsed": record.elapsed, "model": record.model,
+        "created": record.created, "versions": {"stormdrop": versions.stormdrop, "llvm": versions.llvm, "features": versions.features},
+        "trials": summary.trials, "failed": summary.failed, "schedule": record.schedule.to_json(),
+    }  # fmt: skip
+
+
+def _gflops(summary: Summary, seconds: float) -> float | None:
+    return summary.flops / seconds / 1e9 if summary.flops else None
+
+
+def print_best(console: Console, summary: Summary, record: Record) -> None:
+    """The schedule, then its figures."""
+    from stormdrop.report.operator_text import schedule_lines  # and with it the tuner, which nothing else here needs
+
+    assert isinstance(record.result, Timing)
+    timing = record.result
+    heading(console, f"{summary.name} on {summary.target}, {_temperature(summary.cold)}")
+    console.print()
+    heading(console, "schedule")
+    block(console, "\n".join(f"  {line}" for line in schedule_lines(record.schedule)))
+    console.print()
+    proof = "timed again in a fresh process and compared with the reference there" if record.verified else "no, a trial"
+    found = f"{record.strategy or 'unknown search'}, seed {record.seed}, trial {record.number} of {summary.trials} known"
+    rows = [
+        ("time", f"{speed_text(timing.seconds, summary.flops)}; {counted(timing.runs, 'run')}, spread {timing.spread:.1%}"),
+        ("verified", proof),
+        ("found by", f"{found}; {summary.failed} failed"),
+        ("measured", f"{_when(record.created)} by Stormdrop {record.versions.stormdrop} with LLVM {record.versions.llvm}"),
+        ("digest", f"{summary.digest}, class {summary.class_key}"),
+    ]
+    if record.model:
+        rows.insert(3, ("model", record.model))
+    print_pairs(console, rows)

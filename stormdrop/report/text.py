@@ -1,0 +1,70 @@
+"""Numbers and other people's text, as one line shows them.
+
+Names, paths and messages come from users, files and crashed programs: `clean` makes them harmless on any terminal.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def clean(text: str, keep: str = "") -> str:
+    """The text with everything that is not printable written as an escape: \\x1b, \\n, \\u202e, \\udc80.
+
+    A name can then neither move the cursor, nor turn the line round, nor begin another one. `keep` names exceptions.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str, most: int = 200) -> str:
+    """A message of any length on one line: white space folded, control characters escaped, the end cut off."""
+    line = clean(" ".join(text.split()))
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def seconds_text(seconds: float) -> str:
+    """Three digits or more, with a fitting unit: 1.04 ms, 34.7 ms, 125 s."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    unit, scale = next((u for u in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if seconds >= u[1]), ("ns", 1e-9))
+    value = seconds / scale
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+
+
+def span_text(seconds: float) -> str:
+    """How long a person waits: 0.4 s, 12.3 s, 2:05 min, 1:02:05 h."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d} h"
+
+
+def bytes_text(count: int) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} bytes"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """1 trial, 2 trials."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def threads_text(threads: int) -> str:
+    return counted(threads, "thread")
+
+
+def speed_text(seconds: float, flops: float, peak_gflops: float = 0.0) -> str:
+    """A time; with its rate, and its share of the peak, where there are operations to count."""
+    parts = [seconds_text(seconds)]
+    if flops and seconds > 0:
+        rate = flops / seconds / 1e9
+        parts.append(f"{rate:.1f} GFLOP/s")
+        if peak_gflops:
+            parts.append(f"{rate / peak_gflops:.1%} of peak")
+    return ", ".join(parts)

@@ -1,0 +1,48 @@
+"""One measurement as it is kept: what was measured, where, how, by whom, and what came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Result
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What a record's meaning depends on."""
+
+    stormdrop: str
+    llvm: str
+    features: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A trial, or a winner (`verified`: re-measured in a fresh process and compared with the reference there)."""
+
+    task: Task
+    schedule: Schedule
+    target: Target
+    cold: bool
+    """Timed with weights out of cache. Warm and cold seconds are never compared."""
+    result: Result
+    versions: Versions
+    strategy: str = ""
+    seed: int = 0
+    number: int = 0
+    """Of the trial within its search, from 1."""
+    elapsed: float = 0.0
+    """Seconds since its search began."""
+    model: str = ""
+    """The model whose tuning measured it; empty for a single operator."""
+    verified: bool = False
+    created: float = 0.0
+    """Unix time, by the wall clock, which may jump: only eviction looks at it."""
+    features: NDArray[np.float32] | None = None
+    """Of `versions.features`; None where the schedule could not be replayed."""

@@ -1,0 +1,223 @@
+"""A record as the store keeps it: numbers, text and bytes, without a Python object in it.
+
+    Record ──row_of──▶ Row ──▶ a row of the database, or a line of a file
+    Row ──record_of──▶ Record
+
+Invariant: `row_of(record_of(row)) == row` for every row that `row_of` made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, get_args
+
+import numpy as np
+
+from stormdrop.errors import StormdropError, UserError
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Failure, FailureKind, Result, Timing
+from stormdrop.reservoir.record import Record, Versions
+from stormdrop.space.rules import RULES, Rule
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import ISAS, Target
+
+KINDS: tuple[str, ...] = get_args(FailureKind)
+NAME_CHARACTERS, MESSAGE_CHARACTERS = 500, 4000
+INT64 = 2**63
+
+
+class StoreError(StormdropError):
+    """The store cannot do what it was asked for; whoever asked can go on without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where nothing was timed, `seconds`, `spread` and `runs` are None and `failure` says of which kind that was."""
+
+    task_digest: str
+    class_key: str
+    task_name: str
+    flops: float
+    task_json: str
+    target_key: str
+    target_json: str
+    stormdrop: str
+    llvm: str
+    feature_version: int
+    cold: int
+    verified: int
+    strategy: str
+    seed: str
+    number: int
+    elapsed: float
+    model: str
+    created: float
+    seconds: float | None
+    spread: float | None
+    runs: int | None
+    build_seconds: float
+    stopped_early: int
+    failure: str | None
+    message: str | None
+    features: bytes | None
+    schedule: str
+    samples: bytes
+
+
+_NAMES = {"class_key", "task_name", "flops", "task_json"}
+MARKED = tuple(f.name for f in fields(Row) if f.name not in _NAMES)
+"""What tells rows apart: tasks of one digest are one task, whatever it is called."""
+
+
+def mark_of(values: Iterable[object]) -> int:
+    """64 bits of a digest of the `MARKED` values, in their order: equal rows have equal marks."""
+    text = json.dumps([v.hex() if isinstance(v, bytes) else v for v in values])
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
+def rules_of(schedule: Any) -> str:
+    """The rules that a schedule's JSON names, with their versions, each once: `pack 1, tile 1`."""
+    return ", ".join(sorted({f"{step[0]} {step[1]}" for step in schedule["steps"]}))
+
+
+def are_known(rules: str, known: Iterable[Rule] = RULES) -> bool:
+    """Whether every rule of `rules_of` can be replayed here."""
+    return set(filter(None, rules.split(", "))) <= {f"{rule.name} {rule.version}" for rule in known}
+
+
+def compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+# ---- records to rows ---------------------------------------------------------------------------------------------------
+
+
+def row_of(record: Record) -> Row:
+    """Raises StoreError for a record whose figures are not numbers: it would mislead every search to come."""
+    result, versions = record.result, record.versions
+    digest, class_key, name, flops, task_json = _task(record.task)
+    for what, value in (("elapsed", record.elapsed), ("created", record.created), ("build_seconds", result.build_seconds)):
+        if not math.isfinite(value):
+            raise StoreError(f"a trial of {name} cannot be kept: {what} is {value}")
+    features = None if record.features is None else np.ascontiguousarray(record.features, "<f4")
+    if features is not None and not np.isfinite(features).all():
+        features = None  # no model may learn from it, but the time is good
+    common = dict[str, Any](
+        task_digest=digest, class_key=class_key, task_name=name, flops=flops, task_json=task_json,
+        target_key=record.target.key(), target_json=target_text(record.target),
+        stormdrop=versions.stormdrop, llvm=versions.llvm, feature_version=versions.features,
+        cold=int(record.cold), verified=int(record.verified), strategy=text(record.strategy), seed=str(record.seed),
+        number=record.number, elapsed=float(record.elapsed), model=text(record.model), created=float(record.created),
+        build_seconds=float(result.build_seconds), features=None if features is None else features.tobytes(),
+        schedule=compact(record.schedule.to_json()),
+    )  # fmt: skip
+    match result:
+        case Failure(kind, message):
+            told = text(message, MESSAGE_CHARACTERS)
+            return Row(**common, seconds=None, spread=None, runs=None, stopped_early=0, failure=kind, message=told, samples=b"")
+        case Timing():
+            if not (is_duration(result.seconds) and all(is_duration(s) for s in result.samples) and 0 <= result.spread < math.inf):
+                raise StoreError(f"a trial of {name} cannot be kept: it took {result.seconds} s with a spread of {result.spread}")
+            samples = np.asarray(result.samples, "<f8").tobytes()
+            return Row(
+                **common, seconds=float(result.seconds), spread=float(result.spread), runs=result.runs,
+                stopped_early=int(result.stopped_early), failure=None, message=None, samples=samples,
+            )  # fmt: skip
+
+
+def is_duration(seconds: float) -> bool:
+    return 0 < seconds < math.inf
+
+
+def text(value: str, most: int = NAME_CHARACTERS) -> str:
+    """As SQLite and files can hold it: no lone surrogates, which the output of a crashed program may have, and not too long."""
+    return value[:most].encode("utf-8", "replace").decode()
+
+
+@lru_cache(maxsize=256)
+def _task(task: Task) -> tuple[str, str, str, float, str]:
+    return task.digest, task.class_key, text(task.name), float(task.flops), compact(task.to_json())
+
+
+@lru_cache(maxsize=64)
+def target_text(target: Target) -> str:
+    return compact(asdict(target))
+
+
+# ---- rows to records ---------------------------------------------------------------------------------------------------
+
+
+def record_of(row: Row, task: Task, target: Target | None = None) -> Record:
+    """`task` is the row's, read once for many rows; `target` stands in where the row's own has another shape by now.
+
+    Raises UserError where the row does not hold what this version reads.
+    """
+    try:
+        own = target_of(row.target_json)
+    except UserError:
+        if target is None:
+            raise
+        own = target
+    features = None if row.features is None else np.frombuffer(row.features, "<f4").astype(np.float32)
+    return Record(
+        task, _schedule(row.schedule), own, bool(row.cold), result_of(row), Versions(row.stormdrop, row.llvm, row.feature_version),
+        row.strategy, int(row.seed), row.number, row.elapsed, row.model, bool(row.verified), row.created, features,
+    )  # fmt: skip
+
+
+def result_of(row: Row) -> Result:
+    if row.seconds is None or row.spread is None or row.runs is None:
+        kind: Any = row.failure if row.failure in KINDS else "bug"
+        return Failure(kind, row.message or "", row.build_seconds)
+    samples = tuple(map(float, np.frombuffer(row.samples, "<f8")))
+    return Timing(row.seconds, row.spread, row.runs, row.build_seconds, bool(row.stopped_early), samples)
+
+
+def _schedule(text: str) -> Schedule:
+    try:
+        return Schedule.from_json(json.loads(text))
+    except ValueError as error:
+        raise UserError(f"not a schedule: {error}") from error
+
+
+@lru_cache(maxsize=64)
+def target_of(text: str) -> Target:
+    try:
+        return target_from_json(json.loads(text))
+    except ValueError as error:
+        raise UserError(f"not a target: {error}") from error
+
+
+def target_from_json(data: Any) -> Target:
+    """The inverse of `asdict`. Raises UserError for anything that is not a target of a known instruction set."""
+    if not isinstance(data, dict):
+        raise UserError("not a target: no JSON object")
+    for field in fields(Target):
+        value: object = data.get(field.name)
+        what = field.type if isinstance(field.type, str) else field.type.__name__
+        good = type(value).__name__ == what or (what == "float" and type(value) is int)
+        if not good:
+            raise UserError(f"not a target: {field.name} is {value!r:.60}, not of type {what}")
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not 0 < value < INT64:
+            raise UserError(f"not a target: {field.name} is {value!r:.60}")
+    if len(data) != len(fields(Target)):
+        raise UserError("not a target: it has fields that this version does not know")
+    isa = ISAS.get(data["isa"])
+    if isa is None or isa.vector_bytes != data["vector_bytes"]:
+        raise UserError(f"not a target: unknown instruction set {data['isa']!r:.60} of {data['vector_bytes']} bytes")
+    values: dict[str, Any] = {f.name: float(data[f.name]) if f.type in ("float", float) else data[f.name] for f in fields(Target)}
+    return Target(**values)
+
+
+@lru_cache(maxsize=256)
+def task_of(text: str) -> Task:
+    """Raises UserError where it is not of a format that this version reads."""
+    try:
+        return Task.from_json(json.loads(text))
+    except ValueError as error:
+        raise UserError(f"not a task: {error}") from error

@@ -1,0 +1,152 @@
+"""The tables of a store, and how a file of an earlier version becomes one of this version.
+
+Version n is reached from version n - 1 by `STEPS[n - 1]`, a new file from nothing by all of them: there is one way to every
+version, and it is walked in one transaction. A step that was released never changes.
+
+    task ◀── trial ──▶ machine, target, version, rule_set
+
+A trial is a row of its own. What many trials share is a row of another table: the task, the machine's key, its full
+description (rates are measured anew now and then, so one machine has several), the versions, the rules a schedule needs.
+Order is that of the row ids, never that of a clock.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+
+from stormdrop.errors import UserError
+from stormdrop.reservoir.rows import MARKED, mark_of, rules_of
+
+APPLICATION_ID = int.from_bytes(b"StDr", "big")
+Step = Callable[[sqlite3.Connection], None]
+
+_FIRST = (
+    """CREATE TABLE task (
+        id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, class_key TEXT NOT NULL, name TEXT NOT NULL, flops REAL NOT NULL,
+        json TEXT NOT NULL)""",
+    "CREATE TABLE machine (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE target (id INTEGER PRIMARY KEY, machine_id INTEGER NOT NULL REFERENCES machine, json TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE version (
+        id INTEGER PRIMARY KEY, stormdrop TEXT NOT NULL, llvm TEXT NOT NULL, features INTEGER NOT NULL,
+        UNIQUE (stormdrop, llvm, features))""",
+    # Numbers and features stand before the long columns: the cost model reads nothing behind them.
+    """CREATE TABLE trial (
+        id INTEGER PRIMARY KEY,
+        task_id INTEGER NOT NULL REFERENCES task, machine_id INTEGER NOT NULL REFERENCES machine,
+        target_id INTEGER NOT NULL REFERENCES target, version_id INTEGER NOT NULL REFERENCES version,
+        cold INTEGER NOT NULL, verified INTEGER NOT NULL,
+        strategy TEXT NOT NULL, seed TEXT NOT NULL, number INTEGER NOT NULL, elapsed REAL NOT NULL, model TEXT NOT NULL,
+        created REAL NOT NULL,
+        seconds REAL, spread REAL, runs INTEGER, build_seconds REAL NOT NULL, stopped_early INTEGER NOT NULL,
+        failure TEXT, message TEXT,
+        features BLOB, schedule TEXT NOT NULL, samples BLOB NOT NULL)""",
+    "CREATE INDEX task_class ON task (class_key)",
+    "CREATE INDEX trial_task ON trial (task_id, machine_id, cold)",
+)  # fmt: skip
+
+
+def _first(connection: sqlite3.Connection) -> None:
+    for statement in _FIRST:
+        connection.execute(statement)
+
+
+_SECOND = (
+    "CREATE TABLE rule_set (id INTEGER PRIMARY KEY, rules TEXT NOT NULL UNIQUE)",
+    "ALTER TABLE trial ADD COLUMN rules_id INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE trial ADD COLUMN feature_version INTEGER",
+    "ALTER TABLE trial ADD COLUMN mark INTEGER NOT NULL DEFAULT 0",
+)
+_SECOND_INDEXES = (
+    "DROP INDEX trial_task",
+    # Everything that `best` and `known` ask for, in the order in which they ask.
+    """CREATE INDEX trial_best ON trial
+        (task_id, machine_id, cold, verified, stopped_early, seconds, version_id, rules_id)""",
+    "CREATE INDEX trial_recent ON trial (machine_id, feature_version)",
+    "CREATE INDEX trial_age ON trial (verified)",
+    "CREATE INDEX trial_mark ON trial (mark)",
+)
+
+
+def _second(connection: sqlite3.Connection) -> None:
+    """Which rules a trial needs, which feature version it has, and what tells it from others, so that SQL can ask for them."""
+    for statement in _SECOND:
+        connection.execute(statement)
+    columns = {
+        "task_digest": "task.digest", "target_key": "machine.key", "target_json": "target.json",
+        "stormdrop": "version.stormdrop", "llvm": "version.llvm", "feature_version": "version.features",
+    }  # fmt: skip
+    listed = ", ".join(columns.get(name, f"trial.{name}") for name in MARKED)
+    query = f"""SELECT trial.id, trial.features IS NOT NULL, {listed} FROM trial JOIN task ON task.id = task_id
+        JOIN machine ON machine.id = trial.machine_id JOIN target ON target.id = target_id JOIN version ON version.id = version_id
+        WHERE trial.id > ? ORDER BY trial.id LIMIT 1000"""
+    schedule, version = MARKED.index("schedule"), MARKED.index("feature_version")
+    known: dict[str, int] = {}
+    last = -(2**63)
+    while rows := connection.execute(query, (last,)).fetchall():
+        changes: list[tuple[int, int | None, int, int]] = []
+        for id, has_features, *values in rows:
+            rules = rules_of(json.loads(values[schedule]))
+            if rules not in known:
+                known[rules] = len(known) + 1
+                connection.execute("INSERT INTO rule_set (id, rules) VALUES (?, ?)", (known[rules], rules))
+            changes.append((known[rules], values[version] if has_features else None, mark_of(values), id))
+        connection.executemany("UPDATE trial SET rules_id = ?, feature_version = ?, mark = ? WHERE id = ?", changes)
+        last = rows[-1][0]
+    for statement in _SECOND_INDEXES:
+        connection.execute(statement)
+
+
+STEPS: tuple[Step, ...] = (_first, _second)
+VERSION = len(STEPS)
+_PROBES = (
+    "SELECT id, digest, class_key, name, flops, json FROM task LIMIT 1",
+    "SELECT id, key FROM machine LIMIT 1",
+    "SELECT id, machine_id, json FROM target LIMIT 1",
+    "SELECT id, stormdrop, llvm, features FROM version LIMIT 1",
+    "SELECT * FROM trial WHERE id = (SELECT max(id) FROM trial)",
+)
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def application_of(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA application_id").fetchone()[0])
+
+
+def foreign_text(name: str) -> str:
+    return f"{name} is another program's SQLite file, not a store; give another --store or STORMDROP_CACHE_DIR"
+
+
+def is_empty(connection: sqlite3.Connection) -> bool:
+    return not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+
+
+def check(connection: sqlite3.Connection, name: str) -> None:
+    """Raises UserError if the file is another program's or a newer version's; sqlite3.DatabaseError where tables are damaged."""
+    if is_empty(connection) and not version_of(connection):
+        return
+    if application_of(connection) != APPLICATION_ID:
+        raise UserError(foreign_text(name))
+    version = version_of(connection)
+    if version > VERSION:
+        raise UserError(f"{name} was written by a newer Stormdrop (store version {version}; this one reads up to {VERSION}): upgrade")
+    if version < 1:
+        raise UserError(f"{name} is damaged: it has no version")
+    for probe in _PROBES:
+        connection.execute(probe).fetchall()
+
+
+def migrate(connection: sqlite3.Connection, name: str) -> None:
+    """Bring a store to this version; the caller holds the one write transaction, and others may have done it meanwhile."""
+    check(connection, name)
+    try:
+        for step in STEPS[version_of(connection) :]:
+            step(connection)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise UserError(f"{name} is damaged, it cannot be brought to this version: {error!r}") from error
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")

@@ -1,0 +1,383 @@
+"""The store: every trial ever measured, in one SQLite file that all processes of a user share.
+
+    store = Store.open()                        the file in the cache directory; memory where that cannot be written
+    store.add(records)                          one transaction: all of them or none
+    store.best(task, target), .trials(…)        what is known of a task on a machine
+    store.training(target, version)             matrices for the cost model
+    store.export(file), .import_(file)          lines of JSON
+
+Invariants: what `add` returned from is in the file, whoever is killed afterwards. Trials are ordered by row id, in which order
+they came; clocks decide nothing. Warm and cold trials never meet. Tasks are the same if their digests are, whatever their names.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.errors import UserError
+from stormdrop.ir.tensor import Task
+from stormdrop.paths import cache_dir
+from stormdrop.reservoir.database import Database, StoreBusy, StoreFull, Unwritable, copy_of, open_file
+from stormdrop.reservoir.evict import Pruned, evict, shrink, used_bytes
+from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
+from stormdrop.reservoir.record import Record, Versions
+from stormdrop.reservoir.rows import Row, StoreError, record_of, row_of, task_of
+from stormdrop.reservoir.sql import FROM, ROW, allowed_rules, insert, machine_id, task_id
+from stormdrop.space.analysis import FEATURES
+from stormdrop.target.machine import Target, detect
+
+__all__ = ["Filters", "Imported", "Refusal", "Store", "StoreBusy", "StoreError", "StoreFull", "Summary", "TrainingRows"]
+
+_log = logging.getLogger("stormdrop.store")
+
+FILE = "reservoir.sqlite"
+CAP_BYTES = 1 << 30
+SLACK = 0.97
+"""How much of the cap an eviction leaves filled, so that not every batch evicts."""
+TRAINING_ROWS = 20_000
+BATCH = 500
+MAX_REFUSALS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRows:
+    """What a cost model learns from, oldest first. Seconds of one `group` (one task at one temperature) may be compared, others not."""
+
+    features: NDArray[np.float32]
+    seconds: NDArray[np.float64]
+    """NaN where the candidate failed."""
+    group: NDArray[np.int64]
+    left_out: int
+    """Rows of this machine whose features are of another version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is known of one task on one machine at one temperature."""
+
+    digest: str
+    name: str
+    class_key: str
+    target: str
+    cold: bool
+    trials: int
+    failed: int
+    seconds: float | None
+    """Of the best: verified if one was, else the fastest trial that was not stopped early."""
+    verified: bool
+    flops: float
+    created: float
+    """When the last of them was measured, by the clock of then."""
+
+    @property
+    def gflops(self) -> float | None:
+        return self.flops / self.seconds / 1e9 if self.seconds and self.flops else None
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which trials; None asks for all. `task` is a name or the beginning of a digest, `target` a target's key."""
+
+    task: str | None = None
+    target: str | None = None
+    cold: bool | None = None
+    verified: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A line that was not kept."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """`refused` holds the first of `refusals` lines."""
+
+    kept: int
+    duplicates: int
+    refusals: int
+    refused: tuple[Refusal, ...]
+
+
+class Store:
+    """Open it with `Store.open`; any thread may use it, and so may a forked child."""
+
+    def __init__(self, database: Database, cap_bytes: int | None = CAP_BYTES) -> None:
+        self._database, self._cap_bytes = database, cap_bytes
+
+    @staticmethod
+    def open(path: Path | None = None, cap_bytes: int | None = CAP_BYTES, vfs: str = "") -> Store:
+        """The store in a file, by default `default_path()`; made, or brought to this version, as needed.
+
+        Where it cannot be written, one warning says so, and the store lives in memory, beginning with what the file holds.
+        `vfs`: one of SQLite's, such as `unix-dotfile` for a file system without locks.
+
+        Raises UserError if the file is damaged, another program's or a newer version's; it is left as it is.
+        """
+        path = default_path() if path is None else Path(path).absolute()
+        try:
+            return Store(open_file(path, vfs), cap_bytes)
+        except Unwritable as error:
+            _log.warning("what is measured is not kept: the store cannot be written (%s)", error)
+            try:
+                return Store(copy_of(path), cap_bytes)
+            except OSError:
+                return Store.in_memory(cap_bytes)
+
+    @staticmethod
+    def view(path: Path) -> Store:
+        """An existing store to look at: nothing is made, and one that cannot be written is looked at without a warning.
+
+        Raises UserError where there is none.
+        """
+        path = Path(path).absolute()
+        try:
+            if not path.exists():
+                raise UserError(f"there is no store at {path}")
+            try:
+                return Store(open_file(path))
+            except Unwritable:
+                return Store(copy_of(path))
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+
+    @staticmethod
+    def in_memory(cap_bytes: int | None = CAP_BYTES) -> Store:
+        return Store(Database(None), cap_bytes)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; using the store again opens it again."""
+        self._database.close()
+
+    @property
+    def path(self) -> Path | None:
+        return self._database.path
+
+    @property
+    def is_memory(self) -> bool:
+        return self._database.path is None
+
+    @property
+    def used_bytes(self) -> int:
+        """Without free pages and the log; this is what the cap limits."""
+        return self._database.read(used_bytes)
+
+    # ---- writing -------------------------------------------------------------------------------------------------------
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Keep all of them, or none. Beyond the cap the oldest trials go.
+
+        Raises StoreFull, StoreBusy or another StoreError; what was in the store before still is.
+        """
+        rows = [row_of(record) for record in records]
+        if rows:
+            self._database.write(lambda c: insert(c, rows))
+            self._keep_to_cap()
+
+    def _keep_to_cap(self) -> None:
+        if self._cap_bytes is not None and self.used_bytes > self._cap_bytes:
+            removed = evict(self._database, int(self._cap_bytes * SLACK))
+            _log.info("%s exceeded %d bytes: %d old trials were removed", self._database.name, self._cap_bytes, removed)
+
+    def prune(self, max_bytes: int | None = None, older_than: float | None = None, winners: bool = False) -> Pruned:
+        """Remove the oldest trials until at most `max_bytes` are used, verified ones last; and those made before `older_than`
+        (Unix time), verified ones only with `winners`. The file shrinks.
+        """
+        before, removed = self.used_bytes, 0
+        if older_than is not None:
+            which = "created < ?" if winners else "created < ? AND verified = 0"
+            removed += self._database.write(lambda c: c.execute(f"DELETE FROM trial WHERE {which}", (older_than,)).rowcount)
+        if max_bytes is not None:
+            removed += evict(self._database, max_bytes)
+        shrink(self._database)
+        return Pruned(removed, before, self.used_bytes)
+
+    # ---- reading -------------------------------------------------------------------------------------------------------
+
+    def best(self, task: Task, target: Target, cold: bool = False, versions: Versions | None = None) -> Record | None:
+        """The fastest verified record; without one the fastest trial that was not stopped early.
+
+        Any version's, or with `versions` only what the same Stormdrop and LLVM measured. Never one whose rules are unknown here.
+        """
+        return self._best(task.digest, target.key(), cold, versions, task, target)
+
+    def best_of(self, summary: Summary) -> Record | None:
+        """The record behind a line of `summaries`. Raises UserError where its task is not of this version."""
+        return self._best(summary.digest, summary.target, summary.cold, None, None, None)
+
+    def _best(
+        self, digest: str, key: str, cold: bool, versions: Versions | None, task: Task | None, target: Target | None
+    ) -> Record | None:
+        def fastest(c: sqlite3.Connection) -> Row | None:
+            version = ""
+            wanted: list[Any] = [task_id(c, digest), machine_id(c, key), int(cold)]
+            if versions is not None:
+                version = "AND version_id IN (SELECT id FROM version WHERE stormdrop = ? AND llvm = ?)"
+                wanted += [versions.stormdrop, versions.llvm]
+            for verified in (1, 0):
+                query = f"""SELECT {ROW} FROM {FROM} WHERE trial.id = (SELECT id FROM trial
+                    WHERE task_id = ? AND machine_id = ? AND cold = ? AND verified = {verified} AND stopped_early = 0 AND seconds > 0
+                    {version} AND rules_id IN ({allowed_rules(c)}) ORDER BY seconds LIMIT 1)"""
+                if found := c.execute(query, wanted).fetchone():
+                    return Row(*found)
+            return None
+
+        row = self._database.read(fastest)
+        return None if row is None else record_of(row, task or task_of(row.task_json), target)
+
+    def trials(self, task: Task, target: Target, cold: bool = False) -> list[Record]:
+        """All that was measured of a task, in order. Those whose rules this version does not know are skipped, with a remark."""
+
+        def found(c: sqlite3.Connection) -> tuple[list[Any], int]:
+            wanted = task_id(c, task.digest), machine_id(c, target.key()), int(cold)
+            where = "trial.task_id = ? AND trial.machine_id = ? AND trial.cold = ?"
+            query = f"SELECT {ROW} FROM {FROM} WHERE {where} AND rules_id IN ({allowed_rules(c)}) ORDER BY trial.id"
+            return c.execute(query, wanted).fetchall(), int(c.execute(f"SELECT count(*) FROM trial WHERE {where}", wanted).fetchone()[0])
+
+        rows, known = self._database.read(found)
+        records: list[Record] = []
+        for row in rows:
+            try:
+                records.append(record_of(Row(*row), task, target))
+            except UserError as error:
+                _log.debug("%s: a trial of %s is skipped: %s", self._database.name, task.name, error)
+        if skipped := known - len(records):
+            told = "%s: %d of %d trials of %s follow rules that this version does not know"
+            _log.warning(told, self._database.name, skipped, known, task.name)
+        return records
+
+    def known(self, task: Task, target: Target, cold: bool = False) -> int:
+        """How many trials of a task there are."""
+        query = "SELECT count(*) FROM trial WHERE task_id = ? AND machine_id = ? AND cold = ?"
+        return self._database.read(
+            lambda c: int(c.execute(query, (task_id(c, task.digest), machine_id(c, target.key()), int(cold))).fetchone()[0])
+        )
+
+    def training(self, target: Target, feature_version: int, limit: int = TRAINING_ROWS) -> TrainingRows:
+        """The last `limit` trials on a machine, of all tasks."""
+
+        def found(c: sqlite3.Connection) -> tuple[list[Any], int]:
+            machine = machine_id(c, target.key())
+            rows = c.execute(
+                """SELECT features, seconds, 2 * task_id + cold FROM trial INDEXED BY trial_recent
+                WHERE machine_id = ? AND feature_version = ? AND length(features) = ? ORDER BY id DESC LIMIT ?""",
+                (machine, feature_version, 4 * len(FEATURES), limit),
+            ).fetchall()  # fmt: skip
+            others = "SELECT features FROM version WHERE features <> ?"  # named one by one, so that the index leads to them alone
+            query = f"SELECT count(*) FROM trial WHERE machine_id = ? AND feature_version IN ({others})"
+            return rows, int(c.execute(query, (machine, feature_version)).fetchone()[0])
+
+        rows, left_out = self._database.read(found)
+        rows.reverse()
+        features = np.frombuffer(b"".join([row[0] for row in rows]), "<f4").astype(np.float32).reshape(len(rows), len(FEATURES))
+        seconds = np.array([row[1] for row in rows], dtype=np.float64)  # None becomes NaN
+        group = np.unique(np.array([row[2] for row in rows], dtype=np.int64), return_inverse=True)[1].astype(np.int64)
+        return TrainingRows(features, seconds, group.reshape(len(rows)), left_out)
+
+    def summaries(self, wanted: Filters | None = None) -> list[Summary]:
+        """One for each task, machine and temperature, in the order in which they were last measured."""
+        query = """SELECT task.digest, task.name, task.class_key, machine.key, g.cold, g.trials, g.failed,
+                coalesce(g.proved, g.timed), g.proved IS NOT NULL, task.flops, trial.created
+            FROM (SELECT task_id, machine_id, cold, count(*) AS trials, sum(seconds IS NULL) AS failed, max(id) AS last,
+                    min(CASE WHEN verified = 1 AND stopped_early = 0 THEN seconds END) AS proved,
+                    min(CASE WHEN stopped_early = 0 THEN seconds END) AS timed
+                FROM trial GROUP BY task_id, machine_id, cold) AS g
+            JOIN task ON task.id = g.task_id JOIN machine ON machine.id = g.machine_id JOIN trial ON trial.id = g.last
+            ORDER BY g.last"""
+        rows = self._database.read(lambda c: c.execute(query).fetchall())
+        found = [Summary(d, n, k, t, bool(cold), count, failed, s, bool(v), f, at) for d, n, k, t, cold, count, failed, s, v, f, at in rows]
+        return [s for s in found if wanted is None or _is_wanted(s, wanted)]
+
+    def integrity(self) -> list[str]:
+        """What is wrong with the file; empty if nothing is."""
+
+        def problems(c: sqlite3.Connection) -> list[str]:
+            found = [str(row[0]) for row in c.execute("PRAGMA integrity_check")]
+            dangling = [f"row {row[1]} of {row[0]} refers to nothing in {row[2]}" for row in c.execute("PRAGMA foreign_key_check")]
+            return [line for line in found if line != "ok"] + dangling
+
+        try:
+            return self._database.read(problems)
+        except StoreError as error:
+            return [str(error)]
+
+    # ---- files of lines ------------------------------------------------------------------------------------------------
+
+    def export(self, file: IO[str], wanted: Filters | None = None) -> int:
+        """Write trials as lines of JSON, in order; how many."""
+        count = 0
+        for row in self._rows(wanted or Filters()):
+            file.write(line_of(row) + "\n")
+            count += 1
+        return count
+
+    def _rows(self, wanted: Filters) -> Iterator[Row]:
+        """In pieces: a snapshot held for minutes would keep the log from being cut back."""
+        where, values = ["trial.id > ?"], list[Any]()
+        if wanted.task is not None:
+            digests = sorted({s.digest for s in self.summaries(Filters(task=wanted.task))})
+            where.append(f"task.digest IN ({', '.join('?' * len(digests))})")
+            values += digests
+        for column, value in (("machine.key", wanted.target), ("trial.cold", wanted.cold), ("trial.verified", wanted.verified)):
+            if value is not None:
+                where.append(f"{column} = ?")
+                values.append(value)
+        query = f"SELECT trial.id, {ROW} FROM {FROM} WHERE {' AND '.join(where)} ORDER BY trial.id LIMIT {BATCH}"
+        last = -(2**63)
+        while rows := self._database.read(lambda c, at=last: c.execute(query, (at, *values)).fetchall()):
+            for _, *columns in rows:
+                yield Row(*columns)
+            last = rows[-1][0]
+
+    def import_(self, file: IO[bytes], here: Target | None = None, foreign: bool = False) -> Imported:
+        """Read lines that `export` wrote, anywhere. A line that is not a record of this version, or that was measured on another
+        CPU than `here` (by default this machine; unless `foreign`), is refused; what is in the store already is skipped.
+
+        Raises StoreError where the store takes no more; the batches before are kept.
+        """
+        reader = LineReader(here or detect(), foreign, {})
+        kept = duplicates = refusals = 0
+        refused: list[Refusal] = []
+        for batch in batched(read_lines(file), BATCH):
+            good: list[Row] = []
+            for number, answer in reader.records(batch):
+                if isinstance(answer, Record):
+                    good.append(row_of(answer))
+                    continue
+                refusals += 1
+                if len(refused) < MAX_REFUSALS:
+                    refused.append(Refusal(number, str(answer)))
+            added = self._database.write(lambda c, rows=good: insert(c, rows, skip_known=True)) if good else 0
+            kept, duplicates = kept + added, duplicates + len(good) - added
+            self._keep_to_cap()
+        return Imported(kept, duplicates, refusals, tuple(refused))
+
+
+def default_path() -> Path:
+    return cache_dir() / FILE
+
+
+def _is_wanted(s: Summary, wanted: Filters) -> bool:
+    if wanted.task is not None and s.name != wanted.task and not (len(wanted.task) >= 4 and s.digest.startswith(wanted.task)):
+        return False
+    if wanted.target is not None and s.target != wanted.target:
+        return False
+    return (wanted.cold is None or s.cold == wanted.cold) and (wanted.verified is None or s.verified == wanted.verified)

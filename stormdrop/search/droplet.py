@@ -1,0 +1,161 @@
+"""Droplets: coordinate descent on measured values, from the best few points of a storm or from any start.
+
+Starts are taken one after the other, the fastest first; each runs down to a point that no move improves (`descent`), and
+a later end replaces an earlier one only by a duel. What is given back is a start, unless something was statistically faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from stormdrop.search.descent import Descent, DropletSettings, Ledger
+from stormdrop.search.duel import DuelSettings, Talk, duel
+from stormdrop.search.strategy import Candidate, Outcome, Proposal, Ranker, Space
+
+__all__ = ["Droplet", "DropletSettings", "DuelSettings", "Trail"]
+
+
+@dataclass(slots=True)
+class Trail:
+    """What one descent did."""
+
+    start: Candidate
+    moves: int = 0
+    trials: int = 0
+    duels: int = 0
+    timings: int = 0
+    """Rounds times candidates, in duels."""
+    stopped: str = ""
+    """Why it ended; empty while it runs."""
+
+
+class Droplet:
+    """A strategy of descents. `incumbent` is where the current one stands, `best()` the best of all."""
+
+    def __init__(
+        self,
+        spaces: Sequence[Space],
+        starts: Sequence[tuple[Candidate, float | None]],
+        ranker: Ranker,
+        rng: np.random.Generator,
+        settings: DropletSettings | None = None,
+        asked: Mapping[Candidate, float | None] | None = None,
+    ) -> None:
+        """A start without a value is measured first. `asked` was measured elsewhere and is not measured again; None: it failed."""
+        self._spaces, self._ranker, self._rng, self._settings = spaces, ranker, rng, settings or DropletSettings()
+        self._starts = list(dict.fromkeys(c for c, _ in starts))
+        self._ledger = Ledger({**(asked or {}), **{c: v for c, v in starts if v is not None}})
+        self._champion: Candidate | None = None
+        self._descent: Descent | None = None
+        self._trails: list[Trail] = []
+        self._asked: Proposal | None = None
+        self._talk = self._run()
+        self._wish: Proposal | None = next(self._talk, None)
+
+    @property
+    def phase(self) -> str:
+        return "droplet"
+
+    @property
+    def eager(self) -> bool:
+        return False
+
+    @property
+    def done(self) -> bool:
+        """Nothing is left to propose."""
+        return self._wish is None
+
+    @property
+    def incumbent(self) -> Candidate | None:
+        """Where the current descent stands; after the last, the best end. None until a start could be measured."""
+        return self._descent.incumbent if self._descent is not None else self._champion
+
+    @property
+    def trails(self) -> tuple[Trail, ...]:
+        """What every descent did so far, in order."""
+        return tuple(self._trails)
+
+    def best(self) -> Candidate | None:
+        """The best end; a descent that is not over counts where it is ahead by more than noise."""
+        here = self.incumbent
+        if self._champion is None or here is None:
+            return here or self._champion
+        is_ahead = self._ledger.value(here) < (1 - self._settings.margin) * self._ledger.value(self._champion)
+        return here if is_ahead else self._champion
+
+    def ask(self, n: int) -> Proposal:
+        """At most `n` new candidates, or a duel of old ones, which costs no trial and takes two even where `n` is one."""
+        while self._wish is not None:
+            wish = self._wish
+            if wish.rounds:
+                self._asked = Proposal(wish.candidates[: max(2, n)], wish.rounds)
+                return self._asked
+            fresh = [c for c in wish.candidates if not self._ledger.knows(c)]
+            if fresh:
+                self._asked = Proposal(tuple(fresh[: max(0, min(n, self._settings.batch))]))
+                return self._asked
+            self._advance({})  # all of it was told by somebody else
+        return Proposal(())
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Learn what became of candidates, also of those that others proposed. Who is asked and not told counts as failed."""
+        told = {o.candidate: o for o in outcomes}
+        asked, self._asked = self._asked, None
+        if asked is not None and any(c in told for c in asked.candidates):
+            told = {c: Outcome(c, None) for c in asked.candidates} | told
+        self._ledger.record(told.values())
+        if asked is None or not any(c in told for c in asked.candidates):
+            return
+        if self._trails:
+            self._count(asked)
+        self._advance({c: told[c] for c in asked.candidates})
+        if self._descent is not None:
+            self._trails[-1].moves, self._trails[-1].duels = len(self._descent.path) - 1, self._descent.duels
+
+    def _count(self, asked: Proposal) -> None:
+        trail = self._trails[-1]
+        if asked.rounds:
+            trail.timings += asked.rounds * len(asked.candidates)
+        else:
+            trail.trials += len(asked.candidates)
+
+    def _advance(self, outcomes: Mapping[Candidate, Outcome]) -> None:
+        try:
+            self._wish = self._talk.send(outcomes)
+        except StopIteration:
+            self._wish = None
+
+    def _run(self) -> Talk[None]:
+        while fresh := [c for c in self._starts if not self._ledger.knows(c)]:
+            yield Proposal(tuple(fresh))
+        starts = sorted((c for c in self._starts if self._ledger.value(c) < inf), key=self._ledger.value)
+        passed: set[Candidate] = set()
+        for start in starts[: self._settings.starts]:
+            if start in passed or self._ledger.failed(start):
+                continue
+            rival = inf if self._champion is None else self._ledger.value(self._champion)
+            trail = Trail(start)
+            self._trails.append(trail)
+            self._descent = Descent(start, self._spaces, self._ranker, self._rng, self._settings, self._ledger, rival, passed)
+            end = yield from self._descent.run()
+            trail.stopped = self._descent.stopped if end is not None else "failed"
+            if end is not None and end not in passed:
+                yield from self._settle(end)
+            passed |= {w.end for w in self._descent.path}
+        self._descent = None
+
+    def _settle(self, end: Candidate) -> Talk[None]:
+        """The end replaces the best one so far if it wins a duel."""
+        if self._champion is None or self._ledger.failed(self._champion):
+            self._champion = end
+            return
+        if self._ledger.value(end) > (1 + self._settings.margin) * self._ledger.value(self._champion):
+            return
+        level = self._settings.alpha / max(1, self._settings.starts - 1)
+        verdict = yield from duel(self._champion, [end], level, self._settings.duel)
+        if verdict.winner is not None or (self._ledger.failed(self._champion) and not self._ledger.failed(end)):
+            self._champion = end

@@ -1,0 +1,294 @@
+"""Evolution as array operations: thousands of rows are mutated, crossed, told apart and picked from at once.
+
+A row of a `Genome` holds, per knob, the place of its value among the knob's choices; operators turn matrices of places into
+matrices of places. A canonical value that is no choice (it was clamped) stands for the next larger one, which is clamped to it
+again: values(places(p)) has the canonical form p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.search.strategy import Points
+from stormdrop.space.knobs import Knob
+
+Rng = np.random.Generator
+Rows = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+Codes = NDArray[np.int8]
+MAX_KNOBS = 1024
+_FACTORS = np.array([0.25, 0.5, 2.0, 4.0])
+
+
+class Genome:
+    """The choices of a space's knobs, laid out so that one search answers for any mixture of knobs."""
+
+    def __init__(self, knobs: Sequence[Knob]) -> None:
+        if len(knobs) > MAX_KNOBS:
+            raise ValueError(f"a space has at most {MAX_KNOBS} knobs, not {len(knobs)}")
+        self.names = tuple(k.name for k in knobs)
+        self.counts: Rows = np.array([len(k.choices) for k in knobs], dtype=np.int64)
+        self.live: Rows = np.flatnonzero(self.counts > 1)
+        self._first: Rows = np.concatenate([[0], np.cumsum(self.counts)])[:-1].astype(np.int64)
+        self._choices: Rows = np.array([c for k in knobs for c in k.choices], dtype=np.int64)
+        self._stride = float(self._choices.max(initial=0)) + 2.0
+        # Ascending over all knobs: knob k's choices lie between k and k + 1 strides.
+        self._keys: NDArray[np.float64] = self._choices + self._stride * np.repeat(np.arange(len(knobs)), self.counts)
+        axes = [_axis(k) for k in knobs]
+        self.siblings: Rows = np.array([(i, j) for i, j in permutations(self.live, 2) if axes[i] == axes[j] is not None]).reshape(-1, 2)
+        """Ordered pairs of knobs of one axis, between which a factor can be shifted."""
+        self.groups: tuple[Rows, ...] = (_numbered([a or k.name for a, k in zip(axes, knobs)]), _numbered([_stage(k) for k in knobs]))
+        """For every knob the number of its axis, and of its stage: what crossover keeps together."""
+
+    @property
+    def combinations(self) -> int:
+        """How many rows there are, equal programs counted apart."""
+        total = 1
+        for count in self.counts:
+            total *= int(count)
+        return total
+
+    def everything(self) -> Rows:
+        """Every row; ask for `combinations` first."""
+        return np.stack(np.unravel_index(np.arange(self.combinations), tuple(self.counts)), axis=1) if len(self.counts) else _nothing(1)
+
+    def random(self, n: int, rng: Rng) -> Rows:
+        return rng.integers(0, self.counts, size=(n, len(self.counts)))
+
+    def places(self, points: Points) -> Rows:
+        """The place of the smallest choice that is not below each value."""
+        knobs = np.arange(len(self.counts))
+        keys = np.minimum(points, self._stride - 1.0) + self._stride * knobs
+        return np.minimum(np.searchsorted(self._keys, keys) - self._first, self.counts - 1)
+
+    def values(self, rows: Rows) -> Points:
+        return self._choices[self._first + rows]
+
+    def value(self, knobs: Rows, places: Rows) -> Points:
+        """The values of single entries."""
+        return self._choices[self._first[knobs] + places]
+
+    def nearest(self, knobs: Rows, values: NDArray[Any]) -> Rows:
+        """For single entries, the place of the choice closest by ratio, the smaller on a tie; a zero counts as a half."""
+        first, last = self._first[knobs], self._first[knobs] + self.counts[knobs] - 1
+        keys = np.clip(values, 0.0, self._stride - 1.0) + self._stride * knobs
+        above = np.clip(np.searchsorted(self._keys, keys), first, last)
+        below = np.maximum(above - 1, first)
+        wanted = np.maximum(values, 0.5)
+        up, down = (np.abs(np.log2(np.maximum(self._choices[i], 0.5) / wanted)) for i in (above, below))
+        return np.where(up < down, above, below) - first
+
+
+def _axis(knob: Knob) -> str | None:
+    """What comes before a tile knob's level; flags and unrolling belong to no axis."""
+    return knob.name.rpartition(".")[0] or None if knob.unit not in ("flag", "steps") else None
+
+
+def _stage(knob: Knob) -> str:
+    return (_axis(knob) or knob.name).rpartition(".")[0]
+
+
+def _numbered(names: Sequence[str]) -> Rows:
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names], dtype=np.int64)
+
+
+def _nothing(n: int) -> Rows:
+    return np.zeros((n, 0), np.int64)
+
+
+# Operators. Each takes rows of places and returns new rows; a row may stay as it is where nothing can move.
+
+
+def stepped(g: Genome, rows: Rows, rng: Rng) -> Rows:
+    """One knob to an adjacent choice."""
+    rows, i = rows.copy(), np.arange(len(rows))
+    k = rng.choice(g.live, size=len(rows))
+    rows[i, k] = _stepped(g, k, rows[i, k], rng)
+    return rows
+
+
+def _stepped(g: Genome, knobs: Rows, places: Rows, rng: Rng) -> Rows:
+    step = np.where(rng.random(len(places)) < 0.5, 1, -1)
+    moved = places + step
+    return np.where((moved < 0) | (moved >= g.counts[knobs]), places - step, moved)
+
+
+def redrawn(g: Genome, rows: Rows, rng: Rng) -> Rows:
+    """One knob to any of its choices."""
+    rows = rows.copy()
+    k = rng.choice(g.live, size=len(rows))
+    rows[np.arange(len(rows)), k] = rng.integers(0, g.counts[k])
+    return rows
+
+
+def scaled(g: Genome, rows: Rows, rng: Rng) -> Rows:
+    """One knob to the choice nearest to a half, a quarter, twice or four times its value."""
+    rows, i = rows.copy(), np.arange(len(rows))
+    k = rng.choice(g.live, size=len(rows))
+    rows[i, k] = g.nearest(k, g.value(k, rows[i, k]) * rng.choice(_FACTORS, size=len(rows)))
+    return rows
+
+
+def scattered(g: Genome, rows: Rows, rng: Rng, strength: float = 1.0) -> Rows:
+    """Several knobs at once, about two at strength 1: each to an adjacent choice or to any."""
+    rows = rows.copy()
+    mean = np.minimum(1.0 + strength * rng.exponential(size=(len(rows), 1)), len(g.live))
+    row, at = np.nonzero(rng.random((len(rows), len(g.live))) * len(g.live) < mean)
+    k = g.live[at]
+    rows[row, k] = np.where(rng.random(len(k)) < 0.5, _stepped(g, k, rows[row, k], rng), rng.integers(0, g.counts[k]))
+    return rows
+
+
+def shifted(g: Genome, rows: Rows, rng: Rng) -> Rows:
+    """A factor from one level of an axis to another: a -> a·f, b -> b / f, to the nearest choices."""
+    if not len(g.siblings):
+        return stepped(g, rows, rng)
+    rows, i = rows.copy(), np.arange(len(rows))
+    a, b = rng.choice(g.siblings, size=len(rows)).T
+    before = g.value(a, rows[i, a])
+    # Half of the factors are those of an adjacent choice, which are smaller than two where choices are dense.
+    near = _stepped(g, a, rows[i, a], rng)
+    rows[i, a] = np.where(rng.random(len(rows)) < 0.5, near, g.nearest(a, before * rng.choice(_FACTORS, size=len(rows))))
+    rows[i, b] = g.nearest(b, g.value(b, rows[i, b]) * before / np.maximum(g.value(a, rows[i, a]), 1))
+    return rows
+
+
+def crossed(g: Genome, rows: Rows, mates: Rows, rng: Rng) -> Rows:
+    """Some knobs from one parent, the rest from the other: each on its own, or all of an axis or of a stage together."""
+    own = rng.random(rows.shape) < 0.5
+    way = rng.integers(0, 1 + len(g.groups), size=len(rows))
+    for number, group in enumerate(g.groups, 1):
+        together = rng.random((len(rows), int(group.max(initial=0)) + 1)) < 0.5
+        own = np.where((way == number)[:, None], together[:, group], own)
+    return np.where(own, rows, mates)
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """How often each operator makes a child, relative to the others; `move` is from one space to another."""
+
+    step: float = 0.25
+    redraw: float = 0.15
+    scale: float = 0.1
+    scatter: float = 0.15
+    shift: float = 0.15
+    cross: float = 0.15
+    move: float = 0.05
+
+    def drawn(self, n: int, strength: float, rng: Rng) -> Codes:
+        """The number of an operator for each of `n` children; with strength comes more of what reaches far."""
+        stronger = {"scatter": strength, "redraw": strength}
+        weights = np.array([getattr(self, name) * stronger.get(name, 1.0) for name in OPERATORS])
+        if not weights.sum():
+            weights[OPERATORS.index("scatter")] = 1.0
+        return rng.choice(len(weights), size=n, p=weights / weights.sum()).astype(np.int8)
+
+
+OPERATORS = tuple(f.name for f in fields(Operators))
+
+
+def mutated(g: Genome, parents: Rows, operators: Codes, strength: float, rng: Rng) -> Rows:
+    """A child of each parent, by the operator that is named for it; what is to move between spaces stays as it is."""
+    rows = parents.copy()
+    for code in np.unique(operators):
+        at = np.flatnonzero(operators == code)
+        match OPERATORS[code]:
+            case "step":
+                rows[at] = stepped(g, parents[at], rng)
+            case "redraw":
+                rows[at] = redrawn(g, parents[at], rng)
+            case "scale":
+                rows[at] = scaled(g, parents[at], rng)
+            case "scatter":
+                rows[at] = scattered(g, parents[at], rng, strength)
+            case "shift":
+                rows[at] = shifted(g, parents[at], rng)
+            case "cross":
+                rows[at] = crossed(g, parents[at], parents[rng.integers(len(parents), size=len(at))], rng)
+            case _:
+                pass
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Knobs that two spaces have in common: columns of the one that is moved to, and of the one that is moved from."""
+
+    to: Rows
+    source: Rows
+
+
+def linked(to: Genome, source: Genome) -> Link | None:
+    """The knobs of `to` that `source` knows by name; None where those are less than half of what can move."""
+    at = {name: i for i, name in enumerate(source.names)}
+    common = np.array([k for k in to.live if to.names[k] in at], dtype=np.int64)
+    if not len(common) or 2 * len(common) < len(to.live):
+        return None
+    return Link(common, np.array([at[to.names[k]] for k in common], dtype=np.int64))
+
+
+def moved(to: Genome, rows: Rows, donors: Points, link: Link) -> Rows:
+    """Rows of one space with the values of another's points where both have a knob, at the nearest choices."""
+    rows = rows.copy()
+    shape = (len(rows), len(link.to))
+    knobs = np.broadcast_to(link.to, shape)
+    rows[:, link.to] = to.nearest(knobs.reshape(-1), donors[:, link.source].reshape(-1)).reshape(shape)
+    return rows
+
+
+# Telling rows apart, drawing parents, picking.
+
+
+class Hasher:
+    """Rows of integers to 64 bits, by random odd multipliers: equal rows are equal, others collide once in 2^64 pairs or so."""
+
+    def __init__(self, width: int) -> None:
+        draws = np.random.default_rng(0x5EED).integers(0, 2**63, size=width, dtype=np.uint64)
+        self._multipliers: Hashes = draws * np.uint64(2) + np.uint64(1)
+
+    def __call__(self, points: Points) -> Hashes:
+        return points.astype(np.uint64) @ self._multipliers
+
+
+def unseen(hashes: Hashes, *seen: Hashes) -> NDArray[np.int64]:
+    """Where each value occurs first that no other array holds, in order."""
+    first = np.unique(hashes, return_index=True)[1]
+    for others in seen:
+        first = first[~np.isin(hashes[first], others)]
+    return np.sort(first)
+
+
+def drawn(count: int, n: int, pressure: float, rng: Rng) -> NDArray[np.int64]:
+    """`n` of `count` ranks, with density falling as (1 - rank / count) ^ pressure: 0 draws evenly."""
+    ranks = count * (1.0 - rng.random(n) ** (1.0 / (1.0 + pressure)))
+    return np.minimum(ranks.astype(np.int64), count - 1)
+
+
+def spread(points: Points, n: int, near: int, chosen: Points) -> list[int]:
+    """The first `n` rows, best first, of which at most `near` differ in at most one column from a row taken before.
+
+    `chosen` were taken already, outside. Rows that were passed over fill up at the end.
+    """
+    taken: list[int] = []
+    close = np.zeros(len(points), bool)
+    for row in chosen:
+        close |= (points != row).sum(axis=1) <= 1
+    passed: list[int] = []
+    for i in range(len(points)):
+        if len(taken) == n:
+            break
+        if close[i]:
+            if not near:
+                passed.append(i)
+                continue
+            near -= 1
+        taken.append(i)
+        close |= (points != points[i]).sum(axis=1) <= 1
+    return taken + passed[: n - len(taken)]

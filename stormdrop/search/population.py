@@ -1,0 +1,101 @@
+"""What a storm knows of one sketch: a pool of rows that nobody asked for, the measured elite, and what was asked for already.
+
+A pool holds canonical, legal rows, each once, the best first; none of them was ever asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.search.evolve import Codes, Genome, Hasher, Hashes
+from stormdrop.search.strategy import Points, Space
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Pool:
+    """Rows with their scores, their hashes, and a number that says how each came into being."""
+
+    points: Points
+    scores: Floats
+    hashes: Hashes
+    origins: Codes
+
+    @staticmethod
+    def empty(width: int) -> Pool:
+        return Pool(np.zeros((0, width), np.int64), np.zeros(0), np.zeros(0, np.uint64), np.zeros(0, np.int8))
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def at(self, index: NDArray[np.int64] | NDArray[np.bool_] | slice) -> Pool:
+        return Pool(self.points[index], self.scores[index], self.hashes[index], self.origins[index])
+
+    def joined(self, other: Pool, most: int) -> Pool:
+        """The best `most` rows of both."""
+        scores = np.concatenate([self.scores, other.scores])
+        order = np.argsort(-scores, kind="stable")[:most]
+        return Pool(
+            np.concatenate([self.points, other.points])[order], scores[order],
+            np.concatenate([self.hashes, other.hashes])[order], np.concatenate([self.origins, other.origins])[order],
+        )  # fmt: skip
+
+    def rescored(self, scores: Floats) -> Pool:
+        order = np.argsort(-scores, kind="stable")
+        return Pool(self.points[order], scores[order], self.hashes[order], self.origins[order])
+
+    def without(self, hashes: Hashes) -> Pool:
+        return self.at(~np.isin(self.hashes, hashes))
+
+
+class Population:
+    """One sketch in a storm."""
+
+    def __init__(self, number: int, space: Space) -> None:
+        self.number, self.space, self.genome = number, space, Genome(space.knobs)
+        self.hasher = Hasher(len(space.knobs))
+        self.values: dict[tuple[int, ...], float] = {}
+        self.trials = 0
+        self.asked: Hashes = np.zeros(0, np.uint64)
+        self.pool = self.fresh = self.nothing = Pool.empty(len(space.knobs))
+        """`fresh` are the rows of the current batch that were drawn at random."""
+        self.seeds: list[tuple[int, ...]] = []
+        self.woken = 0
+        """The batch it last took part in."""
+        self.barren = False
+        """Nothing new was found in it last time."""
+        self.prior = np.inf
+        """The least estimate of any of its points that was looked at."""
+        self._elite: Points | None = None
+
+    @property
+    def best(self) -> float:
+        """The fastest measured value."""
+        return min(self.values.values(), default=np.inf)
+
+    def elite(self, most: int) -> Points:
+        """The fastest measured points, fastest first."""
+        if self._elite is None:
+            order = sorted(self.values, key=self.values.__getitem__)[:most]
+            self._elite = np.array(order, dtype=np.int64).reshape(len(order), len(self.space.knobs))
+        return self._elite
+
+    def learn(self, point: tuple[int, ...], value: float | None) -> None:
+        """What failed leaves the elite."""
+        self._elite = None
+        if value is None or not np.isfinite(value):
+            self.values.pop(point, None)
+        else:
+            self.values[point] = value
+
+    def spend(self, points: Sequence[tuple[int, ...]]) -> None:
+        """These rows are asked for: they leave the pool and never come back."""
+        hashes = self.hasher(np.array(points, dtype=np.int64).reshape(len(points), len(self.space.knobs)))
+        self.trials += len(points)
+        self.asked = np.concatenate([self.asked, hashes])
+        self.pool, self.fresh = self.pool.without(hashes), self.fresh.without(hashes)

@@ -1,0 +1,334 @@
+"""One task's search, which can be advanced round by round: ask, build, time, tell, store, emit.
+
+    strategy ──ask──▶ candidates ──measure──▶ Timing | Failure ──tell──▶ strategy, model, store, listeners
+
+Many sessions may share one measurer, one cost model and one store. A session decides nothing about budgets: whoever
+drives it stops asking, and calls `finish`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from statistics import median
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.cost.model import CostModel
+from stormdrop.cost.ranker import ModelRanker
+from stormdrop.errors import RunError, ScheduleError, StormdropError, UserError
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Failure, Result, Timing
+from stormdrop.reservoir.record import Record, Versions
+from stormdrop.search.events import (
+    Listener, Measured, NewBest, Retiming, RoundEnded, TaskEnded, TaskFailed, Trial, Tuned, Warned, ignore,
+)  # fmt: skip
+from stormdrop.search.settings import TuneSettings
+from stormdrop.search.strategies import Context, StrategyFactory
+from stormdrop.search.strategy import Candidate, Outcome, Proposal, candidate
+from stormdrop.space.default import ranked
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import Sketch, replay, sketches
+from stormdrop.target.machine import Target
+
+Objective = Callable[[Result], float]
+"""What is minimised: seconds, unless the user says otherwise. What is not finite counts as a failure."""
+
+
+class Measures(Protocol):
+    """What a session needs of a measurer; `stormdrop.measure` has one that measures and one that replays."""
+
+    def measure(
+        self, task: Task, candidates: Sequence[Schedule], best: float | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> list[Result]: ...
+    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]: ...
+    def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result: ...
+
+
+class Keeps(Protocol):
+    """What a session needs of a store."""
+
+    def add(self, records: Sequence[Record]) -> None: ...
+    def trials(self, task: Task, target: Target, cold: bool = False) -> list[Record]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What every record of a session says of where it came from."""
+
+    strategy: str
+    seed: int
+    versions: Versions
+    cold: bool = False
+    model: str = ""
+
+
+class Session:
+    """The search for one task. `best` is None until a candidate could be timed."""
+
+    def __init__(
+        self,
+        task: Task,
+        target: Target,
+        measurer: Measures,
+        factory: StrategyFactory,
+        origin: Origin,
+        *,
+        cost: CostModel,
+        store: Keeps | None = None,
+        objective: Objective | None = None,
+        start: Schedule | None = None,
+        trials: int | None = None,
+        seconds: float | None = None,
+        listen: Listener = ignore,
+        settings: TuneSettings | None = None,
+    ) -> None:
+        """Raises UserError where `start` is a schedule of another class."""
+        self._clock = time.monotonic
+        self._began = self._clock()
+        self.task, self.target, self.origin = task, target, origin
+        self._measurer, self._store, self._objective, self._listen = measurer, store, objective, listen
+        self._settings = settings or TuneSettings()
+        self._cost, self._group = cost, f"{task.digest}/{'cold' if origin.cold else 'warm'}"
+        found = ranked(sketches(task, target))
+        self.spaces: list[Sketch] = [sketch for sketch, _, _ in found]
+        self.default = found[0][0].schedule(found[0][1])
+        self._index = {(s.variant, s.structure.steps): k for k, s in enumerate(self.spaces)}
+        seeds = [candidate(k, point) for k, (_, point, _) in enumerate(found)]
+        stored = self._stored()
+        self.known = len(stored)
+        best_known = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)[: self._settings.known]
+        fresh = [c for c in seeds if c not in stored]
+        seeds = list(dict.fromkeys([*([self._locate(start)] if start else []), *best_known, *fresh]))
+        self._history: list[Trial] = []
+        self._failed = 0
+        self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
+        self._settled: set[Candidate] = set()  # whose value comes from being timed in turns
+        self._schedules: dict[Candidate, Schedule] = {}
+        self.best: float | None = None
+        self._gained_at = 0  # the trial that last brought a gain worth its name
+        self._upcoming: Proposal | None = None
+        context = Context(
+            self.spaces, ModelRanker(self.spaces, cost, self._group), np.random.default_rng(origin.seed), seeds, trials, seconds,
+            lambda: self.elapsed, self._settings,
+        )  # fmt: skip
+        self.strategy = factory(context)
+        again = set(seeds)
+        old = [Outcome(c, v) for c, v in stored.items() if c not in again]
+        if old:
+            self.strategy.tell(old)
+
+    # ---- what is known ---------------------------------------------------------------------------------------------
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the session began."""
+        return self._clock() - self._began
+
+    @property
+    def measured(self) -> int:
+        return len(self._history)
+
+    @property
+    def idle_trials(self) -> int:
+        """Trials since the last gain that was worth its name."""
+        return len(self._history) - self._gained_at
+
+    @property
+    def phase(self) -> str:
+        return self.strategy.phase
+
+    def _stored(self) -> dict[Candidate, float | None]:
+        """The store's trials of this task that are points of its sketches; the objective must be seconds."""
+        if self._store is None or self._objective is not None:
+            return {}
+        found: dict[Candidate, float | None] = {}
+        for record in self._store.trials(self.task, self.target, self.origin.cold):
+            try:
+                place = self._locate(record.schedule)
+            except UserError:
+                continue
+            seconds = record.result.seconds if isinstance(record.result, Timing) else None
+            before = found.get(place)
+            found[place] = seconds if before is None else min(before, seconds or before)
+        return found
+
+    def _locate(self, schedule: Schedule) -> Candidate:
+        """The candidate that a schedule is; its sketch joins the others where it is new."""
+        try:
+            sketch, point = replay(self.task, schedule, self.target)
+        except ScheduleError as error:
+            raise UserError(str(error)) from error
+        key = sketch.variant, sketch.structure.steps
+        if key not in self._index:
+            self._index[key] = len(self.spaces)
+            self.spaces.append(sketch)
+        return candidate(self._index[key], point)
+
+    # ---- a round ---------------------------------------------------------------------------------------------------
+
+    def round(self, n: int, ahead: int = 0) -> bool:
+        """Measure one proposal of at most `n` candidates; False where the strategy has nothing left to propose.
+
+        While they are built, up to `ahead` more are asked for, if the strategy is eager: they are the next round's.
+        """
+        proposal = self._upcoming or self._ask(n)
+        self._upcoming = None
+        if not proposal.candidates:
+            return False
+        if proposal.rounds:
+            self._duel(proposal)
+            return True
+        schedules = [self._schedule(c) for c in proposal.candidates]
+
+        def meanwhile() -> None:
+            if ahead > 0 and self.strategy.eager:
+                self._upcoming = self._ask(ahead)
+
+        best = self.best if self._objective is None else None
+        results = self._measurer.measure(self.task, schedules, best, meanwhile)
+        self._take(proposal.candidates, schedules, results)
+        return True
+
+    def _ask(self, n: int) -> Proposal:
+        self._cost.refresh()
+        return self.strategy.ask(n)
+
+    def _schedule(self, c: Candidate) -> Schedule:
+        found = self._schedules.get(c)
+        if found is None:
+            found = self._schedules[c] = self.spaces[c.sketch].schedule(c.point)
+        return found
+
+    def _take(self, candidates: Sequence[Candidate], schedules: Sequence[Schedule], results: Sequence[Result]) -> None:
+        """Tell everybody what became of a batch."""
+        features = self._features(candidates)
+        trials = [
+            Trial(s, r, len(self._history) + i, self.elapsed, self.strategy.phase) for i, (s, r) in enumerate(zip(schedules, results), 1)
+        ]
+        values = [self._value(r) for r in results]
+        self._cost.add(self._group, features, np.array([np.nan if v is None else v for v in values]))
+        for c, trial, value in zip(candidates, trials, values):
+            self._history.append(trial)
+            self._listen(Measured(trial))
+            if value is None:
+                self._failed += 1
+                continue
+            if not _is_brief(trial.result):
+                self._values[c] = value
+            if self.best is None or value < self.best:
+                if self.best is None or value < self.best * (1 - self._settings.gain):
+                    self._gained_at = trial.number
+                self.best = value
+                self._listen(NewBest(trial, value))
+        self.strategy.tell([Outcome(c, v, (), _is_brief(r)) for c, v, r in zip(candidates, values, results)])
+        self._keep([self._record(t, row) for t, row in zip(trials, features)])
+        self._listen(RoundEnded(trials[-1].phase, len(self._history), self._failed, self.best, self.elapsed))
+
+    def _duel(self, proposal: Proposal) -> None:
+        """Time candidates in turns; what had not been measured before counts as a trial."""
+        results = self._measurer.retime(self.task, [self._schedule(c) for c in proposal.candidates], proposal.rounds)
+        outcomes: list[Outcome] = []
+        for c, result in zip(proposal.candidates, results):
+            value = self._value(result)
+            if value is None or not isinstance(result, Timing):
+                self._values.pop(c, None)
+                outcomes.append(Outcome(c, None))
+                continue
+            samples = tuple(v for s in result.samples if (v := self._value(replace(result, seconds=s))) is not None)
+            outcomes.append(Outcome(c, value, samples))
+            self._values[c] = value
+            self._settled.add(c)
+        self.strategy.tell(outcomes)
+
+    def _value(self, result: Result) -> float | None:
+        """What is minimised; None for what failed."""
+        if isinstance(result, Failure):
+            return None
+        value = result.seconds if self._objective is None else float(self._objective(result))
+        return value if isfinite(value) else None
+
+    def _features(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+        by_sketch: dict[int, list[int]] = {}
+        for i, c in enumerate(candidates):
+            by_sketch.setdefault(c.sketch, []).append(i)
+        rows: Mapping[int, NDArray[np.float64]] = {}
+        for k, places in by_sketch.items():
+            points = np.array([candidates[i].point for i in places], dtype=np.int64)
+            rows |= dict(zip(places, self.spaces[k].features(points)))
+        return np.stack([rows[i] for i in range(len(candidates))])
+
+    # ---- keeping ---------------------------------------------------------------------------------------------------
+
+    def _record(self, trial: Trial, features: NDArray[np.float64], verified: bool = False) -> Record:
+        o = self.origin
+        return Record(
+            self.task, trial.schedule, self.target, o.cold, trial.result, o.versions, o.strategy, o.seed, trial.number, trial.elapsed,
+            o.model, verified, time.time(), features.astype(np.float32),
+        )  # fmt: skip
+
+    def _keep(self, records: Sequence[Record]) -> None:
+        """A store that takes no more is given up with one warning; tuning goes on."""
+        if self._store is None:
+            return
+        try:
+            self._store.add(records)
+        except StormdropError as error:
+            self._store = None
+            self._listen(Warned(f"what is measured from here on is not kept: {error}"))
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def finish(self, stopped: str) -> Tuned:
+        """Time the best few in turns, prove the fastest in a fresh process, and record it.
+
+        A finalist that fails now is out. Raises RunError with the first failure if no candidate could be timed.
+        """
+        left = sorted(self._values, key=self._values.__getitem__)
+        # Single measurements flatter whoever was lucky: the best of those that were timed in turns are among the first finalists.
+        left = list(dict.fromkeys([*[c for c in left if c in self._settled][: self._settings.finalists // 2], *left]))
+        while left:
+            order = self._final_order(left[: self._settings.finalists])
+            for c in order:
+                proved = self._measurer.prove(self.task, self._schedule(c), self.default)
+                if isinstance(proved, Timing):
+                    return self._won(c, proved, stopped)
+                self._listen(Warned(f"the fastest candidate is out: {proved}"))
+            left = left[self._settings.finalists :]
+        first = next((t.result for t in self._history if isinstance(t.result, Failure)), None)
+        first = first or Failure("schedule", "there was no candidate to measure")
+        self._listen(TaskFailed(first))
+        raise RunError(f"{self.task.name}: none of {len(self._history)} candidates could be timed; the first: {first}")
+
+    def _final_order(self, finalists: Sequence[Candidate]) -> list[Candidate]:
+        """Those that can be timed again, fastest first."""
+        self._listen(Retiming(len(finalists)))
+        results = self._measurer.retime(self.task, [self._schedule(c) for c in finalists], self._settings.rounds)
+        values: dict[Candidate, float] = {}
+        for c, result in zip(finalists, results):
+            if isinstance(result, Timing):
+                samples = [v for s in result.samples if (v := self._value(replace(result, seconds=s))) is not None]
+                value = median(samples) if samples else self._value(result)
+                if value is not None:
+                    values[c] = value
+        return sorted(values, key=values.__getitem__)
+
+    def _won(self, c: Candidate, proved: Timing, stopped: str) -> Tuned:
+        schedule = self._schedule(c)
+        number = next((t.number for t in self._history if t.schedule == schedule), 0)
+        trial = Trial(schedule, proved, number, self.elapsed, "final")
+        self._keep([self._record(trial, self._features([c])[0], verified=True)])
+        tuned = Tuned(
+            self.task, self.target, self.origin.strategy, self.origin.seed, schedule, proved.seconds, self.elapsed, tuple(self._history),
+            stopped,
+        )  # fmt: skip
+        self._listen(TaskEnded(tuned))
+        return tuned
+
+
+def _is_brief(result: Result) -> bool:
+    return isinstance(result, Timing) and result.stopped_early

@@ -1,0 +1,34 @@
+"""How to search: everything about tuning that is not a tuned value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stormdrop.cost.model import CostSettings
+from stormdrop.search.droplet import DropletSettings
+from stormdrop.search.storm import StormSettings
+
+
+@dataclass(frozen=True, slots=True)
+class TuneSettings:
+    """Budgets are arguments of `tune`; these are the habits of the search."""
+
+    batch: int = 32
+    """Candidates that are built together; a droplet asks for fewer."""
+    storm_trials: int = 300
+    """Where droplets take over from the storm, at the latest."""
+    storm_share: float = 0.7
+    """Of a budget that is too small for both."""
+    patience: int | None = None
+    """Stop after this many trials without a gain of `gain`; None: never."""
+    gain: float = 0.005
+    finalists: int = 5
+    rounds: int = 9
+    """How often the finalists are timed in turns."""
+    known: int = 8
+    """The store's best schedules of the task, measured again at the start."""
+    training_rows: int = 20_000
+    """Of the store's measurements that the cost model starts from."""
+    storm: StormSettings = field(default_factory=StormSettings)
+    droplet: DropletSettings = field(default_factory=DropletSettings)
+    cost: CostSettings = field(default_factory=CostSettings)

@@ -1,0 +1,132 @@
+"""The strategies by name, and the one that is made of two: a storm, then droplets from its best points.
+
+A user's own strategy is a function from a `Context` to a `Strategy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stormdrop.errors import UserError
+from stormdrop.search.droplet import Droplet
+from stormdrop.search.random import RandomSearch
+from stormdrop.search.settings import TuneSettings
+from stormdrop.search.storm import Storm
+from stormdrop.search.strategy import Candidate, Outcome, Proposal, Ranker, Space, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a strategy is made from. `seeds` begin with the best known start; `trials` and `seconds` are budgets, if any."""
+
+    spaces: Sequence[Space]
+    ranker: Ranker
+    rng: np.random.Generator
+    seeds: Sequence[Candidate]
+    trials: int | None
+    seconds: float | None
+    clock: Callable[[], float]
+    """Seconds spent on this search so far."""
+    settings: TuneSettings
+
+
+StrategyFactory = Callable[[Context], Strategy]
+
+
+class StormThenDroplet:
+    """Explore as a storm, exploit as a raindrop: at most so many measured kernels, then coordinate descent from the best few."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._storm = Storm(context.spaces, context.ranker, context.rng, context.settings.storm, context.seeds)
+        self._droplet: Droplet | None = None
+        self._values: dict[Candidate, float | None] = {}
+        self._brief: set[Candidate] = set()
+        self._waiting = 0  # candidates of the storm that are asked and not told
+        most = context.settings.storm_trials
+        self._left = most if context.trials is None else min(most, max(1, round(context.settings.storm_share * context.trials)))
+
+    @property
+    def phase(self) -> str:
+        return "storm" if self._droplet is None else "droplet"
+
+    @property
+    def eager(self) -> bool:
+        return self._left > 0 and not self._is_late()
+
+    def ask(self, n: int) -> Proposal:
+        if self._left > 0 and not self._is_late():
+            proposal = self._storm.ask(min(n, self._left))
+            if proposal.candidates:
+                self._left -= len(proposal.candidates)
+                self._waiting += len(proposal.candidates)
+                return proposal
+            self._left = 0
+            if self._waiting:
+                return proposal
+        if self._droplet is None:
+            settings = self._context.settings.droplet
+            self._droplet = Droplet(
+                self._context.spaces, self._starts(), self._context.ranker, self._context.rng, settings, self._values
+            )
+        return self._droplet.ask(n)
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        if self._droplet is not None:
+            self._droplet.tell(outcomes)
+            return
+        self._waiting = max(0, self._waiting - len(outcomes))
+        self._storm.tell(outcomes)
+        for outcome in outcomes:
+            self._values[outcome.candidate] = outcome.value
+            if outcome.brief:
+                self._brief.add(outcome.candidate)
+
+    def _is_late(self) -> bool:
+        seconds = self._context.seconds
+        return seconds is not None and self._context.clock() > self._context.settings.storm_share * seconds
+
+    def _starts(self) -> list[tuple[Candidate, float | None]]:
+        return best_of_each(self._values, self._brief, self._context.settings.droplet.starts)
+
+
+def best_of_each(
+    values: Mapping[Candidate, float | None], brief: set[Candidate], most: int
+) -> list[tuple[Candidate, float | None]]:
+    """The best point of each of the best few sketches, best first."""
+    found: dict[int, tuple[Candidate, float]] = {}
+    for one, value in values.items():
+        if value is not None and one not in brief and (one.sketch not in found or value < found[one.sketch][1]):
+            found[one.sketch] = one, value
+    return list(sorted(found.values(), key=lambda pair: pair[1])[:most])
+
+
+def _random(context: Context) -> Strategy:
+    return RandomSearch(context.spaces, context.rng, context.seeds)
+
+
+def _storm(context: Context) -> Strategy:
+    return Storm(context.spaces, context.ranker, context.rng, context.settings.storm, context.seeds)
+
+
+def _droplet(context: Context) -> Strategy:
+    starts = [(seed, None) for seed in context.seeds[: context.settings.droplet.starts]]
+    return Droplet(context.spaces, starts, context.ranker, context.rng, context.settings.droplet)
+
+
+STRATEGIES: Mapping[str, StrategyFactory] = {
+    "random": _random,
+    "storm": _storm,
+    "droplet": _droplet,
+    "storm+droplet": StormThenDroplet,
+}
+
+
+def strategy_named(name: str) -> StrategyFactory:
+    """Raises UserError for a name that is not in the table."""
+    if name not in STRATEGIES:
+        raise UserError(f"unknown search strategy {name!r}; there are {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]

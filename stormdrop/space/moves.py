@@ -1,0 +1,82 @@
+"""Moves: the steps from one point to its neighbours. Coordinate descent, by the prior or by the clock, takes no others.
+
+    up, down      one knob to an adjacent choice
+    shift         one knob of an axis up and another of the same axis down, or the reverse: the product stays about the same
+
+A move counts in choices, not in values: step 2 is two choices further. A canonical value may lie between two choices; its
+neighbours are those two. Rows that moves give are choices, not yet canonical, and may be illegal.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.space.knobs import Knob
+
+Points = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """`knob` goes up (+1) or down (-1); `partner`, of the same axis, makes up for it."""
+
+    knob: int
+    sign: int
+    partner: int | None = None
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        return (self.knob,) if self.partner is None else (self.knob, self.partner)
+
+
+@lru_cache(maxsize=256)
+def moves_of(knobs: tuple[Knob, ...]) -> tuple[Move, ...]:
+    """Every move that points of these knobs may have: both signs of each knob, and of each ordered pair of one axis."""
+    found: list[Move] = []
+    for i, others in enumerate(_siblings(knobs)):
+        if len(knobs[i].choices) > 1:
+            found += [Move(i, sign, j) for sign in (-1, 1) for j in (None, *others)]
+    return tuple(found)
+
+
+def moved(knobs: Sequence[Knob], point: Sequence[int], moves: Sequence[Move], step: int = 1) -> tuple[int, ...] | None:
+    """The row that moves of different knobs lead to together. Those that leave the choices stay out; None where all do."""
+    row = list(point)
+    for move in moves:
+        value = stepped(knobs[move.knob].choices, point[move.knob], move.sign * step)
+        if value is None:
+            continue
+        row[move.knob] = value
+        if move.partner is not None:
+            row[move.partner] = knobs[move.partner].nearest(point[move.partner] * point[move.knob] / max(value, 1))
+    found = tuple(row)
+    return None if found == tuple(point) else found
+
+
+def stepped(choices: Sequence[int], value: int, step: int) -> int | None:
+    """The choice so many choices above or below a value, or the last in that direction; None where there is none."""
+    if step > 0:
+        above = bisect_right(choices, value)
+        return choices[min(above + step, len(choices)) - 1] if above < len(choices) else None
+    below = bisect_left(choices, value)
+    return choices[max(below + step, 0)] if below > 0 else None
+
+
+def neighbour_rows(knobs: tuple[Knob, ...], point: Sequence[int]) -> tuple[list[Move], Points]:
+    """All moves that a point has, and the rows they lead to."""
+    found = [(move, row) for move in moves_of(knobs) if (row := moved(knobs, point, (move,))) is not None]
+    return [move for move, _ in found], np.array([row for _, row in found], dtype=np.int64).reshape(len(found), len(knobs))
+
+
+@lru_cache(maxsize=256)
+def _siblings(knobs: tuple[Knob, ...]) -> tuple[tuple[int, ...], ...]:
+    """For every knob the others of the same axis that have a choice, between which a factor can be shifted."""
+    axes = [k.name.rpartition(".")[0] if k.unit != "flag" else k.name for k in knobs]
+    free = [len(k.choices) > 1 for k in knobs]
+    return tuple(tuple(j for j, other in enumerate(axes) if other == axis and j != i and free[j]) for i, axis in enumerate(axes))

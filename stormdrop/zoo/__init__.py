@@ -1,0 +1,58 @@
+"""Networks to try things on: twenty-four well-known ones as ONNX models, with seeded random weights and nothing to download.
+
+    from stormdrop import zoo
+
+    zoo.names()                                  # ('alexnet', 'densenet121', …)
+    model = zoo.build("resnet50")                # an onnx.ModelProto, the same for the same seed
+    model = zoo.build("resnet50", batch=None)    # the batch is symbolic
+
+Graphs are what torch's exporter writes, parameters are named as torchvision names them. Activations stay near one in size by
+construction, so an output tells right kernels from wrong ones. onnx is imported only when a model is built.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stormdrop.errors import UserError
+from stormdrop.zoo.catalogue import DEFAULT_OPSET, NETWORKS, TRAINING_ONLY, describe
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["DEFAULT_OPSET", "build", "flops", "names", "parameters", "skeleton"]
+
+
+def names() -> tuple[str, ...]:
+    return tuple(NETWORKS)
+
+
+def build(name: str, batch: int | None = 1, seed: int = 0, opset: int = DEFAULT_OPSET) -> onnx.ModelProto:
+    """Describe a network and draw its weights.
+
+    Raises UserError where the name is not in the zoo, the batch is below one, the seed is negative or the opset unsupported.
+    """
+    from stormdrop.zoo.export import model
+
+    if seed < 0:
+        raise UserError(f"a seed of {seed}: give 0 or more")
+    return model(describe(name, batch, opset), seed)
+
+
+def skeleton(name: str, batch: int | None = 1, opset: int = DEFAULT_OPSET) -> onnx.ModelProto:
+    """The graph of `build` with parameters as inputs without values: a few kilobytes, made in milliseconds."""
+    from stormdrop.zoo.export import skeleton as exported
+
+    return exported(describe(name, batch, opset))
+
+
+def parameters(name: str) -> int:
+    """How many trained numbers a network has, as the literature counts: inception_v3 with its auxiliary head, which `build` leaves out."""
+    return describe(name).parameter_count + TRAINING_ONLY.get(name, 0)
+
+
+def flops(name: str, batch: int = 1) -> int:
+    """Floating-point operations of one inference: multiply-adds of convolutions and matrix products, counted twice."""
+    from stormdrop.zoo.arithmetic import flops as counted
+
+    return counted(skeleton(name, batch))

@@ -1,0 +1,61 @@
+"""A described network as an ONNX model, with its weights or as a skeleton without them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stormdrop.zoo.builder import Network, Node
+from stormdrop.zoo.weights import generate
+
+if TYPE_CHECKING:
+    import onnx
+
+BATCH = "batch"
+
+
+def model(network: Network, seed: int) -> onnx.ModelProto:
+    """Every parameter is an initializer whose values are raw bytes."""
+    from onnx import TensorProto
+
+    whole = _graph(network)
+    for p in network.parameters:
+        # Filled in place: appending a finished tensor would copy its bytes once more.
+        tensor = whole.graph.initializer.add(name=p.name, data_type=TensorProto.FLOAT, dims=p.shape)
+        tensor.raw_data = generate(p.name, p.shape, p.fill, seed).astype("<f4", copy=False).tobytes()
+    return whole
+
+
+def skeleton(network: Network) -> onnx.ModelProto:
+    """The same graph with its parameters as inputs: a few kilobytes, valid, and all that shape inference needs."""
+    from onnx import TensorProto, helper
+
+    whole = _graph(network)
+    whole.graph.input.extend(helper.make_tensor_value_info(p.name, TensorProto.FLOAT, p.shape) for p in network.parameters)
+    return whole
+
+
+def _graph(network: Network) -> onnx.ModelProto:
+    from onnx import TensorProto, helper, numpy_helper
+
+    def info(name: str, kind: int, sizes: tuple[int, ...]) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, [BATCH if network.batch is None else network.batch, *sizes])
+
+    graph = helper.make_graph(
+        [_node(n) for n in network.nodes],
+        network.name,
+        [info(i.name, helper.np_dtype_to_tensor_dtype(np.dtype(i.dtype)), i.sizes) for i in network.inputs],
+        [info(o.name, TensorProto.FLOAT, o.sizes) for o in network.outputs],
+        [numpy_helper.from_array(value, name) for name, value in network.constants.items()],
+    )
+    opsets = [helper.make_opsetid("", network.opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets), producer_name="stormdrop.zoo")
+
+
+def _node(node: Node) -> onnx.NodeProto:
+    from onnx import helper
+
+    made = helper.make_node(node.op, node.inputs, node.outputs, node.name)
+    made.attribute.extend(helper.make_attribute(key, value) for key, value in sorted(node.attributes.items()))
+    return made

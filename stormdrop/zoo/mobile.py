@@ -1,0 +1,96 @@
+"""Networks of inverted residuals (expand, filter each channel, project): MobileNet v2, MnasNet 1.0, EfficientNet-B0."""
+
+from __future__ import annotations
+
+from stormdrop.zoo.builder import DAMPED, Builder, Network, Value
+
+CLASSES = 1000
+# Expansion, channels, blocks, stride of the first.
+MOBILENET_V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+# The same, and the kernel.
+MNASNET = ((3, 24, 3, 2, 3), (3, 40, 3, 2, 5), (6, 80, 3, 2, 5), (6, 96, 2, 1, 3), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))
+EFFICIENTNET_B0 = (
+    (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3),
+)  # fmt: skip
+
+
+def _conv_norm(
+    net: Builder, x: Value, conv: str, norm: str, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, gain: float = 1.0
+) -> Value:
+    return net.norm(net.conv(x, conv, out, kernel, stride, kernel // 2, groups, bias=False), norm, gain)
+
+
+def _gain(x: Value, out: int, stride: int) -> float:
+    return DAMPED if stride == 1 and x.channels == out else 1.0
+
+
+def _residual(net: Builder, x: Value, y: Value, at: str, stride: int) -> Value:
+    return net.add(f"{at}.add", x, y) if stride == 1 and x.channels == y.channels else y
+
+
+def mobilenet_v2(net: Builder) -> Network:
+    x = net.input("input", (3, 224, 224))
+    x = net.relu6(_conv_norm(net, x, "features.0.0", "features.0.1", 32, 3, 2))
+    number = 1
+    for expansion, out, blocks, first in MOBILENET_V2:
+        for i in range(blocks):
+            x = _mobilenet_block(net, x, f"features.{number}", expansion, out, 1 if i else first)
+            number += 1
+    x = net.relu6(_conv_norm(net, x, f"features.{number}.0", f"features.{number}.1", 1280))
+    x = net.flatten(net.global_average(x, "avgpool"))
+    return net.finish(net.linear(x, "classifier.1", CLASSES))
+
+
+def _mobilenet_block(net: Builder, x: Value, at: str, expansion: int, out: int, stride: int) -> Value:
+    y, hidden, i = x, expansion * x.channels, 0
+    if expansion != 1:
+        y, i = net.relu6(_conv_norm(net, y, f"{at}.conv.0.0", f"{at}.conv.0.1", hidden)), 1
+    y = net.relu6(_conv_norm(net, y, f"{at}.conv.{i}.0", f"{at}.conv.{i}.1", hidden, 3, stride, hidden))
+    y = _conv_norm(net, y, f"{at}.conv.{i + 1}", f"{at}.conv.{i + 2}", out, gain=_gain(x, out, stride))
+    return _residual(net, x, y, at, stride)
+
+
+def mnasnet(net: Builder) -> Network:
+    x = net.input("input", (3, 224, 224))
+    x = net.relu(_conv_norm(net, x, "layers.0", "layers.1", 32, 3, 2))
+    x = net.relu(_conv_norm(net, x, "layers.3", "layers.4", 32, 3, groups=32))
+    x = _conv_norm(net, x, "layers.6", "layers.7", 16)
+    for number, (expansion, out, blocks, first, kernel) in enumerate(MNASNET, 8):
+        for i in range(blocks):
+            x = _mnasnet_block(net, x, f"layers.{number}.{i}", expansion, out, 1 if i else first, kernel)
+    x = net.relu(_conv_norm(net, x, "layers.14", "layers.15", 1280))
+    return net.finish(net.linear(net.spatial_mean(x, "mean"), "classifier.1", CLASSES))
+
+
+def _mnasnet_block(net: Builder, x: Value, at: str, expansion: int, out: int, stride: int, kernel: int) -> Value:
+    hidden, layer = expansion * x.channels, f"{at}.layers"
+    y = net.relu(_conv_norm(net, x, f"{layer}.0", f"{layer}.1", hidden))
+    y = net.relu(_conv_norm(net, y, f"{layer}.3", f"{layer}.4", hidden, kernel, stride, hidden))
+    y = _conv_norm(net, y, f"{layer}.6", f"{layer}.7", out, gain=_gain(x, out, stride))
+    return _residual(net, x, y, at, stride)
+
+
+def efficientnet_b0(net: Builder) -> Network:
+    x = net.input("input", (3, 224, 224))
+    x = net.silu(_conv_norm(net, x, "features.0.0", "features.0.1", 32, 3, 2))
+    for number, (expansion, out, blocks, first, kernel) in enumerate(EFFICIENTNET_B0, 1):
+        for i in range(blocks):
+            x = _efficientnet_block(net, x, f"features.{number}.{i}", expansion, out, 1 if i else first, kernel)
+    x = net.silu(_conv_norm(net, x, "features.8.0", "features.8.1", 1280))
+    x = net.flatten(net.global_average(x, "avgpool"))
+    return net.finish(net.linear(x, "classifier.1", CLASSES))
+
+
+def _efficientnet_block(net: Builder, x: Value, at: str, expansion: int, out: int, stride: int, kernel: int) -> Value:
+    y, hidden, i = x, expansion * x.channels, 0
+    if expansion != 1:
+        y, i = net.silu(_conv_norm(net, y, f"{at}.block.0.0", f"{at}.block.0.1", hidden)), 1
+    y = net.silu(_conv_norm(net, y, f"{at}.block.{i}.0", f"{at}.block.{i}.1", hidden, kernel, stride, hidden))
+    y = _squeeze_excite(net, y, f"{at}.block.{i + 1}", x.channels // 4)
+    y = _conv_norm(net, y, f"{at}.block.{i + 2}.0", f"{at}.block.{i + 2}.1", out, gain=_gain(x, out, stride))
+    return _residual(net, x, y, at, stride)
+
+
+def _squeeze_excite(net: Builder, x: Value, at: str, squeezed: int) -> Value:
+    y = net.silu(net.conv(net.global_average(x, f"{at}.avgpool"), f"{at}.fc1", squeezed, 1))
+    return net.mul(f"{at}.mul", x, net.sigmoid(net.conv(y, f"{at}.fc2", x.channels, 1)))

@@ -1,0 +1,45 @@
+"""Chains of convolutions and pools with a classifier of matrices behind: AlexNet and the VGGs."""
+
+from __future__ import annotations
+
+from stormdrop.zoo.builder import Builder, Network, Value
+
+CLASSES = 1000
+VGG = {
+    11: (1, 1, 2, 2, 2),
+    13: (2, 2, 2, 2, 2),
+    16: (2, 2, 3, 3, 3),
+    19: (2, 2, 4, 4, 4),
+}
+
+
+def alexnet(net: Builder) -> Network:
+    x = net.input("input", (3, 224, 224))
+    x = net.relu(net.conv(x, "features.0", 64, 11, stride=4, pad=2))
+    x = net.max_pool(x, "features.2", 3, 2)
+    x = net.relu(net.conv(x, "features.3", 192, 5, pad=2))
+    x = net.max_pool(x, "features.5", 3, 2)
+    for at, channels in ((6, 384), (8, 256), (10, 256)):
+        x = net.relu(net.conv(x, f"features.{at}", channels, 3, pad=1))
+    x = net.max_pool(x, "features.12", 3, 2)
+    return _classified(net, x, (1, 4, 6))
+
+
+def vgg(net: Builder, depth: int) -> Network:
+    x = net.input("input", (3, 224, 224))
+    at = 0
+    for convs, channels in zip(VGG[depth], (64, 128, 256, 512, 512)):
+        for _ in range(convs):
+            x = net.relu(net.conv(x, f"features.{at}", channels, 3, pad=1))
+            at += 2
+        x = net.max_pool(x, f"features.{at}", 2, 2)
+        at += 1
+    return _classified(net, x, (0, 3, 6))
+
+
+def _classified(net: Builder, x: Value, positions: tuple[int, int, int]) -> Network:
+    """Three matrices; torchvision's adaptive pool before them changes nothing at 224 x 224 and is not written."""
+    first, second, last = (f"classifier.{at}" for at in positions)
+    x = net.relu(net.linear(net.flatten(x), first, 4096))
+    x = net.relu(net.linear(x, second, 4096))
+    return net.finish(net.linear(x, last, CLASSES))

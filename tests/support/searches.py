@@ -1,0 +1,69 @@
+"""Searches that never happened: trials and events written by hand, for whatever reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Failure, Result, Timing
+from stormdrop.ops.catalogue import build
+from stormdrop.search.events import Event, Measured, NewBest, RoundEnded, TaskEnded, TaskStarted, Trial, Tuned
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.structure import Step
+from stormdrop.target.machine import Target, detect
+
+HOSTILE = "[red]x[/] \x1b[31m<b>&\n\u202ebad"
+"""What a name or a message may hold at worst: markup of two kinds, an escape sequence, a new line, text turned round."""
+
+
+def tiny() -> Task:
+    return build("GMM", (1, 13, 17, 11))
+
+
+def one_thread() -> Target:
+    return detect(1)
+
+
+def schedule(number: int, rule: str = "tile") -> Schedule:
+    return Schedule("class", 0, (Step(rule, 1, "s0", ("SSRSRS", "a2")),), (("s0.a0.1", number), ("s0.unroll", 1)))
+
+
+def result(value: float | Failure) -> Result:
+    return value if isinstance(value, Failure) else Timing(value, 0.02, 10, 0.015)
+
+
+def tuned(
+    values: Sequence[float | Failure],
+    strategy: str = "storm+droplet",
+    droplet_from: int = 10**9,
+    stopped: str = "trials",
+    task: Task | None = None,
+    verified: bool = True,
+    notes: tuple[str, ...] = (),
+) -> Tuned:
+    """A search whose trials took these seconds, half a second apart; from number `droplet_from` on it was a droplet's."""
+    history = [
+        Trial(schedule(n), result(value), n, n / 2, "droplet" if n >= droplet_from else "storm") for n, value in enumerate(values, 1)
+    ]
+    timed = [(t.result.seconds, t.number) for t in history if isinstance(t.result, Timing)]
+    seconds, number = min(timed, default=(1.0, 1))
+    return Tuned(
+        task or tiny(), one_thread(), strategy, 3, schedule(number), seconds, len(history) / 2 + 1, tuple(history), stopped, verified, notes
+    )
+
+
+def events(search: Tuned, trials: int | None = None, seconds: float | None = None, batch: int = 2, known: int = 0) -> Iterator[Event]:
+    """What the tuning loop would have said."""
+    yield TaskStarted(search.task, 3, search.strategy, trials, seconds, known)
+    best: float | None = None
+    failed = 0
+    for trial in search.history:
+        yield Measured(trial)
+        if isinstance(trial.result, Failure):
+            failed += 1
+        elif best is None or trial.result.seconds < best:
+            best = trial.result.seconds
+            yield NewBest(trial, best)
+        if trial.number % batch == 0:
+            yield RoundEnded(trial.phase, trial.number, failed, best, trial.elapsed)
+    yield TaskEnded(search)
