@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,23 +21,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.grid import chosen_spaces, pruned
-from stormdrop.errors import StormdropError, UserError
+from benchmarks.grid import Estimate, chosen_spaces, pruned, space_of
+from stormdrop.cost.model import CostModel
+from stormdrop.errors import RunError, StormdropError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.replay import Table, TableSpace
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
+from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.target.machine import Target, detect
 
+SAMPLES = 2048  # points of a sketch that the prior looks at
+SCOUTS = 384  # points of all sketches that are measured before a grid is chosen
 BATCH = 128
 DISTURBED = 0.15  # the middle half of a program's runs spans more than this share of their median
 CLOSE = 1.5  # only what is at most this many times slower than the best is worth measuring again
 FINALISTS = 0.02  # the share of programs that are timed in turns at the end
 GROUP, ROUNDS = 31, 7  # so many of them at once, beside the fastest of all, and so many times
 LEAST_POINTS, MOST_NEAR = 10_000, 0.005  # what a table for benchmarks should have, within 5 % of its optimum
+AIM = 0.001  # the share of good programs that a grid is chosen for: the estimate sees fewer than there are
 
 Place = tuple[int, int]
 """A space and one of its rows."""
@@ -99,52 +105,80 @@ class Recording:
 
 
 class Partial:
-    """A file of JSON lines beside the output: what the recording is of, then a line for every measured batch."""
+    """A file of JSON lines beside the output: what the recording is of, its grids, then a line for every measured batch."""
 
-    def __init__(self, path: Path, recording: Recording) -> None:
-        self._path = path
-        r = recording
-        grids = [{k.name: k.choices for k in s.knobs} for s in r.spaces]
-        self._head = json.dumps({"task": r.task.digest, "target": asdict(r.target), "grids": grids, "settings": r.settings.to_json()})
+    def __init__(self, path: Path, identity: Mapping[str, object]) -> None:
+        """Raises UserError where the file is of another recording."""
+        self._path, head = path, json.dumps(identity)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(head + "\n")
+        whole, _, _ = path.read_text().rpartition("\n")  # a line that was broken off is measured again
+        path.write_text(whole + "\n")
+        first, *lines = whole.split("\n")
+        if first != head:
+            raise UserError(f"{path} is of another recording; remove it to begin anew")
+        self.lines: list[Any] = [json.loads(line) for line in lines]
 
-    def restore(self, recording: Recording, order: Sequence[Place]) -> int:
-        """Take over what was measured before; how many places of the order that is. Raises UserError for another recording's file."""
-        if not self._path.exists():
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(self._head + "\n")
-            return 0
-        whole, _, _ = self._path.read_text().rpartition("\n")  # a line that was broken off is measured again
-        head, *lines = whole.split("\n")
-        if head != self._head:
-            raise UserError(f"{self._path} is of another recording; remove it to begin anew")
-        self._path.write_text(whole + "\n")
-        done = 0
-        for line in lines:
-            batch: dict[str, Any] = json.loads(line)
-            recording.take(order[done : done + len(batch["seconds"])], batch["seconds"], batch["spread"])
-            done += len(batch["seconds"])
-        return done
-
-    def append(self, seconds: Sequence[float | None], spread: Sequence[float]) -> None:
+    def append(self, line: object) -> None:
+        self.lines.append(line)
         with self._path.open("a") as file:
-            file.write(json.dumps({"seconds": seconds, "spread": spread}) + "\n")
+            file.write(json.dumps(line) + "\n")
 
     def remove(self) -> None:
         self._path.unlink()
 
 
+def scouted(task: Task, found: Sequence[Sketch], most: int, measurer: Measurer) -> tuple[list[tuple[int, Points]], Estimate]:
+    """The fastest of some points of each of the best few sketches, and what a cost model learned from them all.
+
+    Points are the best and a spread by the prior, but never its favourite: a grid around that would make it look wiser than it is.
+    """
+    order = sorted(range(len(found)), key=lambda k: ranked([found[k]])[0][2])[:most]
+    model, homes, each = CostModel(), list[tuple[int, Points]](), SCOUTS // (2 * len(order))
+    for k in order:
+        points = found[k].sample_legal(SAMPLES, np.random.default_rng(0))
+        points = points[np.argsort(found[k].prior(points), kind="stable")]
+        points = points[np.unique(np.concatenate([np.arange(min(each, len(points))), np.linspace(0, len(points) - 1, each).astype(np.int64)]))]
+        seconds, _ = _columns(measurer.measure(task, [found[k].schedule(p) for p in points]))
+        values = np.array([np.nan if s is None else s for s in seconds])
+        if np.isfinite(values).any():
+            homes.append((k, points[int(np.nanargmin(values))]))
+            model.add(task.name, found[k].features(points), values)
+    model.refresh()
+    return homes, lambda sketch, points: np.exp2(-model.predict(sketch.features(points), task.name))
+
+
+def prepared(task: Task, points: int, most: int, partial: Partial, measurer: Measurer) -> Recording:
+    """The recording that the partial file began, or a new one. Raises RunError where nothing can be timed."""
+    target = measurer.target
+    found = sketches(task, target)
+    if not partial.lines:
+        _say(f"{task.name} on {target}: choosing programs")
+        homes, estimate = scouted(task, found, most, measurer)
+        if not homes:
+            raise RunError(f"{task.name}: nothing can be timed")
+        spaces = chosen_spaces([(found[k], home) for k, home in homes], points, AIM, estimate)
+        partial.append([{"sketch": k, "grid": s.grid} for (k, _), s in zip(homes, spaces)])
+    grids = [(found[one["sketch"]], tuple(tuple(choices) for choices in one["grid"])) for one in partial.lines[0]]
+    return Recording(task, target, tuple(space_of(sketch, grid) for sketch, grid in grids), measurer.settings)
+
+
 def record(recording: Recording, partial: Partial, measurer: Measurer) -> Table:
     """Measure what is not in the partial file yet, then refine; says on stderr how far it is."""
     order = recording.order()
-    done = restored = partial.restore(recording, order)
-    began = time.monotonic()
+    done = 0
+    for seconds, spread in partial.lines[1:]:
+        recording.take(order[done : done + len(seconds)], seconds, spread)
+        done += len(seconds)
+    restored, began = done, time.monotonic()
     while done < len(order):
         places = order[done : done + BATCH]
         results = measurer.measure(recording.task, recording.schedules(places), recording.best)
         seconds, spread = _columns(results)
         recording.take(places, seconds, spread)
         recording.note_failures(results)
-        partial.append(seconds, spread)
+        partial.append([seconds, spread])
         done += len(places)
         rate = (done - restored) / (time.monotonic() - began)
         best = f"{recording.best * 1e6:.1f} µs" if recording.best is not None else "none"
@@ -213,16 +247,15 @@ def main() -> None:
     settings = MeasureSettings(threads=target.threads, min_seconds=0.003)
     try:
         task = build(given.operator, given.sizes)
-        _say(f"{task.name} on {target}: choosing programs")
-        spaces = chosen_spaces(task, target, given.points, given.sketches)
-        recording = Recording(task, target, spaces, settings)
-        partial = Partial(given.output.with_suffix(".partial"), recording)
+        identity = {"task": task.digest, "points": given.points, "sketches": given.sketches, "target": asdict(target)}
+        partial = Partial(given.output.with_suffix(".partial"), identity | {"settings": settings.to_json()})
         with Measurer(target, settings) as measurer:
+            recording = prepared(task, given.points, given.sketches, partial, measurer)
             table = record(recording, partial, measurer)
     except StormdropError as error:
         sys.exit(f"error: {error}")
     if table.share_within(0.05) >= MOST_NEAR:
-        table = replace(table, spaces=pruned(table.spaces, min(LEAST_POINTS, table.size), MOST_NEAR))
+        table = replace(table, spaces=pruned(table.spaces, min(LEAST_POINTS, table.size), MOST_NEAR, 0.05))
         _say(f"choices taken out that too many good programs have in common: {table.size} programs are left")
     table.save(given.output)
     partial.remove()

@@ -19,6 +19,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from stormdrop.measure.replay import Table, TableSpace
+from stormdrop.runtime.threads import available_cpus
 from stormdrop.search.droplet import Droplet
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.replay import run_on_table
@@ -130,13 +134,24 @@ SEARCHES: Mapping[str, Search] = {
 }
 
 
-def compared(table: Table, searches: Sequence[str], seeds: int, trials: int) -> dict[str, Any]:
+@cache
+def _loaded(path: Path) -> Table:
+    return Table.load(path)
+
+
+def needed(path: Path, search: str, trials: int, seed: int) -> int | None:
+    """Measurements that one search needs on one table; None where those are more than `trials`."""
+    table = _loaded(path)
+    return SEARCHES[search](table, min(trials, table.size), seed, table.optimum * (1 + SLACK))
+
+
+def compared(path: Path, searches: Sequence[str], seeds: int, trials: int, processes: Executor) -> dict[str, Any]:
     """Measurements that each search needs on one table."""
-    enough = table.optimum * (1 + SLACK)
+    table = _loaded(path)
     found: dict[str, Any] = {}
     for name in searches:
         began = time.monotonic()
-        each = [SEARCHES[name](table, min(trials, table.size), seed, enough) for seed in range(seeds)]
+        each = list(processes.map(partial(needed, path, name, trials), range(seeds)))
         lasted = time.monotonic() - began
         found[name] = {"median": _median(each), "each": each, "seconds": round(lasted, 1)}
         _say(f"  {name}: {_shown(found[name]['median'])} measurements, {lasted:.1f} s")
@@ -181,7 +196,8 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", help="their names or files (default: all that are in the repository)")
     parser.add_argument("--search", action="append", choices=list(SEARCHES), help="only these (default: all)")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--trials", type=int, default=2000, help="measurements after which a search is given up")
+    parser.add_argument("--trials", type=int, default=1000, help="measurements after which a search is given up")
+    parser.add_argument("--processes", type=int, default=available_cpus())
     parser.add_argument("--table", action="store_true", help="print the stored results")
     given = parser.parse_args()
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
@@ -196,12 +212,13 @@ def main() -> None:
         _say("Optuna is not installed (pip install '.[bench]'): its part is left out")
         searches.remove("Optuna TPE")
     is_whole = not given.search and given.seeds >= 20
-    for path in paths:
-        _say(path.stem)
-        results[path.stem] = compared(Table.load(path), searches, given.seeds, given.trials)
-        if is_whole:
-            RESULTS.parent.mkdir(exist_ok=True)
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    with ProcessPoolExecutor(given.processes, get_context("spawn")) as processes:
+        for path in paths:
+            _say(path.stem)
+            results[path.stem] = compared(path, searches, given.seeds, given.trials, processes)
+            if is_whole:
+                RESULTS.parent.mkdir(exist_ok=True)
+                RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(report({p.stem: results[p.stem] for p in paths}))
 
 

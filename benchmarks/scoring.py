@@ -3,7 +3,7 @@
     python -m benchmarks.scoring                              # C2D 1 14 14 256 256 3 1 1
     python -m benchmarks.scoring GMM 1 512 512 512 --rows 4096
 
-First the chain: legal rows are mutated, made canonical, told apart, checked, and their children are scored by the learned model; every
+First the chain: legal rows are mutated, made canonical, told apart, checked and scored by the learned model; every
 row goes through every step, in pieces of a generation's size. Then batches of a real storm, which scores only what is new and legal.
 Times are those of the thread, not of the wall, so that other work on the machine disturbs them less.
 """
@@ -129,7 +129,7 @@ def storm(found: Sequence[Sketch], ranker: Ranker, seeds: Sequence[Points], watc
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", nargs="*", default="C2D 1 14 14 256 256 3 1 1".split())
+    parser.add_argument("task", nargs="*", default=["C2D", "1", "14", "14", "256", "256", "3", "1", "1"])
     parser.add_argument("--rows", type=int, default=4096, help="rows of a piece of the chain")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--batches", type=int, default=8)
@@ -149,7 +149,7 @@ def main() -> None:
     watch = Watch()
     made, scored = storm(found, ranker, [p for _, p, _ in best], watch, args.batches, 64)
     total = watch.seconds["ask"]
-    print(f"a storm: {args.batches} batches of 64 in {total:.2f} s; {made / total:,.0f} rows made and {scored / total:,.0f} scored per second")
+    print(f"a storm: {args.batches} batches of 64 in {total:.2f} s, {made / total:,.0f} rows made and {scored / total:,.0f} scored a second")
     for step in ("canonical", "legal", "sample", "score"):
         print(f"  {step:10}{watch.seconds[step] / total:8.0%}")
 

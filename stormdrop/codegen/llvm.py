@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import struct
 import sys
 import threading
@@ -67,7 +66,7 @@ def _machine(triple: str, cpu: str, features: str) -> tuple[Any, str]:
 
 
 def _compile(text: str, target: TargetLike, *, as_object: bool) -> Any:
-    if re.search(r"\basm\b", text) and not target.triple.startswith(llvm.get_process_triple().partition("-")[0] + "-"):
+    if " asm " in text and not target.triple.startswith(llvm.get_process_triple().partition("-")[0] + "-"):
         # LLVM would end the process: llvmlite links every target's code generator but only this machine's assembler.
         raise BuildError(f"inline assembly for {target.triple} can only be compiled on such a machine")
     with _lock:

@@ -113,6 +113,8 @@ class Writer:
     # Index arithmetic
 
     def depth_of(self, e: Expr) -> int:
+        if isinstance(e, Var):
+            return self.variables[e][1]
         depth = 0
         stack = [e]
         while stack:

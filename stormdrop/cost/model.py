@@ -226,7 +226,7 @@ class CostModel:
         target, weight = self._targets(rows)
         base = self._base(-rows.features[:, _PRIOR].astype(np.float64), _widened(rows.features), self._shared_for(group))
         base += np.average(target - base, weights=weight)
-        return self._grow(rows, target, weight, base, min(settings.trees, max(30, n // 2)), min(settings.leaves, max(4, n // 10)), 4)
+        return self._grow(rows, target, weight, base, min(settings.trees, max(15, n // 2)), min(settings.leaves, max(4, n // 10)), 4)
 
     def _targets(self, rows: _Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """log2 labels and weights."""
@@ -289,7 +289,8 @@ def _widened(rows: NDArray[Any]) -> NDArray[np.float32]:
     wide = np.empty((len(rows), _WIDTH), np.float32)
     n = len(FEATURES)
     wide[:, :n] = rows
-    wide[:, n : n + len(_TERMS)] = rows[:, _TERMS] - rows[:, _PRIOR, None]
-    for k, (a, b) in enumerate(_RATIOS, n + len(_TERMS)):
-        wide[:, k] = rows[:, a] - rows[:, b]
+    with np.errstate(invalid="ignore"):
+        wide[:, n : n + len(_TERMS)] = rows[:, _TERMS] - rows[:, _PRIOR, None]
+        for k, (a, b) in enumerate(_RATIOS, n + len(_TERMS)):
+            wide[:, k] = rows[:, a] - rows[:, b]
     return wide

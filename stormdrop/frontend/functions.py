@@ -80,13 +80,14 @@ def body_of(node: Any, versions: Mapping[str, int], inputs: Sequence[Value | Non
     return body if body.node else None
 
 
-def bound_nodes(body: Any, node: Any, inner: dict[str, Value], label: str) -> list[Any]:
+def bound_nodes(body: Any, schema: Any, node: Any, inner: dict[str, Value], label: str) -> list[Any]:
     """The body's nodes with the caller's attributes put in, and absent inputs left out; `label` names them in messages."""
     from onnx import NodeProto
 
     given = {a.name: a for a in node.attribute}
-    for default in body.attribute_proto:
-        given.setdefault(default.name, default)
+    for default in (*body.attribute_proto, *(a.default_value for a in schema.attributes.values())):
+        if default.type:
+            given.setdefault(default.name, default)
     absent = {formal for formal in body.input if formal not in inner}
     bound: list[Any] = []
     for original in body.node:

@@ -69,7 +69,10 @@ def _scatter_nd(n: Call) -> Value:
 
 
 def _reverse_sequence(n: Call) -> Value:
-    return n.build.emit("ReverseSequence", n.input(0), n.input(1), time_axis=n.integer("time_axis", 0), batch_axis=n.integer("batch_axis", 1))
+    x, time, batch = n.input(0), n.integer("time_axis", 0), n.integer("batch_axis", 1)
+    if x.rank < 2 or {time, batch} != {0, 1} or n.input(1).shape != (x.shape[batch],):
+        raise n.fail(f"lengths {n.input(1)} do not fit {x}")
+    return n.build.emit("ReverseSequence", x, n.input(1), time_axis=time, batch_axis=batch)
 
 
 def _cumulative(op: str) -> Importer:

@@ -23,6 +23,7 @@ from stormdrop.errors import UserError
 from stormdrop.frontend.call import Call, NeedsConstant
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
+from stormdrop.frontend.loops import unroll_loop, unroll_scan
 from stormdrop.frontend.movement import MOVEMENT
 from stormdrop.frontend.pointwise import ELEMENT_TYPES, POINTWISE, Importer, type_name
 from stormdrop.frontend.recurrent import RECURRENT
@@ -39,9 +40,10 @@ log = logging.getLogger("stormdrop")
 OLDEST, NEWEST = 7, 28
 GRAPH = 5  # AttributeProto.GRAPH
 MOST_NESTED = 32
+MOST_NODES = 1_000_000
 
 IMPORTERS: dict[str, Importer] = {**POINTWISE, **MOVEMENT, **GATHERING, **REDUCTIONS, **WINDOWS, **RESIZE, **RECURRENT}
-_BRANCHES = frozenset({"If"})
+_BRANCHES = frozenset({"If", "Scan", "Loop"})
 
 
 def load(
@@ -234,7 +236,7 @@ class _Import:
             for o in node.output:
                 if o and o in env:
                     raise UserError(f"node {shown(label)} computes {shown(o)}, which exists already")
-            if node.op_type in _BRANCHES:
+            if node.op_type in _BRANCHES and is_standard(node.domain):
                 self._branch(node, env, depth, label)
                 continue
             if node.op_type not in IMPORTERS or not is_standard(node.domain):
@@ -249,7 +251,9 @@ class _Import:
             except NeedsConstant:
                 raise
             except UserError as error:
-                raise error if shown(label) in str(error) else UserError(f"{node.op_type} node {shown(label)}: {error}") from error
+                if f"node {shown(label)}" in str(error):
+                    raise
+                raise UserError(f"{node.op_type} node {shown(label)}: {error}") from error
             listed = [results] if isinstance(results, Value) else list(results)
             for o, value in zip(node.output, listed):
                 if o and value is not None:
@@ -287,7 +291,7 @@ class _Import:
         if body is None:
             raise UserError(f"{node.op_type} node {shown(label)}: ONNX gives no body for these inputs")
         inner = {formal: value for formal, value in zip(body.input, inputs) if value is not None}
-        nodes = bound_nodes(body, node, inner, label)
+        nodes = bound_nodes(body, schema_of(node, self.versions), node, inner, label)
         outside, self.version = self.version, next((int(o.version) for o in body.opset_import if is_standard(o.domain)), self.version)
         self._check_known(nodes)
         self._import(ordered(nodes, inner), inner, depth + 1)
@@ -297,26 +301,53 @@ class _Import:
                 env[o] = inner[formal]
 
     def _branch(self, node: Any, env: dict[str, Value], depth: int, label: str) -> None:
-        """An If whose condition is known: the branch taken, imported in place."""
-        condition = self.build.array(env[node.input[0]])
-        if condition is None or condition.size != 1:
-            raise NeedsConstant(f"node {shown(label)}: If needs its condition when the model is loaded", env[node.input[0]].name)
+        """Subgraphs: the branch that a known condition takes, or the body of a loop of known length, imported in place."""
         if depth >= MOST_NESTED:
-            raise UserError(f"node {shown(label)}: branches are nested too deeply")
-        wanted = "then_branch" if bool(condition.reshape(())) else "else_branch"
+            raise UserError(f"node {shown(label)}: subgraphs are nested too deeply")
+
+        def run(body: Any, bound: Mapping[str, Value]) -> list[Value]:
+            return self._body(body, {**env, **bound}, depth + 1, label)
+
+        inputs = [env[i] if i else None for i in node.input]
+        match node.op_type:
+            case "If":
+                results = run(self._taken(node, inputs[0], label), {})
+            case "Scan":
+                if self.version < 9:
+                    raise UserError(f"node {shown(label)}: Scan of operator set 8 is not supported")
+                results = unroll_scan(node, [v for v in inputs if v is not None], self.build, run, label)
+            case _:
+                results = unroll_loop(node, inputs, self.build, run, label)
+        for o, value in zip(node.output, results):
+            if o:
+                env[o] = value
+
+    def _taken(self, node: Any, condition: Value | None, label: str) -> Any:
+        known = self.build.array(condition) if condition is not None else None
+        if known is None or known.size != 1:
+            name = condition.name if condition is not None else ""
+            raise NeedsConstant(f"node {shown(label)}: If needs its condition when the model is loaded", name)
+        wanted = "then_branch" if bool(known.reshape(())) else "else_branch"
         body = next((a.g for a in node.attribute if a.name == wanted), None)
         if body is None or len(body.output) < len(node.output):
             raise UserError(f"node {shown(label)}: it has no {wanted} with {len(node.output)} outputs")
-        inner = dict(env)
+        return body
+
+    def _body(self, body: Any, inner: dict[str, Value], depth: int, label: str) -> list[Value]:
+        if len(self.build.nodes) > MOST_NODES:
+            raise UserError(f"node {shown(label)}: written out it would have more than {MOST_NODES:,} nodes")
         for tensor in body.initializer:
             inner.pop(tensor.name, None)
             self._initializer(tensor, inner)
+        for node in body.node:  # a name defined inside hides one outside
+            for o in node.output:
+                inner.pop(o, None)
         self._check_known(body.node)
-        self._import(ordered(body.node, inner), inner, depth + 1)
-        for o, mine in zip(node.output, body.output):
-            if mine.name not in inner:
-                raise UserError(f"node {shown(label)}: its branch does not compute {shown(mine.name)}")
-            env[o] = inner[mine.name]
+        self._import(ordered(body.node, inner), inner, depth)
+        missing = [o.name for o in body.output if o.name not in inner]
+        if missing:
+            raise UserError(f"node {shown(label)}: its subgraph does not compute {shown(missing[0])}")
+        return [inner[o.name] for o in body.output]
 
 
 def label_of(node: Any) -> str:

@@ -134,7 +134,9 @@ def _resize(n: Call) -> Value:
 def _resampled(n: Call, x: Value, axes: Sequence[int], out: Sequence[int], factors: Sequence[float], roi: Any) -> Value:
     if len(out) != len(axes) or min(factors, default=1.0) <= 0:
         raise n.fail(f"{len(out)} sizes or scales {list(factors)} do not fit {x}")
-    ranges = [(float(roi[k]), float(roi[k + len(axes)])) for k in range(len(axes))] if roi is not None and roi.size else [(0.0, 1.0)] * len(axes)
+    ranges = [(0.0, 1.0)] * len(axes)
+    if roi is not None and roi.size == 2 * len(axes):
+        ranges = [(float(roi[k]), float(roi[k + len(axes)])) for k in range(len(axes))]
     cropped = n.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     b, y = n.build, x
     beyond: NDArray[np.bool_] = np.zeros((1,) * x.rank, bool)

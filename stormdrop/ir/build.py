@@ -5,7 +5,23 @@ from __future__ import annotations
 import math
 
 from stormdrop.errors import UserError
-from stormdrop.ir.expr import FLOATS, ITEMSIZE, NUMPY, Axis, Cast, Combiner, Const, Dtype, Expr, Reduce, Scalar, binary, call, compare, select
+from stormdrop.ir.expr import (
+    FLOATS,
+    ITEMSIZE,
+    NUMPY,
+    Axis,
+    Cast,
+    Combiner,
+    Const,
+    Dtype,
+    Expr,
+    Reduce,
+    Scalar,
+    binary,
+    call,
+    compare,
+    select,
+)  # fmt: skip
 
 
 def _reduce(combiner: Combiner, body: Expr, axes: tuple[Axis, ...]) -> Reduce:

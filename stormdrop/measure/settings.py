@@ -15,14 +15,14 @@ class MeasureSettings:
     """For loading, checking and timing one candidate together."""
     start_timeout: float = 60.0
     """For a worker to start, and for a task's inputs and reference values to be made."""
-    min_seconds: float = 0.006
+    min_seconds: float = 0.005
     """Spent on repeating one candidate."""
     max_repeats: int = 10_000
     slow_factor: float = 2.0
     """A candidate this much slower than the best so far is not repeated further."""
     slower_factor: float = 1.2
     """One this much slower is repeated for a quarter of `min_seconds` only."""
-    turn_seconds: float = 0.005
+    turn_seconds: float = 0.003
     """Spent on each candidate in each round where several are timed in turns."""
     final_seconds: float = 0.1
     """Spent on a winner in its fresh process."""

@@ -21,13 +21,12 @@ from stormdrop.ir.interp import Samples, sample
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.artifact import Artifact, Slot
 from stormdrop.runtime.loaded import CallMemory
-from stormdrop.runtime.memory import aligned
+from stormdrop.runtime.memory import HUGE_FROM_BYTES, aligned, huge
 
 GUARD_BYTES = 4096
 GUARD = 0xA5
 POISON = 0xFF  # all ones is a NaN that no arithmetic gives: x86 and ARM make 0x7fc00000 or 0xffc00000
 EPS: dict[str, float] = {"f32": 2.0**-23, "f64": 2.0**-52}
-HUGE_BYTES = 4 << 20  # from here on, as NumPy does, ask for huge pages
 PROT_READ = 1
 MARGIN = 4  # the largest magnitude of a sample is not the largest of all elements
 
@@ -177,9 +176,7 @@ def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     """The same values in pages that cannot be written."""
     nbytes = max(1, array.nbytes)
-    pages = mmap.mmap(-1, nbytes)
-    if nbytes >= HUGE_BYTES:
-        pages.madvise(mmap.MADV_HUGEPAGE)
+    pages = huge(nbytes) if nbytes >= HUGE_FROM_BYTES else mmap.mmap(-1, nbytes)
     held: NDArray[Any] = np.frombuffer(pages, array.dtype, count=array.size).reshape(array.shape)
     held[...] = array
     libc = ctypes.CDLL(None, use_errno=True)

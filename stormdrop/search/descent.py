@@ -27,6 +27,7 @@ NEAR = 0.05  # two moves that each cost at most this much may gain together
 MOST_MARGIN = 0.1  # where the machine is noisier than this, everything would have to duel
 SHORTEST_SWEEP = 16  # trials, where a start has few neighbours
 DRIFT = 0.15  # what a machine may slow down between two duels
+RECENT = 16  # samples of the incumbent say how fast it is now
 PAIRED = 5  # of the best single moves are paired
 
 
@@ -41,7 +42,7 @@ class DropletSettings:
     """First measurements that differ by less say nothing; twice the noise that duels see counts where that is more."""
     group: int = 3
     """Challengers in one duel."""
-    challengers: int = 18
+    challengers: int = 9
     """That may duel one incumbent; each of them takes a share of `alpha`."""
     max_step: int = 16
     """Choices that one move may go, by doubling."""
@@ -116,7 +117,7 @@ class Descent:
         self._space, self._ranker, self._rng, self._settings, self._ledger = spaces[start.sketch], ranker, rng, settings, ledger
         self._rival, self._passed = rival, set(passed)
         self._noise = 0.0
-        self._is_anchored = False
+        self._recent: list[float] = []  # the incumbent's samples
         self._felt: dict[Move, float] = {}  # what a single move gained when it was last tried
         self._screened = 0
         self._sweep = 0  # how many trials make a sweep's worth
@@ -147,6 +148,7 @@ class Descent:
                     break
             elif self._ledger.failed(here.end):
                 self.path.pop()
+                self._recent = []
             else:
                 break
         return self.incumbent
@@ -275,11 +277,12 @@ class Descent:
             self.duels += 1
             self._duelled |= set(verdict.samples) or set(contenders)
             self._ledger.revalue(verdict.samples)
-            if here.end in verdict.samples:
-                self._noise = relative_noise(verdict.samples[here.end])
-                self._is_anchored = True
+            self._recent += verdict.samples.get(here.end, ())
+            self._ledger.revalue({here.end: self._recent[-RECENT:]})
+            self._noise = relative_noise(self._recent[-RECENT:])
             if verdict.winner is not None:
                 self._gains.append((self._screened, gain_of_medians(verdict.samples[verdict.winner], verdict.samples[here.end])))
+                self._recent = list(verdict.samples[verdict.winner])
                 return ways[verdict.winner]
             if not is_last or self._ledger.failed(here.end):
                 return None
@@ -293,7 +296,7 @@ class Descent:
             # The machine may have slowed since the incumbent was timed: the fastest of its batch deserves a fair comparison.
             found = list(dict.fromkeys([*found, *(w for w in self._faster(here, waiting, -DRIFT) if w.end in self._heads)]))
             return [w.end for w in found[:room]]
-        if not found and not self._is_anchored:
+        if not found and not self._recent:
             # The start may have been measured on another day: its value must be known as it is now before it rules anything out.
             found = self._faster(here, waiting, -inf)[:1]
         if not found:

@@ -60,7 +60,7 @@ class Population:
         self.number, self.space, self.genome = number, space, Genome(space.knobs)
         self.hasher = Hasher(len(space.knobs))
         self.values: dict[tuple[int, ...], float] = {}
-        self.trials = 0
+        self.trials = self.failed = 0
         self.asked: Hashes = np.zeros(0, np.uint64)
         self.pool = self.fresh = self.nothing = Pool.empty(len(space.knobs))
         """`fresh` are the rows of the current batch that were drawn at random."""
@@ -90,6 +90,7 @@ class Population:
         self._elite = None
         if value is None or not np.isfinite(value):
             self.values.pop(point, None)
+            self.failed += 1
         else:
             self.values[point] = value
 

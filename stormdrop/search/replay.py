@@ -20,6 +20,8 @@ from stormdrop.search.strategies import Context, StrategyFactory
 from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal, candidate
 from stormdrop.space.default import ranked
 
+GROUP = "table"
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
@@ -76,7 +78,7 @@ class _Run:
         self.duels = 0
         self._table, self._measurer = table, measurer
         self._cost = CostModel(settings.cost)
-        self._ranker = ModelRanker(spaces, self._cost)
+        self._ranker = ModelRanker(spaces, self._cost, GROUP)
         self._is_behind = True
         self._best: float | None = None
 
@@ -121,4 +123,4 @@ class _Run:
             told = [o for o in outcomes if o.candidate.sketch == k]
             points = np.array([o.candidate.point for o in told], dtype=np.int64)
             values = np.array([np.nan if o.value is None else o.value for o in told])
-            self._cost.add("table", self.spaces[k].features(points), values)
+            self._cost.add(GROUP, self.spaces[k].features(points), values)

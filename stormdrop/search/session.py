@@ -35,6 +35,8 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, replay, sketches
 from stormdrop.target.machine import Target
 
+MOST_DUELS = 24
+
 Objective = Callable[[Result], float]
 """What is minimised: seconds, unless the user says otherwise. What is not finite counts as a failure."""
 
@@ -121,6 +123,8 @@ class Session:
         old = [Outcome(c, v) for c, v in stored.items() if c not in again]
         if old:
             self.strategy.tell(old)
+            values = np.array([np.nan if o.value is None else o.value for o in old])
+            self._cost.add(self._group, self._features([o.candidate for o in old]), values)
 
     # ---- what is known ---------------------------------------------------------------------------------------------
 
@@ -194,6 +198,15 @@ class Session:
         self._take(proposal.candidates, schedules, results)
         return True
 
+    def settle(self) -> None:
+        """Hold the duels that the strategy still wants: they cost no trial, and without them its last gain is not sure."""
+        for _ in range(MOST_DUELS):
+            proposal = self._upcoming or self._ask(0)
+            if not proposal.rounds:
+                return
+            self._upcoming = None
+            self._duel(proposal)
+
     def _ask(self, n: int) -> Proposal:
         self._cost.refresh()
         return self.strategy.ask(n)
@@ -235,14 +248,12 @@ class Session:
         outcomes: list[Outcome] = []
         for c, result in zip(proposal.candidates, results):
             value = self._value(result)
-            if value is None or not isinstance(result, Timing):
+            outcomes.append(Outcome(c, value, tuple(self._samples(result))))
+            if value is None:
                 self._values.pop(c, None)
-                outcomes.append(Outcome(c, None))
-                continue
-            samples = tuple(v for s in result.samples if (v := self._value(replace(result, seconds=s))) is not None)
-            outcomes.append(Outcome(c, value, samples))
-            self._values[c] = value
-            self._settled.add(c)
+            else:
+                self._values[c] = value
+                self._settled.add(c)
         self.strategy.tell(outcomes)
 
     def _value(self, result: Result) -> float | None:
@@ -307,15 +318,23 @@ class Session:
     def _final_order(self, finalists: Sequence[Candidate]) -> list[Candidate]:
         """Those that can be timed again, fastest first."""
         self._listen(Retiming(len(finalists)))
-        results = self._measurer.retime(self.task, [self._schedule(c) for c in finalists], self._settings.rounds)
-        values: dict[Candidate, float] = {}
-        for c, result in zip(finalists, results):
-            if isinstance(result, Timing):
-                samples = [v for s in result.samples if (v := self._value(replace(result, seconds=s))) is not None]
-                value = median(samples) if samples else self._value(result)
-                if value is not None:
-                    values[c] = value
-        return sorted(values, key=values.__getitem__)
+        samples: dict[Candidate, list[float]] = {c: [] for c in finalists}
+        for _ in range(max(1, self._settings.rounds // self._settings.held)):
+            left = [c for c in finalists if c in samples]
+            results = self._measurer.retime(self.task, [self._schedule(c) for c in left], self._settings.held)
+            for c, result in zip(left, results):
+                values = self._samples(result)
+                if values:
+                    samples[c] += values
+                else:
+                    del samples[c]
+        return sorted(samples, key=lambda c: median(samples[c]))
+
+    def _samples(self, result: Result) -> list[float]:
+        """What is minimised, of every round; nothing where it failed."""
+        if isinstance(result, Failure):
+            return []
+        return [v for s in result.samples if (v := self._value(replace(result, seconds=s))) is not None]
 
     def _won(self, c: Candidate, proved: Timing, stopped: str) -> Tuned:
         schedule = self._schedule(c)

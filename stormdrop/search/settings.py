@@ -13,7 +13,7 @@ from stormdrop.search.storm import StormSettings
 class TuneSettings:
     """Budgets are arguments of `tune`; these are the habits of the search."""
 
-    batch: int = 32
+    batch: int = 64
     """Candidates that are built together; a droplet asks for fewer."""
     storm_trials: int = 300
     """Where droplets take over from the storm, at the latest."""
@@ -23,8 +23,9 @@ class TuneSettings:
     """Stop after this many trials without a gain of `gain`; None: never."""
     gain: float = 0.005
     finalists: int = 5
-    rounds: int = 9
-    """How often the finalists are timed in turns."""
+    rounds: int = 12
+    """How often the finalists are timed in turns; they are loaded anew after every few, since where they lie matters too."""
+    held: int = 3
     known: int = 8
     """The store's best schedules of the task, measured again at the start."""
     training_rows: int = 20_000

@@ -27,13 +27,14 @@ UNKNOWN = 1e9  # the prior of a sketch without any legal point
 
 @dataclass(frozen=True, slots=True)
 class StormSettings:
-    """Sizes and shares of a storm. The defaults judge about 256 rows for each candidate."""
+    """Sizes and shares of a storm. The defaults judge about 128 rows for each candidate."""
 
     population: int = 4096
     """Rows of one generation, over all sketches, at most."""
     rows_per_pick: int = 64
     """Rows of one generation for each candidate asked for."""
-    generations: int = 4
+    generations: int = 2
+    """More of them find more of what the ranker is wrong about: 8 were worse than 2 on perturbed priors, 1 no better."""
     rows_per_sketch: int = 512
     """So many rows are worth a sketch's fixed cost; with fewer for all, fewer sketches take part in a batch."""
     eps: float = 0.05
@@ -125,9 +126,7 @@ class Storm:
         wanted = n - len(picks)
         if wanted > 0:
             promise = self._promise()
-            favour = self._favour / self._favour.sum() if self._favour.any() else promise
-            barren = np.array([p.barren for p in self._all])
-            self._evolve(wanted, 0.5 * (promise + favour) * (1.0 if barren.all() else ~barren))
+            self._evolve(wanted, promise)
             self._owed += min(1.0, self.settings.eps * self._urgency) * wanted
             random = self._spend(self._random(min(wanted, int(self._owed))))
             if not np.isfinite(self._best):
@@ -182,12 +181,13 @@ class Storm:
         priors = np.array([p.prior for p in self._all])
         values = np.array([p.best for p in self._all])
         measured = np.isfinite(values)
-        # A sketch never measured is taken to be as much worse than the best measured one as its prior is.
+        # A sketch never timed is taken to be as much worse than the best timed one as its prior is, and more with every failure.
         worse = priors / (priors[np.argmin(values)] if measured.any() else priors.min())
+        worse *= 1.0 + np.array([p.failed for p in self._all])
         worse[measured] = _ratio(values[measured], values.min())
         trials = np.array([p.trials for p in self._all])
-        gap = np.maximum(0.0, np.log(worse) - log(s.hope) / np.sqrt(1.0 + trials))
-        quality = np.exp(-gap / log(s.closeness))
+        gap = np.log(worse) - log(s.hope) / np.sqrt(1.0 + trials)
+        quality = np.where(gap > 0, np.exp(-gap / log(s.closeness)), 1.0 - gap / log(s.hope))
         hopeful = gap <= log(s.hope)
         return (1.0 - s.floor) * quality / quality.sum() + s.floor * hopeful / hopeful.sum()
 
@@ -198,14 +198,14 @@ class Storm:
         """The sketches that take part in this batch and have rows to offer."""
         return [p for p in self._all if p.woken == self._batch and len(p.pool)]
 
-    def _evolve(self, wanted: int, shares: Floats) -> None:
+    def _evolve(self, wanted: int, promise: Floats) -> None:
         """Fill the pools: generations of children, and again with stronger mutations while too little of it is new."""
         s = self.settings
         rows = int(np.clip(s.rows_per_pick * wanted, min(s.population, s.rows_per_sketch), s.population))
         made = kept = 0
         strength = self._strength * self._urgency
         for _ in range(s.attempts):
-            active = self._active(rows, shares)
+            active = self._active(rows, promise)
             for p, m in active:
                 self._wake(p, m)
             for _ in range(s.generations):
@@ -224,15 +224,17 @@ class Storm:
         stale = kept < 0.3 * made
         self._strength = min(MAX_STRENGTH, self._strength * 1.25) if stale else max(1.0, self._strength / 1.25)
 
-    def _active(self, rows: int, shares: Floats) -> list[tuple[Population, int]]:
-        """The sketches that take part, drawn by their shares, with their numbers of rows; of several, the one with the largest does."""
-        slots = min(len(shares), max(1, rows // self.settings.rows_per_sketch))
+    def _active(self, rows: int, promise: Floats) -> list[tuple[Population, int]]:
+        """The sketches that take part, with their numbers of rows: drawn by promise and, of several, by what the ranker likes."""
+        slots = min(len(promise), max(1, rows // self.settings.rows_per_sketch))
+        favour = self._favour / self._favour.sum() if slots > 1 and self._favour.any() else promise
+        barren = np.array([p.barren for p in self._all])
+        shares = 0.5 * (promise + favour) * (1.0 if barren.all() else ~barren)
         with np.errstate(divide="ignore"):
             keys = np.log(shares) + self._rng.gumbel(size=len(shares))
         if slots > 1:
             keys[np.argmax(shares)] = np.inf
-        slots = min(slots, np.count_nonzero(shares))
-        chosen = np.sort(np.argsort(-keys, kind="stable")[:slots])
+        chosen = np.sort(np.argsort(-keys, kind="stable")[: min(slots, np.count_nonzero(shares))])
         part = shares[chosen] / shares[chosen].sum()
         return [(self._all[k], max(self.settings.rows_per_sketch // 4, round(rows * x))) for k, x in zip(chosen, part)]
 

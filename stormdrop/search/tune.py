@@ -93,6 +93,7 @@ def _spend(session: Session, trials: int | None, seconds: float | None, settings
             return "interrupted"
         left = 2 * settings.batch if trials is None else trials - session.measured
         if left <= 0:
+            session.settle()
             return "trials"
         if seconds is not None and session.elapsed >= seconds:
             return "seconds"

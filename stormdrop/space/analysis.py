@@ -75,7 +75,12 @@ def _entries(t: Tiling) -> Num:
     return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.span[Slot(a, 0)]) for a in t.stage.reduce_axes])
 
 
-def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
+def _moved(c: StageCost, target: Target) -> list[list[Num]]:
+    """Bytes that each operand moves into L1, L2 and L3."""
+    return [traffic(c, cap) for cap in (target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7)]
+
+
+def _terms(c: StageCost, target: Target, imbalance: Num, moved: list[list[Num]]) -> dict[str, Num]:
     """The seconds of each bound, for the busiest thread."""
     stage = c.tiling.stage
     hertz = target.ghz * 1e9
@@ -99,7 +104,7 @@ def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
         if blocks == 2:
             repeats = prod_of([c.tiling.trips[Slot(a, 0)] for a in stage.reduce_axes])
             ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * 3.0
-    l1, l2, l3 = (traffic(c, cap) for cap in (target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7))
+    l1, l2, l3 = moved
     conflict = 1.0 + 0.12 * np.clip(c.lines_per_set / target.l1_ways - 1.0, 0.0, 4.0)
     streams = 1.0 + 0.1 * np.maximum(0.0, c.streams - 8.0)  # more rows at once than the prefetchers follow
     return {
@@ -130,13 +135,15 @@ def _imbalance(c: StageCost, threads: int) -> Num:
     return np.minimum(float(threads), np.ceil(c.parallel / threads) * threads * unit)
 
 
-def _total(costs: list[StageCost], target: Target) -> tuple[Num, list[dict[str, Num]]]:
+def _total(costs: list[StageCost], target: Target, moved: list[list[list[Num]]] | None = None) -> tuple[Num, list[dict[str, Num]]]:
+    """The prior, and the terms of each stage; `moved`: what each moves, where that is known already."""
+    moved = moved or [_moved(c, target) for c in costs]
     roots = {c.tiling.stage.id: c for c in costs if c.tiling.stage.host is None}
     total: Any = 0.0
     each: list[dict[str, Num]] = []
-    for c in costs:
+    for c, bytes_moved in zip(costs, moved):
         host = roots[c.tiling.stage.host or c.tiling.stage.id]
-        terms = _terms(c, target, _imbalance(host, target.threads))
+        terms = _terms(c, target, _imbalance(host, target.threads), bytes_moved)
         each.append(terms)
         total = total + _seconds(terms)
     code = sum(c.code for c in costs)
@@ -214,7 +221,8 @@ FEATURES: tuple[str, ...] = (
 def features(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.float64]:
     """One row of `FEATURES` per point, magnitudes as log2(1 + x)."""
     costs = stage_costs(s, target, columns)
-    total, terms = _total(costs, target)
+    moved = [_moved(c, target) for c in costs]
+    total, terms = _total(costs, target, moved)
     n = _count(columns)
     main = max(range(len(costs)), key=lambda k: _nominal(costs[k]))
     c, t = costs[main], costs[main].tiling
@@ -234,17 +242,17 @@ def features(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArra
         c.lane_use * 16.0, c.lines_per_set, variants(t), float(stage.vector_is_reduced) * 3.0,
         float(sum(o.stride not in (0, 1) for o in c.operands)), float(sum(o.guarded for o in c.operands)),
     ]  # fmt: skip
-    values += _operand_features(c, target)
+    values += _operand_features(c, moved[main])
     values += [
         sum((x.vector_steps for x in others), 0.0), sum((_seconds(terms[k]) for k in range(len(costs)) if k != main), 0.0) * 1e9,
         sum((x.loads * x.steps for x in others), 0.0), sum((x.footprints[-1][-1] * x.executions for x in others), 0.0),
         sum((x.vector_steps * x.tiling.lanes / max(1.0, _nominal(x)) for x in others), 0.0),
     ]  # fmt: skip
-    matrix = np.empty((n, len(FEATURES)))
+    matrix = np.empty((len(FEATURES), n))  # a feature's values lie together while they are computed
     for k, v in enumerate(values):
-        matrix[:, k] = v
-    np.log2(matrix + 1.0, out=matrix)
-    return matrix
+        matrix[k] = v
+    matrix += 1.0
+    return np.ascontiguousarray(np.log2(matrix, out=matrix).T)
 
 
 def _nominal(c: StageCost) -> float:
@@ -254,10 +262,9 @@ def _nominal(c: StageCost) -> float:
     return total
 
 
-def _operand_features(c: StageCost, target: Target) -> list[Num]:
+def _operand_features(c: StageCost, moved: list[list[Num]]) -> list[Num]:
     """Boxes at five levels, traffic into three caches and stride of the three largest operands."""
     chosen = sorted(range(len(c.operands)), key=lambda k: -c.operands[k].tensor.nbytes)[:OPERANDS]
-    moved = [traffic(c, cap) for cap in (target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7)]
     values: list[Num] = []
     for k in chosen:
         sizes = c.footprints[k]

@@ -233,10 +233,13 @@ def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict
     done: dict[str, Tiling] = {}
     for stage in reversed(s.stages):
         lanes = vector_bytes // stage.itemsize if stage.vector is not None else 1
+        reader = done.get(stage.reader or "")
+        if reader is not None and stage.vector is not None and not reader.stage.vector_is_reduced:
+            lanes = min(lanes, reader.lanes)  # a reader of wider elements has fewer lanes, and panels are cut to its tile
         extent: dict[Axis, Num] = {a: a.extent for a in (*stage.axes, *stage.reduce_axes)}
         if stage.host is not None:
             extent.update(region(s, stage, done))
-        done[stage.id] = tile_stage(stage, lanes, values, extent, done.get(stage.reader or ""))
+        done[stage.id] = tile_stage(stage, lanes, values, extent, reader)
     return done
 
 

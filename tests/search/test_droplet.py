@@ -167,10 +167,10 @@ def test_a_space_without_knobs_is_done_at_once() -> None:
 # ---- noise ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sigma", [0.01, 0.1])
-def test_among_equal_candidates_with_heavy_tails_at_most_one_run_in_twenty_moves(sigma: float) -> None:
-    runs = 300
-    moved = sum(descend(plateau(12), [3] * 12, heavy_tailed(sigma), seed)[0] != (3,) * 12 for seed in range(runs))
+def test_among_equal_candidates_with_heavy_tails_at_most_one_run_in_twenty_moves() -> None:
+    runs = 360
+    sigmas = (0.01, 0.05, 0.2)
+    moved = sum(descend(plateau(12), [3] * 12, heavy_tailed(sigmas[seed % 3]), seed)[0] != (3,) * 12 for seed in range(runs))
     assert moved <= 0.05 * runs
 
 

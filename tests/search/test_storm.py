@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stormdrop.cost.ranker import RandomRanker
 from stormdrop.ops.catalogue import build
 from stormdrop.search.evolve import Operators
 from stormdrop.search.random import RandomSearch
@@ -321,6 +322,14 @@ def test_a_sketch_that_the_ranker_underrates_is_found() -> None:
     storm = Storm([bad, good], Misled([bad, good]), rng(), SMALL)
     bench = drive(storm, Bench([bad, good]), 128, batch=16)
     assert min(bench.cost(c) for c in bench.measured) == 1.0
+
+
+def test_a_sketch_in_which_everything_fails_is_soon_left_alone() -> None:
+    """The ranker knows nothing, so all that is left is what was told."""
+    spaces = [SyntheticSpace(knobs(*[range(7)] * 4), lambda p, f=f: f * (10.0 + sum(p))) for f in (float("inf"), 1.0)]
+    storm = Storm(spaces, RandomRanker(rng(1)), rng(), replace(SMALL, turns=1.0))
+    late = drive(storm, Bench(spaces), 200).measured[100:]
+    assert sum(c.sketch == 0 for c in late) < 0.15 * len(late)
 
 
 def test_candidates_of_one_batch_are_not_all_alike() -> None:

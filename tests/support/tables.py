@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from benchmarks.grid import chosen_spaces
 from stormdrop.measure.replay import Table, TableSpace
 from stormdrop.ops.catalogue import build
+from stormdrop.space.default import ranked
+from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target, cross
 
 Formula = Callable[[TableSpace], NDArray[np.float64]]
@@ -32,8 +34,9 @@ def rugged(space: TableSpace) -> NDArray[np.float64]:
 def formula_table(name: str, sizes: tuple[int, ...], points: int, formula: Formula = rugged) -> Table:
     """A table of one operator, with about so many points."""
     task, machine = build(name, sizes), target()
+    homes = [(sketch, point) for sketch, point, _ in ranked(sketches(task, machine))[:3]]
     spaces = [
         replace(s, seconds=formula(s).astype(np.float32), spread=np.full(len(s.points), 0.01, np.float32))
-        for s in chosen_spaces(task, machine, points, rare=1.0)
+        for s in chosen_spaces(homes, points, 1.0, lambda sketch, points: sketch.prior(points))
     ]
     return Table(task, machine, tuple(spaces), {"made": "by a formula"})

@@ -1,0 +1,96 @@
+"""Scan and Loop whose number of steps is known: their bodies written out step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stormdrop.errors import UserError
+from stormdrop.frontend.call import NeedsConstant
+from stormdrop.frontend.recurrent import joined
+from stormdrop.graph.builder import Builder
+from stormdrop.graph.graph import Value, shown
+
+MOST_STEPS = 1024
+Body = Callable[[Any, Mapping[str, Value]], list[Value]]
+"""Imports a subgraph with some of its names bound, and gives its outputs."""
+
+
+def _element(b: Builder, x: Value, along: int, at: int) -> Value:
+    """x[…, at, …] without that dimension."""
+    shape = tuple(1 if d == along else e for d, e in enumerate(x.shape))
+    starts = tuple(at if d == along else 0 for d in range(x.rank))
+    part = x if x.shape == shape else b.emit("Slice", x, starts=starts, steps=(1,) * x.rank, shape=shape)
+    return b.reshape(part, [e for d, e in enumerate(x.shape) if d != along])
+
+
+def _stacked(b: Builder, parts: Sequence[Value], along: int) -> Value:
+    spread = [b.reshape(v, (*v.shape[:along], 1, *v.shape[along:])) for v in parts]
+    return joined(b, spread, along)
+
+
+def unroll_scan(node: Any, inputs: Sequence[Value], b: Builder, run: Body, label: str) -> list[Value]:
+    """States are handed from step to step; every scanned input gives one slice a step, every scanned output takes one.
+
+    Raises UserError for lengths that differ or are too many.
+    """
+    attributes = {a.name: a for a in node.attribute}
+    body = attributes["body"].g
+    scanned = int(attributes["num_scan_inputs"].i)
+    states, sources = list(inputs[: len(inputs) - scanned]), list(inputs[len(inputs) - scanned:])  # fmt: skip
+    outputs = len(body.output) - len(states)
+
+    def listed(key: str, count: int) -> list[int]:
+        return list(attributes[key].ints) if key in attributes else [0] * count
+
+    axes = [a % max(v.rank, 1) for a, v in zip(listed("scan_input_axes", scanned), sources)]
+    backwards, stacking = listed("scan_input_directions", scanned), listed("scan_output_axes", outputs)
+    turned = listed("scan_output_directions", outputs)
+    lengths = {v.shape[a] for v, a in zip(sources, axes)}
+    if len(lengths) != 1 or not 1 <= (steps := lengths.pop()) <= MOST_STEPS:
+        raise UserError(f"node {shown(label)}: a scan over lengths {sorted(v.shape for v in sources)} is not supported")
+    collected: list[list[Value]] = [[] for _ in range(outputs)]
+    for t in range(steps):
+        slices = [_element(b, v, a, steps - 1 - t if back else t) for v, a, back in zip(sources, axes, backwards)]
+        results = run(body, dict(zip((i.name for i in body.input), [*states, *slices])))
+        states = results[: len(states)]
+        for found, v in zip(collected, results[len(states):]):  # fmt: skip
+            found.append(v)
+    whole: list[Value] = []
+    for found, along, back in zip(collected, stacking, turned):
+        rank = found[0].rank + 1
+        whole.append(_stacked(b, found[::-1] if back else found, along % rank))
+    return [*states, *whole]
+
+
+def unroll_loop(node: Any, inputs: Sequence[Value | None], b: Builder, run: Body, label: str) -> list[Value]:
+    """A loop whose trip count and conditions are constants. Raises NeedsConstant where they are not."""
+    body = next(a.g for a in node.attribute if a.name == "body")
+    count, go = inputs[0], inputs[1]
+    limit = None if count is None else b.array(count)
+    if count is not None and limit is None:
+        raise NeedsConstant(f"node {shown(label)}: Loop needs its number of trips when the model is loaded", count.name)
+    most = MOST_STEPS + 1 if limit is None else int(limit.reshape(()))
+    states = [v for v in inputs[2:] if v is not None]
+    collected: list[list[Value]] = [[] for _ in range(len(body.output) - 1 - len(states))]
+    condition = go if go is not None else b.constant(True)
+    step = 0
+    while step < most:
+        known = b.array(condition)
+        if known is None:
+            raise NeedsConstant(f"node {shown(label)}: Loop needs its condition when the model is loaded", condition.name)
+        if not bool(known.reshape(())):
+            break
+        if step >= MOST_STEPS:
+            raise UserError(f"node {shown(label)}: a loop of more than {MOST_STEPS} steps is not supported")
+        values = [b.constant(np.int64(step)), condition, *states]
+        results = run(body, dict(zip((i.name for i in body.input), values)))
+        condition, states = results[0], results[1 : 1 + len(states)]
+        for found, v in zip(collected, results[1 + len(states):]):  # fmt: skip
+            found.append(v)
+        step += 1
+    if any(not found for found in collected):
+        raise UserError(f"node {shown(label)}: a loop that never runs has outputs of unknown shape")
+    return [*states, *(_stacked(b, found, 0) for found in collected)]

@@ -1,0 +1,120 @@
+"""ONNX's own backend node tests, run on compiled kernels.
+
+    python -m tests.support.onnx_suite [PART COUNT] [--interpret] [NAME…]      one line of JSON per case, on stdout
+
+A case passes, passes with some input bound as a constant (its value decides shapes), is skipped because the importer refuses it
+(the reason is its message), or fails. `kernels` counts the kernels called: a case of views and constants needs none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from stormdrop.errors import UserError
+from stormdrop.frontend.call import NeedsConstant
+from stormdrop.frontend.onnx import load
+from stormdrop.graph.graph import Graph
+from stormdrop.graph.run_unfused import Unfused
+from stormdrop.graph.verify import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one case. `result`: passed, bound, skipped or failed."""
+
+    name: str
+    operators: tuple[str, ...]
+    result: str
+    kernels: int = 0
+    why: str = ""
+
+
+def all_cases() -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.loader import load_model_tests
+
+        return sorted(load_model_tests(kind="node"), key=lambda c: c.name)
+
+
+def graph_of(model: Any, feeds: Mapping[str, Any]) -> tuple[Graph, set[str]]:
+    """The graph, with as few inputs bound as constants as it takes, and their names."""
+    constants: dict[str, Any] = {}
+    while True:
+        shapes = {name: np.shape(x) for name, x in feeds.items() if name not in constants}
+        try:
+            return load(model, shapes, constants), set(constants)
+        except NeedsConstant as error:
+            more = {error.value} & set(feeds) - set(constants)
+            if not more:  # computed from inputs: bind those that can hold shapes
+                more = {name for name, x in feeds.items() if name not in constants and np.asarray(x).dtype.kind in "ib"}
+            if not more:
+                raise
+            constants.update({name: feeds[name] for name in more})
+
+
+def outcome_of(case: Any, executor: Unfused) -> Outcome:
+    operators = tuple(sorted({n.op_type for n in case.model.graph.node}))
+    bound, before = False, executor.calls
+    try:
+        for inputs, outputs in case.data_sets:
+            if not all(isinstance(x, (np.ndarray, np.generic)) for x in (*inputs, *outputs)):
+                raise UserError("an input or output is no array of a NumPy type")
+            feeds = dict(zip((i.name for i in case.model.graph.input), inputs))
+            graph, constants = graph_of(case.model, feeds)
+            bound = bound or bool(constants)
+            verify(graph)
+            results = executor.run(graph, {name: x for name, x in feeds.items() if name not in constants})
+            wrong = _difference(results, outputs, case.rtol, case.atol)
+            if wrong:
+                return Outcome(case.name, operators, "failed", executor.calls - before, wrong)
+    except UserError as error:
+        return Outcome(case.name, operators, "skipped", 0, str(error))
+    except Exception as error:
+        return Outcome(case.name, operators, "failed", 0, repr(error)[:500])
+    return Outcome(case.name, operators, "bound" if bound else "passed", executor.calls - before)
+
+
+def _difference(results: Sequence[Any], wanted: Sequence[Any], rtol: float, atol: float) -> str:
+    if len(results) != len(wanted):
+        return f"{len(results)} outputs, not {len(wanted)}"
+    for mine, right in zip(results, wanted):
+        right = np.asarray(right)
+        if mine.shape != right.shape or mine.dtype != right.dtype:
+            return f"{mine.dtype}{mine.shape}, not {right.dtype}{right.shape}"
+        if not np.allclose(mine, right, rtol, atol, equal_nan=True):
+            return f"values differ by up to {np.nanmax(np.abs(mine.astype(float) - right.astype(float)))}"
+    return ""
+
+
+def outcomes(cases: Sequence[Any], interpret: bool = False) -> Iterator[Outcome]:
+    logging.getLogger("stormdrop").setLevel(logging.ERROR)
+    executor = Unfused(interpret, threads=1)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for case in cases:
+            yield outcome_of(case, executor)
+
+
+def main() -> None:
+    words = [a for a in sys.argv[1:] if not a.startswith("--")]
+    cases = all_cases()
+    if len(words) >= 2 and words[0].isdigit():
+        cases = cases[int(words[0])::int(words[1])]  # fmt: skip
+        words = words[2:]
+    if words:
+        cases = [c for c in cases if any(w in c.name for w in words)]
+    for outcome in outcomes(cases, "--interpret" in sys.argv):
+        print(json.dumps(asdict(outcome)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
