@@ -1,8 +1,8 @@
 """Which part of a task's space a table records: of some sketches a grid of choices with about the wanted number of programs.
 
 A grid has a home, a point that proved good. First it grows: knobs are widened one after the other, over their whole range, those
-first that make good points rarest. Then choices are taken out again that too many good points have in common: good kernels abound,
-and a table full of them would tell no search from another.
+first that make good points rarest by the prior. Then choices are taken out again that too many good points have in common, by an
+estimate: good kernels abound, and a table full of them would tell no search from another.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from stormdrop.space.sketch import Points, Sketch
 
 SIZES = (1, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # choices that a knob has while a grid grows, or all of its own
 GOOD = 0.08  # a point is good whose estimate is this share above the best one's
-GROWN = 4  # a grid grows to so many times the programs that are wanted
-MOST_ROWS = 300_000  # of a product, most of which is clamped or illegal
-LEAST_CHOICES = 3  # are left of a knob that had more
+GROWN = 3  # a grid grows to so many times the programs that are wanted
+MOST_ROWS = 600_000  # of a product, most of which is clamped or illegal
+MORE_ROWS = 150_000  # where it has as many programs already as are wanted
+LEAST_CHOICES = 4  # are left of a knob that had grown to more, if that can be
+AIM = 0.002  # the share of good points in a chosen grid
+ROOM = 1.1  # a table may have this many times the programs that are wanted
 
 Grid = tuple[tuple[int, ...], ...]
 Sizes = tuple[int, ...]
@@ -29,13 +32,13 @@ Estimate = Callable[[Sketch, Points], NDArray[np.float64]]
 """Seconds, or anything that is proportional to them."""
 
 
-def chosen_spaces(homes: Sequence[tuple[Sketch, Points]], points: int, near: float, estimate: Estimate) -> tuple[TableSpace, ...]:
-    """Spaces whose rows are to be measured, about `points` in all, fewer than `near` of them good: seconds are NaN so far."""
+def chosen_spaces(homes: Sequence[tuple[Sketch, Points]], points: int, estimate: Estimate) -> tuple[TableSpace, ...]:
+    """Spaces whose rows are to be measured, about `points` in all, few of them good: seconds are NaN so far."""
     grown: list[TableSpace] = []
     for sketch, home in homes:
-        space = space_of(sketch, grown_grid(sketch, home, GROWN * points // len(homes), estimate))
+        space = space_of(sketch, grown_grid(sketch, home, GROWN * points // len(homes)))
         grown.append(replace(space, seconds=estimate(sketch, space.points).astype(np.float32)))
-    found = pruned(grown, points, near, GOOD, [home for _, home in homes])
+    found = shrunk(grown, points, GOOD, [home for _, home in homes])
     return tuple(replace(s, seconds=np.full(len(s.points), np.nan, np.float32)) for s in found)
 
 
@@ -68,7 +71,7 @@ def _combinations(grid: Grid) -> int:
 # ---- growing -----------------------------------------------------------------------------------------------------------
 
 
-def grown_grid(sketch: Sketch, home: Points, points: int, estimate: Estimate) -> Grid:
+def grown_grid(sketch: Sketch, home: Points, points: int) -> Grid:
     """From one choice each: the knob goes first that makes good points rarest for the rows it adds."""
     places = [int(np.searchsorted(k.choices, v)) for k, v in zip(sketch.knobs, home)]
     sizes: Sizes = (1,) * len(places)
@@ -79,11 +82,11 @@ def grown_grid(sketch: Sketch, home: Points, points: int, estimate: Estimate) ->
             wider = min(n for n in (*SIZES, len(k.choices) + 1) if n > sizes[i])
             others = (*sizes[:i], min(wider, len(k.choices)), *sizes[i + 1 :])
             grid = _grid(sketch.knobs, places, others)
-            if others == sizes or _combinations(grid) > MOST_ROWS:
+            if others == sizes or _combinations(grid) > (MOST_ROWS if GROWN * count < points else MORE_ROWS):
                 continue
             rows = legal_rows(sketch, grid)
             if len(rows) > count:
-                rarer = _good(estimate(sketch, rows), GOOD)
+                rarer = _good(sketch.prior(rows), GOOD)
                 options.append((float(np.log(share / rarer) / np.log(len(rows) / count)), others, len(rows), rarer))
         if not options:
             break
@@ -110,40 +113,65 @@ def _good(seconds: NDArray[np.floating], slack: float) -> float:
 # ---- shrinking ---------------------------------------------------------------------------------------------------------
 
 
-def pruned(
-    spaces: Sequence[TableSpace], points: int, near: float, slack: float, homes: Sequence[Points] = ()
-) -> tuple[TableSpace, ...]:
+def pruned(spaces: Sequence[TableSpace], points: int, near: float, slack: float, choices: int = 2) -> tuple[TableSpace, ...]:
     """Spaces with choices taken out until fewer than `near` of their points are within `slack` of the best.
 
-    At least `points` stay; with homes, which stay too, it ends only once no choice can go without fewer being left. A choice
-    goes that takes more good points with it, for all that it takes, than any other.
+    At least `points`, and so many choices of a knob, stay. A choice goes that takes more good points with it, for all that it
+    takes, than any other.
     """
     found = tuple(spaces)
-    is_forced = bool(homes)
-    while is_forced or _good(_seconds(found), slack) >= near:
-        count, share = len(_seconds(found)), _good(_seconds(found), slack)
-        options: list[tuple[float, tuple[TableSpace, ...]]] = []
-        for k, space in enumerate(found):
-            for smaller in _without_one_choice(space):
-                others = (*found[:k], smaller, *found[k + 1 :])
-                seconds = _seconds(others)
-                keeps_home = not homes or bool(smaller.legal(homes[k][None, :])[0])
-                if points <= len(seconds) < count and keeps_home and np.isfinite(seconds).any():
-                    options.append((float(np.log(share / _good(seconds, slack)) / np.log(count / len(seconds))), others))
-        best = max(options, key=lambda o: o[0], default=None)
-        if best is None or (best[0] <= 0 and not is_forced):
+    while _good(_seconds(found), slack) >= near:
+        smaller = _smaller(found, points, slack, choices, 0.0)
+        if smaller is None or _good(_seconds(smaller), slack) >= _good(_seconds(found), slack):
             break
-        found = best[1]
+        found = smaller
     return found
+
+
+def shrunk(spaces: Sequence[TableSpace], points: int, slack: float, homes: Sequence[Points]) -> tuple[TableSpace, ...]:
+    """Spaces with choices taken out until hardly more than `points` are left, their homes among them, and good ones are rare.
+
+    They become as rare as `AIM`, not rarer: a needle is found by luck. Knobs keep several choices as long as that can be.
+    """
+    found = tuple(spaces)
+    for choices in range(LEAST_CHOICES, 0, -1):
+        while len(_seconds(found)) > points * ROOM and (smaller := _smaller(found, points, slack, choices, AIM, homes)):
+            found = smaller
+    return found
+
+
+def _smaller(
+    spaces: tuple[TableSpace, ...], points: int, slack: float, choices: int, aim: float, homes: Sequence[Points] = ()
+) -> tuple[TableSpace, ...] | None:
+    """The spaces without the choice that is best taken out; None where too few points would be left without any.
+
+    That is the one which leaves good points rarest for what it takes; or as rare as they are, where that is less than `aim`.
+    """
+    least = points // (3 * len(spaces)) if homes else 1  # of each space
+    count, share = len(_seconds(spaces)), _good(_seconds(spaces), slack)
+    options: list[tuple[float, tuple[TableSpace, ...]]] = []
+    for k, space in enumerate(spaces):
+        for smaller in _without_one_choice(space, choices):
+            others = (*spaces[:k], smaller, *spaces[k + 1 :])
+            seconds = _seconds(others)
+            keeps_home = not homes or bool(smaller.legal(homes[k][None, :])[0])
+            is_enough = points <= len(seconds) < count and len(smaller.points) >= least
+            if is_enough and keeps_home and np.isfinite(seconds).any():
+                options.append((float(np.log(share / _good(seconds, slack)) / np.log(count / len(seconds))), others))
+    if share < aim:
+        best = min(options, key=lambda o: abs(o[0]), default=None)
+    else:
+        best = max(options, key=lambda o: o[0], default=None)
+    return best[1] if best else None
 
 
 def _seconds(spaces: Sequence[TableSpace]) -> NDArray[np.float32]:
     return np.concatenate([s.seconds for s in spaces])
 
 
-def _without_one_choice(space: TableSpace) -> Iterator[TableSpace]:
+def _without_one_choice(space: TableSpace, least: int) -> Iterator[TableSpace]:
     for i, choices in enumerate(space.grid):
-        if len(choices) <= LEAST_CHOICES:
+        if len(choices) <= least:
             continue
         stands_for = np.minimum(np.searchsorted(choices, space.points[:, i]), len(choices) - 1)
         for place in range(len(choices)):

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from stormdrop.measure.replay import Table, TableSpace
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
+from stormdrop.search.session import Measures
 from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, sketches
@@ -41,9 +43,9 @@ BATCH = 128
 DISTURBED = 0.15  # the middle half of a program's runs spans more than this share of their median
 CLOSE = 1.5  # only what is at most this many times slower than the best is worth measuring again
 FINALISTS = 0.02  # the share of programs that are timed in turns at the end
-GROUP, ROUNDS = 31, 7  # so many of them at once, beside the fastest of all, and so many times
+GROUP = 31  # so many of them at once, beside the fastest of all,
+LOADS, ROUNDS = 3, 4  # loaded so often, since where code and data lie matters too, and each time in so many rounds
 LEAST_POINTS, MOST_NEAR = 10_000, 0.005  # what a table for benchmarks should have, within 5 % of its optimum
-AIM = 0.001  # the share of good programs that a grid is chosen for: the estimate sees fewer than there are
 
 Place = tuple[int, int]
 """A space and one of its rows."""
@@ -129,7 +131,7 @@ class Partial:
         self._path.unlink()
 
 
-def scouted(task: Task, found: Sequence[Sketch], most: int, measurer: Measurer) -> tuple[list[tuple[int, Points]], Estimate]:
+def scouted(task: Task, found: Sequence[Sketch], most: int, measurer: Measures) -> tuple[list[tuple[int, Points]], Estimate]:
     """The fastest of some points of each of the best few sketches, and what a cost model learned from them all.
 
     Points are the best and a spread by the prior, but never its favourite: a grid around that would make it look wiser than it is.
@@ -139,7 +141,8 @@ def scouted(task: Task, found: Sequence[Sketch], most: int, measurer: Measurer) 
     for k in order:
         points = found[k].sample_legal(SAMPLES, np.random.default_rng(0))
         points = points[np.argsort(found[k].prior(points), kind="stable")]
-        points = points[np.unique(np.concatenate([np.arange(min(each, len(points))), np.linspace(0, len(points) - 1, each).astype(np.int64)]))]
+        spread = np.linspace(0, len(points) - 1, each).astype(np.int64)
+        points = points[np.union1d(np.arange(min(each, len(points))), spread)]
         seconds, _ = _columns(measurer.measure(task, [found[k].schedule(p) for p in points]))
         values = np.array([np.nan if s is None else s for s in seconds])
         if np.isfinite(values).any():
@@ -158,13 +161,13 @@ def prepared(task: Task, points: int, most: int, partial: Partial, measurer: Mea
         homes, estimate = scouted(task, found, most, measurer)
         if not homes:
             raise RunError(f"{task.name}: nothing can be timed")
-        spaces = chosen_spaces([(found[k], home) for k, home in homes], points, AIM, estimate)
+        spaces = chosen_spaces([(found[k], home) for k, home in homes], points, estimate)
         partial.append([{"sketch": k, "grid": s.grid} for (k, _), s in zip(homes, spaces)])
     grids = [(found[one["sketch"]], tuple(tuple(choices) for choices in one["grid"])) for one in partial.lines[0]]
     return Recording(task, target, tuple(space_of(sketch, grid) for sketch, grid in grids), measurer.settings)
 
 
-def record(recording: Recording, partial: Partial, measurer: Measurer) -> Table:
+def record(recording: Recording, partial: Partial, measurer: Measures) -> Table:
     """Measure what is not in the partial file yet, then refine; says on stderr how far it is."""
     order = recording.order()
     done = 0
@@ -191,7 +194,7 @@ def record(recording: Recording, partial: Partial, measurer: Measurer) -> Table:
     return recording.table()
 
 
-def measure_again(recording: Recording, measurer: Measurer) -> None:
+def measure_again(recording: Recording, measurer: Measures) -> None:
     """Once more what was disturbed and may be good; the faster timing is the truer one."""
     best = recording.best
     if best is None:
@@ -207,27 +210,39 @@ def measure_again(recording: Recording, measurer: Measurer) -> None:
     _say(f"{len(again)} disturbed programs measured again")
 
 
-def time_in_turns(recording: Recording, measurer: Measurer, most: int) -> None:
+def time_in_turns(recording: Recording, measurer: Measures, most: int) -> None:
     """The fastest anew, each group beside the fastest of all: what counts is the ratio to it."""
     first, *others = recording.fastest(most)
     scales: list[float] = []
-    ratios: dict[Place, tuple[float | None, float]] = {first: (1.0, float(recording.spread[first[0]][first[1]]))}
-    for begin in range(0, len(others), GROUP):
+    ratios: dict[Place, list[float]] = {place: [] for place in others}
+    for begin, _ in product(range(0, len(others), GROUP), range(LOADS)):
         places = others[begin : begin + GROUP]
         lead, *results = measurer.retime(recording.task, recording.schedules([first, *places]), ROUNDS)
         if isinstance(lead, Timing):
-            scales.append(lead.seconds)
+            scales += lead.samples
             for place, result in zip(places, results):
-                ratios[place] = (result.seconds / lead.seconds, result.spread) if isinstance(result, Timing) else (None, 0.0)
+                samples = result.samples if isinstance(result, Timing) else (np.nan,)  # who fails once has failed
+                ratios[place] += [s / lead.seconds for s in samples]
     scale = float(np.median(scales)) if scales else recording.value(first)
-    for place, (ratio, spread) in ratios.items():
-        recording.take([place], [None if ratio is None else ratio * scale], [spread])
+    recording.take([first], [scale], [_spread(scales)])
+    for place, each in ratios.items():
+        if each:
+            middle = float(np.median(each))
+            recording.take([place], [None if np.isnan(middle) else middle * scale], [_spread(each)])
     _say(f"the fastest {len(others) + 1} timed in turns")
 
 
 def _columns(results: Sequence[Result]) -> tuple[list[float | None], list[float]]:
     timings = [r if isinstance(r, Timing) else None for r in results]
     return [t.seconds if t else None for t in timings], [round(t.spread, 4) if t else 0.0 for t in timings]
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The share of the median that the middle half spans."""
+    if not values or np.isnan(values).any():
+        return 0.0
+    low, middle, high = np.percentile(values, (25, 50, 75))
+    return float((high - low) / middle)
 
 
 def _say(text: str, end: str = "\n") -> None:

@@ -86,11 +86,11 @@ class TimedRanker:
         return self._watch("score", len(points), lambda: self._ranker.score(sketch, points))
 
 
-def trained(found: Sequence[Sketch]) -> Ranker:
-    """A model that knows this task and another one, so that both of its forests are asked; values are priors with noise."""
+def trained(found: Sequence[Sketch], groups: Sequence[str]) -> Ranker:
+    """A model that knows this task, and maybe others, whose trees are asked too; values are priors with noise."""
     rng = np.random.default_rng(0)
     model = CostModel()
-    for group in ("this", "another"):
+    for group in groups:
         for sketch in found:
             points = sketch.sample_legal(ceil(600 / len(found)), rng)
             model.add(group, sketch.features(points), sketch.prior(points) * np.exp(0.3 * rng.standard_normal(len(points))))
@@ -98,8 +98,8 @@ def trained(found: Sequence[Sketch]) -> Ranker:
     return ModelRanker(found, model, "this")
 
 
-def chain(found: Sequence[Sketch], ranker: Ranker, watch: Watch, rows: int, repeats: int) -> None:
-    """All rows through all steps, sketch by sketch."""
+def chain(found: Sequence[Sketch], rankers: Sequence[Ranker], watch: Watch, rows: int, repeats: int) -> None:
+    """All rows through all steps, sketch by sketch, in the end by each of the rankers."""
     rng = np.random.default_rng(0)
     operators = Operators(move=0.0)
     for k, sketch in enumerate(found):
@@ -114,7 +114,8 @@ def chain(found: Sequence[Sketch], ranker: Ranker, watch: Watch, rows: int, repe
             watch("unseen", n, lambda: evolve.unseen(hasher(points), seen))  # noqa: B023
             watch("legal", n, lambda: sketch.legal(points))  # noqa: B023
             watch("features", n, lambda: sketch.features(parents))  # noqa: B023
-            watch("score", n, lambda: ranker.score(k, parents))  # noqa: B023
+            for number, ranker in enumerate(rankers):
+                watch(f"score{number}", n, lambda: ranker.score(k, parents))  # noqa: B023
 
 
 def storm(found: Sequence[Sketch], ranker: Ranker, seeds: Sequence[Points], watch: Watch, batches: int, n: int) -> tuple[int, int]:
@@ -136,20 +137,23 @@ def main() -> None:
     args = parser.parse_args()
     best = ranked(sketches(build(args.task[0], [int(a) for a in args.task[1:]]), cross("avx512")))
     found = [s for s, _, _ in best]
-    ranker = trained(found)
+    rankers = [trained(found, ["this"]), trained(found, ["this", "another"])]
     print(f"{' '.join(args.task)}: {len(found)} sketches, {min(len(s.knobs) for s in found)} to {max(len(s.knobs) for s in found)} knobs")
     watch = Watch()
-    chain(found, ranker, Watch(), args.rows, 1)
-    chain(found, ranker, watch, args.rows, args.repeats)
+    chain(found, rankers, Watch(), args.rows, 1)
+    chain(found, rankers, watch, args.rows, args.repeats)
+    cost = {step: seconds / watch.rows[step] * 1e6 for step, seconds in watch.seconds.items()}
+    models = {"own trees": cost.pop("score0"), "own and shared trees": cost.pop("score1")}
     print("the chain, µs per row")
-    watch.seconds["model"] = watch.seconds.pop("score") - watch.seconds["features"]  # scoring computes the features itself
-    for step, seconds in watch.seconds.items():
-        print(f"  {step:10}{seconds / watch.rows['mutate'] * 1e6:8.2f}")
-    print(f"  together  {watch.rows['mutate'] / sum(watch.seconds.values()):10,.0f} rows per second")
+    for step, micros in cost.items():
+        print(f"  {step:10}{micros:8.2f}")
+    for trees, micros in models.items():
+        beside = sum(cost.values()) - cost["features"]  # scoring computes the features itself
+        print(f"  model     {micros - cost['features']:8.2f} with {trees}: together {1e6 / (beside + micros):,.0f} rows per second")
     watch = Watch()
-    made, scored = storm(found, ranker, [p for _, p, _ in best], watch, args.batches, 64)
+    made, scored = storm(found, rankers[0], [p for _, p, _ in best], watch, args.batches, 64)
     total = watch.seconds["ask"]
-    print(f"a storm: {args.batches} batches of 64 in {total:.2f} s, {made / total:,.0f} rows made and {scored / total:,.0f} scored a second")
+    print(f"a storm: {args.batches} batches of 64 in {total:.2f} s; {made / total:,.0f} rows made, {scored / total:,.0f} scored a second")
     for step in ("canonical", "legal", "sample", "score"):
         print(f"  {step:10}{watch.seconds[step] / total:8.0%}")
 

@@ -5,6 +5,7 @@
     python -m benchmarks.search long --seeds 1       # fewer seeds; run again with more, and only those are added
     python -m benchmarks.search --table              # print what is stored
     python -m benchmarks.search rate --again         # measure a part anew
+    python -m benchmarks.search long --only GMM C2D --results elsewhere.json
 
 rate    candidates per second of one whole search, from before its process starts until it has ended
 reach   wall time from nothing to TVM's share of peak after 300 trials
@@ -59,6 +60,7 @@ Case = tuple[str, tuple[int, ...]]
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
 ROUNDS = 15
+TURN_SECONDS = 0.02  # of each candidate in each round, where two are compared
 REACH: tuple[tuple[Case, float, float], ...] = (  # a case, TVM's share of peak after 300 trials, the seconds it took
     (("GMM", (1, 512, 512, 512)), 0.96, 215),
     (("C2D", (1, 56, 56, 64, 64, 3, 1, 1)), 0.98, 285),
@@ -81,8 +83,11 @@ SIZES = (10, 25, 50, 100, 200, 300)
 class Bench:
     """The machine, the results so far, and how many seeds are wanted."""
 
-    def __init__(self, target: Target, seeds: int, results: dict[str, Any]) -> None:
-        self.target, self.seeds, self.results = target, seeds, results
+    def __init__(self, target: Target, seeds: int, results: dict[str, Any], path: Path, only: Sequence[str]) -> None:
+        self.target, self.seeds, self.results, self.path, self._only = target, seeds, results, path, only
+
+    def cases(self, some: Sequence[Case]) -> list[Case]:
+        return [case for case in some if not self._only or case[0] in self._only]
 
     def once(self, part: str, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The stored row of a part, measured and stored if it is not there."""
@@ -90,19 +95,19 @@ class Bench:
         if key not in rows:
             rows[key] = measure()
             say(f"{part}: {key}: {json.dumps(rows[key])[:300]}")
-            RESULTS.parent.mkdir(exist_ok=True)
-            temporary = RESULTS.with_suffix(".new")
+            self.path.parent.mkdir(exist_ok=True)
+            temporary = self.path.with_suffix(".new")
             temporary.write_text(json.dumps(self.results, indent=1) + "\n")
-            temporary.replace(RESULTS)
+            temporary.replace(self.path)
         return rows[key]
 
-    def measurer(self, seed: int = 0, final: float = 0.1) -> Measurer:
-        return Measurer(self.target, MeasureSettings(threads=self.target.threads, seed=seed, final_seconds=final))
+    def measurer(self, seed: int = 0, turn: float = 0.003) -> Measurer:
+        return Measurer(self.target, MeasureSettings(threads=self.target.threads, seed=seed, turn_seconds=turn))
 
 
 def seconds_in_turns(bench: Bench, task: Task, schedules: Sequence[Schedule], rounds: int = ROUNDS) -> list[list[float]]:
     """Seconds of every round, in a process that has seen none of the schedules."""
-    with bench.measurer(seed=12345) as measurer:
+    with bench.measurer(12345, TURN_SECONDS) as measurer:
         results = measurer.retime(task, schedules, rounds)
     return [list(r.samples) if isinstance(r, Timing) else [float("nan")] for r in results]
 
@@ -130,7 +135,7 @@ def child(case: Case, seed: int, threads: int) -> None:
     meter.search(3)
     peak = median(meter.gflops() for _ in range(9))
     schedules = [s for _, s in improvements[-12:]]
-    with Measurer(target, MeasureSettings(threads=threads, seed=seed)) as measurer:
+    with Measurer(target, MeasureSettings(threads=threads, seed=seed, turn_seconds=TURN_SECONDS)) as measurer:
         again = measurer.retime(task, schedules, ROUNDS)
     peak = max(peak, median(meter.gflops() for _ in range(9)))
     shares = [task.flops / r.seconds / 1e9 / peak if isinstance(r, Timing) else 0.0 for r in again]
@@ -145,7 +150,8 @@ def from_nothing(case: Case, seed: int, threads: int) -> dict[str, Any]:
     op, args = case
     with tempfile.TemporaryDirectory() as empty:
         environment = os.environ | {"STORMDROP_CACHE_DIR": empty}
-        command = [sys.executable, "-m", "benchmarks.search", "--child", op, *map(str, args), "--seed", str(seed), "--threads", str(threads)]
+        command = [sys.executable, "-m", "benchmarks.search", "--child", op, *map(str, args)]
+        command += ["--seed", str(seed), "--threads", str(threads)]
         began = time.time()
         done = subprocess.run(command, env=environment, cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE, check=True)
     found = json.loads(done.stdout)
@@ -180,7 +186,7 @@ def part_reach(bench: Bench) -> None:
 
 
 def part_fresh(bench: Bench) -> None:
-    for case in ONE_EACH:
+    for case in bench.cases(ONE_EACH):
 
         def measure(case: Case = case) -> dict[str, Any]:
             task = build(*case)
@@ -212,7 +218,7 @@ def _unseeded_blind_storm(context: Context) -> Strategy:
 
 def part_ranker(bench: Bench) -> None:
     """How much slower the best of 100 trials is where the ranking is random; the seeds are withheld from both."""
-    for case in ONE_EACH:
+    for case in bench.cases(ONE_EACH):
         for seed in range(bench.seeds):
 
             def measure(case: Case = case, seed: int = seed) -> dict[str, Any]:
@@ -229,7 +235,7 @@ def part_ranker(bench: Bench) -> None:
 
 
 def part_gain(bench: Bench) -> None:
-    for case in ONE_EACH:
+    for case in bench.cases(ONE_EACH):
         for seed in range(bench.seeds):
 
             def measure(case: Case = case, seed: int = seed) -> dict[str, Any]:
@@ -289,13 +295,13 @@ def _droplet_from(bench: Bench, task: Task, measurer: Measurer, trials: Sequence
 
 def part_long(bench: Bench) -> None:
     for seed in range(bench.seeds):
-        for case in ONE_EACH:
+        for case in bench.cases(ONE_EACH):
             bench.once("long", f"{label(*case)} seed {seed}", lambda c=case, s=seed: _long(bench, c, s, LONG_TRIALS))
 
 
 def part_longest(bench: Bench) -> None:
     for seed in range(bench.seeds):
-        for case in LONGEST:
+        for case in bench.cases(LONGEST):
             bench.once("longest", f"{label(*case)} seed {seed}", lambda c=case, s=seed: _long(bench, c, s, LONGEST_TRIALS))
 
 
@@ -339,7 +345,7 @@ def table(results: Mapping[str, Any]) -> str:
     if rows := results.get("ranker"):
         lines.append(f"- ranker: random ranking is {geometric_mean([r['loss'] for r in rows.values()]):.3f}x slower at 100 trials")
     if rows := results.get("gain"):
-        lines += ["", "| storm size | droplet's gain (geometric mean) | least | most | trials of droplet (median) |", "|---|---|---|---|---|"]
+        lines += ["", "| storm size | droplet's gain (geometric mean) | least | most | trials (median) |", "|---|---|---|---|---|"]
         for size in map(str, SIZES):
             found = [r[size] for r in rows.values() if size in r]
             gains = [f["gain"] for f in found]
@@ -348,7 +354,7 @@ def table(results: Mapping[str, Any]) -> str:
                 lines.append(f"| {size} | {geometric_mean(gains):.3f} | {min(gains):.3f} | {max(gains):.3f} | {trials:.0f} |")
     for part in ("long", "longest"):
         if rows := results.get(part):
-            lines += ["", f"| {part} | speed against the long storm | share of its time | long storm got there after |", "|---|---|---|---|"]
+            lines += ["", f"| {part} | speed against the long storm | share of its time | it got there after |", "|---|---|---|---|"]
             for key, r in rows.items():
                 reached = "never" if r["reached"] is None else f"{r['reached'][0]:.0f} trials, {r['reached'][1]:.0f} s"
                 lines.append(f"| {key} | {r['speed']:.3f} | {r['time']:.2f} | {reached} |")
@@ -374,13 +380,15 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--table", action="store_true", help="print the stored results")
     parser.add_argument("--again", action="store_true", help="forget what is stored of these parts")
+    parser.add_argument("--only", nargs="+", default=(), metavar="OP", help="some operators, where a part has one case of each")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args(None if arguments is None else list(arguments))
     if given.child:
         child((given.child[0], tuple(map(int, given.child[1:]))), given.seed, given.threads)
         return
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results: dict[str, Any] = json.loads(given.results.read_text()) if given.results.exists() else {}
     for name in given.parts:
         if name not in PARTS:
             parser.error(f"unknown part {name}")
@@ -390,7 +398,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
         for name in given.parts or PARTS:
             if given.again:
                 results.pop(name, None)
-            PARTS[name](Bench(target, given.seeds, results))
+            PARTS[name](Bench(target, given.seeds, results, given.results, given.only))
     print(table(results))
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 PRIOR_ALONE = 0.5
 """The weight of the prior under own trees when there are no shared ones: at 1 what the prior exaggerates has to be unlearned."""
-FLOOR = -4.0
-"""Sixteen times slower than the best is as bad as it gets, so that a disturbed measurement does not bend the trees."""
+FLOOR = -3.0
+"""Eight times slower than the best is as bad as it gets, so that a disturbed measurement does not bend the trees."""
 FAILED = FLOOR - 1.0
 FAILED_WEIGHT = 0.3
 LEAST_WEIGHT = 0.05

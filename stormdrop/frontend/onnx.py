@@ -25,6 +25,7 @@ from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_i
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.loops import unroll_loop, unroll_scan
 from stormdrop.frontend.movement import MOVEMENT
+from stormdrop.frontend.order import label_of, ordered
 from stormdrop.frontend.pointwise import ELEMENT_TYPES, POINTWISE, Importer, type_name
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
@@ -38,7 +39,6 @@ from stormdrop.ir.expr import NUMPY, Dtype
 Array = NDArray[Any]
 log = logging.getLogger("stormdrop")
 OLDEST, NEWEST = 7, 28
-GRAPH = 5  # AttributeProto.GRAPH
 MOST_NESTED = 32
 MOST_NODES = 1_000_000
 
@@ -350,10 +350,6 @@ class _Import:
         return [inner[o.name] for o in body.output]
 
 
-def label_of(node: Any) -> str:
-    return node.name or next((o for o in node.output if o), node.op_type)
-
-
 def _dims(dims: Any) -> list[object]:
     return [d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims]
 
@@ -364,52 +360,3 @@ def _kind(a: Any) -> int:
         if a.HasField(field):
             return kind
     return 6 if a.floats else 7 if a.ints else 8 if a.strings else 0
-
-
-def ordered(nodes: Sequence[Any], env: Mapping[str, Value]) -> list[Any]:
-    """The nodes with producers first, in linear time. Raises UserError for cycles and for values that nothing computes."""
-    producers: dict[str, int] = {}
-    for k, node in enumerate(nodes):
-        for o in node.output:
-            if o in producers and o:
-                raise UserError(f"nodes {shown(label_of(nodes[producers[o]]))} and {shown(label_of(node))} both compute {shown(o)}")
-            producers[o] = k
-    waiting: dict[int, list[int]] = {}
-    missing = [0] * len(nodes)
-    for k, node in enumerate(nodes):
-        needed: set[int] = set()
-        for name in _read(node):
-            if name in env:
-                continue
-            if name not in producers:
-                raise UserError(f"node {shown(label_of(node))} reads {shown(name)}, which nothing computes")
-            needed.add(producers[name])
-        missing[k] = len(needed)
-        for p in needed:
-            waiting.setdefault(p, []).append(k)
-    ready = [k for k in range(len(nodes) - 1, -1, -1) if not missing[k]]
-    order: list[Any] = []
-    while ready:
-        k = ready.pop()
-        order.append(nodes[k])
-        for reader in reversed(waiting.get(k, ())):
-            missing[reader] -= 1
-            if not missing[reader]:
-                ready.append(reader)
-    if len(order) != len(nodes):
-        stuck = next(node for k, node in enumerate(nodes) if missing[k])
-        raise UserError(f"the graph has a cycle through node {shown(label_of(stuck))}")
-    return order
-
-
-def _read(node: Any) -> Iterable[str]:
-    """Every outer name that a node reads, those of its branches included."""
-    yield from (i for i in node.input if i)
-    stack: list[tuple[Any, frozenset[str]]] = [(a.g, frozenset()) for a in node.attribute if a.type == GRAPH]
-    while stack:
-        g, around = stack.pop()
-        own = around | {i.name for i in g.input} | {t.name for t in g.initializer} | {o for inner in g.node for o in inner.output}
-        for inner in g.node:
-            yield from (i for i in inner.input if i and i not in own)
-            stack += [(a.g, own) for a in inner.attribute if a.type == GRAPH]
-        yield from (o.name for o in g.output if o.name not in own)

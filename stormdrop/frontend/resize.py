@@ -157,4 +157,13 @@ def _upsample(n: Call) -> Value:
     return _resampled(n, x, list(range(x.rank)), [int(np.floor(e * s)) for e, s in zip(x.shape, factors)], factors, None)
 
 
-RESIZE: dict[str, Importer] = {"Resize": _resize, "Upsample": _upsample}
+def _grid_sample(n: Call) -> Value:
+    x, grid = n.input(0), n.input(1)
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(n.text("mode", "linear"), n.text("mode", "linear"))
+    if x.rank < 3 or grid.rank != x.rank or grid.shape[-1] != x.rank - 2 or grid.shape[0] != x.shape[0] or 0 in x.shape:
+        raise n.fail(f"grid {grid} does not fit {x}")
+    padding, align = n.text("padding_mode", "zeros"), n.integer("align_corners", 0)
+    return n.build.emit("GridSample", x, grid, mode=mode, padding=padding, align_corners=align)
+
+
+RESIZE: dict[str, Importer] = {"Resize": _resize, "Upsample": _upsample, "GridSample": _grid_sample}

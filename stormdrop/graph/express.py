@@ -16,7 +16,7 @@ from stormdrop.graph.graph import Node, Value
 from stormdrop.graph.shapes import window_of
 from stormdrop.ir.expr import Combiner
 from stormdrop.ir.tensor import Task, Tensor, tensor
-from stormdrop.ops import broadcast, contract, indexing, movement, normalize, window
+from stormdrop.ops import broadcast, contract, indexing, movement, normalize, sampling, window
 
 Express = Callable[[Node, Sequence[Tensor]], Tensor]
 
@@ -99,6 +99,7 @@ EXPRESS: dict[str, Express] = {
     "ScatterElements": lambda n, x: indexing.scatter_elements(x[0], x[1], x[2], n.integer("axis"), n.text("reduction")),
     "ScatterND": lambda n, x: indexing.scatter_nd(x[0], x[1], x[2], n.text("reduction")),
     "ReverseSequence": lambda n, x: indexing.reverse_sequence(x[0], x[1], n.integer("time_axis"), n.integer("batch_axis")),
+    "GridSample": lambda n, x: sampling.grid_sample(x[0], x[1], n.text("mode"), n.text("padding"), bool(n.integer("align_corners"))),
     "CumSum": _cumulative("sum"), "CumProd": _cumulative("prod"),
     "TopKIndices": lambda n, x: indexing.top_k_indices(x[0], n.integer("axis"), n.integer("k"), bool(n.integer("largest"))),
     "ReduceSum": _reduce("sum"), "ReduceMax": _reduce("max"), "ReduceMin": _reduce("min"), "ReduceProd": _reduce("prod"),

@@ -199,6 +199,7 @@ RULES: dict[str, Rule] = {
     "Tile": lambda n: tuple(e * k for e, k in zip(n.inputs[0].shape, n.integers("times"))),
     "Gather": _gather, "GatherElements": lambda n: n.inputs[1].shape, "GatherND": _gather_nd,
     "ScatterElements": _same, "ScatterND": _same, "ReverseSequence": _same,
+    "GridSample": lambda n: (*n.inputs[0].shape[:2], *n.inputs[1].shape[1:-1]),
     "CumSum": _same_dims, "CumProd": _same_dims, "TopKIndices": _along("k"),
     "ReduceSum": _reduced, "ReduceMax": _reduced, "ReduceMin": _reduced, "ReduceProd": _reduced, "ArgMax": _reduced, "ArgMin": _reduced,
     "Softmax": _same_dims, "LogSoftmax": _same_dims, "Standardize": _same_dims, "RmsNormalize": _same_dims,

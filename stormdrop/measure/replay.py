@@ -48,7 +48,7 @@ class TableSpace(Sketch):
     spread: Floats = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
 
     @cached_property
-    def knobs(self) -> tuple[Knob, ...]:
+    def _knobs(self) -> tuple[Knob, ...]:
         return tuple(replace(k, choices=c) for k, c in zip(knobs_of(self.structure, self.target), self.grid, strict=True))
 
     def canonical(self, points: Points) -> Points:

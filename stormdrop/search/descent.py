@@ -34,6 +34,8 @@ PAIRED = 5  # of the best single moves are paired
 @dataclass(frozen=True, slots=True)
 class DropletSettings:
     starts: int = 3
+    reach: float = 0.05
+    """A start that is so much slower than the fastest one is not descended from: a storm has looked there already."""
     batch: int = 8
     """Candidates measured between two decisions; fewer decide sooner, more keep more builders busy."""
     alpha: float = 0.05
@@ -42,7 +44,7 @@ class DropletSettings:
     """First measurements that differ by less say nothing; twice the noise that duels see counts where that is more."""
     group: int = 3
     """Challengers in one duel."""
-    challengers: int = 9
+    challengers: int = 18
     """That may duel one incumbent; each of them takes a share of `alpha`."""
     max_step: int = 16
     """Choices that one move may go, by doubling."""

@@ -134,7 +134,8 @@ class Droplet:
             yield Proposal(tuple(fresh))
         starts = sorted((c for c in self._starts if self._ledger.value(c) < inf), key=self._ledger.value)
         passed: set[Candidate] = set()
-        for start in starts[: self._settings.starts]:
+        limit = (1 + self._settings.reach) * self._ledger.value(starts[0]) if starts else inf
+        for start in [c for c in starts if self._ledger.value(c) <= limit][: self._settings.starts]:
             if start in passed or self._ledger.failed(start):
                 continue
             rival = inf if self._champion is None else self._ledger.value(self._champion)

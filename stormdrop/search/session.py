@@ -36,6 +36,8 @@ from stormdrop.space.sketch import Sketch, replay, sketches
 from stormdrop.target.machine import Target
 
 MOST_DUELS = 24
+PROOFS = 3
+DISTURBED = 0.05
 
 Objective = Callable[[Result], float]
 """What is minimised: seconds, unless the user says otherwise. What is not finite counts as a failure."""
@@ -105,7 +107,8 @@ class Session:
         self.known = len(stored)
         best_known = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)[: self._settings.known]
         fresh = [c for c in seeds if c not in stored]
-        seeds = list(dict.fromkeys([*([self._locate(start)] if start else []), *best_known, *fresh]))
+        first = [] if start is None else [self._locate(start)]
+        seeds = list(dict.fromkeys([*first, *best_known, *fresh]))
         self._history: list[Trial] = []
         self._failed = 0
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
@@ -304,8 +307,8 @@ class Session:
         left = list(dict.fromkeys([*[c for c in left if c in self._settled][: self._settings.finalists // 2], *left]))
         while left:
             order = self._final_order(left[: self._settings.finalists])
-            for c in order:
-                proved = self._measurer.prove(self.task, self._schedule(c), self.default)
+            for c, expected in order.items():
+                proved = self._proved(c, expected)
                 if isinstance(proved, Timing):
                     return self._won(c, proved, stopped)
                 self._listen(Warned(f"the fastest candidate is out: {proved}"))
@@ -315,8 +318,21 @@ class Session:
         self._listen(TaskFailed(first))
         raise RunError(f"{self.task.name}: none of {len(self._history)} candidates could be timed; the first: {first}")
 
-    def _final_order(self, finalists: Sequence[Candidate]) -> list[Candidate]:
-        """Those that can be timed again, fastest first."""
+    def _proved(self, c: Candidate, expected: float) -> Result:
+        """The proof of a winner; where its time is far from what was just measured, something disturbed it, and it is timed again."""
+        results: list[Timing] = []
+        for _ in range(PROOFS):
+            result = self._measurer.prove(self.task, self._schedule(c), self.default)
+            if isinstance(result, Failure):
+                return result
+            results.append(result)
+            value = self._value(result)
+            if value is None or value <= expected + DISTURBED * abs(expected):
+                break
+        return min(results, key=lambda r: r.seconds)
+
+    def _final_order(self, finalists: Sequence[Candidate]) -> dict[Candidate, float]:
+        """Those that can be timed again, fastest first, with what is minimised."""
         self._listen(Retiming(len(finalists)))
         samples: dict[Candidate, list[float]] = {c: [] for c in finalists}
         for _ in range(max(1, self._settings.rounds // self._settings.held)):
@@ -328,7 +344,8 @@ class Session:
                     samples[c] += values
                 else:
                     del samples[c]
-        return sorted(samples, key=lambda c: median(samples[c]))
+        medians = {c: median(each) for c, each in samples.items()}
+        return dict(sorted(medians.items(), key=lambda pair: pair[1]))
 
     def _samples(self, result: Result) -> list[float]:
         """What is minimised, of every round; nothing where it failed."""

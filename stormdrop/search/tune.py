@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from math import ceil
 from types import FrameType
@@ -127,7 +127,7 @@ class Stop:
 
 
 @contextmanager
-def interruptible() -> Iterator[Stop]:
+def interruptible() -> Generator[Stop]:
     """The first Ctrl-C asks the loop to stop after its batch, the second raises KeyboardInterrupt as usual.
 
     Only the main thread may do so; elsewhere nothing changes. Nothing is told from within the handler: the listener may be at work.

@@ -28,18 +28,21 @@ PROCESSES = 2
 
 def _run(tmp_path: Path) -> list[dict[str, Any]]:
     environment = {**os.environ, "ONNX_HOME": str(tmp_path)}
+    files = [(tmp_path / f"{k}.out").open("w+") for k in range(PROCESSES)]  # pipes would fill while another process is waited for
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.onnx_suite", str(k), str(PROCESSES)],
-            cwd=HERE.parent.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=HERE.parent.parent, env=environment, stdout=file, stderr=subprocess.PIPE, text=True,
         )
-        for k in range(PROCESSES)
+        for k, file in enumerate(files)
     ]  # fmt: skip
     found: list[dict[str, Any]] = []
-    for process in started:
-        out, err = process.communicate()
+    for process, file in zip(started, files):
+        _, err = process.communicate()
         assert process.returncode == 0, err[-2000:]
-        found += [json.loads(line) for line in out.splitlines()]
+        file.seek(0)
+        found += [json.loads(line) for line in file]
+        file.close()
     return found
 
 

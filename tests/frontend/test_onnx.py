@@ -138,6 +138,28 @@ def test_a_branch_is_taken_where_its_condition_is_known() -> None:
         load(model(nodes, [info("x", (2,)), info("c", (), TensorProto.BOOL)], [info("y")]))
 
 
+def test_a_scan_is_written_out_step_by_step() -> None:
+    nodes = [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["out"])]
+    body = helper.make_graph(nodes, "b", [info("s", (2,)), info("e", (2,))], [info("t", (2,)), info("out", (2,))])
+    scan = helper.make_node("Scan", ["zero", "x"], ["end", "all"], body=body, num_scan_inputs=1)
+    g = load(model([scan], [info("zero", (2,)), info("x", (3, 2))], [info("end"), info("all")]))
+    verify(g)
+    x = np.random.default_rng(1).standard_normal((3, 2)).astype(np.float32)
+    end, total = run_unfused(g, {"zero": np.zeros(2, np.float32), "x": x})
+    np.testing.assert_allclose(total, np.cumsum(x, 0), rtol=1e-6)
+    np.testing.assert_array_equal(end, total[-1])
+
+
+def test_a_loop_without_end_is_refused() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Neg", ["s"], ["t"])], "b",
+        [info("i", (), I), info("c", (), TensorProto.BOOL), info("s", (2,))], [info("d", (), TensorProto.BOOL), info("t", (2,))],
+    )  # fmt: skip
+    loop = helper.make_node("Loop", ["", "go", "x"], ["y"], body=body, name="endless")
+    with pytest.raises(UserError, match="endless"):
+        load(model([loop], [info("x", (2,))], [info("y")], [constant("go", np.array(True))]))
+
+
 def test_nodes_may_stand_in_any_order_but_not_in_a_circle() -> None:
     a, b = helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Neg", ["h"], ["y"])
     assert [n.op for n in load(model([b, a], [info("x", (2,))], [info("y")])).nodes] == ["Relu", "Neg"]

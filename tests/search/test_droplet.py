@@ -330,7 +330,7 @@ def test_what_was_measured_elsewhere_is_not_measured_again_but_counts() -> None:
 def test_starts_run_one_after_the_other_and_a_duel_settles_between_their_ends() -> None:
     """The slower start leads to the faster end."""
     spaces = [bowl(3), SyntheticSpace(knobs(*[range(7)] * 3), lambda p: 0.5 + sum((v - 3) ** 2 for v in p))]
-    one = droplet(spaces, [(at(0, 0, 0, sketch=1), None), (at(1, 1, 1), None)])
+    one = droplet(spaces, [(at(0, 0, 0, sketch=1), None), (at(1, 1, 1), None)], DropletSettings(reach=9.0))
     bench = drive(one, Bench(spaces, lognormal(0.01)))
     assert [t.start for t in one.trails] == [at(1, 1, 1), at(0, 0, 0, sketch=1)]
     assert one.best() == at(3, 3, 3, sketch=1)
@@ -353,16 +353,25 @@ def test_a_descent_that_stays_behind_is_given_up_after_its_first_sweep() -> None
     """The second sketch can never be as fast as the first."""
     slow = SyntheticSpace(knobs(*[range(30)] * 8), lambda p: 100.0 + sum((v - 29) ** 2 for v in p))
     spaces = [bowl(8), slow]
-    one = droplet(spaces, [(at(*[2] * 8), None), (at(*[0] * 8, sketch=1), None)], DropletSettings(max_step=1))
+    one = droplet(spaces, [(at(*[2] * 8), None), (at(*[0] * 8, sketch=1), None)], DropletSettings(max_step=1, reach=99.0))
     drive(one, Bench(spaces))
     assert one.trails[1].stopped == "behind"
     assert one.trails[1].trials <= 40
     assert one.best() == at(*[3] * 8)
 
 
+def test_a_start_far_behind_the_fastest_is_left_alone() -> None:
+    spaces = [bowl(3), bowl(3), bowl(3)]
+    one = droplet(spaces, [(at(2, 2, 2), 4.0), (at(2, 2, 2, sketch=1), 4.1), (at(2, 2, 3, sketch=2), 4.9)])
+    bench = Bench(spaces)
+    bench.known = {at(2, 2, 2), at(2, 2, 2, sketch=1), at(2, 2, 3, sketch=2)}
+    drive(one, bench)
+    assert [t.start.sketch for t in one.trails] == [0, 1]
+
+
 def test_a_descent_that_comes_where_another_was_ends_there() -> None:
     space = bowl(4)
-    one = droplet([space], [(at(2, 2, 2, 2), None), (at(4, 4, 4, 3), None)])
+    one = droplet([space], [(at(2, 2, 2, 2), None), (at(4, 4, 4, 3), None)], DropletSettings(reach=9.0))
     drive(one, Bench([space]))
     assert one.best() == at(3, 3, 3, 3)
     assert one.trails[1].stopped == "another descent was here"

@@ -41,6 +41,14 @@ def test_a_value_that_is_no_choice_stands_for_the_next_larger_one() -> None:
     assert GENOME.values(GENOME.places(points)).tolist() == [[6, 4, 5, 1, 0, 3], [12, 8, 7, 1, 1, 9], [1, 1, 1, 1, 0, 1]]
 
 
+def test_places_are_the_same_where_choices_are_too_large_for_a_table() -> None:
+    large = Genome((*KNOBS, Knob("s2.a0.1", (1, 3, 1 << 30))))
+    points = np.random.default_rng(0).integers(0, 14, size=(N, 6))
+    wide = np.concatenate([points, np.full((N, 1), 4)], axis=1)
+    assert np.array_equal(large.places(wide)[:, :6], GENOME.places(points))
+    assert (large.places(wide)[:, 6] == 2).all()
+
+
 def test_canonical_points_of_a_sketch_survive_the_way_through_places() -> None:
     for sketch in sketches(build("C2D", [1, 7, 7, 24, 40, 3, 1, 1]), cross("avx512"))[:4]:
         points = sketch.sample_legal(500, np.random.default_rng(1))

@@ -126,11 +126,11 @@ def test_a_storm_ends_in_droplets_and_then_by_itself() -> None:
 
 def test_events_tell_the_whole_story() -> None:
     events = list[Event]()
-    tuned = tune(task(), TARGET, measurer=Replay(), trials=70, search="random", listen=events.append)
+    tuned = tune(task(), TARGET, measurer=Replay(), trials=2 * BATCH + 6, search="random", listen=events.append)
     assert isinstance(events[0], TaskStarted)
     assert events[-1] == TaskEnded(tuned)
-    assert [e.trial.number for e in events if isinstance(e, Measured)] == list(range(1, 71))
-    assert [e.measured for e in events if isinstance(e, RoundEnded)] == [BATCH, 2 * BATCH, 70]
+    assert [e.trial.number for e in events if isinstance(e, Measured)] == list(range(1, 2 * BATCH + 7))
+    assert [e.measured for e in events if isinstance(e, RoundEnded)] == [BATCH, 2 * BATCH, 2 * BATCH + 6]
     bests = [e.seconds for e in events if isinstance(e, NewBest)]
     assert bests == sorted(bests, reverse=True)
     assert sum(isinstance(e, Retiming) for e in events) == 1

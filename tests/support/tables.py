@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.grid import chosen_spaces
+from benchmarks.grid import space_of, spread_over
 from stormdrop.measure.replay import Table, TableSpace
 from stormdrop.ops.catalogue import build
 from stormdrop.space.default import ranked
-from stormdrop.space.sketch import sketches
+from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.target.machine import Target, cross
 
 Formula = Callable[[TableSpace], NDArray[np.float64]]
@@ -31,12 +32,26 @@ def rugged(space: TableSpace) -> NDArray[np.float64]:
     return np.where(fails, np.nan, space.prior(space.points) * np.exp(bumps))
 
 
+def small_grid(sketch: Sketch, home: Points, points: int) -> TableSpace:
+    """Four to six choices of as many knobs as it takes, the last ones first."""
+    sizes = [1] * len(sketch.knobs)
+    found = space_of(sketch, _grid(sketch, home, sizes))
+    for size, i in product((4, 6), reversed(range(len(sizes)))):
+        if len(found.points) >= points:
+            break
+        sizes[i] = min(size, len(sketch.knobs[i].choices))
+        found = space_of(sketch, _grid(sketch, home, sizes))
+    return found
+
+
+def _grid(sketch: Sketch, home: Points, sizes: list[int]) -> tuple[tuple[int, ...], ...]:
+    places = [int(np.searchsorted(k.choices, v)) for k, v in zip(sketch.knobs, home)]
+    return tuple(tuple(k.choices[i] for i in spread_over(len(k.choices), h, n)) for k, h, n in zip(sketch.knobs, places, sizes))
+
+
 def formula_table(name: str, sizes: tuple[int, ...], points: int, formula: Formula = rugged) -> Table:
-    """A table of one operator, with about so many points."""
+    """A table of one operator's best three sketches, with at least so many points of each."""
     task, machine = build(name, sizes), target()
-    homes = [(sketch, point) for sketch, point, _ in ranked(sketches(task, machine))[:3]]
-    spaces = [
-        replace(s, seconds=formula(s).astype(np.float32), spread=np.full(len(s.points), 0.01, np.float32))
-        for s in chosen_spaces(homes, points, 1.0, lambda sketch, points: sketch.prior(points))
-    ]
-    return Table(task, machine, tuple(spaces), {"made": "by a formula"})
+    spaces = [small_grid(sketch, point, points) for sketch, point, _ in ranked(sketches(task, machine))[:3]]
+    measured = [replace(s, seconds=formula(s).astype(np.float32), spread=np.full(len(s.points), 0.01, np.float32)) for s in spaces]
+    return Table(task, machine, tuple(measured), {"made": "by a formula"})

@@ -1,0 +1,94 @@
+"""Sampling an image at positions that are data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import product
+
+from stormdrop.errors import UserError
+from stormdrop.ir import build
+from stormdrop.ir.expr import Const, Expr, binary, call, compare, select
+from stormdrop.ir.tensor import Tensor, compute
+from stormdrop.ops.broadcast import axes_for
+from stormdrop.ops.indexing import clamped
+
+
+def _reflected(x: Expr, low: float, high: float) -> Expr:
+    """x mirrored at both ends until it lies between them: a triangle wave."""
+    width = high - low
+    if width <= 0:
+        return Const(low, x.dtype)
+    t = call("abs", x - low)
+    t = t - call("floor", t / (2 * width)) * (2 * width)
+    return select(compare("gt", t, Const(width, x.dtype)), 2 * width - t, t) + low
+
+
+def _inside(x: Expr, size: int, padding: str, align: bool) -> Expr:
+    """A position brought into the image, as far as the padding says so."""
+    if padding == "border":
+        return binary("min", binary("max", x, 0.0), float(size - 1))
+    if padding == "reflection":
+        return _reflected(x, 0.0 if align else -0.5, size - 1.0 if align else size - 0.5)
+    return x
+
+
+def _cubic(t: Expr) -> list[Expr]:
+    """Keys' weights of the four neighbours, a = -3/4, at a distance t from the second."""
+    a = -0.75
+
+    def near(d: Expr) -> Expr:
+        return (d * (a + 2) - (a + 3)) * d * d + 1.0
+
+    def far(d: Expr) -> Expr:
+        return ((d * a - 5 * a) * d + 8 * a) * d - 4 * a
+
+    return [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
+
+
+def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align: bool, name: str = "Y") -> Tensor:
+    """`Y[n, c, o…] = X[n, c, …]` interpolated where `G[n, o…]` says, in coordinates from -1 to 1, the last dimension first.
+
+    Modes nearest, linear and cubic; outside the image lie zeros, its border, or its reflection.
+    """
+    rank = len(x.shape) - 2
+    if grid.shape[-1] != rank or len(grid.shape) != rank + 2 or mode not in ("nearest", "linear", "cubic"):
+        raise UserError(f"grid_sample: {x!r} and {grid!r} do not fit, or unknown mode {mode!r}")
+    i = axes_for((x.shape[0], x.shape[1], *grid.shape[1:-1]))
+    taps: list[list[tuple[Expr, Expr, Expr | None]]] = []
+    for d, size in enumerate(x.shape[2:]):
+        g = build.cast(grid[(i[0], *i[2:], rank - 1 - d)], x.dtype)
+        at = (g + 1.0) * (0.5 * (size - 1)) if align else ((g + 1.0) * float(size) - 1.0) * 0.5
+        at = call("round", at) if mode == "nearest" else at
+        taps.append(_taps(_inside(at, size, padding, align), size, mode, padding, align))
+    total: Expr | None = None
+    for chosen in product(*taps):
+        value: Expr = x[(i[0], i[1], *(index for index, _, _ in chosen))]
+        weight = _product([w for _, w, _ in chosen]) if mode != "nearest" else None
+        valid = [v for _, _, v in chosen if v is not None]
+        value = value if weight is None else value * weight
+        value = select(reduce(Expr.__and__, valid), value, Const(0, x.dtype)) if valid else value
+        total = value if total is None else total + value
+    assert total is not None
+    return compute(name, i, total)
+
+
+def _product(factors: Sequence[Expr]) -> Expr:
+    return reduce(lambda a, b: a * b, factors)
+
+
+def _taps(at: Expr, size: int, mode: str, padding: str, align: bool) -> list[tuple[Expr, Expr, Expr | None]]:
+    """The neighbours along one dimension: index, weight, and whether it lies in the image (None: always)."""
+    first = at if mode == "nearest" else call("floor", at)
+    t = at - first
+    weights = {"nearest": [t], "linear": [1.0 - t, t], "cubic": _cubic(t)}[mode]
+    found: list[tuple[Expr, Expr, Expr | None]] = []
+    for k, w in enumerate(weights):
+        position = first + float(k - (mode == "cubic"))
+        valid = None
+        if padding == "zeros":
+            valid = compare("ge", position, 0.0) & compare("le", position, float(size - 1))
+        else:
+            position = _inside(position, size, padding, align)
+        found.append((clamped(build.cast(position, "i64"), size), w, valid))
+    return found
