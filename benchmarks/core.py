@@ -268,8 +268,7 @@ def part_odd(bench: Bench) -> dict[str, Any]:
         found: list[float] = []
         for op, args in (odd, even):
             task = build_task(op, args)
-            with Measurer(bench.target) as measurer:
-                schedule = tune(task, bench.target, measurer, 300, bench.seed).best
+            schedule = tune(task, bench.target, seed=bench.seed).best
             found.append(shares(bench, task, Runner(bench, task, schedule, random_inputs(task, rng)), 25)[1])
         rows[f"{label(*odd)} against {label(*even)}"] = {"odd": found[0], "even": found[1], "ratio": found[0] / found[1]}
         say(f"odd {label(*odd)}: {found[0]:.1%} against {found[1]:.1%}")
@@ -283,8 +282,7 @@ def part_memory(bench: Bench) -> dict[str, Any]:
     for op, args in MEMORY:
         task = build_task(op, args)
         inputs = random_inputs(task, rng)
-        with Measurer(bench.target) as measurer:
-            found = tune(task, bench.target, measurer, 150, bench.seed)
+        found = tune(task, bench.target, trials=150, seed=bench.seed)
         runner = Runner(bench, task, found.best, inputs)
         meter = StreamMeter(bench.target, bench.pool, "triad", task.minimal_bytes, bench.threads)
         ratios: list[float] = []

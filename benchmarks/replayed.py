@@ -6,8 +6,8 @@
 
 Counted are candidates, until one is within 5 % of the table's optimum; the median of many seeds. Every search may know what is
 legal without measuring. The cost model starts empty; storm begins, as always, from what the analytic prior likes. Random search
-draws rows of the table; a droplet begins at a random row, and at another one when it ends. TPE sees each knob as an ordered
-range, the sketch and flags as categories; what it proposes twice, or what is illegal, is not counted.
+takes the sketches in turn and draws from their rows; a droplet begins at a random row, and at another one when it ends. TPE sees
+each knob as an ordered range, the sketch and flags as categories; what it proposes twice, or what is illegal, is not counted.
 """
 
 from __future__ import annotations

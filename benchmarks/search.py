@@ -11,7 +11,7 @@ rate    candidates per second of one whole search, from before its process start
 reach   wall time from nothing to TVM's share of peak after 300 trials
 fresh   the recorded seconds of winners against another fresh process
 ranker  the learned model against random ranking, 100 trials of storm
-gain    what droplets add to storms of several sizes
+gain    what droplets add to storms of several sizes; gain-unseeded: to storms that begin from random points
 long    storm of 300 and droplets against long storms
 
 Two kernels are compared by timing them in turns in a process that has seen neither. All searches begin without a store.
@@ -48,7 +48,7 @@ from stormdrop.search.events import Event, NewBest, Trial, Tuned
 from stormdrop.search.session import Origin, Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.storm import Storm
-from stormdrop.search.strategies import Context, best_of_each
+from stormdrop.search.strategies import Context, StrategyFactory, best_of_each
 from stormdrop.search.strategy import Candidate, Strategy, candidate
 from stormdrop.search.tune import tune, versions
 from stormdrop.space.schedule import Schedule
@@ -235,19 +235,24 @@ def part_ranker(bench: Bench) -> None:
 
 
 def part_gain(bench: Bench) -> None:
+    _gain(bench, "gain", "storm")
+
+
+def part_gain_unseeded(bench: Bench) -> None:
+    """The same where the storm begins from random points, as Ansor's does, instead of the prior's best."""
+    _gain(bench, "gain-unseeded", _unseeded_storm)
+
+
+def _gain(bench: Bench, part: str, search: str | StrategyFactory) -> None:
     for case in bench.cases(ONE_EACH):
         for seed in range(bench.seeds):
-
-            def measure(case: Case = case, seed: int = seed) -> dict[str, Any]:
-                return _gains(bench, build(*case), seed)
-
-            bench.once("gain", f"{label(*case)} seed {seed}", measure)
+            bench.once(part, f"{label(*case)} seed {seed}", lambda c=case, s=seed: _gains(bench, build(*c), s, search))
 
 
-def _gains(bench: Bench, task: Task, seed: int) -> dict[str, Any]:
+def _gains(bench: Bench, task: Task, seed: int, search: str | StrategyFactory) -> dict[str, Any]:
     """One storm; droplets from its first 10, 25, … trials, with a model that has seen those only."""
     with bench.measurer(seed) as measurer:
-        storm = tune(task, bench.target, search="storm", trials=max(SIZES), seed=seed, measurer=measurer)
+        storm = tune(task, bench.target, search=search, trials=max(SIZES), seed=seed, measurer=measurer)
         pairs = {size: _droplet_from(bench, task, measurer, storm.history[:size], seed) for size in SIZES if size <= storm.trials}
     flat = [s for pair in pairs.values() for s in pair[:2]]
     seconds = seconds_in_turns(bench, task, flat)
@@ -344,8 +349,9 @@ def table(results: Mapping[str, Any]) -> str:
         lines.append(f"- fresh: recorded against re-measured: median {median(off):.1%} apart, most {max(off):.1%}")
     if rows := results.get("ranker"):
         lines.append(f"- ranker: random ranking is {geometric_mean([r['loss'] for r in rows.values()]):.3f}x slower at 100 trials")
-    if rows := results.get("gain"):
-        lines += ["", "| storm size | droplet's gain (geometric mean) | least | most | trials (median) |", "|---|---|---|---|---|"]
+    for part in ("gain", "gain-unseeded"):
+        rows = results.get(part, {})
+        lines += ["", f"| {part}: storm size | droplet's gain (geometric mean) | least | most | trials (median) |", "|---|---|---|---|---|"]
         for size in map(str, SIZES):
             found = [r[size] for r in rows.values() if size in r]
             gains = [f["gain"] for f in found]
@@ -363,13 +369,35 @@ def table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def plot(results: Mapping[str, Any], path: Path) -> None:
+    """Droplets' gain over the size of the storm before them: geometric mean, and from the least to the most."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
+    lines = (("gain", "tab:blue", "storm from the prior's best"), ("gain-unseeded", "tab:orange", "storm from random points"))
+    for part, colour, name in lines:
+        gains = [[r[str(n)]["gain"] for r in results.get(part, {}).values() if str(n) in r] for n in SIZES]
+        if all(gains):
+            axes.plot(SIZES, [geometric_mean(g) for g in gains], "o-", color=colour, label=name)
+            axes.fill_between(SIZES, [min(g) for g in gains], [max(g) for g in gains], color=colour, alpha=0.12)
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.set(xscale="log", xticks=SIZES, xticklabels=SIZES, xlabel="trials of the storm", ylabel="speed after droplets / before")
+    axes.minorticks_off()
+    axes.set_title("One case of each operator: geometric mean; least to most", fontsize=10)
+    axes.legend()
+    figure.savefig(path, dpi=110)
+
+
 def _values(rows: Mapping[str, Any], key: str, form: str) -> str:
     return ", ".join(form.format(r[key]) for r in rows.values())
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    "rate": part_rate, "reach": part_reach, "fresh": part_fresh, "ranker": part_ranker, "gain": part_gain, "long": part_long,
-    "longest": part_longest,
+    "rate": part_rate, "reach": part_reach, "fresh": part_fresh, "ranker": part_ranker, "gain": part_gain,
+    "gain-unseeded": part_gain_unseeded, "long": part_long, "longest": part_longest,
 }  # fmt: skip
 
 
@@ -379,6 +407,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--table", action="store_true", help="print the stored results")
+    parser.add_argument("--plot", type=Path, help="draw the parts gain and gain-unseeded")
     parser.add_argument("--again", action="store_true", help="forget what is stored of these parts")
     parser.add_argument("--only", nargs="+", default=(), metavar="OP", help="some operators, where a part has one case of each")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -392,7 +421,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     for name in given.parts:
         if name not in PARTS:
             parser.error(f"unknown part {name}")
-    if not given.table:
+    if given.plot:
+        plot(results, given.plot)
+    elif not given.table:
         target = detect(given.threads)
         results |= {"machine": target.name, "threads": target.threads}
         for name in given.parts or PARTS:

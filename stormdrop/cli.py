@@ -67,7 +67,7 @@ def main(ctx: click.Context) -> None:
     Stormdrop writes an operator as a tensor expression, derives loop programs for it, measures some of them here, and
     keeps the fastest.
     """
-    from stormdrop.log import configure, silence
+    from stormdrop.logs import configure, silence
 
     if ctx.obj is None:
         configure()

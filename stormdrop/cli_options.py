@@ -72,7 +72,7 @@ def _log(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     """Set logging up again with what is known by now."""
     if not value:
         return
-    from stormdrop.log import configure
+    from stormdrop.logs import configure
     from stormdrop.report.text import clean
 
     given = LogOptions(value) if param.name == "verbosity" else LogOptions(0, value)

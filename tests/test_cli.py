@@ -296,7 +296,7 @@ def test_an_interrupted_search_reports_the_best_so_far(cache: Path) -> None:
     report = json.loads(out)
     check_schema(report)
     assert report["stopped"] == "interrupted"
-    assert "stopping after this batch" in err
+    assert "stopping: the best few" in err
     assert "interrupted after" in err
 
 
@@ -305,7 +305,7 @@ def test_a_second_interrupt_aborts(cache: Path) -> None:
     assert process.stderr is not None
     process.send_signal(signal.SIGINT)
     for line in process.stderr:
-        if "stopping after this batch" in line:
+        if "stopping: the best few" in line:
             break
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
 
@@ -25,3 +26,9 @@ def test_importing_loads_neither_the_compiler_nor_the_search_nor_the_store() -> 
     loaded = set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())
     assert "stormdrop.ir.tensor" in loaded
     assert not {"llvmlite", "sqlite3", "rich", "matplotlib", "lightgbm", "stormdrop.search.tune", "stormdrop.space.sketch"} & loaded
+
+
+def test_no_module_hides_a_function_of_the_package() -> None:
+    """Importing `stormdrop.x` sets the attribute `x` of the package."""
+    modules = {m.name for m in pkgutil.iter_modules(stormdrop.__path__)}
+    assert not modules & set(stormdrop.__all__)

@@ -105,7 +105,7 @@ class Measurer:
     def retime(self, task: Task, candidates: Sequence[Candidate], rounds: int) -> list[Result]:
         """Time candidates in turns (A B C A B C …), so that a drifting machine wrongs nobody.
 
-        `seconds` is the median of the rounds' medians, which are the samples; `spread` is theirs. Raises as `measure`.
+        The samples are the fastest run of every round; `seconds` is their median, `spread` theirs. Raises as `measure`.
         """
         with self._busy:
             message = self._message(task)
@@ -365,9 +365,9 @@ class _Turns:
 def _together(timings: Sequence[Timing]) -> Result:
     if not timings:
         return Failure("timeout", "no round was run")
-    low, middle, high = np.percentile([t.seconds for t in timings], (25, 50, 75))
+    seconds = tuple(t.floor for t in timings)
+    low, middle, high = np.percentile(seconds, (25, 50, 75))
     spread = float((high - low) / middle) if middle > 0 else 0.0
-    seconds = tuple(t.seconds for t in timings)
     return Timing(float(middle), spread, sum(t.runs for t in timings), timings[0].build_seconds, samples=seconds)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -68,6 +69,8 @@ class _Process:
     replies: int
     log: int
     inbox: Inbox
+    inherited_bytes: int
+    """What Linux counts as this process's peak from the beginning: its parent's."""
     sequence: int = 0
     task: str | None = None
 
@@ -230,7 +233,8 @@ class Worker:
         said = f"; it said: {log}" if log else ""
         if not is_gone:
             return WorkerLost("crash", f"closed its pipe{said}")
-        if peak > 0.9 * self._memory_limit or code == -signal.SIGKILL or "out of memory" in log or "bad_alloc" in log:
+        is_large = peak > max(0.9 * self._memory_limit, 1.02 * process.inherited_bytes)
+        if is_large or code == -signal.SIGKILL or "out of memory" in log or "bad_alloc" in log:
             return WorkerLost("memory", f"{_ending(code)} with {peak >> 20} MiB of memory{said}")
         return WorkerLost("crash", f"{_ending(code)}{said}")
 
@@ -262,7 +266,7 @@ def _spawn() -> _Process:
     finally:
         os.close(theirs_in)
         os.close(theirs_out)
-    return _Process(child, ours_out, ours_in, log, Inbox())
+    return _Process(child, ours_out, ours_in, log, Inbox(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def _kill_group(pid: int) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from stormdrop.errors import RunError, StormdropError
 from stormdrop.ir.tensor import Task
-from stormdrop.log import LogListener
+from stormdrop.logs import LogListener
 from stormdrop.lower.program import Program
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure, Timing

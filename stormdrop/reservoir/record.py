@@ -46,3 +46,8 @@ class Record:
     """Unix time, by the wall clock, which may jump: only eviction looks at it."""
     features: NDArray[np.float32] | None = None
     """Of `versions.features`; None where the schedule could not be replayed."""
+
+
+def group_name(digest: str, cold: bool) -> str:
+    """The name under which a cost model knows a task at a temperature."""
+    return f"{digest}/{'cold' if cold else 'warm'}"

@@ -29,7 +29,7 @@ from stormdrop.paths import cache_dir
 from stormdrop.reservoir.database import Database, StoreBusy, StoreFull, Unwritable, copy_of, open_file
 from stormdrop.reservoir.evict import Pruned, evict, shrink, used_bytes
 from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
-from stormdrop.reservoir.record import Record, Versions
+from stormdrop.reservoir.record import Record, Versions, group_name
 from stormdrop.reservoir.rows import Row, StoreError, record_of, row_of, task_of
 from stormdrop.reservoir.sql import FROM, ROW, allowed_rules, insert, machine_id, task_id
 from stormdrop.space.analysis import FEATURES
@@ -56,6 +56,8 @@ class TrainingRows:
     seconds: NDArray[np.float64]
     """NaN where the candidate failed."""
     group: NDArray[np.int64]
+    names: tuple[str, ...]
+    """Of the groups: a task's digest and the temperature, `…/warm` or `…/cold`."""
     left_out: int
     """Rows of this machine whose features are of another version."""
 
@@ -274,7 +276,7 @@ class Store:
     def training(self, target: Target, feature_version: int, limit: int = TRAINING_ROWS) -> TrainingRows:
         """The last `limit` trials on a machine, of all tasks."""
 
-        def found(c: sqlite3.Connection) -> tuple[list[Any], int]:
+        def found(c: sqlite3.Connection) -> tuple[list[Any], dict[int, str], int]:
             machine = machine_id(c, target.key())
             rows = c.execute(
                 """SELECT features, seconds, 2 * task_id + cold FROM trial INDEXED BY trial_recent
@@ -283,14 +285,16 @@ class Store:
             ).fetchall()  # fmt: skip
             others = "SELECT features FROM version WHERE features <> ?"  # named one by one, so that the index leads to them alone
             query = f"SELECT count(*) FROM trial WHERE machine_id = ? AND feature_version IN ({others})"
-            return rows, int(c.execute(query, (machine, feature_version)).fetchone()[0])
+            digests = dict(c.execute("SELECT id, digest FROM task").fetchall())
+            return rows, digests, int(c.execute(query, (machine, feature_version)).fetchone()[0])
 
-        rows, left_out = self._database.read(found)
+        rows, digests, left_out = self._database.read(found)
         rows.reverse()
         features = np.frombuffer(b"".join([row[0] for row in rows]), "<f4").astype(np.float32).reshape(len(rows), len(FEATURES))
         seconds = np.array([row[1] for row in rows], dtype=np.float64)  # None becomes NaN
-        group = np.unique(np.array([row[2] for row in rows], dtype=np.int64), return_inverse=True)[1].astype(np.int64)
-        return TrainingRows(features, seconds, group.reshape(len(rows)), left_out)
+        keys, group = np.unique(np.array([row[2] for row in rows], dtype=np.int64), return_inverse=True)
+        names = tuple(group_name(digests[k // 2], bool(k % 2)) for k in keys.tolist())
+        return TrainingRows(features, seconds, group.astype(np.int64).reshape(len(rows)), names, left_out)
 
     def summaries(self, wanted: Filters | None = None) -> list[Summary]:
         """One for each task, machine and temperature, in the order in which they were last measured."""

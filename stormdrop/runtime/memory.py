@@ -27,9 +27,15 @@ def aligned(nbytes: int, align: int = ALIGN) -> NDArray[np.uint8]:
 
 
 def huge(nbytes: int) -> memoryview[Any]:
-    """At least so many zeroed bytes of their own pages, huge ones if the system gives them; they start where such a page may."""
+    """At least so many zeroed bytes of their own pages, huge ones if the system gives them; they start where such a page may.
+
+    Raises MemoryError.
+    """
     size = -(-nbytes // HUGE_BYTES) * HUGE_BYTES
-    pages = mmap.mmap(-1, size + HUGE_BYTES)
+    try:
+        pages = mmap.mmap(-1, size + HUGE_BYTES)
+    except (OSError, OverflowError, ValueError) as error:
+        raise MemoryError(f"{nbytes} bytes cannot be had: {error}") from error
     start = -np.frombuffer(pages, np.uint8).ctypes.data % HUGE_BYTES
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE, start, size)

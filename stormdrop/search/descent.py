@@ -23,19 +23,20 @@ from stormdrop.search.statistics import gain_of_medians, relative_noise
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, Ranker, Space, candidate
 from stormdrop.space.moves import Move, moved, neighbour_rows
 
-NEAR = 0.05  # two moves that each cost at most this much may gain together
+NEAR = 0.1  # two moves that each cost at most this much may gain together
 MOST_MARGIN = 0.1  # where the machine is noisier than this, everything would have to duel
 SHORTEST_SWEEP = 16  # trials, where a start has few neighbours
 DRIFT = 0.15  # what a machine may slow down between two duels
 RECENT = 16  # samples of the incumbent say how fast it is now
-PAIRED = 5  # of the best single moves are paired
+PAIRED = 8  # of the best single moves are paired
 
 
 @dataclass(frozen=True, slots=True)
 class DropletSettings:
     starts: int = 3
     reach: float = 0.05
-    """A start that is so much slower than the fastest one is not descended from: a storm has looked there already."""
+    """A start that is so much slower than the fastest one is not descended from: a storm has looked there already. The fewer
+    points it has measured, the less its order of sketches means: five points of doubt are shared among them."""
     batch: int = 8
     """Candidates measured between two decisions; fewer decide sooner, more keep more builders busy."""
     alpha: float = 0.05
@@ -48,7 +49,7 @@ class DropletSettings:
     """That may duel one incumbent; each of them takes a share of `alpha`."""
     max_step: int = 16
     """Choices that one move may go, by doubling."""
-    pairs: int = 8
+    pairs: int = 24
     """Of moves that are tried where no single one helps."""
     worth: float = 0.01
     """A descent whose last sweep's worth of trials gained less than this in all ends: other starts and tasks need them more."""

@@ -16,6 +16,8 @@ from stormdrop.search.descent import Descent, DropletSettings, Ledger
 from stormdrop.search.duel import DuelSettings, Talk, duel
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, Ranker, Space
 
+DOUBT = 5.0
+
 __all__ = ["Droplet", "DropletSettings", "DuelSettings", "Trail"]
 
 
@@ -49,6 +51,7 @@ class Droplet:
         self._spaces, self._ranker, self._rng, self._settings = spaces, ranker, rng, settings or DropletSettings()
         self._starts = list(dict.fromkeys(c for c, _ in starts))
         self._ledger = Ledger({**(asked or {}), **{c: v for c, v in starts if v is not None}})
+        self._known = len(asked or ())
         self._champion: Candidate | None = None
         self._descent: Descent | None = None
         self._trails: list[Trail] = []
@@ -134,7 +137,8 @@ class Droplet:
             yield Proposal(tuple(fresh))
         starts = sorted((c for c in self._starts if self._ledger.value(c) < inf), key=self._ledger.value)
         passed: set[Candidate] = set()
-        limit = (1 + self._settings.reach) * self._ledger.value(starts[0]) if starts else inf
+        reach = max(self._settings.reach, DOUBT / max(1, self._known))
+        limit = (1 + reach) * self._ledger.value(starts[0]) if starts else inf
         for start in [c for c in starts if self._ledger.value(c) <= limit][: self._settings.starts]:
             if start in passed or self._ledger.failed(start):
                 continue

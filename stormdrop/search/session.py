@@ -23,9 +23,19 @@ from stormdrop.cost.ranker import ModelRanker
 from stormdrop.errors import RunError, ScheduleError, StormdropError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.reservoir.record import Record, Versions
+from stormdrop.reservoir.record import Record, Versions, group_name
 from stormdrop.search.events import (
-    Listener, Measured, NewBest, Retiming, RoundEnded, TaskEnded, TaskFailed, Trial, Tuned, Warned, ignore,
+    Listener,
+    Measured,
+    NewBest,
+    Retiming,
+    RoundEnded,
+    TaskEnded,
+    TaskFailed,
+    Trial,
+    Tuned,
+    Warned,
+    ignore,
 )  # fmt: skip
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import Context, StrategyFactory
@@ -40,7 +50,7 @@ PROOFS = 3
 DISTURBED = 0.05
 
 Objective = Callable[[Result], float]
-"""What is minimised: seconds, unless the user says otherwise. What is not finite counts as a failure."""
+"""What is minimised: the seconds of the fastest run, unless the user says otherwise. What is not finite counts as a failure."""
 
 
 class Measures(Protocol):
@@ -90,6 +100,7 @@ class Session:
         seconds: float | None = None,
         listen: Listener = ignore,
         settings: TuneSettings | None = None,
+        spaces: Sequence[Sketch] | None = None,
     ) -> None:
         """Raises UserError where `start` is a schedule of another class."""
         self._clock = time.monotonic
@@ -97,8 +108,8 @@ class Session:
         self.task, self.target, self.origin = task, target, origin
         self._measurer, self._store, self._objective, self._listen = measurer, store, objective, listen
         self._settings = settings or TuneSettings()
-        self._cost, self._group = cost, f"{task.digest}/{'cold' if origin.cold else 'warm'}"
-        found = ranked(sketches(task, target))
+        self._cost, self._group = cost, group_name(task.digest, origin.cold)
+        found = ranked(spaces or sketches(task, target))
         self.spaces: list[Sketch] = [sketch for sketch, _, _ in found]
         self.default = found[0][0].schedule(found[0][1])
         self._index = {(s.variant, s.structure.steps): k for k, s in enumerate(self.spaces)}
@@ -126,8 +137,6 @@ class Session:
         old = [Outcome(c, v) for c, v in stored.items() if c not in again]
         if old:
             self.strategy.tell(old)
-            values = np.array([np.nan if o.value is None else o.value for o in old])
-            self._cost.add(self._group, self._features([o.candidate for o in old]), values)
 
     # ---- what is known ---------------------------------------------------------------------------------------------
 
@@ -159,7 +168,7 @@ class Session:
                 place = self._locate(record.schedule)
             except UserError:
                 continue
-            seconds = record.result.seconds if isinstance(record.result, Timing) else None
+            seconds = record.result.floor if isinstance(record.result, Timing) else None
             before = found.get(place)
             found[place] = seconds if before is None else min(before, seconds or before)
         return found
@@ -250,8 +259,9 @@ class Session:
         results = self._measurer.retime(self.task, [self._schedule(c) for c in proposal.candidates], proposal.rounds)
         outcomes: list[Outcome] = []
         for c, result in zip(proposal.candidates, results):
-            value = self._value(result)
-            outcomes.append(Outcome(c, value, tuple(self._samples(result))))
+            samples = self._samples(result)
+            value = median(samples) if samples else None
+            outcomes.append(Outcome(c, value, tuple(samples)))
             if value is None:
                 self._values.pop(c, None)
             else:
@@ -263,7 +273,7 @@ class Session:
         """What is minimised; None for what failed."""
         if isinstance(result, Failure):
             return None
-        value = result.seconds if self._objective is None else float(self._objective(result))
+        value = result.floor if self._objective is None else float(self._objective(result))
         return value if isfinite(value) else None
 
     def _features(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
@@ -351,7 +361,7 @@ class Session:
         """What is minimised, of every round; nothing where it failed."""
         if isinstance(result, Failure):
             return []
-        return [v for s in result.samples if (v := self._value(replace(result, seconds=s))) is not None]
+        return [v for s in result.samples if (v := self._value(replace(result, seconds=s, samples=()))) is not None]
 
     def _won(self, c: Candidate, proved: Timing, stopped: str) -> Tuned:
         schedule = self._schedule(c)

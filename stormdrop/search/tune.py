@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import ceil
 from types import FrameType
@@ -30,10 +30,12 @@ from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, strategy_named
 from stormdrop.space.analysis import FEATURE_VERSION
 from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import Sketch
 from stormdrop.target.machine import Target, detect
 
 DEFAULT_SEARCH = "storm+droplet"
 SMALLEST_BATCH = 4
+ENDING = ("droplet", "storm+droplet")  # strategies that stop by themselves
 
 
 def tune(
@@ -51,11 +53,13 @@ def tune(
     listen: Listener = ignore,
     settings: TuneSettings | None = None,
     measurer: Measures | None = None,
+    spaces: Sequence[Sketch] | None = None,
 ) -> Tuned:
     """Search for the fastest schedule of a task.
 
     Without `trials` or `seconds` a storm of 300 kernels is followed by droplets until they find no more. `start` is a
-    schedule to begin from. Raises UserError for a wrong budget, strategy or start, RunError if nothing could be timed.
+    schedule to begin from, `spaces` are the sketches to search, by default all. Raises UserError for a wrong budget, strategy
+    or start, RunError if nothing could be timed.
     """
     if trials is not None and trials < 1:
         raise UserError(f"{trials} trials measure nothing; give 1 or more")
@@ -65,8 +69,8 @@ def tune(
     name = search if isinstance(search, str) else getattr(search, "__name__", type(search).__name__)
     settings = settings or TuneSettings()
     target = target or detect()
-    if trials is None and seconds is None and name in ("random", "storm"):
-        trials = settings.storm_trials  # these never end by themselves
+    if trials is None and seconds is None and name not in ENDING:
+        trials = settings.storm_trials
     with ExitStack() as stack:
         if measurer is None:
             measurer = stack.enter_context(Measurer(target, MeasureSettings(threads=target.threads, seed=seed, cold=cold)))
@@ -76,7 +80,7 @@ def tune(
         origin = Origin(name, seed, versions(), cold)
         session = Session(
             task, target, measurer, factory, origin, cost=cost, store=store, objective=objective, start=start, trials=trials,
-            seconds=seconds, listen=listen, settings=settings,
+            seconds=seconds, listen=listen, settings=settings, spaces=spaces,
         )  # fmt: skip
         listen(TaskStarted(task, len(session.spaces), name, trials, seconds, session.known))
         with interruptible() as stop:
@@ -102,7 +106,7 @@ def _spend(session: Session, trials: int | None, seconds: float | None, settings
         now = min(settings.batch, left)
         if seconds is not None and session.measured:
             rate = session.measured / session.elapsed
-            now = max(SMALLEST_BATCH, min(now, ceil(rate * (seconds - session.elapsed))))
+            now = min(now, max(SMALLEST_BATCH, ceil(rate * (seconds - session.elapsed))))
         if not session.round(now, min(settings.batch, left - now)):
             return "nothing left"
 
@@ -112,7 +116,7 @@ def cost_model(target: Target, store: Store | None, settings: TuneSettings) -> C
     cost = CostModel(settings.cost)
     if store is not None:
         rows = store.training(target, FEATURE_VERSION, settings.training_rows)
-        cost.add_rows(rows.features, rows.seconds, rows.group)
+        cost.add_rows(rows.features, rows.seconds, rows.group, rows.names)
     return cost
 
 

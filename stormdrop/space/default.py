@@ -7,14 +7,13 @@ the prior falls. The same task on the same target always gets the same schedule.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Task
-from stormdrop.space.knobs import Knob
+from stormdrop.space.moves import neighbour_rows
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.target.machine import Target
@@ -50,37 +49,9 @@ def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch
     return sorted(best, key=lambda b: b[2])
 
 
-def neighbours(sketch: Sketch, point: Points) -> Points:
-    """The points one choice away along each knob, and those that shift a factor between two levels of one axis."""
-    return np.unique(sketch.canonical(_moves(sketch, point)), axis=0)
-
-
-def _moves(sketch: Sketch, point: Points) -> Points:
-    rows: list[Points] = [point]
-    siblings = _siblings(sketch.knobs)
-    for i, k in enumerate(sketch.knobs):
-        for choice in _adjacent(k.choices, int(point[i])):
-            moved = point.copy()
-            moved[i] = choice
-            rows.append(moved)
-            for j in siblings[i]:
-                shifted = moved.copy()
-                shifted[j] = sketch.knobs[j].nearest(point[j] * point[i] / max(choice, 1))
-                rows.append(shifted)
-    return np.stack(rows)
-
-
-@lru_cache(maxsize=256)
-def _siblings(knobs: tuple[Knob, ...]) -> tuple[tuple[int, ...], ...]:
-    """For every knob the others of the same axis, between which a factor can be shifted."""
-    axes = [k.name.rpartition(".")[0] if k.unit != "flag" else k.name for k in knobs]
-    return tuple(tuple(j for j, other in enumerate(axes) if other == axis and j != i) for i, axis in enumerate(axes))
-
-
-def _adjacent(choices: tuple[int, ...], value: int) -> list[int]:
-    below = [c for c in choices if c < value]
-    above = [c for c in choices if c > value]
-    return below[-1:] + above[:1]
+def _around(sketch: Sketch, point: Points) -> Points:
+    """The point and those that one move leads to."""
+    return np.concatenate([point[None], neighbour_rows(sketch.knobs, point.tolist())[1]])
 
 
 def descend(sketch: Sketch, starts: Points, estimates: NDArray[np.float64]) -> tuple[Points, float]:
@@ -88,7 +59,7 @@ def descend(sketch: Sketch, starts: Points, estimates: NDArray[np.float64]) -> t
     points, seconds = starts.copy(), estimates.copy()
     moving = list(range(len(points)))
     for _ in range(SWEEPS):
-        around = [_moves(sketch, points[i]) for i in moving]
+        around = [_around(sketch, points[i]) for i in moving]
         ends = np.cumsum([len(rows) for rows in around])[:-1]
         every = sketch.canonical(np.concatenate(around))
         judged = sketch.assess(every)

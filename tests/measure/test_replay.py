@@ -19,7 +19,8 @@ from stormdrop.measure.replay import Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
-from stormdrop.space.default import neighbours, ranked
+from stormdrop.space.default import ranked
+from stormdrop.space.moves import neighbour_rows
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
 from tests.support.tables import formula_table
@@ -73,7 +74,7 @@ def test_neighbours_of_a_clamped_row_are_on_the_grid(space: TableSpace) -> None:
     clamped = space.points[~is_choice.all(axis=1)]
     assert len(clamped)
     for point in clamped[:20]:
-        moves = neighbours(space, point)
+        moves = space.canonical(neighbour_rows(space.knobs, point.tolist())[1])
         assert np.array_equal(space.legal(moves), full(space).legal(moves))
 
 

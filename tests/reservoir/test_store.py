@@ -172,6 +172,8 @@ def test_training_has_features_seconds_and_groups(store: Store) -> None:
     assert groups[0] == groups[3]
     assert len({*groups[0], *groups[1], *groups[2]}) == 3
     assert set(rows.group.tolist()) == {0, 1, 2}
+    tasks = [(small_task(), "warm"), (small_task(), "cold"), (small_task(7), "warm")]
+    assert [rows.names[rows.group[i]] for i in (0, 4, 7)] == [f"{task.digest}/{heat}" for task, heat in tasks]
 
 
 def test_training_is_of_one_machine_and_one_feature_version(store: Store) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from stormdrop.measure.replay import Table, TableMeasurer
-from stormdrop.search import session
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.replay import Replayed, run_on_table
 from stormdrop.search.settings import TuneSettings
@@ -48,26 +47,27 @@ def measurements(table: Table, factory: StrategyFactory, trials: int) -> float:
 
 # ---- recorded tables ---------------------------------------------------------------------------------------------------
 
-on_recorded = pytest.mark.parametrize("path", RECORDED or [None], ids=lambda p: p.stem if p else "none")
+on_recorded = pytest.mark.parametrize("path", RECORDED, ids=lambda p: p.stem)
 
 
-def load(path: Path | None) -> Table:
-    if path is None:
-        pytest.skip("no table was recorded yet")
+def load(path: Path) -> Table:
     return recorded(path)
 
 
+def test_three_tables_are_shipped() -> None:
+    assert [p.stem for p in RECORDED] == ["c2d", "dep", "sfm"]
+
+
 @on_recorded
-def test_a_recorded_table_is_large_and_good_points_are_rare_in_it(path: Path | None) -> None:
+def test_a_recorded_table_is_large_and_good_points_are_rare_in_it(path: Path) -> None:
     table = load(path)
     assert table.size >= 10_000
     assert 0 < table.share_within(0.05) < 0.005
-    assert path is not None
     assert path.stat().st_size < 300_000
 
 
 @on_recorded
-def test_storm_and_droplet_need_at_most_half_of_what_random_search_needs(path: Path | None) -> None:
+def test_storm_and_droplet_need_at_most_half_of_what_random_search_needs(path: Path) -> None:
     table = load(path)
     chance = measurements(table, random_search, 3000)
     assert 2 * measurements(table, STRATEGIES["storm+droplet"], 1000) <= chance
@@ -144,10 +144,12 @@ def test_timing_a_known_candidate_again_is_counted_apart() -> None:
     assert [len(o.samples) for o in strategies[0].told if o.value is not None] == [0, 5, 5]
 
 
-def test_the_whole_loop_runs_on_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_loop_runs_on_a_table() -> None:
     """Recording, duels, finalists and proof: nothing in it needs a machine."""
-    monkeypatch.setattr(session, "sketches", lambda task, target: list(made().spaces))  # type: ignore[reportUnknownLambdaType]
-    first, again = (tune(made().task, made().target, trials=150, seed=2, measurer=TableMeasurer(made(), 0.02, 5)) for _ in range(2))
+    table = made()
+    first, again = (
+        tune(table.task, table.target, trials=150, seed=2, measurer=TableMeasurer(table, 0.02, 5), spaces=table.spaces) for _ in range(2)
+    )
     schedules = [t.schedule for t in first.history]
     assert schedules == [t.schedule for t in again.history]
     assert len(set(schedules)) == len(schedules) <= 150

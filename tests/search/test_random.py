@@ -1,131 +1,72 @@
-"""The strategy on synthetic sketches: functions with known optima, no compiler, no clock."""
+"""Random search: seeds first, every sketch in turn, nothing twice, an end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import cast
+from collections import Counter
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stormdrop.search.random import Candidate, Outcome, RandomSearch
-from stormdrop.space.knobs import Knob
-from stormdrop.space.sketch import Points, Sketch
-
-Cost = Callable[[tuple[int, ...]], float]
-
-
-@dataclass
-class Synthetic:
-    """As much of a sketch as the strategy sees. Points whose product exceeds `limit` are illegal; the prior knows nothing."""
-
-    knobs: tuple[Knob, ...]
-    limit: int = 10**9
-
-    def canonical(self, points: Points) -> Points:
-        return points
-
-    def legal(self, points: Points) -> NDArray[np.bool_]:
-        return points.prod(axis=1) <= self.limit
-
-    def prior(self, points: Points) -> NDArray[np.float64]:
-        return np.zeros(len(points))
-
-    def sample_legal(self, n: int, rng: np.random.Generator) -> Points:
-        drawn = np.stack([rng.choice(k.choices, size=8 * n) for k in self.knobs], axis=1)
-        return rng.permutation(np.unique(drawn[self.legal(drawn)], axis=0))[:n]
+from stormdrop.ops.catalogue import build
+from stormdrop.search.random import RandomSearch
+from stormdrop.search.strategy import Candidate, Outcome, candidate
+from stormdrop.space.sketch import Sketch, sketches
+from stormdrop.target.machine import cross
 
 
-def space(*choices: tuple[int, ...], limit: int = 10**9) -> Sketch:
-    return cast(Sketch, Synthetic(tuple(Knob(f"s{k}.a0.1", c) for k, c in enumerate(choices)), limit))
+@cache
+def spaces() -> tuple[Sketch, ...]:
+    return tuple(sketches(build("C2D", [1, 7, 7, 8, 16, 3, 1, 1]), cross("avx2").with_threads(2)))
 
 
-def drive(search: RandomSearch, cost: Cost, trials: int, batch: int = 16) -> list[tuple[Candidate, float]]:
-    """The loop without measuring; a negative cost is a failure."""
-    seen: list[tuple[Candidate, float]] = []
-    while len(seen) < trials and (asked := search.ask(min(batch, trials - len(seen)))):
-        seen += [(c, cost(c.point)) for c in asked]
-        search.tell(Outcome(c, cost(c.point) if cost(c.point) >= 0 else None) for c in asked)
-    return seen
+@cache
+def tiny() -> tuple[Sketch, ...]:
+    return tuple(sketches(build("ADR", [1, 1, 1, 2]), cross("avx2").with_threads(2)))
 
 
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
+def asked(search: RandomSearch, *sizes: int) -> list[Candidate]:
+    return [c for n in sizes for c in search.ask(n).candidates]
 
 
-TWELVE = tuple(range(1, 13))
+def test_nothing_is_proposed_twice_and_everything_is_legal() -> None:
+    found = asked(RandomSearch(spaces(), np.random.default_rng(0)), 16, 16, 100)
+    assert len(set(found)) == len(found) == 132
+    for c in found:
+        row = np.array([c.point], dtype=np.int64)
+        sketch = spaces()[c.sketch]
+        assert sketch.legal(row).all()
+        assert np.array_equal(sketch.canonical(row), row)
 
 
-def test_no_candidate_is_asked_twice() -> None:
-    search = RandomSearch([space(TWELVE, TWELVE), space(TWELVE, (1, 2))], rng(), 120)
-    asked = [c for c, _ in drive(search, lambda p: float(sum(p)), 120)]
-    assert len(asked) == 120
-    assert len(set(asked)) == 120
+def test_seeds_come_first_in_their_order() -> None:
+    seeds = asked(RandomSearch(spaces(), np.random.default_rng(1)), 5)
+    found = asked(RandomSearch(spaces(), np.random.default_rng(2), [*seeds, seeds[0]]), 20)
+    assert found[:5] == seeds
+    assert len(set(found)) == 20
 
 
-def test_a_space_that_is_used_up_ends_the_search() -> None:
-    search = RandomSearch([space((1, 2, 3), (1, 2)), space((1, 2))], rng(), 100)
-    asked = [c for c, _ in drive(search, lambda p: float(sum(p)), 100)]
-    assert len(asked) == 8
-    assert search.ask(4) == []
+def test_every_sketch_has_its_turn() -> None:
+    counts = Counter(c.sketch for c in asked(RandomSearch(spaces(), np.random.default_rng(0)), 10 * len(spaces())))
+    assert set(counts) == set(range(len(spaces())))
+    assert max(counts.values()) - min(counts.values()) <= 2
 
 
-def test_seeds_come_first_and_once() -> None:
-    seeds = [Candidate(1, (3, 2)), Candidate(0, (5, 5)), Candidate(1, (3, 2))]
-    search = RandomSearch([space(TWELVE, TWELVE), space(TWELVE, TWELVE)], rng(), 40, seeds)
-    asked = [c for c, _ in drive(search, lambda p: float(sum(p)), 40)]
-    assert asked[:2] == [Candidate(1, (3, 2)), Candidate(0, (5, 5))]
-    assert len(set(asked)) == 40
+def test_a_small_space_is_proposed_as_a_whole_and_then_nothing() -> None:
+    search = RandomSearch(tiny(), np.random.default_rng(0))
+    found = asked(search, *[64] * 20)
+    everything = {candidate(k, row) for k, s in enumerate(tiny()) for row in s.sample_legal(4096, np.random.default_rng(1))}
+    assert set(found) == everything
+    assert search.ask(8).candidates == ()
 
 
-def test_every_sketch_is_sampled() -> None:
-    search = RandomSearch([space(TWELVE, TWELVE) for _ in range(7)], rng(), 64)
-    assert {c.sketch for c in search.ask(14)} == set(range(7))
+def test_what_others_measured_is_not_proposed() -> None:
+    others = asked(RandomSearch(spaces(), np.random.default_rng(3)), 40)
+    search = RandomSearch(spaces(), np.random.default_rng(3))
+    search.tell([Outcome(c, 1.0) for c in others])
+    assert not set(asked(search, 100)) & set(others)
 
 
-def test_only_legal_points_are_asked() -> None:
-    search = RandomSearch([space(TWELVE, TWELVE, limit=20)], rng(), 60)
-    assert all(c.point[0] * c.point[1] <= 20 for c, _ in drive(search, lambda p: 100.0 - sum(p), 60))
-
-
-def test_it_climbs_to_the_optimum_of_a_separable_function() -> None:
-    """Six knobs of twelve choices are three million points; the optimum is one of them."""
-    optimum = (3, 11, 7, 2, 9, 5)
-
-    def cost(p: tuple[int, ...]) -> float:
-        return 1.0 + sum((a - b) ** 2 for a, b in zip(p, optimum))
-
-    for seed in range(5):
-        search = RandomSearch([space(*[TWELVE] * 6)], rng(seed), 300)
-        best = min(drive(search, cost, 300), key=lambda pair: pair[1])
-        assert best[0].point == optimum
-
-
-def test_it_climbs_in_the_sketch_that_holds_the_optimum() -> None:
-    near, far = space(*[TWELVE] * 4), space(*[TWELVE[:6]] * 4)
-    search = RandomSearch([near, far], rng(), 200)
-    seen = drive(search, lambda p: 1.0 + sum((v - 10) ** 2 for v in p), 200)
-    assert min(seen, key=lambda pair: pair[1])[0] == Candidate(0, (10, 10, 10, 10))
-
-
-def test_failures_are_neither_repeated_nor_climbed_from() -> None:
-    """Half of the space fails, the cheapest half by the same formula."""
-
-    def cost(p: tuple[int, ...]) -> float:
-        return -1.0 if p[0] <= 6 else float(sum(p))
-
-    search = RandomSearch([space(*[TWELVE] * 3)], rng(), 200)
-    seen = drive(search, cost, 200)
-    assert len({c for c, _ in seen}) == 200
-    assert min(value for _, value in seen if value >= 0) == 9.0
-
-
-def test_a_search_in_which_everything_fails_goes_on_sampling() -> None:
-    search = RandomSearch([space(*[TWELVE] * 3)], rng(), 50)
-    assert len({c for c, _ in drive(search, lambda _: -1.0, 50)}) == 50
-
-
-def test_the_same_seed_asks_the_same() -> None:
-    runs = [drive(RandomSearch([space(*[TWELVE] * 4)], rng(3), 80), lambda p: float(sum(p)), 80) for _ in range(2)]
-    assert runs[0] == runs[1]
+def test_a_seed_of_the_generator_decides_everything() -> None:
+    first, again, other = (asked(RandomSearch(spaces(), np.random.default_rng(s)), 32, 32) for s in (5, 5, 6))
+    assert first == again
+    assert first != other

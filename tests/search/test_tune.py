@@ -17,7 +17,17 @@ from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store
 from stormdrop.search.events import (
-    Event, Measured, NewBest, Retiming, RoundEnded, TaskEnded, TaskFailed, TaskStarted, Trial, Tuned, Warned,
+    Event,
+    Measured,
+    NewBest,
+    Retiming,
+    RoundEnded,
+    TaskEnded,
+    TaskFailed,
+    TaskStarted,
+    Trial,
+    Tuned,
+    Warned,
 )  # fmt: skip
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.settings import TuneSettings
@@ -26,6 +36,7 @@ from stormdrop.search.strategy import Strategy
 from stormdrop.search.tune import tune
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import cross
 
 TARGET = cross("avx2").with_threads(2)
@@ -247,6 +258,17 @@ def test_a_user_brings_a_strategy() -> None:
     tuned = tune(task(), TARGET, measurer=Replay(), trials=10, search=mine)
     assert tuned.strategy == "mine"
     assert made[0].trials == 10
+
+
+def test_a_users_strategy_without_a_budget_ends_after_as_many_trials_as_a_storm() -> None:
+    tuned = tune(task(), TARGET, measurer=Replay(), search=lambda c: RandomSearch(c.spaces, c.rng), settings=TuneSettings(storm_trials=50))
+    assert tuned.trials == 50
+
+
+def test_a_search_may_be_confined_to_some_sketches() -> None:
+    some = sketches(task(), TARGET)[:1]
+    tuned = tune(task(), TARGET, measurer=Replay(), trials=20, search="random", spaces=some)
+    assert {(t.schedule.variant, t.schedule.steps) for t in tuned.history} == {(some[0].variant, some[0].structure.steps)}
 
 
 def test_what_is_stored_is_where_the_next_search_begins() -> None:

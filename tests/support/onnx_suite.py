@@ -96,7 +96,6 @@ def _difference(results: Sequence[Any], wanted: Sequence[Any], rtol: float, atol
 
 
 def outcomes(cases: Sequence[Any], interpret: bool = False) -> Iterator[Outcome]:
-    logging.getLogger("stormdrop").setLevel(logging.ERROR)
     executor = Unfused(interpret, threads=1)
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -105,6 +104,7 @@ def outcomes(cases: Sequence[Any], interpret: bool = False) -> Iterator[Outcome]
 
 
 def main() -> None:
+    logging.getLogger("stormdrop").setLevel(logging.ERROR)
     words = [a for a in sys.argv[1:] if not a.startswith("--")]
     cases = all_cases()
     if len(words) >= 2 and words[0].isdigit():

@@ -12,7 +12,7 @@ import pytest
 
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
-from stormdrop.log import LogListener, configure, silence
+from stormdrop.logs import LogListener, configure, silence
 from stormdrop.measure.result import Failure
 from stormdrop.search.events import Retiming, TaskFailed, TaskStarted, Warned
 from tests.support.searches import HOSTILE, events, tiny, tuned
