@@ -1,6 +1,6 @@
 """Record a table that searches are replayed on: the seconds of every program of a grid, measured on this machine.
 
-    python -m benchmarks.record GMM 1 256 256 256 --points 12000 -o tests/data/tables/gmm.npz
+    python -m benchmarks.record C2D 1 14 14 64 64 3 1 1 --points 12000 -o tests/data/tables/c2d.npz
 
 Takes some minutes, on a machine that does nothing else. What is measured is kept in a file beside the output: run the same
 command again to go on where it was broken off. Programs are measured in random order, so that a drift of the machine wrongs no

@@ -55,7 +55,7 @@ def load(path: Path) -> Table:
 
 
 def test_three_tables_are_shipped() -> None:
-    assert [p.stem for p in RECORDED] == ["c2d", "dep", "sfm"]
+    assert [p.stem for p in RECORDED] == ["c1d", "c2d", "sfm"]
 
 
 @on_recorded
