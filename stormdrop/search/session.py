@@ -45,9 +45,9 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, replay, sketches
 from stormdrop.target.machine import Target
 
-MOST_DUELS = 24
-PROOFS = 3
-DISTURBED = 0.05
+MOST_DUELS = 24  # after the last trial
+PROOFS = 3  # of one winner, where it seems disturbed
+DISTURBED = 0.05  # slower in its fresh process than just before
 
 Objective = Callable[[Result], float]
 """What is minimised: the seconds of the fastest run, unless the user says otherwise. What is not finite counts as a failure."""
@@ -103,8 +103,7 @@ class Session:
         spaces: Sequence[Sketch] | None = None,
     ) -> None:
         """Raises UserError where `start` is a schedule of another class."""
-        self._clock = time.monotonic
-        self._began = self._clock()
+        self._began = time.monotonic()
         self.task, self.target, self.origin = task, target, origin
         self._measurer, self._store, self._objective, self._listen = measurer, store, objective, listen
         self._settings = settings or TuneSettings()
@@ -143,7 +142,7 @@ class Session:
     @property
     def elapsed(self) -> float:
         """Seconds since the session began."""
-        return self._clock() - self._began
+        return time.monotonic() - self._began
 
     @property
     def measured(self) -> int:
@@ -153,10 +152,6 @@ class Session:
     def idle_trials(self) -> int:
         """Trials since the last gain that was worth its name."""
         return len(self._history) - self._gained_at
-
-    @property
-    def phase(self) -> str:
-        return self.strategy.phase
 
     def _stored(self) -> dict[Candidate, float | None]:
         """The store's trials of this task that are points of its sketches; the objective must be seconds."""
@@ -203,7 +198,8 @@ class Session:
 
         def meanwhile() -> None:
             if ahead > 0 and self.strategy.eager:
-                self._upcoming = self._ask(ahead)
+                found = self._ask(ahead)
+                self._upcoming = found if found.candidates else None  # it may have more to say once it is told
 
         best = self.best if self._objective is None else None
         results = self._measurer.measure(self.task, schedules, best, meanwhile)
@@ -255,7 +251,7 @@ class Session:
         self._listen(RoundEnded(trials[-1].phase, len(self._history), self._failed, self.best, self.elapsed))
 
     def _duel(self, proposal: Proposal) -> None:
-        """Time candidates in turns; what had not been measured before counts as a trial."""
+        """Time candidates in turns. It costs no trial."""
         results = self._measurer.retime(self.task, [self._schedule(c) for c in proposal.candidates], proposal.rounds)
         outcomes: list[Outcome] = []
         for c, result in zip(proposal.candidates, results):

@@ -32,7 +32,7 @@ from stormdrop.search.events import (
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import STRATEGIES, Context
-from stormdrop.search.strategy import Strategy
+from stormdrop.search.strategy import Outcome, Proposal, Strategy
 from stormdrop.search.tune import tune
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
@@ -133,6 +133,30 @@ def test_a_storm_ends_in_droplets_and_then_by_itself() -> None:
     assert phases[:40] == ["storm"] * 40
     assert set(phases[40:]) == {"droplet"}
     assert tuned.stopped == "nothing left"
+
+
+class Hesitant:
+    """Has nothing to say while a proposal of its own is not told, and something afterwards."""
+
+    phase = "hesitant"
+    eager = True
+
+    def __init__(self, context: Context) -> None:
+        self._inner = RandomSearch(context.spaces, context.rng)
+        self._waiting, self._told = False, 0
+
+    def ask(self, n: int) -> Proposal:
+        if self._waiting or self._told == 3:
+            return Proposal(())
+        self._waiting = True
+        return self._inner.ask(2)
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        self._waiting, self._told = False, self._told + 1
+
+
+def test_who_has_nothing_to_say_ahead_is_asked_again_when_told() -> None:
+    assert tune(task(), TARGET, measurer=Replay(), trials=100, search=Hesitant).trials == 6
 
 
 def test_events_tell_the_whole_story() -> None:
