@@ -14,7 +14,7 @@ from stormdrop.errors import UserError
 from stormdrop.ir import build
 from stormdrop.ir.build import neutral
 from stormdrop.ir.expr import FLOATS, Axis, Combiner, Const, Expr, Scalar, binary, compare, select
-from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
+from stormdrop.ir.tensor import Tensor, compute, reduce_axis
 from stormdrop.ops.broadcast import axes_for
 
 
@@ -177,9 +177,3 @@ def cumulative(x: Tensor, along: int, combiner: Combiner, exclusive: bool, rever
     op = ("gt" if exclusive else "ge") if reverse else ("lt" if exclusive else "le")
     element = x[tuple(k if d == along else a for d, a in enumerate(i))]
     return compute(name, i, _reduce(combiner, select(compare(op, k, i[along]), element, Const(neutral(combiner, x.dtype), x.dtype)), k))
-
-
-def iota(extent: int, name: str = "Y") -> Tensor:
-    """`Y[i] = i`."""
-    i = axis(extent, "i")
-    return compute(name, i, i)

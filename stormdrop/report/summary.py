@@ -35,7 +35,6 @@ def search_rows(tuned: Tuned, stored: str | None) -> list[tuple[str, str]]:
         told = (f"{q:.0%} at trial {i.trial} ({span_text(i.elapsed)})" for q, i in marks if i is not None)
         rows.append(("progress", "of the final speed, " + ", ".join(told)))
     rows += [("failed", f"{f.count} by {f.kind}; the first: {one_line(f.first)}") for f in failures(tuned.history)]
-    rows += [("note", one_line(note)) for note in tuned.notes]
     if not tuned.verified:
         rows.append(("verified", "no: not timed again in a fresh process, nor compared with the reference there"))
     if stored is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result
@@ -38,10 +38,9 @@ class Tuned:
     tuning_seconds: float
     history: tuple[Trial, ...]
     stopped: str
-    """Why the search ended: trials, seconds, no further gain, nothing left, interrupted, known."""
+    """Why the search ended: trials, seconds, no further gain, nothing left, interrupted."""
     verified: bool = True
     """Re-measured in a fresh process and compared with the reference there; not where the user broke off."""
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def trials(self) -> int:

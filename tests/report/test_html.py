@@ -23,8 +23,8 @@ def numbers(path: str) -> list[float]:
 
 
 def test_a_tuned_task_shows_its_figures_and_its_schedule() -> None:
-    page = tuned([4e-6, 2e-6, 1e-6], notes=("built in turns",))._repr_html_()
-    for part in ("GMM 1 13 17 11", "1.00 µs", "GFLOP/s", "storm+droplet, seed 3: 3 trials", "s0.a0.1 = 3", "built in turns"):
+    page = tuned([4e-6, 2e-6, 1e-6])._repr_html_()
+    for part in ("GMM 1 13 17 11", "1.00 µs", "GFLOP/s", "storm+droplet, seed 3: 3 trials", "s0.a0.1 = 3"):
         assert part in page
 
 
@@ -36,7 +36,7 @@ def test_nothing_is_loaded_and_nothing_runs() -> None:
 
 
 def test_all_text_is_escaped() -> None:
-    search = tuned([1e-6, Failure("crash", HOSTILE)], HOSTILE, task=Task(tiny().outputs, name=HOSTILE), stopped=HOSTILE, notes=(HOSTILE,))
+    search = tuned([1e-6, Failure("crash", HOSTILE)], HOSTILE, task=Task(tiny().outputs, name=HOSTILE), stopped=HOSTILE)
     search = replace(search, target=replace(search.target, name=HOSTILE))
     page = search._repr_html_()
     assert "<b>" not in page

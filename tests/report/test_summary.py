@@ -29,10 +29,6 @@ def test_failures_are_told_by_kind_with_the_first_message() -> None:
     assert "stored" not in dict(rows)
 
 
-def test_notes_of_the_search_are_passed_on() -> None:
-    assert ("note", "searching took 1.2 s") in search_rows(tuned([1.0], notes=("searching took 1.2 s",)), None)
-
-
 def test_a_result_that_was_not_proved_says_so() -> None:
     assert dict(search_rows(tuned([1.0], verified=False), None))["verified"].startswith("no")
 

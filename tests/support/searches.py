@@ -39,7 +39,6 @@ def tuned(
     stopped: str = "trials",
     task: Task | None = None,
     verified: bool = True,
-    notes: tuple[str, ...] = (),
 ) -> Tuned:
     """A search whose trials took these seconds, half a second apart; from number `droplet_from` on it was a droplet's."""
     history = [
@@ -48,7 +47,7 @@ def tuned(
     timed = [(t.result.seconds, t.number) for t in history if isinstance(t.result, Timing)]
     seconds, number = min(timed, default=(1.0, 1))
     return Tuned(
-        task or tiny(), one_thread(), strategy, 3, schedule(number), seconds, len(history) / 2 + 1, tuple(history), stopped, verified, notes
+        task or tiny(), one_thread(), strategy, 3, schedule(number), seconds, len(history) / 2 + 1, tuple(history), stopped, verified
     )
 
 
