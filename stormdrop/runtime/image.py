@@ -1,0 +1,81 @@
+"""A compiled model as data: kernels in order, and where each of their pointers points.
+
+An `Image` with its weights is everything a run needs; it holds no address, no graph and no schedule, so it can be written to a
+file. Memory is in four spaces: the caller's input and output arrays, the arena (one per call; liveness is already planned),
+and the weights (one read-only block, packed when the model was compiled).
+
+Invariant: every output is written by some step, and a step reads only what inputs, weights and steps before it hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stormdrop.ir.expr import ITEMSIZE, Dtype
+from stormdrop.runtime.artifact import Artifact
+
+Space = Literal["input", "output", "arena", "weights"]
+ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a model, by the name the user knows."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+
+    @property
+    def nbytes(self) -> int:
+        n = ITEMSIZE[self.dtype]
+        for extent in self.shape:
+            n *= extent
+        return n
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A place in one of the spaces: `index` says which input or output, `offset` is in bytes."""
+
+    space: Space
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel call: an address for every slot of its artifact.
+
+    A constant that is only read while others are packed has the address None. `label` is for people.
+    """
+
+    kernel: int
+    addresses: tuple[Address | None, ...]
+    label: str
+    digest: str  # of the task
+    flops: float
+    nbytes: int  # that must at least be moved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """A model for one kind of machine and one number of threads."""
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    kernels: tuple[Artifact, ...]
+    steps: tuple[Step, ...]
+    arena_bytes: int
+    weights_bytes: int
+    threads: int
+    triple: str
+    cpu: str
+    features: str
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Per thread."""
+        return max((k.scratch_bytes for k in self.kernels), default=0)
