@@ -101,7 +101,7 @@ _ONE: dict[str, Callable[[Node, Expr], Expr]] = {
     "LeakyRelu": _leaky, "Elu": _elu, "HardSigmoid": _hard_sigmoid, "HardSwish": lambda n, x: x * _hard_sigmoid(n, x),
     "Softsign": lambda n, x: x / (call("abs", x) + 1.0), "Swish": _swish,
     "Gelu": lambda n, x: scalar.gelu(x, n.text("approximate", "none") == "tanh"), "ThresholdedRelu": _thresholded, "Shrink": _shrink,
-    "Clip": _clip, "Cast": _cast, "IsInf": _is_inf,
+    "Clip": _clip, "Cast": _cast, "IsInf": _is_inf, "Copy": lambda n, x: x,
     "PowConst": lambda n, x: scalar.power(x, scalar.number(n.number("exponent"), x)),
 }  # fmt: skip
 

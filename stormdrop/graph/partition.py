@@ -4,16 +4,28 @@
     for use in parts.tasks: print(use.count, use.task)
 
 A `Call` is one fused kernel: several nodes put together as one task. Equal tasks (same digest) are one `TaskUse` with a count:
-they are tuned and compiled once.
+they are tuned and compiled once. A convolution that Winograd's algorithm fits has it as further variants of its task.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from stormdrop.graph.graph import Graph, Node, Value
-from stormdrop.ir.tensor import Task
+from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.express import express
+from stormdrop.graph.fuse import ANCHORS, groups
+from stormdrop.graph.graph import Array, Graph, Node, Value, shown
+from stormdrop.ir.expr import Const, Expr
+from stormdrop.ir.tensor import Task, Tensor, Variant, compute, tensor
+from stormdrop.ops.broadcast import axes_for, read
+from stormdrop.ops.winograd import TRANSFORMS, winograd_conv2d
+
+OUTPUT = "out"
+"""The name of every call's result; no other tensor of a task has it."""
+WINOGRAD_CHANNELS = 16
+"""Below so many input channels F(4,3) loses accuracy, and there is little to win."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +54,7 @@ class TaskUse:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The optimised graph and its kernels, in the order in which they run."""
+    """The optimised graph and its kernels, in the order in which they run. What no call computes is an alias."""
 
     graph: Graph
     calls: tuple[Call, ...]
@@ -53,3 +65,85 @@ class Partition:
         for call in self.calls:
             found.setdefault(call.task.digest, []).append(call)
         return tuple(TaskUse(f"t{k}", calls[0].task, tuple(calls)) for k, calls in enumerate(found.values()))
+
+    def __str__(self) -> str:
+        return "\n".join(f"{call.output} = {call.label}({', '.join(f'%{shown(v.name)}' for v in call.inputs)})" for call in self.calls)
+
+
+def partition(graph: Graph, winograd: Sequence[int] = tuple(TRANSFORMS)) -> Partition:
+    """Fuse the graph into kernels; `winograd` lists the output tile sizes F(m, 3) that may be used."""
+    return Partition(graph, tuple(call_of(g.nodes, graph.constants, winograd) for g in groups(graph) if g.output.size))
+
+
+def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: Sequence[int] = ()) -> Call:
+    """Nodes, of which only the last one's output is wanted, as one task."""
+    inside = {n.output for n in nodes}
+    given = dict.fromkeys(v for n in nodes for v in n.inputs if v not in inside)
+    numbers = {v: c for v in given if (c := _number(v, constants)) is not None}
+    known = any(v not in constants for v in given)  # if all is constant, nothing is left to be done at run time
+    leaves = {v: tensor(f"x{k}", v.shape, v.dtype, known and v in constants) for k, v in enumerate(given)}
+
+    def expressed(how: Express) -> Tensor:
+        tensors = dict(leaves)
+        for n in nodes:
+            if n.op in ELEMENTWISE:
+                tensors[n.output] = _elementwise(n, tensors, numbers)
+            else:
+                tensors[n.output] = how(n, [tensors[v] for v in n.inputs])
+        return replace(tensors[nodes[-1].output], name=OUTPUT)
+
+    variants = [Variant((expressed(express),))]
+    for tile in winograd:
+        if any(_winograd_fits(n, constants) for n in nodes):
+            way = Variant((expressed(lambda n, x, m=tile: _winograd(n, x, m)),), f"winograd F({tile},3)", TRANSFORMS[tile].error_bound)
+            variants.append(way)
+    label = label_of(nodes)
+    task = Task(variants=variants, name=label)
+    by_tensor = {t: v for v, t in leaves.items()}
+    return Call(task, tuple(by_tensor[t] for t in task.inputs), nodes[-1].output, tuple(nodes), label)
+
+
+Express = Callable[[Node, Sequence[Tensor]], Tensor]
+
+
+def _elementwise(node: Node, tensors: Mapping[Value, Tensor], numbers: Mapping[Value, Const]) -> Tensor:
+    """An elementwise node in which constant numbers are written out; if all operands are, the first is read after all."""
+    axes = axes_for(node.output.shape)
+    written = numbers if any(v not in numbers for v in node.inputs) else {}
+    operands: list[Expr] = [written[v] if v in written else read(tensors[v], axes) for v in node.inputs]
+    return compute("Y", axes, ELEMENTWISE[node.op](node, operands))
+
+
+def _number(v: Value, constants: Mapping[Value, Array]) -> Const | None:
+    array = constants.get(v)
+    return Const(array.reshape(()).item(), v.dtype) if array is not None and array.size == 1 else None
+
+
+def _winograd_fits(node: Node, constants: Mapping[Value, Array]) -> bool:
+    if node.op != "Conv" or node.text("layout") != "NHWC" or node.inputs[1] not in constants or node.inputs[0].dtype != "f32":
+        return False
+    plain = node.integers("kernel") == (3, 3) and node.integers("strides") == node.integers("dilations") == (1, 1)
+    pads = {*node.integers("before"), *node.integers("after")}
+    return plain and node.integer("groups") == 1 and len(pads) == 1 and node.inputs[1].shape[2] >= WINOGRAD_CHANNELS
+
+
+def _winograd(node: Node, x: Sequence[Tensor], tile: int) -> Tensor:
+    return winograd_conv2d(x[0], x[1], node.integers("before")[0], tile) if node.op == "Conv" else express(node, x)
+
+
+def label_of(nodes: Sequence[Node]) -> str:
+    """What a kernel does, in a few words: Conv3x3/2+Add+Relu."""
+    words: list[str] = []
+    for n in nodes:
+        word = n.op
+        if n.op in ("Conv", "ConvTranspose", "MaxPool", "SumPool"):
+            word += "x".join(map(str, n.integers("kernel")))
+            strides = n.integers("strides")
+            word += f"/{max(strides)}" if max(strides) > 1 else ""
+        words.append(word)
+    anchors = [k for k, n in enumerate(nodes) if n.op in ANCHORS]
+    if len(words) > 5:
+        keep = {0, len(words) - 1, *anchors}
+        words = [w if k in keep else "…" for k, w in enumerate(words)]
+        words = [w for k, w in enumerate(words) if w != "…" or words[k - 1] != "…"]
+    return "+".join(words)

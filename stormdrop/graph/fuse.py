@@ -1,0 +1,195 @@
+"""Which nodes become one kernel.
+
+    groups(graph) -> [Group(nodes)], in the order in which they can run
+
+An anchor (convolution, product, reduction, pooling, normalisation) takes the elementwise nodes behind it as its epilogue, and a
+cheap elementwise chain before it as its prologue; what is left of elementwise and movement nodes forms chains of its own.
+Nodes that only rename memory (`is_alias`) belong to no group: `storage` lets them cost nothing.
+
+A group grows from its last node T to T's immediate post-dominator P, the first node that all of T's readers lead to, if everything
+on the way is elementwise and of T's shape. So no value inside a group is read outside it, and no cycle between groups can arise:
+whatever depends on T and leads to P is on the way. A group stands where its last node stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.graph import Graph, Node, Value
+from stormdrop.graph.shapes import window_of
+
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Einsum"})
+REDUCTIONS = frozenset({"ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "MaxPool", "SumPool"})
+NORMS = frozenset({"Softmax", "LogSoftmax", "Standardize", "RmsNormalize"})
+ANCHORS = PRODUCTS | REDUCTIONS | NORMS
+MOVEMENT = frozenset({"Transpose", "Expand", "Slice", "Pad", "Repeat", "Tile", "Trilu", "Gather"})
+DEAR = frozenset({
+    "Exp", "Log", "Tanh", "Erf", "Sigmoid", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh",
+    "Softplus", "Mish", "Swish", "Gelu", "Elu", "Pow", "PowConst", "Div", "Mod", "Sqrt", "Rsqrt", "Reciprocal", "Softsign",
+})  # fmt: skip
+"""Elementwise operators of many instructions: not to be computed again for every reader."""
+MOST_NODES = 24
+"""A longer chain is cut: code grows, and registers run out."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Nodes of one kernel, in order; the last one's output is the only value that is read outside."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def output(self) -> Value:
+        return self.nodes[-1].output
+
+
+def is_alias(node: Node) -> bool:
+    """Whether the node's result is its input's memory seen otherwise (or, for Concat, its inputs' put side by side)."""
+    match node.op:
+        case "Reshape" | "Concat":
+            return True
+        case "Slice":
+            return all(step == 1 for step in node.integers("steps"))
+        case "Transpose":  # rows of the last dimension must stay whole, or every reader would gather
+            return keeps_rows(node.integers("perm"), node.inputs[0].shape)
+        case _:
+            return False
+
+
+def keeps_rows(perm: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    order = [d for d in perm if shape[d] != 1]
+    return not order or order[-1] == max(order)
+
+
+def groups(graph: Graph) -> list[Group]:
+    """Every node that is no alias is in exactly one group."""
+    return _Fusion(graph).run()
+
+
+class _Fusion:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.position = {node: k for k, node in enumerate(graph.nodes)}
+        self.consumers = graph.consumers
+        self.outputs = frozenset(graph.outputs)
+        self.meeting = post_dominators(graph)
+        self.group_of: dict[Node, list[Node]] = {}
+
+    def run(self) -> list[Group]:
+        nodes = self.graph.nodes
+        # The later of two anchors takes the sum they meet in: the other's result is then still in the cache.
+        for node in reversed(nodes):
+            if node.op in ANCHORS:
+                self._grow(node)
+        for node in nodes:
+            if node not in self.group_of and not is_alias(node):
+                self._grow(node)
+        for node in nodes:
+            if node in self.group_of and (node.op in ANCHORS or node.op in MOVEMENT):
+                self._absorb(node)
+        found = {id(members): members for members in self.group_of.values()}
+        ordered = [sorted(members, key=self.position.__getitem__) for members in found.values()]
+        ordered.sort(key=lambda members: self.position[members[-1]])
+        return [Group(tuple(members)) for members in ordered]
+
+    def _grow(self, node: Node) -> None:
+        members = self.group_of[node] = [node]
+        if not (node.op in ANCHORS or node.op in MOVEMENT or node.op in ELEMENTWISE):
+            return
+        tail = node
+        while True:
+            end = self.meeting.get(tail)
+            between = None if end is None else self._way(tail, end)
+            if end is None or between is None or len(members) + len(between) > MOST_NODES:
+                return
+            for n in between:
+                self.group_of[n] = members
+            members += between
+            tail = end
+
+    def _way(self, start: Node, end: Node) -> list[Node] | None:
+        """All nodes from `start` (without it) to `end`, or None where one of them cannot be fused."""
+        shape = start.output.shape
+        found: dict[Node, None] = {}
+        stack = [start]
+        while stack:
+            for reader in self.consumers.get(stack.pop().output, ()):
+                if reader in found:
+                    continue
+                fits = reader.op in ELEMENTWISE and reader.output.shape == shape and reader not in self.group_of
+                if not fits or len(found) >= MOST_NODES:
+                    return None
+                found[reader] = None
+                if reader is not end:
+                    stack.append(reader)
+        return list(found)
+
+    def _absorb(self, node: Node) -> None:
+        """Take whole groups before this node into its own, where computing them in place is worth it."""
+        producers = self.graph.producers
+        mine = self.group_of[node]
+        for v in dict.fromkeys(node.inputs):
+            source = producers.get(v)
+            if source is None or source not in self.group_of or v in self.outputs or self.consumers[v] != (node,):
+                continue
+            theirs = self.group_of[source]
+            if theirs is mine or len(mine) + len(theirs) > MOST_NODES or not all(n.op in ELEMENTWISE or n.op in MOVEMENT for n in theirs):
+                continue
+            if self._worth(node, v, theirs):
+                for n in theirs:
+                    self.group_of[n] = mine
+                mine += theirs
+
+    def _worth(self, node: Node, v: Value, chain: list[Node]) -> bool:
+        moves = any(n.op in MOVEMENT for n in chain)
+        cheap = not any(n.op in DEAR for n in chain)
+        match node.op:
+            case "MatMul" | "Einsum":
+                return chain[0].op == "Transpose" and len(chain) == 1 or (cheap and not moves and v == node.inputs[0])
+            case "Conv":
+                pointwise = prod(node.integers("kernel")) == 1 and node.integer("groups") == 1 and prod(node.integers("strides")) == 1
+                return cheap and not moves and pointwise and v == node.inputs[0]
+            case "ConvTranspose":
+                return False
+            case "MaxPool" | "SumPool":
+                w = window_of(node)
+                return not moves and (cheap or all(k <= s for k, s in zip(w.kernel, w.strides)))
+            case "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceProd":
+                return not moves
+            case "Softmax" | "LogSoftmax" | "Standardize" | "RmsNormalize":
+                return cheap and not moves
+            case "Transpose" | "Slice" | "Pad" | "Trilu":
+                return v == node.inputs[0]
+            case _:
+                return cheap and v == node.inputs[0]
+
+
+def post_dominators(graph: Graph) -> Mapping[Node, Node]:
+    """For every node the first one that all ways from it to the model's outputs share; none where they part for good."""
+    parent: dict[Node, Node | None] = {}
+    depth: dict[Node, int] = {}
+    outputs = frozenset(graph.outputs)
+
+    def meet(nodes: Iterable[Node]) -> Node | None:
+        it = iter(nodes)
+        common: Node | None = next(it)
+        for other in it:
+            walker: Node | None = other
+            while common is not walker:
+                if common is None or walker is None:
+                    return None
+                if depth[common] >= depth[walker]:
+                    common = parent[common]
+                else:
+                    walker = parent[walker]
+        return common
+
+    for node in reversed(graph.nodes):
+        readers = graph.consumers.get(node.output, ())
+        above = None if node.output in outputs or not readers else meet(readers)
+        parent[node] = above
+        depth[node] = 0 if above is None else depth[above] + 1
+    return {node: above for node, above in parent.items() if above is not None}

@@ -1,0 +1,237 @@
+"""Where every value of a model lives: in a buffer of its own, or inside another's.
+
+Concatenation, slicing, reshaping and transposing (of all but the rows) are no work where memory is laid out for them: the parts
+of a concatenation are written where they belong in the whole, and what is cut out is read where it lies. `storage` lays it out,
+and adds a copying call wherever that is not possible (a value wanted in two wholes, an input that is also a part, …).
+
+First, backwards: a value that an alias makes part of another is placed inside it, if a kernel writes it and nothing else has claimed
+it. Then, forwards: every other value gets a buffer, every other alias a view of its source, or a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stormdrop.graph.fuse import is_alias
+from stormdrop.graph.graph import Node, Value
+from stormdrop.graph.partition import Call, Partition, call_of
+from stormdrop.graph.shapes import infer
+
+Kind = Literal["input", "output", "constant", "arena"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """A piece of memory, named after the value that fills it. Inputs and outputs are numbered by `index`."""
+
+    value: Value
+    kind: Kind
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How a value lies in a buffer: strides and offset in elements."""
+
+    buffer: Buffer
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Storage:
+    """The calls of a model, copies included, and the place of every value they touch."""
+
+    calls: tuple[Call, ...]
+    places: dict[Value, Place]
+
+
+def storage(parts: Partition) -> Storage:
+    """Lay out all values of a partition."""
+    return _Layout(parts).run()
+
+
+class _Layout:
+    def __init__(self, parts: Partition) -> None:
+        self.graph = parts.graph
+        self.calls = {call.output: call for call in parts.calls}
+        self.places: dict[Value, Place] = {}
+        fixed: dict[Kind, Sequence[Value]] = {
+            "input": self.graph.inputs, "output": self.graph.outputs, "constant": tuple(self.graph.constants),
+        }  # fmt: skip
+        for kind, values in fixed.items():
+            for k, v in enumerate(values):
+                self.places[v] = Place(Buffer(v, kind, k), row_major(v.shape))
+
+    def run(self) -> Storage:
+        nodes = self.graph.nodes
+        for node in reversed(nodes):
+            if is_alias(node) and node.output.size:
+                self._claim(node)
+        done: list[Call] = []
+        for node in nodes:
+            if not node.output.size:
+                continue
+            if node.output in self.calls:
+                self._own(node.output)
+                done.append(self.calls[node.output])
+            elif is_alias(node):
+                done += self._alias(node)
+        return Storage(tuple(done), self.places)
+
+    # ---- backwards
+
+    def _claim(self, node: Node) -> None:
+        """Put the inputs of an alias into its output's place, where the output has one or is the better home."""
+        match node.op:
+            case "Concat":
+                self._claim_parts(node)
+            case "Transpose":
+                if self._is_free(node.inputs[0]) and (node.output in self.places or self.graph.consumers[node.inputs[0]] == (node,)):
+                    whole = self._own(node.output)
+                    perm = node.integers("perm")
+                    strides = [0] * len(perm)
+                    for d, source in enumerate(perm):
+                        strides[source] = whole.strides[d]
+                    self.places[node.inputs[0]] = Place(whole.buffer, tuple(strides), whole.offset)
+            case "Reshape":
+                if self._is_free(node.inputs[0]) and node.output in self.places:
+                    whole = self.places[node.output]
+                    strides = reshaped_strides(node.output.shape, whole.strides, node.inputs[0].shape)
+                    if strides is not None:
+                        self.places[node.inputs[0]] = Place(whole.buffer, strides, whole.offset)
+            case _:
+                return  # a slice is read where it lies
+
+    def _claim_parts(self, node: Node) -> None:
+        along = node.integer("axis")
+        parts = [v for v in node.inputs if v.size]
+        if node.output not in self.places:
+            joint = self._already_joined(parts, along)
+            if joint is not None:
+                self.places[node.output] = joint
+                return
+        whole = self._own(node.output)
+        start = 0
+        for v in parts:
+            if self._is_free(v):
+                self.places[v] = Place(whole.buffer, whole.strides, whole.offset + start * whole.strides[along])
+            start += v.shape[along]
+
+    def _already_joined(self, parts: Sequence[Value], along: int) -> Place | None:
+        """The place of a concatenation whose parts lie side by side already, as those of a longer one do."""
+        if not all(v in self.places for v in parts):
+            return None
+        first = self.places[parts[0]]
+        start = first.offset
+        for v in parts:
+            p = self.places[v]
+            if p.buffer is not first.buffer or p.buffer.kind not in ("arena", "output") or p.strides != first.strides or p.offset != start:
+                return None
+            start += v.shape[along] * p.strides[along]
+        return first
+
+    def _is_free(self, v: Value) -> bool:
+        """Whether a kernel (or an alias of what a kernel writes) may put this value wherever it is wanted."""
+        return v not in self.places and v in self.graph.producers
+
+    # ---- forwards
+
+    def _own(self, v: Value) -> Place:
+        if v not in self.places:
+            self.places[v] = Place(Buffer(v, "arena"), row_major(v.shape))
+        return self.places[v]
+
+    def _alias(self, node: Node) -> list[Call]:
+        """What is left to do for an alias: nothing, or copies."""
+        if node.op == "Concat":
+            return self._joined(node)
+        source = self.places[node.inputs[0]]
+        view = _view(node, source)
+        if node.output not in self.places:
+            if view is not None:
+                self.places[node.output] = view
+                return []
+            self._own(node.output)
+        elif view is not None and _same(view, self.places[node.output], node.output.shape):
+            return []
+        return [call_of([node], self.graph.constants)]
+
+    def _joined(self, node: Node) -> list[Call]:
+        """Copies of those parts of a concatenation that live elsewhere."""
+        whole, along = self._own(node.output), node.integer("axis")
+        copies: list[Call] = []
+        start = 0
+        for k, v in enumerate(node.inputs):
+            if not v.size:
+                continue
+            wanted = Place(whole.buffer, whole.strides, whole.offset + start * whole.strides[along])
+            if not _same(self.places[v], wanted, v.shape):
+                shape, dtype = infer("Copy", (v,), {})
+                part = Value(f"{node.output.name}#{k}", shape, dtype)
+                self.places[part] = wanted
+                copies.append(call_of([Node("Copy", (v,), (part,), {}, node.name)], self.graph.constants))
+            start += v.shape[along]
+        return copies
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+def _same(a: Place, b: Place, shape: Sequence[int]) -> bool:
+    """Whether two places hold the same elements of memory; the stride of a single element does not matter."""
+    strides = all(x == y for x, y, n in zip(a.strides, b.strides, shape) if n > 1)
+    return a.buffer is b.buffer and a.offset == b.offset and strides
+
+
+def _view(node: Node, source: Place) -> Place | None:
+    """The place of an alias's output, given its input's."""
+    match node.op:
+        case "Reshape":
+            strides = reshaped_strides(node.inputs[0].shape, source.strides, node.output.shape)
+            return None if strides is None else Place(source.buffer, strides, source.offset)
+        case "Slice":
+            offset = source.offset + sum(start * stride for start, stride in zip(node.integers("starts"), source.strides))
+            return Place(source.buffer, source.strides, offset)
+        case _:
+            return Place(source.buffer, tuple(source.strides[d] for d in node.integers("perm")), source.offset)
+
+
+def reshaped_strides(shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
+    """The strides under which memory that holds `shape` in row-major order holds `wanted`, or None where none do.
+
+    Runs of dimensions that hold equally many elements on both sides are matched; each run must be evenly spaced.
+    """
+    if 0 in shape:
+        return row_major(wanted)
+    left = [(n, s) for n, s in zip(shape, strides) if n > 1]
+    result = [1] * len(wanted)
+    right = [d for d, n in enumerate(wanted) if n > 1]
+    i = j = 0
+    while i < len(left):
+        first_i, first_j = i, j
+        held, needed = left[i][0], wanted[right[j]]
+        while held != needed:
+            if held < needed:
+                i += 1
+                held *= left[i][0]
+            else:
+                j += 1
+                needed *= wanted[right[j]]
+        for (_, outer), (n, inner) in zip(left[first_i:i], left[first_i + 1 : i + 1]):
+            if outer != n * inner:
+                return None
+        step = left[i][1]
+        for d in reversed(right[first_j : j + 1]):
+            result[d] = step
+            step *= wanted[d]
+        i, j = i + 1, j + 1
+    return tuple(result)
