@@ -148,7 +148,7 @@ class _Fusion:
         cheap = not any(n.op in DEAR for n in chain)
         match node.op:
             case "MatMul" | "Einsum":
-                return chain[0].op == "Transpose" and len(chain) == 1 or (cheap and not moves and v == node.inputs[0])
+                return (chain[0].op == "Transpose" and len(chain) == 1) or (cheap and not moves and v == node.inputs[0])
             case "Conv":
                 pointwise = prod(node.integers("kernel")) == 1 and node.integer("groups") == 1 and prod(node.integers("strides")) == 1
                 return cheap and not moves and pointwise and v == node.inputs[0]

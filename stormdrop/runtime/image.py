@@ -27,6 +27,9 @@ class Port:
     shape: tuple[int, ...]
     dtype: Dtype
 
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype}{list(self.shape)}"
+
     @property
     def nbytes(self) -> int:
         n = ITEMSIZE[self.dtype]

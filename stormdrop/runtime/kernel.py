@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.errors import UserError
-from stormdrop.ir.expr import NUMPY
 from stormdrop.ir.interp import evaluate
-from stormdrop.ir.tensor import Task, Tensor
+from stormdrop.ir.tensor import Task
+from stormdrop.runtime.arrays import checked, checked_outputs, is_plain, new_array
 from stormdrop.runtime.artifact import Artifact, artifact_of, program_of
 from stormdrop.runtime.loaded import CallMemory, LoadedKernel
-from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.runtime.threads import thread_count
 from stormdrop.space.default import default_schedule
@@ -49,8 +48,8 @@ class Kernel:
             wanted = ", ".join(repr(t) for t in task.runtime_inputs) or "no inputs"
             raise UserError(f"{task.name} takes {len(task.runtime_inputs)} arrays ({wanted}), not {len(inputs)}")
         arrays = [checked(t, x) for t, x in zip(task.runtime_inputs, inputs)]
-        targets = self._outputs(out, arrays)
-        direct = [t if _is_plain(t) else _empty(tensor) for t, tensor in zip(targets, task.outputs)]
+        targets = checked_outputs(task.outputs, out, arrays)
+        direct = [t if is_plain(t) else new_array(tensor) for t, tensor in zip(targets, task.outputs)]
         if self._loaded is None:
             named = {t.name: a for t, a in zip(task.runtime_inputs, arrays)} | self._constants
             for d, value in zip(direct, evaluate(task, named).values()):
@@ -73,26 +72,6 @@ class Kernel:
                 memory.bind(k, next(results).ctypes.data)
         loaded.run(memory)
         self._idle.append(memory)
-
-    def _outputs(self, out: Array | Sequence[Array] | None, inputs: Sequence[Array]) -> list[Array]:
-        tensors = self.task.outputs
-        if out is None:
-            return [_empty(t) for t in tensors]
-        given: list[Any] = list(out) if isinstance(out, (list, tuple)) else [out]
-        if len(given) != len(tensors):
-            raise UserError(f"out= needs {len(tensors)} arrays, not {len(given)}")
-        for t, o in zip(tensors, given):
-            if not isinstance(o, np.ndarray):
-                raise UserError(f"out= needs a NumPy array for {t!r}, not {type(o).__name__}")
-            _check_type(t, o, "out")
-            if not o.flags.writeable:
-                raise UserError(f"out= for {t!r} is read-only")
-            if any(np.may_share_memory(o, x) for x in inputs):
-                raise UserError(f"out= for {t!r} overlaps an input; give it memory of its own")
-        for k, o in enumerate(given):
-            if any(np.may_share_memory(o, other) for other in given[:k]):
-                raise UserError("two arrays of out= overlap")
-        return given
 
     def __repr__(self) -> str:
         return f"<kernel {self.task.name}, {self.threads} thread{'s' if self.threads != 1 else ''}>"
@@ -130,32 +109,3 @@ def build(
 def is_empty(task: Task) -> bool:
     """Whether some axis has extent zero: there is nothing to loop over, and the reference gives the (tiny) answer."""
     return any(a.extent == 0 for t in task.variants[0].stages if t.compute for a in (*t.compute.axes, *t.compute.reduce_axes))
-
-
-def checked(t: Tensor, value: ArrayLike) -> Array:
-    """An array with the tensor's shape and type, C-contiguous and aligned, copied only if it must be."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise UserError(f"input for {t!r} is no array: {error}") from error
-    _check_type(t, array, "input")
-    return array if _is_plain(array) else np.array(array, order="C", copy=True)
-
-
-def _check_type(t: Tensor, array: Array, what: str) -> None:
-    if array.shape != t.shape:
-        raise UserError(f"{what} for {t!r} has shape {array.shape}; it must be {t.shape}")
-    dtype = np.dtype(NUMPY[t.dtype])
-    if array.dtype != dtype:
-        if array.dtype.newbyteorder("=") == dtype:
-            raise UserError(f"{what} for {t!r} has foreign byte order; use array.astype(np.{dtype})")
-        raise UserError(f"{what} for {t!r} has type {array.dtype}; use array.astype(np.{dtype})")
-
-
-def _is_plain(a: Array) -> bool:
-    return a.flags.c_contiguous and a.flags.aligned
-
-
-def _empty(t: Tensor) -> Array:
-    """A new array on a cache line of its own."""
-    return aligned(t.nbytes).view(NUMPY[t.dtype]).reshape(t.shape)

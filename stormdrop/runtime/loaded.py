@@ -11,12 +11,53 @@ from numpy.typing import NDArray
 from stormdrop.codegen.emit import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import ITEMSIZE, NUMPY
-from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.artifact import Artifact, Slot
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import Pool
 
 # Past the end of packed constants a whole vector may be read; between threads' scratch stands a line, against false sharing.
 SLACK_BYTES = 512
+
+
+def slot_bytes(slot: Slot) -> int:
+    """The memory that a slot's pointer must have behind it."""
+    return slot.elements * ITEMSIZE[slot.dtype] + (SLACK_BYTES if slot.role in ("packed", "shared") else 0)
+
+
+def scratch_stride(scratch_bytes: int) -> int:
+    """From one thread's scratch to the next one's."""
+    return -(-scratch_bytes // 64) * 64 + SLACK_BYTES
+
+
+def is_kept(slot: Slot) -> bool:
+    """Whether a slot points to constants while the kernel runs."""
+    return slot.role == "packed" or (slot.role == "constant" and slot.resident)
+
+
+def pack_constants(
+    code: Code, artifact: Artifact, constants: Mapping[str, NDArray[np.generic]], places: Mapping[int, int], pool: Pool
+) -> None:  # fmt: skip
+    """Write a kernel's constants to `places`, the addresses of its kept slots: packed ones by the kernel itself, others as they are.
+
+    Raises ValueError for a constant of another size.
+    """
+    raw: dict[int, NDArray[np.generic]] = {}
+    for k, slot in enumerate(artifact.slots):
+        if slot.role == "constant":
+            raw[k] = np.ascontiguousarray(constants[slot.name], dtype=NUMPY[slot.dtype])
+            if raw[k].size != slot.elements:
+                raise ValueError(f"constant {slot.name} has {raw[k].size} elements; it must have {slot.elements}")
+    if artifact.prepare_extents:
+        extents = np.array(artifact.prepare_extents, np.int64)
+        table = (ctypes.c_void_p * len(artifact.slots))()
+        for k, address in (*places.items(), *((k, a.ctypes.data) for k, a in raw.items())):
+            table[k] = address
+        stride = scratch_stride(artifact.scratch_bytes)
+        scratch = aligned(stride * pool.threads)
+        pool.run(code.address(PREPARE), ctypes.addressof(table), scratch.ctypes.data, stride, extents.ctypes.data, len(extents))
+    for k, array in raw.items():
+        if is_kept(artifact.slots[k]):
+            ctypes.memmove(places[k], array.ctypes.data, array.nbytes)
 
 
 class LoadedKernel:
@@ -29,36 +70,11 @@ class LoadedKernel:
         self.artifact, self.pool = artifact, pool
         self._code = Code(artifact.code)
         self.entry = self._code.address(ENTRY)
-        self._memory: list[NDArray[np.generic]] = []
         self._extents = np.array(artifact.extents, np.int64)
-        self.scratch_stride = -(-artifact.scratch_bytes // 64) * 64 + SLACK_BYTES
-        self._fixed: dict[int, int] = {}
-        held: dict[int, NDArray[np.generic]] = {}  # the caller's constants, needed until they are packed
-        for k, slot in enumerate(artifact.slots):
-            if slot.role == "constant":
-                array = np.ascontiguousarray(constants[slot.name], dtype=NUMPY[slot.dtype])
-                held[k] = array
-                self._fixed[k] = array.ctypes.data
-            elif slot.role == "packed":
-                block = aligned(slot.elements * ITEMSIZE[slot.dtype] + SLACK_BYTES)
-                self._memory.append(block)
-                self._fixed[k] = block.ctypes.data
-        if artifact.prepare_extents:
-            self._prepare()
-        for k, slot in enumerate(artifact.slots):
-            if slot.role == "constant" and slot.resident:
-                copy = np.array(held[k], copy=True)
-                self._memory.append(copy)
-                self._fixed[k] = copy.ctypes.data
-
-    def _prepare(self) -> None:
-        extents = np.array(self.artifact.prepare_extents, np.int64)
-        table = (ctypes.c_void_p * len(self.artifact.slots))()
-        for k, address in self._fixed.items():
-            table[k] = address
-        scratch = aligned(self.scratch_stride * self.pool.threads)
-        entry = self._code.address(PREPARE)
-        self.pool.run(entry, ctypes.addressof(table), scratch.ctypes.data, self.scratch_stride, extents.ctypes.data, len(extents))
+        self.scratch_stride = scratch_stride(artifact.scratch_bytes)
+        self._kept = {k: aligned(slot_bytes(slot)) for k, slot in enumerate(artifact.slots) if is_kept(slot)}
+        self._fixed = {k: block.ctypes.data for k, block in self._kept.items()}
+        pack_constants(self._code, artifact, constants, self._fixed, pool)
 
     def call_memory(self) -> CallMemory:
         return CallMemory(self)
@@ -82,7 +98,7 @@ class CallMemory:
             self.table[k] = address
         for k, slot in enumerate(artifact.slots):
             if slot.role == "shared":
-                block = aligned(slot.elements * ITEMSIZE[slot.dtype] + SLACK_BYTES)
+                block = aligned(slot_bytes(slot))
                 self._held.append(block)
                 self.table[k] = block.ctypes.data
         scratch = aligned(kernel.scratch_stride * kernel.pool.threads)

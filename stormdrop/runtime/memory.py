@@ -2,6 +2,7 @@
 
 Ordinary pages lie anywhere in physical memory: some of them share cache sets, others do not, and a kernel's speed varies by
 several percent from one process to the next (measured: 5 % on products of 512² matrices). Within a huge page it does not.
+Mappings are private: Linux gives no huge pages to shared ones by default, and a forked child must not write into its parent's.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def huge(nbytes: int) -> memoryview[Any]:
     """
     size = -(-nbytes // HUGE_BYTES) * HUGE_BYTES
     try:
-        pages = mmap.mmap(-1, size + HUGE_BYTES)
+        pages = mmap.mmap(-1, size + HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError, ValueError) as error:
         raise MemoryError(f"{nbytes} bytes cannot be had: {error}") from error
     start = -np.frombuffer(pages, np.uint8).ctypes.data % HUGE_BYTES

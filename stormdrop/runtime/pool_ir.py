@@ -12,7 +12,9 @@ A thread waits for a word to change by spinning for `spin ticks`, then in the ke
 sleepers if it counts any. No wake-up is lost: the waker writes the word and then reads the count, the sleeper raises
 the count and then has the kernel compare the word, and all four are sequentially consistent.
 
-A barrier's last arrival resets `arrived` and raises `phase`. After a job's last phase only the caller waits for that;
+A job is one step, or a list of steps which the workers go through without coming back to `go` in between: its entry is
+then null, its buffers are the steps, its phases their number. Each phase ends in a barrier, a thread without a part in it
+included. A barrier's last arrival resets `arrived` and raises `phase`. At the last one of a job only the caller waits;
 workers return to `go`. A worker that is late for `go` cannot miss a job, since no job ends without it.
 
 Functions call no external symbol: Linux is reached by inline assembly.
@@ -21,6 +23,7 @@ Functions call no external symbol: Linux is reached by inline assembly.
 from __future__ import annotations
 
 BLOCK_BYTES, BLOCK_ALIGN = 640, 128
+STEP_WORDS = 6  # of %step
 HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET = 392, 512, 520
 
 _X86_64 = """
@@ -103,7 +106,8 @@ define void @set_float_mode(i64 %mode) nounwind {
 
 _PORTABLE = """
 %block = type { i32, i32, %job, [64 x i8], i32, i32, [120 x i8], i32, [124 x i8], i32, i32, i32, [116 x i8], i64, i64 }
-%job = type { ptr, ptr, ptr, i64, ptr, i64, i64 }  ; entry, buffers, scratch, its stride, extents, phases, float mode
+%job = type { %step, i64 }  ; and the float mode: one line together with `go`
+%step = type { ptr, ptr, ptr, i64, ptr, i64 }  ; entry, buffers, scratch, its stride, extents, phases
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
   %v = zext i32 %value to i64  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
@@ -185,37 +189,76 @@ done:
   ret void
 }
 
-; Thread %t's part of every phase; %block is null for a thread that works alone.
-define internal void @share(ptr %block, ptr %entry, ptr %buffers, ptr %scratch, ptr %extents, i64 %phases,
-                            i64 %t, i64 %threads, i64 %spin) nounwind {
+; Thread %t's part of every phase of every step; %block is null for a thread that works alone. Writes the ticks at the end
+; of step k to %marks[k + 1] unless that is null.
+define internal void @share(ptr %block, ptr %job, i64 %t, i64 %threads, i64 %spin, ptr %marks) nounwind {
   %alone = icmp eq ptr %block, null
+  %unmarked = icmp eq ptr %marks, null
   %caller = icmp eq i64 %t, 0
   %t.next = add i64 %t, 1
+  %only = load %step, ptr %job, align 8
+  %only.entry = extractvalue %step %only, 0
+  %list = extractvalue %step %only, 1
+  %listed = extractvalue %step %only, 5
+  %is.list = icmp eq ptr %only.entry, null
+  %steps = select i1 %is.list, ptr %list, ptr %job
+  %count = select i1 %is.list, i64 %listed, i64 1
   br label %head
 head:
-  %p = phi i64 [ 0, %0 ], [ %p.next, %met ], [ %p.next, %meet ]
+  %k = phi i64 [ 0, %0 ], [ %k.next, %ended ], [ %k.next, %mark ]
+  %left = icmp slt i64 %k, %count
+  br i1 %left, label %step, label %end
+step:
+  %k.next = add i64 %k, 1
+  %final = icmp eq i64 %k.next, %count
+  %step.at = getelementptr %step, ptr %steps, i64 %k
+  %it = load %step, ptr %step.at, align 8
+  %entry = extractvalue %step %it, 0
+  %buffers = extractvalue %step %it, 1
+  %base = extractvalue %step %it, 2
+  %stride = extractvalue %step %it, 3
+  %extents = extractvalue %step %it, 4
+  %phases = extractvalue %step %it, 5
+  %offset = mul i64 %stride, %t
+  %scratch = getelementptr i8, ptr %base, i64 %offset
+  br label %turn
+turn:
+  %p = phi i64 [ 0, %step ], [ %p.next, %met ], [ %p.next, %meet ]
   %more = icmp slt i64 %p, %phases
-  br i1 %more, label %phase, label %done
+  br i1 %more, label %phase, label %ended
 phase:
   %extent.at = getelementptr i64, ptr %extents, i64 %p
   %extent = load i64, ptr %extent.at, align 8
   %a = mul i64 %extent, %t
   %b = mul i64 %extent, %t.next
   %begin = udiv i64 %a, %threads
-  %end = udiv i64 %b, %threads
-  %some = icmp slt i64 %begin, %end
+  %end.at = udiv i64 %b, %threads
+  %some = icmp slt i64 %begin, %end.at
   br i1 %some, label %call, label %met
 call:
-  call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 %begin, i64 %end)
+  call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 %begin, i64 %end.at)
   br label %met
 met:
   %p.next = add i64 %p, 1
-  br i1 %alone, label %head, label %meet
+  %outer = icmp sge i64 %p.next, %phases
+  %last = and i1 %final, %outer
+  %free = or i1 %alone, %last
+  br i1 %free, label %turn, label %meet
 meet:
-  %inner = icmp slt i64 %p.next, %phases
-  %wait = or i1 %inner, %caller
-  call void @barrier(ptr %block, i64 %threads, i64 %spin, i1 %wait)
+  call void @barrier(ptr %block, i64 %threads, i64 %spin, i1 true)
+  br label %turn
+ended:
+  br i1 %unmarked, label %head, label %mark
+mark:
+  %now = call i64 @ticks()
+  %mark.at = getelementptr i64, ptr %marks, i64 %k.next
+  store i64 %now, ptr %mark.at, align 8
   br label %head
+end:
+  br i1 %alone, label %done, label %part
+part:
+  call void @barrier(ptr %block, i64 %threads, i64 %spin, i1 %caller)
+  br label %done
 done:
   ret void
 }
@@ -235,16 +278,8 @@ idle:
   %stopped = icmp ne i32 %stop, 0
   br i1 %stopped, label %leave, label %work
 work:
-  %job = load %job, ptr %job.at, align 8
-  %entry = extractvalue %job %job, 0
-  %buffers = extractvalue %job %job, 1
-  %base = extractvalue %job %job, 2
-  %stride = extractvalue %job %job, 3
-  %extents = extractvalue %job %job, 4
-  %phases = extractvalue %job %job, 5
-  %mode = extractvalue %job %job, 6
-  %offset = mul i64 %stride, %t
-  %scratch = getelementptr i8, ptr %base, i64 %offset
+  %mode.at = getelementptr %job, ptr %job.at, i64 0, i32 1
+  %mode = load i64, ptr %mode.at, align 8
   %own = call i64 @float_mode()
   %same = icmp eq i64 %mode, %own
   br i1 %same, label %begin, label %adopt
@@ -252,8 +287,7 @@ adopt:
   call void @set_float_mode(i64 %mode)
   br label %begin
 begin:
-  call void @share(ptr %block, ptr %entry, ptr %buffers, ptr %scratch, ptr %extents, i64 %phases,
-                   i64 %t, i64 %threads, i64 %spin)
+  call void @share(ptr %block, ptr %job.at, i64 %t, i64 %threads, i64 %spin, ptr null)
   br i1 %same, label %idle, label %restore
 restore:
   call void @set_float_mode(i64 %own)
@@ -262,19 +296,11 @@ leave:
   ret void
 }
 
-define internal void @once(ptr %block, %job %job) nounwind {  ; one job, by the thread that holds the mutex
-  %entry = extractvalue %job %job, 0
-  %buffers = extractvalue %job %job, 1
-  %scratch = extractvalue %job %job, 2
-  %extents = extractvalue %job %job, 4
-  %phases = extractvalue %job %job, 5
+define internal void @once(ptr %block, ptr %step, ptr %marks) nounwind {  ; one job, by the thread that holds the mutex
   %alone = icmp eq ptr %block, null
-  %idle = icmp slt i64 %phases, 1  ; with no barrier to hold them, workers could miss the next job
-  %either = or i1 %alone, %idle
-  br i1 %either, label %serial, label %parallel
+  br i1 %alone, label %serial, label %parallel
 serial:
-  call void @share(ptr null, ptr %entry, ptr %buffers, ptr %scratch, ptr %extents, i64 %phases,
-                   i64 0, i64 1, i64 0)
+  call void @share(ptr null, ptr %step, i64 0, i64 1, i64 0, ptr %marks)
   ret void
 parallel:
   %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
@@ -282,12 +308,13 @@ parallel:
   %spin.at = getelementptr %block, ptr %block, i64 0, i32 14
   %spin = load i64, ptr %spin.at, align 8
   %job.at = getelementptr %block, ptr %block, i64 0, i32 2
+  %it = load %step, ptr %step, align 8
   %mode = call i64 @float_mode()
-  %full = insertvalue %job %job, i64 %mode, 6
-  store %job %full, ptr %job.at, align 8
+  %j = insertvalue %job zeroinitializer, %step %it, 0
+  %job = insertvalue %job %j, i64 %mode, 1
+  store %job %job, ptr %job.at, align 8
   call void @raise(ptr %block)
-  call void @share(ptr %block, ptr %entry, ptr %buffers, ptr %scratch, ptr %extents, i64 %phases,
-                   i64 0, i64 %threads, i64 %spin)
+  call void @share(ptr %block, ptr %job.at, i64 0, i64 %threads, i64 %spin, ptr %marks)
   ret void
 }
 
@@ -336,16 +363,24 @@ define void @stop(ptr %block) nounwind {  ; after the job that runs, send the wo
   ret void
 }
 
-; Runs the job %repeats times and returns how often it did: none after `stop`, fewer than asked if told to hurry. Writes
-; the ticks of each run to %times unless that is null.
+; Runs the job %repeats times and returns how often it did: none after `stop`, fewer than asked if told to hurry. Unless
+; %times is null, each run fills a row of it: the ticks at the run's beginning and end, and with %each, between them, at
+; the end of every step but the last.
 define i64 @run(ptr %block, ptr %entry, ptr %buffers, ptr %scratch, i64 %stride, ptr %extents, i64 %phases,
-                i64 %repeats, ptr %times) nounwind {
-  %j0 = insertvalue %job zeroinitializer, ptr %entry, 0
-  %j1 = insertvalue %job %j0, ptr %buffers, 1
-  %j2 = insertvalue %job %j1, ptr %scratch, 2
-  %j3 = insertvalue %job %j2, i64 %stride, 3
-  %j4 = insertvalue %job %j3, ptr %extents, 4
-  %job = insertvalue %job %j4, i64 %phases, 5
+                i64 %repeats, ptr %times, i32 %each) nounwind {
+  %step = alloca %step, align 8
+  %s0 = insertvalue %step zeroinitializer, ptr %entry, 0
+  %s1 = insertvalue %step %s0, ptr %buffers, 1
+  %s2 = insertvalue %step %s1, ptr %scratch, 2
+  %s3 = insertvalue %step %s2, i64 %stride, 3
+  %s4 = insertvalue %step %s3, ptr %extents, 4
+  %s5 = insertvalue %step %s4, i64 %phases, 5
+  store %step %s5, ptr %step, align 8
+  %marked = icmp ne i32 %each, 0
+  %is.list = icmp eq ptr %entry, null
+  %many = and i1 %marked, %is.list
+  %ends = select i1 %many, i64 %phases, i64 1
+  %width = add i64 %ends, 1
   %alone = icmp eq ptr %block, null
   %untimed = icmp eq ptr %times, null
   %stop.at = getelementptr %block, ptr %block, i64 0, i32 10
@@ -372,15 +407,18 @@ go:
   %i.next = add i64 %i, 1
   br i1 %untimed, label %plain, label %timed
 plain:
-  call void @once(ptr %block, %job %job)
+  call void @once(ptr %block, ptr %step, ptr null)
   br label %head
 timed:
+  %place = mul i64 %i, %width
+  %row = getelementptr i64, ptr %times, i64 %place
+  %marks = select i1 %many, ptr %row, ptr null
+  %end.at = getelementptr i64, ptr %row, i64 %ends
   %before = call i64 @ticks()
-  call void @once(ptr %block, %job %job)
+  store i64 %before, ptr %row, align 8
+  call void @once(ptr %block, ptr %step, ptr %marks)
   %after = call i64 @ticks()
-  %spent = sub i64 %after, %before
-  %slot = getelementptr i64, ptr %times, i64 %i
-  store i64 %spent, ptr %slot, align 8
+  store i64 %after, ptr %end.at, align 8
   br label %head
 end:
   br i1 %alone, label %done, label %leave
