@@ -75,6 +75,7 @@ def total(parts: Iterable[Affine]) -> Affine:
     return result
 
 
+@lru_cache(maxsize=65536)
 def affine(e: Expr) -> Affine:
     """The normal form of an integer expression."""
     match e:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -69,19 +70,23 @@ class Measurer:
             results = measurer.measure(task, schedules)
     """
 
-    def __init__(self, target: Target, settings: MeasureSettings | None = None, builders: int | None = None) -> None:
+    def __init__(
+        self, target: Target, settings: MeasureSettings | None = None, builders: int | None = None, shared_proofs: bool = False
+    ) -> None:
+        """`shared_proofs`: winners are proved in one process for as long as nothing fails there, which saves half a second each."""
         if builders is not None and builders < 1:
             raise UserError(f"{builders} builders cannot build anything; give 1 or more")
         self.target, self.settings = target, settings or MeasureSettings()
         self._runner = self._worker("runner")
+        self._prover = self._worker("runner", replace(self.settings, sample_points=self.settings.final_points))
+        self._shared_proofs = shared_proofs
         self._builders = [self._worker("builder") for _ in range(builders or available_cpus())]
         self._texts: weakref.WeakKeyDictionary[Task, TaskMessage] = weakref.WeakKeyDictionary()
         self._kept: OrderedDict[tuple[str, Schedule], _Built] = OrderedDict()
         self._busy = threading.Lock()
         self._stop = threading.Event()  # of the call in progress
-        self._prover: Worker | None = None
         self._closed = False
-        self._finalizer = weakref.finalize(self, _close, [self._runner, *self._builders], os.getpid())
+        self._finalizer = weakref.finalize(self, _close, [self._runner, *self._builders, self._prover], os.getpid())
 
     def measure(
         self, task: Task, candidates: Sequence[Candidate], best: float | None = None, meanwhile: Callable[[], None] | None = None
@@ -113,7 +118,10 @@ class Measurer:
             return self._on_runner(lambda: _Turns(self, message, built).take(rounds))
 
     def prove(self, task: Task, candidate: Candidate, witness: Schedule | None = None) -> Result:
-        """Check a winner in a fresh process against many reference values, and all of its output against a witness's; time it."""
+        """Check a winner in a fresh process against many reference values, and all of its output against a witness's; time it.
+
+        Where proofs share a process, it has run nothing but winners, and what fails there is proved again in one of its own.
+        """
         with self._busy:
             message = self._message(task)
             built = self._build(message, [candidate] if witness is None else [candidate, witness])
@@ -123,16 +131,24 @@ class Measurer:
             other = built[1] if len(built) > 1 else None
             against = {"artifact": other.artifact, "variant": other.variant} if isinstance(other, _Built) else None
             request = {"op": "prove", "artifact": first.artifact, "variant": first.variant, "witness": against}
-            settings = replace(self.settings, sample_points=self.settings.final_points)
-            self._prover = fresh = self._worker("runner", settings)
-            try:
-                reply = self._on_lane(fresh, lambda: [_result(fresh.ask(message, request, settings.run_timeout), first.seconds)])
-                return reply[0]
-            except WorkerLost as lost:
-                return _failed(first, lost)
-            finally:
-                self._prover = None
-                fresh.close()
+            is_fresh = self._prover.pid is None
+            result = self._proof(message, first, request)
+            return result if is_fresh or isinstance(result, Timing) else self._proof(message, first, request)
+
+    def _proof(self, message: TaskMessage, built: _Built, request: Message) -> Result:
+        """One attempt; the process stays only where it may be shared and did nothing wrong."""
+        prover, stays = self._prover, False
+        try:
+            ask = partial(prover.ask, message, request, self.settings.run_timeout)
+            result = self._on_lane(prover, lambda: [_result(ask(), built.seconds)])[0]
+            stays = self._shared_proofs and isinstance(result, Timing)
+            return result
+        except WorkerLost as lost:
+            return _failed(built, lost)
+        finally:
+            if not stays:
+                with suppress(RuntimeError):  # the measurer was closed meanwhile: its lane takes no more work
+                    prover.lane.submit(prover.retire).result()
 
     def warm_up(self, task: Task) -> None:
         """Begin to start the workers and to make the task's data, without waiting for either."""
@@ -149,9 +165,6 @@ class Measurer:
         """End all workers; a call in progress on another thread fails."""
         self._closed = True
         self._stop.set()
-        prover = self._prover
-        if prover is not None:
-            prover.kill()
         self._finalizer()
 
     def __enter__(self) -> Measurer:
@@ -292,7 +305,7 @@ class Measurer:
                 raise RunError("the measurer was closed while it measured")
         except BaseException:
             stop.set()
-            workers = (self._runner, *self._builders, *filter(None, (self._prover,)))
+            workers = (self._runner, *self._builders, self._prover)
             while wait(futures, timeout=0).not_done:
                 for worker in workers:
                     worker.kill()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
 
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assembly
 from stormdrop.ir.tensor import Task
+from stormdrop.lower.program import Program
 from stormdrop.report.console import block, heading, print_pairs, print_table
 from stormdrop.report.curve import improvements, reached, trials_per_second
 from stormdrop.report.operator import Found, OperatorReport
@@ -16,7 +17,7 @@ from stormdrop.report.schedule import schedule_lines
 from stormdrop.report.summary import next_step, search_rows
 from stormdrop.report.text import seconds_text, span_text, threads_text
 from stormdrop.space.default import ranked
-from stormdrop.space.sketch import sketches
+from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.target.machine import Target
 
 COMPARED_QUALITY = 0.95
@@ -32,7 +33,7 @@ def print_operator(console: Console, report: OperatorReport, show: Sequence[str]
     heading(console, f"schedule, the best, found by {best.tuned.strategy}" if report.is_comparison else "schedule")
     block(console, "\n".join(f"  {line}" for line in schedule_lines(best.tuned.best)))
     console.print()
-    for name, text in _code(report, show):
+    for name, text in code_sections(best.program, target, show or ("loops",)):
         heading(console, name)
         block(console, text.rstrip())
         console.print()
@@ -41,14 +42,15 @@ def print_operator(console: Console, report: OperatorReport, show: Sequence[str]
     print_pairs(console, [*_figures(report), *_search(report)])
 
 
-def _code(report: OperatorReport, show: Sequence[str]) -> list[tuple[str, str]]:
-    program, sections = report.best.program, list[tuple[str, str]]()
-    if "loops" in show or not show:
+def code_sections(program: Program, target: Target, show: Collection[str]) -> list[tuple[str, str]]:
+    """Title and text of what is asked for of a kernel: loops, llvm, asm."""
+    sections: list[tuple[str, str]] = []
+    if "loops" in show:
         sections.append(("loop program", "\n".join(f"  {line}" for line in str(program).splitlines())))
     if "llvm" in show:
-        sections.append(("LLVM IR", emit(program, report.target)))
+        sections.append(("LLVM IR", emit(program, target)))
     if "asm" in show:
-        sections.append(("assembly", assembly(emit(program, report.target), report.target)))
+        sections.append(("assembly", assembly(emit(program, target), target)))
     return sections
 
 
@@ -103,14 +105,12 @@ def print_sketches(console: Console, task: Task, target: Target) -> None:
     """Every sketch with what the prior expects of its best point."""
     heading(console, "sketches, by what the analytic prior expects of their best point")
     cells = [
-        (
-            str(k),
-            seconds_text(seconds),
-            str(len(sketch.knobs)),
-            task.variants[sketch.variant].name,
-            " ".join(map(str, sketch.structure.steps)),
-        )
+        (str(k), seconds_text(seconds), str(len(sketch.knobs)), task.variants[sketch.variant].name, derivation_text(sketch))
         for k, (sketch, _, seconds) in enumerate(ranked(sketches(task, target)))
     ]
     print_table(console, ("#", "expected", "knobs", "variant", "derivation"), cells, words=(3, 4))
     console.print()
+
+
+def derivation_text(sketch: Sketch) -> str:
+    return " ".join(map(str, sketch.structure.steps))

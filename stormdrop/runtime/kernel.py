@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.errors import UserError
@@ -62,7 +61,10 @@ class Kernel:
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     def _run(self, loaded: LoadedKernel, arrays: Sequence[Array], outputs: Sequence[Array]) -> None:
-        memory = self._idle.pop() if self._idle else loaded.call_memory()
+        try:
+            memory = self._idle.pop()
+        except IndexError:
+            memory = loaded.call_memory()
         given = iter(arrays)
         results = iter(outputs)
         for k, slot in enumerate(loaded.artifact.slots):

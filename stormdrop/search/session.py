@@ -110,11 +110,14 @@ class Session:
         self._cost, self._group = cost, group_name(task.digest, origin.cold)
         found = ranked(spaces or sketches(task, target))
         self.spaces: list[Sketch] = [sketch for sketch, _, _ in found]
+        self._default = candidate(0, found[0][1])
         self.default = found[0][0].schedule(found[0][1])
         self._index = {(s.variant, s.structure.steps): k for k, s in enumerate(self.spaces)}
         seeds = [candidate(k, point) for k, (_, point, _) in enumerate(found)]
         stored = self._stored()
         self.known = len(stored)
+        self.default_known = stored.get(self._default)
+        """The default schedule's seconds as the store has them."""
         best_known = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)[: self._settings.known]
         fresh = [c for c in seeds if c not in stored]
         first = [] if start is None else [self._locate(start)]
@@ -124,6 +127,8 @@ class Session:
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
         self._settled: set[Candidate] = set()  # whose value comes from being timed in turns
         self._schedules: dict[Candidate, Schedule] = {}
+        self.final_times: dict[Schedule, float] = {}
+        """What the finalists took when they were timed in turns."""
         self.best: float | None = None
         self._gained_at = 0  # the trial that last brought a gain worth its name
         self._upcoming: Proposal | None = None
@@ -312,7 +317,8 @@ class Session:
         # Single measurements flatter whoever was lucky: the best of those that were timed in turns are among the first finalists.
         left = list(dict.fromkeys([*[c for c in left if c in self._settled][: self._settings.finalists // 2], *left]))
         while left:
-            order = self._final_order(left[: self._settings.finalists])
+            finalists = left[: self._settings.finalists]
+            order = self._final_order([*finalists, *([self._default] if self._is_challenged(finalists) else [])])
             for c, expected in order.items():
                 proved = self._proved(c, expected)
                 if isinstance(proved, Timing):
@@ -337,6 +343,9 @@ class Session:
                 break
         return min(results, key=lambda r: r.seconds)
 
+    def _is_challenged(self, finalists: Sequence[Candidate]) -> bool:
+        return self._settings.against_default and self._default not in finalists
+
     def _final_order(self, finalists: Sequence[Candidate]) -> dict[Candidate, float]:
         """Those that can be timed again, fastest first, with what is minimised."""
         self._listen(Retiming(len(finalists)))
@@ -351,7 +360,11 @@ class Session:
                 else:
                     del samples[c]
         medians = {c: median(each) for c, each in samples.items()}
-        return dict(sorted(medians.items(), key=lambda pair: pair[1]))
+        self.final_times |= {self._schedule(c): value for c, value in medians.items()}
+        if self._settings.against_default and self._default in medians:
+            medians[self._default] -= self._settings.gain * abs(medians[self._default])  # what is not really faster is not worth a change
+        order = sorted(medians, key=medians.__getitem__)
+        return {c: self.final_times[self._schedule(c)] for c in order}
 
     def _samples(self, result: Result) -> list[float]:
         """What is minimised, of every round; nothing where it failed."""

@@ -26,6 +26,8 @@ class TuneSettings:
     rounds: int = 12
     """How often the finalists are timed in turns; they are loaded anew after every few, since where they lie matters too."""
     held: int = 3
+    against_default: bool = False
+    """The default schedule is always a finalist, and stays unless another is faster by `gain`."""
     known: int = 8
     """The store's best schedules of the task, measured again at the start."""
     training_rows: int = 20_000

@@ -40,6 +40,7 @@ def operand_load(operand: Expr) -> Load:
     return load
 
 
+@lru_cache(maxsize=16384)
 def row_strides(t: Tensor) -> tuple[int, ...]:
     """Row-major strides in elements."""
     strides = [1] * len(t.shape)
@@ -78,6 +79,7 @@ def has_reuse(stage: Stage) -> bool:
     return any(set(stage.axes) - axes_of(op) for op in operands(stage.body)) and bool(stage.axes)
 
 
+@lru_cache(maxsize=16384)
 def transposing_axis(stage: Stage) -> Axis | None:
     """The axis along which a copy reads side by side, where that is not its vector axis: it reads whole squares and turns them."""
     if stage.is_reduction or stage.vector is None:

@@ -1,4 +1,4 @@
-"""The prior, the constraints and the features of a sketch: columns in, columns out.
+"""The prior, the constraints and the features of a sketch: formulas over numbers, or over columns of them.
 
 The prior is a roofline per stage,
 
@@ -10,24 +10,11 @@ summed over stages, plus a fork for each phase. It ranks; it does not promise se
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from stormdrop.space.footprint import (
-    Operand,
-    StageCost,
-    body_cost,
-    cost_of,
-    live_vectors,
-    prod_of,
-    stage_operands,
-    traffic,
-    variants,
-)  # fmt: skip
-from stormdrop.space.nest import Num, Slot, Tiling, ceil_div, form_of, is_copy, tile_all
+from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, rounded_up, where
+from stormdrop.space.footprint import StageCost, add_boxes, body_cost, cost_of, live_vectors, prod_of, stage_operands, traffic, variants
+from stormdrop.space.nest import Slot, Tiling, form_of, is_copy, tile_all
 from stormdrop.space.structure import Level, Structure
 from stormdrop.target.machine import Target
 
@@ -40,16 +27,17 @@ CODE_SCALE = 2e4  # of two equal programs take the shorter: it builds faster
 FEATURE_VERSION = 1
 
 
-@lru_cache(maxsize=512)
-def _operand_table(s: Structure) -> dict[str, list[Operand]]:
+def stage_costs(s: Structure, target: Target, columns: Mapping[str, Num]) -> list[StageCost]:
+    """The cost columns of every stage that runs when the kernel is called, with their boxes."""
+    costs = bare_costs(s, tile_all(s, target.vector_bytes, columns))
+    for c in costs:
+        add_boxes(c)
+    return costs
+
+
+def bare_costs(s: Structure, tilings: Mapping[str, Tiling]) -> list[StageCost]:
+    """The cost columns that constraints need: all but the boxes."""
     packed = frozenset(stage.tensor for stage in s.stages if is_copy(stage))
-    return {stage.id: stage_operands(stage, packed) for stage in s.stages}
-
-
-def stage_costs(s: Structure, target: Target, columns: Mapping[str, Num], boxes: bool = True) -> list[StageCost]:
-    """The cost columns of every stage that runs when the kernel is called; `boxes`: with its footprints."""
-    tilings = tile_all(s, target.vector_bytes, columns)
-    table = _operand_table(s)
     found: list[StageCost] = []
     for stage in s.stages:
         if stage.level is Level.LOAD:
@@ -61,7 +49,7 @@ def stage_costs(s: Structure, target: Target, columns: Mapping[str, Num], boxes:
             executions = 1 if within and reader is not None and reader.stage.host is None else _parallel(tilings[stage.host])
             if within and reader is not None:
                 executions = executions * _entries(reader)
-        found.append(cost_of(tilings[stage.id], executions, table[stage.id], boxes))
+        found.append(cost_of(tilings[stage.id], executions, stage_operands(stage, packed)))
     return found
 
 
@@ -75,9 +63,9 @@ def _entries(t: Tiling) -> Num:
     return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.span[Slot(a, 0)]) for a in t.stage.reduce_axes])
 
 
-def _moved(c: StageCost, target: Target) -> list[list[Num]]:
+def moved_bytes(c: StageCost, target: Target) -> list[list[Num]]:
     """Bytes that each operand moves into L1, L2 and L3."""
-    return [traffic(c, cap) for cap in (target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7)]
+    return traffic(c, (target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7))
 
 
 def _terms(c: StageCost, target: Target, imbalance: Num, moved: list[list[Num]]) -> dict[str, Num]:
@@ -89,7 +77,7 @@ def _terms(c: StageCost, target: Target, imbalance: Num, moved: list[list[Num]])
     rate = target.fma_per_cycle
     latency = target.fma_latency * rate
     fma = c.vector_steps * c.useful * body / rate
-    fma = fma * np.maximum(1.0, latency / c.accumulators) if stage.is_reduction else fma
+    fma = fma * maximum(1.0, latency / c.accumulators) if stage.is_reduction else fma
     load_rate = max(1.0, rate)  # full vectors a cycle; broadcasts count half
     load = c.steps * c.useful * c.loads / load_rate
     ends = c.tiles * (c.accumulators * (finish / rate + 2.0) + 12.0)
@@ -99,14 +87,14 @@ def _terms(c: StageCost, target: Target, imbalance: Num, moved: list[list[Num]])
         blocks = form_of(stage).blocks
         turns = c.tiling.trips[Slot(inner, blocks - 1)]
         starts = c.steps / turns
-        ends = ends + starts * (8.0 + guards * c.rows * np.where(np.asarray(turns) > 16.0, 2.0, 0.5))
-        ends = ends + c.steps / c.tiling.unroll * np.minimum(1.0, 3.0 / c.accumulators)  # the loop itself, hidden behind a large tile
+        ends = ends + starts * (8.0 + guards * c.rows * where(turns > 16.0, 2.0, 0.5))
+        ends = ends + c.steps / c.tiling.unroll * minimum(1.0, 3.0 / c.accumulators)  # the loop itself, hidden behind a large tile
         if blocks == 2:
             repeats = prod_of([c.tiling.trips[Slot(a, 0)] for a in stage.reduce_axes])
             ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * 3.0
     l1, l2, l3 = moved
-    conflict = 1.0 + 0.12 * np.clip(c.lines_per_set / target.l1_ways - 1.0, 0.0, 4.0)
-    streams = 1.0 + 0.1 * np.maximum(0.0, c.streams - 8.0)  # more rows at once than the prefetchers follow
+    conflict = 1.0 + 0.12 * minimum(maximum(c.lines_per_set / target.l1_ways - 1.0, 0.0), 4.0)
+    streams = 1.0 + 0.1 * maximum(0.0, c.streams - 8.0)  # more rows at once than the prefetchers follow
     return {
         "fma": fma * conflict * share / hertz,
         "load": load * conflict * share / hertz,
@@ -121,7 +109,7 @@ def _seconds(terms: Mapping[str, Num]) -> Num:
     """The largest bound and a little of the others; streaming from the L2 hides best behind arithmetic."""
     bound: Any = 0.0
     for name in ("fma", "load", "l2", "l3", "dram"):
-        bound = np.maximum(bound, terms[name])
+        bound = maximum(bound, terms[name])
     return bound + 0.03 * (terms["load"] + terms["l3"] + terms["dram"]) + 0.01 * terms["l2"] + terms["ends"]
 
 
@@ -131,31 +119,25 @@ def _imbalance(c: StageCost, threads: int) -> Num:
     unit: Any = 1.0
     for a in t.stage.axes:
         lanes = t.lanes if a is t.stage.vector else 1
-        unit = unit * np.minimum(1.0, t.span[Slot(a, 0)] / (np.ceil(t.extent[a] / lanes) * lanes))
-    return np.minimum(float(threads), np.ceil(c.parallel / threads) * threads * unit)
+        unit = unit * minimum(1.0, t.span[Slot(a, 0)] / (ceil_div(t.extent[a], lanes) * lanes))
+    return minimum(float(threads), rounded_up(c.parallel / threads) * threads * unit)
 
 
-def _total(costs: list[StageCost], target: Target, moved: list[list[list[Num]]] | None = None) -> tuple[Num, list[dict[str, Num]]]:
-    """The prior, and the terms of each stage; `moved`: what each moves, where that is known already."""
-    moved = moved or [_moved(c, target) for c in costs]
+def prior(costs: list[StageCost], target: Target, moved: list[list[list[Num]]]) -> tuple[Num, list[dict[str, Num]]]:
+    """Estimated seconds, and the terms of each stage; `moved`: the bytes that each moves."""
     roots = {c.tiling.stage.id: c for c in costs if c.tiling.stage.host is None}
+    imbalance = {id: _imbalance(c, target.threads) for id, c in roots.items()}
     total: Any = 0.0
     each: list[dict[str, Num]] = []
     for c, bytes_moved in zip(costs, moved):
-        host = roots[c.tiling.stage.host or c.tiling.stage.id]
-        terms = _terms(c, target, _imbalance(host, target.threads), bytes_moved)
+        terms = _terms(c, target, imbalance[c.tiling.stage.host or c.tiling.stage.id], bytes_moved)
         each.append(terms)
         total = total + _seconds(terms)
     code = sum(c.code for c in costs)
     return total * (1.0 + code / CODE_SCALE) + FORK_SECONDS * len(roots), each
 
 
-def prior(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.float64]:
-    total, _ = _total(stage_costs(s, target, columns), target)
-    return np.array(np.broadcast_to(np.asarray(total, dtype=np.float64), _count(columns)))
-
-
-def _demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
+def demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
     """Each constraint as a ratio: legal where none exceeds 1."""
     found: list[Num] = []
     panels = {stage.reader for stage in s.stages if is_copy(stage) and stage.host is None}
@@ -168,43 +150,15 @@ def _demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
         if stage.host is not None and stage.vector in stage.axes and stage.id in panels:
             # A box must begin at a panel of what was packed for the whole tensor.
             width, box = t.vectors * t.lanes, t.extent[stage.vector]
-            found.append(np.where((np.asarray(box) % width == 0) | (np.asarray(box) >= stage.vector.extent), 0.0, 2.0))
+            found.append(where(is_multiple(box, width) | (box >= stage.vector.extent), 0.0, 2.0))
         code = code + c.code
         if stage.host is not None:
             scratch = scratch + prod_of([t.extent[a] for a in stage.axes]) * stage.itemsize
         if form_of(stage).blocks == 2:
-            scratch = scratch + prod_of([np.minimum(t.span.get(Slot(a, 1), t.extent[a]), t.extent[a]) for a in stage.axes]) * stage.itemsize
+            scratch = scratch + prod_of([minimum(t.span.get(Slot(a, 1), t.extent[a]), t.extent[a]) for a in stage.axes]) * stage.itemsize
     found.append(code / (MAX_INSTRUCTIONS * max(1, len([x for x in s.stages if x.level is not Level.LOAD]) ** 0.5)))
     found.append(scratch / MAX_SCRATCH_BYTES)
     return found
-
-
-def _count(columns: Mapping[str, Num]) -> int:
-    return max((np.size(v) for v in columns.values()), default=1)
-
-
-def legal(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.bool_]:
-    ok = np.ones(_count(columns), bool)
-    for demand in _demands(s, target, stage_costs(s, target, columns, boxes=False)):
-        ok &= np.asarray(demand) <= 1.0
-    return ok
-
-
-def assess(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.float64]:
-    """The prior where a point is legal, else infinity."""
-    costs = stage_costs(s, target, columns)
-    total = np.array(np.broadcast_to(np.asarray(_total(costs, target)[0], dtype=np.float64), _count(columns)))
-    for demand in _demands(s, target, costs):
-        total[np.broadcast_to(np.asarray(demand) > 1.0, total.shape)] = np.inf
-    return total
-
-
-def excess(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.float64]:
-    """How far points are from being legal: 0 where they are."""
-    total = np.zeros(_count(columns))
-    for demand in _demands(s, target, stage_costs(s, target, columns, boxes=False)):
-        total += np.maximum(0.0, np.asarray(demand, dtype=np.float64) - 1.0)
-    return total
 
 
 OPERANDS, LEVELS = 3, 5
@@ -218,12 +172,10 @@ FEATURES: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def features(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArray[np.float64]:
-    """One row of `FEATURES` per point, magnitudes as log2(1 + x)."""
-    costs = stage_costs(s, target, columns)
-    moved = [_moved(c, target) for c in costs]
-    total, terms = _total(costs, target, moved)
-    n = _count(columns)
+def features(costs: list[StageCost], target: Target) -> list[Num]:
+    """The `FEATURES` of points, before they are made logarithms."""
+    moved = [moved_bytes(c, target) for c in costs]
+    total, terms = prior(costs, target, moved)
     main = max(range(len(costs)), key=lambda k: _nominal(costs[k]))
     c, t = costs[main], costs[main].tiling
     stage = t.stage
@@ -238,7 +190,7 @@ def features(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArra
         host.parallel, _imbalance(host, target.threads) * 16.0, sum(x.code for x in costs),
         sum((prod_of([x.tiling.extent[a] for a in x.tiling.stage.axes]) * 4.0 for x in costs if x.tiling.stage.host), 0.0),
         c.vector_steps * t.lanes, _nominal(c), c.tiles, c.steps, c.rows, c.vectors, c.accumulators, c.loads,
-        c.accumulators / np.maximum(c.loads, 0.25), t.unroll, t.peel, inner, blocks,
+        c.accumulators / maximum(c.loads, 0.25), t.unroll, t.peel, inner, blocks,
         c.lane_use * 16.0, c.lines_per_set, variants(t), float(stage.vector_is_reduced) * 3.0,
         float(sum(o.stride not in (0, 1) for o in c.operands)), float(sum(o.guarded for o in c.operands)),
     ]  # fmt: skip
@@ -248,11 +200,7 @@ def features(s: Structure, target: Target, columns: Mapping[str, Num]) -> NDArra
         sum((x.loads * x.steps for x in others), 0.0), sum((x.footprints[-1][-1] * x.executions for x in others), 0.0),
         sum((x.vector_steps * x.tiling.lanes / max(1.0, _nominal(x)) for x in others), 0.0),
     ]  # fmt: skip
-    matrix = np.empty((len(FEATURES), n))  # a feature's values lie together while they are computed
-    for k, v in enumerate(values):
-        matrix[k] = v
-    matrix += 1.0
-    return np.ascontiguousarray(np.log2(matrix, out=matrix).T)
+    return values
 
 
 def _nominal(c: StageCost) -> float:

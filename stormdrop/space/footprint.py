@@ -6,12 +6,12 @@ the lowered program gives the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,19 @@ from stormdrop.ir.affine import affine, conjuncts
 from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cmp, Const, Expr, Load, Select, walk
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.access import TRANSCENDENTAL, axes_of, operand_load, operands, row_strides, transposing_axis
-from stormdrop.space.nest import Num, Slot, Tiling, ceil_div, form_of, maximum, minimum, nest_order
+from stormdrop.space.columns import Num, ceil_div, equal, is_multiple, maximum, minimum, rounded_down, where
+from stormdrop.space.nest import CACHED, Slot, Tiling, form_of, nest_order
 from stormdrop.space.structure import Stage
 
 LINE = 64
+
+
+class Dim(NamedTuple):
+    """One index of an operand: its linear terms, and the axes of each part that is not linear."""
+
+    extent: int
+    terms: tuple[tuple[Axis, int], ...]
+    others: tuple[frozenset[Axis], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +43,9 @@ class Operand:
     axes: frozenset[Axis]
     packed: bool
     stride: int | None  # elements between neighbours of the vector axis; None: not linear
-    guarded: bool = False
+    guarded: bool
+    dims: tuple[Dim, ...]  # innermost first
+    conflicts: tuple[tuple[Axis, float], ...]  # rows along an axis: the share of a 4 KiB cache way between two of them
     borders: tuple[tuple[Axis, Axis, float], ...] = ()  # spatial axis, reduce axis, share of their pairs inside the border
 
     @property
@@ -42,7 +53,8 @@ class Operand:
         return ITEMSIZE[self.tensor.dtype]
 
 
-def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> list[Operand]:
+@lru_cache(maxsize=CACHED)
+def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> tuple[Operand, ...]:
     """What the reduction reads (or an elementwise stage), then what is written."""
     found: list[Operand] = []
     body = stage.body if stage.is_reduction else stage.finish
@@ -54,23 +66,44 @@ def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> list[Operand]:
         seen = {operand_load(op) for op in operands(body)}
         found += [_operand(stage, x.tensor, x.indices, False, False) for x in stage.reads() if x not in seen]
     found.append(_operand(stage, stage.tensor, stage.place, stage.tensor in packed, False))
-    return found
+    return tuple(found)
 
 
 def _operand(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], packed: bool, guarded: bool) -> Operand:
     axes: frozenset[Axis] = frozenset[Axis]().union(*(axes_of(i) for i in indices)) if indices else frozenset()
-    stride: int | None = 0
-    if stage.vector is not None and stage.vector in axes:
-        if packed:
-            stride = 1
-        else:
-            stride = 0
-            for i, s in zip(indices, row_strides(tensor)):
-                form = affine(i)
-                if stage.vector in axes_of(i) and not form.coefficient(stage.vector):
-                    return Operand(tensor, indices, axes, packed, None, guarded)
-                stride += form.coefficient(stage.vector) * s
-    return Operand(tensor, indices, axes, packed, stride, guarded)
+    dims = tuple(_dim(i, n) for i, n in zip(reversed(indices), reversed(tensor.shape)))
+    conflicts = () if packed else _conflicts(stage, tensor, indices, axes)
+    return Operand(tensor, indices, axes, packed, _stride(stage, tensor, indices, axes, packed), guarded, dims, conflicts)
+
+
+def _stride(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis], packed: bool) -> int | None:
+    if stage.vector is None or stage.vector not in axes:
+        return 0
+    if packed:
+        return 1
+    stride = 0
+    for i, s in zip(indices, row_strides(tensor)):
+        form = affine(i)
+        if stage.vector in axes_of(i) and not form.coefficient(stage.vector):
+            return None
+        stride += form.coefficient(stage.vector) * s
+    return stride
+
+
+def _dim(index: Expr, extent: int) -> Dim:
+    terms = affine(index).terms
+    return Dim(extent, tuple((a, abs(c)) for a, c in terms if isinstance(a, Axis)), tuple(axes_of(a) for a, _ in terms if not isinstance(a, Axis)))
+
+
+def _conflicts(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis]) -> tuple[tuple[Axis, float], ...]:
+    found: list[tuple[Axis, float]] = []
+    forms = [(affine(i), s) for i, s in zip(indices, row_strides(tensor))]
+    for a in stage.axes:
+        if a is not stage.vector and a in axes:
+            stride = sum(form.coefficient(a) * s for form, s in forms) * ITEMSIZE[tensor.dtype]
+            if stride:
+                found.append((a, gcd(abs(stride), 4096) / 4096.0))
+    return tuple(found)
 
 
 def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
@@ -94,16 +127,16 @@ def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
     return tuple(found)
 
 
-def _useful(tiling: Tiling, tile: Mapping[Axis, Num], ops: list[Operand]) -> Num:
+def _useful(tiling: Tiling, tile: Mapping[Axis, Num], ops: tuple[Operand, ...]) -> Num:
     """The share of steps that is executed: borders that a loop's range or written-out steps leave out are not."""
     stage = tiling.stage
     share: Num = 1.0
     for o in ops:
         for a, r, inside in o.borders:
-            skipped = np.asarray(tile[a]) == 1
+            skipped = equal(tile[a], 1)
             if len(stage.reduce_axes) > 1 and r is stage.reduce_axes[-2]:
-                skipped = skipped | ((np.asarray(tiling.peel) > 0) & (np.asarray(tile[a]) >= a.extent))
-            share = share * np.where(skipped, inside, 1.0)
+                skipped = skipped | ((tiling.peel > 0) & (tile[a] >= a.extent))
+            share = share * where(skipped, inside, 1.0)
     return share * density(stage) if stage.unrolled else share
 
 
@@ -112,21 +145,20 @@ def box_bytes(o: Operand, lens: Mapping[Axis, Num]) -> Num:
     if o.packed:
         return prod_of([lens[a] for a in o.axes]) * o.itemsize
     size: Num = o.itemsize
-    for d in range(len(o.indices) - 1, -1, -1):
-        size = size * _index_box(o.indices[d], lens, o.tensor.shape[d])
-        if d == len(o.indices) - 1:
-            size = maximum(size, min(LINE, o.tensor.shape[d] * o.itemsize))
+    for d, dim in enumerate(o.dims):
+        size = size * _index_box(dim, lens)
+        if d == 0:
+            size = maximum(size, min(LINE, dim.extent * o.itemsize))
     return size
 
 
-def _index_box(index: Expr, lens: Mapping[Axis, Num], extent: int) -> Num:
+def _index_box(dim: Dim, lens: Mapping[Axis, Num]) -> Num:
     size: Num = 1
-    for atom, c in affine(index).terms:
-        if isinstance(atom, Axis):
-            size = size + abs(c) * (lens[atom] - 1)
-        else:  # a quotient or remainder: as many values as its axes give, at most the dimension
-            size = size + (prod_of([lens[a] for a in axes_of(atom)]) - 1)
-    return minimum(size, extent)
+    for axis, c in dim.terms:
+        size = size + c * (lens[axis] - 1)
+    for axes in dim.others:  # a quotient or remainder: as many values as its axes give, at most the dimension
+        size = size + (prod_of([lens[a] for a in axes]) - 1)
+    return minimum(size, dim.extent)
 
 
 def prod_of(values: list[Num]) -> Num:
@@ -141,7 +173,8 @@ class StageCost:
     """The columns of one stage."""
 
     tiling: Tiling
-    operands: list[Operand]
+    tile: Mapping[Axis, Num]  # elements of the register tile
+    operands: tuple[Operand, ...]
     executions: Num  # how often the nest runs
     rows: Num
     vectors: Num
@@ -150,18 +183,19 @@ class StageCost:
     steps: Num  # executions of the innermost body over all tiles, each for a whole register tile
     vector_steps: Num  # body instances: one row, one vector, one reduce step
     loads: Num  # load instructions per step
-    footprints: list[list[Num]]  # by operand: at the register tile, inside each rolled loop, whole
-    totals: list[Num]
-    blocks: list[Num]
-    loops: list[Slot]
     lane_use: Num
     code: Num
     lines_per_set: Num
     parallel: Num
     streams: Num  # rows of unpacked operands that are read side by side
     useful: Num  # share of the steps that borders leave over
+    footprints: list[list[Num]] = field(default_factory=list[list[Num]])  # by operand: at the register tile, inside each loop, whole
+    totals: list[Num] = field(default_factory=list[Num])
+    blocks: list[Num] = field(default_factory=list[Num])
+    loops: list[Slot] = field(default_factory=list[Slot])
 
 
+@lru_cache(maxsize=CACHED)
 def body_cost(stage: Stage) -> tuple[float, float]:
     """Vector operations of one body instance, and of the finish: a multiply-add is one, a function about twenty."""
     if not stage.is_reduction:
@@ -187,8 +221,8 @@ def _operations(e: Expr) -> float:
     return total
 
 
-def cost_of(tiling: Tiling, executions: Num, ops: list[Operand], boxes: bool) -> StageCost:
-    """The columns of a stage that runs `executions` times; `boxes`: with footprints at every loop."""
+def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...]) -> StageCost:
+    """The columns of a stage that runs `executions` times, still without its boxes."""
     stage = tiling.stage
     vector = stage.vector
     tile = {a: minimum(tiling.tile(a), tiling.extent[a] if a is not vector else tiling.tile(a)) for a in stage.axes}
@@ -214,13 +248,11 @@ def cost_of(tiling: Tiling, executions: Num, ops: list[Operand], boxes: bool) ->
         loads = loads + _loads(tiling, tile, o)
     code = _code_size(tiling, rows, loads, len(ops))
     cost = StageCost(
-        tiling, ops, executions, rows, vectors, rows * vectors, tiles, tiles * reduce_steps, vector_steps, loads,
-        [[] for _ in ops], [], [], [], lane_use, code, _lines_per_set(stage, tile, ops), 1,
+        tiling, tile, ops, executions, rows, vectors, rows * vectors, tiles, tiles * reduce_steps, vector_steps, loads,
+        lane_use, code, _lines_per_set(tile, ops), 1,
         sum((prod_of([tile[a] for a in stage.axes if a in o.axes and a is not vector]) for o in ops[:-1] if not o.packed), 0.0),
         _useful(tiling, tile, ops),
     )  # fmt: skip
-    if boxes:
-        _footprints(cost, tile)
     if stage.host is None:
         cost.parallel = prod_of([tiling.trips[Slot(a, 0)] for a in stage.axes])
     return cost
@@ -243,7 +275,7 @@ def _loads(tiling: Tiling, tile: Mapping[Axis, Num], o: Operand) -> Num:
     turned = transposing_axis(stage)
     slots: Num = 2.0 * lanes
     if turned is not None:  # a square is read and turned in 5 operations a vector
-        slots = np.where(np.asarray(tile[turned]) % lanes == 0, 5.0, slots)
+        slots = where(is_multiple(tile[turned], lanes), 5.0, slots)
     return count * tiling.vectors * slots
 
 
@@ -257,8 +289,7 @@ def _distinct(tiling: Tiling, rows: Num, o: Operand, axis: Axis) -> Num:
         a, k = abs(form.coefficient(axis)), abs(form.coefficient(inner))
         if a and k and inner.extent > 1:
             window = (a * (rows - 1) + k * (inner.extent - 1) + 1.0) / inner.extent
-            whole = np.asarray(tiling.unroll) >= inner.extent
-            return np.where(whole, np.minimum(rows, window), rows)
+            return where(tiling.unroll >= inner.extent, minimum(rows, window), rows)
     return rows
 
 
@@ -268,13 +299,18 @@ def live_vectors(c: StageCost) -> Num:
     if not stage.is_reduction:
         return c.accumulators
     if stage.unrolled:  # rows are independent chains that may go through memory
-        return np.minimum(c.accumulators, 8.0) * c.vectors
+        return minimum(c.accumulators, 8.0) * c.vectors
     operand: Num = t.vectors if stage.vector is not None and not stage.vector_is_reduced else 1
     inner = stage.reduce_axes[-1]
-    slides = any(affine(i).coefficient(inner) and (axes_of(i) & set(stage.axes)) for o in c.operands for i in o.indices)
-    if slides and inner.extent > 1 and inner is not stage.vector:
-        operand = np.where(np.asarray(t.unroll) > 1, operand * np.minimum(t.unroll, inner.extent), operand)
+    if _slides(stage, c.operands) and inner.extent > 1 and inner is not stage.vector:
+        operand = where(t.unroll > 1, operand * minimum(t.unroll, inner.extent), operand)
     return c.accumulators + operand + 1.0
+
+
+def _slides(stage: Stage, ops: tuple[Operand, ...]) -> bool:
+    """Whether the innermost reduce axis and a spatial one move the same index."""
+    inner, spatial = stage.reduce_axes[-1], set(stage.axes)
+    return any(affine(i).coefficient(inner) and not spatial.isdisjoint(axes_of(i)) for o in ops for i in o.indices)
 
 
 def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int) -> Num:
@@ -288,10 +324,10 @@ def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int) -> Num:
         length = tiling.span[Slot(inner, form_of(stage).blocks - 2)] if form_of(stage).blocks == 2 else tiling.extent[inner]
         step = tiling.lanes * tiling.vectors if inner is stage.vector else 1
         trips = ceil_div(length, step)
-        steps = steps + (trips - np.floor(trips / tiling.unroll) * tiling.unroll)  # what is left of the unrolling
+        steps = steps + (trips - rounded_down(trips / tiling.unroll) * tiling.unroll)  # what is left of the unrolling
         if len(stage.reduce_axes) > 1 and not stage.unrolled:
             middle = stage.reduce_axes[-2].extent
-            steps = steps * np.where(np.asarray(tiling.peel) > 0, middle, 1)
+            steps = steps * where(tiling.peel > 0, middle, 1)
     ends = rows * tiling.vectors * (finish + n_operands + 2)
     if stage.unrolled:
         steps = steps * prod_of([a.extent for a in stage.reduce_axes[:-1]]) * density(stage)
@@ -331,69 +367,79 @@ def variants(tiling: Tiling) -> Num:
         t = minimum(tiling.tile(a), tiling.extent[a])
         if isinstance(t, int) and t == 1:
             continue
-        ends = np.where(np.asarray(tiling.extent[a] % t) > 0, 1, 0)
+        ends = where(is_multiple(tiling.extent[a], t), 0, 1)
         if stage.host is not None and not (isinstance(tiling.extent[a], int) and tiling.extent[a] == a.extent):
-            ends = np.where(np.asarray(tiling.extent[a]) >= a.extent, ends, 3)
-        total = total * np.where(np.asarray(t) > 1, 1 + ends, 1)
+            ends = where(tiling.extent[a] >= a.extent, ends, 3)
+        total = total * where(t > 1, 1 + ends, 1)
     return total
 
 
-def _lines_per_set(stage: Stage, tile: Mapping[Axis, Num], ops: list[Operand]) -> Num:
+def _lines_per_set(tile: Mapping[Axis, Num], ops: tuple[Operand, ...]) -> Num:
     """How many rows of one operand fall into the same set of a 4 KiB cache way."""
     worst: Num = 1.0
     for o in ops[:-1]:
-        if o.packed:
-            continue
-        for a in stage.axes:
-            if a is stage.vector or a not in o.axes:
-                continue
-            stride = sum(affine(i).coefficient(a) * s for i, s in zip(o.indices, row_strides(o.tensor))) * o.itemsize
-            if stride:
-                worst = maximum(worst, tile[a] * (gcd(abs(stride), 4096) / 4096.0))
+        for a, share in o.conflicts:
+            worst = maximum(worst, tile[a] * share)
     return worst
 
 
-def _footprints(c: StageCost, tile: Mapping[Axis, Num]) -> None:
+def add_boxes(c: StageCost) -> None:
     """Boxes of all operands at the register tile and inside every rolled loop, from the inside out."""
     t, stage = c.tiling, c.tiling.stage
-    lens: dict[Axis, Num] = {a: minimum(tile[a], t.extent[a]) for a in stage.axes}
+    lens: dict[Axis, Num] = {a: minimum(c.tile[a], t.extent[a]) for a in stage.axes}
     for a in stage.reduce_axes:
         lens[a] = minimum(t.lanes * t.vectors, t.extent[a]) if a is stage.vector else 1
-    order = [slot for slot in reversed(nest_order(stage)) if not (isinstance(t.extent[slot.axis], int) and t.extent[slot.axis] == 1)]
-    for slot in order:
-        _record(c, lens, slot)
-        lens[slot.axis] = minimum(lens[slot.axis] * t.trips[slot], t.extent[slot.axis])
-    _record(c, lens, None)
+    c.loops = [slot for slot in reversed(nest_order(stage)) if not (isinstance(t.extent[slot.axis], int) and t.extent[slot.axis] == 1)]
+    sizes = [box_bytes(o, lens) for o in c.operands]
+    counts = {a: ceil_div(t.extent[a], lens[a]) for a in (*stage.axes, *stage.reduce_axes)}
+    c.footprints = [[size] for size in sizes]
+    c.totals = [_sum(sizes)]
+    c.blocks = [c.executions * prod_of(list(counts.values()))]
+    for axis, level in c.loops:  # one axis grows at a time: what does not depend on it stays as it is
+        trips = t.trips[Slot(axis, level)]
+        if not (isinstance(trips, int) and trips == 1):
+            lens[axis] = minimum(lens[axis] * trips, t.extent[axis])
+            counts[axis] = ceil_div(t.extent[axis], lens[axis])
+            sizes = [box_bytes(o, lens) if axis in o.axes else size for o, size in zip(c.operands, sizes)]
+        for boxes, size in zip(c.footprints, sizes):
+            boxes.append(size)
+        c.totals.append(_sum(sizes))
+        c.blocks.append(c.executions * prod_of(list(counts.values())))
 
 
-def _record(c: StageCost, lens: Mapping[Axis, Num], slot: Slot | None) -> None:
+def _sum(values: Iterable[Num]) -> Num:
     total: Num = 0
-    for k, o in enumerate(c.operands):
-        size = box_bytes(o, lens)
-        c.footprints[k].append(size)
-        total = total + size
-    c.totals.append(total)
-    t = c.tiling
-    c.blocks.append(c.executions * prod_of([ceil_div(t.extent[a], lens[a]) for a in (*t.stage.axes, *t.stage.reduce_axes)]))
-    if slot is not None:
-        c.loops.append(slot)
+    for v in values:
+        total = total + v
+    return total
 
 
-def traffic(c: StageCost, capacity: float) -> list[Num]:
-    """Bytes each operand moves into a cache of `capacity`: the largest block of loops whose boxes fit is loaded once each time.
+def traffic(c: StageCost, capacities: Sequence[float]) -> list[list[Num]]:
+    """Bytes each operand moves into caches of these sizes: the largest block of loops whose boxes fit is loaded once each time.
 
     An operand that the loop around that block does not mention stays. What fits as a whole is there already.
     """
-    moved: list[Any] = []
-    for k, o in enumerate(c.operands):
-        best: Any = c.footprints[k][0] * c.blocks[0]
-        for p, slot in enumerate(c.loops):
-            once = c.footprints[k][p] * c.blocks[p]
-            if slot.axis not in o.axes:
-                once = once / c.tiling.trips[slot]
-            best = once if p == 0 else np.where(np.asarray(c.totals[p]) <= capacity, once, best)
-        best = np.where(np.asarray(c.totals[-1]) <= capacity, 0.0, best)
-        moved.append(best)
+    once = [_moved_at(c, k) for k in range(len(c.operands))]
+    moved: list[list[Num]] = []
+    for capacity in capacities:
+        fits = [total <= capacity for total in c.totals]
+        found: list[Num] = []
+        for at in once:
+            best = at[0]
+            for p in range(1, len(c.loops)):
+                best = where(fits[p], at[p], best)
+            found.append(where(fits[-1], 0.0, best))
+        moved.append(found)
     return moved
 
 
+def _moved_at(c: StageCost, k: int) -> list[Num]:
+    """What an operand moves if it is loaded anew at every turn of a loop, for each of the loops."""
+    axes, boxes = c.operands[k].axes, c.footprints[k]
+    if not c.loops:
+        return [boxes[0] * c.blocks[0]]
+    moved: list[Num] = []
+    for slot, box, blocks in zip(c.loops, boxes, c.blocks):
+        once = box * blocks
+        moved.append(once if slot.axis in axes else once / c.tiling.trips[slot])
+    return moved

@@ -1,7 +1,7 @@
 """Tile sizes of every stage at one point or at a whole matrix of points.
 
-The arithmetic is written once over numbers: Python integers when a point is lowered, float64 columns when thousands of points
-are judged. A tile knob is clamped from the inside out,
+The arithmetic is written once over numbers: Python integers when a point is lowered, columns when thousands of points are
+judged. A tile knob is clamped from the inside out,
 
     n = min(choice, rest);  rest = ceil(rest / n);  the outermost level is what rests,
 
@@ -12,35 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from functools import lru_cache
+from typing import NamedTuple
 
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Expr
 from stormdrop.space.access import transposing_axis
+from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, where
 from stormdrop.space.structure import Level, Stage, Structure
 
-Num = Any  # int, or a float64 column of one value per point
+CACHED = 16384  # stages whose facts are kept: those of all sketches of a large model
 
 
-def ceil_div(a: Num, b: Num) -> Num:
-    if isinstance(a, int) and isinstance(b, int):
-        return -(-a // b)
-    return np.ceil(a / b)
-
-
-def minimum(a: Num, b: Num) -> Num:
-    return min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b)
-
-
-def maximum(a: Num, b: Num) -> Num:
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One rolled loop of a nest: level `level` of `axis`."""
+class Slot(NamedTuple):
+    """One rolled loop of a nest: level `level` of `axis`. A tuple, since it is looked up thousands of times per sketch."""
 
     axis: Axis
     level: int
@@ -55,6 +40,7 @@ class Form:
     blocks: int  # reduce levels: 2 with an outer block, else 1 (0 without reduction)
 
 
+@lru_cache(maxsize=CACHED)
 def form_of(stage: Stage) -> Form:
     """A root's first S is its parallel loop; an attached stage has none."""
     spatial = stage.tiling.count("S")
@@ -124,7 +110,9 @@ class Tiling:
         return self.span[Slot(axis, form_of(self.stage).register - 1)]
 
 
-def nest_order(stage: Stage) -> list[Slot]:
+@lru_cache(maxsize=CACHED)
+def nest_order(stage: Stage) -> tuple[Slot, ...]:
+    """The rolled loops, outermost first."""
     form = form_of(stage)
     order: list[Slot] = []
     spatial, reduced = form.first, 0
@@ -136,7 +124,7 @@ def nest_order(stage: Stage) -> list[Slot]:
         elif stage.is_reduction:
             order += [Slot(a, reduced) for a in stage.reduce_axes]
             reduced += 1
-    return order
+    return tuple(order)
 
 
 def _letters(stage: Stage) -> str:
@@ -154,45 +142,77 @@ def _spatial_order(stage: Stage, level: int) -> list[Axis]:
     return axes
 
 
+class _Cut(NamedTuple):
+    """How one level of an axis gets its trips: `knob` clamped, or by `rule` where it has none."""
+
+    slot: Slot
+    outer: Slot | None  # the level outside, whose trip covers what this one and those inside it do
+    rule: str  # one, rest, knob, follow
+    knob: str
+
+
+@lru_cache(maxsize=CACHED)
+def _cuts(stage: Stage) -> tuple[tuple[Axis, tuple[_Cut, ...]], ...]:
+    """The levels of every spatial axis, innermost first."""
+    form = form_of(stage)
+    found: list[tuple[Axis, tuple[_Cut, ...]]] = []
+    turned = transposing_axis(stage)
+    for axis in stage.axes:
+        knobs = {level: name for name, level in spatial_knobs(stage, axis)}
+        rests = rest_level(stage, axis)
+        cuts: list[_Cut] = []
+        for level in range(form.register, form.first - 1, -1):
+            outer = Slot(axis, level - 1) if level > form.first else None
+            if level < rests or (axis in stage.unrolled and level < form.register):
+                rule = "one"
+            elif level == rests:
+                rule = "rest"
+            elif level in knobs:
+                rule = "knob"
+            elif axis is stage.vector:
+                rule = "follow"
+            elif level == form.register and axis in stage.unrolled:
+                rule = "rest"
+            elif level == form.register and axis is turned:
+                rule = "lanes"
+            else:
+                rule = "one"
+            cuts.append(_Cut(Slot(axis, level), outer, rule, knobs.get(level, "")))
+        found.append((axis, tuple(cuts)))
+    return tuple(found)
+
+
 def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict[Axis, Num], reader: Tiling | None = None) -> Tiling:
     """Clamp the knobs of one stage to its extents and derive every trip count and span."""
     form = form_of(stage)
     trips: dict[Slot, Num] = {}
     span: dict[Slot, Num] = {}
     vectors: Num = 1
-    for axis in stage.axes:
-        unit = lanes if axis is stage.vector else 1
-        rest = ceil_div(extent[axis], unit)
-        covered: Num = unit
-        knobs = {level: name for name, level in spatial_knobs(stage, axis)}
-        rests = rest_level(stage, axis)
-        for level in range(form.register, form.first - 1, -1):
-            if level < rests or (axis in stage.unrolled and level < form.register):
-                n: Num = 1
-            elif level == rests:
+    for axis, cuts in _cuts(stage):
+        covered: Num = lanes if axis is stage.vector else 1
+        rest = ceil_div(extent[axis], covered)
+        for slot, outer, rule, knob in cuts:
+            n: Num = 1
+            if rule == "rest":
                 n = rest
-            elif level in knobs:
-                n = minimum(values[knobs[level]], rest)
-            elif reader is not None and axis is stage.vector and not reader.stage.vector_is_reduced:
+            elif rule == "knob":
+                n = minimum(values[knob], rest)
+            elif rule == "follow" and reader is not None and not reader.stage.vector_is_reduced:
                 n = minimum(reader.vectors, rest)  # a copy's vectors follow its reader
-            elif level == form.register and axis in stage.unrolled:
-                n = rest
-            elif level == form.register and axis is transposing_axis(stage):
+            elif rule == "lanes":
                 n = minimum(lanes, rest)
-            else:
-                n = 1
-            trips[Slot(axis, level)] = n
+            trips[slot] = n
             covered = covered * n
-            if level > form.first:
-                span[Slot(axis, level - 1)] = covered
-            rest = ceil_div(rest, n)
-            if level == form.register and axis is stage.vector:
+            if outer is not None:
+                span[outer] = covered
+                rest = ceil_div(rest, n)
+            if slot.level == form.register and axis is stage.vector:
                 vectors = n
     name = vectors_knob(stage)
     if name is not None:
         vectors = values[name]
     for axis in stage.reduce_axes:
-        unit = 1
+        unit: Num = 1
         if axis is stage.vector:
             vectors = minimum(vectors, ceil_div(extent[axis], lanes))
             unit = vectors * lanes
@@ -212,20 +232,18 @@ def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict
         most = trips[Slot(inner, form.blocks - 1)]
         unroll = minimum(values[name], most) if name is not None else most if inner in stage.unrolled else 1
         name = peel_knob(stage)
-        peel = values[name] * _can_peel(stage, extent, span, form.blocks) if name is not None else 0
+        peel = where(_can_peel(stage, extent, span, form.blocks), values[name], 0) if name is not None else 0
     return Tiling(stage, lanes, extent, trips, span, vectors, unroll, peel)
 
 
 def _can_peel(stage: Stage, extent: Mapping[Axis, Num], span: Mapping[Slot, Num], blocks: int) -> Num:
-    """1 where the loop around the innermost one can be written out: more than one and at most eight trips, always as many."""
+    """Whether the loop around the innermost one can be written out: more than one and at most eight trips, always as many."""
     axis = stage.reduce_axes[-2]
     if axis is stage.vector:
-        return 0
+        return False
     whole = extent[axis]
     length = minimum(span[Slot(axis, 0)], whole) if blocks == 2 else whole
-    if isinstance(length, int):
-        return int(1 < length <= 8 and whole % length == 0)
-    return (length > 1) & (length <= 8) & (whole % length == 0)
+    return (length > 1) & (length <= 8) & is_multiple(whole, length)
 
 
 def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict[str, Tiling]:

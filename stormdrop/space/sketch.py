@@ -6,7 +6,7 @@ A point is one row of knob values. `canonical` clamps rows so that equal program
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,17 +16,16 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Task
-from stormdrop.space import analysis
+from stormdrop.space.appraisal import Appraisal
 from stormdrop.space.derive import derive, enumerate_structures
 from stormdrop.space.knobs import Knob, knobs_of
-from stormdrop.space.nest import Slot, Tiling, block_knob, peel_knob, spatial_knobs, tile_all, unroll_knob, vectors_knob
+from stormdrop.space.nest import Tiling, tile_all
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.structure import Step, Structure
 from stormdrop.target.machine import Target
 
 Points = NDArray[np.int64]
-CHUNK = 4096
 SHRINKS = 24
 
 
@@ -51,6 +50,10 @@ class Sketch:
     def names(self) -> tuple[str, ...]:
         return tuple(k.name for k in self.knobs)
 
+    @cached_property
+    def _appraisal(self) -> Appraisal:
+        return Appraisal(self.structure, self.target, self.names)
+
     def columns(self, points: Points) -> dict[str, Any]:
         return {k.name: points[:, i].astype(np.float64) for i, k in enumerate(self.knobs)}
 
@@ -58,25 +61,7 @@ class Sketch:
         """Clamp every knob from the inside out: equal programs become equal rows."""
         if not self.knobs:
             return points
-        tilings = tile_all(self.structure, self.target.vector_bytes, self.columns(points))
-        clamped = self._values(tilings)
-        return np.stack([np.broadcast_to(np.asarray(clamped[n], dtype=np.int64), len(points)) for n in self.names], axis=1)
-
-    def _values(self, tilings: Mapping[str, Tiling]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for t in tilings.values():
-            stage = t.stage
-            for axis in stage.axes:
-                for name, level in spatial_knobs(stage, axis):
-                    found[name] = t.trips[Slot(axis, level)]
-            for axis in stage.reduce_axes:
-                name = block_knob(stage, axis)
-                if name is not None:
-                    found[name] = t.trips[Slot(axis, 1)]
-            for name, value in ((vectors_knob(stage), t.vectors), (unroll_knob(stage), t.unroll), (peel_knob(stage), t.peel)):
-                if name is not None:
-                    found[name] = value
-        return found
+        return self._appraisal.canonical(points)
 
     def sample(self, n: int, rng: np.random.Generator) -> Points:
         """Random choices of every knob, made canonical; small register tiles are likelier, since most large ones do not fit."""
@@ -123,26 +108,19 @@ class Sketch:
 
     def legal(self, points: Points) -> NDArray[np.bool_]:
         """Which points fit the target: registers, code size, code variants, scratch."""
-        return self._chunked(points, analysis.legal)
+        return self._appraisal.legal(points)
 
     def features(self, points: Points) -> NDArray[np.float64]:
         """About 64 numbers per point, of the same meaning for every sketch."""
-        return self._chunked(points, analysis.features)
+        return self._appraisal.features(points)
 
     def prior(self, points: Points) -> NDArray[np.float64]:
         """Estimated seconds of every point."""
-        return self._chunked(points, analysis.prior)
+        return self._appraisal.prior(points)
 
     def assess(self, points: Points) -> NDArray[np.float64]:
         """Estimated seconds, infinite where a point is not legal."""
-        return self._chunked(points, analysis.assess)
-
-    def _chunked(self, points: Points, f: Callable[[Structure, Target, dict[str, Any]], NDArray[Any]]) -> NDArray[Any]:
-        """Apply a column function piece by piece, so that its columns stay in the cache."""
-        if not self.knobs:
-            return np.repeat(f(self.structure, self.target, {}), len(points), axis=0)
-        pieces = [points[i : i + CHUNK] for i in range(0, max(1, len(points)), CHUNK)]
-        return np.concatenate([f(self.structure, self.target, self.columns(piece)) for piece in pieces])
+        return self._appraisal.assess(points)
 
     def values(self, point: Sequence[int] | Points) -> dict[str, int]:
         return {n: int(v) for n, v in zip(self.names, point)}
@@ -183,7 +161,7 @@ class Sketch:
         if not trials:
             raise ScheduleError("the smallest point is not legal")
         rows = np.stack(trials)
-        excess = self._chunked(self.canonical(rows), analysis.excess)
+        excess = self._appraisal.excess(self.canonical(rows))
         return rows[int(np.argmin(excess))]
 
 

@@ -92,10 +92,7 @@ class Stage:
     @property
     def itemsize(self) -> int:
         """The widest element that the stage handles; it decides how many lanes a vector has."""
-        sizes = [4, ITEMSIZE[self.tensor.dtype]]
-        for e in (self.body, self.finish):
-            sizes += [ITEMSIZE[n.dtype] for n in walk(e) if isinstance(n, Load) or n.dtype in ("f64",)]
-        return max(sizes)
+        return _itemsize(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +130,17 @@ class Structure:
         return [s for s in self.stages if s.host == host.id]
 
 
+@lru_cache(maxsize=16384)
+def _itemsize(stage: Stage) -> int:
+    return max(4, ITEMSIZE[stage.tensor.dtype], _widest(stage.body), _widest(stage.finish))
+
+
 @lru_cache(maxsize=4096)
+def _widest(e: Expr) -> int:
+    return max((ITEMSIZE[n.dtype] for n in walk(e) if isinstance(n, Load) or n.dtype == "f64"), default=0)
+
+
+@lru_cache(maxsize=16384)
 def _reads(stage: Stage) -> tuple[Load, ...]:
     found = dict.fromkeys(loads(stage.body) if stage.is_reduction else [])
     found.update(dict.fromkeys(loads(stage.finish)))

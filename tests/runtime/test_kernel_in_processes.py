@@ -7,6 +7,7 @@ import sys
 import threading
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,18 @@ def test_several_python_threads_call_one_kernel_at_once() -> None:
     for caller in callers:
         caller.join()
     assert not failures
+
+
+def test_a_call_whose_memory_another_one_took_meanwhile_makes_its_own() -> None:
+    """Between looking at the idle memory and taking it, another thread may come."""
+
+    class NeverEmpty(list[Any]):
+        def __bool__(self) -> bool:
+            return True
+
+    kernel = sd.build(catalogue.build("SFM", [4, 70]), threads=1)
+    kernel._idle = NeverEmpty()
+    np.testing.assert_allclose(kernel(normal(4, 70)).sum(1), np.ones(4), rtol=1e-5)
 
 
 PRELUDE = """

@@ -22,6 +22,7 @@ from stormdrop.codegen.llvm import Code, assemble, host
 from stormdrop.errors import RunError, UserError
 from stormdrop.runtime import pool as pool_module
 from stormdrop.runtime.pool import Pool, shared_pool
+from stormdrop.runtime.pool_ir import STEP_WORDS
 
 # `mirror`: phase p writes y[i] = x[n-1-i] + 1, and x and y change places with each phase. A missing barrier shows.
 # `spans`: scratch[2p], scratch[2p+1] = begin, end.  `halve`: y[i] = x[i] / 2.  `count`: x[16i] counts up to n, slowly.
@@ -181,6 +182,120 @@ def test_bench_runs_the_job_as_often_as_asked(pool: Pool) -> None:
     assert seconds.sum() > 0
 
 
+# ---- lists of steps -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Kernels to be run one after another, and what their records point to."""
+
+    records: npt.NDArray[np.int64]
+    held: list[npt.NDArray[Any]]
+
+    @property
+    def job(self) -> tuple[int, int]:
+        return self.records.ctypes.data, len(self.records)
+
+
+def listed(*steps: tuple[str, list[int], list[int]], scratch: npt.NDArray[np.int64] | None = None) -> Steps:
+    records = np.zeros((len(steps), STEP_WORDS), np.int64)
+    held: list[npt.NDArray[Any]] = [np.zeros(0)] if scratch is None else [scratch]
+    for k, (kernel, buffers, extents) in enumerate(steps):
+        table, sizes = np.array(buffers, np.uint64), np.array(extents, np.int64)
+        place = (0, 0) if scratch is None else (scratch.ctypes.data + 16 * k, scratch.strides[0])
+        records[k] = CODE.address(kernel), table.ctypes.data, *place, sizes.ctypes.data, len(extents)
+        held += [table, sizes]
+    return Steps(records, held)
+
+
+def mirrors(n: int, phases: list[int]) -> tuple[Steps, Callable[[], bool]]:
+    """Steps of so many phases, each of which hands its result to the next one, and whether all have run once, in order."""
+    x = np.random.default_rng(n).integers(0, 1 << 40, n)
+    ends = [x.copy(), np.full(n, -1)]
+    steps: list[tuple[str, list[int], list[int]]] = []
+    done = 0
+    for count in phases:
+        steps.append(("mirror", [ends[done % 2].ctypes.data, ends[1 - done % 2].ctypes.data, n], [n] * count))
+        done += count
+    return listed(*steps), lambda: bool(np.array_equal(ends[done % 2], (x[::-1] if done % 2 else x) + done))
+
+
+@pytest.mark.parametrize("phases", [[], [1], [0], [1, 1], [3, 1, 2], [0, 2, 0, 0, 1, 0], [1] * 100, [2, 5] * 30], ids=len)
+def test_steps_run_in_order_with_a_barrier_after_every_phase(pool: Pool, phases: list[int]) -> None:
+    for n in (1, 3, 1000):
+        steps, came_out_right = mirrors(n, phases)
+        pool.run_steps(*steps.job)
+        assert came_out_right()
+    assert mirrors_correctly(pool, 17, 3)
+
+
+def test_each_thread_has_its_span_and_scratch_in_every_step(pool: Pool) -> None:
+    extents = [0, 1, 3, 1000]
+    scratch = np.full((pool.threads, 16), -1, np.int64)
+    pool.run_steps(*listed(*(("spans", [], [extent]) for extent in extents), scratch=scratch).job)
+    t = np.arange(pool.threads)
+    for k, extent in enumerate(extents):
+        spans = np.stack([extent * t // pool.threads, extent * (t + 1) // pool.threads], axis=1)
+        spans[spans[:, 0] == spans[:, 1]] = -1
+        assert np.array_equal(scratch[:, 2 * k : 2 * k + 2], spans)
+    assert (scratch[:, 2 * len(extents) :] == -1).all()
+
+
+def test_lists_and_single_jobs_follow_each_other_whether_workers_spin_or_sleep(pool: Pool) -> None:
+    for pause in (0.0, 1e-5, 1e-3):
+        for k in range(20):
+            time.sleep(pause)
+            steps, came_out_right = mirrors(33, [k % 3, 1, k % 2])
+            pool.run_steps(*steps.job)
+            assert came_out_right()
+            assert mirrors_correctly(pool, 17, 2)
+
+
+def test_whole_runs_and_single_steps_are_timed(pool: Pool) -> None:
+    n, x, y = 64, np.zeros(64, np.int64), np.zeros(64, np.int64)
+    there, back = [x.ctypes.data, y.ctypes.data, n], [y.ctypes.data, x.ctypes.data, n]
+    steps = listed(("mirror", there, [n]), ("mirror", [], []), ("mirror", back, [n]))
+    whole = pool.bench_steps(*steps.job, 50)
+    each = pool.profile_steps(*steps.job, 40)
+    assert (x == 180).all()
+    assert (whole.shape, each.shape) == ((50,), (40, 3))
+    assert (each >= 0).all()
+    assert whole.sum() > 0
+    assert (each[:, [0, 2]].sum(axis=0) > 0).all()
+    assert pool.profile_steps(steps.job[0], 0, 5).shape == (5, 0)
+    assert pool.profile_steps(steps.job[0], 1, 5).shape == (5, 1)
+
+
+def test_the_time_of_a_step_is_its_own(pair: Pool) -> None:
+    """The long step in the middle takes most of the time; the order of the columns would be wrong otherwise."""
+    cells = np.zeros((2, 16), np.int64)
+    job = [cells.ctypes.data, 1_000_000]
+    steps = listed(("count", [cells.ctypes.data, 10], [2]), ("count", job, [2]), ("count", [cells.ctypes.data, 10], [2]))
+    seconds = np.median(pair.profile_steps(*steps.job, 9), axis=0)
+    assert seconds.argmax() == 1
+
+
+def test_several_python_threads_may_run_lists_and_jobs_at_once(pool: Pool) -> None:
+    verdicts: list[bool] = []
+
+    def caller(n: int) -> None:
+        for _ in range(100):
+            steps, came_out_right = mirrors(n, [1, 2, 1])
+            pool.run_steps(*steps.job)
+            verdicts.append(came_out_right() and mirrors_correctly(pool, n, 2))
+
+    callers = [threading.Thread(target=caller, args=(n,)) for n in (5, 64, 129, 1000)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    assert len(verdicts) == 400
+    assert all(verdicts)
+
+
+# ---- several callers, modes -----------------------------------------------------------------------------------------
+
+
 def test_several_python_threads_may_run_jobs_at_once(pool: Pool) -> None:
     verdicts: list[bool] = []
 
@@ -260,6 +375,8 @@ def test_a_closed_pool_has_no_threads_and_refuses_jobs() -> None:
     assert workers() <= before
     with pytest.raises(RunError, match="closed"):
         launch(pool, "mirror", [0, 0, 0], [0])
+    with pytest.raises(RunError, match="closed"):
+        pool.run_steps(0, 0)
 
 
 def test_closing_waits_for_the_running_job_and_turns_the_waiting_away(pair: Pool) -> None:
@@ -375,6 +492,11 @@ time.sleep(0.1)
     "a timing loop is running": """
 entry, sizes = CODE.address("spans"), np.zeros(1, np.int64)
 threading.Thread(target=shared_pool(2).bench, args=(entry, 0, 0, 0, sizes.ctypes.data, 1, 10**9), daemon=True).start()
+time.sleep(0.2)
+""",
+    "a timing loop over steps is running": """
+steps = mirrors(1000, [1, 2, 3])[0]
+threading.Thread(target=shared_pool(2).profile_steps, args=(*steps.job, 10**6), daemon=True).start()
 time.sleep(0.2)
 """,
     "an exit handler runs a job": "atexit.register(later); pool = shared_pool(2); mirrors_correctly(pool, 9, 3)",

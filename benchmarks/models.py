@@ -1,0 +1,291 @@
+"""Whole models against onnxruntime: batch 1, f32, both in one process and in turns.
+
+    python -m benchmarks.models                          # all that are not in benchmarks/results/models.json yet
+    python -m benchmarks.models resnet50 light_vgg19     # these, measured anew
+    python -m benchmarks.models --set light --tuned      # with the store's best schedules instead of the defaults
+    python -m benchmarks.models resnet50 --profile --overhead --rss --float64
+    python -m benchmarks.models --table                  # print what is stored
+
+A model of the zoo goes by its name, a light one of ONNX's suite by light_NAME. Both sides get the same number of threads and all
+their optimisations; onnxruntime's threads spin as they do by default, and each side's turn begins when the other's have gone to sleep.
+A run is what a user's call takes, from Python to Python.
+
+--rss       peak memory of a fresh process that loads the model from a file and runs it, for each side
+--overhead  how much of a run is not spent in kernels
+--profile   every kernel inside the model against alone
+--float64   the errors of both sides against float64
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+
+import stormdrop
+from benchmarks.core import geometric_mean, say
+from stormdrop import zoo
+from stormdrop.compiler import compile as compile_model
+from stormdrop.runtime.model import Model
+from stormdrop.target.machine import detect
+from tests.support.float64 import reference64, relative_error
+from tests.support.inputs import inputs_for
+from tests.support.light_models import light
+from tests.support.light_models import names as light_names
+
+Array = NDArray[Any]
+RESULTS = Path(__file__).parent / "results" / "models.json"
+LIGHT = "light_"
+TURN_SECONDS = 0.15  # of one side in one round
+REST_SECONDS = 0.03  # between turns: the other side's threads stop spinning
+LEAST_ROUNDS, LEAST_RUNS = 5, 3
+
+
+def known() -> dict[str, list[str]]:
+    """The names of every set."""
+    sets = {"light": [LIGHT + name for name in light_names()], "zoo": list(zoo.names())}
+    return sets | {"all": [*sets["light"], *sets["zoo"]]}
+
+
+def build(name: str) -> onnx.ModelProto:
+    return light(name.removeprefix(LIGHT)) if name.startswith(LIGHT) else zoo.build(name)
+
+
+def compiled(model: onnx.ModelProto | str, threads: int, tuned: bool) -> Model:
+    return compile_model(model, threads=threads) if tuned else compile_model(model, schedules=lambda task: None, threads=threads)
+
+
+def session_of(model: onnx.ModelProto | str, threads: int) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    given = model if isinstance(model, str) else model.SerializeToString()
+    return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+
+
+# ---- measuring -----------------------------------------------------------------------------------------------------
+
+
+def turn(run: Callable[[], object], runs: int) -> list[float]:
+    """Seconds of some runs, after the other side has come to rest and one that does not count."""
+    time.sleep(REST_SECONDS)
+    run()
+    found: list[float] = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def in_turns(ours: Callable[[], object], theirs: Callable[[], object], seconds: float) -> dict[str, float]:
+    """Medians and minima of both, and the median over rounds of how many times faster ours is."""
+    sides = (ours, theirs)
+    runs = [max(LEAST_RUNS, int(TURN_SECONDS / max(median(turn(side, 2)), 1e-6))) for side in sides]
+    samples: tuple[list[float], list[float]] = ([], [])
+    ratios: list[float] = []
+    began = time.perf_counter()
+    while len(ratios) < LEAST_ROUNDS or time.perf_counter() - began < seconds:
+        found = [turn(side, n) for side, n in zip(sides, runs)]
+        for kept, new in zip(samples, found):
+            kept += new
+        ratios.append(median(found[1]) / median(found[0]))
+    a, b = samples
+    return {
+        "seconds": median(a), "least": min(a), "their_seconds": median(b), "their_least": min(b), "speedup": median(ratios),
+        "rounds": len(ratios),
+    }  # fmt: skip
+
+
+def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    model, threads = build(name), int(given.threads)
+    inputs = inputs_for(model)
+    start = time.perf_counter()
+    ours = compiled(model, threads, given.tuned)
+    row: dict[str, Any] = {"compile_seconds": time.perf_counter() - start}
+    start = time.perf_counter()
+    session = session_of(model, threads)
+    row["their_load_seconds"] = time.perf_counter() - start
+    names = [o.name for o in model.graph.output]
+    wanted = dict(zip(names, session.run(names, inputs)))
+    found = ours.run(inputs)
+    row["error"] = max(relative_error(found[k], wanted[k]) for k in names)
+    if given.float64:
+        exact = reference64(model, inputs)
+        row["error64"], row["their_error64"] = (max(relative_error(side[k], exact[k]) for k in names) for side in (found, wanted))
+        del exact
+    row |= in_turns(lambda: ours.run(inputs), lambda: session.run(None, inputs), given.seconds)
+    row["kernels"], row["kinds"] = len(ours.image.steps), len(ours.image.kernels)
+    if given.overhead or given.profile:
+        row |= inside(ours, list(inputs.values()), row["seconds"], given.profile)
+    if given.rss:
+        row["rss"] = memory(model, threads, given.tuned)
+    return row
+
+
+def inside(model: Model, inputs: Sequence[Array], wall: float, alone: bool) -> dict[str, Any]:
+    """What of a run's time kernels take, and with `alone` how long they take outside of the model."""
+    repeats = max(10, min(200, int(2 / wall)))
+    profile = model.profile(*inputs, repeats=repeats, standalone=alone)
+    kernels = sum(row.seconds for row in profile.rows)
+    native = float(np.median(model.bench(*inputs, repeats=repeats)))
+    found: dict[str, Any] = {"overhead": {"wall": wall, "native": native, "kernels": kernels, "share": (wall - kernels) / wall}}
+    if alone:
+        say(str(profile.by_task()))
+        standalone = sum(row.standalone or 0.0 for row in profile.rows)
+        rows = [
+            {
+                "label": row.label, "digest": row.digest, "count": row.count, "seconds": row.seconds, "standalone": row.standalone,
+                "gflops": row.gflops, "gbs": row.gbs, "peak_share": row.peak_share,
+            }
+            for row in profile.by_task().rows
+        ]  # fmt: skip
+        found["profile"] = {"in_model": kernels, "standalone": standalone, "peak_gflops": profile.peak_gflops, "kernels": rows}
+    return found
+
+
+def memory(model: onnx.ModelProto, threads: int, tuned: bool) -> dict[str, Any]:
+    """Bytes that a fresh process needs, at most and after its runs, for each side."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        found: dict[str, Any] = {}
+        for side in ("ours", "theirs"):
+            command = [sys.executable, "-m", "benchmarks.models", "--child", side, str(path), "--threads", str(threads)]
+            command += ["--tuned"] if tuned else []
+            done = subprocess.run(command, cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE, check=True)
+            found[side] = json.loads(done.stdout)
+    return found
+
+
+def child(side: str, path: str, threads: int, tuned: bool) -> None:
+    """Load, run three times, and say how much memory that took; the modules both sides share are counted in both."""
+    before = resident()
+    inputs = inputs_for(onnx.load(path, load_external_data=False)) if side == "theirs" else None
+    if side == "ours":
+        model = compiled(path, threads, tuned)
+        kinds = {"f32": np.float32, "i64": np.int64}
+        inputs = {p.name: np.ones(p.shape, kinds[p.dtype]) for p in model.inputs}
+        run: Callable[[], object] = lambda: model.run(inputs)  # noqa: E731
+    else:
+        session = session_of(path, threads)
+        run = lambda: session.run(None, inputs)  # noqa: E731
+    for _ in range(3):
+        run()
+    print(json.dumps({"before": before, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "after": resident()}))
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# ---- keeping and showing -------------------------------------------------------------------------------------------
+
+
+def store(path: Path, name: str, way: str, row: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Into the file as it is now: two runs of this module may take turns."""
+    results: dict[str, Any] = stored(path)
+    results.setdefault(name, {})[way] = {**about, **row}
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(results, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def stored(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def table(results: Mapping[str, Any], ways: Sequence[str] = ("default", "tuned")) -> str:
+    lines: list[str] = []
+    for way in ways:
+        rows = {name: entry[way] for name, entry in results.items() if way in entry}
+        if not rows:
+            continue
+        machines = sorted({f"{r['machine']}, {r['threads']} threads, onnxruntime {r['onnxruntime']}" for r in rows.values()})
+        lines += [*([""] if lines else []), f"{way} schedules; {'; '.join(machines)}", ""]
+        lines += ["| model | ms | onnxruntime ms | speed | compile s | kernels | error |", "|---|---|---|---|---|---|---|"]
+        for name, r in rows.items():
+            lines.append(
+                f"| {name} | {r['seconds'] * 1e3:.2f} | {r['their_seconds'] * 1e3:.2f} | {r['speedup']:.2f} "
+                f"| {r['compile_seconds']:.1f} | {r['kernels']} | {r['error']:.1e} |"
+            )
+        for label, names in known().items():
+            some = [rows[n]["speedup"] for n in names if n in rows]
+            if some:
+                lines.append(f"| geometric mean, {label} ({len(some)}) | | | {geometric_mean(some):.3f} | | | |")
+    return "\n".join(lines)
+
+
+def details(name: str, row: Mapping[str, Any]) -> str:
+    parts = [
+        f"{name}: {row['seconds'] * 1e3:.2f} ms (least {row['least'] * 1e3:.2f}), onnxruntime {row['their_seconds'] * 1e3:.2f} "
+        f"({row['their_least'] * 1e3:.2f}): {row['speedup']:.2f}x, compiled in {row['compile_seconds']:.1f} s, error {row['error']:.1e}"
+    ]
+    if "error64" in row:
+        parts.append(f"error against float64 {row['error64']:.1e}, theirs {row['their_error64']:.1e}")
+    if "overhead" in row:
+        parts.append(f"{row['overhead']['share']:.2%} of a run is not in kernels")
+    if "profile" in row:
+        p = row["profile"]
+        parts.append(f"kernels {p['in_model'] * 1e3:.2f} ms in the model, {p['standalone'] * 1e3:.2f} ms alone")
+    if "rss" in row:
+        peaks = [row["rss"][side]["peak"] / 2**20 for side in ("ours", "theirs")]
+        parts.append(f"peak memory {peaks[0]:.0f} MiB, theirs {peaks[1]:.0f} MiB")
+    return "; ".join(parts)
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="models (default: those of the set that are not stored yet)")
+    parser.add_argument("--set", choices=("light", "zoo", "all"), default="all")
+    parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="where results are kept")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of timing for each model")
+    parser.add_argument("--threads", type=int, default=detect().threads)
+    parser.add_argument("--tuned", action="store_true", help="the store's best schedules")
+    parser.add_argument("--again", action="store_true", help="measure what is stored, too")
+    for part in ("rss", "overhead", "profile", "float64", "table"):
+        parser.add_argument(f"--{part}", action="store_true")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args(None if arguments is None else list(arguments))
+    if given.child:
+        side, path = given.child
+        child(side, path, given.threads, given.tuned)
+        return
+    if unknown := [name for name in given.names if name not in known()["all"]]:
+        parser.error(f"unknown models {', '.join(unknown)}; there are {', '.join(known()['all'])}")
+    way, target = "tuned" if given.tuned else "default", detect(given.threads)
+    if not given.table:
+        held = stored(given.json)
+        for name in given.names or [n for n in known()[given.set] if given.again or way not in held.get(n, {})]:
+            row = measure(name, given)
+            about = {
+                "machine": target.name, "threads": target.threads, "stormdrop": stormdrop.__version__,
+                "onnxruntime": onnxruntime.__version__, "date": date.today().isoformat(),
+            }  # fmt: skip
+            store(given.json, name, way, row, about)
+            say(details(name, row))
+            gc.collect()
+    print(table(stored(given.json), (way,) if given.tuned else ("default", "tuned")))
+
+
+if __name__ == "__main__":
+    main()

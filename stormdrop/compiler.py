@@ -1,0 +1,257 @@
+"""From a model to something that runs: graph, tasks, schedules, machine code, memory, packed weights.
+
+    model = compile("resnet50.onnx")                       # the store's best schedules; defaults where it has none
+    model = compile(graph, schedules=lambda task: None)    # defaults only
+
+The parts are elsewhere; this module puts them together, and knows of nothing but their order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stormdrop.errors import ScheduleError, UserError
+from stormdrop.graph.graph import Graph, Value, shown
+from stormdrop.graph.partition import Call, Partition, partition
+from stormdrop.graph.passes import optimise
+from stormdrop.graph.storage import Buffer, Place, Storage, row_major, storage
+from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.ir.tensor import Task
+from stormdrop.lower.program import View
+from stormdrop.ops.winograd import TRANSFORMS
+from stormdrop.runtime.arena import Lifetime, plan
+from stormdrop.runtime.artifact import Artifact, build_artifact
+from stormdrop.runtime.image import ALIGN, Address, Image, Port, Step
+from stormdrop.runtime.loaded import SLACK_BYTES
+from stormdrop.runtime.model import Model, pack
+from stormdrop.runtime.pool import shared_pool
+from stormdrop.runtime.threads import thread_count
+from stormdrop.space.default import default_schedule
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target, detect
+
+Array = NDArray[Any]
+Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto, which is not imported here
+Schedules = Callable[[Task], Schedule | None]
+
+
+def load(model: Source, shapes: Mapping[str, Sequence[int]] | None = None, constants: Mapping[str, ArrayLike] | None = None) -> Graph:
+    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is. Raises UserError."""
+    if isinstance(model, Graph):
+        if shapes or constants:
+            raise UserError("shapes= and constants= are for loading a model; this is a graph already")
+        return model
+    if isinstance(model, str) and model.startswith("zoo:"):
+        from stormdrop import zoo
+
+        model = zoo.build(model.removeprefix("zoo:"))
+    from stormdrop.frontend.onnx import load as load_onnx
+
+    return load_onnx(model, shapes, constants)
+
+
+def compile(
+    model: Source,
+    *,
+    schedules: Schedules | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    threads: int | None = None,
+    target: Target | None = None,
+    winograd: bool = True,
+) -> Model:
+    """A model that runs on this machine.
+
+    `schedules` says how to compute a task, None meaning the default; without it the store's best are used. With `winograd=False`
+    convolutions are summed directly, which rounds less. Raises UserError for a model that cannot be read or is not supported.
+    """
+    machine = (target or detect()).with_threads(thread_count(threads))
+    parts = tasks_of(load(model, shapes, constants), winograd)
+    return build_model(parts, machine, schedules or stored_schedules(machine))
+
+
+def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
+    """The kernels of a model: what tuning, compiling and reporting all start from."""
+    return partition(optimise(graph), tuple(TRANSFORMS) if winograd else ())
+
+
+def stored_schedules(target: Target) -> Schedules:
+    """What the user's store knows to be fastest; a store that is not there knows nothing."""
+    from stormdrop.reservoir.store import Store, default_path
+
+    path = default_path()
+    if not path.exists():
+        return lambda task: None
+    store = Store.view(path)
+
+    def best(task: Task) -> Schedule | None:
+        found = [r for cold in (True, False) if (r := store.best(task, target, cold)) is not None]
+        return found[0].schedule if found else None
+
+    return best
+
+
+def build_model(parts: Partition, target: Target, schedules: Schedules) -> Model:
+    """Machine code, memory and packed weights for a partition."""
+    laid = storage(parts)
+    build = _Build(parts.graph, laid, target, schedules)
+    image = build.image()
+    weights = pack(image, build.constants_of, shared_pool(target.threads))
+    build.copy_constants(weights)
+    return Model(image, weights)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kernel:
+    """A kernel of the image, and the views it was compiled for."""
+
+    number: int
+    artifact: Artifact
+
+
+@dataclass(slots=True)
+class _Weights:
+    """Offsets in the block of weights, handed out one after the other."""
+
+    total: int = 0
+    constants: dict[Value, int] = field(default_factory=dict[Value, int])
+
+    def reserve(self, nbytes: int) -> int:
+        offset = self.total
+        self.total += -(-(nbytes + SLACK_BYTES) // ALIGN) * ALIGN
+        return offset
+
+    def constant(self, v: Value) -> int:
+        if v not in self.constants:
+            self.constants[v] = self.reserve(v.nbytes)
+        return self.constants[v]
+
+
+class _Build:
+    def __init__(self, graph: Graph, laid: Storage, target: Target, schedules: Schedules) -> None:
+        self.graph, self.laid, self.target, self.schedules = graph, laid, target, schedules
+        self._chosen: dict[str, Schedule] = {}
+        self._kernels: dict[tuple[object, ...], _Kernel] = {}
+        self._weights = _Weights()
+        self._sources: list[Mapping[str, Value]] = []  # per step: constants by their slot's name
+
+    def image(self) -> Image:
+        kernels = [self._kernel(call) for call in self.laid.calls]
+        lifetimes = self._lifetimes(kernels)
+        offsets, total = plan([life for _, life in lifetimes])
+        arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
+        steps = tuple(self._step(k, call, kernel, arena) for k, (call, kernel) in enumerate(zip(self.laid.calls, kernels)))
+        graph, target = self.graph, self.target
+        return Image(
+            graph.name,
+            tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs),
+            tuple(Port(name, v.shape, v.dtype) for name, v in zip(graph.output_names, graph.outputs)),
+            tuple(k.artifact for k in self._kernels.values()),
+            steps, total, self._weights.total, target.threads, target.triple, target.cpu, target.features,
+        )  # fmt: skip
+
+    def constants_of(self, step: int) -> Mapping[str, Array]:
+        """The raw constants that a step packs or keeps, by the name of their slot."""
+        return {name: self.graph.constants[v] for name, v in self._sources[step].items()}
+
+    def copy_constants(self, weights: NDArray[np.uint8]) -> None:
+        """What kernels read of constants as they are."""
+        for v, offset in self._weights.constants.items():
+            raw = np.ascontiguousarray(self.graph.constants[v])
+            weights[offset : offset + raw.nbytes] = raw.reshape(-1).view(np.uint8)
+
+    # ---- code
+
+    def _kernel(self, call: Call) -> _Kernel:
+        """Calls of equal tasks on equally laid out memory share one kernel."""
+        schedule = self._schedule(call.task)
+        strides = self._strides(call)
+        key = (call.task.digest, *strides)
+        if key not in self._kernels:
+            tensors = (*call.task.runtime_inputs, *call.task.outputs)
+            shaped = {t.name: View(given) for t, given in zip(tensors, strides) if given is not None}
+            try:
+                artifact = build_artifact(call.task, schedule, self.target, shaped)
+            except ScheduleError:
+                artifact = build_artifact(call.task, default_schedule(call.task, self.target), self.target, shaped)
+            self._kernels[key] = _Kernel(len(self._kernels), artifact)
+        return self._kernels[key]
+
+    def _schedule(self, task: Task) -> Schedule:
+        if task.digest not in self._chosen:
+            self._chosen[task.digest] = self.schedules(task) or default_schedule(task, self.target)
+        return self._chosen[task.digest]
+
+    def _strides(self, call: Call) -> list[tuple[int, ...] | None]:
+        """The strides of run-time inputs and output; None where they are row-major."""
+        found: list[tuple[int, ...] | None] = []
+        for v in (*self._runtime(call), call.output):
+            strides = self.laid.places[v].strides
+            plain = all(a == b for a, b, n in zip(strides, row_major(v.shape), v.shape) if n > 1)
+            found.append(None if plain else strides)
+        return found
+
+    def _runtime(self, call: Call) -> list[Value]:
+        return [v for t, v in zip(call.task.inputs, call.inputs) if not t.constant]
+
+    # ---- memory
+
+    def _lifetimes(self, kernels: Sequence[_Kernel]) -> list[tuple[Buffer | tuple[int, int], Lifetime]]:
+        """Every buffer of the arena from its first to its last use, and the working memory of every step."""
+        spans: dict[Buffer, tuple[int, int]] = {}
+        for k, call in enumerate(self.laid.calls):
+            for v in (*self._runtime(call), call.output):
+                buffer = self.laid.places[v].buffer
+                if buffer.kind == "arena":
+                    spans[buffer] = (spans[buffer][0] if buffer in spans else k, k)
+        found: list[tuple[Buffer | tuple[int, int], Lifetime]] = []
+        for buffer, (first, last) in spans.items():
+            found.append((buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last)))
+        for k, kernel in enumerate(kernels):
+            for s, slot in enumerate(kernel.artifact.slots):
+                if slot.role == "shared":
+                    found.append(((k, s), Lifetime(slot.elements * ITEMSIZE[slot.dtype] + SLACK_BYTES, k, k)))
+        return found
+
+    def _step(self, k: int, call: Call, kernel: _Kernel, arena: Mapping[Buffer | tuple[int, int], int]) -> Step:
+        inputs = iter(self._runtime(call))
+        constants = iter([v for t, v in zip(call.task.inputs, call.inputs) if t.constant])
+        sources: dict[str, Value] = {}
+        addresses: list[Address | None] = []
+        for s, slot in enumerate(kernel.artifact.slots):
+            match slot.role:
+                case "input":
+                    addresses.append(self._address(self.laid.places[next(inputs)], ITEMSIZE[slot.dtype], arena))
+                case "output":
+                    addresses.append(self._address(self.laid.places[call.output], ITEMSIZE[slot.dtype], arena))
+                case "constant":
+                    sources[slot.name] = v = next(constants)
+                    addresses.append(Address("weights", 0, self._weights.constant(v)) if slot.resident else None)
+                case "packed":
+                    addresses.append(Address("weights", 0, self._weights.reserve(slot.elements * ITEMSIZE[slot.dtype])))
+                case _:
+                    addresses.append(Address("arena", 0, arena[(k, s)]))
+        self._sources.append(sources)
+        return Step(kernel.number, tuple(addresses), call.label, call.task.digest, call.task.flops, call.task.minimal_bytes)
+
+    def _address(self, place: Place, itemsize: int, arena: Mapping[Buffer | tuple[int, int], int]) -> Address:
+        offset, buffer = place.offset * itemsize, place.buffer
+        match buffer.kind:
+            case "arena":
+                return Address("arena", 0, arena[buffer] + offset)
+            case "constant":
+                return Address("weights", 0, self._weights.constant(buffer.value) + offset)
+            case "input" | "output":
+                return Address(buffer.kind, buffer.index, offset)
+
+
+def describe(parts: Partition) -> str:
+    """The kernels of a model, one a line."""
+    lines = [f"{use.id} x{use.count} {use.task.flops / 1e9:.3f} GFLOP {shown(use.calls[0].label)}" for use in parts.tasks]
+    return "\n".join(lines)

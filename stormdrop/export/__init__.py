@@ -1,0 +1,1 @@
+"""Compiled models for programs without Python."""

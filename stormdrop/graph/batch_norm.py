@@ -1,0 +1,354 @@
+"""Scales and shifts by constants go into the weights beside them.
+
+Batch norm is a Mul and an Add of constants here, a bias an Add. Around a product with constant weights W (Conv, ConvTranspose,
+MatMul) they are one product and one Add:
+
+    (W ∗ (a·x + b)) · s + t   =   (a·W·s) ∗ x + ((W ∗ b)·s + t)
+
+a and b are per input channel, s per output channel, t anything that the result has room for; b needs a window without padding.
+Only values with a single reader, that are no output, are merged; nothing is looked through but movements of scalars. New weights
+are computed in f64 and rounded once. What would overflow stays as it is.
+
+Invariant: `_Folding` holds a graph at every moment: `producers` gives each value's node, `uses` and `readers` are those of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from stormdrop.graph.graph import Array, Graph, Node, Value
+from stormdrop.graph.identities import TAME
+from stormdrop.graph.sweep import Names, uniform, use_counts
+from stormdrop.ir.expr import FLOATS, NUMPY
+from stormdrop.ops.broadcast import broadcast_shape
+
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul"})
+MOVES = frozenset({"Reshape", "Transpose"})
+"""What a factor that is the same everywhere may be moved across."""
+
+
+def fold_scales(graph: Graph) -> Graph:
+    """Merge multiplications and additions of constants around products into weights and one addition.
+
+        Add(Mul(Add(Conv(x, w), b), s), t)   ->   Add(Conv(x, w·s), b·s + t)
+        Conv(Mul(x, a), w)                   ->   Conv(x, a·w)
+        Conv(Add(x, b), w) without padding   ->   Add(Conv(x, w), Σ w·b)
+
+    Quotients and differences count as products and sums. A mean (SumPool, Mul) stays together.
+    """
+    if not any(n.op in PRODUCTS for n in graph.nodes):
+        return graph
+    folding = _Folding(graph)
+    for node in graph.nodes:
+        if node.op in PRODUCTS:
+            folding.merge(folding.producers[node.output])
+    return folding.finished()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """x · scale + shift, of a value x."""
+
+    x: Value
+    scale: Array | None
+    shift: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product with constant weights. `reads` and `writes` are the channel dimensions of its data and of its result."""
+
+    node: Node
+    data: int
+    reads: int
+    writes: int
+
+    @property
+    def weights(self) -> Value:
+        return self.node.inputs[1 - self.data]
+
+    @property
+    def takes_shift(self) -> bool:
+        """Whether a constant added to each input channel is a constant added to each output channel."""
+        match self.node.op:
+            case "Conv":
+                return not any((*self.node.integers("before"), *self.node.integers("after")))
+            case op:
+                return op == "MatMul"
+
+    def factor(self, channels: Array, outwards: bool) -> Array:
+        """Numbers per output channel, or per input channel, or one for all, shaped to multiply the weights."""
+        w, node = self.weights, self.node
+        if channels.size == 1:
+            return channels.reshape(())
+        if node.op == "MatMul":
+            last = outwards == (self.data == 0)  # of a right-hand matrix [k, m] the columns are outputs
+            stored = "transpose_b" if self.data == 0 else "transpose_a"
+            return channels if last != bool(node.integer(stored, 0)) else channels[:, None]
+        groups, kernel = node.integer("groups"), (1,) * (w.rank - 2)
+        first = node.text("layout") == "NCHW"
+        # Of the two channel dimensions the first one here holds all groups (a Conv's outputs), the other one is of one group.
+        if outwards == (node.op == "Conv"):
+            table = channels[:, None]
+        elif groups == 1:
+            table = channels[None, :]
+        else:
+            count = (w.shape[0] if first else w.shape[-1 if node.op == "Conv" else -2]) // groups
+            table = np.repeat(channels.reshape(groups, -1), count, axis=0)
+        if first:
+            return table.reshape(*table.shape, *kernel)
+        return table.T if node.op == "Conv" else table
+
+    def response(self, channels: Array, w: Array) -> Array:
+        """What adding numbers per input channel adds to the result, shaped to be added to it. Only where `takes_shift`."""
+        node = self.node
+        if node.op == "MatMul":
+            over = -2 if self.data == 0 else -1
+            if node.integer("transpose_b" if self.data == 0 else "transpose_a", 0):
+                over = -3 - over
+            total = _contracted(w, self.factor(channels, False), [d for d in range(w.ndim) if d != w.ndim + over])
+            return total[..., None, :] if self.data == 0 else total[..., :, None]
+        total = _contracted(w, self.factor(channels, False), [0 if node.text("layout") == "NCHW" else w.ndim - 1])
+        return _shaped(total, node.output.rank, self.writes)
+
+
+def _contracted(w: Array, factor: Array, kept: Sequence[int]) -> Array:
+    """Σ w·factor over all dimensions but the kept ones, in f64 without a copy of the weights."""
+    dims = list(range(w.ndim))
+    wide = factor.reshape((1,) * (w.ndim - factor.ndim) + factor.shape)
+    return np.asarray(np.einsum(w, dims, wide, dims, list(kept), dtype=np.float64))
+
+
+def _shaped(channels: Array, rank: int, at: int) -> Array:
+    return channels.reshape([-1 if d == at else 1 for d in range(rank)])
+
+
+def _channels(c: Array, rank: int, at: int | None) -> Array | None:
+    """A constant as numbers per channel, or as one for all; None where it is neither. Without `at` there are no channels."""
+    shape = (1,) * (rank - c.ndim) + c.shape
+    if at is not None and all(e == 1 for d, e in enumerate(shape) if d != at):
+        return c.reshape(-1)
+    one = uniform(c)
+    return None if one is None else np.array([one], np.float64)
+
+
+def _has_room(a: Array, b: Array) -> bool:
+    """Whether a and b together are no larger than one of them."""
+    return prod(broadcast_shape(a.shape, b.shape)) <= max(a.size, b.size)
+
+
+def _scaled(w: Array, factors: Sequence[Array]) -> Array | None:
+    """The weights times all factors, computed in f64 piece by piece and rounded once; None where that overflows."""
+    result = np.empty(w.shape, w.dtype)
+    try:
+        with np.errstate(over="raise", invalid="raise", under="ignore"):
+            factor = factors[0] if len(factors) == 1 else factors[0] * factors[1]
+            np.multiply(w, factor, out=result, dtype=np.float64, casting="same_kind")
+    except FloatingPointError:
+        return None
+    return result
+
+
+class _Folding:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.constants: dict[Value, Array] = dict(graph.constants)
+        self.names = Names(graph)
+        self.uses = use_counts(graph)
+        self.outputs = frozenset(graph.outputs)
+        self.producers: dict[Value, Node] = {}
+        self.readers: dict[Value, Node] = {}
+        """The last reader: the only one where `uses` is 1."""
+        self.slots: dict[Value, tuple[Value, ...]] = {}
+        """What is computed where the graph computed a value, if that has changed."""
+        self.dropped: set[Value] = set()
+        for node in graph.nodes:
+            self._put(node)
+
+    def _put(self, node: Node) -> None:
+        self.producers[node.output] = node
+        for v in node.inputs:
+            self.readers[v] = node
+
+    def finished(self) -> Graph:
+        if not self.slots:
+            return self.graph
+        values = [v for n in self.graph.nodes for v in self.slots.get(n.output, (n.output,)) if v not in self.dropped]
+        nodes = tuple(self.producers[v] for v in values)
+        return replace(self.graph, nodes=nodes, constants=self.constants).pruned()
+
+    def only_reader(self, v: Value) -> Node | None:
+        return self.readers.get(v) if self.uses[v] == 1 and v not in self.outputs else None
+
+    def merge(self, node: Node) -> None:
+        """Take what stands around one product into it."""
+        product = self._product(node)
+        if product is None:
+            return
+        before, a, b = self._before(product)
+        w = self.constants[product.weights]
+        shift = product.response(b, w) if b is not None else None
+        behind, s, shift = self._behind(product, shift)
+        if not before and s is None and len(behind) < 2:
+            return
+        factors = [product.factor(c, outwards) for c, outwards in ((a, False), (s, True)) if c is not None]
+        weights = _scaled(w, factors) if factors else w
+        added = self._addend(product, shift) if shift is not None else None
+        if weights is None or (added is not None and not bool(np.all(np.isfinite(added)))):
+            return
+        for step in before:
+            self._bypass(step)
+        self._replace(product, weights, added, behind)
+
+    def _product(self, node: Node) -> _Product | None:
+        if node.output.dtype not in FLOATS:
+            return None
+        known = [v in self.constants for v in node.inputs]
+        if sum(known) != 1 or (known[0] and node.op != "MatMul"):
+            return None
+        if node.op == "MatMul":
+            data = 0 if known[1] else 1
+            rank, other = node.inputs[data].rank, bool(node.integer("transpose_a" if data == 0 else "transpose_b", 0))
+            reads = rank - 1 if (data == 0) != other else rank - 2
+            return _Product(node, data, reads, node.output.rank - (1 if data == 0 else 2))
+        first = node.text("layout") == "NCHW"
+        if node.op == "ConvTranspose" and not first and node.integer("groups") != 1:
+            return None
+        channel = 1 if first else node.output.rank - 1
+        return _Product(node, 0, channel, channel)
+
+    def _before(self, product: _Product) -> tuple[list[Node], Array | None, Array | None]:
+        """The steps that end in the product's data, from the last one up, and what they do to each channel."""
+        steps: list[Node] = []
+        a: Array | None = None
+        b: Array | None = None
+        v, moved = product.node.inputs[product.data], False
+        if v.size == 0:
+            return steps, a, b
+        extent = v.shape[product.reads]
+        while self.only_reader(v) is not None and (node := self.producers.get(v)) is not None:
+            if node.op in MOVES:
+                v, moved = node.inputs[0], True
+                continue
+            step = self._step(node, None)
+            if step is None or self._is_mean(step):
+                break
+            found = [None if c is None else _channels(c, v.rank, None if moved else product.reads) for c in (step.scale, step.shift)]
+            if any(c is not None and f is None for c, f in zip((step.scale, step.shift), found)):
+                break
+            scale, shift = found
+            if shift is not None:
+                if not product.takes_shift:
+                    break
+                full = np.broadcast_to(shift if a is None else a * shift, (extent,))
+                b = full if b is None else b + full
+            a = scale if a is None else a if scale is None else a * scale
+            steps.append(node)
+            v = step.x
+        return steps, a, b
+
+    def _is_mean(self, step: _Step) -> bool:
+        made = self.producers.get(step.x)
+        return made is not None and made.op == "SumPool"
+
+    def _behind(self, product: _Product, shift: Array | None) -> tuple[list[Node], Array | None, Array | None]:
+        """The steps that follow the product, the factor they put on each channel, and all that is added in the end."""
+        steps: list[Node] = []
+        scale: Array | None = None
+        v, rank = product.node.output, product.node.output.rank
+        while (node := self.only_reader(v)) is not None:
+            step = self._step(node, v)
+            if step is None:
+                break
+            factor = None if step.scale is None else _channels(step.scale, rank, product.writes)
+            if step.scale is not None and factor is None:
+                break
+            moved = shift
+            if factor is not None and shift is not None:
+                spread = _shaped(factor, rank, product.writes)
+                if not _has_room(shift, spread) and shift.size > 1:
+                    break
+                moved = shift * spread
+            if step.shift is not None:
+                if moved is not None and not _has_room(moved, step.shift):
+                    break
+                moved = step.shift if moved is None else moved + step.shift
+            shift = moved
+            scale = factor if scale is None else scale if factor is None else scale * factor
+            steps.append(node)
+            v = node.output
+        return steps, scale, shift
+
+    def _step(self, node: Node, of: Value | None) -> _Step | None:
+        """What the node does to `of` (or to the operand that is not constant), if that is all it does."""
+        if node.output.dtype not in FLOATS:
+            return None
+        if node.op == "Neg":
+            return _Step(node.inputs[0], np.array(-1.0), None)
+        if node.op not in ("Add", "Sub", "Mul", "Div"):
+            return None
+        constant = [v in self.constants for v in node.inputs]
+        if sum(constant) != 1:
+            return None
+        x, known = (node.inputs[0], node.inputs[1]) if constant[1] else (node.inputs[1], node.inputs[0])
+        if x.shape != node.output.shape or (of is not None and x != of):
+            return None
+        c = self.constants[known].astype(np.float64)
+        if not bool(np.all(np.isfinite(c))):
+            return None
+        match node.op:
+            case "Mul":
+                return _Step(x, c, None)
+            case "Div":
+                return _Step(x, 1 / c, None) if constant[1] and bool(np.all(c != 0)) else None
+            case _:
+                if bool(np.any(np.abs(c) > TAME[node.output.dtype])):
+                    return None
+                if node.op == "Add":
+                    return _Step(x, None, c)
+                return _Step(x, None, -c) if constant[1] else _Step(x, np.array(-1.0), c)
+
+    def _bypass(self, step: Node) -> None:
+        """Let the only reader of a step read what the step reads."""
+        x = next(v for v in step.inputs if v not in self.constants)
+        reader = self.readers[step.output]
+        self._put(replace(reader, inputs=tuple(x if v == step.output else v for v in reader.inputs)))
+        self.dropped.add(step.output)
+
+    def _addend(self, product: _Product, shift: Array) -> Array:
+        """As the importer shapes a bias: of an image's rank behind a window, without leading ones behind a matrix product."""
+        rank = product.node.output.rank
+        shape = (1,) * (rank - shift.ndim) + shift.shape
+        if product.node.op == "MatMul":
+            first = next((d for d, e in enumerate(shape) if e != 1), rank - 1)
+            shape = shape[first:]
+        with np.errstate(over="ignore"):
+            return shift.reshape(shape).astype(NUMPY[product.node.output.dtype])
+
+    def _replace(self, product: _Product, weights: Array, added: Array | None, behind: Sequence[Node]) -> None:
+        """Put the merged product, and an addition behind it, where the product stood."""
+        node = self.producers[product.node.output]
+        start, end = node.output, behind[-1].output if behind else node.output
+        w = product.weights
+        if weights is not self.constants[w]:
+            # Weights that only this product reads are replaced under their own name: the old ones need not be kept.
+            w = w if self.uses[w] == 1 else Value(self.names.fresh(w.name), w.shape, w.dtype)
+            self.constants[w] = weights
+        inputs = tuple(v if k == product.data else w for k, v in enumerate(node.inputs))
+        for step in behind:
+            self.slots[step.output] = ()
+        if added is None:
+            self.slots[start] = (end,)
+            self._put(replace(node, inputs=inputs, outputs=(end,)))
+            return
+        middle = start if behind else Value(self.names.fresh(f"{start.name}.product"), start.shape, start.dtype)
+        shift = Value(self.names.fresh(f"{end.name}.shift"), added.shape, end.dtype)
+        self.constants[shift] = added
+        self.slots[start] = (middle, end)
+        self.uses[middle] = 1
+        self._put(replace(node, inputs=inputs, outputs=(middle,)))
+        self._put(Node("Add", (middle, shift), (end,), name=(behind[-1] if behind else node).name))

@@ -1,0 +1,177 @@
+"""Dense layers next to images: the order of a flattened image is put into the constant weights, not into the data.
+
+    MatMul(Relu(Reshape[n, k](Transpose(x))), W)          ->   MatMul(Relu(Reshape[n, k](x)), rows of W in another order)
+    Transpose(Reshape[n, c, h, w](Relu(MatMul(x, W))))    ->   Reshape[n, h, w, c](Relu(MatMul(x, columns of W in another order)))
+
+Between the two stand elementwise nodes at most, whose constants are reordered likewise. Each weight is copied once. A rewrite
+applies only where its Transpose vanishes: where nothing else reads what it gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.graph import Array, Graph, Node, Value
+from stormdrop.graph.layout_rules import Order, matched, weighty
+from stormdrop.graph.sweep import Names
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """A dimension of the flattened image, seen as `extents`, takes them in another order."""
+
+    extents: tuple[int, ...]
+    order: Order
+
+    def apply(self, array: Array, axis: int) -> Array:
+        before, after = array.shape[:axis], array.shape[axis + 1:]  # fmt: skip
+        lead = len(before)
+        order = (*range(lead), *(lead + d for d in self.order), *range(lead + len(self.order), lead + len(self.order) + len(after)))
+        return array.reshape(*before, *self.extents, *after).transpose(order).reshape(array.shape)
+
+
+@dataclass(slots=True)
+class _Changes:
+    """What becomes of nodes and constants."""
+
+    graph: Graph
+    outputs: set[Value]
+    names: Names
+    nodes: dict[Node, list[Node]] = field(default_factory=dict[Node, list[Node]])
+    constants: dict[Value, Array] = field(default_factory=dict[Value, Array])
+    made: dict[tuple[Value, Shuffle, int], Value] = field(default_factory=dict[tuple[Value, Shuffle, int], Value])
+
+    def constant(self, v: Value, shuffle: Shuffle, axis: int) -> Value:
+        key = (v, shuffle, axis)
+        if key not in self.made:
+            self.made[key] = replace(v, name=self.names.fresh(f"{v.name}@{axis}"))
+            array = self.constants[v] if v in self.constants else self.graph.constants[v]
+            self.constants[self.made[key]] = shuffle.apply(array, axis)
+        return self.made[key]
+
+    def sole_reader(self, v: Value) -> Node | None:
+        readers = self.graph.consumers.get(v, ())
+        return readers[0] if len(readers) == 1 and v not in self.outputs else None
+
+    def weigh(self, product: Node, shuffle: Shuffle, of_rows: bool) -> None:
+        """A product whose weights' rows or columns are reordered; it may have been met from its other side before."""
+        (now,) = self.nodes.get(product, [product])
+        w = now.inputs[1]
+        last = of_rows == bool(now.integer("transpose_b", 0))
+        self.nodes[product] = [replace(now, inputs=(now.inputs[0], self.constant(w, shuffle, w.rank - (1 if last else 2))))]
+
+    def reordered(self, node: Node, shuffle: Shuffle, size: int) -> None:
+        """An elementwise node whose constants of the flattened extent are reordered."""
+        inputs = tuple(
+            self.constant(v, shuffle, v.rank - 1) if v in self.graph.constants and v.rank and v.shape[-1] == size else v
+            for v in node.inputs
+        )  # fmt: skip
+        if inputs != node.inputs:
+            self.nodes[node] = [replace(node, inputs=inputs)]
+
+
+def without_transposes_of_dense(graph: Graph) -> Graph:
+    """The same function; the graph itself where there is nothing to do."""
+    candidates = [n for n in graph.nodes if n.op == "Transpose"]
+    if not candidates:
+        return graph
+    changes = _Changes(graph, set(graph.outputs), Names(graph))
+    for node in candidates:
+        if not _flattening(node, changes):
+            _unflattening(node, changes)
+    if not changes.nodes:
+        return graph
+    return graph.rewrite(changes.nodes.get, changes.constants)
+
+
+def _shuffle(image: Sequence[int], dims: Order, order: Sequence[int]) -> Shuffle | None:
+    """How `dims`, the last dimensions of an image, stand in `order`; None where others move too."""
+    seen = weighty(order, image)
+    others = [d for d in seen if d not in dims]
+    if list(seen[: len(others)]) != sorted(others):
+        return None
+    moved = seen[len(others):]  # fmt: skip
+    return Shuffle(tuple(image[d] for d in dims), tuple(dims.index(d) for d in moved))
+
+
+def _flattening(node: Node, changes: _Changes) -> bool:
+    """From a Transpose down: a Reshape, elementwise nodes, and nothing but products with constant weights."""
+    image = node.output
+    reshape = changes.sole_reader(image)
+    if reshape is None or reshape.op != "Reshape" or not reshape.output.rank:
+        return False
+    size = reshape.output.shape[-1]
+    dims = next((s for s, t in matched(image.shape, reshape.output.shape) or () if t == (reshape.output.rank - 1,)), None)
+    if dims is None:
+        return False
+    perm = node.integers("perm")
+    shuffle = _shuffle(image.shape, dims, [perm.index(d) for d in range(len(perm))])
+    between = _between(changes, reshape.output)
+    if shuffle is None or between is None:
+        return False
+    elementwise, products = between
+    changes.nodes[node] = []
+    changes.nodes[reshape] = [replace(reshape, inputs=node.inputs)]
+    for n in elementwise:
+        changes.reordered(n, shuffle, size)
+    for n in products:
+        changes.weigh(n, shuffle, of_rows=True)
+    return True
+
+
+def _between(changes: _Changes, start: Value) -> tuple[list[Node], list[Node]] | None:
+    """The elementwise nodes that read a flattened value, and the products they end in; None where it goes anywhere else."""
+    graph = changes.graph
+    reached, elementwise, products = {start: None}, dict[Node, None](), dict[Node, None]()
+    waiting = [start]
+    while waiting:
+        v = waiting.pop()
+        if v in changes.outputs:
+            return None
+        for n in graph.consumers.get(v, ()):
+            if n.op == "MatMul" and n.inputs[0] == v and n.inputs[1] in graph.constants and not n.integer("transpose_a", 0):
+                products[n] = None
+            elif n.op in ELEMENTWISE:
+                elementwise[n] = None
+                if n.output not in reached:
+                    reached[n.output] = None
+                    waiting.append(n.output)
+            else:
+                return None
+    alike = all(v in reached or v in graph.constants or not v.rank or v.shape[-1] == 1 for n in elementwise for v in n.inputs)
+    return (list(elementwise), list(products)) if alike else None
+
+
+def _unflattening(node: Node, changes: _Changes) -> None:
+    """From a Transpose up: a Reshape, elementwise nodes, and a product with constant weights; nobody else reads any of them."""
+    graph = changes.graph
+    reshape = graph.producers.get(node.inputs[0])
+    if reshape is None or reshape.op != "Reshape" or changes.sole_reader(reshape.output) is not node or not reshape.inputs[0].rank:
+        return
+    image, flat = reshape.output, reshape.inputs[0]
+    size = flat.shape[-1]
+    dims = next((t for s, t in matched(flat.shape, image.shape) or () if s == (flat.rank - 1,)), None)
+    shuffle = _shuffle(image.shape, dims, node.integers("perm")) if dims is not None else None
+    if shuffle is None:
+        return
+    chain: list[Node] = []
+    reader, v = reshape, flat
+    while True:
+        producer = graph.producers.get(v)
+        if producer is None or changes.sole_reader(v) is not reader:
+            return
+        if producer.op == "MatMul" and producer.inputs[1] in graph.constants:
+            break
+        main = [u for u in producer.inputs if u not in graph.constants and u.rank and u.shape[-1] == size]
+        others = [u for u in producer.inputs if u not in main and u not in graph.constants and u.rank and u.shape[-1] != 1]
+        if producer.op not in ELEMENTWISE or len(main) != 1 or others:
+            return
+        chain.append(producer)
+        reader, v = producer, main[0]
+    changes.weigh(producer, shuffle, of_rows=False)
+    for n in chain:
+        changes.reordered(n, shuffle, size)
+    changes.nodes[reshape] = []
+    changes.nodes[node] = [Node("Reshape", reshape.inputs, node.outputs, {"shape": node.output.shape}, reshape.name)]

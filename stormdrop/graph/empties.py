@@ -1,0 +1,82 @@
+"""What holds no element is computed by nobody.
+
+After this pass a value without elements is an input or a constant, and a node whose result has elements reads none of them:
+kernels never see an empty loop over something that matters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from stormdrop.errors import UserError
+from stormdrop.graph.fold import MOST_BYTES
+from stormdrop.graph.graph import Graph, Node, Value
+from stormdrop.graph.sweep import Sweep
+from stormdrop.ir.build import neutral
+from stormdrop.ir.expr import ITEMSIZE, NUMPY, Scalar
+
+SUMS = frozenset({"ReduceSum", "MatMul", "Einsum", "Conv", "ConvTranspose", "SumPool"})
+
+
+def empties(graph: Graph) -> Graph:
+    """A result without elements is a constant; a result that has some, of operands that have none, is what it equals:
+
+        Concat(a, empty, b)        ->  Concat(a, b)
+        ReduceSum over no element  ->  0, and so a product with k = 0, a convolution of no channels; ReduceMax -> -inf, …
+        Pad(empty, value)          ->  value everywhere
+        Scatter(x, no updates)     ->  x
+
+    Raises UserError where an operator would take an element out of nothing.
+    """
+    sweep = Sweep(graph)
+    for given in graph.nodes:
+        node = sweep.current(given)
+        if node.output.size == 0:
+            sweep.fix(node.output, np.zeros(node.output.shape, NUMPY[node.output.dtype]))
+        elif not any(v.size == 0 for v in node.inputs):
+            sweep.keep(node)
+        elif node.op == "Concat":
+            _joined(sweep, node)
+        else:
+            sweep.replace(node.output, _equal(sweep, node))
+    return sweep.finished()
+
+
+def _joined(sweep: Sweep, node: Node) -> None:
+    parts = tuple(v for v in node.inputs if v.size)
+    if len(parts) == 1:
+        sweep.replace(node.output, parts[0])
+    else:
+        sweep.keep_other(replace(node, inputs=parts))
+
+
+def _equal(sweep: Sweep, node: Node) -> Value:
+    """What a node that reads nothing amounts to."""
+    dtype = node.output.dtype
+    match node.op:
+        case "ScatterElements" | "ScatterND":
+            return node.inputs[0]
+        case "Pad" if len(node.inputs) > 1:
+            return sweep.emit("Expand", node.inputs[1:], {"shape": node.output.shape}, node)
+        case "Pad":
+            return _filled(sweep, node, node.number("value") if dtype in ("f32", "f64") else int(node.number("value")))
+        case "ReduceProd":
+            return _filled(sweep, node, 1)
+        case "ReduceMax" | "MaxPool":
+            return _filled(sweep, node, neutral("max", dtype))
+        case "ReduceMin":
+            return _filled(sweep, node, neutral("min", dtype))
+        case op if op in SUMS:
+            return _filled(sweep, node, 0)
+        case _:
+            raise UserError(f"{node}: there is nothing to take it from")
+
+
+def _filled(sweep: Sweep, node: Node, value: Scalar) -> Value:
+    """A constant of the node's shape; one too large to keep is expanded when the model runs."""
+    shape, dtype = node.output.shape, node.output.dtype
+    if node.output.size * ITEMSIZE[dtype] <= MOST_BYTES:
+        return sweep.constant(np.full(shape, value, NUMPY[dtype]), f"{node.output.name}.c")
+    return sweep.emit("Expand", (sweep.constant(np.full((), value, NUMPY[dtype]), f"{node.output.name}.c"),), {"shape": shape}, node)

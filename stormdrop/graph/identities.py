@@ -1,0 +1,286 @@
+"""Nodes that do nothing, or that do with their producer what one node could do.
+
+    Add(x, 0) -> x        Transpose(Transpose(x)) -> Transpose(x)        Mul(Mul(x, 2), 3) -> Mul(x, 6)
+
+All are exact for every number including NaN and infinities, with three exceptions that no one can want back: x + 0.0 turns -0.0
+into 0.0 and x does not; a sum over one element is that element; and two constants added or multiplied one after the other are
+rounded once instead of twice (`joined` refuses those that would overflow, vanish or cancel).
+
+A rule is given a node whose inputs are simplified already. It answers a value (readers read that), another node for the same
+value (which is looked at again), or None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.graph import Array, Graph, Node, Value
+from stormdrop.graph.shapes import window_of
+from stormdrop.graph.sweep import Sweep, uniform, use_counts
+from stormdrop.ir.build import neutral
+from stormdrop.ops.broadcast import broadcast_shape
+
+Answer = Value | Node | None
+
+
+def identities(graph: Graph) -> Graph:
+    """Drop every node that hands on its operand, and join pairs of nodes that are one."""
+    rules = _Rules(graph)
+    sweep = rules.sweep
+    for given in graph.nodes:
+        node = first = sweep.current(given)
+        while isinstance(answer := rules.answer(node), Node):
+            node = answer
+        if answer is not None:
+            sweep.replace(node.output, answer)
+        elif node is first:
+            sweep.keep(node)
+        else:
+            sweep.keep_other(node)
+    return sweep.finished()
+
+
+TAME = {"f32": 2.0**20, "f64": 2.0**49}
+"""Adding a number beyond this and taking it away again rounds: models do that on purpose."""
+IDEMPOTENT = frozenset({"Relu", "Abs", "Floor", "Ceil", "Round", "Sign"})
+INVOLUTIONS = frozenset({"Neg", "Not"})
+KEEPS_LEFT = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": 1, "Or": 0, "Xor": 0}
+"""x op this = x; for the commutative ones also this op x."""
+COMMUTES = frozenset({"Add", "Mul", "And", "Or", "Xor", "Max", "Min"})
+EXACTLY_IN = {("bool", "i32"), ("bool", "i64"), ("bool", "f32"), ("bool", "f64"), ("i32", "i64"), ("i32", "f64"), ("f32", "f64")}
+"""Casts that lose nothing."""
+
+
+def joined(op: str, a: Array, b: Array) -> Array | None:
+    """The constant that does what `op` with a and then with b does, or None: where it would be larger than both, overflow, vanish,
+    or where a sum of huge numbers would cancel what was rounded on purpose.
+    """
+    shape = broadcast_shape(a.shape, b.shape)
+    if math.prod(shape) > max(a.size, b.size):
+        return None
+    if a.dtype.kind != "f":
+        with np.errstate(all="ignore"):
+            return np.asarray(a + b if op == "Add" else a * b, a.dtype)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact = x + y if op == "Add" else x * y
+        result = np.asarray(exact, a.dtype)
+        if op == "Add":
+            limit = TAME["f32" if a.dtype == np.float32 else "f64"]
+            good = (np.abs(x) <= limit) & (np.abs(y) <= limit)
+        else:
+            good = np.isfinite(result) & ((np.abs(result) >= np.finfo(a.dtype).tiny) | (x == 0) | (y == 0))
+    return result if bool(np.all(good)) else None
+
+
+def inverted(c: Array) -> Array | None:
+    """1 / c where multiplying by it is the same as dividing by c: powers of two."""
+    if c.dtype.kind != "f" or not bool(np.all(np.abs(np.frexp(c)[0]) == 0.5)):
+        return None
+    with np.errstate(all="ignore"):
+        inverse = np.asarray(1 / c, c.dtype)
+    normal = np.isfinite(inverse) & (np.abs(inverse) >= np.finfo(c.dtype).tiny)
+    return inverse if bool(np.all(normal)) else None
+
+
+class _Rules:
+    def __init__(self, graph: Graph) -> None:
+        self.sweep = Sweep(graph)
+        self.uses: Counter[Value] = use_counts(graph)
+        """Of the graph before: whether a value has other readers decides what is worth it, not what is right."""
+        self._negated: dict[Value, Value] = {}
+
+    def answer(self, node: Node) -> Answer:
+        if node.op in IDEMPOTENT | INVOLUTIONS:
+            inner = self.made_by(node.inputs[0], node.op)
+            return None if inner is None else inner.output if node.op in IDEMPOTENT else inner.inputs[0]
+        if node.op in KEEPS_LEFT:
+            return self.arithmetic(node) or self.unexpanded(node)
+        if node.op in RULES:
+            return RULES[node.op](self, node)
+        return self.unexpanded(node)
+
+    def made_by(self, v: Value, op: str) -> Node | None:
+        node = self.sweep.producers.get(v)
+        return node if node is not None and node.op == op else None
+
+    def operands(self, node: Node) -> tuple[Value, Array] | None:
+        """The operand that is not constant and the one that is, the result having the first one's shape and type."""
+        a, b = node.inputs
+        if (right := self.sweep.array(b)) is not None:
+            x, c = a, right
+        elif (left := self.sweep.array(a)) is not None and node.op in COMMUTES:
+            x, c = b, left
+        else:
+            return None
+        return (x, c) if (x.shape, x.dtype) == (node.output.shape, node.output.dtype) else None
+
+    def arithmetic(self, node: Node) -> Answer:
+        """x + 0, x · 1, … is x; a difference or quotient by a constant is a sum or product where that is the same; two are one."""
+        found = self.operands(node)
+        if found is None:
+            return node.inputs[0] if node.op in ("And", "Or") and node.inputs[0] == node.inputs[1] else None
+        x, c = found
+        if uniform(c) == KEEPS_LEFT[node.op]:
+            return x
+        match node.op:
+            case "Sub":
+                return replace(node, op="Add", inputs=(x, self.negated(node.inputs[1])))
+            case "Div":
+                inverse = inverted(c)
+                return inverse if inverse is None else self.with_constant(node, "Mul", x, inverse)
+            case "Add" | "Mul":
+                return self.twice(node, x, c)
+            case _:
+                return None
+
+    def negated(self, v: Value) -> Value:
+        if v not in self._negated:
+            array = self.sweep.constants[v]
+            with np.errstate(all="ignore"):
+                self._negated[v] = self.sweep.constant(np.asarray(-array, array.dtype), f"{v.name}.negative")
+        return self._negated[v]
+
+    def twice(self, node: Node, x: Value, c: Array) -> Answer:
+        inner = self.made_by(x, node.op)
+        found = self.operands(inner) if inner is not None and self.uses[x] == 1 else None
+        both = joined(node.op, found[1], c) if found is not None else None
+        if found is None or both is None:
+            return None
+        return self.with_constant(node, node.op, found[0], both)
+
+    def with_constant(self, node: Node, op: str, x: Value, c: Array) -> Node:
+        return replace(node, op=op, inputs=(x, self.sweep.constant(c, f"{node.output.name}.c")))
+
+    def extreme(self, node: Node) -> Answer:
+        """max(x, x) and max(x, -inf) are x."""
+        if node.inputs[0] == node.inputs[1]:
+            return node.inputs[0]
+        found = self.operands(node)
+        if found is not None and uniform(found[1]) == neutral("max" if node.op == "Max" else "min", found[0].dtype):
+            return found[0]
+        return self.unexpanded(node)
+
+    def where(self, node: Node) -> Answer:
+        condition, a, b = node.inputs
+        known = self.sweep.array(condition)
+        chosen = a if a == b else None if known is None or uniform(known) is None else a if uniform(known) else b
+        return chosen if chosen is not None and chosen.shape == node.output.shape else self.unexpanded(node)
+
+    def unexpanded(self, node: Node) -> Answer:
+        """An elementwise node broadcasts by itself: f(Expand(x), y) is f(x, y) where y has the shape."""
+        if node.op not in ELEMENTWISE or len(node.inputs) < 2:
+            return None
+        for k, v in enumerate(node.inputs):
+            inner = self.made_by(v, "Expand")
+            if inner is not None:
+                inputs = (*node.inputs[:k], inner.inputs[0], *node.inputs[k + 1 :])
+                if broadcast_shape(*(i.shape for i in inputs)) == node.output.shape:
+                    return replace(node, inputs=inputs)
+        return None
+
+    def reshape(self, node: Node) -> Answer:
+        x = node.inputs[0]
+        if x.shape == node.output.shape:
+            return x
+        inner = self.made_by(x, "Reshape")
+        return None if inner is None else replace(node, inputs=inner.inputs)
+
+    def transpose(self, node: Node) -> Answer:
+        """One that only moves dimensions of extent 1 is a Reshape: it moves nothing in memory."""
+        x, order = node.inputs[0], node.integers("perm")
+        if order == tuple(range(x.rank)):
+            return x
+        inner = self.made_by(x, "Transpose")
+        if inner is not None:
+            first = inner.integers("perm")
+            return replace(node, inputs=inner.inputs, attributes={"perm": tuple(first[d] for d in order)})
+        moving = [d for d in order if x.shape[d] != 1]
+        return self.reshaped(node) if moving == sorted(moving) else None
+
+    def expand(self, node: Node) -> Answer:
+        x = node.inputs[0]
+        if x.shape == node.output.shape:
+            return x
+        if x.size == node.output.size:
+            return self.reshaped(node)
+        inner = self.made_by(x, "Expand")
+        return None if inner is None else replace(node, inputs=inner.inputs)
+
+    def reshaped(self, node: Node) -> Node:
+        return replace(node, op="Reshape", inputs=node.inputs[:1], attributes={"shape": node.output.shape})
+
+    def cast(self, node: Node) -> Answer:
+        x = node.inputs[0]
+        if x.dtype == node.output.dtype:
+            return x
+        inner = self.made_by(x, "Cast")
+        return replace(node, inputs=inner.inputs) if inner is not None and (inner.inputs[0].dtype, x.dtype) in EXACTLY_IN else None
+
+    def slice(self, node: Node) -> Answer:
+        """A slice of a slice is a slice."""
+        x, starts, steps = node.inputs[0], node.integers("starts"), node.integers("steps")
+        if x.shape == node.output.shape and not any(starts) and all(s == 1 or e == 1 for s, e in zip(steps, x.shape)):
+            return x
+        inner = self.made_by(x, "Slice")
+        if inner is None or node.output.size == 0:
+            return None
+        whole = list(zip(starts, steps, inner.integers("starts"), inner.integers("steps")))
+        starts, steps = tuple(s0 + s * t0 for s, _, s0, t0 in whole), tuple(t * t0 for _, t, _, t0 in whole)
+        return replace(node, inputs=inner.inputs, attributes={"starts": starts, "steps": steps, "shape": node.output.shape})
+
+    def pad(self, node: Node) -> Answer:
+        before, after = node.integers("before"), node.integers("after")
+        if not any(before) and not any(after):
+            return node.inputs[0]
+        inner = self.made_by(node.inputs[0], "Pad")
+        if inner is None or len(node.inputs) > 1 or len(inner.inputs) > 1 or self.uses[inner.output] > 1:
+            return None
+        if any(n.text("mode") != "constant" for n in (node, inner)) or repr(node.number("value")) != repr(inner.number("value")):
+            return None
+        both = {k: tuple(p + q for p, q in zip(node.integers(k), inner.integers(k))) for k in ("before", "after")}
+        return replace(node, inputs=inner.inputs, attributes={**node.attributes, **both})
+
+    def clip(self, node: Node) -> Answer:
+        low, high = (node.attributes.get(k) for k in ("min", "max"))
+        if low in (None, -math.inf) and high in (None, math.inf):
+            return node.inputs[0]
+        inner = self.made_by(node.inputs[0], "Clip")
+        return inner.output if inner is not None and inner.attributes == node.attributes else None
+
+    def power(self, node: Node) -> Answer:
+        return node.inputs[0] if node.number("exponent") == 1 else None
+
+    def concat(self, node: Node) -> Answer:
+        return node.inputs[0] if len(node.inputs) == 1 else None
+
+    def copy(self, node: Node) -> Answer:
+        return node.inputs[0]
+
+    def unchanged(self, node: Node) -> Answer:
+        """Repeat and Tile of once; a pool of one pixel."""
+        x = node.inputs[0]
+        if node.op in ("MaxPool", "SumPool"):
+            window = window_of(node)
+            if any((*window.before, *window.after)) or any(k != 1 for k in window.kernel):
+                return None
+        return x if x.shape == node.output.shape else None
+
+    def reduction(self, node: Node) -> Answer:
+        """Over dimensions of extent 1 it is the element itself."""
+        return self.reshaped(node) if node.inputs[0].size == node.output.size > 0 else None
+
+
+RULES: Mapping[str, Callable[[_Rules, Node], Answer]] = {
+    "Max": _Rules.extreme, "Min": _Rules.extreme, "Where": _Rules.where, "Reshape": _Rules.reshape, "Transpose": _Rules.transpose,
+    "Expand": _Rules.expand, "Cast": _Rules.cast, "Slice": _Rules.slice, "Pad": _Rules.pad, "Clip": _Rules.clip,
+    "PowConst": _Rules.power, "Concat": _Rules.concat, "Copy": _Rules.copy, "Repeat": _Rules.unchanged, "Tile": _Rules.unchanged,
+    "MaxPool": _Rules.unchanged, "SumPool": _Rules.unchanged,
+    "ReduceSum": _Rules.reduction, "ReduceMax": _Rules.reduction, "ReduceMin": _Rules.reduction, "ReduceProd": _Rules.reduction,
+}  # fmt: skip

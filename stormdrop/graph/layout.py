@@ -1,0 +1,230 @@
+"""The layout pass: windows become channels-last, and the data between them stays so.
+
+    Conv(x)                      ->   Conv[NHWC](Transpose(x))
+    Relu, Add, Concat, Slice, …  ->   the same on permuted operands
+    Transpose                    ->   nothing: a value in another order
+
+Every value is held in one order of its dimensions, or in several once readers ask for them. Going backward, each node says in which
+order it would like its inputs (`layout_rules.wishes`); going forward, each takes the way (`layout_rules.options`) that costs least:
+bytes to be transposed for its inputs, and for its readers as far as they have said. A transpose is emitted when somebody needs it and
+at most once per value and order; one that moves only dimensions of extent 1 is a Reshape. Constants become transposed views of their
+arrays, so no weight is copied here. Inputs and outputs of the graph stay as they are. The time is linear in the number of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from stormdrop.graph.dense import without_transposes_of_dense
+from stormdrop.graph.graph import Array, Attribute, Graph, Node, Value
+from stormdrop.graph.layout_rules import Form, Held, Option, Order, identity, is_window, options, weighty, wishes
+from stormdrop.graph.sweep import Names
+
+CONSIDERED = 3
+"""How many of the orders in which an input exists, or which readers wish, a node weighs."""
+
+
+def channels_last(graph: Graph) -> Graph:
+    """The same function with windows in NHWC and as few transposes as that needs; the graph itself where it gains nothing."""
+    found = _Relayout(graph).result()
+    if transposed_bytes(found) >= transposed_bytes(graph) and not any(is_window(n) and n.text("layout") == "NCHW" for n in graph.nodes):
+        found = graph
+    return without_transposes_of_dense(found)
+
+
+def transposed_bytes(graph: Graph) -> int:
+    """How much the graph's Transposes move."""
+    return sum(n.output.nbytes for n in graph.nodes if n.op == "Transpose")
+
+
+def wished_orders(graph: Graph) -> dict[Value, dict[Order, int]]:
+    """For every value the orders (without dimensions of extent 1) that its readers would like, and how many of them."""
+    found: dict[Value, dict[Order, int]] = {}
+    windowed: set[tuple[Value, Order]] = set()
+
+    def wish(v: Value, order: Order) -> Order:
+        seen = weighty(order, v.shape)
+        if len(seen) > 1 and v not in graph.constants:
+            votes = found.setdefault(v, {})
+            votes[seen] = votes.get(seen, 0) + 1
+        return seen
+
+    for v in graph.outputs:
+        wish(v, identity(v.rank))
+    for node in reversed(graph.nodes):
+        votes = found.get(node.output, {})
+        # As many for one as for another: a window will not do without, a sum may follow its other operand.
+        order = max(votes, key=lambda o, v=node.output, votes=votes: (votes[o], (v, o) in windowed)) if votes else ()
+        for v, liked in zip(node.inputs, wishes(node, order)):
+            seen = wish(v, liked)
+            if is_window(node):
+                windowed.add((v, seen))
+    return found
+
+
+class _Relayout:
+    """The new graph under construction. `held[v][order]` is v of the old graph, permuted, as a value of the new one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.constants: dict[Value, Array] = dict(graph.constants)
+        self.wished = wished_orders(graph)
+        self.held: dict[Value, dict[Order, Value]] = {}
+        self.formed: dict[tuple[Value, Form], Value] = {}
+        self.renamed: dict[Value, tuple[Value, Order]] = {}  # a Transpose's result: another value, its dimensions in this order
+        self.known: dict[tuple[Value, Order], Node] = {}  # the old graph's Transposes, in the same terms
+        self.viewed: dict[Value, Value] = {}  # what a Reshape of the new graph is a view of
+        self.names = Names(graph)
+
+    def result(self) -> Graph:
+        for v in self.graph.inputs:
+            self.held[v] = {identity(v.rank): v}
+        for node in self.graph.nodes:
+            if node.op == "Transpose":
+                self.rename(node)
+            else:
+                self.place(node)
+        outputs = tuple(self.get(v, identity(v.rank)) for v in self.graph.outputs)
+        return replace(self.graph, nodes=tuple(self.nodes), outputs=outputs, constants=self.constants).pruned()
+
+    def rename(self, node: Node) -> None:
+        v, order = self.resolve(node.inputs[0], node.integers("perm"))
+        self.renamed[node.output] = (v, order)
+        self.known.setdefault((v, order), node)
+
+    def resolve(self, v: Value, form: Form) -> tuple[Value, Form]:
+        """The value that this one is a transposition of, and the form in terms of its dimensions."""
+        if v not in self.renamed:
+            return v, form
+        root, order = self.renamed[v]
+        return root, tuple(order[d] if d >= 0 else d for d in form)
+
+    def orders(self, v: Value) -> Held:
+        """The orders in which a value exists by now."""
+        root, order = self.resolve(v, identity(v.rank))
+        if root in self.graph.constants:
+            return None
+        held = list(self.held[root])[:CONSIDERED]
+        if root is v:
+            return held
+        place = {d: k for k, d in enumerate(order)}
+        return [tuple(place[d] for d in h) for h in held]
+
+    def place(self, node: Node) -> None:
+        wished = list(self.wished.get(node.output, ()))[:CONSIDERED]
+        best = self.best(node, wished)
+        shape = tuple(node.output.shape[d] for d in best.order)
+        if node.op == "Reshape":
+            source = self.get(node.inputs[0], best.forms[0])
+            self.held[node.output] = {best.order: self.view(source, shape, self.named(node.output, best.order), node)}
+            return
+        inputs = tuple(self.get(v, form) for v, form in zip(node.inputs, best.forms))
+        output = self.named(node.output, best.order)
+        if inputs == node.inputs and output == node.output and best.attributes is None:
+            self.nodes.append(node)
+        else:
+            attributes = node.attributes if best.attributes is None else best.attributes
+            self.emit(node.op, inputs, output, attributes, node.name)
+        self.held[node.output] = {best.order: output}
+
+    def best(self, node: Node, wished: list[Order]) -> Option:
+        best, least = None, float("inf")
+        for option in options(node, [self.orders(v) for v in node.inputs], wished):
+            cost = self.cost(node, option, wished)
+            if best is None or cost < least:
+                best, least = option, cost
+            if not cost:
+                break
+        assert best is not None, f"{node}: no way to compute it"
+        return best
+
+    def cost(self, node: Node, option: Option, wished: list[Order]) -> float:
+        """Bytes to transpose: inputs that do not exist in this form yet, shared among those who wish it, and the result for readers."""
+        total = 0.0
+        for v, form in zip(node.inputs, option.forms):
+            root, own = self.resolve(v, form)
+            if root in self.graph.constants:
+                continue
+            seen = weighty(own, root.shape)
+            if all(weighty(h, root.shape) != seen for h in self.held[root]):
+                total += v.nbytes / max(1, self.wished.get(v, {}).get(weighty(form, v.shape), 1))
+        for w in wished:
+            if tuple(d for d in option.order if d in w) != w:
+                total += node.output.nbytes
+        return total
+
+    def get(self, v: Value, form: Form) -> Value:
+        """A value in a form: as it is held, viewed, or transposed."""
+        v, form = self.resolve(v, form)
+        if v in self.graph.constants:
+            return self.constant(v, form)
+        held = self.held[v]
+        order = tuple(d for d in form if d >= 0)
+        if order in held and len(order) == len(form):
+            return held[order]
+        if (v, form) not in self.formed:
+            seen = weighty(form, v.shape)
+            base = next((u for h, u in held.items() if weighty(h, v.shape) == seen), None)
+            if base is None:
+                base = self.transpose(v, order)
+                if len(order) == len(form):
+                    return base
+            shape = tuple(v.shape[d] if d >= 0 else 1 for d in form)
+            self.formed[v, form] = self.view(base, shape, self.named(v, form))
+            if len(order) == len(form):
+                held[order] = self.formed[v, form]
+        return self.formed[v, form]
+
+    def transpose(self, v: Value, order: Order) -> Value:
+        now, source = next(iter(self.held[v].items()))
+        old = self.known.get((v, order))
+        output = self.named(v, order)
+        perm = tuple(now.index(d) for d in order)
+        if old is not None and old.inputs[0] == source and old.integers("perm") == perm:
+            self.nodes.append(old)
+        else:
+            producer = self.graph.producers.get(v)
+            self.emit("Transpose", (source,), output, {"perm": perm}, producer.name if producer else v.name)
+        self.held[v][order] = output
+        return output
+
+    def constant(self, v: Value, form: Form) -> Value:
+        """A constant in a form: a view of its array."""
+        if form == identity(v.rank):
+            return v
+        if (v, form) not in self.formed:
+            order = [d for d in form if d >= 0]
+            shape = tuple(v.shape[d] if d >= 0 else 1 for d in form)
+            missing = [d for d in range(v.rank) if d not in order]
+            made = self.named(v, form)
+            self.constants[made] = np.transpose(self.constants[v], (*missing, *order)).reshape(shape)
+            self.formed[v, form] = made
+        return self.formed[v, form]
+
+    def view(self, source: Value, shape: tuple[int, ...], output: Value, old: Node | None = None) -> Value:
+        """A Reshape of what the source is itself a view of, or that."""
+        root = self.viewed.get(source, source)
+        if root.shape == shape:
+            return root
+        if old is not None and old.inputs == (root,) and old.output == output:
+            self.nodes.append(old)
+        else:
+            self.emit("Reshape", (root,), output, {"shape": shape}, old.name if old else "")
+        self.viewed[output] = root
+        return output
+
+    def emit(self, op: str, inputs: tuple[Value, ...], output: Value, attributes: Mapping[str, Attribute], name: str) -> None:
+        self.nodes.append(Node(op, inputs, (output,), attributes, name))
+
+    def named(self, v: Value, form: Form) -> Value:
+        """The new graph's value for this form of v: v itself, what the old graph calls it, or a new name."""
+        if form == identity(v.rank):
+            return v
+        if (v, form) in self.known:
+            return self.known[v, form].output
+        name = f"{v.name}@{'.'.join('_' if d < 0 else str(d) for d in form)}"
+        return Value(self.names.fresh(name), tuple(v.shape[d] if d >= 0 else 1 for d in form), v.dtype)

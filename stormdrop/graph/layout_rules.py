@@ -1,0 +1,306 @@
+"""What a node does when its inputs come with their dimensions in another order: the ways it can be computed, and the order it would like.
+
+    order   some dimensions of a value as they follow each other in memory: (0, 2, 3, 1) is channels-last of [n, c, h, w]
+    form    an order in which -1 stands for an inserted dimension of extent 1, and dimensions of extent 1 may be missing
+    block   dimensions of the input and the dimensions of the result that they become: what a Reshape keeps together
+
+A node that follows its input's order is described by blocks: ((2,), (2,)) for each dimension of a Slice, ((2, 3), (2,)) where a
+Reshape joins h and w, ((2,), ()) where a reduction drops h. Blocks move as a whole, and everything else follows from that. Invariant:
+an `Option` says exactly what the node says, of permuted inputs, and its result permuted by `order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.graph import Attribute, Node
+
+Order = tuple[int, ...]
+Form = tuple[int, ...]
+Block = tuple[Order, Order]
+Held = Sequence[Order] | None
+"""The orders in which an input exists; None for a constant, which takes any form at no cost."""
+
+# How many of its inputs share the node's order (None: all); the others are read as they are.
+FOLLOWERS: dict[str, int | None] = {
+    "Reshape": 1, "Transpose": 1, "Concat": None, "Slice": 1, "Pad": 1, "Repeat": 1, "Tile": 1, "Interpolate": 1, "Gather": 1,
+    "GatherElements": None, "ScatterElements": None, "ReverseSequence": 1, "CumSum": 1, "CumProd": 1, "TopKIndices": 1,
+    "ReduceSum": 1, "ReduceMax": 1, "ReduceMin": 1, "ReduceProd": 1, "ArgMax": 1, "ArgMin": 1,
+    "Softmax": 1, "LogSoftmax": 1, "Standardize": 1, "RmsNormalize": 1,
+}  # fmt: skip
+POOLS = frozenset({"MaxPool", "SumPool"})
+_ONE_DIMENSION = ("axis", "time_axis", "batch_axis")
+_EACH_DIMENSION = {"Slice": ("starts", "steps", "shape"), "Pad": ("before", "after"), "Tile": ("times",)}
+_NOTHING_MOVES = {"kernel": 1, "strides": 1, "dilations": 1, "before": 0, "after": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to compute a node: the order of its result, the forms of its inputs, its attributes (None: unchanged)."""
+
+    order: Order
+    forms: tuple[Form, ...]
+    attributes: Mapping[str, Attribute] | None = None
+
+
+def identity(rank: int) -> Order:
+    return tuple(range(rank))
+
+
+def weighty(order: Iterable[int], shape: Sequence[int]) -> Order:
+    """The order without dimensions of extent 1, inserted or not: equal ones differ by a view only."""
+    return tuple(d for d in order if d >= 0 and shape[d] != 1)
+
+
+def completed(order: Sequence[int], rank: int) -> Order:
+    """An order of all dimensions: each one that is missing follows its predecessor."""
+    if len(order) == rank:
+        return tuple(order)
+    result, have = list(order), set(order)
+    for d in range(rank):
+        if d not in have:
+            result.insert(result.index(d - 1) + 1 if d else 0, d)
+    return tuple(result)
+
+
+def is_window(node: Node) -> bool:
+    """Whether the node slides over an image and is better off with its channels last.
+
+    Grouped transposed convolutions are written channels-first only.
+    """
+    return node.op in POOLS or node.op == "Conv" or (node.op == "ConvTranspose" and node.integer("groups") == 1)
+
+
+def options(node: Node, held: Sequence[Held], wished: Iterable[Order]) -> Iterator[Option]:
+    """The ways worth considering to compute a node, those that take an input as it is held first; never none."""
+    if node.op in ELEMENTWISE or node.op == "Expand":
+        yield from _aligned_options(node, held, wished)
+    elif is_window(node):
+        yield from _window_options(node, held)
+    elif node.op == "MatMul":
+        yield _matmul_option(node, held)
+    elif (blocks := blocks_of(node)) is not None:
+        yield from _following_options(node, blocks, held, wished)
+    else:
+        yield Option(identity(node.output.rank), tuple(identity(v.rank) for v in node.inputs))
+
+
+def wishes(node: Node, order: Order) -> list[Order]:
+    """The order in which the node would like each of its inputs, given that its readers would like its result in `order`."""
+    plain = [identity(v.rank) for v in node.inputs]
+    if node.op in ELEMENTWISE or node.op == "Expand":
+        return [tuple(d - node.output.rank + v.rank for d in order if d >= node.output.rank - v.rank) for v in node.inputs]
+    if is_window(node):
+        if _is_flat(node):
+            return [order]
+        n, at, c = _roles(node)
+        return [(n, *at, c), *([_weights(node, at)] if len(node.inputs) > 1 else [])]
+    blocks = blocks_of(node)
+    found = returned(blocks, order) if blocks is not None else None
+    if found is None:
+        return plain
+    count = _followers(node)
+    return [found if k < count else p for k, p in enumerate(plain)]
+
+
+# Blocks
+
+
+def blocks_of(node: Node) -> tuple[Block, ...] | None:
+    """How dimensions of the input become dimensions of the result, in the input's order; None where no other order will do."""
+    if node.op not in FOLLOWERS:
+        return None
+    rank = node.inputs[0].rank
+    match node.op:
+        case "Reshape":
+            return matched(node.inputs[0].shape, node.output.shape)
+        case "Transpose":
+            place = {d: k for k, d in enumerate(node.integers("perm"))}
+            return tuple(((d,), (place[d],)) for d in range(rank))
+        case "Gather":
+            along, more = node.integer("axis"), node.inputs[1].rank - 1
+            return tuple(((d,), tuple(range(d, d + 1 + more)) if d == along else (d + more * (d > along),)) for d in range(rank))
+        case _ if rank != node.output.rank:
+            gone = node.integers("axes") if "axes" in node.attributes else (node.integer("axis"),)
+            return tuple(((d,), () if d in gone else (d - sum(g < d for g in gone),)) for d in range(rank))
+        case _:
+            return tuple(((d,), (d,)) for d in range(rank))
+
+
+def matched(source: Sequence[int], target: Sequence[int]) -> tuple[Block, ...] | None:
+    """The shortest runs of dimensions that hold equally many elements on both sides; those of extent 1 belong to none."""
+    if 0 in source:
+        return None
+    left = [d for d, n in enumerate(source) if n > 1]
+    right = [d for d, n in enumerate(target) if n > 1]
+    blocks: list[Block] = []
+    s = t = 0
+    while s < len(left):
+        first_s, first_t = s, t
+        held, wanted = source[left[s]], target[right[t]]
+        while held != wanted:
+            if held < wanted:
+                s += 1
+                held *= source[left[s]]
+            else:
+                t += 1
+                wanted *= target[right[t]]
+        s, t = s + 1, t + 1
+        blocks.append((tuple(left[first_s:s]), tuple(right[first_t:t])))
+    return tuple(blocks)
+
+
+def carried(blocks: Sequence[Block], order: Order, rank: int) -> tuple[Order, Order]:
+    """The order nearest to `order` in which no block is torn, and the order that the result (of this rank) then has."""
+    at = {d: k for k, d in enumerate(order)}
+    moved = sorted(blocks, key=lambda block: at[block[0][0]])
+    return completed([d for b in moved for d in b[0]], len(order)), completed([d for b in moved for d in b[1]], rank)
+
+
+def returned(blocks: Sequence[Block], order: Order) -> Order | None:
+    """The order of the input that gives the result's dimensions this one; None where blocks would be torn."""
+    at = {d: k for k, d in enumerate(order)}
+    named = [(min(at[d] for d in block[1] if d in at), block) for block in blocks if any(d in at for d in block[1])]
+    moved = [block for _, block in sorted(named)]
+    if [d for b in moved for d in b[1] if d in at] != list(order):
+        return None
+    return tuple(d for b in moved for d in b[0])
+
+
+def _followers(node: Node) -> int:
+    count = FOLLOWERS[node.op]
+    return len(node.inputs) if count is None else count
+
+
+def _following_options(node: Node, blocks: Sequence[Block], held: Sequence[Held], wished: Iterable[Order]) -> Iterator[Option]:
+    rank, count = node.inputs[0].rank, _followers(node)
+    tried = {order: None for h in held[:count] for order in h or ()}
+    tried |= {completed(back, rank): None for w in wished for back in [returned(blocks, w)] if back is not None}
+    for order in tried | {identity(rank): None}:
+        source, target = carried(blocks, order, node.output.rank)
+        forms = tuple(source if k < count else identity(v.rank) for k, v in enumerate(node.inputs))
+        yield Option(target, forms, _moved(node, source))
+
+
+def _moved(node: Node, order: Order) -> Mapping[str, Attribute] | None:
+    """The attributes of a node whose input has this order. A Reshape's shape is left to who makes it."""
+    if order == identity(len(order)) or node.op in ("Reshape", "Transpose"):
+        return None
+    changed: dict[str, Attribute] = dict(node.attributes)
+    for key in _ONE_DIMENSION:
+        if key in changed:
+            changed[key] = order.index(node.integer(key))
+    if "axes" in changed:
+        changed["axes"] = tuple(sorted(order.index(d) for d in node.integers("axes")))
+    for key in _EACH_DIMENSION.get(node.op, ()):
+        values = node.integers(key)
+        changed[key] = tuple(values[d] for d in order)
+    return changed
+
+
+# Broadcasting
+
+
+def _aligned_options(node: Node, held: Sequence[Held], wished: Iterable[Order]) -> Iterator[Option]:
+    rank = node.output.rank
+    tried: dict[Order, None] = {}
+    for v, orders in sorted(zip(node.inputs, held), key=lambda pair: -pair[0].size):
+        for order in orders or ():
+            lead = rank - v.rank
+            tried[(*range(lead), *(d + lead for d in order))] = None
+    tried |= {completed(w, rank): None for w in wished}
+    tried[identity(rank)] = None
+    for order in tried:
+        yield _aligned(node, held, order)
+
+
+def _aligned(node: Node, held: Sequence[Held], order: Order) -> Option:
+    """Operands are aligned at their last dimensions, so one of lower rank gets dimensions of extent 1 where the order needs them."""
+    if order == identity(len(order)):
+        return Option(order, tuple(identity(v.rank) for v in node.inputs))
+    forms: list[Form] = []
+    for v, orders in zip(node.inputs, held):
+        lead = len(order) - v.rank
+        form = [d - lead if d >= lead else -1 for d in order] if v.size != 1 else list(range(v.rank))
+        while form and (form[0] < 0 or (orders is None and v.size != 1 and v.shape[form[0]] == 1)):
+            del form[0]
+        forms.append(tuple(form))
+    if node.op != "Expand":
+        return Option(order, tuple(forms))
+    return Option(order, tuple(forms), {"shape": tuple(node.output.shape[d] for d in order)})
+
+
+# Windows and products
+
+
+def _roles(node: Node) -> tuple[int, Order, int]:
+    """The image's batch, spatial and channel dimensions."""
+    rank = node.inputs[0].rank
+    return (0, tuple(range(2, rank)), 1) if node.text("layout") == "NCHW" else (0, tuple(range(1, rank - 1)), rank - 1)
+
+
+def _weights(node: Node, at: Order) -> Form:
+    """The weights as [kernel…, in, out], the kernel's dimensions in the order of the image's."""
+    if node.text("layout") == "NHWC":
+        rank = node.inputs[1].rank
+        return (*(d - 1 for d in at), rank - 2, rank - 1)
+    return (*at, 1, 0) if node.op == "Conv" else (*at, 0, 1)
+
+
+def _is_flat(node: Node) -> bool:
+    """A pool over an image of one channel: response normalisation sums over channels this way. It is good in any order."""
+    return node.op in POOLS and node.inputs[0].shape[_roles(node)[2]] == 1
+
+
+def _window_options(node: Node, held: Sequence[Held]) -> Iterator[Option]:
+    n, at, c = _roles(node)
+    yield _window(node, at)
+    for order in held[0] or ():
+        if order[0] == n and order[-1] == c and order[1:-1] != at:
+            yield _window(node, order[1:-1])
+        elif _is_flat(node) and {order[0], order[1]} == {n, c}:
+            yield _flat_window(node, order)
+
+
+def _window(node: Node, moved: Order) -> Option:
+    n, at, c = _roles(node)
+    order = (n, *moved, c)
+    forms = (order, _weights(node, moved)) if len(node.inputs) > 1 else (order,)
+    if order == identity(len(order)):
+        return Option(order, forms)
+    attributes: dict[str, Attribute] = dict(node.attributes)
+    for key in (*_NOTHING_MOVES, "extents"):
+        if key in attributes:
+            values = node.integers(key)
+            attributes[key] = tuple(values[at.index(d)] for d in moved)
+    return Option(order, forms, attributes | {"layout": "NHWC"})
+
+
+def _flat_window(node: Node, order: Order) -> Option:
+    """A pool with its spatial dimensions in another order, still channels-first: the last one is what vectors run along."""
+    _, at, _ = _roles(node)
+    attributes: dict[str, Attribute] = dict(node.attributes)
+    for key in _NOTHING_MOVES:
+        values = node.integers(key)
+        attributes[key] = tuple(values[at.index(d)] for d in order[2:])
+    return Option(order, (order,), attributes | {"layout": "NCHW"})
+
+
+def _matmul_option(node: Node, held: Sequence[Held]) -> Option:
+    """Matrices as they are, or transposed by a flag where one is held with its last two dimensions swapped."""
+    forms: list[Form] = []
+    attributes: dict[str, Attribute] = dict(node.attributes)
+    changed = False
+    for v, orders, key in zip(node.inputs, held, ("transpose_a", "transpose_b")):
+        plain = identity(v.rank)
+        swapped = (*plain[:-2], plain[-1], plain[-2])
+        have = {weighty(order, v.shape) for order in orders or ()}
+        if weighty(plain, v.shape) not in have and weighty(swapped, v.shape) in have:
+            forms.append(swapped)
+            attributes[key] = 1 - node.integer(key, 0)
+            changed = True
+        else:
+            forms.append(plain)
+    return Option(identity(node.output.rank), tuple(forms), attributes if changed else None)

@@ -1,0 +1,52 @@
+"""From the graph as imported to the graph that is cut into kernels.
+
+    graph = optimise(load("model.onnx"))
+    optimise(graph, listen=lambda name, before, after: print(name, len(before.nodes), len(after.nodes)))
+
+Every pass is a function from a graph to a graph of the same interface that computes the same; the graph is verified after each.
+Simplification runs before and after the layout is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stormdrop.graph.batch_norm import fold_scales
+from stormdrop.graph.empties import empties
+from stormdrop.graph.graph import Graph
+from stormdrop.graph.identities import identities
+from stormdrop.graph.layout import channels_last
+from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
+from stormdrop.graph.verify import verify
+
+Pass = Callable[[Graph], Graph]
+Listen = Callable[[str, Graph, Graph], None]
+
+SIMPLIFY: tuple[tuple[str, Pass], ...] = (
+    ("constants", fold_constants),
+    ("identities", identities),
+    ("common subexpressions", common_subexpressions),
+    ("pads into windows", pads_into_windows),
+)
+
+PASSES: tuple[tuple[str, Pass], ...] = (
+    ("empties", empties),
+    *SIMPLIFY,
+    ("scales into weights", fold_scales),
+    ("channels last", channels_last),
+    *SIMPLIFY,
+    ("outputs", own_outputs),
+)
+
+
+def optimise(graph: Graph, listen: Listen | None = None) -> Graph:
+    """Run all passes in order. `listen` is told each one's name, and the graph before and after it."""
+    graph = graph.pruned()
+    for name, function in PASSES:
+        after = function(graph)
+        if after is not graph:
+            verify(after)
+        if listen is not None:
+            listen(name, graph, after)
+        graph = after
+    return graph

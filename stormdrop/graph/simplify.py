@@ -1,0 +1,151 @@
+"""Passes that make a graph smaller without changing a bit of what it computes, and the one that settles its outputs.
+
+Each is a function from a graph to a graph. None changes the interface, each gives back the same graph where there is nothing to do,
+and all are linear in the nodes. See `identities` and `empties` for what single operators allow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+from dataclasses import replace
+
+import numpy as np
+
+from stormdrop.graph.builder import MOST_FOLDED
+from stormdrop.graph.fold import fold
+from stormdrop.graph.graph import Array, Graph, Node, Value
+from stormdrop.graph.sweep import Names, Sweep, use_counts
+from stormdrop.ir.build import neutral
+
+COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal"})
+"""Not Max and Min: of 0.0 and -0.0 they may take either."""
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """A node that reads constants alone is its result, within the bounds of `fold`.
+
+        y = Transpose(w)   ->   y constant
+    """
+    sweep, spent = Sweep(graph), 0
+    for node in graph.nodes:
+        if node.op != "Copy" and node.inputs and all(v in sweep.constants for v in node.inputs) and spent < MOST_FOLDED:
+            array = fold(node, [sweep.constants[v] for v in node.inputs])
+            if array is not None:
+                spent += array.nbytes
+                sweep.fix(node.output, array)
+                continue
+        sweep.keep(node)
+    return sweep.finished()
+
+
+def common_subexpressions(graph: Graph) -> Graph:
+    """Nodes that do the same to the same values are one; so are constants of the same bits.
+
+        a = Relu(x); b = Relu(x); y = Add(a, b)   ->   a = Relu(x); y = Add(a, a)
+    """
+    sweep = Sweep(graph)
+    for old, new in _equal_constants(graph).items():
+        sweep.replace(old, new)
+    seen: dict[Hashable, Value] = {}
+    for given in graph.nodes:
+        node = sweep.current(given)
+        key = _key(node)
+        if key in seen:
+            sweep.replace(node.output, seen[key])
+        else:
+            seen[key] = node.output
+            sweep.keep(node)
+    return sweep.finished()
+
+
+def _key(node: Node) -> Hashable:
+    """Equal for nodes that compute the same. Attributes by their text: 0.0 and -0.0, 1 and True differ."""
+    attributes = tuple(sorted((k, repr(v)) for k, v in node.attributes.items()))
+    if node.op in COMMUTATIVE and node.inputs[0].name > node.inputs[1].name:
+        return node.op, node.inputs[::-1], attributes
+    return node.op, node.inputs, attributes
+
+
+def _equal_constants(graph: Graph) -> dict[Value, Value]:
+    """Constants and an earlier one of the same type, shape and bits. Only those that agree in a few elements are read whole."""
+    alike: dict[Hashable, list[Value]] = {}
+    for v, array in graph.constants.items():
+        some = np.asarray(array.flat[:: max(1, array.size // 8)])  # an array may be a transposed view: never ask for it whole
+        alike.setdefault((v.dtype, v.shape, some.tobytes()), []).append(v)
+    same: dict[Value, Value] = {}
+    for values in alike.values():
+        if len(values) > 1:
+            first: dict[bytes, Value] = {}
+            for v in values:
+                kept = first.setdefault(_digest(graph.constants[v]), v)
+                if kept is not v:
+                    same[v] = kept
+    return same
+
+
+def _digest(array: Array) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest_size=16).digest()
+
+
+def pads_into_windows(graph: Graph) -> Graph:
+    """Zeros put around an image are the window's own padding, where only windows read them.
+
+        Conv(Pad(x, before=p, after=q), w, before=b, after=a)   ->   Conv(x, w, before=p + b, after=q + a)
+
+    Likewise for SumPool (a mean is a SumPool times a constant, which already counts these zeros) and, where the pad is the
+    lowest number, for MaxPool. Positions of a MaxPoolIndices count in the padded image: such a Pad stays.
+    """
+    pads = {n.output: n for n in graph.nodes if n.op == "Pad" and len(n.inputs) == 1 and n.text("mode") == "constant"}
+    if not pads:
+        return graph
+    readers = use_counts(graph)
+    for node in graph.nodes:
+        for v in node.inputs:
+            if v in pads and _takes_pad(node, pads[v]):
+                readers[v] -= 1
+    sweep = Sweep(graph)
+    for node in graph.nodes:
+        pad = pads.get(node.inputs[0]) if node.inputs else None
+        if pad is None or readers[pad.output] or not _takes_pad(node, pad):
+            sweep.keep(node)
+            continue
+        before, after = (tuple(a + b for a, b in zip(_spatial(node, pad.integers(k)), node.integers(k))) for k in ("before", "after"))
+        attributes = {**node.attributes, "before": before, "after": after}
+        sweep.keep_other(replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), attributes=attributes))
+    return sweep.finished()
+
+
+def _spatial(node: Node, pads: tuple[int, ...]) -> tuple[int, ...]:
+    return pads[2:] if node.text("layout") == "NCHW" else pads[1:-1]
+
+
+def _takes_pad(node: Node, pad: Node) -> bool:
+    if node.op not in ("Conv", "SumPool", "MaxPool") or node.inputs[0] != pad.output:
+        return False
+    if pad.output in node.inputs[1:]:
+        return False
+    wanted = neutral("max", pad.output.dtype) if node.op == "MaxPool" else 0
+    counts = [sum(pad.integers(k)) - sum(_spatial(node, pad.integers(k))) for k in ("before", "after")]
+    return counts == [0, 0] and pad.number("value") == wanted
+
+
+def own_outputs(graph: Graph) -> Graph:
+    """Every output is the result of a node and of no other output's: kernels write outputs, so inputs, constants and what comes
+    twice are copied.
+
+        return x, y, y   ->   a = Copy(x); b = Copy(y); return a, y, b
+
+    Runs last: `identities` drops copies.
+    """
+    computed = {n.output for n in graph.nodes}
+    names = Names(graph)
+    nodes, outputs = list(graph.nodes), list(graph.outputs)
+    taken: set[Value] = set()
+    for k, v in enumerate(graph.outputs):
+        if v in computed and v not in taken:
+            taken.add(v)
+            continue
+        outputs[k] = Value(names.fresh(graph.output_names[k]), v.shape, v.dtype)
+        nodes.append(Node("Copy", (v,), (outputs[k],), name=graph.output_names[k]))
+    return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes), outputs=tuple(outputs))

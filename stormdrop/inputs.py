@@ -1,0 +1,154 @@
+"""Arrays for a model's inputs, from files or from chance, and outputs back into a file.
+
+Files are NumPy's, read and written without pickle: one array (.npy), or several by name (.npz).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.lib.format import write_array
+from numpy.typing import NDArray
+
+from stormdrop.errors import UserError
+from stormdrop.graph.graph import shown
+from stormdrop.ir.expr import NUMPY, Dtype
+
+Array = NDArray[Any]
+
+
+class Wanted(Protocol):
+    """A port of a model, or a value of a graph."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Dtype: ...
+
+
+def random_inputs(wanted: Iterable[Wanted], seed: int = 0) -> dict[str, Array]:
+    """Floats are standard normal, whole numbers 0 or 1 (which are in range wherever something is looked up), the same for a seed."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, Array] = {}
+    for v in wanted:
+        if v.dtype in ("f32", "f64"):
+            found[v.name] = rng.standard_normal(v.shape).astype(NUMPY[v.dtype])
+        else:
+            found[v.name] = rng.integers(0, 2, v.shape).astype(NUMPY[v.dtype])
+    return found
+
+
+def read_inputs(given: Sequence[str], wanted: Sequence[Wanted]) -> dict[str, Array]:
+    """Arrays for all inputs, from NAME=FILE.npy, FILE.npz, or FILE.npy where there is one input only.
+
+    Raises UserError for files that cannot be read, unknown, repeated and missing names, and for wrong shapes and types.
+    """
+    by_name = {v.name: v for v in wanted}
+    listed = ", ".join(_told(v) for v in wanted) or "none"
+    found: dict[str, Array] = {}
+    for text in given:
+        name, path = split_name(text)
+        arrays = read_arrays(path)
+        if isinstance(arrays, Mapping):
+            if name is not None:
+                raise UserError(f"{path} holds several arrays: give it without a name, --input {path}")
+            named = arrays
+        elif name is not None:
+            named = {name: arrays}
+        elif len(wanted) == 1:
+            named = {wanted[0].name: arrays}
+        else:
+            raise UserError(f"{path} is for which input? Write NAME={path}; the inputs are {listed}")
+        for key, array in named.items():
+            if key not in by_name:
+                raise UserError(f"the model has no input {shown(key)}; its inputs are {listed}")
+            if key in found:
+                raise UserError(f"the input {shown(key)} is given twice")
+            found[key] = _fitting(by_name[key], array, path)
+    missing = [v for v in wanted if v.name not in found]
+    if missing:
+        raise UserError(f"no array is given for the input {_told(missing[0])}; without any --input all are random")
+    return found
+
+
+def read_bound(given: Sequence[str]) -> dict[str, Array]:
+    """Arrays by name from NAME=FILE.npy. Raises UserError."""
+    found: dict[str, Array] = {}
+    for text in given:
+        name, path = split_name(text)
+        array = read_arrays(path)
+        if name is None or isinstance(array, Mapping):
+            raise UserError(f"{text} binds nothing; write NAME=FILE.npy")
+        if name in found:
+            raise UserError(f"the input {shown(name)} is bound twice")
+        found[name] = array
+    return found
+
+
+def split_name(text: str) -> tuple[str | None, Path]:
+    """NAME=FILE, or FILE. Both may hold a `=`: the first one that has a file behind it counts."""
+    if os.path.isfile(text):
+        return None, Path(text)
+    places = [k for k, c in enumerate(text) if c == "="]
+    if not places:
+        return None, Path(text)
+    at = next((k for k in places if os.path.isfile(text[k + 1 :])), places[0])
+    return text[:at], Path(text[at + 1 :])
+
+
+def read_arrays(path: Path) -> Array | dict[str, Array]:
+    """What a file holds: an array, or several by name. Raises UserError."""
+    try:
+        with open(path, "rb") as file:
+            loaded: Any = np.load(file, allow_pickle=False)
+            found: Array | dict[str, Array] = loaded if isinstance(loaded, np.ndarray) else {str(k): loaded[k] for k in loaded.files}
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError, KeyError, SyntaxError, NotImplementedError, RuntimeError, MemoryError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} holds no arrays that NumPy saved (.npy or .npz, nothing pickled): {error}") from error
+    for array in [found] if isinstance(found, np.ndarray) else found.values():
+        if not isinstance(array, np.ndarray):  # an .npz may hold other files
+            raise UserError(f"{path} holds something that is no array")
+    return found
+
+
+def _fitting(v: Wanted, array: Array, path: Path) -> Array:
+    """Nothing is converted silently."""
+    dtype = np.dtype(NUMPY[v.dtype])
+    if array.shape != v.shape:
+        raise UserError(f"{path} has shape {list(array.shape)}; the input {_told(v)} needs {list(v.shape)}")
+    if array.dtype != dtype:
+        raise UserError(f"{path} has type {array.dtype}; the input {_told(v)} needs {dtype}, as array.astype(np.{dtype}) makes it")
+    return array
+
+
+def _told(v: Wanted) -> str:
+    return f"{shown(v.name)}: {v.dtype}{list(v.shape)}"
+
+
+def saved(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
+    """Arrays as an .npz file, and the name of each in it.
+
+    That is its own, unless it would lead out of a folder it is unpacked in, or is no name for a file.
+    """
+    names: dict[str, str] = {}
+    for name in arrays:
+        is_harmless = name and name.isprintable() and "\\" not in name and ".." not in name.split("/") and not name.startswith("/")
+        kept = name if is_harmless else shown(name) or "output"
+        while kept in names.values():
+            kept += "_"
+        names[name] = kept
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{names[name]}.npy", "w", force_zip64=True) as member:
+                write_array(member, np.asarray(array), allow_pickle=False)
+    return whole.getvalue(), names

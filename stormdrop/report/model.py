@@ -1,0 +1,276 @@
+"""Models for people and for scripts: what `stormdrop info`, `compile`, `run` and `show` print.
+
+Names come from files: a port's is printed so that it can be typed again, control characters escaped, and cut where it is endless;
+all others go through `shown`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from stormdrop.errors import UserError
+from stormdrop.graph.graph import Graph, Value, shown
+from stormdrop.graph.partition import Call, Partition, TaskUse
+from stormdrop.ir.expr import Dtype
+from stormdrop.report.console import block, heading, print_pairs, print_table, say
+from stormdrop.report.text import bytes_text, clean, counted, threads_text
+from stormdrop.runtime.image import Image
+
+Array = NDArray[Any]
+NAME_CHARACTERS = 60
+SHORT = 8
+LISTED = 6
+"""Candidates that an error names."""
+
+
+class Described(Protocol):
+    """A port of a model, or a value of a graph."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Dtype: ...
+
+
+def finite(x: float) -> float | None:
+    """As JSON has it, which knows neither NaN nor infinity."""
+    return x if math.isfinite(x) else None
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) if shape else "scalar"
+
+
+def name_text(name: str) -> str:
+    return clean(name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…")
+
+
+def port_json(v: Described, name: str | None = None) -> dict[str, Any]:
+    return {"name": v.name if name is None else name, "shape": list(v.shape), "dtype": v.dtype}
+
+
+# ---- tasks
+
+
+def shapes_text(call: Call) -> str:
+    """What a kernel reads and writes, without numbers and biases: 1x56x56x64, 3x3x64x64 → 1x56x56x64."""
+    large = [v for v in call.inputs if v.rank > 1 and v.size > max(v.shape)] or [v for v in call.inputs if v.size > 1]
+    listed = [shape_text(v.shape) for v in large[:3]] + (["…"] if len(large) > 3 else [])
+    return f"{', '.join(listed) or 'numbers'} → {shape_text(call.output.shape)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed:
+    """A task of a model, and whether the store knows a schedule of it."""
+
+    use: TaskUse
+    is_stored: bool
+
+    def to_json(self) -> dict[str, Any]:
+        use = self.use
+        return {
+            "id": use.id, "digest": use.task.digest, "label": use.calls[0].label, "shapes": shapes_text(use.calls[0]), "count": use.count,
+            "gflop": use.task.flops / 1e9, "stored": self.is_stored,
+        }  # fmt: skip
+
+
+def print_tasks(console: Console, listed: Sequence[Listed]) -> None:
+    rows = [
+        (
+            t.use.id, t.use.task.digest[:SHORT], t.use.calls[0].label, shapes_text(t.use.calls[0]), str(t.use.count),
+            f"{t.use.task.flops / 1e9:.3f}", "stored" if t.is_stored else "default",
+        )
+        for t in listed
+    ]  # fmt: skip
+    if rows:
+        print_table(console, ("task", "digest", "what", "shapes", "count", "GFLOP", "schedule"), rows, words=(0, 1, 2, 3, 6))
+    else:
+        say(console, "nothing is computed: there are no tasks")
+
+
+def find_task(parts: Partition, wanted: str) -> TaskUse:
+    """The task with this id, the beginning of this digest, a node or value of this name, this label, or part of one of them.
+
+    The first of these that anything fits decides. Raises UserError, with candidates, where it is none or several.
+    """
+    ways = (
+        lambda u: u.id == wanted,
+        lambda u: len(wanted) >= 4 and u.task.digest.startswith(wanted.lower()),
+        lambda u: wanted in _names(u),
+        lambda u: wanted == u.calls[0].label,
+        lambda u: any(wanted.lower() in text.lower() for text in (*_names(u), u.calls[0].label)),
+    )
+    for fits in ways:
+        found = [u for u in parts.tasks if fits(u)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            some = ", ".join(f"{u.id} ({u.calls[0].label}, {shapes_text(u.calls[0])})" for u in found[:LISTED])
+            more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
+            raise UserError(f"{shown(wanted)} fits {counted(len(found), 'task')}: {some}{more}; give an id")
+    ids = f"t0 to t{len(parts.tasks) - 1}" if parts.tasks else "none"
+    raise UserError(f"no task, node or value is called {shown(wanted)}; tasks are {ids}, without one they are listed")
+
+
+def _names(use: TaskUse) -> set[str]:
+    return {name for call in use.calls for n in call.nodes for name in (n.name, n.output.name) if name}
+
+
+# ---- info
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelReport:
+    """What can be said of a model without compiling it. `arena_bytes` is for activations; kernels may need working memory beside them."""
+
+    model: str
+    graph: Graph
+    tasks: tuple[Listed, ...]
+    kernels: int
+    arena_bytes: int
+    threads: int
+
+    @property
+    def operators(self) -> dict[str, int]:
+        """As imported, the most frequent first."""
+        return dict(Counter(n.op for n in self.graph.nodes).most_common())
+
+    @property
+    def parameters(self) -> list[Value]:
+        return [v for v in self.graph.constants if v.dtype in ("f32", "f64")]
+
+    @property
+    def gflop(self) -> float:
+        return sum(t.use.task.flops * t.use.count for t in self.tasks) / 1e9
+
+    @property
+    def stored(self) -> int:
+        return sum(t.is_stored for t in self.tasks)
+
+    def to_json(self) -> dict[str, Any]:
+        graph = self.graph
+        return {
+            "model": self.model,
+            "name": graph.name,
+            "opset": graph.opset,
+            "inputs": [port_json(v) for v in graph.inputs],
+            "outputs": [port_json(v, name) for name, v in zip(graph.output_names, graph.outputs)],
+            "operators": self.operators,
+            "parameters": {"count": sum(v.size for v in self.parameters), "bytes": sum(v.nbytes for v in self.parameters)},
+            "gflop": self.gflop,
+            "kernels": self.kernels,
+            "arena_bytes": self.arena_bytes,
+            "threads": self.threads,
+            "stored_tasks": self.stored,
+            "tasks": [t.to_json() for t in self.tasks],
+        }
+
+
+def print_model(console: Console, report: ModelReport) -> None:
+    graph = report.graph
+    heading(console, f"{report.model}, opset {graph.opset}")
+    console.print()
+    outputs = [(name, v) for name, v in zip(graph.output_names, graph.outputs)]
+    print_ports(console, [(v.name, v) for v in graph.inputs], outputs)
+    console.print()
+    heading(console, "operators, as imported")
+    say(console, ", ".join(f"{op} {n}" for op, n in report.operators.items()) or "none")
+    console.print()
+    heading(console, "tasks")
+    print_tasks(console, report.tasks)
+    console.print()
+    parameters = report.parameters
+    count, nbytes = sum(v.size for v in parameters), sum(v.nbytes for v in parameters)
+    rows = [
+        ("parameters", f"{count:,}, {bytes_text(nbytes)}"),
+        ("work", f"{report.gflop:.3f} GFLOP a run, in {counted(report.kernels, 'kernel')} of {counted(len(report.tasks), 'task')}"),
+        ("activations", f"{bytes_text(report.arena_bytes)} in one block, used again and again"),
+        ("tuned", f"the store knows {report.stored} of {counted(len(report.tasks), 'task')}, with {threads_text(report.threads)}"),
+    ]
+    print_pairs(console, rows)
+
+
+def print_ports(console: Console, inputs: Sequence[tuple[str, Described]], outputs: Sequence[tuple[str, Described]]) -> None:
+    rows = [("input", name_text(name), v.dtype, shape_text(v.shape)) for name, v in inputs]
+    rows += [("output", name_text(name), v.dtype, shape_text(v.shape)) for name, v in outputs]
+    print_table(console, ("", "name", "type", "shape"), rows, words=(0, 1, 2, 3))
+
+
+def image_json(model: str, image: Image) -> dict[str, Any]:
+    """Of a model that was compiled before."""
+    return {
+        "model": model, "name": image.name, "inputs": [port_json(p) for p in image.inputs],
+        "outputs": [port_json(p) for p in image.outputs], "gflop": sum(s.flops for s in image.steps) / 1e9, "kernels": len(image.steps),
+        "arena_bytes": image.arena_bytes, "weights_bytes": image.weights_bytes, "code_bytes": code_bytes(image),
+        "threads": image.threads, "target": image.triple, "cpu": image.cpu,
+    }  # fmt: skip
+
+
+def print_image(console: Console, model: str, image: Image) -> None:
+    heading(console, f"{model}, compiled for {image.cpu} ({image.triple}), {threads_text(image.threads)}")
+    console.print()
+    print_ports(console, [(p.name, p) for p in image.inputs], [(p.name, p) for p in image.outputs])
+    console.print()
+    print_pairs(console, image_rows(image))
+
+
+def image_rows(image: Image) -> list[tuple[str, str]]:
+    gflop = sum(s.flops for s in image.steps) / 1e9
+    return [
+        ("work", f"{gflop:.3f} GFLOP a run, in {counted(len(image.steps), 'kernel')}, {len(image.kernels)} of them different"),
+        ("weights", f"{bytes_text(image.weights_bytes)}, packed"),
+        ("arena", bytes_text(image.arena_bytes)),
+        ("code", bytes_text(code_bytes(image))),
+    ]
+
+
+def code_bytes(image: Image) -> int:
+    return sum(len(k.code) for k in image.kernels)
+
+
+# ---- run
+
+
+def summary_json(name: str, array: Array) -> dict[str, Any]:
+    """One output; its least, greatest and mean are of finite values, None where there are none."""
+    values = array.astype(np.float64, copy=False)
+    good = values[np.isfinite(values)]
+    low, high, mean = (float(f(good)) if good.size else None for f in (np.min, np.max, np.mean))
+    return {
+        "name": name, "shape": list(array.shape), "dtype": str(array.dtype), "min": low, "max": high, "mean": mean,
+        "not_finite": int(values.size - good.size),
+    }  # fmt: skip
+
+
+def print_outputs(console: Console, outputs: Mapping[str, Array]) -> None:
+    found = [summary_json(name, array) for name, array in outputs.items()]
+    has_holes = any(s["not_finite"] for s in found)
+    rows = [
+        [
+            name_text(s["name"]), s["dtype"], shape_text(s["shape"]), *("" if s[k] is None else f"{s[k]:.6g}" for k in ("min", "max", "mean")),
+            *([str(s["not_finite"])] if has_holes else []),
+        ]
+        for s in found
+    ]  # fmt: skip
+    titles = ["output", "type", "shape", "min", "max", "mean", *(["not finite"] if has_holes else [])]
+    print_table(console, titles, rows, words=(0, 1, 2))
+
+
+# ---- show
+
+
+def print_sections(console: Console, sections: Sequence[tuple[str, str]]) -> None:
+    for title, text in sections:
+        console.print()
+        heading(console, title)
+        block(console, text.rstrip("\n"))

@@ -1,0 +1,114 @@
+"""Where buffers that live for a while lie in one block of memory: the plan of a model's arena.
+
+    offsets, total_bytes = plan([Lifetime(4096, first=0, last=2), Lifetime(1024, first=3, last=5)])
+
+Greedy by size: the largest buffer is placed first, each into the smallest gap that fits between those already placed that
+live at the same time, or behind all of them. Where that ends above the lower bound (`least_bytes`), other orders are tried,
+and then, a few times, the buffer that sticks out furthest goes first.
+
+Invariant: buffers that live at some common step do not overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALIGN = 64
+PLACED_AT_MOST = 40_000
+"""Buffers, over all tries but the first. Placing one takes about 10 µs, and 50 µs among 10,000 others."""
+TRIES = 40
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A buffer that holds something from step `first` to step `last`, both included."""
+
+    nbytes: int
+    first: int
+    last: int
+    align: int = ALIGN
+
+    def __post_init__(self) -> None:
+        if self.nbytes < 0 or self.last < self.first or self.align < 1:
+            raise ValueError(f"no lifetime: {self}")
+
+
+def plan(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
+    """The offset of each buffer, and the bytes of the block that holds them all."""
+    wanted = [k for k, life in enumerate(lifetimes) if life.nbytes]
+    if not wanted:
+        return (0,) * len(lifetimes), 0
+    bound = least_bytes(lifetimes)
+    best: tuple[int, ...] = ()
+    total = -1
+    order = wanted
+    for n in range(max(1, min(TRIES, PLACED_AT_MOST // len(wanted)))):
+        if n < len(_ORDERS):
+            rank = _ORDERS[n]
+            order = sorted(wanted, key=lambda k: (rank(lifetimes[k]), k))
+        offsets = _placed(lifetimes, order)
+        top = max(order, key=lambda k: offsets[k] + lifetimes[k].nbytes)
+        end = offsets[top] + lifetimes[top].nbytes
+        if end < total or total < 0:
+            best, total = offsets, end
+        if total <= bound:
+            break
+        order = [top, *(k for k in order if k != top)]
+    return best, total
+
+
+def least_bytes(lifetimes: Sequence[Lifetime]) -> int:
+    """What no plan can do without: the most bytes that live at one step."""
+    changes: dict[int, int] = {}
+    for life in lifetimes:
+        changes[life.first] = changes.get(life.first, 0) + life.nbytes
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - life.nbytes
+    live = most = 0
+    for step in sorted(changes):
+        live += changes[step]
+        most = max(most, live)
+    return most
+
+
+_ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
+    lambda life: (-life.nbytes, life.first),
+    lambda life: (life.first - life.last, -life.nbytes),
+    lambda life: (-life.nbytes * (life.last - life.first + 1), life.first),
+)
+
+
+def _placed(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[int, ...]:
+    """Offsets of the buffers of `order`, placed one by one; 0 for all others."""
+    offsets = [0] * len(lifetimes)
+    # What is placed, by offset: begin and end in bytes, first and last step.
+    placed: Ints = np.empty((4, len(order)), np.int64)
+    for n, k in enumerate(order):
+        life = lifetimes[k]
+        begins, ends, firsts, lasts = placed[:, :n]
+        near = (firsts <= life.last) & (lasts >= life.first)
+        at = _gap(begins[near], ends[near], life.nbytes, life.align)
+        offsets[k] = at
+        slot = int(np.searchsorted(begins, at))
+        placed[:, slot + 1 : n + 1] = placed[:, slot:n].copy()
+        placed[:, slot] = at, at + life.nbytes, life.first, life.last
+    return tuple(offsets)
+
+
+def _gap(begins: Ints, ends: Ints, nbytes: int, align: int) -> int:
+    """Where the smallest gap begins that holds so many bytes; `begins` rise. Behind everything if there is none."""
+    if not len(begins):
+        return 0
+    # Neighbours in offset may overlap: they only share steps with the new buffer, not with each other.
+    free = np.empty(len(begins) + 1, np.int64)
+    free[0] = 0
+    np.maximum.accumulate(ends, out=free[1:])
+    free += -free % align
+    room = begins - free[:-1]
+    fits = np.flatnonzero(room >= nbytes)
+    return int(free[fits[np.argmin(room[fits])]] if len(fits) else free[-1])

@@ -1,0 +1,89 @@
+"""The caller's arrays: whether they are what a kernel or a model takes, and memory for what it gives.
+
+Any memory layout is accepted: an input that is not C-contiguous and aligned is copied, an output that is not is written through
+a copy. Shapes and types must be right; nothing is converted silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stormdrop.errors import UserError
+from stormdrop.ir.expr import NUMPY, Dtype
+from stormdrop.runtime.memory import ALIGN
+
+Array = NDArray[Any]
+
+
+class Described(Protocol):
+    """What an array has to be; its repr names it in messages."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Dtype: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+_DTYPES = {name: np.dtype(kind) for name, kind in NUMPY.items()}
+
+
+def checked(t: Described, value: ArrayLike) -> Array:
+    """An array of the wanted shape and type, C-contiguous and aligned, copied only if it must be. Raises UserError."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise UserError(f"input for {t!r} is no array: {error}") from error
+    _check_type(t, array, "input")
+    return array if is_plain(array) else np.array(array, order="C", copy=True)
+
+
+def checked_outputs(wanted: Sequence[Described], out: Array | Sequence[Array] | None, inputs: Sequence[Array]) -> list[Array]:
+    """What `out=` gave, or new arrays. Raises UserError, also where an output overlaps an input or another output."""
+    if out is None:
+        return [new_array(t) for t in wanted]
+    given: list[Any] = list(out) if isinstance(out, (list, tuple)) else [out]
+    if len(given) != len(wanted):
+        raise UserError(f"out= needs {len(wanted)} arrays, not {len(given)}")
+    for t, o in zip(wanted, given):
+        if not isinstance(o, np.ndarray):
+            raise UserError(f"out= needs a NumPy array for {t!r}, not {type(o).__name__}")
+        _check_type(t, o, "out")
+        if not o.flags.writeable:
+            raise UserError(f"out= for {t!r} is read-only")
+        if any(np.may_share_memory(o, x) for x in inputs):
+            raise UserError(f"out= for {t!r} overlaps an input; give it memory of its own")
+    for k, o in enumerate(given):
+        if any(np.may_share_memory(o, other) for other in given[:k]):
+            raise UserError("two arrays of out= overlap")
+    return given
+
+
+def is_plain(a: Array) -> bool:
+    """Whether native code can use it where it is."""
+    flags = a.flags
+    return flags.c_contiguous and flags.aligned
+
+
+def new_array(t: Described) -> Array:
+    """A new array on a cache line of its own, of any content.
+
+    From the allocator: it keeps the pages it has, where a mapping of its own would be zeroed on every call.
+    """
+    raw = np.empty(t.nbytes + ALIGN, np.uint8)
+    return np.ndarray(t.shape, _DTYPES[t.dtype], raw, -raw.ctypes.data % ALIGN)
+
+
+def _check_type(t: Described, array: Array, what: str) -> None:
+    if array.shape != t.shape:
+        raise UserError(f"{what} for {t!r} has shape {array.shape}; it must be {t.shape}")
+    dtype = _DTYPES[t.dtype]
+    if array.dtype != dtype:
+        if array.dtype.newbyteorder("=") == dtype:
+            raise UserError(f"{what} for {t!r} has foreign byte order; use array.astype(np.{dtype})")
+        raise UserError(f"{what} for {t!r} has type {array.dtype}; use array.astype(np.{dtype})")

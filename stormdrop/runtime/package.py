@@ -1,0 +1,212 @@
+"""A compiled model as one file, `.sd`: an image and its weights.
+
+     0  magic           8 bytes
+     8  format version  u32
+    12  zero            u32
+    16  header bytes    u64
+    24  code bytes      u64
+    32  weights bytes   u64
+    40  header (JSON), code (the kernels' objects one after the other), zeros up to a multiple of 64, weights
+     …  SHA-256 of all that precedes, and the end of the file
+
+All numbers are little-endian. Nothing is interpreted, and no code loaded, before the checksum has been found right. It finds
+accidents, not intent: a file holds machine code, and whoever wrote it can do whatever the process that loads it may do.
+
+Invariants: a file is there whole or not at all; at no time is there a second copy of the weights in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+import secrets
+import stat
+import struct
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import stormdrop
+from stormdrop.errors import UserError
+from stormdrop.runtime.compatible import unfit
+from stormdrop.runtime.header import read_header, write_header
+from stormdrop.runtime.image import ALIGN, Image
+from stormdrop.runtime.loaded import SLACK_BYTES
+from stormdrop.runtime.memory import aligned
+from stormdrop.runtime.threads import thread_count
+
+MAGIC = b"\x89SDMDL\r\n"  # not text, and a transfer that takes it for text does not leave it alone
+FORMAT_VERSION = 1
+_PREAMBLE = struct.Struct("<8sIIQQQ")
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_CHUNK_BYTES = 1 << 20  # is hashed while it is in the cache
+_AGAIN = "compile the model again"
+_log = logging.getLogger(__name__)
+
+
+def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8]) -> None:
+    """Write a compiled model to a file, replacing one that is there.
+
+    Raises UserError if the file cannot be written; what was there before is then still there.
+    """
+    from stormdrop.codegen.llvm import llvm_version
+
+    if weights.dtype != np.uint8 or weights.ndim != 1 or not weights.flags.c_contiguous or len(weights) < image.weights_bytes:
+        raise UserError(f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}")
+    weights = weights[: image.weights_bytes]
+    code = b"".join(k.code for k in image.kernels)
+    header = write_header(image, {"stormdrop": stormdrop.__version__, "llvm": llvm_version()})
+    read_header(header, memoryview(code), image.weights_bytes)  # what is written can be read
+    preamble = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header), len(code), weights.nbytes)
+    with _replacing(path) as write:
+        digest = hashlib.sha256()
+        padding = bytes(_padding(len(header), len(code)))
+        for view in (*map(memoryview, (preamble, header, code, padding)), weights.data):
+            for at in range(0, len(view), _CHUNK_BYTES):
+                chunk = view[at : at + _CHUNK_BYTES]
+                digest.update(chunk)
+                write(chunk)
+        write(memoryview(digest.digest()))
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Image, NDArray[np.uint8]]:
+    """Read what `save` wrote: an image and its weights, which are read-only.
+
+    A model keeps the number of threads it was compiled for, or has as many as `thread_count` says if that is fewer; `threads` asks for
+    another. Raises UserError for anything but a whole, undamaged file that was compiled for a machine like this one.
+    """
+    name = repr(os.fspath(path))
+    with _opened(path, name) as file:
+        try:
+            header, code, weights = _read(file, name)
+        except OSError as error:
+            raise UserError(f"{name} cannot be read: {error.strerror or error}") from error
+        except MemoryError as error:
+            raise UserError(f"{name} does not fit into memory: {error}") from error
+    try:
+        image = read_header(header, memoryview(code), weights.nbytes)
+    except (ValueError, UserError) as error:
+        raise UserError(f"{name} is no compiled model, though its checksum is right ({error}); {_AGAIN}") from error
+    reason = unfit(image.triple, image.cpu, image.features)
+    if reason is not None:
+        raise UserError(f"{name} cannot run here: {reason}; {_AGAIN} on this machine")
+    count = thread_count(threads) if threads is not None else min(image.threads, thread_count())
+    if count != image.threads:
+        _log.info("%s was compiled for %d threads and runs with %d", name, image.threads, count)
+    return replace(image, threads=count), weights
+
+
+def _padding(header_bytes: int, code_bytes: int) -> int:
+    return -(_PREAMBLE.size + header_bytes + code_bytes) % ALIGN
+
+
+def _read(file: io.FileIO, name: str) -> tuple[bytes, bytes, NDArray[np.uint8]]:
+    """Header, code and weights of a file whose checksum is right."""
+    size = os.fstat(file.fileno()).st_size
+    digest = hashlib.sha256()
+
+    def fill(view: memoryview) -> None:
+        at = 0
+        while at < len(view):
+            n = file.readinto(view[at : at + _CHUNK_BYTES])
+            if not n:
+                raise UserError(f"{name} is cut short; {_AGAIN}")
+            digest.update(view[at : at + n])
+            at += n
+
+    def read(nbytes: int) -> bytes:
+        data = bytearray(nbytes)
+        fill(memoryview(data))
+        return bytes(data)
+
+    if size < _PREAMBLE.size:
+        raise UserError(f"{name} is no compiled model: it has only {size} bytes")
+    magic, version, zero, header_bytes, code_bytes, weights_bytes = _PREAMBLE.unpack(read(_PREAMBLE.size))
+    if magic != MAGIC:
+        raise UserError(f"{name} is no compiled model (Model.save writes them, sd.compile makes one from an ONNX file)")
+    if version != FORMAT_VERSION:
+        whose = f"{'a newer' if version > FORMAT_VERSION else 'another'} Stormdrop (format {version}, this one reads {FORMAT_VERSION})"
+        raise UserError(f"{name} was written by {whose}; {_AGAIN} with this one")
+    padding = _padding(header_bytes, code_bytes)
+    expected = _PREAMBLE.size + header_bytes + code_bytes + padding + weights_bytes + _DIGEST_BYTES
+    if zero or size < expected:
+        raise UserError(f"{name} is cut short or damaged: it has {size} bytes of {expected}; {_AGAIN}")
+    if size > expected:
+        raise UserError(f"{name} is damaged: {size - expected} bytes follow its end; {_AGAIN}")
+    header, code, _ = read(header_bytes), read(code_bytes), read(padding)
+    weights = aligned(weights_bytes + SLACK_BYTES)[:weights_bytes]
+    fill(weights.data)
+    right = digest.digest()
+    found = file.read(_DIGEST_BYTES)
+    if found != right:
+        raise UserError(f"{name} is damaged: its checksum is wrong; {_AGAIN}")
+    weights.flags.writeable = False
+    return header, code, weights
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str], name: str) -> Generator[io.FileIO]:
+    """A regular file, open for reading. A pipe or a device is refused before it is waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except FileNotFoundError as error:
+        raise UserError(f"{name} does not exist") from error
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise UserError(f"{name} cannot be opened: {getattr(error, 'strerror', None) or error}") from error
+    with io.FileIO(descriptor, "rb") if stat.S_ISREG(os.fstat(descriptor).st_mode) else _refused(descriptor, name) as file:
+        yield file
+
+
+def _refused(descriptor: int, name: str) -> io.FileIO:
+    mode = os.fstat(descriptor).st_mode
+    os.close(descriptor)
+    raise UserError(f"{name} is a directory, not a compiled model" if stat.S_ISDIR(mode) else f"{name} is no regular file")
+
+
+@contextmanager
+def _replacing(path: str | os.PathLike[str]) -> Generator[Callable[[memoryview], None]]:
+    """Write a file beside `path` that takes its place, complete and on the disk, when the block ends without an error."""
+    name = repr(os.fspath(path))
+    unfinished: Path | None = None
+    try:
+        place = Path(os.path.realpath(path))  # a link stays, what it points to is replaced
+        if place.exists() and not place.is_file():
+            raise UserError(f"{name} is {'a directory' if place.is_dir() else 'no regular file'}; give the name of a file")
+        temporary = place.parent / f".stormdrop-{secrets.token_hex(8)}.tmp"
+        # Not `tempfile`: the file is to have the permissions that the user's umask gives to new files.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        unfinished = temporary
+        with io.FileIO(descriptor, "wb") as file:
+
+            def write(data: memoryview) -> None:
+                at = 0
+                while at < len(data):
+                    at += file.write(data[at:]) or 0
+
+            yield write
+            os.fsync(file.fileno())
+        os.replace(temporary, place)
+        unfinished = None
+        _sync_folder(place.parent)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+    finally:
+        if unfinished is not None:
+            with suppress(OSError):
+                unfinished.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name reaches the disk too; file systems that cannot promise it are let be."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,208 @@
+"""What happens while a whole model is tuned, and what comes out of it. The loop emits these values; views and logs listen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from stormdrop.ir.tensor import Task
+from stormdrop.search.events import Event, Warned
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """Where one task stands. `best` is None until something could be timed; `known` trials were in the store before."""
+
+    id: str
+    label: str
+    count: int
+    flops: float
+    best: float | None = None
+    trials: int = 0
+    failed: int = 0
+    known: int = 0
+    phase: str = ""
+    """The strategy's, or how the task ended: small, ended, default, proved, not proved, failed."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of the model."""
+        return self.count * (self.best or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TunedTask:
+    """What was found for one task. Without `schedule` nothing could be timed, or the budget ended before its turn.
+
+    `seconds` and `default_seconds` are timed alike: in turns for those that were proved, else the fastest runs of single trials.
+    """
+
+    id: str
+    task: Task
+    label: str
+    count: int
+    schedule: Schedule | None
+    seconds: float | None
+    default_seconds: float | None
+    trials: int
+    failed: int
+    known: int
+    verified: bool
+    """The schedule was compared with the reference in a process that runs nothing but winners, now or before."""
+    ended: str
+    """As the last phase of its row."""
+    failure: str = ""
+    """Why nothing could be timed, if so."""
+
+    @property
+    def gain(self) -> float:
+        """Seconds of the model that were saved."""
+        if self.seconds is None or self.default_seconds is None:
+            return 0.0
+        return self.count * (self.default_seconds - self.seconds)
+
+    @property
+    def gflops(self) -> float | None:
+        return self.task.flops / self.seconds / 1e9 if self.seconds and self.task.flops else None
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "label": self.label,
+            "digest": self.task.digest,
+            "count": self.count,
+            "flops": self.task.flops,
+            "seconds": self.seconds,
+            "default_seconds": self.default_seconds,
+            "gflops": self.gflops,
+            "trials": self.trials,
+            "failed": self.failed,
+            "known": self.known,
+            "verified": self.verified,
+            "ended": self.ended,
+            "failure": self.failure or None,
+            "schedule": None if self.schedule is None else self.schedule.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class TunedModel:
+    """A tuned model: `schedules` is what compiling it takes."""
+
+    name: str
+    target: Target
+    strategy: str
+    seed: int
+    cold: bool
+    """Weights were out of cache when kernels were timed."""
+    tasks: tuple[TunedTask, ...]
+    tuning_seconds: float
+    stopped: str
+    """Why the search ended: trials, seconds, nothing left, interrupted."""
+
+    def schedules(self, task: Task) -> Schedule | None:
+        """The schedule to compute a task with; None: its default."""
+        return self._by_digest.get(task.digest)
+
+    @cached_property
+    def _by_digest(self) -> dict[str, Schedule]:
+        return {t.task.digest: t.schedule for t in self.tasks if t.schedule is not None}
+
+    @property
+    def seconds(self) -> float:
+        """The model's latency as the sum of its kernels', each timed alone; what could not be timed is left out."""
+        return sum(t.count * t.seconds for t in self.tasks if t.seconds is not None)
+
+    @property
+    def default_seconds(self) -> float:
+        """The same with default schedules."""
+        return sum(t.count * (t.default_seconds or t.seconds or 0.0) for t in self.tasks)
+
+    @property
+    def trials(self) -> int:
+        return sum(t.trials for t in self.tasks)
+
+    @property
+    def failed(self) -> int:
+        return sum(t.failed for t in self.tasks)
+
+    @property
+    def known(self) -> int:
+        return sum(t.known for t in self.tasks)
+
+    @property
+    def interrupted(self) -> bool:
+        return self.stopped == "interrupted"
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "model": self.name,
+            "threads": self.target.threads,
+            "strategy": self.strategy,
+            "seed": self.seed,
+            "cold": self.cold,
+            "stopped": self.stopped,
+            "trials": self.trials,
+            "failed": self.failed,
+            "known": self.known,
+            "tuning_seconds": self.tuning_seconds,
+            "estimated_seconds": self.seconds,
+            "estimated_default_seconds": self.default_seconds,
+            "tasks": [t.to_json() for t in self.tasks],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStarted:
+    """Tuning of a model begins. Budgets are None where there is none."""
+
+    name: str
+    rows: tuple[TaskRow, ...]
+    strategy: str
+    trials: int | None
+    seconds: float | None
+    cold: bool
+
+    @property
+    def known(self) -> int:
+        """Trials that the store has of its tasks."""
+        return sum(row.known for row in self.rows)
+
+    @property
+    def known_tasks(self) -> int:
+        return sum(row.known > 0 for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMoved:
+    """Something happened to one task, which now stands so; `event` is its session's, if it is one of those."""
+
+    row: TaskRow
+    elapsed: float
+    event: Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proving:
+    """The search is over; the winners of so many tasks are about to be timed in turns and proved."""
+
+    tasks: int
+    elapsed: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEnded:
+    """All winners are declared."""
+
+    tuned: TunedModel
+
+
+ModelEvent = ModelStarted | TaskMoved | Proving | Warned | ModelEnded
+ModelListener = Callable[[ModelEvent], None]
+
+
+def ignore_model(_: ModelEvent) -> None:
+    pass

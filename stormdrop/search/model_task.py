@@ -1,0 +1,161 @@
+"""One task of a model that is being tuned: its session, once it has begun, and what that has said so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from stormdrop.graph.partition import TaskUse
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Failure, Timing
+from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.store import Store
+from stormdrop.search.divide import NEGLIGIBLE, Divide, Standing
+from stormdrop.search.events import Event, Measured, NewBest, Retiming, RoundEnded
+from stormdrop.search.model_events import TaskRow, TunedTask
+from stormdrop.search.session import Measures, Origin, Session
+from stormdrop.search.settings import TuneSettings
+from stormdrop.search.strategies import StrategyFactory
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target
+
+LAUNCH_SECONDS = 3e-6
+"""What calling the smallest kernel costs, for estimates."""
+DOUBT = 3.0
+"""An unmeasured task may take so many times what its bytes and operations need at least."""
+FINAL_SECONDS = 0.5
+"""About what it takes to time one task's finalists in turns and to prove the winner; and so many runs of the kernel:"""
+FINAL_RUNS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What all sessions share."""
+
+    target: Target
+    measurer: Measures
+    factory: StrategyFactory
+    origin: Origin
+    store: Store | None
+    settings: TuneSettings
+    divide: Divide
+
+
+class ModelTask:
+    """What is known of one task; `tell` is called whenever that changes, with its session's event if it was one."""
+
+    def __init__(self, use: TaskUse, tools: Tools, tell: Callable[[ModelTask, Event | None], None]) -> None:
+        self.use, self._tell = use, tell
+        self.estimate = least_seconds(use.task, tools.target)
+        self.known = 0
+        self.stored: Record | None = None
+        if tools.store is not None:
+            self.known = tools.store.known(use.task, tools.target, tools.origin.cold)
+            self.stored = tools.store.best(use.task, tools.target, tools.origin.cold) if self.known else None
+        self.session: Session | None = None
+        self.is_over = False
+        self.trials = self.failed = 0
+        self.spent = 0.0
+        self.best: float | None = None
+        self.leader: Schedule | None = None
+        self.default_seconds: float | None = None
+        self.failure: Failure | None = None
+        self.is_verified = False
+        self.phase = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.use.id} {self.use.calls[0].label}"
+
+    @property
+    def row(self) -> TaskRow:
+        use = self.use
+        return TaskRow(
+            use.id, use.calls[0].label, use.count, use.task.flops, self.best, self.trials, self.failed, self.known, self.phase
+        )  # fmt: skip
+
+    @property
+    def standing(self) -> Standing:
+        is_open = self.session is not None and not self.is_over
+        idle = self.session.idle_trials if self.session is not None else 0
+        return Standing(self.use.count, self.best, self.known + self.trials, idle, is_open)
+
+    @property
+    def total(self) -> float:
+        """Seconds of the model, as far as they are known."""
+        return self.use.count * (self.best if self.best is not None else self.estimate)
+
+    @property
+    def gain(self) -> float:
+        """Seconds of the model that its leader saves."""
+        if self.best is None or self.default_seconds is None:
+            return 0.0
+        return self.use.count * (self.default_seconds - self.best)
+
+    @property
+    def final_seconds(self) -> float:
+        return FINAL_SECONDS + FINAL_RUNS * (self.best or 0.0)
+
+    def needs_proof(self, gain: float) -> bool:
+        """The leader is not the default, saves something, and was not proved before."""
+        if self.session is None or self.best is None or self.is_verified or self.leader == self.session.default:
+            return False
+        if self.default_seconds is not None and self.best >= self.default_seconds * (1 - gain):
+            return False
+        return not self.was_proved
+
+    @property
+    def was_proved(self) -> bool:
+        return self.stored is not None and self.stored.verified and self.stored.schedule == self.leader
+
+    def take_stored(self) -> bool:
+        """Be content with what the store knows, if it knows something."""
+        if self.stored is None or not isinstance(self.stored.result, Timing):
+            return False
+        self.best = self.default_seconds = self.stored.result.floor
+        self.leader = self.stored.schedule
+        return True
+
+    def move(self, phase: str) -> None:
+        self.phase = phase
+        self._tell(self, None)
+
+    def listen(self, event: Event) -> None:
+        """What the session says."""
+        match event:
+            case Measured(trial):
+                self.trials += 1
+                if isinstance(trial.result, Failure):
+                    self.failed += 1
+                    self.failure = self.failure or trial.result
+                elif self.session is not None and trial.schedule == self.session.default:
+                    self.default_seconds = trial.result.floor
+            case NewBest(trial, seconds):
+                self.best, self.leader = seconds, trial.schedule
+            case RoundEnded(phase):
+                self.phase = phase
+            case Retiming():
+                self.phase = "final"
+            case _:
+                pass
+        self._tell(self, event)
+
+    def finished(self) -> TunedTask:
+        found = self.leader if self.best is not None else None
+        use, failure = self.use, str(self.failure or "") if self.best is None else ""
+        return TunedTask(
+            use.id, use.task, use.calls[0].label, use.count, found, self.best, self.default_seconds, self.trials, self.failed, self.known,
+            self.is_verified or (found is not None and self.was_proved), self.phase, failure,
+        )  # fmt: skip
+
+
+def least_seconds(task: Task, target: Target) -> float:
+    """What a task's operations and bytes need at least, in caches, and the cost of a call: an estimate before anything is measured."""
+    return max(task.flops / (target.peak_gflops * target.threads), task.minimal_bytes / target.l3_gbs) / 1e9 + LAUNCH_SECONDS
+
+
+def negligible(tasks: Iterable[ModelTask]) -> set[ModelTask]:
+    """Those whose share of the model is too small to notice, however slow they turn out within reason."""
+    every = list(tasks)
+    whole = sum(t.use.count * t.estimate for t in every)
+    return {t for t in every if DOUBT * t.use.count * t.estimate < NEGLIGIBLE * whole}

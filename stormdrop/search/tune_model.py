@@ -1,0 +1,307 @@
+"""Tune a whole model: every task is measured a little, then rounds go to where the model spends its time.
+
+    tuned = tune_model(tasks_of(load("resnet50.onnx")), seconds=300, store=Store.open())
+    model = build_model(parts, target, tuned.schedules)
+
+One measurer, one cost model and one store serve all sessions. A budget of seconds covers everything, the proofs of the winners
+included: time for those is set aside as winners appear. Everything measured is in the store at once, so that a broken-off run
+is continued by the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import ceil, inf
+
+from stormdrop.errors import RunError, StormdropError, UserError
+from stormdrop.graph.partition import Partition, TaskUse
+from stormdrop.measure.measurer import Measurer
+from stormdrop.measure.result import Failure
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.reservoir.store import Store
+from stormdrop.search.divide import ByShare, Divide
+from stormdrop.search.events import Event, Measured, Warned
+from stormdrop.search.model_events import (
+    ModelEnded,
+    ModelListener,
+    ModelStarted,
+    Proving,
+    TaskMoved,
+    TunedModel,
+    ignore_model,
+)  # fmt: skip
+from stormdrop.search.model_task import ModelTask, Tools, negligible
+from stormdrop.search.session import Measures, Origin, Session
+from stormdrop.search.settings import TuneSettings
+from stormdrop.search.strategies import StrategyFactory, strategy_named
+from stormdrop.search.tune import DEFAULT_SEARCH, Stop, cost_model, interruptible, versions
+from stormdrop.target.machine import Target, detect
+
+MODEL_SETTINGS = TuneSettings(batch=16, finalists=3, rounds=6, known=3, against_default=True, gain=0.01)
+"""Smaller rounds and shorter finals than for one operator: there are many tasks."""
+TRIALS_PER_TASK = 64
+"""Where no budget is given."""
+FIRST = 6
+"""Candidates of every task before any gets more: the default and the prior's favourites of other sketches."""
+TRIALS_PER_SECOND = 20.0
+"""About; two cores, kernels of a millisecond. Only how long a storm lasts depends on it."""
+LEAST_TRIALS = 24
+"""What a task's storm and droplets can count on."""
+FINAL_SHARE = 0.4
+"""Of a budget of seconds, at most, is set aside for that."""
+OVERTIME = 1.05
+"""Proofs begin until so much of the seconds is spent."""
+
+
+def tune_model(
+    parts: Partition,
+    target: Target | None = None,
+    *,
+    trials: int | None = None,
+    seconds: float | None = None,
+    search: str | StrategyFactory = DEFAULT_SEARCH,
+    seed: int = 0,
+    store: Store | None = None,
+    listen: ModelListener = ignore_model,
+    settings: TuneSettings | None = None,
+    measurer: Measures | None = None,
+    cold: bool | None = None,
+    divide: Divide | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> TunedModel:
+    """Search for the fastest schedules of a model's tasks, for so many trials or seconds in all, whichever is spent first.
+
+    Without either, 64 trials for each task that matters. `cold` None: kernels are timed with weights out of cache where the
+    model's do not fit the L3. The first Ctrl-C ends the search and proves what has gained, a second one aborts. Raises UserError
+    for a wrong budget or strategy, RunError if no task could be timed.
+    """
+    if trials is not None and trials < 1:
+        raise UserError(f"{trials} trials measure nothing; give 1 or more")
+    if seconds is not None and not 0 < seconds < inf:
+        raise UserError(f"a search cannot last {seconds} seconds")
+    began = clock()
+    factory = strategy_named(search) if isinstance(search, str) else search
+    name = search if isinstance(search, str) else getattr(search, "__name__", type(search).__name__)
+    target = target or detect()
+    settings = settings or MODEL_SETTINGS
+    cold = constant_bytes(parts) > target.l3_bytes if cold is None else cold
+    with ExitStack() as stack:
+        if measurer is None:
+            how = MeasureSettings(threads=target.threads, seed=seed, cold=cold, final_seconds=0.05)
+            measurer = stack.enter_context(Measurer(target, how, shared_proofs=True))
+        origin = Origin(name, seed, versions(), cold, parts.graph.name)
+        tools = Tools(target, measurer, factory, origin, store, settings, divide or ByShare())
+        with interruptible() as stop:
+            return _Search(parts.tasks, tools, _Budget(trials, seconds, began, clock), listen, stop).run()
+
+
+def constant_bytes(parts: Partition) -> int:
+    """The weights that one run of the model reads."""
+    return sum(t.nbytes for call in parts.calls for t in call.task.constants)
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What may be spent, and what is."""
+
+    trials: int | None
+    seconds: float | None
+    began: float
+    clock: Callable[[], float]
+    measured: int = 0
+
+    @property
+    def elapsed(self) -> float:
+        return self.clock() - self.began
+
+    @property
+    def trials_left(self) -> float:
+        return inf if self.trials is None else self.trials - self.measured
+
+    @property
+    def seconds_left(self) -> float:
+        return inf if self.seconds is None else self.seconds - self.elapsed
+
+    @property
+    def expected_trials(self) -> float:
+        by_time = inf if self.seconds is None else self.seconds * TRIALS_PER_SECOND
+        return min(by_time, inf if self.trials is None else self.trials)
+
+
+class _Search:
+    """The loop over all tasks of one model."""
+
+    def __init__(self, uses: Sequence[TaskUse], tools: Tools, budget: _Budget, listen: ModelListener, stop: Stop) -> None:
+        self._tools, self._budget, self._listen, self._stop = tools, budget, listen, stop
+        self._all = [ModelTask(use, tools, self._moved) for use in uses]
+        self._small = negligible(self._all)
+        if budget.trials is None and budget.seconds is None:
+            budget.trials = sum(1 if t in self._small else TRIALS_PER_TASK for t in self._all)
+        self._cost = cost_model(tools.target, tools.store, tools.settings)
+
+    def run(self) -> TunedModel:
+        origin, budget = self._tools.origin, self._budget
+        rows = tuple(t.row for t in self._all)
+        self._listen(ModelStarted(origin.model, rows, origin.strategy, budget.trials, budget.seconds, origin.cold))
+        stopped = self._begin() or self._go_on()
+        self._warn_of_unmeasured()
+        if stopped == "interrupted":
+            self._listen(Warned("stopping: what has gained is timed once more and proved; Ctrl-C again aborts"))
+        self._prove()
+        tasks = tuple(t.finished() for t in self._all)
+        if tasks and all(t.seconds is None for t in tasks):
+            first = next((t.failure for t in tasks if t.failure), "the budget was too small")
+            raise RunError(f"{origin.model}: none of its {len(tasks)} tasks could be timed; the first: {first}")
+        tuned = TunedModel(
+            origin.model, self._tools.target, origin.strategy, origin.seed, origin.cold, tasks, budget.elapsed, stopped
+        )  # fmt: skip
+        self._listen(ModelEnded(tuned))
+        return tuned
+
+    def _moved(self, task: ModelTask, event: Event | None) -> None:
+        if isinstance(event, Measured):
+            self._budget.measured += 1
+        if isinstance(event, Warned):
+            self._listen(Warned(f"{task.name}: {event.message}"))
+        self._listen(TaskMoved(task.row, self._budget.elapsed, event))
+
+    # ---- searching -------------------------------------------------------------------------------------------------
+
+    def _over(self) -> str:
+        """Why the search must end now, if it must."""
+        if self._stop.count:
+            return "interrupted"
+        if self._budget.trials_left < 1:
+            return "trials"
+        return "seconds" if self._time_left <= 0 else ""
+
+    @property
+    def _time_left(self) -> float:
+        """Seconds until the proofs of what leads now must begin."""
+        total = self._budget.seconds
+        if total is None:
+            return inf
+        aside = sum(t.final_seconds for t in self._winners())
+        return self._budget.seconds_left - min(aside, FINAL_SHARE * total)
+
+    def _begin(self) -> str:
+        """Measure a few candidates of every task, those first that seem to take longest; says why if it must end."""
+        expected = self._budget.expected_trials
+        first = int(min(FIRST, max(1, expected // (3 * max(1, len(self._all))))))
+        whole = sum(t.total for t in self._all) or 1.0
+        for task in sorted(self._all, key=lambda t: t.total, reverse=True):
+            if over := self._over():
+                return over
+            is_small = task in self._small
+            if is_small and task.take_stored():
+                task.move("small")
+                continue
+            share = task.use.count * task.estimate / whole
+            if not self._open(task, max(LEAST_TRIALS, ceil(share * expected)) if expected < inf else None):
+                continue
+            self._round(task, 1 if is_small else first)
+            if task.best is None and not self._over():
+                self._round(task, self._tools.settings.batch)
+            if task.best is None:
+                self._give_up(task)
+            elif is_small:
+                task.move("small")
+        return ""
+
+    def _go_on(self) -> str:
+        """Rounds for whom the division chooses, until something ends it; says what."""
+        while True:
+            if over := self._over():
+                return over
+            chosen = self._tools.divide.next([t.standing for t in self._all])
+            if chosen is None:
+                return "nothing left"
+            task = self._all[chosen]
+            if not self._round(task, self._tools.settings.batch, is_ahead=True):
+                task.is_over = True
+                task.move("ended")
+
+    def _open(self, task: ModelTask, expected: int | None) -> bool:
+        """Begin a task's session."""
+        tools = self._tools
+        started = self._budget.clock()
+        if isinstance(tools.measurer, Measurer):
+            tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
+        try:
+            task.session = Session(
+                task.use.task, tools.target, tools.measurer, tools.factory, tools.origin, cost=self._cost, store=tools.store,
+                trials=expected, listen=task.listen, settings=tools.settings,
+            )  # fmt: skip
+        except StormdropError as error:
+            task.failure = Failure("schedule", str(error))
+            self._give_up(task)
+            return False
+        task.default_seconds = task.session.default_known
+        task.spent += self._budget.clock() - started
+        return True
+
+    def _round(self, task: ModelTask, most: int, is_ahead: bool = False) -> bool:
+        """One round of at most `most` candidates, fewer where the budget ends; False where the strategy has nothing left."""
+        assert task.session is not None
+        n = int(min(most, max(1, self._budget.trials_left)))
+        if task.trials and self._time_left < inf:
+            n = min(n, max(2, int(self._time_left * task.trials / max(task.spent, 1e-9))))
+        started = self._budget.clock()
+        ahead = int(min(most, max(0, self._budget.trials_left - n))) if is_ahead else 0
+        went_on = task.session.round(n, ahead)
+        task.spent += self._budget.clock() - started
+        return went_on
+
+    def _give_up(self, task: ModelTask) -> None:
+        task.is_over = True
+        tried = f"none of {task.trials} candidates could be timed; the first: " if task.trials else ""
+        self._listen(Warned(f"{task.name} is left as it is: {tried}{task.failure or 'the budget is spent'}"))
+        task.move("failed")
+
+    def _warn_of_unmeasured(self) -> None:
+        left = [t.use.id for t in self._all if t.best is None and t.phase != "failed"]
+        if left:
+            told = f"the search ended before {len(left)} of {len(self._all)} tasks were measured; estimates leave them out"
+            self._listen(Warned(told))
+
+    # ---- proving ---------------------------------------------------------------------------------------------------
+
+    def _winners(self) -> list[ModelTask]:
+        """Those whose leaders are to be proved, the greatest gain first."""
+        found = [t for t in self._all if t.needs_proof(self._tools.settings.gain)]
+        return sorted(found, key=lambda t: t.gain, reverse=True)
+
+    def _prove(self) -> None:
+        """Time the best few of every task that gained in turns with its default, and prove the fastest, as far as time permits."""
+        winners = self._winners()
+        if winners:
+            self._listen(Proving(len(winners), self._budget.elapsed))
+        latest = inf if self._budget.seconds is None else OVERTIME * self._budget.seconds
+        for task in winners:
+            if self._budget.elapsed + task.final_seconds > latest:
+                task.move("not proved")
+            else:
+                self._prove_one(task)
+        for task in self._all:
+            if task not in winners and task.phase not in ("failed", "small") and task.session is not None and not task.was_proved:
+                task.leader, task.best = task.session.default, task.default_seconds or task.best
+                task.move("default")
+            elif task not in winners and task.was_proved:
+                task.move("proved")
+
+    def _prove_one(self, task: ModelTask) -> None:
+        assert task.session is not None
+        try:
+            tuned = task.session.finish("model")
+        except RunError as error:
+            task.best, task.failure = None, Failure("wrong", str(error))
+            self._give_up(task)
+            return
+        times = task.session.final_times
+        task.leader, task.is_verified = tuned.best, True
+        task.best = times.get(tuned.best, tuned.seconds)
+        task.default_seconds = times.get(task.session.default, task.default_seconds)
+        task.move("proved")

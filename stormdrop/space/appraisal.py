@@ -1,0 +1,145 @@
+"""What can be asked of the points of one structure on one target: matrices in, columns out.
+
+The formulas of `nest`, `footprint` and `analysis` are run once, on columns that stand for the knobs; what they note is then
+computed for any number of points. Nothing is traced before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.space import analysis
+from stormdrop.space.columns import Num, Program, maximum, traced, where
+from stormdrop.space.footprint import StageCost, add_boxes
+from stormdrop.space.nest import Slot, Tiling, block_knob, peel_knob, spatial_knobs, tile_all, unroll_knob, vectors_knob
+from stormdrop.space.structure import Structure
+from stormdrop.target.machine import Target
+
+Points = NDArray[np.int64]
+CHUNK = 4096  # points at once, so that their columns stay in the cache
+
+
+class Appraisal:
+    """The programs of one structure; `names` are its knobs, in the order of the points' columns."""
+
+    def __init__(self, structure: Structure, target: Target, names: Sequence[str]) -> None:
+        self._structure, self._target, self._names = structure, target, names
+        self._tape, self._columns = traced(names)
+
+    def canonical(self, points: Points) -> Points:
+        """Every knob as its clamped value."""
+        return self._run(self._canonical, points).T.astype(np.int64, order="C")
+
+    def legal(self, points: Points) -> NDArray[np.bool_]:
+        return self._run(self._legal, points)[0] > 0.0
+
+    def excess(self, points: Points) -> NDArray[np.float64]:
+        """How far points are from being legal: 0 where they are."""
+        return self._run(self._excess, points)[0]
+
+    def prior(self, points: Points) -> NDArray[np.float64]:
+        return self._run(self._prior, points)[0]
+
+    def assess(self, points: Points) -> NDArray[np.float64]:
+        """The prior where a point is legal, else infinity."""
+        return self._run(self._assess, points)[0]
+
+    def features(self, points: Points) -> NDArray[np.float64]:
+        """One row of `FEATURES` per point, magnitudes as log2(1 + x)."""
+        matrix = self._run(self._features, points)
+        matrix += 1.0
+        return np.ascontiguousarray(np.log2(matrix, out=matrix).T)
+
+    def _run(self, program: Program, points: Points) -> NDArray[np.float64]:
+        """A row for every result of the program, a column for every point."""
+        matrix = np.empty((len(program.results), len(points)))
+        for start in range(0, len(points), CHUNK):
+            part = slice(start, start + CHUNK)
+            columns = np.ascontiguousarray(points[part].T, dtype=np.float64)
+            for k, value in enumerate(program.run(columns)):
+                matrix[k, part] = value
+        return matrix
+
+    # What is traced
+
+    @cached_property
+    def _tilings(self) -> dict[str, Tiling]:
+        return tile_all(self._structure, self._target.vector_bytes, self._columns)
+
+    @cached_property
+    def _bare(self) -> list[StageCost]:
+        return analysis.bare_costs(self._structure, self._tilings)
+
+    @cached_property
+    def _costs(self) -> list[StageCost]:
+        for c in self._bare:
+            add_boxes(c)
+        return self._bare
+
+    @cached_property
+    def _demands(self) -> list[Num]:
+        return analysis.demands(self._structure, self._target, self._bare)
+
+    @cached_property
+    def _fits(self) -> Num:
+        fits: Any = True
+        for demand in self._demands:
+            fits = fits & (demand <= 1.0)
+        return fits
+
+    @cached_property
+    def _seconds(self) -> Num:
+        return analysis.prior(self._costs, self._target, [analysis.moved_bytes(c, self._target) for c in self._costs])[0]
+
+    # Programs
+
+    @cached_property
+    def _canonical(self) -> Program:
+        clamped = _values(self._tilings)
+        return self._tape.program([clamped[name] for name in self._names])
+
+    @cached_property
+    def _legal(self) -> Program:
+        return self._tape.program([self._fits])
+
+    @cached_property
+    def _excess(self) -> Program:
+        total: Any = 0.0
+        for demand in self._demands:
+            total = total + maximum(0.0, demand - 1.0)
+        return self._tape.program([total])
+
+    @cached_property
+    def _prior(self) -> Program:
+        return self._tape.program([self._seconds])
+
+    @cached_property
+    def _assess(self) -> Program:
+        return self._tape.program([where(self._fits, self._seconds, float("inf"))])
+
+    @cached_property
+    def _features(self) -> Program:
+        return self._tape.program(analysis.features(self._costs, self._target))
+
+
+def _values(tilings: dict[str, Tiling]) -> dict[str, Num]:
+    """The clamped knobs by name."""
+    found: dict[str, Num] = {}
+    for t in tilings.values():
+        stage = t.stage
+        for axis in stage.axes:
+            for name, level in spatial_knobs(stage, axis):
+                found[name] = t.trips[Slot(axis, level)]
+        for axis in stage.reduce_axes:
+            name = block_knob(stage, axis)
+            if name is not None:
+                found[name] = t.trips[Slot(axis, 1)]
+        for name, value in ((vectors_knob(stage), t.vectors), (unroll_knob(stage), t.unroll), (peel_knob(stage), t.peel)):
+            if name is not None:
+                found[name] = value
+    return found

@@ -1,0 +1,90 @@
+"""Images written by hand: tasks called in order on addresses that the test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from numpy.typing import NDArray
+
+from stormdrop.ir.expr import ITEMSIZE, Dtype
+from stormdrop.ir.tensor import Task
+from stormdrop.runtime.artifact import Artifact, build_artifact
+from stormdrop.runtime.image import ALIGN, Address, Image, Port, Step
+from stormdrop.runtime.loaded import is_kept, slot_bytes
+from stormdrop.runtime.model import Model, pack
+from stormdrop.space.default import default_schedule
+from stormdrop.target.machine import detect
+
+Array = NDArray[Any]
+
+
+@cache
+def _artifact(digest: str, threads: int, task: Task) -> Artifact:
+    target = detect(threads)
+    return build_artifact(task, default_schedule(task, target), target)
+
+
+class Draft:
+    """An image in the making. Arena memory is never used twice, unless the test gives one address twice."""
+
+    def __init__(self, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]], threads: int = 2,
+                 dtype: Dtype = "f32", name: str = "tiny") -> None:  # fmt: skip
+        self.name, self.threads = name, threads
+        self.inputs = tuple(Port(name, shape, dtype) for name, shape in inputs.items())
+        self.outputs = tuple(Port(name, shape, dtype) for name, shape in outputs.items())
+        self.kernels: dict[str, tuple[int, Artifact]] = {}
+        self.steps: list[Step] = []
+        self.constants: list[Mapping[str, Array]] = []
+        self.arena_bytes = self.weights_bytes = 0
+
+    def port(self, name: str) -> Address:
+        for k, port in enumerate(self.inputs):
+            if port.name == name:
+                return Address("input", k, 0)
+        return Address("output", [port.name for port in self.outputs].index(name), 0)
+
+    def arena(self, nbytes: int) -> Address:
+        at, self.arena_bytes = self.arena_bytes, self.arena_bytes + -(-nbytes // ALIGN) * ALIGN
+        return Address("arena", 0, at)
+
+    def weights(self, nbytes: int) -> Address:
+        at, self.weights_bytes = self.weights_bytes, self.weights_bytes + -(-nbytes // ALIGN) * ALIGN
+        return Address("weights", 0, at)
+
+    def call(self, task: Task, places: Mapping[str, Address], constants: Mapping[str, Array] | None = None, label: str = "") -> Address:
+        """The address of the task's (only) output, in the arena unless `places` says otherwise."""
+        (output,) = task.outputs
+        number, artifact = self.kernels.setdefault(task.digest, (len(self.kernels), _artifact(task.digest, self.threads, task)))
+        result = places.get(output.name) or self.arena(output.size * ITEMSIZE[output.dtype])
+        addresses: list[Address | None] = []
+        for slot in artifact.slots:
+            if slot.role in ("input", "output"):
+                addresses.append(result if slot.role == "output" else places[slot.name])
+            elif slot.role == "shared":
+                addresses.append(self.arena(slot_bytes(slot)))
+            else:
+                addresses.append(self.weights(slot_bytes(slot)) if is_kept(slot) else None)
+        self.steps.append(Step(number, tuple(addresses), label or task.name, task.digest, task.flops, task.minimal_bytes))
+        self.constants.append(constants or {})
+        return result
+
+    def image(self) -> Image:
+        target = detect(self.threads)
+        return Image(
+            self.name, self.inputs, self.outputs, tuple(artifact for _, artifact in self.kernels.values()), tuple(self.steps),
+            self.arena_bytes, self.weights_bytes, self.threads, target.triple, target.cpu, target.features,
+        )  # fmt: skip
+
+    def model(self) -> Model:
+        image = self.image()
+        return Model(image, pack(image, lambda n: self.constants[n]))
+
+
+def poisoned(model: Model) -> None:
+    """Fill all working memory of the calls so far with bytes that are NaN in any float."""
+    for memory in model._idle:
+        memory.block.fill(0xFF)
+
+
