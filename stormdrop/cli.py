@@ -18,6 +18,8 @@ from stormdrop.errors import StormdropError
 
 EXAMPLES = """\b
 Examples:
+  stormdrop info resnet50.onnx
+  stormdrop bench resnet50.onnx --against onnxruntime
   stormdrop op C2D 1 56 56 64 64 3 1 1
   stormdrop op GMM 1 512 512 512 --time 30s --plot progress.png
   stormdrop op GMM 1 512 512 512 --default --show asm
@@ -75,6 +77,13 @@ def main(ctx: click.Context) -> None:
 
 
 _ELSEWHERE = {
+    "tune": ("stormdrop.cli_tune", "Find fast kernels for a whole model."),
+    "info": ("stormdrop.cli_model", "What a model is made of."),
+    "compile": ("stormdrop.cli_model", "Make native code of a model."),
+    "run": ("stormdrop.cli_model", "Run a model once."),
+    "show": ("stormdrop.cli_model", "Show how a task of a model is computed."),
+    "check": ("stormdrop.cli_check", "Compare a model's results with another runtime's."),
+    "bench": ("stormdrop.cli_check", "Time a model, alone or against onnxruntime."),
     "store": ("stormdrop.cli_store", "Look at what was measured, move it, tidy it up."),
     "zoo": ("stormdrop.cli_zoo", "Well-known networks with random weights, as ONNX files."),
 }

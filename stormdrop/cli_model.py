@@ -15,7 +15,7 @@ import click
 
 from stormdrop.cli_options import json_option, log_options, threads_option
 from stormdrop.cli_source import COMPILED, Chosen, Source, built, compile_model, input_options, source_options, untuned_option
-from stormdrop.errors import StormdropError, UserError
+from stormdrop.errors import UserError
 
 if TYPE_CHECKING:
     from stormdrop.graph.partition import Partition, TaskUse
@@ -75,8 +75,8 @@ def info(source: Source, threads: int | None, as_json: bool) -> None:
     graph = source.open().graph
     target = _target(threads)
     parts = tasks_of(graph)
-    memory = memory_of(parts, target)
-    report = ModelReport(source.model, graph, _listed(parts, target), memory.kernels, memory.arena_bytes, target.threads)
+    kernels, arena_bytes = memory_of(parts, target)
+    report = ModelReport(source.model, graph, _listed(parts, target), kernels, arena_bytes, target.threads)
     if as_json:
         _print(report.to_json())
     else:
@@ -92,7 +92,6 @@ def _listed(parts: Partition, target: Target) -> tuple[Listed, ...]:
 
 
 @click.command(
-    name="compile",
     short_help="Make native code of a model.",
     epilog="""\b
 Examples:
@@ -110,7 +109,7 @@ Examples:
 @threads_option
 @json_option
 @log_options
-def compile_(
+def compile(
     source: Source, output: Path | None, header: Path | None, untuned: bool, threads: int | None, as_json: bool
 ) -> None:  # fmt: skip
     """Make native code of a MODEL (an ONNX file or zoo:NAME) for this machine and write it to a file.
@@ -276,8 +275,8 @@ def show(source: Source, task: str | None, parts: tuple[str, ...], untuned: bool
 
 
 def _show(use: TaskUse, stored: Schedule | None, target: Target, parts: tuple[str, ...], as_json: bool) -> None:
-    from stormdrop.report.console import heading, results
-    from stormdrop.report.model import Listed, print_sections, shapes_text
+    from stormdrop.report.console import heading, print_pairs, results
+    from stormdrop.report.model import Listed, calls_text, print_sections, shapes_text
     from stormdrop.report.operator_text import code_sections, print_sketches
     from stormdrop.report.schedule import schedule_lines
     from stormdrop.report.text import counted, threads_text
@@ -295,8 +294,8 @@ def _show(use: TaskUse, stored: Schedule | None, target: Target, parts: tuple[st
         return
     console = results()
     heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")
-    called = f"called {counted(use.count, 'time')}: {', '.join(c.output.name for c in use.calls)}"
-    print_sections(console, [("nodes", f"  {called}"), *([("task", str(use.task))] if "task" in parts else [])])
+    print_pairs(console, [("called", counted(use.count, "time")), ("for", calls_text(use)), ("digest", use.task.digest)])
+    print_sections(console, [("task", str(use.task))] if "task" in parts else [])
     if "sketch" in parts:
         console.print()
         print_sketches(console, use.task, target)

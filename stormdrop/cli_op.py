@@ -102,7 +102,7 @@ def op(
     from stormdrop.target.machine import detect
 
     console = notes()
-    store = None if default_only else _open_store(store_path)
+    store = None if default_only else open_store(store_path)
     plan = Plan(name.upper(), args, task, detect(threads), () if default_only else searches, trials, seconds, seed, store)
     report = measure_operator(plan, console, quiet=verbosity_of(ctx).verbosity > 0)
     if as_json:
@@ -130,7 +130,7 @@ def _refuse_contradictions(
             raise click.UsageError(f"--default searches nothing: leave out {option}")
 
 
-def _open_store(path: str | None) -> Store | None:
+def open_store(path: str | None) -> Store | None:
     """Without one that was asked for nothing is done; without the usual one, tuning goes on."""
     from stormdrop.reservoir.store import Store
 

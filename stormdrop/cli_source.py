@@ -71,6 +71,8 @@ class Source:
     def open(self) -> Opened:
         """Read it. Raises UserError; click.UsageError where the zoo has no such network, or the model is compiled already."""
         from stormdrop.compiler import load
+        from stormdrop.frontend.call import NeedsConstant
+        from stormdrop.graph.graph import shown
         from stormdrop.inputs import read_bound
         from stormdrop.report.text import clean
 
@@ -89,15 +91,19 @@ class Source:
             from stormdrop import zoo
 
             origin = zoo.build(self.model.removeprefix(ZOO))
-        return Opened(load(origin, self.shapes, bound), origin, bound)
+        try:
+            return Opened(load(origin, self.shapes, bound), origin, bound)
+        except NeedsConstant as error:
+            raise UserError(f"{error} (here: --bind {shown(error.value)}=FILE.npy)") from error
 
     def open_compiled(self, threads: int | None) -> Model:
         """Read a model that was compiled before; what says how to read another one has no place beside it."""
+        from stormdrop.runtime.model import Model
         from stormdrop.runtime.package import load
 
         if self.shapes or self.bound:
             raise click.UsageError("shapes and constants of a compiled model are settled: leave out --shapes and --bind")
-        return load(self.model) if threads is None else load(self.model, threads=threads)
+        return Model(*load(self.model, threads))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,6 +218,8 @@ def built(source: Source, opened: Opened | None, compiled: str | None, threads: 
 
 def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
     """With a line on the terminal that says how far it is."""
+    from rich.text import Text
+
     from stormdrop.compiler import build_model, tasks_of
     from stormdrop.report.console import notes
     from stormdrop.report.text import one_line
@@ -222,6 +230,6 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
     target = detect().with_threads(thread_count(threads))
     began = time.perf_counter()
     with console.status("compiling") as status:
-        chosen = Chosen(target, untuned, console, lambda text: status.update(f"compiling, {one_line(text)}"))
+        chosen = Chosen(target, untuned, console, lambda text: status.update(Text(f"compiling, {one_line(text)}")))
         model = build_model(tasks_of(opened.graph), target, chosen)
     return Built(model, chosen.asked, len(chosen.known), time.perf_counter() - began)

@@ -107,6 +107,12 @@ def build_model(parts: Partition, target: Target, schedules: Schedules) -> Model
     return Model(image, weights)
 
 
+def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
+    """The kernels of one run, and the bytes of the arena for their results. Nothing is built: what schedules need besides is not known."""
+    build = _Build(parts.graph, storage(parts), target, lambda task: None)
+    return len(build.laid.calls), plan([life for _, life in build._lifetimes([])])[1]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kernel:
     """A kernel of the image, and the views it was compiled for."""

@@ -109,15 +109,14 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
     try:
         with open(path, "rb") as file:
             loaded: Any = np.load(file, allow_pickle=False)
-            found: Array | dict[str, Array] = loaded if isinstance(loaded, np.ndarray) else {str(k): loaded[k] for k in loaded.files}
+            found: dict[str, Any] = {"": loaded} if isinstance(loaded, np.ndarray) else {str(k): loaded[k] for k in loaded.files}
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError, KeyError, SyntaxError, NotImplementedError, RuntimeError, MemoryError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} holds no arrays that NumPy saved (.npy or .npz, nothing pickled): {error}") from error
-    for array in [found] if isinstance(found, np.ndarray) else found.values():
-        if not isinstance(array, np.ndarray):  # an .npz may hold other files
-            raise UserError(f"{path} holds something that is no array")
-    return found
+    if not all(isinstance(a, np.ndarray) for a in found.values()):  # an .npz may hold other files
+        raise UserError(f"{path} holds something that is no array")
+    return found[""] if isinstance(loaded, np.ndarray) else found
 
 
 def _fitting(v: Wanted, array: Array, path: Path) -> Array:

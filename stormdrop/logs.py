@@ -30,6 +30,7 @@ from stormdrop.search.events import (
     Trial,
     Warned,
 )
+from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow
 from stormdrop.space.schedule import Schedule
 
 _log = logging.getLogger("stormdrop.tune")
@@ -76,6 +77,49 @@ class LogListener:
 
     def _speed(self, seconds: float) -> str:
         return speed_text(seconds, self._flops, self._peak_gflops)
+
+
+class ModelLogListener:
+    """Turns the events of a whole model's tuning into records of `stormdrop.tune`: each names its task."""
+
+    def __init__(self, logger: logging.Logger = _log, peak_gflops: float = 0.0) -> None:
+        self._logger, self._peak_gflops = logger, peak_gflops
+
+    def __call__(self, event: ModelEvent) -> None:
+        log = self._logger
+        match event:
+            case ModelStarted(name, rows, strategy, trials, seconds, cold):
+                budget = f"trials {trials if trials is not None else 'any'}, seconds {seconds if seconds is not None else 'any'}"
+                told = (name, strategy, counted(len(rows), "task"), budget, "cold" if cold else "warm", event.known)
+                log.info("%s: %s over %s; %s; %s; %d trials known", *told)
+            case TaskMoved(row, elapsed, happened):
+                self._moved(row, elapsed, happened)
+            case Proving(tasks, elapsed):
+                log.info("proving the winners of %s, %s", counted(tasks, "task"), span_text(elapsed))
+            case Warned(message):
+                log.warning("%s", message)
+            case ModelEnded(tuned):
+                times = seconds_text(tuned.seconds), seconds_text(tuned.default_seconds)
+                told = (counted(tuned.trials, "trial"), tuned.failed, span_text(tuned.tuning_seconds))
+                log.info("ended (%s): estimated %s (defaults %s); %s, %d failed, %s", tuned.stopped, *times, *told)
+            case _:
+                assert_never(event)
+
+    def _moved(self, row: TaskRow, elapsed: float, happened: Event | None) -> None:
+        log, name = self._logger, f"{row.id} {row.label}"
+        speed = speed_text(row.best, row.flops, self._peak_gflops) if row.best is not None else "nothing ran yet"
+        match happened:
+            case Measured(trial):
+                if log.isEnabledFor(logging.DEBUG):
+                    log.debug("%s: trial %d (%s): %s", name, trial.number, trial.phase, _told(trial))
+            case NewBest(trial):
+                log.info("%s: new best at trial %d (%s): %s", name, trial.number, trial.phase, speed)
+            case RoundEnded():
+                log.info("%s: round ended (%s): %d measured, best %s, %s", name, row.phase, row.trials, speed, span_text(elapsed))
+            case None:
+                log.info("%s: %s, %s", name, row.phase, speed)
+            case _:
+                pass
 
 
 def _told(trial: Trial) -> str:

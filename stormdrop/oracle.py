@@ -27,7 +27,7 @@ ERRORS_ONLY = 3
 
 
 class Oracle(Protocol):
-    """Gives the outputs of a model by name; `told` says who it is and how it was set up."""
+    """Gives the outputs of a model by name; `told` says who it is."""
 
     @property
     def told(self) -> str: ...
@@ -55,7 +55,8 @@ class OnnxRuntime:
             self._session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no common class of their own
             raise UserError(f"onnxruntime does not take the model: {_first_line(error)}") from error
-        self.told = f"onnxruntime {version('onnxruntime')}: ORT_ENABLE_ALL, intra_op_num_threads={threads}, spinning, CPUExecutionProvider"
+        self.told = f"onnxruntime {version('onnxruntime')}"
+        self.settings = f"{version('onnxruntime')}, ORT_ENABLE_ALL; intra_op_num_threads={threads}, spinning; CPUExecutionProvider"
         self._outputs: list[str] = [o.name for o in self._session.get_outputs()]
         self._inputs = {str(i.name) for i in self._session.get_inputs()}
 

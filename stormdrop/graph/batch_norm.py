@@ -31,6 +31,10 @@ MOVES = frozenset({"Reshape", "Transpose"})
 """What a factor that is the same everywhere may be moved across."""
 
 
+MOST_DOUBLED = 1 << 20
+"""Weights of more bytes that something else reads too are not copied to save a multiplication."""
+
+
 def fold_scales(graph: Graph) -> Graph:
     """Merge multiplications and additions of constants around products into weights and one addition.
 
@@ -187,7 +191,7 @@ class _Folding:
     def merge(self, node: Node) -> None:
         """Take what stands around one product into it."""
         product = self._product(node)
-        if product is None:
+        if product is None or (self.uses[product.weights] > 1 and product.weights.nbytes > MOST_DOUBLED):
             return
         before, a, b = self._before(product)
         w = self.constants[product.weights]

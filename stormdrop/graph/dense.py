@@ -17,6 +17,9 @@ from stormdrop.graph.graph import Array, Graph, Node, Value
 from stormdrop.graph.layout_rules import Order, matched, weighty
 from stormdrop.graph.sweep import Names
 
+MOST_BETWEEN = 64
+"""An activation is a handful of nodes; a walk that finds more gives up, so that the pass is linear."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
@@ -135,6 +138,8 @@ def _between(changes: _Changes, start: Value) -> tuple[list[Node], list[Node]] |
                 products[n] = None
             elif n.op in ELEMENTWISE:
                 elementwise[n] = None
+                if len(elementwise) > MOST_BETWEEN:
+                    return None
                 if n.output not in reached:
                     reached[n.output] = None
                     waiting.append(n.output)

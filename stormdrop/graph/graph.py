@@ -49,6 +49,9 @@ class Value:
     shape: tuple[int, ...]
     dtype: Dtype
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # which Python keeps; names are unique in a graph, and passes look up values all the time
+
     @property
     def rank(self) -> int:
         return len(self.shape)

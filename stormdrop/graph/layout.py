@@ -21,6 +21,7 @@ import numpy as np
 from stormdrop.graph.dense import without_transposes_of_dense
 from stormdrop.graph.graph import Array, Attribute, Graph, Node, Value
 from stormdrop.graph.layout_rules import Form, Held, Option, Order, identity, is_window, options, weighty, wishes
+from stormdrop.graph.rejoin import keep_apart
 from stormdrop.graph.sweep import Names
 
 CONSIDERED = 3
@@ -29,8 +30,9 @@ CONSIDERED = 3
 
 def channels_last(graph: Graph) -> Graph:
     """The same function with windows in NHWC and as few transposes as that needs; the graph itself where it gains nothing."""
-    found = _Relayout(graph).result()
-    if transposed_bytes(found) >= transposed_bytes(graph) and not any(is_window(n) and n.text("layout") == "NCHW" for n in graph.nodes):
+    windows = any(is_window(n) and n.text("layout") == "NCHW" for n in graph.nodes)
+    found = _Relayout(keep_apart(graph) if windows else graph).result()
+    if not windows and transposed_bytes(found) >= transposed_bytes(graph):
         found = graph
     return without_transposes_of_dense(found)
 
@@ -147,7 +149,7 @@ class _Relayout:
         total = 0.0
         for v, form in zip(node.inputs, option.forms):
             root, own = self.resolve(v, form)
-            if root in self.graph.constants:
+            if root in self.graph.constants or own in self.held[root]:
                 continue
             seen = weighty(own, root.shape)
             if all(weighty(h, root.shape) != seen for h in self.held[root]):

@@ -51,7 +51,7 @@ def identity(rank: int) -> Order:
 
 def weighty(order: Iterable[int], shape: Sequence[int]) -> Order:
     """The order without dimensions of extent 1, inserted or not: equal ones differ by a view only."""
-    return tuple(d for d in order if d >= 0 and shape[d] != 1)
+    return tuple([d for d in order if d >= 0 and shape[d] != 1])
 
 
 def completed(order: Sequence[int], rank: int) -> Order:

@@ -84,10 +84,10 @@ class Sweep:
         self._changed = True
         self.keep(node)
 
-    def emit(self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute], like: Node, name: str = "") -> Value:
+    def emit(self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute], like: Node) -> Value:
         """A new node; its value is named after that of `like`, whose messages it also takes."""
         shape, dtype = infer(op, inputs, attributes)
-        value = Value(self._names.fresh(name or like.output.name), shape, dtype)
+        value = Value(self._names.fresh(like.output.name), shape, dtype)
         self.keep_other(Node(op, tuple(inputs), (value,), attributes, like.name))
         return value
 

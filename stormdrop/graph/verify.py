@@ -19,7 +19,7 @@ def verify(graph: Graph) -> None:
             raise UserError(f"{what} {v} is defined twice")
         defined[v.name] = v
 
-    def check(v: Value, what: str) -> None:
+    def check(v: Value, what: object) -> None:  # formatted only where it is wrong: a graph may have a hundred thousand nodes
         if defined.get(v.name) != v:
             raise UserError(f"{what} reads {v}, which is not defined before it")
 
@@ -31,7 +31,7 @@ def verify(graph: Graph) -> None:
             raise UserError(f"constant {v} holds {array.dtype}{list(array.shape)}")
     for node in graph.nodes:
         for v in node.inputs:
-            check(v, str(node))
+            check(v, node)
         if not known(node.op):
             raise UserError(f"{node}: no such operator")
         if len(node.outputs) != 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -103,7 +103,7 @@ def find_task(parts: Partition, wanted: str) -> TaskUse:
 
     The first of these that anything fits decides. Raises UserError, with candidates, where it is none or several.
     """
-    ways = (
+    ways: tuple[Callable[[TaskUse], bool], ...] = (
         lambda u: u.id == wanted,
         lambda u: len(wanted) >= 4 and u.task.digest.startswith(wanted.lower()),
         lambda u: wanted in _names(u),
@@ -120,6 +120,12 @@ def find_task(parts: Partition, wanted: str) -> TaskUse:
             raise UserError(f"{shown(wanted)} fits {counted(len(found), 'task')}: {some}{more}; give an id")
     ids = f"t0 to t{len(parts.tasks) - 1}" if parts.tasks else "none"
     raise UserError(f"no task, node or value is called {shown(wanted)}; tasks are {ids}, without one they are listed")
+
+
+def calls_text(use: TaskUse) -> str:
+    """The nodes that need a task, each call by what it computes."""
+    some = ", ".join(shown(call.nodes[-1].name or call.output.name) for call in use.calls[:LISTED])
+    return some + (f" and {use.count - LISTED} more" if use.count > LISTED else "")
 
 
 def _names(use: TaskUse) -> set[str]:
@@ -255,13 +261,11 @@ def summary_json(name: str, array: Array) -> dict[str, Any]:
 def print_outputs(console: Console, outputs: Mapping[str, Array]) -> None:
     found = [summary_json(name, array) for name, array in outputs.items()]
     has_holes = any(s["not_finite"] for s in found)
+    numbers = [["" if s[k] is None else f"{s[k]:.6g}" for k in ("min", "max", "mean")] for s in found]
     rows = [
-        [
-            name_text(s["name"]), s["dtype"], shape_text(s["shape"]), *("" if s[k] is None else f"{s[k]:.6g}" for k in ("min", "max", "mean")),
-            *([str(s["not_finite"])] if has_holes else []),
-        ]
-        for s in found
-    ]  # fmt: skip
+        [name_text(s["name"]), s["dtype"], shape_text(s["shape"]), *three, *([str(s["not_finite"])] if has_holes else [])]
+        for s, three in zip(found, numbers)
+    ]
     titles = ["output", "type", "shape", "min", "max", "mean", *(["not finite"] if has_holes else [])]
     print_table(console, titles, rows, words=(0, 1, 2))
 

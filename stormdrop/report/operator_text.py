@@ -30,6 +30,7 @@ def print_operator(console: Console, report: OperatorReport, show: Sequence[str]
     console.print()
     if "sketches" in show:
         print_sketches(console, task, target)
+        console.print()
     heading(console, f"schedule, the best, found by {best.tuned.strategy}" if report.is_comparison else "schedule")
     block(console, "\n".join(f"  {line}" for line in schedule_lines(best.tuned.best)))
     console.print()
@@ -109,7 +110,6 @@ def print_sketches(console: Console, task: Task, target: Target) -> None:
         for k, (sketch, _, seconds) in enumerate(ranked(sketches(task, target)))
     ]
     print_table(console, ("#", "expected", "knobs", "variant", "derivation"), cells, words=(3, 4))
-    console.print()
 
 
 def derivation_text(sketch: Sketch) -> str:

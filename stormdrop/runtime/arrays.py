@@ -6,6 +6,7 @@ a copy. Shapes and types must be right; nothing is converted silently.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -70,13 +71,22 @@ def is_plain(a: Array) -> bool:
     return flags.c_contiguous and flags.aligned
 
 
+def address_of(a: Array) -> int:
+    """Where its elements begin. `a.ctypes.data` says the same, in 1.9 µs instead of 0.3."""
+    buffer: Any = a
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    except (TypeError, ValueError, BufferError):  # read-only, or without elements
+        return a.ctypes.data
+
+
 def new_array(t: Described) -> Array:
     """A new array on a cache line of its own, of any content.
 
     From the allocator: it keeps the pages it has, where a mapping of its own would be zeroed on every call.
     """
     raw = np.empty(t.nbytes + ALIGN, np.uint8)
-    return np.ndarray(t.shape, _DTYPES[t.dtype], raw, -raw.ctypes.data % ALIGN)
+    return np.ndarray(t.shape, _DTYPES[t.dtype], raw, -address_of(raw) % ALIGN)
 
 
 def _check_type(t: Described, array: Array, what: str) -> None:

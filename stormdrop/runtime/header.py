@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from stormdrop.ir.expr import ITEMSIZE, Dtype
@@ -95,17 +95,23 @@ def read_header(data: bytes, code: memoryview, weights_bytes: int) -> Image:
 
 
 def _check_reach(image: Image) -> None:
-    """Raises ValueError for an array that cannot hold what a step reads or writes there.
+    """Raises ValueError for memory that cannot hold what a step reads or writes there.
 
     A view with gaps reaches further than its elements fill, and the header does not say how far.
     """
+    rooms: dict[Space, Sequence[int]] = {
+        "input": [p.nbytes for p in image.inputs],
+        "output": [p.nbytes for p in image.outputs],
+        "arena": [image.arena_bytes],
+        "weights": [image.weights_bytes],
+    }
     for n, step in enumerate(image.steps):
-        for slot, address in zip(image.kernels[step.kernel].slots, step.addresses):
-            if address is not None and address.space in ("input", "output"):
-                port = (image.inputs if address.space == "input" else image.outputs)[address.index]
-                if address.offset + slot.elements * ITEMSIZE[slot.dtype] > port.nbytes:
-                    what = f"{slot.elements} {slot.dtype} at byte {address.offset}"
-                    raise ValueError(f"step {n} has {what} of the {port.nbytes} of {port.name!r}")
+        for slot, a in zip(image.kernels[step.kernel].slots, step.addresses):
+            if a is None:
+                continue
+            room = rooms[a.space][a.index]
+            if a.offset + slot.elements * ITEMSIZE[slot.dtype] > room:
+                raise ValueError(f"step {n} has {slot.elements} {slot.dtype} at byte {a.offset} of the {room} of {a.space} {a.index}")
 
 
 def _kernels(trees: list[Any], code: memoryview) -> tuple[Artifact, ...]:
@@ -156,8 +162,11 @@ def _step(tree: Any) -> Step:
 def _address(tree: Any) -> Address | None:
     if tree is None:
         return None
-    space, index, offset = _row(tree, 3)
-    return Address(_one_of(space, _SPACES), _size(index), _size(offset))
+    name, index, offset = _row(tree, 3)
+    space = _one_of(name, _SPACES)
+    if index != 0 and space in ("arena", "weights"):
+        raise ValueError(f"there is only one block of {space}")
+    return Address(space, _size(index), _size(offset))
 
 
 def _port_tree(p: Port) -> list[object]:

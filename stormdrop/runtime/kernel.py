@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from stormdrop.errors import UserError
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
-from stormdrop.runtime.arrays import checked, checked_outputs, is_plain, new_array
+from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
 from stormdrop.runtime.artifact import Artifact, artifact_of, program_of
 from stormdrop.runtime.loaded import CallMemory, LoadedKernel
 from stormdrop.runtime.pool import shared_pool
@@ -69,9 +69,9 @@ class Kernel:
         results = iter(outputs)
         for k, slot in enumerate(loaded.artifact.slots):
             if slot.role == "input":
-                memory.bind(k, next(given).ctypes.data)
+                memory.bind(k, address_of(next(given)))
             elif slot.role == "output":
-                memory.bind(k, next(results).ctypes.data)
+                memory.bind(k, address_of(next(results)))
         loaded.run(memory)
         self._idle.append(memory)
 

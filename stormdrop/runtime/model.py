@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from stormdrop.codegen.emit import ENTRY
 from stormdrop.codegen.llvm import Code
 from stormdrop.errors import UserError
-from stormdrop.runtime.arrays import checked, checked_outputs, is_plain, new_array
+from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
 from stormdrop.runtime.image import ALIGN, Image, Port, Step
 from stormdrop.runtime.loaded import SLACK_BYTES, is_kept, pack_constants, scratch_stride
 from stormdrop.runtime.memory import aligned
@@ -245,7 +245,7 @@ class _CallMemory:
         entries = self._entries
         for places, arrays in ((self._tables.inputs, inputs), (self._tables.outputs, outputs)):
             for uses, array in zip(places, arrays):
-                address: int = array.ctypes.data
+                address = address_of(array)
                 for at, offset in uses:
                     entries[at] = address + offset
 

@@ -79,7 +79,9 @@ class Pool:
 
         Those are `STEP_WORDS` int64 a step, in the order of `run`'s. Raises RunError if the pool has been closed.
         """
-        self.run(0, steps, 0, 0, 0, count)
+        crew = self._crew or self._assemble_crew()
+        if not self._native.run_steps(crew.block, steps, count):
+            raise RunError("the pool was closed before the job could run")
 
     def bench(
         self, entry: int, buffers: int, scratch: int, scratch_stride: int, extents: int, phases: int, repeats: int
@@ -261,6 +263,7 @@ class _Native:
     """Functions of `pool_ir`, which release the GIL, and the code that must outlive them."""
 
     run: Any
+    run_steps: Any
     worker: Any
     stop: Any
     try_lock: Any
@@ -300,6 +303,7 @@ def _native() -> _Native:
     atexit.register(_at_exit)
     return _Native(
         run=function("run", i64, pointer, pointer, pointer, pointer, i64, pointer, i64, i64, pointer, i32),
+        run_steps=function("run_steps", i64, pointer, pointer, i64),
         worker=function("worker", None, pointer, i64),
         stop=function("stop", None, pointer),
         try_lock=function("try_lock", i32, pointer),

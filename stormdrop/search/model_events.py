@@ -21,6 +21,8 @@ class TaskRow:
     count: int
     flops: float
     best: float | None = None
+    default: float | None = None
+    """Seconds of the default schedule."""
     trials: int = 0
     failed: int = 0
     known: int = 0

@@ -71,7 +71,8 @@ class ModelTask:
     def row(self) -> TaskRow:
         use = self.use
         return TaskRow(
-            use.id, use.calls[0].label, use.count, use.task.flops, self.best, self.trials, self.failed, self.known, self.phase
+            use.id, use.calls[0].label, use.count, use.task.flops, self.best, self.default_seconds, self.trials, self.failed, self.known,
+            self.phase,
         )  # fmt: skip
 
     @property

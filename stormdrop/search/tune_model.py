@@ -46,6 +46,8 @@ TRIALS_PER_TASK = 64
 """Where no budget is given."""
 FIRST = 6
 """Candidates of every task before any gets more: the default and the prior's favourites of other sketches."""
+FIRST_SHARE = 0.4
+"""Of a budget of seconds, after which those that are left are measured with their default only."""
 TRIALS_PER_SECOND = 20.0
 """About; two cores, kernels of a millisecond. Only how long a storm lasts depends on it."""
 LEAST_TRIALS = 24
@@ -190,9 +192,9 @@ class _Search:
     def _begin(self) -> str:
         """Measure a few candidates of every task, those first that seem to take longest; says why if it must end."""
         expected = self._budget.expected_trials
-        first = int(min(FIRST, max(1, expected // (3 * max(1, len(self._all))))))
+        most = int(min(FIRST, max(1, expected // (3 * max(1, len(self._all))))))
         whole = sum(t.total for t in self._all) or 1.0
-        for task in sorted(self._all, key=lambda t: t.total, reverse=True):
+        for done, task in enumerate(sorted(self._all, key=lambda t: t.total, reverse=True)):
             if over := self._over():
                 return over
             is_small = task in self._small
@@ -202,7 +204,7 @@ class _Search:
             share = task.use.count * task.estimate / whole
             if not self._open(task, max(LEAST_TRIALS, ceil(share * expected)) if expected < inf else None):
                 continue
-            self._round(task, 1 if is_small else first)
+            self._round(task, 1 if is_small or self._is_late(done) else most)
             if task.best is None and not self._over():
                 self._round(task, self._tools.settings.batch)
             if task.best is None:
@@ -210,6 +212,11 @@ class _Search:
             elif is_small:
                 task.move("small")
         return ""
+
+    def _is_late(self, done: int) -> bool:
+        """With so many tasks done, the first round of all of them would take too much of the seconds."""
+        seconds = self._budget.seconds
+        return seconds is not None and self._budget.elapsed > FIRST_SHARE * seconds * (done + 1) / len(self._all)
 
     def _go_on(self) -> str:
         """Rounds for whom the division chooses, until something ends it; says what."""

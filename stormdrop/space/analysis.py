@@ -13,7 +13,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, rounded_up, where
-from stormdrop.space.footprint import StageCost, add_boxes, body_cost, cost_of, live_vectors, prod_of, stage_operands, traffic, variants
+from stormdrop.space.footprint import (
+    StageCost,
+    add_boxes,
+    body_cost,
+    cost_of,
+    live_vectors,
+    moved_at,
+    prod_of,
+    stage_operands,
+    sum_of,
+    traffic,
+    variants,
+)  # fmt: skip
 from stormdrop.space.nest import Slot, Tiling, form_of, is_copy, tile_all
 from stormdrop.space.structure import Level, Structure
 from stormdrop.target.machine import Target
@@ -63,12 +75,12 @@ def _entries(t: Tiling) -> Num:
     return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.span[Slot(a, 0)]) for a in t.stage.reduce_axes])
 
 
-def moved_bytes(c: StageCost, target: Target) -> list[list[Num]]:
-    """Bytes that each operand moves into L1, L2 and L3."""
-    return traffic(c, (target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7))
+def capacities(target: Target) -> tuple[float, float, float]:
+    """Bytes of L1, L2 and L3 that operands may fill."""
+    return target.l1_bytes * 0.8, target.l2_bytes * L2_SHARE, target.l3_bytes * 0.7
 
 
-def _terms(c: StageCost, target: Target, imbalance: Num, moved: list[list[Num]]) -> dict[str, Num]:
+def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
     """The seconds of each bound, for the busiest thread."""
     stage = c.tiling.stage
     hertz = target.ghz * 1e9
@@ -92,16 +104,17 @@ def _terms(c: StageCost, target: Target, imbalance: Num, moved: list[list[Num]])
         if blocks == 2:
             repeats = prod_of([c.tiling.trips[Slot(a, 0)] for a in stage.reduce_axes])
             ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * 3.0
-    l1, l2, l3 = moved
+    together = [sum_of(parts) for parts in zip(*moved_at(c))]
+    l1, l2, l3 = (traffic(c, together, capacity) for capacity in capacities(target))
     conflict = 1.0 + 0.12 * minimum(maximum(c.lines_per_set / target.l1_ways - 1.0, 0.0), 4.0)
     streams = 1.0 + 0.1 * maximum(0.0, c.streams - 8.0)  # more rows at once than the prefetchers follow
     return {
         "fma": fma * conflict * share / hertz,
         "load": load * conflict * share / hertz,
         "ends": ends * share / hertz,
-        "l2": sum(l1) * share / (target.l2_gbs * 1e9),
-        "l3": sum(l2) * imbalance * streams / (target.l3_gbs * 1e9),
-        "dram": sum(l3) * imbalance * streams / (target.dram_gbs * 1e9),
+        "l2": l1 * share / (target.l2_gbs * 1e9),
+        "l3": l2 * imbalance * streams / (target.l3_gbs * 1e9),
+        "dram": l3 * imbalance * streams / (target.dram_gbs * 1e9),
     }
 
 
@@ -123,14 +136,14 @@ def _imbalance(c: StageCost, threads: int) -> Num:
     return minimum(float(threads), rounded_up(c.parallel / threads) * threads * unit)
 
 
-def prior(costs: list[StageCost], target: Target, moved: list[list[list[Num]]]) -> tuple[Num, list[dict[str, Num]]]:
-    """Estimated seconds, and the terms of each stage; `moved`: the bytes that each moves."""
+def prior(costs: list[StageCost], target: Target) -> tuple[Num, list[dict[str, Num]]]:
+    """Estimated seconds, and the terms of each stage."""
     roots = {c.tiling.stage.id: c for c in costs if c.tiling.stage.host is None}
     imbalance = {id: _imbalance(c, target.threads) for id, c in roots.items()}
     total: Any = 0.0
     each: list[dict[str, Num]] = []
-    for c, bytes_moved in zip(costs, moved):
-        terms = _terms(c, target, imbalance[c.tiling.stage.host or c.tiling.stage.id], bytes_moved)
+    for c in costs:
+        terms = _terms(c, target, imbalance[c.tiling.stage.host or c.tiling.stage.id])
         each.append(terms)
         total = total + _seconds(terms)
     code = sum(c.code for c in costs)
@@ -174,8 +187,7 @@ FEATURES: tuple[str, ...] = (
 
 def features(costs: list[StageCost], target: Target) -> list[Num]:
     """The `FEATURES` of points, before they are made logarithms."""
-    moved = [moved_bytes(c, target) for c in costs]
-    total, terms = prior(costs, target, moved)
+    total, terms = prior(costs, target)
     main = max(range(len(costs)), key=lambda k: _nominal(costs[k]))
     c, t = costs[main], costs[main].tiling
     stage = t.stage
@@ -194,7 +206,7 @@ def features(costs: list[StageCost], target: Target) -> list[Num]:
         c.lane_use * 16.0, c.lines_per_set, variants(t), float(stage.vector_is_reduced) * 3.0,
         float(sum(o.stride not in (0, 1) for o in c.operands)), float(sum(o.guarded for o in c.operands)),
     ]  # fmt: skip
-    values += _operand_features(c, moved[main])
+    values += _operand_features(c, target)
     values += [
         sum((x.vector_steps for x in others), 0.0), sum((_seconds(terms[k]) for k in range(len(costs)) if k != main), 0.0) * 1e9,
         sum((x.loads * x.steps for x in others), 0.0), sum((x.footprints[-1][-1] * x.executions for x in others), 0.0),
@@ -210,13 +222,15 @@ def _nominal(c: StageCost) -> float:
     return total
 
 
-def _operand_features(c: StageCost, moved: list[list[Num]]) -> list[Num]:
+def _operand_features(c: StageCost, target: Target) -> list[Num]:
     """Boxes at five levels, traffic into three caches and stride of the three largest operands."""
     chosen = sorted(range(len(c.operands)), key=lambda k: -c.operands[k].tensor.nbytes)[:OPERANDS]
     values: list[Num] = []
+    moved = moved_at(c)
     for k in chosen:
         sizes = c.footprints[k]
         picks = [sizes[min(len(sizes) - 1, round(i * (len(sizes) - 1) / (LEVELS - 1)))] for i in range(LEVELS)]
         stride = c.operands[k].stride
-        values += [*picks, *(m[k] for m in moved), float(stride if stride is not None else 4096)]
+        into = [traffic(c, moved[k], capacity) for capacity in capacities(target)]
+        values += [*picks, *into, float(stride if stride is not None else 4096)]
     return values + [0.0] * ((OPERANDS - len(chosen)) * (LEVELS + 4))

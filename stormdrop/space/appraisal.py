@@ -94,7 +94,7 @@ class Appraisal:
 
     @cached_property
     def _seconds(self) -> Num:
-        return analysis.prior(self._costs, self._target, [analysis.moved_bytes(c, self._target) for c in self._costs])[0]
+        return analysis.prior(self._costs, self._target)[0]
 
     # Programs
 

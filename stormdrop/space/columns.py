@@ -19,81 +19,105 @@ from numpy.typing import NDArray
 
 Num = Any  # int or float, a float64 array of one value per point, or a Column
 Array = NDArray[Any]
-Step = tuple[Callable[..., Array], int, int, int]  # a function and its operands, -1 where it has fewer
+
+FUNCTIONS: tuple[Callable[..., Array], ...] = (
+    np.add, np.subtract, np.multiply, np.divide, np.minimum, np.maximum, np.ceil, np.floor, np.where, np.equal,
+    np.greater, np.greater_equal, np.less, np.less_equal, np.logical_and, np.logical_or,
+)  # fmt: skip
+(
+    ADD, SUBTRACT, MULTIPLY, DIVIDE, MINIMUM, MAXIMUM, CEIL, FLOOR, WHERE, EQUAL,
+    GREATER, GREATER_EQUAL, LESS, LESS_EQUAL, AND, OR, INPUT, NUMBER,
+) = range(18)  # fmt: skip
+NONE = 0  # the number of an operand that is not there
+BITS = 20  # of a value's number
 
 
 class Tape:
-    """The steps that columns were made by. Every value has a number: the points' columns first, then steps and constants."""
+    """The steps that columns were made by. A value's number says where its step stands: a function and up to three values.
 
-    __slots__ = ("_known", "_numbers", "_steps")
+    Flat lists of integers and no object per step: thousands of steps are noted for every sketch.
+    """
+
+    __slots__ = ("_a", "_b", "_c", "_known", "_numbers", "_op", "_values")
 
     def __init__(self, width: int) -> None:
-        self._steps: list[Step | float | None] = [None] * width
-        self._known: dict[Step, Column] = {}
+        """`width`: the columns of the points, which are the first values."""
+        self._op = [INPUT] * (width + 1)
+        self._a, self._b, self._c = ([NONE] * (width + 1) for _ in range(3))
+        self._known: dict[int, int] = {}
         self._numbers: dict[float, int] = {}
+        self._values: dict[int, float] = {}
 
     def column(self, k: int) -> Column:
         """The k-th column of the points."""
-        return Column(self, k)
+        return Column(self, k + 1)
 
     def number(self, x: Num) -> int:
+        """Where a column or a constant stands."""
         if type(x) is Column:
             return x.number
         found = self._numbers.get(x)
         if found is None:
-            found = self._numbers[x] = len(self._steps)
-            self._steps.append(float(x))
+            found = self._numbers[x] = self._append(NUMBER, NONE, NONE, NONE)
+            self._values[found] = float(x)
         return found
 
-    def note(self, f: Callable[..., Array], a: Num, b: Num = None, c: Num = None) -> Column:
-        """The column that `f` makes of its operands."""
-        number = self.number
-        step = (f, number(a), -1 if b is None else number(b), -1 if c is None else number(c))
-        found = self._known.get(step)
+    def _append(self, op: int, a: int, b: int, c: int) -> int:
+        at = len(self._op)
+        self._op.append(op)
+        self._a.append(a)
+        self._b.append(b)
+        self._c.append(c)
+        return at
+
+    def note(self, op: int, a: int, b: int = NONE, c: int = NONE) -> Column:
+        """The column that a function makes of the values with these numbers."""
+        key = ((op << BITS | a) << BITS | b) << BITS | c
+        found = self._known.get(key)
         if found is None:
-            found = self._known[step] = Column(self, len(self._steps))
-            self._steps.append(step)
-        return found
+            found = self._known[key] = self._append(op, a, b, c)
+        return Column(self, found)
 
     def program(self, results: Sequence[Num]) -> Program:
         """What computes these results from the points. A value's slot is used again once nothing needs the value."""
-        last: dict[int, int] = {}  # the last step that reads a value
         wanted = [self.number(x) for x in results]
-        last.update(dict.fromkeys(wanted, len(self._steps)))
-        for k in range(max(wanted, default=-1), -1, -1):
-            step = self._steps[k]
-            if k in last and isinstance(step, tuple):
-                for operand in step[1:]:
-                    if operand >= 0:
-                        last.setdefault(operand, k)
+        ops, first, second, third = self._op, self._a, self._b, self._c
+        seen = set(wanted)
+        kept: list[int] = []
+        ends: dict[int, list[int]] = {}  # the values that a step is the last to read
+        for k in range(max(wanted, default=0), 0, -1):
+            if k in seen and ops[k] < INPUT:
+                kept.append(k)
+                for o in (first[k], second[k], third[k]):
+                    if o and o not in seen:
+                        seen.add(o)
+                        if ops[o] != NUMBER:
+                            ends.setdefault(k, []).append(o)
+        at = [-1] * len(ops)
         slots: list[Array | None] = []
         inputs: list[tuple[int, int]] = []
-        at: dict[int, int] = {}
-        for k in last:
-            step = self._steps[k]
-            if not isinstance(step, tuple):
+        for k in seen:
+            if ops[k] >= INPUT:
                 at[k] = len(slots)
-                slots.append(None if step is None else np.asarray(step))
-                if step is None:
-                    inputs.append((k, at[k]))
+                slots.append(np.asarray(self._values[k]) if ops[k] == NUMBER else None)
+                if ops[k] == INPUT:
+                    inputs.append((k - 1, at[k]))
         free: list[int] = []
-        steps: list[tuple[Callable[..., Array], int, int, int, int]] = []
-        for k in sorted(last):
-            step = self._steps[k]
-            if not isinstance(step, tuple):
-                continue
-            f, a, b, c = step
-            operands = [at[o] if o >= 0 else -1 for o in (a, b, c)]
-            for o in {a, b, c}:
-                if o >= 0 and last[o] == k and not isinstance(self._steps[o], float):
-                    free.append(at[o])
+        operands: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for k in reversed(kept):
+            for numbers, values in zip(operands, (first, second, third)):
+                numbers.append(at[values[k]])
+            if k in ends:
+                free += [at[o] for o in ends[k]]
             if free:
                 at[k] = free.pop()
             else:
                 at[k] = len(slots)
                 slots.append(None)
-            steps.append((f, at[k], *operands))
-        return Program(tuple(steps), tuple(slots), tuple(inputs), tuple(at[k] for k in wanted))
+        kept.reverse()
+        return Program(
+            [FUNCTIONS[ops[k]] for k in kept], [at[k] for k in kept], *operands, tuple(slots), tuple(inputs), tuple(at[k] for k in wanted)
+        )
 
 
 class Column:
@@ -105,61 +129,71 @@ class Column:
         self.tape, self.number = tape, number
 
     def __add__(self, other: Num) -> Num:
-        return self if type(other) is not Column and other == 0 else self.tape.note(np.add, self, other)
+        if type(other) is Column:
+            return self.tape.note(ADD, self.number, other.number)
+        return self if other == 0 else self.tape.note(ADD, self.number, self.tape.number(other))
 
     def __radd__(self, other: Num) -> Num:
-        return self if other == 0 else self.tape.note(np.add, other, self)
+        return self if other == 0 else self.tape.note(ADD, self.tape.number(other), self.number)
 
     def __sub__(self, other: Num) -> Num:
-        return self if type(other) is not Column and other == 0 else self.tape.note(np.subtract, self, other)
+        return self if type(other) is not Column and other == 0 else self.tape.note(SUBTRACT, self.number, self.tape.number(other))
 
     def __rsub__(self, other: Num) -> Num:
-        return self.tape.note(np.subtract, other, self)
+        return self.tape.note(SUBTRACT, self.tape.number(other), self.number)
 
     def __mul__(self, other: Num) -> Num:
-        return self if type(other) is not Column and other == 1 else self.tape.note(np.multiply, self, other)
+        if type(other) is Column:
+            return self.tape.note(MULTIPLY, self.number, other.number)
+        return self if other == 1 else self.tape.note(MULTIPLY, self.number, self.tape.number(other))
 
     def __rmul__(self, other: Num) -> Num:
-        return self if other == 1 else self.tape.note(np.multiply, other, self)
+        return self if other == 1 else self.tape.note(MULTIPLY, self.tape.number(other), self.number)
 
     def __truediv__(self, other: Num) -> Num:
-        return self if type(other) is not Column and other == 1 else self.tape.note(np.divide, self, other)
+        if type(other) is Column:
+            return self.tape.note(DIVIDE, self.number, other.number)
+        return self if other == 1 else self.tape.note(DIVIDE, self.number, self.tape.number(other))
 
     def __rtruediv__(self, other: Num) -> Num:
-        return self.tape.note(np.divide, other, self)
+        return self.tape.note(DIVIDE, self.tape.number(other), self.number)
 
     def __gt__(self, other: Num) -> Num:
-        return self.tape.note(np.greater, self, other)
+        return self.tape.note(GREATER, self.number, self.tape.number(other))
 
     def __ge__(self, other: Num) -> Num:
-        return self.tape.note(np.greater_equal, self, other)
+        return self.tape.note(GREATER_EQUAL, self.number, self.tape.number(other))
 
     def __lt__(self, other: Num) -> Num:
-        return self.tape.note(np.less, self, other)
+        return self.tape.note(LESS, self.number, self.tape.number(other))
 
     def __le__(self, other: Num) -> Num:
-        return self.tape.note(np.less_equal, self, other)
+        return self.tape.note(LESS_EQUAL, self.number, self.tape.number(other))
 
     def __and__(self, other: Num) -> Num:
         if type(other) is Column:
-            return self.tape.note(np.logical_and, self, other)
+            return self.tape.note(AND, self.number, other.number)
         return self if other else False
 
     __rand__ = __and__
 
     def __or__(self, other: Num) -> Num:
         if type(other) is Column:
-            return self.tape.note(np.logical_or, self, other)
+            return self.tape.note(OR, self.number, other.number)
         return True if other else self
 
     __ror__ = __or__
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """Steps in order: a function, the slot of its result, the slots of its operands."""
+    """Steps in order: functions, the slots of their results, the slots of their operands (-1: none)."""
 
-    steps: tuple[tuple[Callable[..., Array], int, int, int, int], ...]
+    functions: list[Callable[..., Array]]
+    to: list[int]
+    first: list[int]
+    second: list[int]
+    third: list[int]
     slots: tuple[Array | None, ...]  # the constants, where they lie
     inputs: tuple[tuple[int, int], ...]  # a column of the points, and its slot
     results: tuple[int, ...]
@@ -169,7 +203,7 @@ class Program:
         slots: list[Any] = list(self.slots)
         for k, slot in self.inputs:
             slots[slot] = columns[k]
-        for f, to, a, b, c in self.steps:
+        for f, to, a, b, c in zip(self.functions, self.to, self.first, self.second, self.third):
             if b < 0:
                 slots[to] = f(slots[a])
             elif c < 0:
@@ -185,54 +219,58 @@ def traced(names: Sequence[str]) -> tuple[Tape, Mapping[str, Column]]:
     return tape, {name: tape.column(k) for k, name in enumerate(names)}
 
 
-def _tape_of(*values: Num) -> Tape | None:
-    for v in values:
-        if type(v) is Column:
-            return v.tape
-    return None
+def _noted(op: int, *values: Num) -> Column:
+    tape = next(v.tape for v in values if type(v) is Column)
+    return tape.note(op, *(tape.number(v) for v in values))
 
 
 def minimum(a: Num, b: Num) -> Num:
-    if type(a) is Column or type(b) is Column:
-        return a if a is b else (a if type(a) is Column else b).tape.note(np.minimum, a, b)
+    if type(a) is Column:
+        tape = a.tape
+        return tape.note(MINIMUM, a.number, tape.number(b))
+    if type(b) is Column:
+        tape = b.tape
+        return tape.note(MINIMUM, tape.number(a), b.number)
     return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
 
 
 def maximum(a: Num, b: Num) -> Num:
     if type(a) is Column or type(b) is Column:
-        return a if a is b else (a if type(a) is Column else b).tape.note(np.maximum, a, b)
+        return _noted(MAXIMUM, a, b)
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 
 def rounded_up(a: Num) -> Num:
     if type(a) is Column:
-        return a.tape.note(np.ceil, a)
+        return a.tape.note(CEIL, a.number)
     return np.ceil(a) if isinstance(a, np.ndarray) else ceil(a)
 
 
 def rounded_down(a: Num) -> Num:
     if type(a) is Column:
-        return a.tape.note(np.floor, a)
+        return a.tape.note(FLOOR, a.number)
     return np.floor(a) if isinstance(a, np.ndarray) else floor(a)
 
 
 def ceil_div(a: Num, b: Num) -> Num:
     """The quotient of whole numbers, rounded up."""
-    if isinstance(a, int) and isinstance(b, int):
-        return -(-a // b)
+    if isinstance(b, int):
+        if b == 1:
+            return a
+        if isinstance(a, int):
+            return -(-a // b)
     return rounded_up(a / b)
 
 
 def where(condition: Num, a: Num, b: Num) -> Num:
     """`a` where the condition holds, else `b`."""
     if type(condition) is Column:
-        return a if a is b else condition.tape.note(np.where, condition, a, b)
+        return _noted(WHERE, condition, a, b)
     return np.where(condition, a, b) if isinstance(condition, np.ndarray) else a if condition else b
 
 
 def equal(a: Num, b: Num) -> Num:
-    tape = _tape_of(a, b)
-    return a == b if tape is None else tape.note(np.equal, a, b)
+    return _noted(EQUAL, a, b) if type(a) is Column or type(b) is Column else a == b
 
 
 def is_multiple(a: Num, of: Num) -> Num:

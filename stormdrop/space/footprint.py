@@ -6,20 +6,20 @@ the lowered program gives the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import product
 from math import gcd
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stormdrop.ir.affine import affine, conjuncts
 from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cmp, Const, Expr, Load, Select, walk
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.access import TRANSCENDENTAL, axes_of, operand_load, operands, row_strides, transposing_axis
-from stormdrop.space.columns import Num, ceil_div, equal, is_multiple, maximum, minimum, rounded_down, where
+from stormdrop.space.columns import Column, Num, ceil_div, equal, is_multiple, maximum, minimum, rounded_down, where
 from stormdrop.space.nest import CACHED, Slot, Tiling, form_of, nest_order
 from stormdrop.space.structure import Stage
 
@@ -92,7 +92,8 @@ def _stride(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: froze
 
 def _dim(index: Expr, extent: int) -> Dim:
     terms = affine(index).terms
-    return Dim(extent, tuple((a, abs(c)) for a, c in terms if isinstance(a, Axis)), tuple(axes_of(a) for a, _ in terms if not isinstance(a, Axis)))
+    linear = tuple((a, abs(c)) for a, c in terms if isinstance(a, Axis))
+    return Dim(extent, linear, tuple(axes_of(a) for a, _ in terms if not isinstance(a, Axis)))
 
 
 def _conflicts(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis]) -> tuple[tuple[Axis, float], ...]:
@@ -161,11 +162,16 @@ def _index_box(dim: Dim, lens: Mapping[Axis, Num]) -> Num:
     return minimum(size, dim.extent)
 
 
-def prod_of(values: list[Num]) -> Num:
-    result: Num = 1
+def prod_of(values: Iterable[Num]) -> Num:
+    """A product of whole numbers: exact in any order, so what no knob changes is multiplied first."""
+    known: Num = 1
+    result: Num = None
     for v in values:
-        result = result * v
-    return result
+        if type(v) is not Column:
+            known = known * v
+        else:
+            result = v if result is None else result * v
+    return known if result is None else result * known
 
 
 @dataclass(slots=True)
@@ -334,27 +340,29 @@ def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int) -> Num:
     return (per_step * steps + ends) * variants(tiling)
 
 
-@lru_cache(maxsize=512)
 def density(stage: Stage) -> float:
     """The share of an unrolled stage's instances whose coefficient is not zero."""
-    kept = total = 0
-    for values in product(*(range(a.extent) for a in stage.unrolled)):
-        at = dict(zip(stage.unrolled, values))
-        total += 1
-        kept += not _is_zero(stage.body, at)
-    return kept / max(1, total)
+    return _density(stage.body, stage.unrolled)
 
 
-def _is_zero(e: Expr, at: Mapping[Axis, int]) -> bool:
+@lru_cache(maxsize=512)
+def _density(body: Expr, unrolled: tuple[Axis, ...]) -> float:
+    zero = _is_zero(body, unrolled)
+    return 1.0 - float(np.broadcast_to(zero, tuple(a.extent for a in unrolled)).mean())
+
+
+def _is_zero(e: Expr, grid: tuple[Axis, ...]) -> NDArray[np.bool_]:
+    """Where an expression is known to be zero, over the values of the axes, each a dimension of the result."""
     match e:
         case Const(value):
-            return value == 0
-        case Select(Cmp("eq", Axis() as a, Const(k)), x, y) if a in at:
-            return _is_zero(x if at[a] == k else y, at)
+            return np.asarray(value == 0)
+        case Select(Cmp("eq", Axis() as a, Const(k)), x, y) if a in grid:
+            here = (np.arange(a.extent) == k).reshape([-1 if b is a else 1 for b in grid])
+            return np.where(here, _is_zero(x, grid), _is_zero(y, grid))
         case Bin("mul", x, y):
-            return _is_zero(x, at) or _is_zero(y, at)
+            return _is_zero(x, grid) | _is_zero(y, grid)
         case _:
-            return False
+            return np.asarray(False)
 
 
 def variants(tiling: Tiling) -> Num:
@@ -392,54 +400,51 @@ def add_boxes(c: StageCost) -> None:
     c.loops = [slot for slot in reversed(nest_order(stage)) if not (isinstance(t.extent[slot.axis], int) and t.extent[slot.axis] == 1)]
     sizes = [box_bytes(o, lens) for o in c.operands]
     counts = {a: ceil_div(t.extent[a], lens[a]) for a in (*stage.axes, *stage.reduce_axes)}
+    blocks = prod_of((c.executions, *counts.values()))
     c.footprints = [[size] for size in sizes]
-    c.totals = [_sum(sizes)]
-    c.blocks = [c.executions * prod_of(list(counts.values()))]
-    for axis, level in c.loops:  # one axis grows at a time: what does not depend on it stays as it is
-        trips = t.trips[Slot(axis, level)]
+    c.totals, c.blocks = [sum_of(sizes)], [blocks]
+    for slot in c.loops:  # one axis grows at a time: what does not depend on it stays as it is
+        axis, trips = slot.axis, t.trips[slot]
         if not (isinstance(trips, int) and trips == 1):
             lens[axis] = minimum(lens[axis] * trips, t.extent[axis])
-            counts[axis] = ceil_div(t.extent[axis], lens[axis])
+            before, counts[axis] = counts[axis], ceil_div(t.extent[axis], lens[axis])
+            blocks = blocks / before * counts[axis]  # whole numbers: exact
             sizes = [box_bytes(o, lens) if axis in o.axes else size for o, size in zip(c.operands, sizes)]
         for boxes, size in zip(c.footprints, sizes):
             boxes.append(size)
-        c.totals.append(_sum(sizes))
-        c.blocks.append(c.executions * prod_of(list(counts.values())))
+        c.totals.append(sum_of(sizes))
+        c.blocks.append(blocks)
 
 
-def _sum(values: Iterable[Num]) -> Num:
+def sum_of(values: Iterable[Num]) -> Num:
     total: Num = 0
     for v in values:
         total = total + v
     return total
 
 
-def traffic(c: StageCost, capacities: Sequence[float]) -> list[list[Num]]:
-    """Bytes each operand moves into caches of these sizes: the largest block of loops whose boxes fit is loaded once each time.
+def moved_at(c: StageCost) -> list[list[Num]]:
+    """By operand: the bytes it moves if it is loaded anew at every turn of a loop, for each of the loops.
 
-    An operand that the loop around that block does not mention stays. What fits as a whole is there already.
+    An operand that a loop does not mention stays.
     """
-    once = [_moved_at(c, k) for k in range(len(c.operands))]
-    moved: list[list[Num]] = []
-    for capacity in capacities:
-        fits = [total <= capacity for total in c.totals]
-        found: list[Num] = []
-        for at in once:
-            best = at[0]
-            for p in range(1, len(c.loops)):
-                best = where(fits[p], at[p], best)
-            found.append(where(fits[-1], 0.0, best))
-        moved.append(found)
-    return moved
-
-
-def _moved_at(c: StageCost, k: int) -> list[Num]:
-    """What an operand moves if it is loaded anew at every turn of a loop, for each of the loops."""
-    axes, boxes = c.operands[k].axes, c.footprints[k]
     if not c.loops:
-        return [boxes[0] * c.blocks[0]]
-    moved: list[Num] = []
-    for slot, box, blocks in zip(c.loops, boxes, c.blocks):
-        once = box * blocks
-        moved.append(once if slot.axis in axes else once / c.tiling.trips[slot])
-    return moved
+        return [[boxes[0] * c.blocks[0]] for boxes in c.footprints]
+    return [
+        [
+            box * blocks if slot.axis in o.axes else box * blocks / c.tiling.trips[slot]
+            for slot, box, blocks in zip(c.loops, boxes, c.blocks)
+        ]
+        for o, boxes in zip(c.operands, c.footprints)
+    ]  # fmt: skip
+
+
+def traffic(c: StageCost, moved: list[Num], capacity: float) -> Num:
+    """Bytes moved into a cache of `capacity`: the largest block of loops whose boxes fit is loaded once each time.
+
+    `moved`: what is loaded at each loop, of one operand or of all together. What fits as a whole is there already.
+    """
+    best = moved[0]
+    for p in range(1, len(c.loops)):
+        best = where(c.totals[p] <= capacity, moved[p], best)
+    return where(c.totals[-1] <= capacity, 0.0, best)

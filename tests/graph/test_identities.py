@@ -129,7 +129,7 @@ def test_pairs_become_one(what: str) -> None:
 def constants_of(make: Make, dtype: Dtype = "f32") -> tuple[list[Node], list[float]]:
     """What is left of make(x), and the constants of it."""
     b = Builder()
-    g = rewritten(identities, graph_of(b, make(b, b.input("x", (2, 3), dtype))), rtol=1e-6, atol=1e-6)
+    g = rewritten(identities, graph_of(b, make(b, b.input("x", (2, 3), dtype))), within=2e-6)
     return list(g.nodes), [a.ravel()[0].item() for a in g.constants.values()]
 
 

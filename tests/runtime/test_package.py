@@ -217,6 +217,7 @@ FORGERIES: dict[str, Callable[[Tree], None]] = {
     "offset between elements": set_at("steps", 0, "addresses", 0, 2, to=2),
     "offset that leaves the input": set_at("steps", 0, "addresses", 0, 2, to=4),
     "input beyond the last": set_at("steps", 0, "addresses", 0, 1, to=1),
+    "second arena": set_at("steps", 0, "addresses", 2, 1, to=1),
     "unknown space": set_at("steps", 0, "addresses", 0, 0, to="heap"),
     "output in the weights": set_at("steps", 1, "addresses", 2, 0, to="weights"),
     "output nobody writes": set_at("steps", 1, "addresses", 2, to=["arena", 0, 0]),
@@ -309,7 +310,8 @@ def test_a_processor_known_by_name_only_must_be_this_one(saved: Path, tmp_path: 
     assert "'zen99'" in foreign(saved, tmp_path / "m.sd", features="", cpu="zen99")
 
 
-HERE = ("x86_64-pc-linux-gnu", "haswell", "+64bit,+sse4.2,+popcnt,+cx16,+sahf,+sse3,+ssse3,+sse4.1,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe")
+HASWELL = "+64bit,+sse4.2,+popcnt,+cx16,+sahf,+sse3,+ssse3,+sse4.1,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe"
+HERE = ("x86_64-pc-linux-gnu", "haswell", HASWELL)
 
 
 def test_features_switched_off_later_are_not_needed() -> None:

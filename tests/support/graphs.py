@@ -41,8 +41,8 @@ def interface(graph: Graph) -> object:
     return graph.inputs, graph.output_names, [(v.shape, v.dtype) for v in graph.outputs]
 
 
-def assert_same(before: Graph, after: Graph, rtol: float = 0.0, atol: float = 0.0, hostile: bool = False, seed: int = 0) -> None:
-    """Both verify, have one interface and compute the same: bit by bit but for the sign of zero, or within a tolerance."""
+def assert_same(before: Graph, after: Graph, within: float = 0.0, hostile: bool = False, seed: int = 0) -> None:
+    """Both verify, have one interface and compute the same: bit by bit but for the sign of zero, or `within` a part of an output's size."""
     verify(before)
     verify(after)
     assert interface(after) == interface(before)
@@ -51,16 +51,17 @@ def assert_same(before: Graph, after: Graph, rtol: float = 0.0, atol: float = 0.
     with np.errstate(all="ignore"):
         pairs = list(zip(machine.run(before, given), machine.run(after, given)))
     for wanted, found in pairs:
-        if rtol or atol:
-            np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol)
+        if within:
+            size = float(np.max(np.abs(wanted), initial=1e-30, where=np.isfinite(wanted)))
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=within * size)
         else:
             np.testing.assert_array_equal(found, wanted)
 
 
-def rewritten(function: Callable[[Graph], Graph], before: Graph, rtol: float = 0.0, atol: float = 0.0, hostile: bool = False) -> Graph:
+def rewritten(function: Callable[[Graph], Graph], before: Graph, within: float = 0.0, hostile: bool = False) -> Graph:
     """What a pass makes of a graph, checked against it. A second run finds nothing left to do."""
     after = function(before)
-    assert_same(before, after, rtol, atol, hostile)
+    assert_same(before, after, within, hostile)
     assert function(after) is after
     return after
 

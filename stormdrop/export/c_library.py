@@ -1,0 +1,140 @@
+"""A compiled model as a C library: `libNAME.so` and a header, for programs without Python.
+
+    library = write_library(image, weights, Path("libresnet.so"), None, "resnet")      # and libresnet.h
+
+    resnet_model *model = resnet_open(0);
+    resnet_call(model, pixels, scores);
+    resnet_close(model);
+
+The library holds kernels, weights and the thread pool, and needs nothing but libc. Kernels keep the bytes they have in the image, under
+names of their own; weights go from memory to the linker's input file without a copy.
+
+Invariant: a library is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.codegen.emit import ENTRY, PREPARE
+from stormdrop.codegen.llvm import assemble
+from stormdrop.errors import UserError
+from stormdrop.export.elf import data_object, renamed
+from stormdrop.export.entry_ir import Names, entry_ir
+from stormdrop.export.header import c_header, identifier
+from stormdrop.export.linker import Linker, link
+from stormdrop.runtime.image import Image
+from stormdrop.runtime.loaded import SLACK_BYTES
+from stormdrop.runtime.pool_ir import MACHINES
+from stormdrop.runtime.verify import verify
+
+MOST_WEIGHTS_BYTES = (1 << 31) - (1 << 26)
+"""Code reaches 2 GiB from where it is, and some of them are code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What was written. `prefix` begins the name of every function."""
+
+    path: Path
+    header: Path
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class _AnyOf:
+    """A target that every machine of its architecture is: the kernels do the work, the entry points need nothing special."""
+
+    triple: str
+    cpu: str = ""
+    features: str = ""
+
+
+def write_library(
+    image: Image, weights: NDArray[np.uint8], output: Path, header: Path | None, name: str, linkers: Sequence[Linker] | None = None
+) -> Library:
+    """Write the library to `output`, and its header to `header` or beside it. `name` becomes the prefix of its functions.
+
+    `linkers` are tried in turn; by default those of the system. Raises UserError if there is no linker, if it fails, if a file cannot
+    be written, and for a model that was compiled for another architecture.
+    """
+    verify(image)
+    machine = _machine_of(image)
+    if weights.dtype != np.uint8 or weights.ndim != 1 or not weights.flags.c_contiguous or len(weights) < image.weights_bytes:
+        raise UserError(f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}")
+    if image.weights_bytes > MOST_WEIGHTS_BYTES:
+        sizes = f"{image.weights_bytes >> 20} MiB of weights, and a C library holds {MOST_WEIGHTS_BYTES >> 20}"
+        raise UserError(f"{image.name} has {sizes}; save it as an .sd file")
+    library = Library(_target(output), _target(header if header is not None else Path(output).with_suffix(".h")), identifier(name))
+    if library.path == library.header:
+        raise UserError(f"{str(output)!r} cannot be both the library and its header; give header= another name")
+    try:
+        # Beside the library, so that it can be moved to its place in one step; nobody else can see into it.
+        with tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.path.parent) as folder:
+            objects = _write_objects(Path(folder), image, weights[: image.weights_bytes], Names(library.prefix), machine)
+            link(Path(folder), objects, "library", _soname(library), linkers)
+            _move(Path(folder) / "library", library.path)
+        with tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.header.parent) as folder:
+            (Path(folder) / "header").write_text(c_header(image, library.prefix), encoding="ascii")
+            _move(Path(folder) / "header", library.header)
+    except OSError as error:
+        raise UserError(f"{str(output)!r} cannot be written: {error.strerror or error}") from error
+    return library
+
+
+def _machine_of(image: Image) -> str:
+    theirs, ours = image.triple.partition("-")[0], platform.machine()
+    if theirs != ours or ours not in MACHINES:
+        raise UserError(f"a C library is linked on a machine of its own kind: the model is compiled for {theirs}, and this is {ours}")
+    return ours
+
+
+def _write_objects(folder: Path, image: Image, weights: NDArray[np.uint8], names: Names, machine: str) -> list[str]:
+    """The linker's input files."""
+    (folder / "entry.o").write_bytes(assemble(entry_ir(image, names, machine), _AnyOf(image.triple)))
+    around = data_object(machine, names.weights, weights.nbytes, weights.nbytes + SLACK_BYTES)
+    with open(folder / "weights.o", "wb", buffering=0) as file:
+        for part in (memoryview(around.head), weights.data, memoryview(around.tail)):
+            at = 0
+            while at < len(part):
+                at += file.write(part[at : at + (1 << 24)]) or 0
+    objects = ["entry.o"]
+    for k, kernel in enumerate(image.kernels):
+        (folder / f"k{k}.o").write_bytes(renamed(kernel.code, {ENTRY: names.kernel(k), PREPARE: names.prepare(k)}))
+        objects.append(f"k{k}.o")
+    return [*objects, "weights.o"]
+
+
+def _soname(library: Library) -> str:
+    """What programs look for when they start: the file's name, where it is a plain one."""
+    name = library.path.name
+    return name if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name) else f"lib{library.prefix}.so"
+
+
+def _target(path: Path) -> Path:
+    """Where a path leads; there may be a file, but nothing else."""
+    try:
+        place = Path(os.path.realpath(path))
+        if place.exists() and not place.is_file():
+            raise UserError(f"{str(path)!r} is {'a directory' if place.is_dir() else 'no regular file'}; give the name of a file")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{str(path)!r} cannot be written: {error}") from error
+    return place
+
+
+def _move(file: Path, place: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(file, place)

@@ -1,0 +1,337 @@
+"""The native text of a C library's entry points, with `$NAME$` for every number that depends on the model: see `entry_ir`.
+
+Unlike the pool, which it is compiled with, it calls libc: for memory, threads, the clock and the CPUs there are.
+"""
+
+from __future__ import annotations
+
+TYPES = """
+%handle = type { ptr, i64, i64, i64, ptr, i32 }  ; mapping, its bytes, crew, crew members started, control block (null: alone), busy
+%place = type { i64, i64 }  ; 0: set by run, or never read; 1: weights; 2: arena - and the offset
+%bind = type { i64, i64, i64, i64, i64 }  ; pointer, number of the array, offset, low bits that must be 0, is an input
+%plan = type { ptr, i64, ptr, i64 }  ; kernel, offset of its pointers, extents, phases
+%member = type { i64, ptr, i64 }  ; thread, control block, number
+"""
+FUNCTIONS = """
+declare ptr @mmap(ptr, i64, i32, i32, i32, i64)
+declare i32 @munmap(ptr, i64)
+declare i32 @madvise(ptr, i64, i32)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+declare i32 @pthread_sigmask(i32, ptr, ptr)
+declare i32 @sigfillset(ptr)
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @clock_gettime(i32, ptr)
+declare i64 @llvm.ctpop.i64(i64)
+
+define internal i64 @cpus() nounwind {  ; that this process may run on
+  %set = alloca [16 x i64], align 8
+  %failed = call i32 @sched_getaffinity(i32 0, i64 128, ptr %set)
+  %known = icmp eq i32 %failed, 0
+  br i1 %known, label %head, label %unknown
+unknown:  ; more than 1024 of them
+  ret i64 $THREADS$
+head:
+  %k = phi i64 [ 0, %0 ], [ %k.next, %head ]
+  %sum = phi i64 [ 0, %0 ], [ %sum.next, %head ]
+  %at = getelementptr i64, ptr %set, i64 %k
+  %word = load i64, ptr %at, align 8
+  %ones = call i64 @llvm.ctpop.i64(i64 %word)
+  %sum.next = add i64 %sum, %ones
+  %k.next = add i64 %k, 1
+  %more = icmp ult i64 %k.next, 16
+  br i1 %more, label %head, label %done
+done:
+  ret i64 %sum.next
+}
+
+define internal i64 @nanoseconds() nounwind {
+  %time = alloca [2 x i64], align 8
+  %r = call i32 @clock_gettime(i32 1, ptr %time)  ; CLOCK_MONOTONIC
+  %s = load i64, ptr %time, align 8
+  %ns.at = getelementptr i64, ptr %time, i64 1
+  %ns = load i64, ptr %ns.at, align 8
+  %whole = mul i64 %s, 1000000000
+  %t = add i64 %whole, %ns
+  ret i64 %t
+}
+
+define internal i64 @ticks_in(i64 %span) nounwind {  ; of the processor's counter, measured over half a millisecond
+  %before = call i64 @nanoseconds()
+  %first = call i64 @ticks()
+  br label %wait
+wait:
+  %now = call i64 @nanoseconds()
+  %passed = sub i64 %now, %before
+  %soon = icmp ult i64 %passed, 500000
+  br i1 %soon, label %wait, label %done
+done:
+  %last = call i64 @ticks()
+  %counted = sub i64 %last, %first
+  %scaled = mul i64 %counted, %span
+  %r = udiv i64 %scaled, %passed
+  ret i64 %r
+}
+
+define internal ptr @crew_member(ptr %member) nounwind {
+  %block.at = getelementptr %member, ptr %member, i64 0, i32 1
+  %block = load ptr, ptr %block.at, align 8
+  %t.at = getelementptr %member, ptr %member, i64 0, i32 2
+  %t = load i64, ptr %t.at, align 8
+  call void @worker(ptr %block, i64 %t)
+  ret ptr null
+}
+
+define internal i1 @gather(ptr %handle, i64 %threads) nounwind {  ; start all threads but the caller's; false: not all could be
+  %all = alloca [16 x i64], align 8
+  %before = alloca [16 x i64], align 8
+  %block = getelementptr i8, ptr %handle, i64 $BLOCK_AT$
+  %threads.at = getelementptr i8, ptr %block, i64 $THREADS_OFFSET$
+  store i64 %threads, ptr %threads.at, align 8
+  %cpus = call i64 @cpus()
+  %crowded = icmp ugt i64 %threads, %cpus
+  %span = select i1 %crowded, i64 $CROWDED_SPIN$, i64 $SPIN$
+  %spin = call i64 @ticks_in(i64 %span)
+  %spin.at = getelementptr i8, ptr %block, i64 $SPIN_OFFSET$
+  store i64 %spin, ptr %spin.at, align 8
+  %block.at = getelementptr %handle, ptr %handle, i64 0, i32 4
+  store ptr %block, ptr %block.at, align 8
+  %crew.at = getelementptr %handle, ptr %handle, i64 0, i32 2
+  %crew = load i64, ptr %crew.at, align 8
+  %members = getelementptr i8, ptr %handle, i64 %crew
+  %started.at = getelementptr %handle, ptr %handle, i64 0, i32 3
+  %s0 = call i32 @sigfillset(ptr %all)
+  %s1 = call i32 @pthread_sigmask(i32 2, ptr %all, ptr %before)  ; SIG_SETMASK: signals are for the program's own threads
+  br label %head
+head:
+  %t = phi i64 [ 1, %0 ], [ %t.next, %again ]
+  %more = icmp ult i64 %t, %threads
+  br i1 %more, label %start, label %done
+start:
+  %k = sub i64 %t, 1
+  %member = getelementptr %member, ptr %members, i64 %k
+  %m.block = getelementptr %member, ptr %member, i64 0, i32 1
+  store ptr %block, ptr %m.block, align 8
+  %m.t = getelementptr %member, ptr %member, i64 0, i32 2
+  store i64 %t, ptr %m.t, align 8
+  %failed = call i32 @pthread_create(ptr %member, ptr null, ptr @crew_member, ptr %member)
+  %ok = icmp eq i32 %failed, 0
+  br i1 %ok, label %again, label %done
+again:
+  store i64 %t, ptr %started.at, align 8
+  %t.next = add i64 %t, 1
+  br label %head
+done:
+  %whole = phi i1 [ true, %head ], [ false, %start ]
+  %s2 = call i32 @pthread_sigmask(i32 2, ptr %before, ptr null)
+  ret i1 %whole
+}
+
+define internal void @fill(ptr %handle, i64 %stride) nounwind {  ; the tables, but for the caller's arrays
+  %pointers = getelementptr i8, ptr %handle, i64 $POINTERS_AT$
+  %steps = getelementptr i8, ptr %handle, i64 $STEPS_AT$
+  %arena = getelementptr i8, ptr %handle, i64 $ARENA_AT$
+  %scratch = getelementptr i8, ptr %handle, i64 $SCRATCH_AT$
+  br label %head
+head:
+  %k = phi i64 [ 0, %0 ], [ %k.next, %next ]
+  %more = icmp ult i64 %k, $POINTERS$
+  br i1 %more, label %settle, label %plans
+settle:
+  %place = getelementptr [0 x %place], ptr @places, i64 0, i64 %k
+  %kind = load i64, ptr %place, align 8
+  %offset.at = getelementptr %place, ptr %place, i64 0, i32 1
+  %offset = load i64, ptr %offset.at, align 8
+  %in.weights = icmp eq i64 %kind, 1
+  %base = select i1 %in.weights, ptr @$WEIGHTS$, ptr %arena
+  %address = getelementptr i8, ptr %base, i64 %offset
+  %later = icmp eq i64 %kind, 0
+  br i1 %later, label %next, label %set
+set:
+  %pointer = getelementptr ptr, ptr %pointers, i64 %k
+  store ptr %address, ptr %pointer, align 8
+  br label %next
+next:
+  %k.next = add i64 %k, 1
+  br label %head
+plans:
+  %n = phi i64 [ 0, %head ], [ %n.next, %compose ]
+  %left = icmp ult i64 %n, $STEPS$
+  br i1 %left, label %compose, label %done
+compose:
+  %plan.at = getelementptr [0 x %plan], ptr @plans, i64 0, i64 %n
+  %plan = load %plan, ptr %plan.at, align 8
+  %entry = extractvalue %plan %plan, 0
+  %first = extractvalue %plan %plan, 1
+  %extents = extractvalue %plan %plan, 2
+  %phases = extractvalue %plan %plan, 3
+  %own = getelementptr i8, ptr %pointers, i64 %first
+  %s0 = insertvalue %step zeroinitializer, ptr %entry, 0
+  %s1 = insertvalue %step %s0, ptr %own, 1
+  %s2 = insertvalue %step %s1, ptr %scratch, 2
+  %s3 = insertvalue %step %s2, i64 %stride, 3
+  %s4 = insertvalue %step %s3, ptr %extents, 4
+  %s5 = insertvalue %step %s4, i64 %phases, 5
+  %step = getelementptr %step, ptr %steps, i64 %n
+  store %step %s5, ptr %step, align 8
+  %n.next = add i64 %n, 1
+  br label %plans
+done:
+  ret void
+}
+
+define ptr @$PREFIX$_open(i32 %asked) nounwind {
+  %fits = call i1 @fits()
+  br i1 %fits, label %count, label %no
+count:
+  %cpus = call i64 @cpus()
+  %few = icmp ult i64 %cpus, $THREADS$
+  %usual = select i1 %few, i64 %cpus, i64 $THREADS$
+  %given = icmp sgt i32 %asked, 0
+  %wide = sext i32 %asked to i64
+  %wanted = select i1 %given, i64 %wide, i64 %usual
+  %threads = call i64 @llvm.umax.i64(i64 %wanted, i64 1)
+  %many = icmp ugt i64 %threads, $MOST_THREADS$
+  br i1 %many, label %no, label %map
+map:
+  %scratch.bytes = mul i64 %threads, $STRIDE$
+  %crew = add i64 %scratch.bytes, $SCRATCH_AT$
+  %crew.bytes = mul i64 %threads, $CREW_BYTES$
+  %bytes = add i64 %crew, %crew.bytes
+  %large = icmp uge i64 %bytes, $HUGE_FROM$
+  %page = select i1 %large, i64 $HUGE$, i64 4096
+  %page.last = sub i64 %page, 1
+  %page.mask = sub i64 0, %page
+  %raised = add i64 %bytes, %page.last
+  %whole = and i64 %raised, %page.mask
+  %slack = select i1 %large, i64 $HUGE$, i64 0
+  %total = add i64 %whole, %slack
+  %mapping = call ptr @mmap(ptr null, i64 %total, i32 3, i32 34, i32 -1, i64 0)  ; read and write; private and anonymous
+  %start = ptrtoint ptr %mapping to i64
+  %failed = icmp eq i64 %start, -1
+  br i1 %failed, label %no, label %mapped
+mapped:
+  %past = sub i64 0, %start
+  %gap = and i64 %past, %page.last
+  %handle = getelementptr i8, ptr %mapping, i64 %gap
+  br i1 %large, label %advise, label %write
+advise:
+  %a = call i32 @madvise(ptr %handle, i64 %whole, i32 14)  ; MADV_HUGEPAGE; without them it works as well
+  br label %write
+write:
+  %h0 = insertvalue %handle zeroinitializer, ptr %mapping, 0
+  %h1 = insertvalue %handle %h0, i64 %total, 1
+  %h2 = insertvalue %handle %h1, i64 %crew, 2
+  store %handle %h2, ptr %handle, align 8
+  call void @fill(ptr %handle, i64 $STRIDE$)
+  %alone = icmp eq i64 %threads, 1
+  br i1 %alone, label %done, label %gather
+gather:
+  %complete = call i1 @gather(ptr %handle, i64 %threads)
+  br i1 %complete, label %done, label %undo
+undo:
+  call void @$PREFIX$_close(ptr %handle)
+  br label %no
+no:
+  ret ptr null
+done:
+  ret ptr %handle
+}
+
+define i32 @$PREFIX$_run(ptr %handle, ptr %inputs, ptr %outputs) nounwind {
+  %absent = icmp eq ptr %handle, null
+  br i1 %absent, label %is.null, label %enter
+enter:
+  %busy.at = getelementptr %handle, ptr %handle, i64 0, i32 5
+  %taken = cmpxchg ptr %busy.at, i32 0, i32 1 acquire monotonic, align 4
+  %mine = extractvalue {i32, i1} %taken, 1
+  br i1 %mine, label %bind, label %is.busy
+bind:
+  %pointers = getelementptr i8, ptr %handle, i64 $POINTERS_AT$
+  br label %head
+head:
+  %k = phi i64 [ 0, %bind ], [ %k.next, %set ]
+  %more = icmp ult i64 %k, $BINDS$
+  br i1 %more, label %look, label %go
+look:
+  %bind.at = getelementptr [0 x %bind], ptr @binds, i64 0, i64 %k
+  %it = load %bind, ptr %bind.at, align 8
+  %index = extractvalue %bind %it, 1
+  %is.input = extractvalue %bind %it, 4
+  %from.inputs = icmp ne i64 %is.input, 0
+  %arrays = select i1 %from.inputs, ptr %inputs, ptr %outputs
+  %no.arrays = icmp eq ptr %arrays, null
+  br i1 %no.arrays, label %null.array, label %fetch
+fetch:
+  %array.at = getelementptr ptr, ptr %arrays, i64 %index
+  %array = load ptr, ptr %array.at, align 8
+  %no.array = icmp eq ptr %array, null
+  br i1 %no.array, label %null.array, label %check
+check:
+  %number = ptrtoint ptr %array to i64
+  %mask = extractvalue %bind %it, 3
+  %low = and i64 %number, %mask
+  %aligned = icmp eq i64 %low, 0
+  br i1 %aligned, label %set, label %crooked
+set:
+  %offset = extractvalue %bind %it, 2
+  %address = getelementptr i8, ptr %array, i64 %offset
+  %which = extractvalue %bind %it, 0
+  %pointer = getelementptr ptr, ptr %pointers, i64 %which
+  store ptr %address, ptr %pointer, align 8
+  %k.next = add i64 %k, 1
+  br label %head
+go:
+  %block.at = getelementptr %handle, ptr %handle, i64 0, i32 4
+  %block = load ptr, ptr %block.at, align 8
+  %steps = getelementptr i8, ptr %handle, i64 $STEPS_AT$
+  %ran = call i64 @run(ptr %block, ptr null, ptr %steps, ptr null, i64 0, ptr null, i64 $STEPS$, i64 1, ptr null, i32 0)
+  br label %leave
+null.array:
+  br label %leave
+crooked:
+  br label %leave
+leave:
+  %r = phi i32 [ 0, %go ], [ 1, %null.array ], [ 2, %crooked ]
+  store atomic i32 0, ptr %busy.at release, align 4
+  ret i32 %r
+is.null:
+  ret i32 1
+is.busy:
+  ret i32 3
+}
+
+define void @$PREFIX$_close(ptr %handle) nounwind {
+  %absent = icmp eq ptr %handle, null
+  br i1 %absent, label %done, label %look
+look:
+  %it = load %handle, ptr %handle, align 8
+  %mapping = extractvalue %handle %it, 0
+  %total = extractvalue %handle %it, 1
+  %crew = extractvalue %handle %it, 2
+  %started = extractvalue %handle %it, 3
+  %block = extractvalue %handle %it, 4
+  %alone = icmp eq ptr %block, null
+  br i1 %alone, label %free, label %dismiss
+dismiss:
+  call void @stop(ptr %block)
+  %members = getelementptr i8, ptr %handle, i64 %crew
+  br label %head
+head:
+  %k = phi i64 [ 0, %dismiss ], [ %k.next, %join ]
+  %more = icmp ult i64 %k, %started
+  br i1 %more, label %join, label %free
+join:
+  %member = getelementptr %member, ptr %members, i64 %k
+  %thread = load i64, ptr %member, align 8
+  %j = call i32 @pthread_join(i64 %thread, ptr null)
+  %k.next = add i64 %k, 1
+  br label %head
+free:
+  %m = call i32 @munmap(ptr %mapping, i64 %total)
+  br label %done
+done:
+  ret void
+}
+declare i64 @llvm.umax.i64(i64, i64)
+"""

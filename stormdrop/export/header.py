@@ -1,0 +1,114 @@
+"""The C header of a library: its three functions, and what is known of its arrays.
+
+Invariant: every string of the model's author is escaped, every name is a C identifier. The header is C99 and C++.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from stormdrop.ir.expr import Dtype
+from stormdrop.runtime.image import Image, Port
+
+C_TYPES: dict[Dtype, str] = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t", "bool": "uint8_t"}
+MOST_ARGUMENTS = 100  # C99 promises 127 of a function
+LONGEST_NAME = 60
+_TAKEN = {"sem", "mq", "shm", "iconv"}  # sem_open and the like are libc's
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 _.,:;/+-=()[]<>")
+
+
+def identifier(name: str) -> str:
+    """A prefix for C names that resembles a name: `resnet50-v1.onnx` gives `resnet50_v1_onnx`."""
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:LONGEST_NAME].rstrip("_")
+    if not plain or plain[0].isdigit() or plain in _TAKEN:
+        return f"model_{plain}".rstrip("_")
+    return plain
+
+
+def c_string(text: str) -> str:
+    """A C string literal of the text in UTF-8. Octal escapes end after three digits, so that nothing after them is taken in."""
+    data = text.encode("utf-8", "surrogatepass")
+    return '"' + "".join(chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in data) + '"'
+
+
+def c_header(image: Image, prefix: str) -> str:
+    """The text of the header."""
+    upper = prefix.upper()
+    lines = [
+        f"#ifndef {upper}_H",
+        f"#define {upper}_H",
+        "",
+        "#include <stddef.h>",
+        "#include <stdint.h>",
+        "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        f"#define {upper}_NAME {c_string(image.name)}",
+        f"#define {upper}_THREADS {image.threads}",
+        "",
+    ]
+    for kind, ports in (("INPUT", image.inputs), ("OUTPUT", image.outputs)):
+        lines += [f"#define {upper}_{kind}S {len(ports)}"]
+        for k, port in enumerate(ports):
+            lines += _constants(f"{upper}_{kind}_{k}", port)
+        lines += [""]
+    lines += [_FUNCTIONS.replace("$P$", prefix).replace("$U$", upper)]
+    if 0 < len(image.inputs) + len(image.outputs) <= MOST_ARGUMENTS:
+        lines += _typed(image.inputs, image.outputs, prefix)
+    return "\n".join([*lines, "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""])
+
+
+def _constants(name: str, port: Port) -> list[str]:
+    shape = ", ".join(map(str, port.shape)) or "1"
+    return [
+        f"#define {name}_NAME {c_string(port.name)}",
+        f"#define {name}_TYPE {C_TYPES[port.dtype]}",
+        f"#define {name}_DTYPE {c_string(port.dtype)}",
+        f"#define {name}_RANK {len(port.shape)}",
+        f"#define {name}_SHAPE {{{shape}}}",
+        f"#define {name}_BYTES {port.nbytes}",
+    ]
+
+
+def _typed(inputs: Sequence[Port], outputs: Sequence[Port], prefix: str) -> list[str]:
+    arguments = [f"const {C_TYPES[p.dtype]} *input_{k}" for k, p in enumerate(inputs)]
+    arguments += [f"{C_TYPES[p.dtype]} *output_{k}" for k, p in enumerate(outputs)]
+    given = "".join(f"input_{k}, " for k in range(len(inputs)))
+    wanted = "".join(f"output_{k}, " for k in range(len(outputs)))
+    return [
+        "/* The same with arrays as arguments. */",
+        f"static inline int {prefix}_call({prefix}_model *model, {', '.join(arguments)})",
+        "{",
+        f"    const void *const inputs[] = {{{given}NULL}};",
+        f"    void *const outputs[] = {{{wanted}NULL}};",
+        f"    return {prefix}_run(model, inputs, outputs);",
+        "}",
+        "",
+    ]
+
+
+_FUNCTIONS = """\
+typedef struct $P$_model $P$_model;
+
+/* What run returns. */
+#define $U$_OK 0
+#define $U$_NULL 1       /* a null pointer */
+#define $U$_MISALIGNED 2 /* an array that does not start at a multiple of its element's size */
+#define $U$_BUSY 3       /* another thread is running this handle */
+
+/* A handle with its own memory and threads; the caller of run is one of them. With threads <= 0 it has $U$_THREADS,
+   or one for each CPU of the process if those are fewer. NULL: no memory, no threads, or a processor that lacks
+   instructions which the model was compiled to use. */
+$P$_model *$P$_open(int threads);
+
+/* Reads the inputs and writes the outputs, row-major arrays in the order of the constants above; a uint8_t is 0 or 1.
+   An output may overlap neither an input nor another output. One thread at a time may use a handle; any number of
+   handles may be used at once. In a forked child only handles opened there work. */
+int $P$_run($P$_model *model, const void *const inputs[], void *const outputs[]);
+
+/* Frees a handle that no thread is using. NULL is allowed. */
+void $P$_close($P$_model *model);
+"""

@@ -1,0 +1,127 @@
+"""Dimensions that are joined only for a while stay apart: group normalisation as most exporters write it.
+
+    Reshape[n, g, c/g·h·w] ─ Standardize(axes=2) ─ Reshape[n, c, h, w]
+    ->  Reshape[n, g, c/g, h, w] ─ Standardize(axes=2, 3, 4) ─ Reshape[n, c, h, w]
+
+Joined, channels and pixels could not be held in another order, and every such norm would cost two transposes. Applies where everything
+between the Reshapes is elementwise or works on whole dimensions, with constants as the only other operands. Values do not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, chain, pairwise
+from math import prod
+from operator import mul
+
+from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.graph import Array, Attribute, Graph, Node, Value
+from stormdrop.graph.layout_rules import matched
+from stormdrop.graph.sweep import Names
+
+WHOLE = frozenset({"Standardize", "RmsNormalize", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})
+"""Operators that treat the dimensions in their attribute `axes` as one."""
+MOST_BETWEEN = 64
+"""A norm is a handful of nodes; a walk that finds more gives up, so that the pass is linear."""
+Pieces = tuple[tuple[int, ...], ...]
+
+
+def keep_apart(graph: Graph) -> Graph:
+    """The same function; the graph itself where there is nothing to do."""
+    names, outputs = Names(graph), set(graph.outputs)
+    nodes: dict[Node, list[Node]] = {}
+    constants: dict[Value, Array] = {}
+    for node in graph.nodes:
+        if node.op != "Reshape" or node in nodes or node.inputs[0] in graph.constants:
+            continue
+        apart = pieces(node.inputs[0].shape, node.output.shape)
+        between = _between(graph, outputs, node, apart) if apart is not None else None
+        if apart is not None and between is not None:
+            _rewrite(graph, node, between, apart, names, nodes, constants)
+    return graph.rewrite(nodes.get, constants) if nodes else graph
+
+
+def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
+    """For every target dimension the extents it is made of; None where the source has no dimensions that are joined, or none that fit.
+
+    (1, 64, 8, 8), (1, 32, 128)  ->  ((1,), (32,), (2, 8, 8))
+    """
+    blocks = matched(source, target)
+    if blocks is None or all(len(s) < 2 for s, _ in blocks):
+        return None
+    found: list[tuple[int, ...]] = [(n,) for n in target]
+    for s, t in blocks:
+        ends = set(accumulate((source[d] for d in s), mul))
+        done = 1
+        for d in t:
+            cuts = sorted(e for e in ends if done < e < done * target[d])
+            marks = [done, *cuts, done * target[d]]
+            if any(b % a for a, b in pairwise(marks)):
+                return None
+            found[d] = tuple(b // a for a, b in pairwise(marks))
+            done = marks[-1]
+    return tuple(found)
+
+
+def _between(graph: Graph, outputs: set[Value], start: Node, apart: Pieces) -> list[Node] | None:
+    """The nodes that read a Reshape's result and whatever they give, up to other Reshapes; None where one of them will not do."""
+    found: dict[Node, None] = {}
+    reached = {start.output}
+    waiting = [start.output]
+    while waiting:
+        v = waiting.pop()
+        if v in outputs:
+            return None
+        for node in graph.consumers.get(v, ()):
+            if node.op == "Reshape":
+                continue
+            if not (node.op in ELEMENTWISE or (node.op in WHOLE and node.integer("keepdims", 1))) or node.output.rank != len(apart):
+                return None
+            found[node] = None
+            if len(found) > MOST_BETWEEN:
+                return None
+            if node.output not in reached:
+                reached.add(node.output)
+                waiting.append(node.output)
+    others = {v for node in found for v in node.inputs if v not in reached}
+    if not found or any(v not in graph.constants or _shape(v.shape, apart) is None for v in others):
+        return None
+    return list(found)
+
+
+def _shape(shape: Sequence[int], apart: Pieces) -> tuple[int, ...] | None:
+    """A shape that broadcasts against the joined dimensions, as it broadcasts against their pieces."""
+    own = apart[len(apart) - len(shape):]  # fmt: skip
+    if any(n not in (1, prod(p)) for n, p in zip(shape, own)):
+        return None
+    return tuple(chain.from_iterable(p if n == prod(p) else (1,) * len(p) for n, p in zip(shape, own)))
+
+
+def _rewrite(
+    graph: Graph, start: Node, between: Sequence[Node], apart: Pieces, names: Names,
+    nodes: dict[Node, list[Node]], constants: dict[Value, Array],
+) -> None:  # fmt: skip
+    stand_ins: dict[Value, Value] = {}
+
+    def split(v: Value) -> Value:
+        if v not in stand_ins:
+            shape = _shape(v.shape, apart)
+            assert shape is not None
+            stand_ins[v] = Value(names.fresh(f"{v.name}.apart"), shape, v.dtype) if shape != v.shape else v
+            if v in graph.constants:
+                constants[stand_ins[v]] = graph.constants[v].reshape(shape)
+        return stand_ins[v]
+
+    first = split(start.output)
+    nodes[start] = [replace(start, outputs=(first,), attributes={"shape": first.shape})]
+    for node in between:
+        attributes: Mapping[str, Attribute] = node.attributes
+        if node.op in WHOLE:
+            ends = [0, *accumulate(len(p) for p in apart)]
+            attributes = {**attributes, "axes": tuple(k for d in node.integers("axes") for k in range(ends[d], ends[d + 1]))}
+        nodes[node] = [Node(node.op, tuple(map(split, node.inputs)), (split(node.output),), attributes, node.name)]
+    for v in [start.output, *(node.output for node in between)]:
+        for reader in graph.consumers.get(v, ()):
+            if reader.op == "Reshape":
+                nodes[reader] = [replace(reader, inputs=(split(v),))]

@@ -1,0 +1,217 @@
+"""Tuning of a whole model as it happens, on stderr: a live table of its tasks on a terminal, a line every few seconds elsewhere.
+
+As with one task, nothing is drawn unless an event arrives, and never more than four times a second: kernels are being timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import assert_never
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from stormdrop.report.console import print_table, say
+from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
+from stormdrop.search.events import Warned
+from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
+
+DRAW_SECONDS = 0.25
+LINE_SECONDS = 5.0
+LABEL = 32
+BESIDE = 6
+"""Lines of the terminal that are not the table's rows."""
+HEADINGS = ("", "task", "count", "GFLOP", "best ms", "GFLOP/s", "of peak", "trials", "failed", "")
+WORDS = (0, 1, 9)
+
+
+def cells(row: TaskRow, peak_gflops: float) -> list[str]:
+    """One line of the table."""
+    best, rate = row.best, row.flops / row.best / 1e9 if row.best and row.flops else None
+    return [
+        row.id,
+        one_line(row.label, LABEL),
+        str(row.count),
+        f"{row.flops / 1e9:.3f}" if row.flops else "",
+        f"{best * 1e3:.3f}" if best is not None else "",
+        f"{rate:.1f}" if rate is not None else "",
+        f"{rate / peak_gflops:.1%}" if rate is not None and peak_gflops else "",
+        str(row.trials),
+        str(row.failed),
+        clean(row.phase),
+    ]
+
+
+class ModelBoard:
+    """What the events of one model's tuning have said so far."""
+
+    def __init__(self, started: ModelStarted, peak_gflops: float) -> None:
+        self.started, self.peak_gflops = started, peak_gflops
+        self.rows = {row.id: row for row in started.rows}
+        self.last: TaskRow | None = None
+        self.elapsed = 0.0
+        self.is_proving = False
+
+    def take(self, event: ModelEvent) -> None:
+        match event:
+            case TaskMoved(row, elapsed):
+                self.rows[row.id] = self.last = row
+                self.elapsed = elapsed
+            case Proving(_, elapsed):
+                self.is_proving, self.elapsed = True, elapsed
+            case ModelStarted() | Warned() | ModelEnded():
+                pass
+            case _:
+                assert_never(event)
+
+    @property
+    def opening(self) -> list[str]:
+        """Whether it continues; what is done, and for how long."""
+        s, tasks = self.started, counted(len(self.started.rows), "task")
+        known = f"continuing: {counted(s.known, 'trial')} of {s.known_tasks} of {tasks} known"
+        limits = [counted(s.trials, "trial")] if s.trials is not None else []
+        limits += [span_text(s.seconds)] if s.seconds is not None else []
+        budget = f", at most {' or '.join(limits)}" if limits else ""
+        weights = ", weights out of cache" if s.cold else ""
+        return [
+            known if s.known else f"starting: none of {tasks} known",
+            f"tuning {one_line(s.name) or 'a model'}: {clean(s.strategy)} over {tasks}{budget}{weights}",
+        ]
+
+    @property
+    def trials(self) -> int:
+        return sum(row.trials for row in self.rows.values())
+
+    @property
+    def failed(self) -> int:
+        return sum(row.failed for row in self.rows.values())
+
+    @property
+    def estimate(self) -> str:
+        """The model's latency by what is measured, and with default schedules."""
+        timed = [row for row in self.rows.values() if row.best is not None]
+        if not timed:
+            return "nothing ran yet"
+        now = sum(row.total for row in timed)
+        before = sum(row.count * (row.default if row.default is not None else row.best or 0.0) for row in timed)
+        part = "" if len(timed) == len(self.rows) else f", {len(timed)} of {len(self.rows)} tasks"
+        return f"estimated {seconds_text(now)} (defaults {seconds_text(before)}{part})"
+
+    @property
+    def spent(self) -> str:
+        s = self.started
+        trials = f"{self.trials} of {counted(s.trials, 'trial')}" if s.trials is not None else counted(self.trials, "trial")
+        time = span_text(self.elapsed) + (f" of {span_text(s.seconds)}" if s.seconds is not None else "")
+        return f"{trials}, {self.failed} failed, {time}"
+
+    @property
+    def line(self) -> str:
+        """How far it is, for a log, and the task that moved last."""
+        row = self.last
+        if row is None:
+            return f"  {self.spent}"
+        speed = speed_text(row.best, row.flops, self.peak_gflops) if row.best is not None else "nothing ran yet"
+        phase = f"{clean(row.phase)}, " if row.phase else ""
+        return f"  {self.spent}; {self.estimate}; {row.id} {one_line(row.label, LABEL)}: {phase}{speed}"
+
+    def drawn(self, height: int) -> Text:
+        """The table, the tasks that take longest first, as far as they fit."""
+        order = sorted(self.rows.values(), key=lambda row: row.total, reverse=True)
+        shown = order[: max(1, height - BESIDE)]
+        lines = _columns([HEADINGS, *(cells(row, self.peak_gflops) for row in shown)])
+        texts = [Text(line, "bold" if n == 0 else "green" if self.last and n and shown[n - 1].id == self.last.id else "")
+                 for n, line in enumerate(lines)]  # fmt: skip
+        if len(shown) < len(order):
+            texts.append(Text(f"and {len(order) - len(shown)} more, {seconds_text(sum(r.total for r in order[len(shown) :]))} together"))
+        texts.append(Text(self.estimate, "bold"))
+        texts.append(Text(f"{self.spent}{'; proving the winners' if self.is_proving else ''}"))
+        return Text("\n", no_wrap=True, overflow="ellipsis").join(texts)
+
+
+def _columns(lines: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(line[k]) for line in lines) for k in range(len(HEADINGS))]
+    return ["  ".join(f"{c:<{w}}" if k in WORDS else f"{c:>{w}}" for k, (c, w) in enumerate(zip(line, widths))).rstrip() for line in lines]
+
+
+class ModelProgress:
+    """Listens to the tuning of a model and shows it; a context manager."""
+
+    def __init__(self, console: Console, peak_gflops: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._peak_gflops, self._clock = console, peak_gflops, clock
+        self._board: ModelBoard | None = None
+        self._is_live = console.is_terminal and not console.is_dumb_terminal
+        self._live: Live | None = None
+        self._shown_at = float("-inf")
+        self._is_stale = False
+
+    def __enter__(self) -> ModelProgress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop()
+
+    def __call__(self, event: ModelEvent) -> None:
+        if self._board is not None:
+            self._board.take(event)
+        match event:
+            case ModelStarted():
+                self._start(ModelBoard(event, self._peak_gflops))
+            case TaskMoved():
+                self._is_stale = True
+                self._show()
+            case Proving(tasks):
+                self._show(at_once=True)
+                if self._live is None:
+                    say(self._console, f"timing the best of {counted(tasks, 'task')} again in turns, and proving the winners")
+            case Warned(message):
+                say(self._console, one_line(message, 500))
+            case ModelEnded(tuned):
+                self._show(at_once=True)
+                self._stop()
+                if tuned.interrupted:
+                    say(self._console, f"interrupted after {counted(tuned.trials, 'trial')}; what was found follows")
+            case _:
+                assert_never(event)
+
+    def _start(self, board: ModelBoard) -> None:
+        self._stop()
+        self._board, self._shown_at = board, self._clock()
+        for line in board.opening:
+            say(self._console, line)
+        if self._is_live:
+            self._live = Live(board.drawn(self._console.height), console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
+
+    def _show(self, at_once: bool = False) -> None:
+        """Draw the board again, or write a line, if it is time."""
+        if self._board is None or not self._is_stale:
+            return
+        now = self._clock()
+        if not at_once and now - self._shown_at < (LINE_SECONDS if self._live is None else DRAW_SECONDS):
+            return
+        self._shown_at, self._is_stale = now, False
+        if self._live is not None:
+            self._live.update(self._board.drawn(self._console.height), refresh=True)
+        else:
+            say(self._console, self._board.line)
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def print_tuned(console: Console, tuned: TunedModel, peak_gflops: float) -> None:
+    """What was found for every task, those that take longest first."""
+    headings = ("", "task", "count", "GFLOP", "default ms", "best ms", "GFLOP/s", "of peak", "share", "trials", "failed", "")
+    rows: list[list[str]] = []
+    for t in sorted(tuned.tasks, key=lambda t: t.count * (t.seconds or 0.0), reverse=True):
+        row = TaskRow(t.id, t.label, t.count, t.task.flops, t.seconds, t.default_seconds, t.trials, t.failed, t.known, t.ended)
+        name, task, count, work, best, rate, share, *rest = cells(row, peak_gflops)
+        before = f"{t.default_seconds * 1e3:.3f}" if t.default_seconds is not None else ""
+        part = f"{t.count * (t.seconds or 0.0) / tuned.seconds:.1%}" if tuned.seconds else ""
+        rows.append([name, task, count, work, before, best, rate, share, part, *rest])
+    print_table(console, headings, rows, words=(0, 1, 11))
