@@ -21,10 +21,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +36,7 @@ from numpy.typing import NDArray
 
 import stormdrop
 from benchmarks.core import geometric_mean, say
+from benchmarks.footprint import footprint
 from stormdrop import zoo
 from stormdrop.compiler import compile as compile_model
 from stormdrop.runtime.model import Model
@@ -166,35 +163,7 @@ def memory(model: onnx.ModelProto, threads: int, tuned: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())
-        found: dict[str, Any] = {}
-        for side in ("ours", "theirs"):
-            command = [sys.executable, "-m", "benchmarks.models", "--child", side, str(path), "--threads", str(threads)]
-            command += ["--tuned"] if tuned else []
-            done = subprocess.run(command, cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE, check=True)
-            found[side] = json.loads(done.stdout)
-    return found
-
-
-def child(side: str, path: str, threads: int, tuned: bool) -> None:
-    """Load, run three times, and say how much memory that took; the modules both sides share are counted in both."""
-    before = resident()
-    inputs = inputs_for(onnx.load(path, load_external_data=False)) if side == "theirs" else None
-    if side == "ours":
-        model = compiled(path, threads, tuned)
-        kinds = {"f32": np.float32, "i64": np.int64}
-        inputs = {p.name: np.ones(p.shape, kinds[p.dtype]) for p in model.inputs}
-        run: Callable[[], object] = lambda: model.run(inputs)  # noqa: E731
-    else:
-        session = session_of(path, threads)
-        run = lambda: session.run(None, inputs)  # noqa: E731
-    for _ in range(3):
-        run()
-    print(json.dumps({"before": before, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "after": resident()}))
-
-
-def resident() -> int:
-    """Bytes of this process that are in memory now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return {side: footprint(side, path, threads, tuned) for side in ("ours", "theirs")}
 
 
 # ---- keeping and showing -------------------------------------------------------------------------------------------
@@ -264,12 +233,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--again", action="store_true", help="measure what is stored, too")
     for part in ("rss", "overhead", "profile", "float64", "table"):
         parser.add_argument(f"--{part}", action="store_true")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args(None if arguments is None else list(arguments))
-    if given.child:
-        side, path = given.child
-        child(side, path, given.threads, given.tuned)
-        return
     if unknown := [name for name in given.names if name not in known()["all"]]:
         parser.error(f"unknown models {', '.join(unknown)}; there are {', '.join(known()['all'])}")
     way, target = "tuned" if given.tuned else "default", detect(given.threads)

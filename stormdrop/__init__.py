@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from stormdrop.reservoir.store import Store
     from stormdrop.runtime.kernel import Kernel, build
     from stormdrop.search.events import Tuned
-    from stormdrop.search.tune import tune
+    from stormdrop.search.model_events import TunedModel
     from stormdrop.space.schedule import Schedule
     from stormdrop.space.sketch import Sketch, sketches
     from stormdrop.target.machine import Target, detect
+    from stormdrop.tuning import tune
 
 __version__ = "0.1.0"
 
@@ -57,13 +58,13 @@ _LAZY = {
     "Kernel": "stormdrop.runtime.kernel", "build": "stormdrop.runtime.kernel",
     "Schedule": "stormdrop.space.schedule", "Sketch": "stormdrop.space.sketch", "sketches": "stormdrop.space.sketch",
     "Store": "stormdrop.reservoir.store", "Target": "stormdrop.target.machine", "detect": "stormdrop.target.machine",
-    "Tuned": "stormdrop.search.events", "tune": "stormdrop.search.tune",
+    "Tuned": "stormdrop.search.events", "TunedModel": "stormdrop.search.model_events", "tune": "stormdrop.tuning",
 }  # fmt: skip
 
 __all__ = [
     "BuildError", "Kernel", "RunError", "Schedule", "ScheduleError", "Sketch", "Store", "StormdropError", "Target", "Task", "Tensor",
-    "Timeout", "Tuned", "UserError", "Variant", "axis", "build", "cast", "compute", "detect", "equal", "erf", "exp", "log", "max",
-    "maximum", "min", "minimum", "prod", "reduce_axis", "relu", "rsqrt", "sigmoid", "sketches", "sqrt", "sum", "tanh", "tensor", "tune",
+    "Timeout", "Tuned", "TunedModel", "UserError", "Variant", "axis", "build", "cast", "compute", "detect", "equal", "erf", "exp", "log",
+    "max", "maximum", "min", "minimum", "prod", "reduce_axis", "relu", "rsqrt", "sigmoid", "sketches", "sqrt", "sum", "tanh", "tensor", "tune",
     "where",
 ]  # fmt: skip
 

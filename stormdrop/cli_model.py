@@ -166,7 +166,7 @@ def _write(model: Model, path: Path, header: Path | None, name: str) -> None:
 
         save(path, model.image, model.weights)
         return
-    from stormdrop.export.library import write_library
+    from stormdrop.export.c_library import write_library
 
     write_library(model.image, model.weights, path, header, name)
 

@@ -134,9 +134,9 @@ def _in_model(parts: Partition, tuned: TunedModel, console: Console, quiet: bool
 
     try:
         if quiet:
-            return in_model(parts, tuned.target, tuned.schedules)
+            return in_model(parts, tuned.target, tuned.schedules, tuned.defaults)
         with console.status("") as status:
-            return in_model(parts, tuned.target, tuned.schedules, tell=lambda text: status.update(text))
+            return in_model(parts, tuned.target, tuned.schedules, tuned.defaults, tell=lambda text: status.update(text))
     except StormdropError as error:
         say(console, f"the model itself could not be timed: {one_line(str(error), 500)}")
         return None

@@ -27,13 +27,14 @@ class InModel:
 
 
 def in_model(
-    parts: Partition, target: Target, schedules: Schedules, seconds: float = 1.0, tell: Callable[[str], None] = lambda _: None
-) -> InModel:
-    """Compile both and time each for about so long; `tell` hears what is done. Raises as compiling does."""
+    parts: Partition, target: Target, schedules: Schedules, defaults: Schedules = lambda _: None, seconds: float = 1.0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> InModel:  # fmt: skip
+    """Compile with found and with default schedules and time each for about so long; `tell` hears what is done. Raises as compiling does."""
     tell("compiling with what was found")
     found = build_model(parts, target, schedules)
     tell("compiling with defaults")
-    default = build_model(parts, target, lambda task: None)
+    default = build_model(parts, target, defaults)
     arrays = list(random_inputs(found.inputs).values())
     tell("timing both in turns")
     runs = race({"found": lambda: found(*arrays), "default": lambda: default(*arrays)}, Budget(seconds=seconds))

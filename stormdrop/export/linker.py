@@ -55,7 +55,7 @@ def link(folder: Path, objects: Sequence[str], output: str, soname: str, candida
         problem = _attempt(linker.command(objects, output, soname), folder)
         if problem is None and (folder / output).is_file():
             return
-        said.append(f"{linker.path} failed: {problem}")
+        said.append(f"{linker.path} failed: {problem or 'it wrote nothing'}")
     raise UserError(f"the library could not be linked; {said[0]}")
 
 

@@ -47,11 +47,11 @@ def wished_orders(graph: Graph) -> dict[Value, dict[Order, int]]:
     found: dict[Value, dict[Order, int]] = {}
     windowed: set[tuple[Value, Order]] = set()
 
-    def wish(v: Value, order: Order) -> Order:
+    def wish(v: Value, order: Order, vote: int = 1) -> Order:
         seen = weighty(order, v.shape)
         if len(seen) > 1 and v not in graph.constants:
             votes = found.setdefault(v, {})
-            votes[seen] = votes.get(seen, 0) + 1
+            votes[seen] = votes.get(seen, 0) + vote
         return seen
 
     for v in graph.outputs:
@@ -61,7 +61,7 @@ def wished_orders(graph: Graph) -> dict[Value, dict[Order, int]]:
         # As many for one as for another: a window will not do without, a sum may follow its other operand.
         order = max(votes, key=lambda o, v=node.output, votes=votes: (votes[o], (v, o) in windowed)) if votes else ()
         for v, liked in zip(node.inputs, wishes(node, order)):
-            seen = wish(v, liked)
+            seen = wish(v, liked, 0 if node.op == "MatMul" else 1)  # a product can take its matrices the other way round
             if is_window(node):
                 windowed.add((v, seen))
     return found

@@ -30,11 +30,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stormdrop.errors import RunError, UserError
+from stormdrop.runtime.machine_ir import MACHINES
 from stormdrop.runtime.pool_ir import (
     BLOCK_ALIGN,
     BLOCK_BYTES,
     HURRY_OFFSET,
-    MACHINES,
     SPIN_TICKS_OFFSET,
     THREADS_OFFSET,
     pool_ir,

@@ -17,92 +17,16 @@ then null, its buffers are the steps, its phases their number. Each phase ends i
 included. A barrier's last arrival resets `arrived` and raises `phase`. At the last one of a job only the caller waits;
 workers return to `go`. A worker that is late for `go` cannot miss a job, since no job ends without it.
 
-Functions call no external symbol: Linux is reached by inline assembly.
+Functions call no external symbol. `machine_ir` has those that differ from one machine to another.
 """
 
 from __future__ import annotations
 
+from stormdrop.runtime.machine_ir import MACHINES
+
 BLOCK_BYTES, BLOCK_ALIGN = 640, 128
 STEP_WORDS = 6  # of %step
 HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET = 392, 512, 520
-
-_X86_64 = """
-declare void @llvm.x86.sse.stmxcsr(ptr)
-declare void @llvm.x86.sse.ldmxcsr(ptr)
-
-define internal void @pause() nounwind {
-  call void asm sideeffect "pause", "~{memory},~{dirflag},~{fpsr},~{flags}"()
-  ret void
-}
-
-define i64 @ticks() nounwind {  ; lfence: not before what precedes has been done
-  %r = call {i64, i64} asm sideeffect "lfence; rdtsc", "={rax},={rdx},~{memory},~{dirflag},~{fpsr},~{flags}"()
-  %low = extractvalue {i64, i64} %r, 0
-  %high = extractvalue {i64, i64} %r, 1
-  %top = shl i64 %high, 32
-  %t = or i64 %top, %low
-  ret i64 %t
-}
-
-define internal void @futex(ptr %word, i64 %op, i64 %value) nounwind {
-  %r = call i64 asm sideeffect "syscall",
-    "={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"
-    (i64 202, ptr %word, i64 %op, i64 %value, i64 0)
-  ret void
-}
-
-define i64 @float_mode() nounwind {  ; MXCSR without the sticky exception flags
-  %slot = alloca i32, align 4
-  call void @llvm.x86.sse.stmxcsr(ptr %slot)
-  %v = load i32, ptr %slot, align 4
-  %m = and i32 %v, -64
-  %r = zext i32 %m to i64
-  ret i64 %r
-}
-
-define void @set_float_mode(i64 %mode) nounwind {
-  %slot = alloca i32, align 4
-  %v = trunc i64 %mode to i32
-  store i32 %v, ptr %slot, align 4
-  call void @llvm.x86.sse.ldmxcsr(ptr %slot)
-  ret void
-}
-"""
-
-_AARCH64 = """
-declare i64 @llvm.aarch64.get.fpcr()
-declare void @llvm.aarch64.set.fpcr(i64)
-declare void @llvm.aarch64.isb(i32)
-declare i64 @llvm.read_volatile_register.i64(metadata)
-!0 = !{!"cntvct_el0"}  ; llvm.readsteadycounter gives 0 here, without a word (LLVM 22)
-
-define internal void @pause() nounwind {  ; `yield` does nothing on most cores
-  call void @llvm.aarch64.isb(i32 15)
-  ret void
-}
-
-define i64 @ticks() nounwind {
-  call void @llvm.aarch64.isb(i32 15)
-  %t = call i64 @llvm.read_volatile_register.i64(metadata !0)
-  ret i64 %t
-}
-
-define internal void @futex(ptr %word, i64 %op, i64 %value) nounwind {
-  %r = call i64 asm sideeffect "svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},~{memory}"
-    (i64 98, ptr %word, i64 %op, i64 %value, i64 0)
-  ret void
-}
-
-define i64 @float_mode() nounwind {
-  %m = call i64 @llvm.aarch64.get.fpcr()
-  ret i64 %m
-}
-
-define void @set_float_mode(i64 %mode) nounwind {
-  call void @llvm.aarch64.set.fpcr(i64 %mode)
-  ret void
-}
-"""
 
 _PORTABLE = """
 %block = type { i32, i32, %job, [64 x i8], i32, i32, [120 x i8], i32, [124 x i8], i32, i32, i32, [116 x i8], i64, i64 }
@@ -434,7 +358,6 @@ define i64 @run_steps(ptr %block, ptr %steps, i64 %count) nounwind {  ; once; ea
   ret i64 %r
 }
 """
-MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}  # by what platform.machine() says on Linux
 
 
 def pool_ir(machine: str) -> str:

@@ -47,6 +47,8 @@ class TunedTask:
     label: str
     count: int
     schedule: Schedule | None
+    default: Schedule | None
+    """The default schedule, where it was worked out."""
     seconds: float | None
     default_seconds: float | None
     trials: int
@@ -108,6 +110,14 @@ class TunedModel:
     def schedules(self, task: Task) -> Schedule | None:
         """The schedule to compute a task with; None: its default."""
         return self._by_digest.get(task.digest)
+
+    def defaults(self, task: Task) -> Schedule | None:
+        """The default schedule, if it is known here: working it out again takes time."""
+        return self._default_by_digest.get(task.digest)
+
+    @cached_property
+    def _default_by_digest(self) -> dict[str, Schedule]:
+        return {t.task.digest: t.default for t in self.tasks if t.default is not None}
 
     @cached_property
     def _by_digest(self) -> dict[str, Schedule]:

@@ -145,8 +145,9 @@ class ModelTask:
         found = self.leader if self.best is not None else None
         use, failure = self.use, str(self.failure or "") if self.best is None else ""
         return TunedTask(
-            use.id, use.task, use.calls[0].label, use.count, found, self.best, self.default_seconds, self.trials, self.failed, self.known,
-            self.is_verified or (found is not None and self.was_proved), self.phase, failure,
+            use.id, use.task, use.calls[0].label, use.count, found, self.session.default if self.session is not None else None, self.best,
+            self.default_seconds, self.trials, self.failed, self.known, self.is_verified or (found is not None and self.was_proved),
+            self.phase, failure,
         )  # fmt: skip
 
 

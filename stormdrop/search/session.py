@@ -196,13 +196,16 @@ class Session:
         self._upcoming = None
         if not proposal.candidates:
             return False
+        if not proposal.rounds and len(proposal.candidates) > n:  # it was asked for when more could be spent
+            self._upcoming = Proposal(proposal.candidates[n:])
+            proposal = Proposal(proposal.candidates[:n])
         if proposal.rounds:
             self._duel(proposal)
             return True
         schedules = [self._schedule(c) for c in proposal.candidates]
 
         def meanwhile() -> None:
-            if ahead > 0 and self.strategy.eager:
+            if ahead > 0 and self._upcoming is None and self.strategy.eager:
                 found = self._ask(ahead)
                 self._upcoming = found if found.candidates else None  # it may have more to say once it is told
 

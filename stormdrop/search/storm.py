@@ -186,6 +186,7 @@ class Storm:
         worse[measured] = _ratio(values[measured], values.min())
         trials = np.array([p.trials for p in self._all])
         gap = np.log(worse) - log(s.hope) / np.sqrt(1.0 + trials)
+        gap -= max(0.0, gap.min())  # where all of them failed so far, the least bad one is as good as any
         quality = np.where(gap > 0, np.exp(-gap / log(s.closeness)), 1.0 - gap / log(s.hope))
         hopeful = gap <= log(s.hope)
         return (1.0 - s.floor) * quality / quality.sum() + s.floor * hopeful / hopeful.sum()

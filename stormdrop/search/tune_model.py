@@ -141,7 +141,7 @@ class _Search:
         self._all = [ModelTask(use, tools, self._moved) for use in uses]
         self._small = negligible(self._all)
         if budget.trials is None and budget.seconds is None:
-            budget.trials = sum(1 if t in self._small else TRIALS_PER_TASK for t in self._all)
+            budget.trials = sum(1 if t in self._small else TRIALS_PER_TASK for t in self._all) or 1
         self._cost = cost_model(tools.target, tools.store, tools.settings)
 
     def run(self) -> TunedModel:

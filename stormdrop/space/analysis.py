@@ -136,8 +136,8 @@ def _imbalance(c: StageCost, threads: int) -> Num:
     return minimum(float(threads), rounded_up(c.parallel / threads) * threads * unit)
 
 
-def prior(costs: list[StageCost], target: Target) -> tuple[Num, list[dict[str, Num]]]:
-    """Estimated seconds, and the terms of each stage."""
+def seconds_of(costs: list[StageCost], target: Target) -> tuple[Num, list[dict[str, Num]]]:
+    """What the stages take together, without forks; and the terms of each."""
     roots = {c.tiling.stage.id: c for c in costs if c.tiling.stage.host is None}
     imbalance = {id: _imbalance(c, target.threads) for id, c in roots.items()}
     total: Any = 0.0
@@ -146,16 +146,45 @@ def prior(costs: list[StageCost], target: Target) -> tuple[Num, list[dict[str, N
         terms = _terms(c, target, imbalance[c.tiling.stage.host or c.tiling.stage.id])
         each.append(terms)
         total = total + _seconds(terms)
-    code = sum(c.code for c in costs)
-    return total * (1.0 + code / CODE_SCALE) + FORK_SECONDS * len(roots), each
+    return total, each
 
 
-def demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
-    """Each constraint as a ratio: legal where none exceeds 1."""
+def prior(seconds: Num, code: Num, phases: int) -> Num:
+    """Estimated seconds of a program from those of its stages, its instructions and its phases."""
+    return seconds * (1.0 + code / CODE_SCALE) + FORK_SECONDS * phases
+
+
+def phases(s: Structure) -> int:
+    """How many phases a call runs."""
+    return sum(stage.level is not Level.LOAD and stage.host is None for stage in s.stages)
+
+
+def code_of(costs: list[StageCost]) -> Num:
+    """Instructions of all stages."""
+    return sum(c.code for c in costs)
+
+
+def scratch_of(costs: list[StageCost]) -> Num:
+    """Bytes of scratch: attached stages, and tiles whose outer reduction is cut."""
+    scratch: Any = 0.0
+    for c in costs:
+        stage, t = c.tiling.stage, c.tiling
+        if stage.host is not None:
+            scratch = scratch + prod_of([t.extent[a] for a in stage.axes]) * stage.itemsize
+        if form_of(stage).blocks == 2:
+            scratch = scratch + prod_of([minimum(t.span.get(Slot(a, 1), t.extent[a]), t.extent[a]) for a in stage.axes]) * stage.itemsize
+    return scratch
+
+
+def most_code(s: Structure) -> float:
+    """The instructions that a program may have."""
+    return MAX_INSTRUCTIONS * max(1, len([x for x in s.stages if x.level is not Level.LOAD]) ** 0.5)
+
+
+def own_demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
+    """The constraints on single stages as ratios: legal where none exceeds 1."""
     found: list[Num] = []
     panels = {stage.reader for stage in s.stages if is_copy(stage) and stage.host is None}
-    code: Any = 0.0
-    scratch: Any = 0.0
     for c in costs:
         stage, t = c.tiling.stage, c.tiling
         found.append(live_vectors(c) / target.vector_registers)
@@ -164,14 +193,12 @@ def demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
             # A box must begin at a panel of what was packed for the whole tensor.
             width, box = t.vectors * t.lanes, t.extent[stage.vector]
             found.append(where(is_multiple(box, width) | (box >= stage.vector.extent), 0.0, 2.0))
-        code = code + c.code
-        if stage.host is not None:
-            scratch = scratch + prod_of([t.extent[a] for a in stage.axes]) * stage.itemsize
-        if form_of(stage).blocks == 2:
-            scratch = scratch + prod_of([minimum(t.span.get(Slot(a, 1), t.extent[a]), t.extent[a]) for a in stage.axes]) * stage.itemsize
-    found.append(code / (MAX_INSTRUCTIONS * max(1, len([x for x in s.stages if x.level is not Level.LOAD]) ** 0.5)))
-    found.append(scratch / MAX_SCRATCH_BYTES)
     return found
+
+
+def demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
+    """All constraints, those on the whole program included."""
+    return [*own_demands(s, target, costs), code_of(costs) / most_code(s), scratch_of(costs) / MAX_SCRATCH_BYTES]
 
 
 OPERANDS, LEVELS = 3, 5
@@ -185,21 +212,22 @@ FEATURES: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def features(costs: list[StageCost], target: Target) -> list[Num]:
+def features(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
     """The `FEATURES` of points, before they are made logarithms."""
-    total, terms = prior(costs, target)
+    seconds, terms = seconds_of(costs, target)
+    total = prior(seconds, code_of(costs), phases(s))
     main = max(range(len(costs)), key=lambda k: _nominal(costs[k]))
     c, t = costs[main], costs[main].tiling
     stage = t.stage
     host = next(x for x in costs if x.tiling.stage.id == (stage.host or stage.id))
     others = [x for k, x in enumerate(costs) if k != main]
-    seconds = [terms[main][name] * 1e9 for name in ("fma", "load", "ends", "l2", "l3", "dram")]
+    bounds = [terms[main][name] * 1e9 for name in ("fma", "load", "ends", "l2", "l3", "dram")]
     inner = t.trips[Slot(stage.reduce_axes[-1], form_of(stage).blocks - 1)] if stage.is_reduction else 1.0
     blocks = prod_of([t.trips[Slot(a, 0)] for a in stage.reduce_axes]) if form_of(stage).blocks == 2 else 1.0
     values: list[Num] = [
-        total * 1e9, *seconds,
+        total * 1e9, *bounds,
         float(len(costs)), float(sum(x.tiling.stage.host is None for x in costs)),
-        host.parallel, _imbalance(host, target.threads) * 16.0, sum(x.code for x in costs),
+        host.parallel, _imbalance(host, target.threads) * 16.0, code_of(costs),
         sum((prod_of([x.tiling.extent[a] for a in x.tiling.stage.axes]) * 4.0 for x in costs if x.tiling.stage.host), 0.0),
         c.vector_steps * t.lanes, _nominal(c), c.tiles, c.steps, c.rows, c.vectors, c.accumulators, c.loads,
         c.accumulators / maximum(c.loads, 0.25), t.unroll, t.peel, inner, blocks,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,15 @@ from stormdrop.target.machine import Target
 
 Points = NDArray[np.int64]
 CHUNK = 4096  # points at once, so that their columns stay in the cache
+
+
+class Outline(NamedTuple):
+    """What points add to a program of which they are a part."""
+
+    seconds: NDArray[np.float64]
+    code: NDArray[np.float64]
+    scratch: NDArray[np.float64]
+    fits: NDArray[np.float64]  # 1 where no stage asks for too much, whatever the other parts do; else 0
 
 
 class Appraisal:
@@ -48,6 +57,9 @@ class Appraisal:
     def assess(self, points: Points) -> NDArray[np.float64]:
         """The prior where a point is legal, else infinity."""
         return self._run(self._assess, points)[0]
+
+    def outline(self, points: Points) -> Outline:
+        return Outline(*self._run(self._outline, points))
 
     def features(self, points: Points) -> NDArray[np.float64]:
         """One row of `FEATURES` per point, magnitudes as log2(1 + x)."""
@@ -86,15 +98,12 @@ class Appraisal:
         return analysis.demands(self._structure, self._target, self._bare)
 
     @cached_property
-    def _fits(self) -> Num:
-        fits: Any = True
-        for demand in self._demands:
-            fits = fits & (demand <= 1.0)
-        return fits
+    def _seconds(self) -> Num:
+        return analysis.seconds_of(self._costs, self._target)[0]
 
     @cached_property
-    def _seconds(self) -> Num:
-        return analysis.prior(self._costs, self._target)[0]
+    def _estimate(self) -> Num:
+        return analysis.prior(self._seconds, analysis.code_of(self._bare), analysis.phases(self._structure))
 
     # Programs
 
@@ -105,7 +114,7 @@ class Appraisal:
 
     @cached_property
     def _legal(self) -> Program:
-        return self._tape.program([self._fits])
+        return self._tape.program([_within(self._demands)])
 
     @cached_property
     def _excess(self) -> Program:
@@ -116,15 +125,28 @@ class Appraisal:
 
     @cached_property
     def _prior(self) -> Program:
-        return self._tape.program([self._seconds])
+        return self._tape.program([self._estimate])
 
     @cached_property
     def _assess(self) -> Program:
-        return self._tape.program([where(self._fits, self._seconds, float("inf"))])
+        return self._tape.program([where(_within(self._demands), self._estimate, float("inf"))])
+
+    @cached_property
+    def _outline(self) -> Program:
+        fits = _within(analysis.own_demands(self._structure, self._target, self._bare))
+        return self._tape.program([self._seconds, analysis.code_of(self._bare), analysis.scratch_of(self._bare), fits])
 
     @cached_property
     def _features(self) -> Program:
-        return self._tape.program(analysis.features(self._costs, self._target))
+        return self._tape.program(analysis.features(self._structure, self._target, self._costs))
+
+
+def _within(demands: list[Num]) -> Num:
+    """Whether no demand exceeds 1."""
+    fits: Any = True
+    for demand in demands:
+        fits = fits & (demand <= 1.0)
+    return fits
 
 
 def _values(tilings: dict[str, Tiling]) -> dict[str, Num]:

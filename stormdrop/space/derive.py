@@ -40,14 +40,16 @@ def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule]
     before what it reads.
     """
     found = [initial(variant)]
+    known: dict[object, Stage] = {}
     for rule in rules:
-        found = [done for s in found for done in _explore(s, rule, target)]
+        found = [done for s in found for done in _explore(s, rule, target, known)]
         if len(found) > MAX_STRUCTURES:  # a spread over all, the first kept
             found = [found[i * len(found) // MAX_STRUCTURES] for i in range(MAX_STRUCTURES)]
     return found
 
 
-def _explore(s: Structure, rule: Rule, target: Target) -> list[Structure]:
+def _explore(s: Structure, rule: Rule, target: Target, known: dict[object, Stage]) -> list[Structure]:
+    """What a rule makes of a structure. Equal stages of different structures are one object: what is known of one is known of all."""
     open_states = [(s, [stage.id for stage in reversed(s.stages)])]
     finished: list[Structure] = []
     while open_states:
@@ -61,6 +63,11 @@ def _explore(s: Structure, rule: Rule, target: Target) -> list[Structure]:
             continue
         stage = state.stage(waiting[0])
         for args in reversed(list(rule.options(state, stage, target))):
-            nexts = state if args is None else _apply(state, rule, stage, args)
+            nexts = state if args is None else _shared(_apply(state, rule, stage, args), state, known)
             open_states.append((nexts, waiting[1:]))
     return finished
+
+
+def _shared(s: Structure, before: Structure, known: dict[object, Stage]) -> Structure:
+    old = set(before.stages)
+    return s.with_stages(stage if stage in old else known.setdefault(stage.content, stage) for stage in s.stages)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
-from math import log2
 
 from stormdrop.ir.expr import Axis
 from stormdrop.space.access import transposing_axis
@@ -23,12 +23,13 @@ class Knob:
     unit: str = "trips"
 
     def nearest(self, value: float) -> int:
-        """The choice closest to a value by ratio, the smaller on a tie."""
-        return min(self.choices, key=lambda c: (abs(_log(c) - _log(value)), c))
-
-
-def _log(x: float) -> float:
-    return log2(max(x, 0.5))
+        """The choice closest to a value by ratio, the smaller on a tie. Below one half all is alike."""
+        above = bisect_left(self.choices, value)
+        if above in (0, len(self.choices)):
+            return self.choices[max(0, above - 1)]
+        low, high = self.choices[above - 1 : above + 1]
+        value = max(value, 0.5)
+        return low if value * value <= max(low, 0.5) * high else high
 
 
 def tile_choices(extent: int, most: int | None = None) -> tuple[int, ...]:

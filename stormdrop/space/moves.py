@@ -70,8 +70,65 @@ def stepped(choices: Sequence[int], value: int, step: int) -> int | None:
 
 def neighbour_rows(knobs: tuple[Knob, ...], point: Sequence[int]) -> tuple[list[Move], Points]:
     """All moves that a point has, and the rows they lead to."""
-    found = [(move, row) for move in moves_of(knobs) if (row := moved(knobs, point, (move,))) is not None]
-    return [move for move, _ in found], np.array([row for _, row in found], dtype=np.int64).reshape(len(found), len(knobs))
+    found, rows = Neighbourhood.of(knobs).rows(np.array([point], dtype=np.int64).reshape(1, len(knobs)))
+    moves = moves_of(knobs)
+    return [moves[k] for k in found[1]], rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbourhood:
+    """All moves of some knobs as arrays: what `moved` does to one point by one move, for many of both at once."""
+
+    choices: NDArray[np.float64]  # a row per knob, filled up with infinities
+    counts: NDArray[np.int64]
+    knob: NDArray[np.int64]  # a value per move
+    up: NDArray[np.bool_]
+    shifts: NDArray[np.int64]  # the moves that have a partner
+    partner: NDArray[np.int64]  # theirs
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of(knobs: tuple[Knob, ...]) -> Neighbourhood:
+        moves = moves_of(knobs)
+        choices = np.full((len(knobs), max((len(k.choices) for k in knobs), default=1)), np.inf)
+        for row, k in zip(choices, knobs):
+            row[: len(k.choices)] = k.choices
+        shifts = [k for k, m in enumerate(moves) if m.partner is not None]
+        return Neighbourhood(
+            choices, np.array([len(k.choices) for k in knobs], np.int64), np.array([m.knob for m in moves], np.int64),
+            np.array([m.sign > 0 for m in moves], bool), np.array(shifts, np.int64), np.array([moves[k].partner for k in shifts], np.int64),
+        )  # fmt: skip
+
+    def rows(self, points: Points, step: int = 1) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Points]:
+        """The rows that moves lead to, and for each its point and its move; those that lead nowhere are left out."""
+        here = points.astype(np.float64)
+        n = len(self.knob)
+        table = np.arange(len(self.counts))
+        below = (self.choices < here[:, :, None]).sum(axis=2)
+        above = (self.choices <= here[:, :, None]).sum(axis=2)
+        higher = self.choices[table, np.minimum(above + step, self.counts) - 1]
+        lower = self.choices[table, np.maximum(below - step, 0)]
+        value = np.where(self.up, higher[:, self.knob], lower[:, self.knob])
+        possible = np.where(self.up, (above < self.counts)[:, self.knob], (below > 0)[:, self.knob])
+        rows = np.repeat(here[:, None, :], n, axis=1)
+        rows[:, np.arange(n), self.knob] = value
+        if len(self.shifts):
+            mover = self.knob[self.shifts]
+            wanted = here[:, self.partner] * here[:, mover] / np.maximum(value[:, self.shifts], 1.0)
+            rows[:, self.shifts, self.partner] = self._nearest(wanted)
+        possible &= (rows != here[:, None, :]).any(axis=2)
+        found = np.nonzero(possible)
+        return (found[0], found[1]), rows[found].astype(np.int64)
+
+    def _nearest(self, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+        """As `Knob.nearest` of every partner."""
+        choices = self.choices[self.partner]
+        above = (choices < wanted[:, :, None]).sum(axis=2)
+        table = np.arange(len(self.partner))
+        low = choices[table, np.maximum(above - 1, 0)]
+        high = choices[table, np.minimum(above, self.counts[self.partner] - 1)]
+        wanted = np.maximum(wanted, 0.5)
+        return np.where(wanted * wanted <= np.maximum(low, 0.5) * high, low, high)
 
 
 @lru_cache(maxsize=256)

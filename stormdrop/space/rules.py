@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import Protocol
 
@@ -369,27 +370,35 @@ class Pack:
         writer = s.writer(operand_load(op).tensor)
         if level is not Level.THREAD and writer is not None and writer.host is not None:
             raise ScheduleError(f"{writer.id} is computed inside a parallel loop; its copy can stand only there")
-        used = axes_of(op)
-        spatial = [a for a in stage.axes if a in used and a is not stage.vector]
-        inner = [a for a in stage.axes if a is stage.vector and a in used]
-        reduced = [a for a in stage.reduce_axes if a in used and a is not stage.vector]
-        order = [*spatial, *reduced, *inner]
-        own = {a: Axis(a.name, a.extent, "spatial") for a in order}
-        body = substitute(_guarded(stage.body, op), own)
-        axes = tuple(own[a] for a in order)
-        source = operand_load(op).tensor
-        packed = Tensor(f"{source.name}.packed", tuple(a.extent for a in axes), source.dtype, source.constant, Compute(axes, body))
-        host = None if level in (Level.LOAD, Level.ROOT) else (stage.host or stage.id)
-        names = {own[a]: stage.axis_id(a) for a in order}
-        copy = Stage(
-            f"{stage.id}.{k}", axes, (), None, body, body, packed, packed, axes, level=level, host=host, reader=stage.id,
-            vector=axes[-1] if axes else None, tiling="SSS" if host is None else "SS", names=names,
-        )  # fmt: skip
-        reader = replace(stage, body=substitute(stage.body, {op: Load(packed, tuple(order))}))
+        copy, reader = _packed(stage, k, level)
         stages: list[Stage] = []
         for r in s.stages:
             stages += [copy, reader] if r is stage else [r]
         return s.with_stages(stages)
+
+
+@lru_cache(maxsize=1024)
+def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
+    """The copy of an operand, and the stage that reads it."""
+    op = operands(stage.body)[k]
+    used = axes_of(op)
+    spatial = [a for a in stage.axes if a in used and a is not stage.vector]
+    inner = [a for a in stage.axes if a is stage.vector and a in used]
+    reduced = [a for a in stage.reduce_axes if a in used and a is not stage.vector]
+    order = [*spatial, *reduced, *inner]
+    own = {a: Axis(a.name, a.extent, "spatial") for a in order}
+    body = substitute(_guarded(stage.body, op), own)
+    axes = tuple(own[a] for a in order)
+    source = operand_load(op).tensor
+    packed = Tensor(f"{source.name}.packed", tuple(a.extent for a in axes), source.dtype, source.constant, Compute(axes, body))
+    host = None if level in (Level.LOAD, Level.ROOT) else (stage.host or stage.id)
+    names = {own[a]: stage.axis_id(a) for a in order}
+    copy = Stage(
+        f"{stage.id}.{k}", axes, (), None, body, body, packed, packed, axes, level=level, host=host, reader=stage.id,
+        vector=axes[-1] if axes else None, tiling="SSS" if host is None else "SS", names=names,
+    )  # fmt: skip
+    reader = replace(stage, body=substitute(stage.body, {op: Load(packed, tuple(order))}))
+    return copy, reader
 
 
 def _guarded(body: Expr, op: Expr) -> Expr:

@@ -7,7 +7,7 @@ A point is one row of knob values. `canonical` clamps rows so that equal program
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Task
-from stormdrop.space.appraisal import Appraisal
+from stormdrop.space.appraisal import Appraisal, Outline
 from stormdrop.space.derive import derive, enumerate_structures
 from stormdrop.space.knobs import Knob, knobs_of
 from stormdrop.space.nest import Tiling, tile_all
@@ -53,6 +53,13 @@ class Sketch:
     @cached_property
     def _appraisal(self) -> Appraisal:
         return Appraisal(self.structure, self.target, self.names)
+
+    def parts(self) -> tuple[Sketch, ...]:
+        """Sketches of the groups of stages that share no knob; together they are this one."""
+        parts = self.structure.parts()
+        if len(parts) < 2:
+            return (self,)
+        return tuple(replace(self, structure=Structure(part, self.structure.outputs)) for part in parts)
 
     def columns(self, points: Points) -> dict[str, Any]:
         return {k.name: points[:, i].astype(np.float64) for i, k in enumerate(self.knobs)}
@@ -121,6 +128,10 @@ class Sketch:
     def assess(self, points: Points) -> NDArray[np.float64]:
         """Estimated seconds, infinite where a point is not legal."""
         return self._appraisal.assess(points)
+
+    def outline(self, points: Points) -> Outline:
+        """What points add to a sketch that this one is a part of."""
+        return self._appraisal.outline(points)
 
     def values(self, point: Sequence[int] | Points) -> dict[str, int]:
         return {n: int(v) for n, v in zip(self.names, point)}

@@ -78,6 +78,14 @@ class Stage:
         raise ScheduleError(f"stage {self.id} has no axis {name}")
 
     @property
+    def content(self) -> tuple[object, ...]:
+        """Equal for stages that are alike in everything. (Stages derived from one another share their names.)"""
+        return (
+            self.id, self.axes, self.reduce_axes, self.combiner, self.body, self.finish, self.acc, self.tensor, self.place, self.guard,
+            self.level, self.host, self.reader, self.vector, self.tiling, self.whole, self.unrolled, id(self.names),
+        )  # fmt: skip
+
+    @property
     def is_reduction(self) -> bool:
         return self.combiner is not None
 
@@ -124,6 +132,24 @@ class Structure:
     @property
     def roots(self) -> list[Stage]:
         return [s for s in self.stages if s.level in (Level.ROOT, Level.LOAD)]
+
+    def parts(self) -> list[tuple[Stage, ...]]:
+        """The stages that run when the kernel is called, in groups that share no knob: a nest, all inside it, all packed for it."""
+        group: dict[str, str] = {s.id: s.id for s in self.stages}
+
+        def of(id: str) -> str:
+            while group[id] != id:
+                id = group[id]
+            return id
+
+        for s in self.stages:
+            for other in (s.host, s.reader):
+                if other is not None:
+                    group[of(s.id)] = of(other)
+        found: dict[str, list[Stage]] = {}
+        for s in self.stages:
+            found.setdefault(of(s.id), []).append(s)
+        return [tuple(part) for part in found.values() if any(s.level is not Level.LOAD for s in part)]
 
     def attached(self, host: Stage) -> list[Stage]:
         """The stages computed inside the parallel loop of `host`, in order."""

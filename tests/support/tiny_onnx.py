@@ -35,7 +35,8 @@ def dense(folder: Path, batch: int | str = 2, file: str = "tiny.onnx") -> Path:
         helper.make_node("Relu", [HIDDEN], [OUTPUT], name="[blue]relu"),
         helper.make_node("ArgMax", [HIDDEN], ["top"], name="arg", axis=1, keepdims=0),
     ]
-    return saved(folder, nodes, {INPUT: [batch, 6]}, {OUTPUT: TensorProto.FLOAT, "top": TensorProto.INT64}, {"w": w}, graph=GRAPH, file=file)
+    outputs: dict[str, int] = {OUTPUT: TensorProto.FLOAT, "top": TensorProto.INT64}
+    return saved(folder, nodes, {INPUT: [batch, 6]}, outputs, {"w": w}, graph=GRAPH, file=file)
 
 
 def reshaped(folder: Path) -> Path:

@@ -1,0 +1,116 @@
+"""Tables and JSON of models that need no compiling."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from stormdrop.compiler import load, tasks_of
+from stormdrop.errors import UserError
+from stormdrop.graph.partition import Partition
+from stormdrop.measure.stopwatch import Runs
+from stormdrop.oracle import agreement
+from stormdrop.report.model import (
+    Listed,
+    calls_text,
+    find_task,
+    name_text,
+    print_outputs,
+    print_tasks,
+    shape_text,
+    shapes_text,
+    summary_json,
+)
+from stormdrop.report.versus import bench_json, check_json, print_bench, print_check, speedup_of
+from tests.support.tiny_onnx import dense, reshaped
+
+
+def printed(show: object, *args: object) -> str:
+    text = io.StringIO()
+    show(Console(file=text, width=1000, highlight=False, markup=False), *args)  # type: ignore[operator]
+    return text.getvalue()
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Partition:
+    return tasks_of(load(dense(tmp_path)))
+
+
+def test_a_task_is_summed_up_by_its_large_operands(parts: Partition) -> None:
+    use = find_task(parts, "first/dense")
+    assert shapes_text(use.calls[0]) == "2x6, 6x5 → 2x5"
+    tree = Listed(use, True).to_json()
+    assert (tree["id"], tree["count"], tree["stored"]) == (use.id, 1, True)
+    assert tree["gflop"] >= 2 * 2 * 6 * 5 / 1e9
+
+
+def test_names_of_nodes_are_printed_harmlessly(parts: Partition) -> None:
+    for use in parts.tasks:
+        assert calls_text(use).isprintable()
+        assert "[" not in calls_text(use)
+    out = printed(print_tasks, [Listed(use, False) for use in parts.tasks])
+    assert all(line.isprintable() for line in out.splitlines())
+
+
+def test_an_exact_name_wins_over_parts_of_others(parts: Partition) -> None:
+    assert find_task(parts, parts.tasks[0].id) is parts.tasks[0]
+    assert find_task(parts, parts.tasks[-1].task.digest) is parts.tasks[-1]
+    with pytest.raises(UserError, match="no task, node or value is called ~1bx"):
+        find_task(parts, "\x1bx")
+    with pytest.raises(UserError, match=r"fits \d tasks: t0 "):
+        find_task(parts, "a")
+
+
+def test_a_model_without_tasks_says_so(tmp_path: Path) -> None:
+    graph = load(reshaped(tmp_path), constants={"to": np.array([3, 2]), "x": np.ones((2, 3), np.float32)})
+    empty = Partition(graph, ())
+    assert "there are no tasks" in printed(print_tasks, [])
+    with pytest.raises(UserError, match="tasks are none"):
+        find_task(empty, "t0")
+
+
+def test_shapes_and_names_in_words() -> None:
+    assert shape_text(()) == "scalar"
+    assert shape_text((1, 3, 5)) == "1x3x5"
+    assert name_text("a\nb[red]") == "a\\nb[red]"
+    assert len(name_text("x" * 1000)) == 60
+
+
+def test_outputs_are_summed_up_without_what_is_not_finite() -> None:
+    array = np.array([[1.0, np.nan], [3.0, -np.inf]], np.float32)
+    assert summary_json("y", array) == {
+        "name": "y", "shape": [2, 2], "dtype": "float32", "min": 1.0, "max": 3.0, "mean": 2.0, "not_finite": 2,
+    }  # fmt: skip
+    assert summary_json("y", np.zeros((0, 3)))["min"] is None
+    assert summary_json("y", np.array([True, False]))["mean"] == 0.5
+    out = printed(print_outputs, {"y\x1b": array, "none": np.zeros((0, 3), np.int64)})
+    assert "y\\x1b" in out
+    assert "not finite" in out
+
+
+def test_errors_that_are_infinite_are_null_in_json() -> None:
+    judged = [agreement("y", np.array([np.nan]), np.array([1.0]))]
+    tree = json.loads(json.dumps(check_json(judged, 1e-3), allow_nan=False))
+    assert (tree["ok"], tree["outputs"][0]["absolute_error"]) == (False, None)
+    out = printed(print_check, "m.onnx", "somebody", judged, "random inputs")
+    assert "not comparable" in out
+    assert "1 of 1 output too far off" in out
+
+
+def test_the_speedup_is_that_of_medians() -> None:
+    times = {"stormdrop": Runs(np.array([1.0, 2.0, 9.0]), False), "onnxruntime": Runs(np.array([4.0, 3.0, 5.0]), False)}
+    assert speedup_of(times) == 2.0
+    assert bench_json("m", 2, times) == {
+        "model": "m", "threads": 2, "stormdrop": {"median_seconds": 2.0, "min_seconds": 1.0},
+        "onnxruntime": {"median_seconds": 4.0, "min_seconds": 3.0}, "speedup": 2.0,
+    }  # fmt: skip
+    out = printed(print_bench, "m", 2, times, {"stormdrop": "by default", "onnxruntime": "all of it"})
+    assert "2.00x" in out
+    assert "all of it" in out
+    alone = {"stormdrop": times["stormdrop"]}
+    assert list(bench_json("m", 2, alone)) == ["model", "threads", "stormdrop"]

@@ -1,0 +1,369 @@
+"""Tuning a whole model with a measurer that replays a formula and moves a clock: real sketches, no compiler."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stormdrop.errors import RunError, UserError
+from stormdrop.graph.builder import Builder
+from stormdrop.graph.partition import Partition, partition
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Failure, Result, Timing
+from stormdrop.reservoir.store import Store
+from stormdrop.search.events import Warned
+from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TunedModel, ignore_model
+from stormdrop.search.model_task import least_seconds
+from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS, TRIALS_PER_TASK, constant_bytes, tune_model
+from stormdrop.space.default import default_schedule
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import cross, detect
+from tests.support.graphs import floats, graph_of
+
+TARGET = cross("avx2").with_threads(2)
+Rule = Callable[[Task, Schedule], Result]
+
+
+def model(*widths: int, rows: int = 24) -> Partition:
+    """relu(x @ w) again and again, from the first width to the last: equal layers are one task."""
+    b, rng = Builder(), np.random.default_rng(0)
+    x = b.input("x", (rows, widths[0]), "f32")
+    for k, n in pairwise(widths):
+        x = b.emit("Relu", b.emit("MatMul", x, b.constant(floats(rng, k, n)), transpose_a=False, transpose_b=False))
+    return partition(graph_of(b, x))
+
+
+def with_a_tiny_one() -> Partition:
+    """A product that takes milliseconds, and one of microseconds."""
+    b, rng = Builder(), np.random.default_rng(0)
+    large, small = b.input("x", (512, 2048), "f32"), b.input("y", (3, 5), "f32")
+    products = [b.emit("MatMul", x, b.constant(floats(rng, x.shape[1], n)), transpose_a=False, transpose_b=False)
+                for x, n in ((large, 1024), (small, 7))]  # fmt: skip
+    return partition(graph_of(b, *products))
+
+
+def timing(seconds: float) -> Timing:
+    return Timing(seconds, 0.0, 10, 0.02, samples=(seconds,) * 9)
+
+
+def by_knobs(task: Task, schedule: Schedule) -> Result:
+    """More work takes longer, and so do larger knobs."""
+    return timing(task.flops * 1e-9 * (1 + 0.1 * sum(value for _, value in schedule.values)))
+
+
+@dataclass
+class Fake:
+    """Gives every schedule the result of a rule; every candidate takes some seconds of a clock of its own."""
+
+    rule: Rule = by_knobs
+    proved: Rule | None = None
+    before: Callable[[int], None] = lambda _: None
+    candidate_seconds: float = 0.05
+    now: float = 0.0
+    batches: list[tuple[Task, list[Schedule]]] = field(default_factory=list[tuple[Task, list[Schedule]]])
+    proofs: list[tuple[Task, Schedule]] = field(default_factory=list[tuple[Task, Schedule]])
+
+    def clock(self) -> float:
+        return self.now
+
+    def measure(
+        self, task: Task, candidates: Sequence[Schedule], best: float | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> list[Result]:
+        self.before(len(self.batches))
+        self.batches.append((task, list(candidates)))
+        self.now += self.candidate_seconds * len(candidates)
+        if meanwhile is not None:
+            meanwhile()
+        return [self.rule(task, s) for s in candidates]
+
+    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
+        self.now += 0.01 * rounds * len(candidates)
+        return [self.rule(task, s) for s in candidates]
+
+    def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result:
+        self.proofs.append((task, candidate))
+        self.now += 0.3
+        return (self.proved or self.rule)(task, candidate)
+
+
+def tuned_with(fake: Fake, parts: Partition, events: list[ModelEvent] | None = None, **more: object) -> TunedModel:
+    given: Any = more
+    return tune_model(parts, TARGET, measurer=fake, clock=fake.clock, listen=ignore_model if events is None else events.append, **given)
+
+
+@pytest.fixture(autouse=True)
+def _default_interrupts():  # pyright: ignore[reportUnusedFunction]
+    """Shells' background jobs ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_all_tasks_get_the_best_that_was_measured_and_the_estimates_are_their_sums() -> None:
+    parts, fake = model(32, 48, 40), Fake()
+    tuned = tuned_with(fake, parts, trials=60)
+    assert [t.id for t in tuned.tasks] == ["t0", "t1"]
+    assert (tuned.trials, tuned.stopped, tuned.failed) == (60, "trials", 0)
+    for use, t in zip(parts.tasks, tuned.tasks):
+        results = [by_knobs(task, s) for task, batch in fake.batches if task is use.task for s in batch]
+        assert t.schedule is not None
+        assert t.seconds is not None
+        assert t.seconds == min(r.seconds for r in results if isinstance(r, Timing))
+        assert by_knobs(use.task, t.schedule) == timing(t.seconds)
+        assert by_knobs(use.task, default_schedule(use.task, TARGET)) == timing(t.default_seconds or 0)
+        assert tuned.schedules(use.task) == t.schedule
+        assert tuned.defaults(use.task) == default_schedule(use.task, TARGET)
+        assert (t.verified, t.ended) == (True, "proved")
+    assert tuned.seconds == pytest.approx(sum(t.count * (t.seconds or 0) for t in tuned.tasks))
+    assert tuned.default_seconds == pytest.approx(sum(t.count * (t.default_seconds or 0) for t in tuned.tasks))
+    assert tuned.seconds < tuned.default_seconds
+    assert tuned.schedules(model(8, 8).tasks[0].task) is None
+
+
+def test_every_task_is_measured_with_its_default_before_any_gets_more() -> None:
+    parts, fake = model(32, 48, 40, 24), Fake()
+    tuned_with(fake, parts, trials=90)
+    first = fake.batches[: len(parts.tasks)]
+    assert {task.digest for task, _ in first} == {use.task.digest for use in parts.tasks}
+    assert all(default_schedule(task, TARGET) in batch and len(batch) <= FIRST for task, batch in first)
+    estimates = [least_seconds(task, TARGET) for task, _ in first]
+    assert estimates == sorted(estimates, reverse=True)
+
+
+def test_trials_go_where_the_time_is() -> None:
+    parts = model(64, 64, 64, 64, 16)  # three equal layers, and one of a quarter
+    tuned = tuned_with(Fake(), parts, trials=400, search="random")
+    large, small = tuned.tasks
+    assert (large.count, small.count) == (3, 1)
+    assert large.trials > 2.5 * small.trials
+
+
+def test_without_a_budget_there_are_so_many_trials_for_each_task() -> None:
+    assert tuned_with(Fake(), model(32, 48, 40), search="random").trials == 2 * TRIALS_PER_TASK
+
+
+def test_a_task_that_nobody_would_notice_is_measured_once() -> None:
+    parts, fake = with_a_tiny_one(), Fake()
+    tuned = tuned_with(fake, parts, trials=30)
+    large, small = tuned.tasks
+    assert (small.trials, small.ended) == (1, "small")
+    assert small.schedule == default_schedule(small.task, TARGET)
+    assert not small.verified
+    assert large.trials == 29
+    assert all(task is not small.task for task, _ in fake.proofs)
+
+
+def test_a_small_task_that_turns_out_slow_is_searched_after_all() -> None:
+    tuned = tuned_with(Fake(lambda task, s: timing(1e-2)), with_a_tiny_one(), trials=60)
+    assert min(t.trials for t in tuned.tasks) > 10
+
+
+def test_a_budget_of_seconds_covers_the_proofs() -> None:
+    parts = model(32, 48, 40, 24, 20)
+    fake = Fake()
+    events = list[ModelEvent]()
+    tuned = tuned_with(fake, parts, events, seconds=30.0)
+    assert tuned.stopped == "seconds"
+    assert 25.0 < fake.now <= 33.0
+    assert all(t.verified for t in tuned.tasks)
+    (proving,) = [e for e in events if isinstance(e, Proving)]
+    assert proving.tasks == 4
+    assert proving.elapsed < 30.0 - 4 * 0.3
+
+
+def test_the_seconds_are_kept_even_where_they_are_far_too_few() -> None:
+    parts = model(32, 48, 40, 24, 20, 28)
+    fake = Fake(candidate_seconds=1.0)
+    events = list[ModelEvent]()
+    tuned = tuned_with(fake, parts, events, seconds=3.0)
+    assert fake.now <= 5.0
+    assert [t.id for t in tuned.tasks if t.seconds is not None] == ["t1"]  # the heaviest comes first
+    assert any(isinstance(e, Warned) and "before 4 of 5 tasks were measured" in e.message for e in events)
+    assert tuned.schedules(parts.tasks[-1].task) is None
+
+
+def test_where_nothing_is_faster_the_default_stays_and_nothing_is_proved() -> None:
+    fake = Fake(lambda task, s: timing(1e-4))
+    tuned = tuned_with(fake, model(32, 48), trials=40)
+    assert tuned.tasks[0].schedule == default_schedule(tuned.tasks[0].task, TARGET)
+    assert (tuned.tasks[0].ended, tuned.tasks[0].verified, fake.proofs) == ("default", False, [])
+    assert tuned.seconds == tuned.default_seconds
+
+
+def test_a_winner_that_was_lucky_once_loses_against_the_default_in_turns() -> None:
+    parts = model(32, 48)
+    default = default_schedule(parts.tasks[0].task, TARGET)
+
+    class Lucky(Fake):
+        def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
+            return [timing(1e-4) for _ in candidates]
+
+    tuned = tuned_with(Lucky(), parts, trials=40)
+    assert tuned.tasks[0].schedule == default
+    assert tuned.tasks[0].gain == 0
+
+
+def test_a_wrong_winner_is_never_recorded_as_verified() -> None:
+    parts, store = model(32, 48), Store.in_memory()
+    task = parts.tasks[0].task
+    default = default_schedule(task, TARGET)
+    fake = Fake(proved=lambda task, s: by_knobs(task, s) if s == default else Failure("wrong", "one element differs"))
+    events = list[ModelEvent]()
+    tuned = tuned_with(fake, parts, events, trials=40, store=store)
+    assert tuned.tasks[0].schedule == default
+    proved = [r.schedule for r in store.trials(task, TARGET) if r.verified]
+    assert proved == [default]
+    assert sum(isinstance(e, Warned) and "one element differs" in e.message for e in events) >= 1
+
+
+def test_a_second_run_continues_from_the_store() -> None:
+    parts, store = model(32, 48, 40), Store.in_memory()
+    first = Fake()
+    before = tuned_with(first, parts, trials=50, store=store)
+    again = Fake()
+    events = list[ModelEvent]()
+    after = tuned_with(again, parts, events, trials=50, store=store)
+    assert isinstance(events[0], ModelStarted)
+    assert (events[0].known, events[0].known_tasks) == (52, 2)  # the winners were recorded once more
+    assert after.seconds <= before.seconds
+    known = {(task.digest, s) for task, batch in first.batches for s in batch}
+    repeated = [(task.digest, s) for task, batch in again.batches for s in batch if (task.digest, s) in known]
+    assert 0 < len(repeated) <= 2 * MODEL_SETTINGS.known
+    assert [t.default_seconds for t in after.tasks] == [t.default_seconds for t in before.tasks]
+
+
+def test_what_was_proved_before_is_not_proved_again() -> None:
+    parts, store = model(32, 48), Store.in_memory()
+    tuned_with(Fake(), parts, trials=400, store=store)
+    again = Fake()
+    tuned = tuned_with(again, parts, trials=8, store=store)
+    assert again.proofs == []
+    assert (tuned.tasks[0].verified, tuned.tasks[0].ended) == (True, "proved")
+
+
+def test_records_name_the_model_and_its_temperature() -> None:
+    parts, store = model(32, 48), Store.in_memory()
+    small = replace(TARGET, l3_bytes=constant_bytes(parts) - 1)
+    tuned = tune_model(parts, small, measurer=Fake(), trials=8, store=store)
+    assert tuned.cold
+    assert {r.model for r in store.trials(parts.tasks[0].task, small, cold=True)} == {"g"}
+    assert store.trials(parts.tasks[0].task, small, cold=False) == []
+    assert not tuned_with(Fake(), parts, trials=8).cold
+    assert tuned_with(Fake(), parts, trials=8, cold=True).cold
+
+
+def test_ctrl_c_stops_after_the_batch_and_proves_what_has_gained() -> None:
+    parts, store = model(32, 48, 40), Store.in_memory()
+    fake = Fake(before=lambda n: os.kill(os.getpid(), signal.SIGINT) if n == 4 else None)
+    events = list[ModelEvent]()
+    tuned = tuned_with(fake, parts, events, trials=500, store=store)
+    assert tuned.interrupted
+    assert len(fake.batches) == 5
+    assert all(t.verified for t in tuned.tasks)
+    assert any(isinstance(e, Warned) and "Ctrl-C again aborts" in e.message for e in events)
+    assert sum(store.known(use.task, TARGET) for use in parts.tasks) == tuned.trials + len(fake.proofs)
+
+
+def test_a_second_ctrl_c_aborts_and_everything_measured_is_kept() -> None:
+    def interrupt(n: int) -> None:
+        for _ in range(2 if n == 3 else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    parts, store = model(32, 48, 40), Store.in_memory()
+    fake = Fake(before=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tuned_with(fake, parts, trials=500, store=store)
+    assert sum(store.known(use.task, TARGET) for use in parts.tasks) == sum(len(batch) for _, batch in fake.batches)
+
+
+def test_a_task_that_cannot_be_timed_is_told_of_and_the_others_go_on() -> None:
+    parts = model(32, 48, 40)
+    broken = parts.tasks[0].task
+    fake = Fake(lambda task, s: Failure("crash", "killed by SIGSEGV") if task is broken else by_knobs(task, s))
+    events = list[ModelEvent]()
+    tuned = tuned_with(fake, parts, events, trials=80)
+    bad, good = tuned.tasks
+    assert (bad.schedule, bad.seconds, bad.ended, bad.verified) == (None, None, "failed", False)
+    assert bad.failed == bad.trials > FIRST
+    assert "SIGSEGV" in bad.failure
+    assert good.verified
+    assert tuned.schedules(broken) is None
+    (warning,) = [e.message for e in events if isinstance(e, Warned)]
+    assert warning.startswith(f"t0 MatMul+Relu is left as it is: none of {bad.trials} candidates could be timed")
+
+
+def test_nothing_timed_at_all_is_an_error_with_the_first_failure() -> None:
+    with pytest.raises(RunError, match="none of its 2 tasks could be timed; the first: build: LLVM refuses"):
+        tuned_with(Fake(lambda task, s: Failure("build", "LLVM refuses")), model(32, 48, 40), trials=80)
+
+
+def test_wrong_budgets_and_strategies_are_refused() -> None:
+    parts = model(32, 48)
+    for name, wrong in (("trials", 0), ("seconds", -1.0), ("seconds", float("inf")), ("search", "drizzle")):
+        with pytest.raises(UserError):
+            tuned_with(Fake(), parts, None, **{name: wrong})
+
+
+def test_a_model_without_kernels_is_tuned_at_once() -> None:
+    b = Builder()
+    tuned = tuned_with(Fake(), partition(graph_of(b, b.input("x", (3,), "f32"))))
+    assert (tuned.tasks, tuned.seconds, tuned.stopped) == ((), 0.0, "nothing left")
+
+
+def test_a_division_of_ones_own_decides() -> None:
+    class Never:
+        def next(self, standings: Sequence[object]) -> int | None:
+            return None
+
+    fake = Fake()
+    tuned = tuned_with(fake, model(32, 48, 40), trials=500, divide=Never())
+    assert tuned.stopped == "nothing left"
+    assert len(fake.batches) == 2
+
+
+def test_events_tell_the_whole_story() -> None:
+    events = list[ModelEvent]()
+    tuned = tuned_with(Fake(), model(32, 48, 40), events, trials=60)
+    assert isinstance(events[0], ModelStarted)
+    assert [(r.id, r.label, r.count, r.best, r.known) for r in events[0].rows] == [
+        ("t0", "MatMul+Relu", 1, None, 0), ("t1", "MatMul+Relu", 1, None, 0),
+    ]  # fmt: skip
+    assert events[-1] == ModelEnded(tuned)
+    moved = [e for e in events if isinstance(e, TaskMoved)]
+    last = {e.row.id: e.row for e in moved}
+    assert {k: (r.best, r.default, r.trials, r.phase) for k, r in last.items()} == {
+        t.id: (t.seconds, t.default_seconds, t.trials, "proved") for t in tuned.tasks
+    }
+    assert Counter(e.row.phase for e in moved)["storm"] > 0
+
+
+def test_the_report_for_scripts_holds_everything() -> None:
+    import json
+
+    tuned = tuned_with(Fake(), model(32, 48, 40), trials=20)
+    report = json.loads(json.dumps(tuned.to_json(), allow_nan=False))
+    assert (report["model"], report["trials"], report["stopped"], report["cold"]) == ("g", 20, "trials", False)
+    assert report["estimated_seconds"] == pytest.approx(tuned.seconds)
+    assert [Schedule.from_json(t["schedule"]) for t in report["tasks"]] == [t.schedule for t in tuned.tasks]
+
+
+def test_a_small_model_is_tuned_for_real() -> None:
+    parts, store = model(32, 48, 40), Store.in_memory()
+    target = detect(2)
+    tuned = tune_model(parts, target, trials=12, store=store)
+    assert tuned.trials == 12
+    for t in tuned.tasks:
+        assert t.seconds is not None
+        assert 0 < t.seconds <= (t.default_seconds or 0)
+        assert t.failed == 0
+        assert t.verified or t.schedule == t.default
+        verified = [r.schedule for r in store.trials(t.task, target) if r.verified]
+        assert verified == ([t.schedule] if t.verified else [])
