@@ -64,8 +64,8 @@ _LAZY = {
 __all__ = [
     "BuildError", "Kernel", "RunError", "Schedule", "ScheduleError", "Sketch", "Store", "StormdropError", "Target", "Task", "Tensor",
     "Timeout", "Tuned", "TunedModel", "UserError", "Variant", "axis", "build", "cast", "compute", "detect", "equal", "erf", "exp", "log",
-    "max", "maximum", "min", "minimum", "prod", "reduce_axis", "relu", "rsqrt", "sigmoid", "sketches", "sqrt", "sum", "tanh", "tensor", "tune",
-    "where",
+    "max", "maximum", "min", "minimum", "prod", "reduce_axis", "relu", "rsqrt", "sigmoid", "sketches", "sqrt", "sum", "tanh", "tensor",
+    "tune", "where",
 ]  # fmt: skip
 
 

@@ -30,6 +30,8 @@ TOLERANCE = 1e-3
 """As in `stormdrop.oracle`, which is not imported for the sake of `--help`."""
 SECONDS = 3.0
 PROFILED = 50
+RESTLESS = 0.2
+"""The middle half of all runs is closer together than this on a machine to itself."""
 
 
 def _arrays(given: tuple[str, ...], seed: int, opened: Opened | None, model: Model) -> Arrays:
@@ -166,6 +168,9 @@ def bench(
             say(notes(), f"{name}: {told}")
     with notes().status("timing") as status:
         times = race(sides, budget, tell=lambda n: status.update(f"timing, round {n}"))
+    restless = max(times, key=lambda name: times[name].spread)
+    if times[restless].spread > RESTLESS:
+        say(notes(), f"times of {restless} spread by {times[restless].spread:.0%}: is something else running here?")
     kernels = model.profile(*(arrays[p.name] for p in model.inputs), repeats=PROFILED) if profile else None
     if as_json:
         tree = bench_json(source.model, model.threads, times)

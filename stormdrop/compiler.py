@@ -20,7 +20,7 @@ from stormdrop.errors import ScheduleError, UserError
 from stormdrop.graph.graph import Graph, Value, shown
 from stormdrop.graph.partition import Call, Partition, partition
 from stormdrop.graph.passes import optimise
-from stormdrop.graph.storage import Buffer, Place, Storage, row_major, storage
+from stormdrop.graph.storage import Buffer, Place, row_major, storage
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
@@ -99,8 +99,8 @@ def stored_schedules(target: Target) -> Schedules:
 
 def build_model(parts: Partition, target: Target, schedules: Schedules) -> Model:
     """Machine code, memory and packed weights for a partition."""
-    laid = storage(parts)
-    build = _Build(parts.graph, laid, target, schedules)
+    build = _Build(parts, target, schedules)
+    del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     weights = pack(image, build.constants_of, shared_pool(target.threads))
     build.copy_constants(weights)
@@ -109,7 +109,7 @@ def build_model(parts: Partition, target: Target, schedules: Schedules) -> Model
 
 def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
     """The kernels of one run, and the bytes of the arena for their results. Nothing is built: what schedules need besides is not known."""
-    build = _Build(parts.graph, storage(parts), target, lambda task: None)
+    build = _Build(parts, target, lambda task: None)
     return len(build.laid.calls), plan([life for _, life in build._lifetimes([])])[1]
 
 
@@ -127,6 +127,8 @@ class _Weights:
 
     total: int = 0
     constants: dict[Value, int] = field(default_factory=dict[Value, int])
+    whole: dict[Value, int] = field(default_factory=dict[Value, int])
+    """Those that kernels take as inputs: nobody packs them."""
 
     def reserve(self, nbytes: int) -> int:
         offset = self.total
@@ -140,8 +142,13 @@ class _Weights:
 
 
 class _Build:
-    def __init__(self, graph: Graph, laid: Storage, target: Target, schedules: Schedules) -> None:
-        self.graph, self.laid, self.target, self.schedules = graph, laid, target, schedules
+    def __init__(self, parts: Partition, target: Target, schedules: Schedules) -> None:
+        self.laid, self.target, self.schedules = storage(parts), target, schedules
+        graph = parts.graph
+        self._name = graph.name
+        self._inputs = tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs)
+        self._outputs = tuple(Port(name, v.shape, v.dtype) for name, v in zip(graph.output_names, graph.outputs))
+        self._constants = dict(graph.constants)
         self._chosen: dict[str, Schedule] = {}
         self._kernels: dict[tuple[object, ...], _Kernel] = {}
         self._weights = _Weights()
@@ -153,23 +160,27 @@ class _Build:
         offsets, total = plan([life for _, life in lifetimes])
         arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
         steps = tuple(self._step(k, call, kernel, arena) for k, (call, kernel) in enumerate(zip(self.laid.calls, kernels)))
-        graph, target = self.graph, self.target
+        self._last_use = {v: k for k, sources in enumerate(self._sources) for v in sources.values()}
+        self._last_use |= dict.fromkeys(self._weights.whole, len(steps))
+        target = self.target
         return Image(
-            graph.name,
-            tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs),
-            tuple(Port(name, v.shape, v.dtype) for name, v in zip(graph.output_names, graph.outputs)),
-            tuple(k.artifact for k in self._kernels.values()),
-            steps, total, self._weights.total, target.threads, target.triple, target.cpu, target.features,
+            self._name, self._inputs, self._outputs, tuple(k.artifact for k in self._kernels.values()), steps, total, self._weights.total,
+            target.threads, target.triple, target.cpu, target.features,
         )  # fmt: skip
 
     def constants_of(self, step: int) -> Mapping[str, Array]:
-        """The raw constants that a step packs or keeps, by the name of their slot."""
-        return {name: self.graph.constants[v] for name, v in self._sources[step].items()}
+        """The raw constants that a step packs or keeps, by the name of their slot; those that no later step needs are given up."""
+        sources = self._sources[step]
+        found = {name: self._constants[v] for name, v in sources.items()}
+        for v in set(sources.values()):
+            if self._last_use[v] == step:
+                del self._constants[v]
+        return found
 
     def copy_constants(self, weights: NDArray[np.uint8]) -> None:
-        """What kernels read of constants as they are."""
-        for v, offset in self._weights.constants.items():
-            raw = np.ascontiguousarray(self.graph.constants[v])
+        """Constants that kernels take as inputs."""
+        for v, offset in self._weights.whole.items():
+            raw = np.ascontiguousarray(self._constants[v])
             weights[offset : offset + raw.nbytes] = raw.reshape(-1).view(np.uint8)
 
     # ---- code
@@ -252,7 +263,8 @@ class _Build:
             case "arena":
                 return Address("arena", 0, arena[buffer] + offset)
             case "constant":
-                return Address("weights", 0, self._weights.constant(buffer.value) + offset)
+                start = self._weights.whole[buffer.value] = self._weights.constant(buffer.value)
+                return Address("weights", 0, start + offset)
             case "input" | "output":
                 return Address(buffer.kind, buffer.index, offset)
 

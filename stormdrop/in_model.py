@@ -30,7 +30,7 @@ def in_model(
     parts: Partition, target: Target, schedules: Schedules, defaults: Schedules = lambda _: None, seconds: float = 1.0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> InModel:  # fmt: skip
-    """Compile with found and with default schedules and time each for about so long; `tell` hears what is done. Raises as compiling does."""
+    """Compile with found and with default schedules, and time each about so long; `tell` hears what is done. Raises as compiling does."""
     tell("compiling with what was found")
     found = build_model(parts, target, schedules)
     tell("compiling with defaults")

@@ -258,7 +258,7 @@ def test_a_task_is_found_by_id_digest_node_value_and_label(tmp_path: Path) -> No
     path = dense(tmp_path)
     tasks = told("info", path)["tasks"]
     of_dense = next(t for t in tasks if "MatMul" in t["label"])
-    for name in (of_dense["id"], of_dense["digest"][:6], "first/dense", "dense", "matmul"):
+    for name in (of_dense["id"], of_dense["digest"][:6], "first/dense", "first|dense", "dense", "matmul"):
         assert told("show", path, name)["digest"] == of_dense["digest"], name
 
 

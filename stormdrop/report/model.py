@@ -129,7 +129,9 @@ def calls_text(use: TaskUse) -> str:
 
 
 def _names(use: TaskUse) -> set[str]:
-    return {name for call in use.calls for n in call.nodes for name in (n.name, n.output.name) if name}
+    """As in the file, and as printed."""
+    names = {name for call in use.calls for n in call.nodes for name in (n.name, n.output.name) if name}
+    return names | {shown(name) for name in names}
 
 
 # ---- info

@@ -18,11 +18,16 @@ def axes_of(e: Expr) -> frozenset[Axis]:
     return frozenset(n for n in walk(e) if isinstance(n, Axis))
 
 
-def operands(body: Expr) -> list[Expr]:
+@lru_cache(maxsize=4096)
+def operands(body: Expr) -> tuple[Expr, ...]:
     """The leaves that read memory: loads, each with the selection of a constant border around it."""
     found: dict[Expr, None] = {}
+    seen: set[Expr] = set()
 
     def visit(e: Expr) -> None:
+        if e in seen:
+            return
+        seen.add(e)
         if isinstance(e, Load) or (isinstance(e, Select) and isinstance(e.a, Load) and isinstance(e.b, Const)):
             found[e] = None
             return
@@ -30,7 +35,7 @@ def operands(body: Expr) -> list[Expr]:
             visit(child)
 
     visit(body)
-    return list(found)
+    return tuple(found)
 
 
 def operand_load(operand: Expr) -> Load:

@@ -1,0 +1,129 @@
+"""The live table of a model's tasks: what it shows, how often, and what it does with hostile text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from rich.console import Console
+from rich.text import Text
+
+from stormdrop.report.model_progress import ModelProgress, print_tuned
+from stormdrop.search.events import Warned
+from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel, TunedTask
+from tests.support.searches import HOSTILE, one_thread, schedule, tiny
+
+PEAK = 100.0
+ROWS = (TaskRow("t0", "Conv3x3+Relu", 3, 2e8, known=7), TaskRow("t1", "MatMul", 1, 1e8), TaskRow("t2", "Transpose", 1, 0.0))
+STARTED = ModelStarted("net", ROWS, "storm+droplet", None, 300.0, cold=True)
+FIRST = replace(ROWS[0], best=4e-3, default=5e-3, trials=6, failed=1, phase="storm")
+SECOND = replace(ROWS[1], best=2e-3, default=2e-3, trials=6, phase="storm")
+THIRD = replace(ROWS[2], best=1e-4, default=1e-4, trials=1, phase="small")
+
+
+def tuned(stopped: str = "seconds") -> TunedModel:
+    tasks = [
+        TunedTask(r.id, tiny(), r.label, r.count, schedule(1), schedule(2), r.best, r.default, r.trials, r.failed, r.known, True, "proved")
+        for r in (FIRST, SECOND, THIRD)
+    ]
+    return TunedModel("net", one_thread(), "storm+droplet", 0, True, tuple(tasks), 61.0, stopped)
+
+
+def shown(
+    events: Iterable[ModelEvent], terminal: bool = False, width: int = 160, height: int = 40, moved: Callable[[ModelEvent], float] | None = None
+) -> str:  # fmt: skip
+    """All that is written while these events happen, ten seconds apart unless `moved` says otherwise."""
+    out, now = io.StringIO(), [0.0]
+    console = Console(file=out, force_terminal=terminal, width=width, height=height, highlight=False, markup=False, emoji=False)
+    with ModelProgress(console, PEAK, lambda: now[0]) as progress:
+        for event in events:
+            now[0] += moved(event) if moved else 10.0
+            progress(event)
+    return out.getvalue()
+
+
+def story() -> list[ModelEvent]:
+    return [STARTED, TaskMoved(FIRST, 10.0), TaskMoved(SECOND, 20.0), TaskMoved(THIRD, 30.0), Proving(2, 40.0),
+            TaskMoved(replace(FIRST, phase="proved"), 50.0), ModelEnded(tuned())]  # fmt: skip
+
+
+def test_the_first_line_says_whether_it_continues() -> None:
+    lines = shown([STARTED]).splitlines()
+    assert lines == [
+        "continuing: 7 trials of 1 of 3 tasks known",
+        "tuning net: storm+droplet over 3 tasks, at most 5:00 min, weights out of cache",
+    ]
+    fresh = replace(STARTED, rows=ROWS[1:], trials=9, seconds=None, cold=False)
+    assert shown([fresh]).splitlines() == ["starting: none of 2 tasks known", "tuning net: storm+droplet over 2 tasks, at most 9 trials"]
+
+
+def test_without_a_terminal_there_is_a_plain_line_every_few_seconds() -> None:
+    text = shown(story())
+    lines = text.splitlines()
+    assert "\x1b" not in text
+    assert lines[2] == (
+        "  6 trials, 1 failed, 10.0 s of 5:00 min; estimated 12.0 ms (defaults 15.0 ms, 1 of 3 tasks); "
+        "t0 Conv3x3+Relu: storm, 4.00 ms, 50.0 GFLOP/s, 50.0% of peak"
+    )
+    assert lines[4].endswith("estimated 14.1 ms (defaults 17.1 ms); t2 Transpose: small, 100 µs")
+    assert lines[5] == "timing the best of 2 tasks again in turns, and proving the winners"
+    many = [STARTED, *[TaskMoved(FIRST, 1.0)] * 200]
+    assert 3 <= len(shown(many, moved=lambda _: 0.1).splitlines()) - 2 <= 5
+
+
+def test_the_table_has_all_figures_of_a_task_those_that_take_longest_first() -> None:
+    text = shown([STARTED, TaskMoved(SECOND, 10.0), TaskMoved(FIRST, 20.0)], terminal=True)
+    table = Text.from_ansi(text[text.rindex("GFLOP ") :]).plain.splitlines()
+    first = next(k for k, line in enumerate(table) if "Conv3x3" in line)
+    second = next(k for k, line in enumerate(table) if "MatMul" in line)
+    assert table[first].split() == ["t0", "Conv3x3+Relu", "3", "0.200", "4.000", "50.0", "50.0%", "6", "1", "storm"]
+    assert first < second
+    assert "estimated 14.0 ms (defaults 17.0 ms, 2 of 3 tasks)" in text
+    assert "12 trials, 1 failed, 20.0 s of 5:00 min" in text
+
+
+def test_a_table_that_is_too_high_is_cut_and_says_so() -> None:
+    rows = tuple(TaskRow(f"t{k}", "MatMul", 1, 1e6, best=1e-3, default=1e-3) for k in range(50))
+    text = shown([replace(STARTED, rows=rows)], terminal=True, height=20)
+    table = Text.from_ansi(text[text.rindex("GFLOP ") :]).plain
+    assert len(table.splitlines()) <= 20
+    assert "and 36 more, 36.0 ms together" in table
+
+
+def test_the_table_is_drawn_at_most_four_times_a_second_and_no_line_is_too_wide() -> None:
+    text = shown([STARTED, *[TaskMoved(FIRST, 1.0)] * 100], terminal=True, width=50, moved=lambda _: 0.01)
+    assert text.count("count") <= 6
+    last = Text.from_ansi(text[text.rindex("task") :]).plain
+    assert max(map(len, last.splitlines())) <= 50
+
+
+def test_the_cursor_is_given_back_when_tuning_breaks_off() -> None:
+    text = shown(story()[:3], terminal=True)
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_warnings_are_shown_at_once_and_hostile_names_are_harmless() -> None:
+    rows = (replace(FIRST, label=HOSTILE),)
+    events: Sequence[ModelEvent] = [
+        replace(STARTED, name=HOSTILE, rows=rows), Warned(f"t0 fails: {HOSTILE}"), TaskMoved(rows[0], 9.0), ModelEnded(tuned()),
+    ]  # fmt: skip
+    plain = shown(events)
+    assert "t0 fails: " in plain
+    assert "\x1b" not in plain
+    assert "\u202e" not in plain + shown(events, terminal=True)
+    assert "[red]x[/]" in plain
+    assert len(plain.splitlines()) == 4
+
+
+def test_an_interrupted_search_says_so() -> None:
+    assert "interrupted after 13 trials; what was found follows" in shown([STARTED, ModelEnded(tuned("interrupted"))])
+
+
+def test_the_final_table_compares_with_the_defaults() -> None:
+    out = io.StringIO()
+    print_tuned(Console(file=out, width=200, highlight=False, markup=False), tuned(), PEAK)
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert lines[0] == ["task", "count", "GFLOP", "default", "ms", "best", "ms", "GFLOP/s", "of", "peak", "share", "trials", "failed"]
+    assert [line[0] for line in lines[1:]] == ["t0", "t1", "t2"]
+    assert lines[1][2:] == ["3", "0.000", "5.000", "4.000", "0.0", "0.0%", "85.1%", "6", "1", "proved"]
