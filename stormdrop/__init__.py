@@ -40,8 +40,11 @@ from stormdrop.ir.build import reduce_min as min
 from stormdrop.ir.tensor import Task, Tensor, Variant, axis, compute, reduce_axis, tensor
 
 if TYPE_CHECKING:
+    from stormdrop.compiler import compile, load
+    from stormdrop.graph.graph import Graph
     from stormdrop.reservoir.store import Store
     from stormdrop.runtime.kernel import Kernel, build
+    from stormdrop.runtime.model import Model, load_compiled
     from stormdrop.search.events import Tuned
     from stormdrop.search.model_events import TunedModel
     from stormdrop.space.schedule import Schedule
@@ -55,6 +58,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # What needs the compiler is loaded when it is first asked for.
 _LAZY = {
+    "Graph": "stormdrop.graph.graph", "compile": "stormdrop.compiler", "load": "stormdrop.compiler",
+    "Model": "stormdrop.runtime.model", "load_compiled": "stormdrop.runtime.model",
     "Kernel": "stormdrop.runtime.kernel", "build": "stormdrop.runtime.kernel",
     "Schedule": "stormdrop.space.schedule", "Sketch": "stormdrop.space.sketch", "sketches": "stormdrop.space.sketch",
     "Store": "stormdrop.reservoir.store", "Target": "stormdrop.target.machine", "detect": "stormdrop.target.machine",
@@ -62,10 +67,10 @@ _LAZY = {
 }  # fmt: skip
 
 __all__ = [
-    "BuildError", "Kernel", "RunError", "Schedule", "ScheduleError", "Sketch", "Store", "StormdropError", "Target", "Task", "Tensor",
-    "Timeout", "Tuned", "TunedModel", "UserError", "Variant", "axis", "build", "cast", "compute", "detect", "equal", "erf", "exp", "log",
-    "max", "maximum", "min", "minimum", "prod", "reduce_axis", "relu", "rsqrt", "sigmoid", "sketches", "sqrt", "sum", "tanh", "tensor",
-    "tune", "where",
+    "BuildError", "Graph", "Kernel", "Model", "RunError", "Schedule", "ScheduleError", "Sketch", "Store", "StormdropError", "Target",
+    "Task", "Tensor", "Timeout", "Tuned", "TunedModel", "UserError", "Variant", "axis", "build", "cast", "compile", "compute", "detect",
+    "equal", "erf", "exp", "load", "load_compiled", "log", "max", "maximum", "min", "minimum", "prod", "reduce_axis", "relu", "rsqrt",
+    "sigmoid", "sketches", "sqrt", "sum", "tanh", "tensor", "tune", "where",
 ]  # fmt: skip
 
 

@@ -1,1 +1,3 @@
 """From a loop program to machine code."""
+
+ENTRY, PREPARE = "kernel", "prepare"

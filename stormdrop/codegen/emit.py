@@ -8,7 +8,7 @@ runs a range of one phase; `prepare`, of the same type, runs the phases that pac
 
 from __future__ import annotations
 
-from stormdrop.codegen import vecmath
+from stormdrop.codegen import ENTRY, PREPARE, vecmath
 from stormdrop.codegen.borders import interior
 from stormdrop.codegen.pages import Pages
 from stormdrop.codegen.text import Value, Writer, flatten
@@ -17,8 +17,6 @@ from stormdrop.ir.affine import decide
 from stormdrop.ir.expr import Var
 from stormdrop.lower.program import Buffer, For, If, Phase, Program, Stmt, Tile, buffers_of
 from stormdrop.target.machine import Target
-
-ENTRY, PREPARE = "kernel", "prepare"
 
 
 def emit(program: Program, target: Target) -> str:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stormdrop.codegen.emit import emit
-from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import Dtype
-from stormdrop.ir.tensor import Task
-from stormdrop.lower.lower import lower
-from stormdrop.lower.program import Program, View, buffers_of
-from stormdrop.space.schedule import Schedule
-from stormdrop.space.sketch import replay
-from stormdrop.target.machine import Target
+
+if TYPE_CHECKING:  # a model that was compiled elsewhere is loaded without the code generator
+    from stormdrop.ir.tensor import Task
+    from stormdrop.lower.program import Program, View
+    from stormdrop.space.schedule import Schedule
+    from stormdrop.target.machine import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +66,19 @@ class Artifact:
 
 def program_of(task: Task, schedule: Schedule, target: Target, views: dict[str, View] | None = None) -> Program:
     """The loop program of a schedule for this task, re-fitted if it came from another shape."""
+    from stormdrop.lower.lower import lower
+    from stormdrop.space.sketch import replay
+
     sketch, point = replay(task, schedule, target)
     return lower(task, sketch.structure, sketch.tilings(sketch.values(point)), views)
 
 
 def artifact_of(program: Program, target: Target) -> Artifact:
     """Machine code for a program. Raises BuildError."""
+    from stormdrop.codegen.emit import emit
+    from stormdrop.codegen.llvm import assemble
+    from stormdrop.lower.program import buffers_of
+
     used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
     return Artifact(
         assemble(emit(program, target), target),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.codegen.emit import ENTRY, PREPARE
+from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import ITEMSIZE, NUMPY
 from stormdrop.runtime.artifact import Artifact, Slot

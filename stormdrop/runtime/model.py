@@ -14,19 +14,21 @@ Invariant: the weights are never written after `pack`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stormdrop.codegen.emit import ENTRY
+from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import Code
 from stormdrop.errors import UserError
 from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
 from stormdrop.runtime.image import ALIGN, Image, Port, Step
 from stormdrop.runtime.loaded import SLACK_BYTES, is_kept, pack_constants, scratch_stride
 from stormdrop.runtime.memory import aligned
+from stormdrop.runtime.package import load, save
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
 from stormdrop.runtime.profile import Profile, profile_of
@@ -119,6 +121,10 @@ class Model:
         peak = calibrated(detect(self.threads)).peak_gflops * self.threads
         return profile_of(self.name, self.threads, self.image.steps, seconds, peak, alone)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
+        save(path, self.image, self.weights)
+
     def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
         ports = self.image.inputs
         if len(inputs) != len(ports):
@@ -149,6 +155,11 @@ class Model:
     def __repr__(self) -> str:
         steps, threads = len(self.image.steps), self.threads
         return f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {threads} thread{'s' if threads != 1 else ''}>"
+
+
+def load_compiled(path: str | os.PathLike[str], threads: int | None = None) -> Model:
+    """A model that `save` wrote. It is native code: load only what you trust. Raises UserError for any other or a damaged file."""
+    return Model(*load(path, threads))
 
 
 def pack(image: Image, constants: Constants, pool: Pool | None = None) -> Bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -28,6 +30,26 @@ define void @kernel(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end
   ret void
 }}
 """
+
+
+@contextmanager
+def watched(started: list[str]) -> Iterator[None]:
+    """The roles of the workers that are started meanwhile; the log names them."""
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.msg.endswith("started"):
+                started.append(str(record.args[1]) if isinstance(record.args, tuple) else "")
+
+    log, listener = logging.getLogger("stormdrop.measure"), Listener()
+    level = log.level
+    log.addHandler(listener)
+    log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        log.removeHandler(listener)
+        log.setLevel(level)
 
 
 def liar(task: Task, target: Target, element: int, value: str) -> HandWritten:
@@ -70,6 +92,30 @@ def test_a_kernel_that_kills_the_fresh_process_is_a_failure(measurer: Measurer, 
     proved = measurer.prove(large, deadly)
     assert isinstance(proved, Failure)
     assert proved.kind == "crash"
+
+
+def test_proofs_may_share_a_process_until_one_fails(measurer: Measurer, large: Task, target: Target, draw: Draw):
+    default, (one,) = default_schedule(large, target), draw(large, 1)
+    wrong = liar(large, target, 12_347, "3.0e3")
+    started: list[str] = []
+    with Measurer(target, measurer.settings, shared_proofs=True) as shared, watched(started):
+        assert isinstance(shared.prove(large, default), Timing)
+        assert isinstance(shared.prove(large, one, default), Timing)
+        assert started.count("runner") == 1
+        refused = shared.prove(large, wrong, default)
+        assert isinstance(refused, Failure)
+        assert refused.kind == "wrong"
+        assert started.count("runner") == 2  # it was given a second chance in a process of its own
+        assert isinstance(shared.prove(large, one, default), Timing)
+        assert started.count("runner") == 3
+
+
+def test_otherwise_every_winner_is_proved_in_a_process_of_its_own(measurer: Measurer, large: Task, target: Target):
+    started: list[str] = []
+    with watched(started):
+        for _ in range(2):
+            assert isinstance(measurer.prove(large, default_schedule(large, target)), Timing)
+    assert started.count("runner") >= 2
 
 
 def test_searching_goes_on_while_candidates_are_built(measurer: Measurer, large: Task, draw: Draw):

@@ -31,7 +31,8 @@ def tuned(stopped: str = "seconds") -> TunedModel:
 
 
 def shown(
-    events: Iterable[ModelEvent], terminal: bool = False, width: int = 160, height: int = 40, moved: Callable[[ModelEvent], float] | None = None
+    events: Iterable[ModelEvent], terminal: bool = False, width: int = 160, height: int = 40,
+    moved: Callable[[ModelEvent], float] | None = None,
 ) -> str:  # fmt: skip
     """All that is written while these events happen, ten seconds apart unless `moved` says otherwise."""
     out, now = io.StringIO(), [0.0]
