@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,7 @@ def compile(
     convolutions are summed directly, which rounds less. Raises UserError for a model that cannot be read or is not supported.
     """
     machine = (target or detect()).with_threads(thread_count(threads))
-    parts = tasks_of(load(model, shapes, constants), winograd)
-    return build_model(parts, machine, schedules or stored_schedules(machine))
+    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules or stored_schedules(machine))
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
@@ -95,6 +94,11 @@ def stored_schedules(target: Target) -> Schedules:
         return found[0].schedule if found else None
 
     return best
+
+
+def is_cold(parts: Partition, target: Target) -> bool:
+    """Whether weights leave the caches between two runs of the model."""
+    return sum(v.nbytes for v in parts.graph.constants) > target.l3_bytes
 
 
 def build_model(parts: Partition, target: Target, schedules: Schedules) -> Model:
@@ -143,7 +147,8 @@ class _Weights:
 
 class _Build:
     def __init__(self, parts: Partition, target: Target, schedules: Schedules) -> None:
-        self.laid, self.target, self.schedules = storage(parts), target, schedules
+        self.laid, self.schedules = storage(parts), schedules
+        self.target = replace(target, cold=is_cold(parts, target))
         graph = parts.graph
         self._name = graph.name
         self._inputs = tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs)

@@ -51,6 +51,10 @@ class TableSpace(Sketch):
     def _knobs(self) -> tuple[Knob, ...]:
         return tuple(replace(k, choices=c) for k, c in zip(knobs_of(self.structure, self.target), self.grid, strict=True))
 
+    def parts(self) -> tuple[Sketch, ...]:
+        """A table is of whole points."""
+        return (self,)
+
     def canonical(self, points: Points) -> Points:
         """As the sketch clamps, but on the grid: a value that is no choice stands for the next larger one.
 

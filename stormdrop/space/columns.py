@@ -82,42 +82,50 @@ class Tape:
         """What computes these results from the points. A value's slot is used again once nothing needs the value."""
         wanted = [self.number(x) for x in results]
         ops, first, second, third = self._op, self._a, self._b, self._c
-        seen = set(wanted)
+        last = [NONE] * len(ops)  # the step that reads a value last
+        for k in wanted:
+            last[k] = len(ops)
         kept: list[int] = []
-        ends: dict[int, list[int]] = {}  # the values that a step is the last to read
         for k in range(max(wanted, default=0), 0, -1):
-            if k in seen and ops[k] < INPUT:
+            if last[k] and ops[k] < INPUT:
                 kept.append(k)
-                for o in (first[k], second[k], third[k]):
-                    if o and o not in seen:
-                        seen.add(o)
-                        if ops[o] != NUMBER:
-                            ends.setdefault(k, []).append(o)
+                last[first[k]] = last[first[k]] or k
+                last[second[k]] = last[second[k]] or k
+                last[third[k]] = last[third[k]] or k
+        kept.reverse()
         at = [-1] * len(ops)
         slots: list[Array | None] = []
         inputs: list[tuple[int, int]] = []
-        for k in seen:
-            if ops[k] >= INPUT:
+        for k in range(1, len(ops)):
+            if last[k] and ops[k] >= INPUT:
                 at[k] = len(slots)
                 slots.append(np.asarray(self._values[k]) if ops[k] == NUMBER else None)
                 if ops[k] == INPUT:
                     inputs.append((k - 1, at[k]))
+                else:
+                    last[k] = NONE  # constants keep their slots
         free: list[int] = []
-        operands: tuple[list[int], list[int], list[int]] = ([], [], [])
-        for k in reversed(kept):
-            for numbers, values in zip(operands, (first, second, third)):
-                numbers.append(at[values[k]])
-            if k in ends:
-                free += [at[o] for o in ends[k]]
+        x: list[int] = []
+        y: list[int] = []
+        z: list[int] = []
+        for k in kept:
+            a, b, c = first[k], second[k], third[k]
+            x.append(at[a])
+            y.append(at[b])
+            z.append(at[c])
+            if last[a] == k:
+                free.append(at[a])
+            if b != a and last[b] == k:
+                free.append(at[b])
+            if c and c != a and c != b and last[c] == k:
+                free.append(at[c])
             if free:
                 at[k] = free.pop()
             else:
                 at[k] = len(slots)
                 slots.append(None)
-        kept.reverse()
-        return Program(
-            [FUNCTIONS[ops[k]] for k in kept], [at[k] for k in kept], *operands, tuple(slots), tuple(inputs), tuple(at[k] for k in wanted)
-        )
+        functions = [FUNCTIONS[ops[k]] for k in kept]
+        return Program(functions, [at[k] for k in kept], x, y, z, tuple(slots), tuple(inputs), tuple(at[k] for k in wanted))
 
 
 class Column:

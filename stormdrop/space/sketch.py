@@ -72,13 +72,20 @@ class Sketch:
 
     def sample(self, n: int, rng: np.random.Generator) -> Points:
         """Random choices of every knob, made canonical; small register tiles are likelier, since most large ones do not fit."""
-        columns: list[Points] = []
+        columns = [choices[shares.searchsorted(rng.random(n), side="right")] for choices, shares in self._odds]
+        return self.canonical(np.stack(columns, axis=1) if columns else np.zeros((n, 0), np.int64))
+
+    @cached_property
+    def _odds(self) -> list[tuple[Points, NDArray[np.float64]]]:
+        """The choices of every knob, and below which share of all draws each lies."""
+        found: list[tuple[Points, NDArray[np.float64]]] = []
         for k in self.knobs:
             choices = np.asarray(k.choices, dtype=np.int64)
             power = {"rows": 1.0, "few rows": 2.0, "vectors": 1.0, "steps": 1.0}.get(k.unit, 0.0)
             weights = np.maximum(choices, 1.0) ** -power
-            columns.append(rng.choice(choices, size=n, p=weights / weights.sum()))
-        return self.canonical(np.stack(columns, axis=1) if columns else np.zeros((n, 0), np.int64))
+            shares = (weights / weights.sum()).cumsum()
+            found.append((choices, shares / shares[-1]))
+        return found
 
     def sample_legal(self, n: int, rng: np.random.Generator) -> Points:
         """At least one and at most `n` legal points, each once. Illegal ones are shrunk, a random knob at a time, until they fit."""

@@ -105,6 +105,8 @@ class Target:
     l2_gbs: float
     l3_gbs: float
     dram_gbs: float
+    cold: bool = False
+    """Constants are not in the caches when a kernel begins, as in a model whose weights exceed them. Only the prior asks."""
 
     def lanes(self, dtype: str) -> int:
         """Elements of one vector. Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32."""

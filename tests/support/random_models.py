@@ -91,6 +91,8 @@ def _outputs(d: Draft) -> list[str]:
         found += [d.one("Identity", found[0]), d.one("Identity", found[0])]
     if d.chance(0.1):
         found.append(d.one("Reshape", found[0], d.integers([-1])))
+    if d.chance(0.1):  # another view of an input
+        found.append(d.one("Reshape", d.among(*d.inputs), d.integers([1, -1] if d.chance(0.5) else [-1])))
     if d.chance(0.05):
         found.append(d.one("Add", d.weights(3), d.weights(2, 3)))  # a constant
     order = d.rng.permutation(len(found))

@@ -258,6 +258,28 @@ def concat(d: Draft) -> str:
     return d.one("Concat", *parts, axis=axis - len(shape) if d.chance(0.2) else axis)
 
 
+def rejoined(d: Draft) -> str:
+    """Parts of an earlier concatenation joined again: some of them, in another order, with the whole, or as slices of it."""
+    earlier = [n for n in d.nodes if n.op_type == "Concat"]
+    if not earlier:
+        raise Refused("nothing is joined yet")
+    node = earlier[int(d.rng.integers(len(earlier)))]
+    axis, parts = int(node.attribute[0].i), list(node.input)
+    match d.among("some", "some", "shuffled", "whole", "slices"):
+        case "some":
+            k = int(d.rng.integers(len(parts)))
+            chosen = parts[k : k + 2]
+        case "shuffled":
+            chosen = [parts[int(k)] for k in d.rng.permutation(len(parts))]
+        case "whole":
+            chosen = [node.output[0], parts[0]]
+        case _:
+            k = int(d.rng.integers(1, d.shape(node.output[0])[axis]))
+            low, high, zero, along = (d.integers([v]) for v in (k, d.shape(node.output[0])[axis], 0, axis))
+            chosen = [d.one("Slice", node.output[0], low, high, along), d.one("Slice", node.output[0], zero, low, along)]
+    return d.one("Concat", *chosen, axis=axis)
+
+
 def pad(d: Draft) -> str:
     x = d.pick(lambda s: 0 < len(s) <= 4)
     shape = d.shape(x)
@@ -295,6 +317,6 @@ def blocks(d: Draft) -> str:
 
 PRODUCTS: tuple[tuple[float, Step], ...] = ((2, matmul), (1, gemm), (1, attention), (2, norm), (1.5, reduction), (1, centred), (0.5, order))
 MOVEMENT: tuple[tuple[float, Step], ...] = (
-    (1.5, transpose), (2, reshape), (0.5, expand), (0.3, tile), (1.5, cut), (1.5, split), (2.5, concat), (1, pad), (0.5, gather),
+    (1.5, transpose), (2, reshape), (0.5, expand), (0.3, tile), (1.5, cut), (1.5, split), (2.5, concat), (1, rejoined), (1, pad), (0.5, gather),
     (0.4, blocks),
 )  # fmt: skip

@@ -268,6 +268,18 @@ def branches(d: Draft) -> str:
     return conv(d, y) if d.chance(0.4) else y
 
 
+def dense_block(d: Draft) -> str:
+    """Every layer reads all before it: from the last concatenation, or from a new one of all parts."""
+    x = d.pick(lambda s: _image(s) and s[1] * prod(s[2:]) <= 4000)
+    parts, growth, anew = [x], int(d.among(1, 3, 4, 8)), d.chance(0.5)
+    for _ in range(int(d.among(2, 3))):
+        c = d.shape(x)[1]
+        y = activated(d, batch_norm(d, x)) if d.chance(0.5) else x
+        parts.append(d.one("Conv", y, d.weights(growth, c, 3, 3, scale=(9 * c) ** -0.5), pads=[1] * 4))
+        x = d.one("Concat", *(parts if anew else (x, parts[-1])), axis=1)
+    return x
+
+
 def gated(d: Draft) -> str:
     """Squeeze and excite: a value times a function of its means."""
     x = d.pick(_image)
@@ -287,6 +299,7 @@ def shuffle(d: Draft) -> str:
 
 
 WINDOWS: tuple[tuple[float, Step], ...] = (
-    (2, conv), (3, conv_block), (2, residual), (2, branches), (1.5, pool), (1, batch_norm), (1, gated), (1, shuffle), (0.5, conv_transpose),
+    (2, conv), (3, conv_block), (2, residual), (2, branches), (1.5, dense_block), (1.5, pool), (1, batch_norm), (1, gated), (1, shuffle),
+    (0.5, conv_transpose),
 )  # fmt: skip
 ELEMENTWISE: tuple[tuple[float, Step], ...] = ((3, unary), (4, binary), (1, several), (1.5, compared), (0.4, integral))
