@@ -16,23 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stormdrop.errors import ScheduleError, UserError
+from stormdrop.building import Job, build_kernels
+from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value, shown
 from stormdrop.graph.partition import Call, Partition, partition
 from stormdrop.graph.passes import optimise
 from stormdrop.graph.storage import Buffer, Place, row_major, storage
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.ir.tensor import Task
-from stormdrop.lower.program import View
 from stormdrop.ops.winograd import TRANSFORMS
 from stormdrop.runtime.arena import Lifetime, plan
-from stormdrop.runtime.artifact import Artifact, build_artifact
+from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.image import ALIGN, Address, Image, Port, Step
 from stormdrop.runtime.loaded import SLACK_BYTES
 from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.runtime.threads import thread_count
-from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target, detect
 
@@ -119,7 +118,7 @@ def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kernel:
-    """A kernel of the image, and the views it was compiled for."""
+    """A kernel of the image."""
 
     number: int
     artifact: Artifact
@@ -154,13 +153,13 @@ class _Build:
         self._inputs = tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs)
         self._outputs = tuple(Port(name, v.shape, v.dtype) for name, v in zip(graph.output_names, graph.outputs))
         self._constants = dict(graph.constants)
-        self._chosen: dict[str, Schedule] = {}
-        self._kernels: dict[tuple[object, ...], _Kernel] = {}
+        self._chosen: dict[str, Schedule | None] = {}
+        self._kernels: list[_Kernel] = []
         self._weights = _Weights()
         self._sources: list[Mapping[str, Value]] = []  # per step: constants by their slot's name
 
     def image(self) -> Image:
-        kernels = [self._kernel(call) for call in self.laid.calls]
+        kernels = self._build_all()
         lifetimes = self._lifetimes(kernels)
         offsets, total = plan([life for _, life in lifetimes])
         arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
@@ -169,7 +168,7 @@ class _Build:
         self._last_use |= dict.fromkeys(self._weights.whole, len(steps))
         target = self.target
         return Image(
-            self._name, self._inputs, self._outputs, tuple(k.artifact for k in self._kernels.values()), steps, total, self._weights.total,
+            self._name, self._inputs, self._outputs, tuple(k.artifact for k in self._kernels), steps, total, self._weights.total,
             target.threads, target.triple, target.cpu, target.features,
         )  # fmt: skip
 
@@ -190,24 +189,26 @@ class _Build:
 
     # ---- code
 
-    def _kernel(self, call: Call) -> _Kernel:
-        """Calls of equal tasks on equally laid out memory share one kernel."""
-        schedule = self._schedule(call.task)
-        strides = self._strides(call)
-        key = (call.task.digest, *strides)
-        if key not in self._kernels:
-            tensors = (*call.task.runtime_inputs, *call.task.outputs)
-            shaped = {t.name: View(given) for t, given in zip(tensors, strides) if given is not None}
-            try:
-                artifact = build_artifact(call.task, schedule, self.target, shaped)
-            except ScheduleError:
-                artifact = build_artifact(call.task, default_schedule(call.task, self.target), self.target, shaped)
-            self._kernels[key] = _Kernel(len(self._kernels), artifact)
-        return self._kernels[key]
+    def _build_all(self) -> list[_Kernel]:
+        """The kernel of every call; calls of equal tasks on equally laid out memory share one."""
+        numbers: dict[tuple[object, ...], int] = {}
+        jobs: list[Job] = []
+        of_call: list[int] = []
+        for call in self.laid.calls:
+            strides = self._strides(call)
+            key = (call.task.digest, *strides)
+            if key not in numbers:
+                numbers[key] = len(jobs)
+                tensors = (*call.task.runtime_inputs, *call.task.outputs)
+                shaped = {t.name: given for t, given in zip(tensors, strides) if given is not None}
+                jobs.append(Job(call.task, self._schedule(call.task), shaped))
+            of_call.append(numbers[key])
+        self._kernels = [_Kernel(k, artifact) for k, artifact in enumerate(build_kernels(jobs, self.target))]
+        return [self._kernels[k] for k in of_call]
 
-    def _schedule(self, task: Task) -> Schedule:
+    def _schedule(self, task: Task) -> Schedule | None:
         if task.digest not in self._chosen:
-            self._chosen[task.digest] = self.schedules(task) or default_schedule(task, self.target)
+            self._chosen[task.digest] = self.schedules(task)
         return self._chosen[task.digest]
 
     def _strides(self, call: Call) -> list[tuple[int, ...] | None]:

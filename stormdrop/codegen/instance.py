@@ -66,6 +66,7 @@ class Instance:
         self.blocks: dict[object, list[str]] = {}  # transposed squares already loaded
         self._gaps: dict[tuple[Expr, ...], Gap | None] = {}
         self._tests: dict[tuple[Expr, Affine, int], Expr] = {}
+        self._answers: dict[object, bool | None] = {}
         self._instances: list[tuple[tuple[int, ...], int]] = []
         self.row: tuple[int, ...] = ()
         self.chunk = 0
@@ -115,7 +116,10 @@ class Instance:
             return False if False in parts else True if all(parts) else None
         gap = self.gap(condition)
         if gap is None:
-            return decide(self.here_with_lanes(condition), self.atom_bounds)
+            key = (self.key(condition), *self.open.values())
+            if key not in self._answers:  # Winograd's transforms ask the same of every element
+                self._answers[key] = decide(self.here_with_lanes(condition), self.atom_bounds)
+            return self._answers[key]
         if gap.known is None:
             return None
         offset = gap.offset(self.offset)

@@ -62,6 +62,20 @@ class Call:
             raise NeedsConstant(f"{message}; bind it with constants={{'{shown(value.name)}': array}}", value.name)
         return array
 
+    def scalar(self, k: int) -> Any:
+        """The one number that an input holds, which must be known now."""
+        array = self.array(k)
+        if array.size != 1:
+            raise self.fail(f"input {k} ({self.input(k)}) must hold one number")
+        return array.reshape(()).item()
+
+    def vector(self, k: int) -> list[Any]:
+        """The numbers that an input of one dimension holds, which must be known now."""
+        array = self.array(k)
+        if array.ndim != 1:
+            raise self.fail(f"input {k} ({self.input(k)}) must have one dimension")
+        return array.tolist()
+
     def optional_array(self, k: int) -> Array | None:
         return None if self.optional(k) is None else self.array(k)
 
@@ -111,9 +125,9 @@ class Call:
     # Dimensions
 
     def dim(self, value: int, rank: int) -> int:
-        if not -rank <= value < max(rank, 1):
+        if not -rank <= value < rank:
             raise self.fail(f"there is no dimension {value} of {rank}")
-        return value % rank if rank else 0
+        return value % rank
 
     def dims(self, values: Sequence[int], rank: int) -> list[int]:
         found = [self.dim(v, rank) for v in values]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
+from stormdrop.graph.builder import MOST_NODES
 from stormdrop.graph.graph import Value, shown
 from stormdrop.ir.expr import Dtype
 
+Name = tuple[str, str]
+"""An operator: its domain, and its name there."""
 CODES: dict[Dtype, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 
 
@@ -19,34 +23,51 @@ def local_functions_inlined(proto: Any) -> Any:
         return proto
     from onnx import inliner
 
-    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in proto.functions}
+    calls = {(f.domain, f.name): _calls(f.node) for f in proto.functions}
     if len(calls) != len(proto.functions):
         raise UserError("two functions have the same name")
-    _refuse_recursion(calls)
+    sizes = _sizes(calls)
+    written = sum(sizes.get(called, 1) * count for called, count in _calls(proto.graph.node).items())
+    if written > MOST_NODES:
+        raise UserError(f"its functions written out, it has more than {MOST_NODES:,} nodes")
     try:
         return inliner.inline_local_functions(proto)
     except Exception as error:  # the inliner raises bare RuntimeErrors of its own
         raise UserError(f"its functions cannot be expanded: {shown(str(error))}") from error
 
 
-def _refuse_recursion(calls: dict[tuple[str, str], set[tuple[str, str]]]) -> None:
+def _calls(nodes: Iterable[Any]) -> Counter[Name]:
+    """How often each operator is named, subgraphs included."""
+    found: Counter[Name] = Counter()
+    stack = [nodes]
+    while stack:
+        for n in stack.pop():
+            found[(n.domain, n.op_type)] += 1
+            for a in n.attribute:
+                stack += [g.node for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
+    return found
+
+
+def _sizes(calls: Mapping[Name, Counter[Name]]) -> dict[Name, int]:
+    """The nodes of each function, written out. Raises UserError where one calls itself, directly or not."""
     left = {f: {c for c in called if c in calls} for f, called in calls.items()}
     ready = [f for f, called in left.items() if not called]
-    users: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    users: dict[Name, list[Name]] = {}
     for f, called in left.items():
         for c in called:
             users.setdefault(c, []).append(f)
-    done = 0
+    sizes: dict[Name, int] = {}
     while ready:
         f = ready.pop()
-        done += 1
+        sizes[f] = sum(sizes.get(c, 1) * count for c, count in calls[f].items())
         for user in users.get(f, ()):
             left[user].discard(f)
             if not left[user]:
                 ready.append(user)
-    if done != len(calls):
+    if len(sizes) != len(calls):
         stuck = next(f for f, called in left.items() if called)
         raise UserError(f"function {shown(stuck[1])} calls itself")
+    return sizes
 
 
 def schema_of(node: Any, versions: Mapping[str, int]) -> Any:
@@ -76,7 +97,11 @@ def body_of(node: Any, versions: Mapping[str, int], inputs: Sequence[Value | Non
     fits = [v for v in schema.context_dependent_function_opset_versions if v <= versions.get("", 1)]
     if not fits:
         return None
-    body.ParseFromString(schema.get_context_dependent_function_with_opset_version(max(fits), node.SerializeToString(), given))
+    try:
+        raw = schema.get_context_dependent_function_with_opset_version(max(fits), node.SerializeToString(), given)
+    except Exception as error:  # bare RuntimeErrors of the builder, which checks little beforehand
+        raise UserError(f"ONNX gives no body for it: {shown(str(error))}") from error
+    body.ParseFromString(raw)
     return body if body.node else None
 
 

@@ -78,7 +78,7 @@ def _reverse_sequence(n: Call) -> Value:
 def _cumulative(op: str) -> Importer:
     def importer(n: Call) -> Value:
         x = n.input(0)
-        along = n.dim(int(n.array(1).reshape(())), x.rank)
+        along = n.dim(int(n.scalar(1)), x.rank)
         return n.build.emit(op, x, axis=along, exclusive=n.integer("exclusive", 0), reverse=n.integer("reverse", 0))
 
     return importer
@@ -96,7 +96,7 @@ def _arg(n: Call) -> Value:
 def _top_k(n: Call) -> Results:
     x = n.input(0)
     along = n.axis(-1, x.rank)
-    k = n.integer("k") if n.has("k") else int(n.array(1).reshape(()))
+    k = n.integer("k") if n.has("k") else int(n.scalar(1))
     if not 0 <= k <= x.shape[along]:
         raise n.fail(f"{k} elements cannot be taken of {x.shape[along]}")
     if x.shape[along] > MOST_ORDERED:

@@ -39,15 +39,22 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: Builder, run: Body, label
     attributes = {a.name: a for a in node.attribute}
     body = attributes["body"].g
     scanned = int(attributes["num_scan_inputs"].i)
+    if not 1 <= scanned <= len(inputs) or len(body.input) != len(inputs) or len(body.output) < len(inputs) - scanned:
+        raise UserError(f"node {shown(label)}: {scanned} of {len(inputs)} inputs are scanned, which does not fit its body")
     states, sources = list(inputs[: len(inputs) - scanned]), list(inputs[len(inputs) - scanned:])  # fmt: skip
     outputs = len(body.output) - len(states)
 
     def listed(key: str, count: int) -> list[int]:
         return list(attributes[key].ints) if key in attributes else [0] * count
 
-    axes = [a % max(v.rank, 1) for a, v in zip(listed("scan_input_axes", scanned), sources)]
+    axes = listed("scan_input_axes", scanned)
+    if len(axes) != scanned or any(not -v.rank <= a < v.rank for a, v in zip(axes, sources)):
+        raise UserError(f"node {shown(label)}: its inputs cannot be scanned along dimensions {axes}")
+    axes = [a % v.rank for a, v in zip(axes, sources)]
     backwards, stacking = listed("scan_input_directions", scanned), listed("scan_output_axes", outputs)
     turned = listed("scan_output_directions", outputs)
+    if len(backwards) != scanned or len(stacking) != outputs or len(turned) != outputs:
+        raise UserError(f"node {shown(label)}: it has {scanned} scanned inputs and {outputs} outputs, but other numbers of axes or directions")
     lengths = {v.shape[a] for v, a in zip(sources, axes)}
     if len(lengths) != 1 or not 1 <= (steps := lengths.pop()) <= MOST_STEPS:
         raise UserError(f"node {shown(label)}: a scan over lengths {sorted(v.shape for v in sources)} is not supported")
@@ -61,6 +68,8 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: Builder, run: Body, label
     whole: list[Value] = []
     for found, along, back in zip(collected, stacking, turned):
         rank = found[0].rank + 1
+        if not -rank <= along < rank:
+            raise UserError(f"node {shown(label)}: its outputs cannot be stacked along dimension {along}")
         whole.append(_stacked(b, found[::-1] if back else found, along % rank))
     return [*states, *whole]
 
@@ -72,8 +81,10 @@ def unroll_loop(node: Any, inputs: Sequence[Value | None], b: Builder, run: Body
     limit = None if count is None else b.array(count)
     if count is not None and limit is None:
         raise NeedsConstant(f"node {shown(label)}: Loop needs its number of trips when the model is loaded", count.name)
-    most = MOST_STEPS + 1 if limit is None else int(limit.reshape(()))
     states = [v for v in inputs[2:] if v is not None]
+    if len(body.input) != 2 + len(states) or len(body.output) < 1 + len(states) or (limit is not None and limit.size != 1):
+        raise UserError(f"node {shown(label)}: a loop with {len(states)} states, or its number of trips, does not fit its body")
+    most = MOST_STEPS + 1 if limit is None else int(limit.reshape(()))
     collected: list[list[Value]] = [[] for _ in range(len(body.output) - 1 - len(states))]
     condition = go if go is not None else b.constant(True)
     step = 0
@@ -81,6 +92,8 @@ def unroll_loop(node: Any, inputs: Sequence[Value | None], b: Builder, run: Body
         known = b.array(condition)
         if known is None:
             raise NeedsConstant(f"node {shown(label)}: Loop needs its condition when the model is loaded", condition.name)
+        if known.size != 1:
+            raise UserError(f"node {shown(label)}: a loop's condition must be one truth value, not {condition}")
         if not bool(known.reshape(())):
             break
         if step >= MOST_STEPS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -67,6 +69,8 @@ def _transpose(n: Call) -> Value:
 
 def _concat(n: Call) -> Value:
     parts = n.given()
+    if not parts:
+        raise n.fail("there is nothing to join")
     along = n.dim(n.integer("axis", 1), parts[0].rank)
     while len(parts) > MOST_PARTS:
         groups = [parts[k : k + MOST_PARTS] for k in range(0, len(parts), MOST_PARTS)]
@@ -106,13 +110,13 @@ def _split(n: Call) -> Results:
     sizes = n.integers_of("split", 1)
     if sizes is None:
         count = n.integer("num_outputs", len(n.outputs))
-        if count < 1:
-            raise n.fail(f"cannot split into {count} parts")
+        if count != len(n.outputs):
+            raise n.fail(f"it is split into {count} parts, but has {len(n.outputs)} outputs")
         each = -(-x.shape[along] // count)
         sizes = [max(0, min(each, x.shape[along] - k * each)) for k in range(count)]
     if sum(sizes) != x.shape[along] or min(sizes, default=0) < 0 or len(sizes) < len(n.outputs):
         raise n.fail(f"parts {sizes} do not make {x.shape[along]}")
-    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    starts = [0, *accumulate(sizes)]
     return [cut(n, x, {along: (start, 1, size)}) for start, size in zip(starts, sizes)]
 
 
@@ -221,10 +225,10 @@ def _constant_of_shape(n: Call) -> Value:
 
 
 def _range(n: Call) -> Value:
-    start, limit, delta = (n.array(k).reshape(()).item() for k in range(3))
+    start, limit, delta = (n.scalar(k) for k in range(3))
     dtype = n.input(0).dtype
-    if delta == 0:
-        raise n.fail("a step of 0 never ends")
+    if delta == 0 or not all(map(math.isfinite, (start, limit, delta))):
+        raise n.fail(f"a range from {start} to {limit} in steps of {delta} never ends")
     count = max(0, int(np.ceil((limit - start) / delta)) if dtype in FLOATS else -((start - limit) // delta))
     bounded(n, count)
     return n.build.constant((start + np.arange(count) * delta).astype(NUMPY[dtype]))
@@ -248,16 +252,19 @@ def _eye_like(n: Call) -> Value:
 
 def _trilu(n: Call) -> Value:
     x = n.input(0)
-    k = n.optional_array(1)
-    return n.build.emit("Trilu", x, upper=n.integer("upper", 1), k=0 if k is None else int(k.reshape(())))
+    k = 0 if n.optional(1) is None else n.scalar(1)
+    return n.build.emit("Trilu", x, upper=n.integer("upper", 1), k=k)
 
 
 def _one_hot(n: Call) -> Value:
     """where(indices (counted from the end if negative) == position, on, off)."""
-    b, indices, depth = n.build, n.input(0), int(n.array(1).reshape(()))
+    b, indices, depth = n.build, n.input(0), n.scalar(1)
     rank = indices.rank + 1
     along = n.axis(-1, rank)
     values = n.input(2)
+    if not 0 < depth <= 1 << 24 or values.shape != (2,):
+        raise n.fail(f"a depth of {depth}, or values {values}, do not fit")
+    depth = int(depth)
     off, on = (b.reshape(cut(n, values, {0: (k, 1, 1)}), ()) for k in (0, 1))
     whole = b.cast(indices, "i64")
     size = b.constant(bounded(n, depth), "i64")

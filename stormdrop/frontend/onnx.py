@@ -25,14 +25,16 @@ from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_i
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.loops import unroll_loop, unroll_scan
 from stormdrop.frontend.movement import MOVEMENT
+from stormdrop.frontend.names import check_names
 from stormdrop.frontend.order import label_of, ordered
 from stormdrop.frontend.pointwise import ELEMENT_TYPES, POINTWISE, Importer, type_name
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
 from stormdrop.frontend.resize import RESIZE
+from stormdrop.frontend.schema import check
 from stormdrop.frontend.tensors import array_of, read_file
 from stormdrop.frontend.windows import WINDOWS
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import MOST_NODES, Builder
 from stormdrop.graph.graph import Graph, Value, shown
 from stormdrop.ir.expr import NUMPY, Dtype
 
@@ -40,7 +42,6 @@ Array = NDArray[Any]
 log = logging.getLogger("stormdrop")
 OLDEST, NEWEST = 7, 28
 MOST_NESTED = 32
-MOST_NODES = 1_000_000
 
 IMPORTERS: dict[str, Importer] = {**POINTWISE, **MOVEMENT, **GATHERING, **REDUCTIONS, **WINDOWS, **RESIZE, **RECURRENT}
 _BRANCHES = frozenset({"If", "Scan", "Loop"})
@@ -98,17 +99,21 @@ class _Import:
     """One import: the values known by their names in the file, and the graph so far."""
 
     def __init__(self, proto: Any, folder: str | None, shapes: dict[str, Sequence[int]], constants: dict[str, Array]) -> None:
+        check_names(proto)
         versions = [int(o.version) for o in proto.opset_import if is_standard(o.domain)]
-        if len(set(versions)) > 1:
-            raise UserError(f"it imports versions {versions} of the standard operators; one is needed")
-        self.version = versions[0] if versions else NEWEST
+        if len(set(versions)) != 1:
+            raise UserError(f"it imports versions {versions or 'none'} of the standard operators; one is needed. Is the file complete?")
+        self.version = versions[0]
         self.versions = {"" if is_standard(o.domain) else o.domain: int(o.version) for o in proto.opset_import}
         if self.version < OLDEST:
             raise UserError(f"it uses operator set {self.version}; {OLDEST} and newer are supported (see onnx.version_converter)")
+        if self.version > NEWEST:
+            raise UserError(f"it uses operator set {self.version}; up to {NEWEST} are known (see onnx.version_converter)")
         self.proto = local_functions_inlined(proto)
         self.folder, self.shapes, self.given = folder, shapes, constants
         self.build = Builder()
         self.symbols: dict[str, int] = {}
+        self._written = 0
 
     def run(self) -> Graph:
         graph = self.proto.graph
@@ -122,6 +127,8 @@ class _Import:
         self._import(ordered(graph.node, env), env, 0)
         outputs: list[Value] = []
         for o in graph.output:
+            if not o.type.HasField("tensor_type") and o.type.WhichOneof("value"):
+                raise UserError(f"output {shown(o.name)} is no tensor but a {o.type.WhichOneof('value')}, which is not supported")
             if o.name not in env:
                 raise UserError(f"output {shown(o.name)} is computed by no node")
             outputs.append(env[o.name])
@@ -236,31 +243,35 @@ class _Import:
             for o in node.output:
                 if o and o in env:
                     raise UserError(f"node {shown(label)} computes {shown(o)}, which exists already")
-            if node.op_type in _BRANCHES and is_standard(node.domain):
-                self._branch(node, env, depth, label)
-                continue
-            if node.op_type not in IMPORTERS or not is_standard(node.domain):
-                self._function(node, env, depth, label)
-                continue
-            inputs = [env[i] if i else None for i in node.input]
-            attributes = {a.name: self._attribute(a, label) for a in node.attribute}
-            call = Call(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
-            since = len(self.build.nodes)
             try:
-                results = IMPORTERS[node.op_type](call)
+                self._node(node, env, depth, label)
             except NeedsConstant:
                 raise
             except UserError as error:
                 if f"node {shown(label)}" in str(error):
                     raise
                 raise UserError(f"{node.op_type} node {shown(label)}: {error}") from error
-            listed = [results] if isinstance(results, Value) else list(results)
-            for o, value in zip(node.output, listed):
-                if o and value is not None:
-                    env[o] = self.build.rename(value, o, since)
             missing = [o for o in node.output if o and o not in env]
             if missing:
                 raise UserError(f"{node.op_type} node {shown(label)}: its output {shown(missing[0])} is not supported")
+
+    def _node(self, node: Any, env: dict[str, Value], depth: int, label: str) -> None:
+        inputs = [env[i] if i else None for i in node.input]
+        if is_standard(node.domain):
+            check(node, self.version, inputs, {a.name: a.type or _kind(a) for a in node.attribute})
+        if node.op_type in _BRANCHES and is_standard(node.domain):
+            self._branch(node, inputs, env, depth, label)
+            return
+        if node.op_type not in IMPORTERS or not is_standard(node.domain):
+            self._function(node, inputs, env, depth, label)
+            return
+        attributes = {a.name: self._attribute(a, label) for a in node.attribute}
+        since = len(self.build.nodes)
+        results = IMPORTERS[node.op_type](Call(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build))
+        listed = [results] if isinstance(results, Value) else list(results)
+        for o, value in zip(node.output, listed):
+            if o and value is not None:
+                env[o] = self.build.rename(value, o, since)
 
     def _attribute(self, a: Any, label: str) -> Any:
         kind = a.type or _kind(a)
@@ -282,14 +293,13 @@ class _Import:
             case _:
                 raise UserError(f"node {shown(label)}: attribute {shown(a.name)} is of a kind that is not supported")
 
-    def _function(self, node: Any, env: dict[str, Value], depth: int, label: str) -> None:
+    def _function(self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int, label: str) -> None:
         """A composite operator: the body that ONNX defines for it, imported in place."""
         if depth >= MOST_NESTED:
             raise UserError(f"node {shown(label)}: functions are nested too deeply")
-        inputs = [env[i] if i else None for i in node.input]
         body = body_of(node, self.versions, inputs)
         if body is None:
-            raise UserError(f"{node.op_type} node {shown(label)}: ONNX gives no body for these inputs")
+            raise UserError("ONNX gives no body for these inputs")
         inner = {formal: value for formal, value in zip(body.input, inputs) if value is not None}
         nodes = bound_nodes(body, schema_of(node, self.versions), node, inner, label)
         outside, self.version = self.version, next((int(o.version) for o in body.opset_import if is_standard(o.domain)), self.version)
@@ -300,7 +310,7 @@ class _Import:
             if o and formal in inner:
                 env[o] = inner[formal]
 
-    def _branch(self, node: Any, env: dict[str, Value], depth: int, label: str) -> None:
+    def _branch(self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int, label: str) -> None:
         """Subgraphs: the branch that a known condition takes, or the body of a loop of known length, imported in place."""
         if depth >= MOST_NESTED:
             raise UserError(f"node {shown(label)}: subgraphs are nested too deeply")
@@ -308,7 +318,6 @@ class _Import:
         def run(body: Any, bound: Mapping[str, Value]) -> list[Value]:
             return self._body(body, {**env, **bound}, depth + 1, label)
 
-        inputs = [env[i] if i else None for i in node.input]
         match node.op_type:
             case "If":
                 results = run(self._taken(node, inputs[0], label), {})
@@ -334,7 +343,8 @@ class _Import:
         return body
 
     def _body(self, body: Any, inner: dict[str, Value], depth: int, label: str) -> list[Value]:
-        if len(self.build.nodes) > MOST_NODES:
+        self._written += 1 + len(body.node) + len(inner) // 64  # names are copied for every step
+        if self._written > MOST_NODES:
             raise UserError(f"node {shown(label)}: written out it would have more than {MOST_NODES:,} nodes")
         for tensor in body.initializer:
             inner.pop(tensor.name, None)

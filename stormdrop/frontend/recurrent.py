@@ -15,6 +15,8 @@ from stormdrop.graph.graph import Value
 
 MOST_STEPS = 1024
 _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
+_RANKS = (3, 3, 3, 2, 1, 3, 3, 2)
+"""X, W, R, B, lengths, and the states; an LSTM's peepholes."""
 _PLAIN = {"Sigmoid", "Tanh", "Relu", "Softsign", "Softplus"}
 
 
@@ -106,6 +108,10 @@ class _Cell:
 
 def _recurrent(n: Call) -> Results:
     b, x = n.build, n.input(0)
+    for k, rank in enumerate(_RANKS):
+        given = n.optional(k)
+        if given is not None and given.rank != rank:
+            raise n.fail(f"input {k} ({given}) must have {rank} dimensions")
     gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[n.op]
     batch_first = bool(n.integer("layout", 0))
     if batch_first:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from stormdrop.frontend.call import Call
 from stormdrop.frontend.movement import bounded
 from stormdrop.frontend.pointwise import Importer
-from stormdrop.graph.graph import Value
+from stormdrop.graph.graph import Value, shown
+from stormdrop.ir.expr import FLOATS
 
 Floats = NDArray[np.float64]
 
@@ -75,6 +76,7 @@ def _taps(n: Call, x: Floats, size: int, scale: float, cubic: bool) -> tuple[NDA
     reach = (2 if cubic else 1) * stretch
     first = np.floor(x - reach).astype(np.int64) + 1 if stretch > 1 else np.floor(x).astype(np.int64) - (1 if cubic else 0)
     count = int(np.ceil(2 * reach)) + (1 if stretch > 1 else 0)
+    bounded(n, count * len(x))
     at = first[:, None] + np.arange(count)[None, :]
     distance = (at - x[:, None]) / stretch
     weights = _cubic(distance, n.number("cubic_coeff_a", -0.75)) if cubic else _linear(distance)
@@ -116,7 +118,9 @@ def _resize(n: Call) -> Value:
     given = n.optional_array(sizes) if sizes is not None else None
     factors: list[float]
     if given is not None and given.size:
-        out = [int(v) for v in given]
+        out = [int(v) for v in n.vector(3)]
+        if min(out) < 0 or len(out) != len(axes):
+            raise n.fail(f"sizes {out} do not fit {x}")
         factors = [o / x.shape[d] if x.shape[d] else 1.0 for o, d in zip(out, axes)]
         policy = n.text("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
@@ -124,15 +128,14 @@ def _resize(n: Call) -> Value:
             factors = [scale] * len(axes)
             out = [int(np.floor(scale * x.shape[d] + 0.5)) for d in axes]
     else:
-        given = n.optional_array(scales)
-        factors = [] if given is None else [float(v) for v in given]
-        out = [int(np.floor(x.shape[d] * s + 1e-9)) for s, d in zip(factors, axes)]
+        factors = [] if n.optional(scales) is None else [float(v) for v in n.vector(scales)]
+        out = _enlarged(n, [x.shape[d] for d in axes], factors, 1e-9)
     region: Any = n.optional_array(roi) if roi is not None and n.optional(roi) is not None else None
     return _resampled(n, x, axes, out, factors, region)
 
 
 def _resampled(n: Call, x: Value, axes: Sequence[int], out: Sequence[int], factors: Sequence[float], roi: Any) -> Value:
-    if len(out) != len(axes) or min(factors, default=1.0) <= 0:
+    if len(out) != len(axes) or len(factors) != len(axes) or min(factors, default=1.0) <= 0:
         raise n.fail(f"{len(out)} sizes or scales {list(factors)} do not fit {x}")
     ranges = [(0.0, 1.0)] * len(axes)
     if roi is not None and roi.size == 2 * len(axes):
@@ -152,9 +155,15 @@ def _resampled(n: Call, x: Value, axes: Sequence[int], out: Sequence[int], facto
 
 def _upsample(n: Call) -> Value:
     x = n.input(0)
-    given: Any = n.attributes.get("scales") if n.has("scales") else n.array(1)
+    given: Any = n.attributes.get("scales") if n.has("scales") else n.vector(1)
     factors = [float(v) for v in given]
-    return _resampled(n, x, list(range(x.rank)), [int(np.floor(e * s)) for e, s in zip(x.shape, factors)], factors, None)
+    return _resampled(n, x, list(range(x.rank)), _enlarged(n, x.shape, factors, 0.0), factors, None)
+
+
+def _enlarged(n: Call, sizes: Sequence[int], factors: Sequence[float], slack: float) -> list[int]:
+    if not all(0 < s < 1 << 32 for s in factors):
+        raise n.fail(f"scales {list(factors)} are not positive numbers")
+    return [int(np.floor(e * s + slack)) for e, s in zip(sizes, factors)]
 
 
 def _grid_sample(n: Call) -> Value:
@@ -163,6 +172,10 @@ def _grid_sample(n: Call) -> Value:
     if x.rank < 3 or grid.rank != x.rank or grid.shape[-1] != x.rank - 2 or grid.shape[0] != x.shape[0] or 0 in x.shape:
         raise n.fail(f"grid {grid} does not fit {x}")
     padding, align = n.text("padding_mode", "zeros"), n.integer("align_corners", 0)
+    if mode not in ("nearest", "linear", "cubic") or padding not in ("zeros", "border", "reflection"):
+        raise n.fail(f"unknown mode {shown(mode)} or padding {shown(padding)}")
+    if x.dtype not in FLOATS:
+        raise n.fail(f"{x} cannot be sampled; supported are f32 and f64")
     return n.build.emit("GridSample", x, grid, mode=mode, padding=padding, align_corners=align)
 
 

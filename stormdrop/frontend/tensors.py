@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.frontend.pointwise import ELEMENT_TYPES, type_name
+from stormdrop.graph.builder import MOST_DIMENSIONS, MOST_VALUE
 from stormdrop.graph.graph import shown
 from stormdrop.ir.expr import ITEMSIZE, NUMPY, Dtype
 
 Array = NDArray[Any]
 EXTERNAL = 1
-MOST_BYTES = 1 << 36
+MOST_MODEL_BYTES = 1 << 31
+"""Protocol buffers hold no more: larger weights lie in files of their own."""
 _FIELDS: dict[Dtype, str] = {"f32": "float_data", "f64": "double_data", "i32": "int32_data", "i64": "int64_data", "bool": "int32_data"}
 
 
@@ -29,14 +31,16 @@ def array_of(proto: Any, folder: str | None, what: str) -> Array:
     dims = [int(d) for d in proto.dims]
     if any(d < 0 for d in dims):
         raise UserError(f"{what} has negative dimensions {dims}")
+    if len(dims) > MOST_DIMENSIONS:
+        raise UserError(f"{what} has {len(dims)} dimensions; at most {MOST_DIMENSIONS} are supported")
     if proto.data_type not in ELEMENT_TYPES:
         raise UserError(f"{what} has element type {type_name(proto.data_type)}; supported are {', '.join(ELEMENT_TYPES.values())}")
     if proto.HasField("segment"):
         raise UserError(f"{what} is stored in segments, which is not supported")
     dtype = ELEMENT_TYPES[proto.data_type]
     nbytes = prod(dims) * ITEMSIZE[dtype]
-    if nbytes > MOST_BYTES:
-        raise UserError(f"{what} would have {prod(dims):,} elements")
+    if prod(max(1, d) for d in dims) * ITEMSIZE[dtype] > MOST_VALUE:
+        raise UserError(f"{what} would have {prod(dims):,} elements in the shape {dims}")
     stored = np.dtype(NUMPY[dtype]).newbyteorder("<")
     if proto.data_location == EXTERNAL:
         raw = _external(proto, folder, nbytes, what)
@@ -60,6 +64,8 @@ def _typed(values: Any, dims: list[int], dtype: Dtype, what: str) -> Array:
 def _external(proto: Any, folder: str | None, nbytes: int, what: str) -> bytes:
     entries = {e.key: e.value for e in proto.external_data}
     location = entries.get("location", "")
+    if not all(isinstance(text, str) for text in entries.values()):  # bytes, where they are no UTF-8
+        raise UserError(f"{what}: where it lies is no text")
     if folder is None:
         raise UserError(f"{what} lies in the file {shown(location)}; load the model by its path so that it can be found")
     try:
@@ -69,12 +75,15 @@ def _external(proto: Any, folder: str | None, nbytes: int, what: str) -> bytes:
     if offset < 0 or length != nbytes:
         raise UserError(f"{what}: {length:,} bytes at {offset:,} are not the {nbytes:,} that its shape needs")
     path = _inside(folder, location, what)
-    with _opened(path, what) as file:
+    with _opened(path, f"{what}: its external file", getattr(os, "O_NOFOLLOW", 0)) as file:
         size = os.fstat(file.fileno()).st_size
         if offset + length > size:
             raise UserError(f"{what}: {shown(location)} has {size:,} bytes, but {offset + length:,} are needed")
         file.seek(offset)
-        return file.read(length)
+        raw = file.read(length)
+    if len(raw) != length:
+        raise UserError(f"{what}: {shown(location)} has shrunk while it was read")
+    return raw
 
 
 def _inside(folder: str, location: str, what: str) -> str:
@@ -88,25 +97,27 @@ def _inside(folder: str, location: str, what: str) -> str:
     return path
 
 
-def _opened(path: str, what: str) -> Any:
-    """A regular file, opened so that neither a pipe nor a link put there in the meantime can trap us."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+def _opened(path: str, what: str, more_flags: int = 0) -> Any:
+    """A regular file, opened so that no pipe can keep us waiting. (O_NOFOLLOW: nor a link put there in the meantime lead us astray.)"""
+    flags = os.O_RDONLY | more_flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         handle = os.open(path, flags)
-    except OSError as error:
-        raise UserError(f"{what}: its external file cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+        raise UserError(f"{what} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    kind = os.fstat(handle).st_mode
+    if not stat.S_ISREG(kind):
         os.close(handle)
-        raise UserError(f"{what}: its external file is no regular file")
+        raise UserError(f"{what} is {'a directory' if stat.S_ISDIR(kind) else 'no regular file'}")
     return os.fdopen(handle, "rb")
 
 
 def read_file(path: str) -> bytes:
-    """A model file's bytes."""
-    try:
-        with open(path, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError(f"{path} is no regular file")
-            return file.read()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    """A model file's bytes. Raises UserError."""
+    with _opened(path, path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_MODEL_BYTES:
+            raise UserError(f"{path} is no ONNX model: it has {size:,} bytes, and no such file has more than {MOST_MODEL_BYTES:,}")
+        try:
+            return file.read(MOST_MODEL_BYTES)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error

@@ -9,12 +9,15 @@ from math import prod
 import numpy as np
 
 from stormdrop.frontend.call import Call
+from stormdrop.frontend.movement import bounded
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.frontend.reductions import mean, per_channel
-from stormdrop.graph.graph import Attribute, Value
+from stormdrop.graph.graph import Attribute, Value, shown
 from stormdrop.ops.window import Window
 
 LAYOUT = "NCHW"
+MOST_PIXELS = 1 << 31
+"""No window reaches, and no pad adds, further than this: positions stay far from the end of 64 bits."""
 
 
 def attributes_of(w: Window) -> dict[str, Attribute]:
@@ -23,20 +26,25 @@ def attributes_of(w: Window) -> dict[str, Attribute]:
     }  # fmt: skip
 
 
-def _listed(n: Call, key: str, rank: int, default: int = 1) -> tuple[int, ...]:
-    values = n.integers(key, [default] * rank)
-    if len(values) != rank or any(v < (0 if key == "pads" else 1) for v in values):
+def _listed(n: Call, key: str, rank: int) -> tuple[int, ...]:
+    values = n.integers(key, [1] * rank)
+    if len(values) != rank or any(not 1 <= v <= MOST_PIXELS for v in values):
         raise n.fail(f"{key} {values} do not fit {rank} spatial dimensions")
     return tuple(values)
+
+
+def _pads(n: Call, rank: int) -> list[int]:
+    pads = n.integers("pads", [0] * (2 * rank))
+    if len(pads) != 2 * rank or not all(0 <= p <= MOST_PIXELS for p in pads):
+        raise n.fail(f"pads {pads} do not fit {rank} spatial dimensions")
+    return pads
 
 
 def window_of(n: Call, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Window, tuple[int, ...]]:
     """The window, and the pads behind the image as the file gives them: with ceil_mode the window's may be larger."""
     rank = len(sizes)
     strides, dilations = _listed(n, "strides", rank), _listed(n, "dilations", rank)
-    auto, pads = n.text("auto_pad", "NOTSET"), n.integers("pads", [0] * (2 * rank))
-    if len(pads) != 2 * rank or min(pads, default=0) < 0:
-        raise n.fail(f"pads {pads} do not fit {rank} spatial dimensions")
+    auto, pads = n.text("auto_pad", "NOTSET"), _pads(n, rank)
     before, after = list(pads[:rank]), list(pads[rank:])
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         for d in range(rank):
@@ -46,7 +54,7 @@ def window_of(n: Call, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Win
     elif auto == "VALID":
         before, after = [0] * rank, [0] * rank
     elif auto != "NOTSET":
-        raise n.fail(f"unknown auto_pad {auto}")
+        raise n.fail(f"unknown auto_pad {shown(auto)}")
     given = tuple(after)
     if n.integer("ceil_mode", 0):
         for d in range(rank):
@@ -86,10 +94,14 @@ def _conv_transpose(n: Call) -> Value:
     kernel = w.shape[2:]
     strides, dilations = _listed(n, "strides", rank), _listed(n, "dilations", rank)
     extra = n.integers("output_padding", [0] * rank)
-    pads, auto = n.integers("pads", [0] * (2 * rank)), n.text("auto_pad", "NOTSET")
+    pads, auto = _pads(n, rank), n.text("auto_pad", "NOTSET")
+    if len(extra) != rank or not all(0 <= e <= MOST_PIXELS for e in extra):
+        raise n.fail(f"output_padding {extra} does not fit {rank} spatial dimensions")
     full = [s * (e - 1) + o + (k - 1) * d + 1 for s, e, o, k, d in zip(strides, x.shape[2:], extra, kernel, dilations)]
     wanted = n.integers("output_shape") if n.has("output_shape") else None
     wanted = wanted[-rank:] if wanted else None
+    if wanted is not None and len(wanted) != rank:
+        raise n.fail(f"output_shape {wanted} does not fit {rank} spatial dimensions")
     if auto in ("SAME_UPPER", "SAME_LOWER") and wanted is None:
         wanted = [e * s for e, s in zip(x.shape[2:], strides)]
     if wanted is not None:
@@ -111,7 +123,7 @@ def _conv_transpose(n: Call) -> Value:
 def _kernel(n: Call, x: Value) -> list[int]:
     _image(n, x)
     kernel = n.integers("kernel_shape")
-    if len(kernel) != x.rank - 2 or min(kernel) < 1:
+    if len(kernel) != x.rank - 2 or not all(1 <= k <= MOST_PIXELS for k in kernel):
         raise n.fail(f"kernel {kernel} does not fit {x}")
     return kernel
 
@@ -130,8 +142,10 @@ def _average_pool(n: Call) -> Value:
     x, b = n.input(0), n.build
     window, given = window_of(n, x.shape[2:], _kernel(n, x))
     padded = bool(n.integer("count_include_pad", 0))
-    counts = [_taps(window, d, x.shape[2 + d], given[d], padded) for d in range(x.rank - 2)]
     y = b.emit("SumPool", x, **attributes_of(window))
+    for count, k in zip(y.shape[2:], window.kernel):
+        bounded(n, count * k)
+    counts = [_taps(window, d, x.shape[2 + d], given[d], padded) for d in range(x.rank - 2)]
     if all(len(set(c.tolist())) == 1 for c in counts):
         return b.emit("Mul", y, b.number(1 / prod(int(c[0]) for c in counts), y))
     share = np.ones((1,) * len(counts))
@@ -152,8 +166,15 @@ def _lp(n: Call, x: Value, p: float) -> Value:
     return n.build.emit("Mul", x, x) if p == 2 else n.build.emit("PowConst", n.build.emit("Abs", x), exponent=float(p))
 
 
+def _norm(n: Call) -> int:
+    p = n.integer("p", 2)
+    if p < 1:
+        raise n.fail(f"there is no norm of order {p}")
+    return p
+
+
 def _lp_pool(n: Call) -> Value:
-    x, p = n.input(0), n.integer("p", 2)
+    x, p = n.input(0), _norm(n)
     window, _ = window_of(n, x.shape[2:], _kernel(n, x))
     y = n.build.emit("SumPool", _lp(n, x, p), **attributes_of(window))
     return n.build.emit("PowConst", y, exponent=1 / p)
@@ -167,7 +188,7 @@ def _global(kind: str) -> Importer:
             return mean(n.build, x, axes)
         if kind == "max":
             return n.build.reduce("Max", x, axes)
-        p = n.integer("p", 2)
+        p = _norm(n)
         return n.build.emit("PowConst", n.build.reduce("Sum", _lp(n, x, p), axes), exponent=1 / p)
 
     return importer
@@ -177,6 +198,8 @@ def _lrn(n: Call) -> Value:
     """x / (bias + alpha / size · Σ over neighbouring channels of x²) ^ beta."""
     b, x, size = n.build, n.input(0), n.integer("size")
     _image(n, x)
+    if not 1 <= size <= MOST_PIXELS:
+        raise n.fail(f"a size of {size} does not fit {x}")
     flat = b.reshape(b.emit("Mul", x, x), (x.shape[0], 1, x.shape[1], prod(x.shape[2:])))
     window = Window((size, 1), (1, 1), (1, 1), ((size - 1) // 2, 0), (size // 2, 0))
     total = b.reshape(b.emit("SumPool", flat, **attributes_of(window)), x.shape)
@@ -188,11 +211,13 @@ def _max_unpool(n: Call) -> Value:
     """Values put back at flat positions: a scatter into zeros."""
     b, x, positions = n.build, n.input(0), n.input(1)
     kernel = _kernel(n, x)
-    strides, pads = _listed(n, "strides", len(kernel)), n.integers("pads", [0] * (2 * len(kernel)))
+    strides, pads = _listed(n, "strides", len(kernel)), _pads(n, len(kernel))
     sizes = [(e - 1) * s - p - q + k for e, s, k, p, q in zip(x.shape[2:], strides, kernel, pads, pads[len(kernel):])]  # fmt: skip
+    if min(sizes) < 1 or positions.shape != x.shape:
+        raise n.fail(f"pads {pads} or positions {positions} do not fit {x}")
     shape = (*x.shape[:2], *sizes)
     if n.optional(2) is not None:  # positions still count in the shape that follows from the window
-        wanted = [int(s) for s in n.array(2)]
+        wanted = [int(s) for s in n.vector(2)]
         zeros = b.expand(b.number(0, x), (prod(shape),))
         small = b.emit("ScatterElements", zeros, b.reshape(positions, (x.size,)), b.reshape(x, (x.size,)), axis=0, reduction="none")
         image = b.reshape(small, shape)
@@ -206,14 +231,16 @@ def _max_unpool(n: Call) -> Value:
 def _col2im(n: Call) -> Value:
     """Columns added back into an image: one shifted, padded piece per tap of the kernel."""
     b, x = n.build, n.input(0)
-    image, block = [int(v) for v in n.array(1)], [int(v) for v in n.array(2)]
+    image, block = [int(v) for v in n.vector(1)], [int(v) for v in n.vector(2)]
     rank = len(image)
     strides, dilations = _listed(n, "strides", rank), _listed(n, "dilations", rank)
-    pads = n.integers("pads", [0] * (2 * rank))
+    pads = _pads(n, rank)
+    if x.rank != 3 or len(block) != rank or min((*image, *block), default=0) < 1:
+        raise n.fail(f"{x} does not fit blocks of {block} in an image of {image}")
     whole = [i + p + q for i, p, q in zip(image, pads, pads[rank:])]
     counts = [(f - d * (k - 1) - 1) // s + 1 for f, d, k, s in zip(whole, dilations, block, strides)]
     channels = x.shape[1] // prod(block)
-    if prod(block) > 64 or x.rank != 3 or x.shape[1:] != (channels * prod(block), prod(counts)):
+    if prod(block) > 64 or x.shape[1:] != (channels * prod(block), prod(counts)):
         raise n.fail(f"{x} does not fit blocks of {block} in an image of {image}")
     columns = b.reshape(x, (x.shape[0], channels, prod(block), *counts))
     eye = np.zeros((prod(block), 1, *block), np.float64)

@@ -1,19 +1,20 @@
 """Making a graph node by node. Shapes follow from the operators; what depends on constants alone is computed at once.
 
-Bounds: a folded result has at most `fold.MOST_BYTES`, all of them together `MOST_FOLDED`; no value of a model may be larger than
-`MOST_VALUE`, so that a small file cannot ask for a huge array.
+Bounds: what is folded is little (see `fold`); no value of a model may be larger than `MOST_VALUE` or have more dimensions than
+`MOST_DIMENSIONS`, and no model more nodes than `MOST_NODES`: a small file cannot ask for a huge array, or for endless work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.errors import UserError
-from stormdrop.graph.fold import fold
+from stormdrop.graph.fold import Folding
 from stormdrop.graph.graph import Attribute, Graph, Node, Value, shown
 from stormdrop.graph.shapes import infer
 from stormdrop.ir.build import neutral
@@ -21,7 +22,8 @@ from stormdrop.ir.expr import ITEMSIZE, NUMPY, Dtype
 
 Array = NDArray[Any]
 MOST_VALUE = 1 << 36
-MOST_FOLDED = 1 << 31
+MOST_DIMENSIONS = 32
+MOST_NODES = 1_000_000
 DTYPES: dict[np.dtype[Any], Dtype] = {np.dtype(t): d for d, t in NUMPY.items()}
 
 
@@ -35,7 +37,8 @@ class Builder:
         self.node = ""
         self.hint = "v"
         self._names: dict[str, int] = {}
-        self._folded = 0
+        self._fold = Folding()
+        self._emitted = 0
 
     def unique(self, name: str) -> str:
         """A name that no value has yet."""
@@ -77,19 +80,24 @@ class Builder:
         shape, dtype = infer(op, inputs, attributes)
         value = Value(self.unique(self.hint), shape, dtype)
         self._check_size(value)
+        self._emitted += 1
+        if self._emitted > MOST_NODES:
+            raise self.fail(f"written out, the model has more than {MOST_NODES:,} nodes")
         node = Node(op, inputs, (value,), attributes, self.node)
-        if inputs and all(v in self.constants for v in inputs) and self._folded + value.nbytes <= MOST_FOLDED:
-            array = fold(node, [self.constants[v] for v in inputs])
+        if all(v in self.constants for v in inputs):
+            array = self._fold(node, [self.constants[v] for v in inputs])
             if array is not None:
-                self._folded += array.nbytes
                 self.constants[value] = array
                 return value
         self.nodes.append(node)
         return value
 
     def _check_size(self, value: Value) -> None:
-        if value.size * ITEMSIZE[value.dtype] > MOST_VALUE:
+        extents = [max(1, n) for n in value.shape]  # NumPy refuses large extents beside a zero as well
+        if prod(extents) * ITEMSIZE[value.dtype] > MOST_VALUE:
             raise UserError(f"{value} would have {value.size:,} elements, more than a model may hold ({MOST_VALUE >> 30} GiB)")
+        if value.rank > MOST_DIMENSIONS:
+            raise UserError(f"%{shown(value.name)} has {value.rank} dimensions; at most {MOST_DIMENSIONS} are supported")
 
     def rename(self, value: Value, name: str, since: int) -> Value:
         """Give the result of one of the nodes emitted after position `since` another name, if that is free."""

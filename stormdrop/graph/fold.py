@@ -1,7 +1,11 @@
-"""Evaluating a node whose inputs are all constants, when a model is imported.
+"""Evaluating nodes whose inputs are all constants, when a model is imported.
+
+    folding = Folding()
+    array = folding(node, arrays)          # None where it is too much: such a node stays in the graph
 
 The common operators run in NumPy; every other one runs in the reference interpreter on its own tensor expression, so both
-mean the same. `fold` answers None where the work is not worth it: such a node stays in the graph.
+mean the same. Invariant: what is made and what is worked is bounded, for one node and for all together, so that a small file
+can ask neither for much memory nor for much time.
 """
 
 from __future__ import annotations
@@ -22,22 +26,53 @@ Array = NDArray[Any]
 MOST_BYTES = 64 << 20
 """No folded result is larger than this."""
 MOST_STEPS = 1 << 24
-"""Nor is more than this evaluated by the interpreter for one."""
+"""Nor is more than this evaluated by the interpreter for one; it does some 10 to 100 million a second."""
+MOST_FOLDED = 1 << 31
+MOST_WORK = 1 << 27
+"""Bytes and steps of all nodes together."""
+PRODUCTS_PER_STEP = {"f32": 256, "f64": 256}
+"""Of a matrix product, which is much quicker than the interpreter where a library computes it."""
 
 
-def fold(node: Node, inputs: Sequence[Array]) -> Array | None:
-    """The node's value, or None where it is too large to compute here."""
-    if node.output.nbytes > MOST_BYTES:
-        return None
+class Folding:
+    """Evaluates nodes until its share of memory and time is spent."""
+
+    def __init__(self) -> None:
+        self._bytes, self._steps = MOST_FOLDED, MOST_WORK
+
+    def __call__(self, node: Node, inputs: Sequence[Array]) -> Array | None:
+        """The node's value, or None where it is too large to compute here."""
+        if not inputs or node.output.nbytes > min(MOST_BYTES, self._bytes):
+            return None
+        task = None if _is_quick(node) else task_of(node)
+        steps = _steps(task) if task is not None else _products(node)
+        if steps > min(MOST_STEPS, self._steps):
+            return None
+        array = _value(node, inputs, task)
+        self._bytes -= array.nbytes
+        self._steps -= steps
+        return array
+
+
+def _is_quick(node: Node) -> bool:
+    """Whether NumPy says the same. Casts from floats saturate, which NumPy's do not."""
+    return node.op in NUMPY_OPS or (node.op == "Cast" and node.inputs[0].dtype not in FLOATS)
+
+
+def _products(node: Node) -> int:
+    if node.op != "MatMul":
+        return 0
+    a = node.inputs[0]
+    return node.output.size * a.shape[-2 if node.integer("transpose_a", 0) else -1] // PRODUCTS_PER_STEP.get(a.dtype, 8)
+
+
+def _value(node: Node, inputs: Sequence[Array], task: Task | None) -> Array:
     with np.errstate(all="ignore"):
         if node.op in NUMPY_OPS:
             result: Array = np.asarray(NUMPY_OPS[node.op](node, inputs))
-        elif node.op == "Cast" and node.inputs[0].dtype not in FLOATS:  # from floats the interpreter saturates
+        elif task is None:
             result = inputs[0].astype(NUMPY[node.output.dtype])
         else:
-            task = task_of(node)
-            if _steps(task) > MOST_STEPS:
-                return None
             named: Mapping[str, Array] = {f"x{k}": a for k, a in enumerate(dict(zip(node.inputs, inputs)).values())}
             (result,) = evaluate(task, named).values()
     wanted = np.dtype(NUMPY[node.output.dtype])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from stormdrop.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.express import express
 from stormdrop.graph.fuse import ANCHORS, groups
@@ -86,10 +87,13 @@ def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: S
     def expressed(how: Express) -> Tensor:
         tensors = dict(leaves)
         for n in nodes:
-            if n.op in ELEMENTWISE:
-                tensors[n.output] = _elementwise(n, tensors, numbers)
-            else:
-                tensors[n.output] = how(n, [tensors[v] for v in n.inputs])
+            try:
+                if n.op in ELEMENTWISE:
+                    tensors[n.output] = _elementwise(n, tensors, numbers)
+                else:
+                    tensors[n.output] = how(n, [tensors[v] for v in n.inputs])
+            except UserError as error:
+                raise UserError(f"{n.op} node {shown(n.name or n.output.name)}: {error}") from error
         return replace(tensors[nodes[-1].output], name=OUTPUT)
 
     variants = [Variant((expressed(express),))]

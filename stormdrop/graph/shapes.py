@@ -10,7 +10,7 @@ from math import prod
 
 from stormdrop.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE, TRUTHS, dtype_of
-from stormdrop.graph.graph import Attribute, Node, Value
+from stormdrop.graph.graph import Attribute, Node, Value, shown
 from stormdrop.ir.expr import Dtype
 from stormdrop.ops.broadcast import broadcast_shape
 from stormdrop.ops.window import Window
@@ -30,6 +30,7 @@ def infer(op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute])
     return shape, dtype
 
 
+REDUCTIONS = frozenset({"none", "add", "mul", "max", "min"})
 POSITIONS = frozenset({"ArgMax", "ArgMin", "TopKIndices", "MaxPoolIndices"})
 
 
@@ -132,6 +133,43 @@ def _gather_nd(n: Node) -> Shape:
     return (*indices.shape[:-1], *x.shape[batch + indices.shape[-1]:])  # fmt: skip
 
 
+def _gather_elements(n: Node) -> Shape:
+    x, indices = n.inputs
+    along = n.integer("axis")
+    _dims(n, (along,))
+    if indices.rank != x.rank or any(i > e for d, (i, e) in enumerate(zip(indices.shape, x.shape)) if d != along):
+        raise UserError(f"indices {indices} do not fit {x} along dimension {along}")
+    return indices.shape
+
+
+def _scatter_elements(n: Node) -> Shape:
+    x, indices, updates = n.inputs
+    _gather_elements(Node(n.op, (x, indices), (), n.attributes))
+    _reduction(n)
+    if updates.shape != indices.shape:
+        raise UserError(f"updates {updates} and indices {indices} have different shapes")
+    return x.shape
+
+
+def _scatter_nd(n: Node) -> Shape:
+    x, indices, updates = n.inputs
+    _reduction(n)
+    if indices.rank != 2 or indices.shape[1] > x.rank or updates.shape != (indices.shape[0], *x.shape[indices.shape[1]:]):  # fmt: skip
+        raise UserError(f"updates {updates} and indices {indices} do not fit {x}")
+    return x.shape
+
+
+def _reduction(n: Node) -> None:
+    if n.text("reduction") not in REDUCTIONS:
+        raise UserError(f"unknown reduction {shown(n.text('reduction'))}")
+
+
+def _trilu(n: Node) -> Shape:
+    if n.inputs[0].rank < 2:
+        raise UserError(f"{n.inputs[0]} is no matrix")
+    return n.inputs[0].shape
+
+
 def _same(n: Node) -> Shape:
     return n.inputs[0].shape
 
@@ -173,7 +211,11 @@ def _einsum(n: Node) -> Shape:
     extents: dict[str, int] = {}
     for text, v in zip(labels.split(","), n.inputs):
         for label, e in zip(text, v.shape):
-            extents[label] = max(e, extents.get(label, 1))
+            if e != 1 and extents.get(label, 1) not in (1, e):
+                raise UserError(f"the label {label} is {extents[label]} and {e}")
+            extents[label] = e if e != 1 else extents.get(label, 1)
+    if len(set(result)) != len(result):
+        raise UserError(f"labels of the result {result} come twice")
     return tuple(extents[label] for label in result)
 
 
@@ -195,10 +237,10 @@ def _conv_transpose(n: Node) -> Shape:
 
 RULES: dict[str, Rule] = {
     "Reshape": _reshape, "Transpose": _transpose, "Expand": _expand, "Concat": _concat, "Slice": _slice, "Pad": _pad,
-    "Repeat": _repeat, "Interpolate": _interpolate, "Trilu": _same,
+    "Repeat": _repeat, "Interpolate": _interpolate, "Trilu": _trilu,
     "Tile": lambda n: tuple(e * k for e, k in zip(n.inputs[0].shape, n.integers("times"))),
-    "Gather": _gather, "GatherElements": lambda n: n.inputs[1].shape, "GatherND": _gather_nd,
-    "ScatterElements": _same, "ScatterND": _same, "ReverseSequence": _same,
+    "Gather": _gather, "GatherElements": _gather_elements, "GatherND": _gather_nd,
+    "ScatterElements": _scatter_elements, "ScatterND": _scatter_nd, "ReverseSequence": _same,
     "GridSample": lambda n: (*n.inputs[0].shape[:2], *n.inputs[1].shape[1:-1]),
     "CumSum": _same_dims, "CumProd": _same_dims, "TopKIndices": _along("k"),
     "ReduceSum": _reduced, "ReduceMax": _reduced, "ReduceMin": _reduced, "ReduceProd": _reduced, "ArgMax": _reduced, "ArgMin": _reduced,

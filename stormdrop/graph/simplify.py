@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stormdrop.graph.builder import MOST_FOLDED
-from stormdrop.graph.fold import fold
+from stormdrop.graph.fold import Folding
 from stormdrop.graph.graph import Array, Graph, Node, Value
 from stormdrop.graph.sweep import Names, Sweep, use_counts
 from stormdrop.ir.build import neutral
@@ -27,12 +26,11 @@ def fold_constants(graph: Graph) -> Graph:
 
         y = Transpose(w)   ->   y constant
     """
-    sweep, spent = Sweep(graph), 0
+    sweep, fold = Sweep(graph), Folding()
     for node in graph.nodes:
-        if node.op != "Copy" and node.inputs and all(v in sweep.constants for v in node.inputs) and spent < MOST_FOLDED:
+        if node.op != "Copy" and all(v in sweep.constants for v in node.inputs):
             array = fold(node, [sweep.constants[v] for v in node.inputs])
             if array is not None:
-                spent += array.nbytes
                 sweep.fix(node.output, array)
                 continue
         sweep.keep(node)

@@ -8,8 +8,6 @@ worker is replaced and the next candidate is measured. Only a worker that cannot
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import threading
 import time
@@ -27,7 +25,7 @@ import numpy as np
 
 from stormdrop.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.process import Message, TaskMessage, TaskRefused, Worker, WorkerLost
+from stormdrop.measure.process import Message, TaskMessage, TaskRefused, Worker, WorkerLost, message_of
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact
@@ -271,9 +269,7 @@ class Measurer:
     def _message(self, task: Task) -> TaskMessage:
         found = self._texts.get(task)
         if found is None:
-            data = task.to_json()
-            digest = hashlib.sha256(json.dumps(data).encode()).hexdigest()
-            found = self._texts[task] = TaskMessage(digest, {"op": "task", "digest": digest, "task": data})
+            found = self._texts[task] = message_of(task)
         return found
 
     def _begin(self) -> threading.Event:

@@ -8,6 +8,8 @@ signal that ties a worker to us when the *thread* that started it ends.
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import logging
 import os
 import resource
@@ -26,6 +28,7 @@ from typing import Any
 
 import stormdrop
 from stormdrop.errors import RunError, UserError
+from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.wire import Garbled, Inbox, frame
 
@@ -58,6 +61,12 @@ class TaskMessage:
 
     digest: str
     request: Message
+
+
+def message_of(task: Task) -> TaskMessage:
+    data = task.to_json()
+    digest = hashlib.sha256(json.dumps(data).encode()).hexdigest()
+    return TaskMessage(digest, {"op": "task", "digest": digest, "task": data})
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ ends when the pipe does, and Linux kills it when its parent dies, whatever it is
 
     start  target, settings, role             once, first
     task   task, digest                       makes a task current; a runner makes its inputs and reference values
-    build  schedule | text + artifact         machine code of one candidate
+    build  schedule, views | text + artifact  machine code of one candidate; without a schedule, of the default
     time   artifact, variant, best            load, check and time one candidate
     hold   artifact, variant                  load and check one candidate, and keep it for rounds
     round  index                              time a held candidate once more
@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import BuildError, RunError, ScheduleError, UserError
 from stormdrop.ir.tensor import Task
+from stormdrop.lower.program import View
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Bench, Runs, cold_arena, cold_bench, repeat, warm_bench
 from stormdrop.measure.wire import Inbox, frame
@@ -43,6 +44,7 @@ from stormdrop.measure.workbench import Workbench
 from stormdrop.runtime.artifact import Artifact, build_artifact
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import Pool
+from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
@@ -80,7 +82,10 @@ class Builder:
                 artifact = Artifact.from_json(request["artifact"])
                 artifact = replace(artifact, code=assemble(request["text"], self.target))
             else:
-                artifact = build_artifact(task, Schedule.from_json(request["schedule"]), self.target)
+                views = {name: View(tuple(strides)) for name, strides in request.get("views", {}).items()}
+                given = request.get("schedule")
+                schedule = Schedule.from_json(given) if given else default_schedule(task, self.target)
+                artifact = build_artifact(task, schedule, self.target, views)
         except Exception as error:
             return {"failure": explain(error), "seconds": time.perf_counter() - start}
         return {"artifact": artifact.to_json(), "seconds": time.perf_counter() - start}

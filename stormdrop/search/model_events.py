@@ -27,7 +27,7 @@ class TaskRow:
     failed: int = 0
     known: int = 0
     phase: str = ""
-    """The strategy's, or how the task ended: small, ended, default, proved, not proved, failed."""
+    """The strategy's, or how the task ended: proved, not proved, default, small, known, failed."""
 
     @property
     def total(self) -> float:

@@ -23,9 +23,6 @@ LAUNCH_SECONDS = 3e-6
 """What calling the smallest kernel costs, for estimates."""
 DOUBT = 3.0
 """An unmeasured task may take so many times what its bytes and operations need at least."""
-FINAL_SECONDS = 0.5
-"""About what it takes to time one task's finalists in turns and to prove the winner; and so many runs of the kernel:"""
-FINAL_RUNS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +90,6 @@ class ModelTask:
             return 0.0
         return self.use.count * (self.default_seconds - self.best)
 
-    @property
-    def final_seconds(self) -> float:
-        return FINAL_SECONDS + FINAL_RUNS * (self.best or 0.0)
-
     def needs_proof(self, gain: float) -> bool:
         """The leader is not the default, saves something, and was not proved before."""
         if self.session is None or self.best is None or self.is_verified or self.leader == self.session.default:
@@ -113,8 +106,8 @@ class ModelTask:
         """Be content with what the store knows, if it knows something."""
         if self.stored is None or not isinstance(self.stored.result, Timing):
             return False
-        self.best = self.default_seconds = self.stored.result.floor
-        self.leader = self.stored.schedule
+        self.best, self.leader = self.stored.result.floor, self.stored.schedule
+        self.default_seconds = self.default_seconds or self.best
         return True
 
     def move(self, phase: str) -> None:

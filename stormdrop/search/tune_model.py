@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import ceil, inf
+from typing import NamedTuple
 
 from stormdrop.errors import RunError, StormdropError, UserError
 from stormdrop.graph.partition import Partition, TaskUse
@@ -49,11 +50,16 @@ FIRST = 6
 FIRST_SHARE = 0.4
 """Of a budget of seconds, after which those that are left are measured with their default only."""
 TRIALS_PER_SECOND = 20.0
-"""About; two cores, kernels of a millisecond. Only how long a storm lasts depends on it."""
+"""About; two cores, kernels of a millisecond. How long storms last is planned with it."""
 LEAST_TRIALS = 24
 """What a task's storm and droplets can count on."""
+FINAL_TRIALS = 9
+"""To time a task's finalists in turns and to prove the winner takes about as long as so many trials, and so many runs of the kernel:"""
+FINAL_RUNS = 80
 FINAL_SHARE = 0.4
 """Of a budget of seconds, at most, is set aside for that."""
+PATIENCE_SECONDS = 10.0
+"""What proofs may take after Ctrl-C."""
 OVERTIME = 1.05
 """Proofs begin until so much of the seconds is spent."""
 
@@ -133,6 +139,13 @@ class _Budget:
         return min(by_time, inf if self.trials is None else self.trials)
 
 
+class Pace(NamedTuple):
+    """What trials took so far, on the average; it begins with a guess."""
+
+    seconds: float
+    trials: float
+
+
 class _Search:
     """The loop over all tasks of one model."""
 
@@ -142,6 +155,7 @@ class _Search:
         self._small = negligible(self._all)
         if budget.trials is None and budget.seconds is None:
             budget.trials = sum(1 if t in self._small else TRIALS_PER_TASK for t in self._all) or 1
+        self._pace = Pace(1.0, TRIALS_PER_SECOND)
         self._cost = cost_model(tools.target, tools.store, tools.settings)
 
     def run(self) -> TunedModel:
@@ -149,10 +163,10 @@ class _Search:
         rows = tuple(t.row for t in self._all)
         self._listen(ModelStarted(origin.model, rows, origin.strategy, budget.trials, budget.seconds, origin.cold))
         stopped = self._begin() or self._go_on()
-        self._warn_of_unmeasured()
+        self._fill_in()
         if stopped == "interrupted":
             self._listen(Warned("stopping: what has gained is timed once more and proved; Ctrl-C again aborts"))
-        self._prove()
+        self._prove(stopped == "interrupted")
         tasks = tuple(t.finished() for t in self._all)
         if tasks and all(t.seconds is None for t in tasks):
             first = next((t.failure for t in tasks if t.failure), "the budget was too small")
@@ -186,7 +200,7 @@ class _Search:
         total = self._budget.seconds
         if total is None:
             return inf
-        aside = sum(t.final_seconds for t in self._winners())
+        aside = sum(self._final_seconds(t) for t in self._winners())
         return self._budget.seconds_left - min(aside, FINAL_SHARE * total)
 
     def _begin(self) -> str:
@@ -234,7 +248,6 @@ class _Search:
     def _open(self, task: ModelTask, expected: int | None) -> bool:
         """Begin a task's session."""
         tools = self._tools
-        started = self._budget.clock()
         if isinstance(tools.measurer, Measurer):
             tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
         try:
@@ -247,7 +260,6 @@ class _Search:
             self._give_up(task)
             return False
         task.default_seconds = task.session.default_known
-        task.spent += self._budget.clock() - started
         return True
 
     def _round(self, task: ModelTask, most: int, is_ahead: bool = False) -> bool:
@@ -256,11 +268,18 @@ class _Search:
         n = int(min(most, max(1, self._budget.trials_left)))
         if task.trials and self._time_left < inf:
             n = min(n, max(2, int(self._time_left * task.trials / max(task.spent, 1e-9))))
-        started = self._budget.clock()
+        started, before = self._budget.clock(), task.trials
         ahead = int(min(most, max(0, self._budget.trials_left - n))) if is_ahead else 0
         went_on = task.session.round(n, ahead)
-        task.spent += self._budget.clock() - started
+        lasted = self._budget.clock() - started
+        task.spent += lasted
+        if task.trials > before:
+            self._pace = Pace(self._pace.seconds + lasted, self._pace.trials + task.trials - before)
         return went_on
+
+    def _final_seconds(self, task: ModelTask) -> float:
+        """About what the proof of a task's winner takes, as busy as the machine is."""
+        return FINAL_TRIALS * self._pace.seconds / self._pace.trials + FINAL_RUNS * (task.best or 0.0)
 
     def _give_up(self, task: ModelTask) -> None:
         task.is_over = True
@@ -268,10 +287,14 @@ class _Search:
         self._listen(Warned(f"{task.name} is left as it is: {tried}{task.failure or 'the budget is spent'}"))
         task.move("failed")
 
-    def _warn_of_unmeasured(self) -> None:
-        left = [t.use.id for t in self._all if t.best is None and t.phase != "failed"]
-        if left:
-            told = f"the search ended before {len(left)} of {len(self._all)} tasks were measured; estimates leave them out"
+    def _fill_in(self) -> None:
+        """Tasks whose turn never came are as the store knows them."""
+        left = [t for t in self._all if t.best is None and t.phase != "failed"]
+        unknown = [t for t in left if not t.take_stored()]
+        for task in left:
+            task.move("" if task in unknown else "known")
+        if unknown:
+            told = f"the search ended before {len(unknown)} of {len(self._all)} tasks were measured; estimates leave them out"
             self._listen(Warned(told))
 
     # ---- proving ---------------------------------------------------------------------------------------------------
@@ -281,23 +304,28 @@ class _Search:
         found = [t for t in self._all if t.needs_proof(self._tools.settings.gain)]
         return sorted(found, key=lambda t: t.gain, reverse=True)
 
-    def _prove(self) -> None:
+    def _prove(self, is_interrupted: bool) -> None:
         """Time the best few of every task that gained in turns with its default, and prove the fastest, as far as time permits."""
         winners = self._winners()
         if winners:
             self._listen(Proving(len(winners), self._budget.elapsed))
         latest = inf if self._budget.seconds is None else OVERTIME * self._budget.seconds
+        latest = min(latest, self._budget.elapsed + PATIENCE_SECONDS) if is_interrupted else latest
         for task in winners:
-            if self._budget.elapsed + task.final_seconds > latest:
-                task.move("not proved")
-            else:
+            if self._budget.elapsed + self._final_seconds(task) <= latest:
                 self._prove_one(task)
+            elif task.stored is not None and task.stored.verified and task.take_stored():
+                task.move("proved")  # before, that is
+            else:
+                task.move("not proved")
         for task in self._all:
-            if task not in winners and task.phase not in ("failed", "small") and task.session is not None and not task.was_proved:
+            if task in winners or task.session is None or task.phase in ("failed", "small"):
+                continue
+            if task.was_proved:
+                task.move("proved")
+            else:
                 task.leader, task.best = task.session.default, task.default_seconds or task.best
                 task.move("default")
-            elif task not in winners and task.was_proved:
-                task.move("proved")
 
     def _prove_one(self, task: ModelTask) -> None:
         assert task.session is not None

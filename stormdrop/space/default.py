@@ -22,11 +22,15 @@ from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.space.structure import Stage
 from stormdrop.target.machine import Target
 
-SAMPLES = 192  # of each part
-STARTS = 4
+SAMPLES = 512  # of each part
+STARTS = 8
 SWEEPS = 40
-SETTLED = 2  # the winning sketches, whose parts are moved again
-ROUNDS = 2
+SLACK = 1.0  # how much slower than the best sketch one may be after the first sweep; half of it after the second, and so on
+SETTLED = 1  # the winning sketches, whose parts are moved again
+KICKS = 24
+KICK_SLACK = 0.5
+GAIN = 1e-3  # what a move must bring
+NARROW = 0.3
 
 Floats = NDArray[np.float64]
 Judge = Callable[[Points], Floats]
@@ -50,26 +54,28 @@ def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch
         drafts.append(_Draft(sketch, own))
     for k in range(1, SWEEPS):
         estimates = [d.estimate() for d in drafts]
-        limit = min(estimates) * (1.0 + 1.0 / k)
+        slack = SLACK / k
+        limit = min(estimates) * (1.0 + slack)
         racing = {p: None for d, seconds in zip(drafts, estimates) if seconds <= limit for p in d.parts if p.descent.moving.size}
         if not racing:
             break
         for part in racing:
-            part.descent.sweep()
+            part.descent.sweep(slack * NARROW)
     drafts.sort(key=lambda d: d.estimate())
     for k, draft in enumerate(drafts):
         draft.assemble()
         if k < SETTLED or draft.seconds == np.inf:
-            draft.settle()
+            draft.settle(KICKS)
     return sorted(((d.sketch, d.point(), d.seconds) for d in drafts), key=lambda b: b[2])
 
 
 class Descent:
     """Points that move to better neighbours, all of them at once, until none is better."""
 
-    def __init__(self, sketch: Sketch, judge: Judge, starts: Points, seconds: Floats) -> None:
+    def __init__(self, sketch: Sketch, judge: Judge, starts: Points) -> None:
+        """`judge` takes rows as moves leave them, not yet canonical."""
         self._sketch, self._judge = sketch, judge
-        self.points, self.seconds = starts.copy(), seconds.copy()
+        self.points, self.seconds = starts.copy(), judge(starts)
         self.moving = np.arange(len(starts))
         self._around = Neighbourhood.of(sketch.knobs)
         self._axis = _axes_of_moves(sketch)
@@ -77,49 +83,52 @@ class Descent:
     def best(self) -> int:
         return int(np.argmin(self.seconds))
 
-    def sweep(self) -> None:
-        """Every point that moves to its best neighbour, or to where several moves lead that each help."""
-        here, seconds = self.points[self.moving], self.seconds[self.moving]
+    def sweep(self, slack: float = np.inf) -> None:
+        """Move every point to its best neighbour, or to where several moves lead that each help.
+
+        Those that are slower than the best by more than `slack`, or where another already is, stay where they are.
+        """
+        limit = self.seconds.min() * (1.0 + slack)
+        at = {self.points[i].tobytes(): i for i in reversed(self.moving.tolist()) if self.seconds[i] <= limit}
+        self.moving = np.array(sorted(at.values()), dtype=np.int64)
+        here = self.points[self.moving]
         (owner, move), rows = self._around.rows(here)
-        still: list[int] = []
-        if len(rows):
-            rows, owner = self._together(rows, owner, move, here, seconds, self._judge(self._sketch.canonical(rows)))
-        if len(rows):
-            rows = self._sketch.canonical(rows)
-            judged = self._judge(rows)
-            for k, i in enumerate(self.moving.tolist()):
-                own = np.flatnonzero(owner == k)
-                best = own[np.argmin(judged[own])] if len(own) else -1
-                if best >= 0 and judged[best] < self.seconds[i] * (1 - 1e-6):
-                    self.points[i], self.seconds[i] = rows[best], judged[best]
-                    still.append(i)
-        self.moving = np.array(still, dtype=np.int64)
+        judged = self._judge(rows) if len(rows) else np.zeros(0)
+        better = np.flatnonzero(judged < self.seconds[self.moving][owner] * (1.0 - GAIN))
+        better = better[np.argsort(judged[better], kind="stable")]
+        chosen: list[dict[int, int]] = [{} for _ in here]  # by axis the best move along it, the best of them first
+        for i, k, axis in zip(better.tolist(), owner[better].tolist(), self._axis[move[better]].tolist()):
+            chosen[k].setdefault(axis, i)
+        joint: list[Points] = []
+        of: list[int] = []
+        for k, by_axis in enumerate(chosen):
+            together = _taken_together(here[k], rows[list(by_axis.values())]) if len(by_axis) > 1 else []
+            joint += together
+            of += [k] * len(together)
+        goals = {k: (judged[i], rows[i]) for k, by_axis in enumerate(chosen) for i in list(by_axis.values())[:1]}
+        for k, row, seconds in zip(of, joint, self._judge(np.array(joint)) if joint else ()):
+            goals[k] = min(goals[k], (seconds, row), key=lambda goal: goal[0])
+        self.moving = self.moving[list(goals)]
+        if goals:
+            self.points[self.moving] = self._sketch.canonical(np.array([row for _, row in goals.values()]))
+            self.seconds[self.moving] = [seconds for seconds, _ in goals.values()]
 
-    def run(self) -> None:
-        for _ in range(SWEEPS):
+    def run(self, slack: float) -> None:
+        for k in range(1, SWEEPS):
             if self.moving.size:
-                self.sweep()
+                self.sweep(slack / k)
 
-    def _together(
-        self, rows: Points, owner: NDArray[np.int64], move: NDArray[np.int64], points: Points, seconds: Floats, judged: Floats
-    ) -> tuple[Points, NDArray[np.int64]]:  # fmt: skip
-        """The best neighbour of every point, and where the best moves along its axes lead at once: along two, four, all."""
-        found: list[Points] = []
-        owners: list[int] = []
-        for k, point in enumerate(points):
-            own = np.flatnonzero((owner == k) & (judged < seconds[k]))
-            own = own[np.argsort(judged[own], kind="stable")]
-            chosen: dict[int, int] = {}
-            for i in own.tolist():
-                chosen.setdefault(int(self._axis[move[i]]), i)
-            row = point.copy()
-            for n, i in enumerate(chosen.values(), 1):
-                changed = rows[i] != point
-                row[changed] = rows[i][changed]
-                if n in (1, 2, 4) or n == len(chosen):
-                    found.append(row.copy())
-                    owners.append(k)
-        return np.array(found, dtype=np.int64).reshape(len(found), points.shape[1]), np.array(owners, dtype=np.int64)
+
+def _taken_together(point: Points, rows: Points) -> list[Points]:
+    """Where the first two, the first four and all of some moves lead at once."""
+    found: list[Points] = []
+    together = point.copy()
+    for n, row in enumerate(rows, 1):
+        changed = row != point
+        together[changed] = row[changed]
+        if n in (2, 4) or (n == len(rows) and n > 1):
+            found.append(together.copy())
+    return found
 
 
 def _axes_of_moves(sketch: Sketch) -> NDArray[np.int64]:
@@ -141,11 +150,11 @@ class _Part:
             points = sketch.sample_legal(max(1, samples // 4), np.random.default_rng(0))
             seconds = self.judge(points)
         best = np.argsort(seconds, kind="stable")[: STARTS if sketch.knobs else 1]
-        self.descent = Descent(sketch, self.judge, points[best], seconds[best])
+        self.descent = Descent(sketch, self.judge, points[best])
 
     def judge(self, points: Points) -> Floats:
         """Estimated seconds of the part as if it were a program; infinite where that is not legal."""
-        return self.sketch.assess(points) if self._alone else judged(self.sketch, amounts(self.sketch, points))
+        return self.sketch.assess(self.sketch.canonical(points)) if self._alone else judged(self.sketch, amounts(self.sketch, points))
 
     def amounts(self) -> Floats:
         """Of the best point."""
@@ -186,32 +195,37 @@ class _Draft:
     def assemble(self) -> None:
         """Take the best point of each part."""
         self._points = [p.descent.points[p.descent.best()] for p in self.parts]
-        if len(self.parts) == 1:
+        if len(self.parts) > 1:
+            self._amounts = np.array([p.amounts() for p in self.parts])
+            self.seconds = float(judged(self.sketch, self._amounts.sum(axis=0)[:, None])[0])
+        else:
             self.seconds = self.estimate()
-            return
-        self._amounts = np.array([p.amounts() for p in self.parts])
-        self.seconds = float(judged(self.sketch, self._amounts.sum(axis=0)[:, None])[0])
 
-    def settle(self) -> None:
+    def settle(self, kicks: int) -> None:
         """Move the parts in turn, each with the others as they are, the slowest first."""
-        for _ in range(ROUNDS if len(self.parts) > 1 else 0):
-            before = self.seconds
-            for k in np.argsort(-self._amounts[:, 0], kind="stable").tolist():
-                self._settle(k)
-            if not self.seconds < before * (1 - 1e-4):
-                break
+        order = np.argsort([-p.descent.seconds.min() for p in self.parts], kind="stable").tolist()
+        for k in order:
+            self._settle(k, kicks)
 
-    def _settle(self, k: int) -> None:
+    def _settle(self, k: int, kicks: int) -> None:
         part = self.parts[k]
-        rest = (self._amounts.sum(axis=0) - self._amounts[k])[:, None]
+        judge = part.judge
+        if len(self.parts) > 1:
+            rest = (self._amounts.sum(axis=0) - self._amounts[k])[:, None]
 
-        def judge(points: Points) -> Floats:
-            return judged(self.sketch, amounts(part.sketch, points) + rest)
+            def judge(points: Points) -> Floats:
+                return judged(self.sketch, amounts(part.sketch, points) + rest)
 
-        starts = np.concatenate([self._points[k][None], part.descent.points])
-        descent = Descent(part.sketch, judge, starts, judge(starts))
-        descent.run()
+        descent = Descent(part.sketch, judge, np.concatenate([self._points[k][None], part.descent.points, self._kicked(k, kicks)]))
+        descent.run(KICK_SLACK)
         best = descent.best()
         if descent.seconds[best] < self.seconds:
             self._points[k], self.seconds = descent.points[best], float(descent.seconds[best])
-            self._amounts[k] = amounts(part.sketch, descent.points[best : best + 1])[:, 0]
+            if len(self.parts) > 1:
+                self._amounts[k] = amounts(part.sketch, descent.points[best : best + 1])[:, 0]
+
+    def _kicked(self, k: int, n: int) -> Points:
+        """The part's point with about three knobs drawn anew."""
+        rng = np.random.default_rng(1)
+        point, drawn = self._points[k], self.parts[k].sketch.sample(n, rng)
+        return np.where(rng.random(drawn.shape) * max(1, len(point)) < 3.0, drawn, point)

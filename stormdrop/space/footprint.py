@@ -231,7 +231,7 @@ def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...]) -> StageC
     """The columns of a stage that runs `executions` times, still without its boxes."""
     stage = tiling.stage
     vector = stage.vector
-    tile = {a: minimum(tiling.tile(a), tiling.extent[a] if a is not vector else tiling.tile(a)) for a in stage.axes}
+    tile = {a: tiling.tile(a) for a in stage.axes}
     rows = prod_of([tile[a] for a in stage.axes if a is not vector])
     lanes = tiling.lanes
     vectors = tiling.vectors
@@ -372,13 +372,14 @@ def variants(tiling: Tiling) -> Num:
     for a in stage.axes:
         if a is stage.vector:
             continue
-        t = minimum(tiling.tile(a), tiling.extent[a])
+        t = tiling.tile(a)
         if isinstance(t, int) and t == 1:
             continue
-        ends = where(is_multiple(tiling.extent[a], t), 0, 1)
-        if stage.host is not None and not (isinstance(tiling.extent[a], int) and tiling.extent[a] == a.extent):
-            ends = where(tiling.extent[a] >= a.extent, ends, 3)
-        total = total * where(t > 1, 1 + ends, 1)
+        exact = is_multiple(tiling.extent[a], t)
+        if stage.host is None or (isinstance(tiling.extent[a], int) and tiling.extent[a] == a.extent):
+            total = total * where(exact, 1, 2)
+        else:
+            total = total * where(t > 1, where(tiling.extent[a] >= a.extent, where(exact, 1, 2), 4), 1)
     return total
 
 
@@ -394,7 +395,7 @@ def _lines_per_set(tile: Mapping[Axis, Num], ops: tuple[Operand, ...]) -> Num:
 def add_boxes(c: StageCost) -> None:
     """Boxes of all operands at the register tile and inside every rolled loop, from the inside out."""
     t, stage = c.tiling, c.tiling.stage
-    lens: dict[Axis, Num] = {a: minimum(c.tile[a], t.extent[a]) for a in stage.axes}
+    lens: dict[Axis, Num] = {a: c.tile[a] if a is not stage.vector else minimum(c.tile[a], t.extent[a]) for a in stage.axes}
     for a in stage.reduce_axes:
         lens[a] = minimum(t.lanes * t.vectors, t.extent[a]) if a is stage.vector else 1
     c.loops = [slot for slot in reversed(nest_order(stage)) if not (isinstance(t.extent[slot.axis], int) and t.extent[slot.axis] == 1)]

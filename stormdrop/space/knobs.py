@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stormdrop.ir.expr import Axis
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.nest import block_knob, form_of, peel_knob, spatial_knobs, unroll_knob, vectors_knob
+from stormdrop.space.nest import CACHED, block_knob, form_of, peel_knob, spatial_knobs, unroll_knob, vectors_knob
 from stormdrop.space.structure import Stage, Structure
 from stormdrop.target.machine import Target
 
@@ -61,14 +62,12 @@ def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
 
 
 def knobs_of(s: Structure, target: Target) -> tuple[Knob, ...]:
-    found: list[Knob] = []
-    for stage in s.stages:
-        found += _stage_knobs(stage, target)
-    return tuple(found)
+    return tuple(knob for stage in s.stages for knob in _stage_knobs(stage, target.vector_bytes))
 
 
-def _stage_knobs(stage: Stage, target: Target) -> list[Knob]:
-    lanes = target.vector_bytes // stage.itemsize
+@lru_cache(maxsize=CACHED)
+def _stage_knobs(stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
+    lanes = vector_bytes // stage.itemsize
     form = form_of(stage)
     found: list[Knob] = []
     for axis in stage.axes:
@@ -102,4 +101,4 @@ def _stage_knobs(stage: Stage, target: Target) -> list[Knob]:
     name = peel_knob(stage)
     if name is not None:
         found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))
-    return found
+    return tuple(found)

@@ -182,8 +182,13 @@ def _cuts(stage: Stage) -> tuple[tuple[Axis, tuple[_Cut, ...]], ...]:
     return tuple(found)
 
 
-def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict[Axis, Num], reader: Tiling | None = None) -> Tiling:
-    """Clamp the knobs of one stage to its extents and derive every trip count and span."""
+def tile_stage(
+    stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict[Axis, Num], reader: Tiling | None, lone: bool
+) -> Tiling:  # fmt: skip
+    """Clamp the knobs of one stage to its extents and derive every trip count and span.
+
+    `lone`: nothing is computed inside its loops, so that the trips of an axis of extent 1 need not be counted for anyone.
+    """
     form = form_of(stage)
     trips: dict[Slot, Num] = {}
     span: dict[Slot, Num] = {}
@@ -196,7 +201,7 @@ def tile_stage(stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict
             if rule == "rest":
                 n = rest
             elif rule == "knob":
-                n = minimum(values[knob], rest)
+                n = 1 if lone and isinstance(rest, int) and rest == 1 else minimum(values[knob], rest)
             elif rule == "follow" and reader is not None and not reader.stage.vector_is_reduced:
                 n = minimum(reader.vectors, rest)  # a copy's vectors follow its reader
             elif rule == "lanes":
@@ -249,6 +254,7 @@ def _can_peel(stage: Stage, extent: Mapping[Axis, Num], span: Mapping[Slot, Num]
 def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict[str, Tiling]:
     """The tilings of all stages: readers before the producers that are attached to them."""
     done: dict[str, Tiling] = {}
+    around = {id for stage in s.stages if stage.host is not None for id in (stage.host, stage.reader)}
     for stage in reversed(s.stages):
         lanes = vector_bytes // stage.itemsize if stage.vector is not None else 1
         reader = done.get(stage.reader or "")
@@ -257,7 +263,7 @@ def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict
         extent: dict[Axis, Num] = {a: a.extent for a in (*stage.axes, *stage.reduce_axes)}
         if stage.host is not None:
             extent.update(region(s, stage, done))
-        done[stage.id] = tile_stage(stage, lanes, values, extent, reader)
+        done[stage.id] = tile_stage(stage, lanes, values, extent, reader, stage.id not in around)
     return done
 
 

@@ -32,9 +32,9 @@ def test_a_seed_gives_one_model() -> None:
 
 
 def test_random_models_are_varied() -> None:
-    models = [random_model(seed)[0] for seed in range(200)]
+    models = [random_model(seed)[0] for seed in range(100)]
     used = {n.op_type for m in models for n in m.graph.node}
-    assert len(used) > 70
+    assert len(used) > 65
     assert any(len(m.graph.output) > 3 for m in models)
     assert any(o.name in {i.name for i in m.graph.input} for m in models for o in m.graph.output)
     assert any(n.input[0] == n.input[1] for m in models for n in m.graph.node if n.op_type == "Concat")

@@ -249,6 +249,17 @@ def test_what_was_proved_before_is_not_proved_again() -> None:
     assert (tuned.tasks[0].verified, tuned.tasks[0].ended) == (True, "proved")
 
 
+def test_what_there_is_no_time_for_is_taken_from_the_store() -> None:
+    parts, store = model(32, 48, 40, 24, 20, 28), Store.in_memory()
+    before = tuned_with(Fake(), parts, trials=300, store=store)
+    events = list[ModelEvent]()
+    after = tuned_with(Fake(candidate_seconds=1.0), parts, events, seconds=2.0, store=store)
+    assert [t.schedule for t in after.tasks] == [t.schedule for t in before.tasks]
+    assert all(t.verified for t in after.tasks)
+    assert [t.ended for t in after.tasks].count("known") == 4
+    assert not any(isinstance(e, Warned) for e in events)
+
+
 def test_records_name_the_model_and_its_temperature() -> None:
     parts, store = model(32, 48), Store.in_memory()
     small = replace(TARGET, l3_bytes=constant_bytes(parts) - 1)

@@ -317,6 +317,6 @@ def blocks(d: Draft) -> str:
 
 PRODUCTS: tuple[tuple[float, Step], ...] = ((2, matmul), (1, gemm), (1, attention), (2, norm), (1.5, reduction), (1, centred), (0.5, order))
 MOVEMENT: tuple[tuple[float, Step], ...] = (
-    (1.5, transpose), (2, reshape), (0.5, expand), (0.3, tile), (1.5, cut), (1.5, split), (2.5, concat), (1, rejoined), (1, pad), (0.5, gather),
-    (0.4, blocks),
+    (1.5, transpose), (2, reshape), (0.5, expand), (0.3, tile), (1.5, cut), (1.5, split), (2.5, concat), (1, rejoined), (1, pad),
+    (0.5, gather), (0.4, blocks),
 )  # fmt: skip
