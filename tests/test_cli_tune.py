@@ -94,7 +94,8 @@ def test_a_model_is_tuned_kept_and_continued(tmp_path: Path, cache: Path) -> Non
 
 
 def test_quiet_shows_nothing_but_results(tmp_path: Path) -> None:
-    done = ran(dense(tmp_path, batch="n"), "--shapes", f"{INPUT}=3x6", "--time", "1s", "--store", "none", "--quiet", "--json")
+    path = dense(tmp_path, batch="n")
+    done = ran(path, "--shapes", f"{INPUT}=3x6", "--time", "5m", "--trials", "6", "--store", "none", "--quiet", "--json")
     assert done.exit_code == 0, done.output
     assert done.stderr == ""
     report = json.loads(done.stdout)

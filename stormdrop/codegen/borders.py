@@ -45,23 +45,35 @@ def bordered_loads(e: Expr) -> frozenset[Load]:
     return frozenset(load for n in walk(e) if isinstance(n, Select) and index_condition(n.condition) for load in loads(n))
 
 
-def folded(e: Expr, decided: Callable[[Expr], bool | None]) -> Const | None:
-    """The constant an expression is known to be once some conditions are decided; 0 times anything counts as 0."""
+def folded(e: Expr, decided: Callable[[Expr], bool | None], part: Callable[[Expr], Const | None] | None = None) -> Const | None:
+    """The constant an expression is known to be once some conditions are decided; 0 times anything counts as 0.
+
+    `part` answers for what stands inside it, where someone remembers.
+    """
+    part = part or (lambda inner: folded(inner, decided))
     match e:
         case Const():
             return e
         case Select(c, a, b) if index_condition(c):
             answer = decided(c)
-            return None if answer is None else folded(a if answer else b, decided)
+            return None if answer is None else part(a if answer else b)
         case Bin("mul", a, b):
-            sides = [folded(side, decided) for side in (a, b)]
-            for known in sides:
-                if known is not None and known.value == 0:
-                    return known
-            x, y = sides
+            y = part(b)  # the coefficient, which is often zero
+            if y is not None and y.value == 0:
+                return y
+            x = part(a)
+            if x is not None and x.value == 0:
+                return x
             return None if x is None or y is None else Const(x.value * y.value, e.dtype)
         case _:
             return None
+
+
+@lru_cache(maxsize=65536)
+def deciding_axes(e: Expr) -> tuple[Axis, ...]:
+    """The axes that the index conditions inside an expression speak of."""
+    axes = {a for n in walk(e) if isinstance(n, Select) and index_condition(n.condition) for a in axes_of(n.condition)}
+    return tuple(sorted(axes, key=lambda a: a.serial))
 
 
 def narrowings(tile: Tile) -> list[Narrowing]:

@@ -7,17 +7,18 @@ that says which instance is being written; index arithmetic, conditions and mask
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 
 from stormdrop.codegen import values as v
-from stormdrop.codegen.borders import Narrowing, bordered_loads, narrowings, non_negative
+from stormdrop.codegen.borders import Narrowing, bordered_loads, deciding_axes, folded, narrowings, non_negative
 from stormdrop.codegen.pages import Pages
 from stormdrop.codegen.text import Loop, Value, Writer, splat
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, decide, normal
-from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, compare, loads, rewrite
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, Var, compare, loads, rewrite
 from stormdrop.lower.program import Buffer, Tile
 from stormdrop.space.access import axes_of
 from stormdrop.target.machine import Target
@@ -67,6 +68,9 @@ class Instance:
         self._gaps: dict[tuple[Expr, ...], Gap | None] = {}
         self._tests: dict[tuple[Expr, Affine, int], Expr] = {}
         self._answers: dict[object, bool | None] = {}
+        self._constants: dict[object, Const | None] = {}
+        self._offsets: dict[Expr, Callable[[dict[Axis, int]], object]] = {}
+        self._deciding: dict[Expr, Callable[[dict[Axis, int]], object]] = {}
         self._instances: list[tuple[tuple[int, ...], int]] = []
         self.row: tuple[int, ...] = ()
         self.chunk = 0
@@ -105,7 +109,11 @@ class Instance:
         return rewrite(e, lambda n: self.axis_value(n).expr() if isinstance(n, Axis) else None)
 
     def key(self, e: Expr) -> object:
-        return (e, *(self.offset[a] for a in sorted_axes(e) if a in self.offset))
+        """Equal for the instances in which an expression has the same value."""
+        offsets = self._offsets.get(e)
+        if offsets is None:
+            offsets = self._offsets[e] = _getter([a for a in sorted_axes(e) if a in self.offset])
+        return (e, offsets(self.offset))
 
     def decided(self, condition: Expr) -> bool | None:
         """Whether an index condition always or never holds in this instance, for all lanes."""
@@ -124,6 +132,24 @@ class Instance:
             return None
         offset = gap.offset(self.offset)
         return True if gap.known[0] + offset >= 0 else False if gap.known[1] + offset < 0 else None
+
+    def constant(self, e: Expr) -> Const | None:
+        """The number an expression is known to be in this instance; None where it is not known.
+
+        The coefficients of Winograd's transforms are chains of selections, and every element asks for the same few.
+        """
+        if isinstance(e, Const):
+            return e
+        if isinstance(e, Load):
+            return None
+        offsets = self._deciding.get(e)
+        if offsets is None:
+            offsets = self._deciding[e] = _getter([a for a in deciding_axes(e) if a in self.offset])
+        key = (e, offsets(self.offset), *self.open.values())
+        found = self._constants.get(key, self)
+        if isinstance(found, Instance):  # never asked before
+            found = self._constants[key] = folded(e, self.decided, self.constant)
+        return found
 
     def gap(self, condition: Expr) -> Gap | None:
         """A comparison as `base + offset >= 0`, where only the offset differs between instances; None if it is not linear."""
@@ -275,6 +301,11 @@ class Instance:
         wide = v.broadcast(self.w, Value(short, "i32"), n)
         ids = ", ".join(f"i32 {chunk * n + i}" for i in range(n))
         return Value(self.w.op(f"icmp sgt {wide}, <{ids}>"), "bool", n)
+
+
+def _getter(axes: Sequence[Axis]) -> Callable[[dict[Axis, int]], object]:
+    """What picks the offsets of some axes."""
+    return itemgetter(*axes) if axes else lambda _: None
 
 
 @lru_cache(maxsize=65536)

@@ -9,9 +9,10 @@ survives selects between the element's address and a page that holds the border'
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from stormdrop.codegen import values as v
-from stormdrop.codegen.borders import folded, opposite
+from stormdrop.codegen.borders import opposite
 from stormdrop.codegen.memory import MemoryWriter
 from stormdrop.codegen.text import Loop, Value
 from stormdrop.errors import BuildError
@@ -280,7 +281,7 @@ class TileWriter(MemoryWriter):
             self.place(row, c)
             for axis, start in self.start_of.items():
                 self.offset[axis] = start + (c * self.lanes if axis is self.stage.vector else 0)
-            known = folded(body, self.decided)
+            known = self.constant(body)
             if known is None or known.value != neutral:
                 results[i] = self.masked(acc, self.combined(acc, body))
         for axis in self.start_of:
@@ -315,7 +316,7 @@ class TileWriter(MemoryWriter):
 
     def compute(self, e: Expr) -> Value:
         w = self.w
-        if self.stage.unrolled and not isinstance(e, (Load, Axis)) and (known := folded(e, self.decided)) is not None:
+        if self.stage.unrolled and not isinstance(e, (Load, Axis)) and (known := self.constant(e)) is not None:
             return v.constant(known.value, known.dtype, 1)
         match e:
             case Const(value, dtype):
@@ -377,5 +378,6 @@ class TileWriter(MemoryWriter):
         return Value(self.w.integer(self.here(e)), "i64")
 
 
+@lru_cache(maxsize=65536)
 def has_load(e: Expr) -> bool:
     return any(isinstance(n, Load) for n in walk(e))

@@ -275,7 +275,9 @@ def _one_hot(n: Call) -> Value:
 
 
 def _nonzero(n: Call) -> Value:
-    return n.build.constant(np.array(np.nonzero(n.array(0)), np.int64))
+    x = n.array(0)
+    bounded(n, int(np.count_nonzero(x)) * max(1, x.ndim))
+    return n.build.constant(np.array(np.nonzero(np.atleast_1d(x)), np.int64))
 
 
 MOVEMENT: dict[str, Importer] = {

@@ -248,7 +248,7 @@ class _Import:
             except NeedsConstant:
                 raise
             except UserError as error:
-                if f"node {shown(label)}" in str(error):
+                if "node " in str(error):  # the innermost one names itself
                     raise
                 raise UserError(f"{node.op_type} node {shown(label)}: {error}") from error
             missing = [o for o in node.output if o and o not in env]

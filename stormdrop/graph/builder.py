@@ -23,7 +23,7 @@ from stormdrop.ir.expr import ITEMSIZE, NUMPY, Dtype
 Array = NDArray[Any]
 MOST_VALUE = 1 << 36
 MOST_DIMENSIONS = 32
-MOST_NODES = 1_000_000
+MOST_NODES = 250_000
 DTYPES: dict[np.dtype[Any], Dtype] = {np.dtype(t): d for d, t in NUMPY.items()}
 
 

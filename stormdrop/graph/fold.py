@@ -28,7 +28,7 @@ MOST_BYTES = 64 << 20
 MOST_STEPS = 1 << 24
 """Nor is more than this evaluated by the interpreter for one; it does some 10 to 100 million a second."""
 MOST_FOLDED = 1 << 31
-MOST_WORK = 1 << 27
+MOST_WORK = 1 << 25
 """Bytes and steps of all nodes together."""
 PRODUCTS_PER_STEP = {"f32": 256, "f64": 256}
 """Of a matrix product, which is much quicker than the interpreter where a library computes it."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -96,6 +96,7 @@ def tune_model(
     target = target or detect()
     settings = settings or MODEL_SETTINGS
     cold = constant_bytes(parts) > target.l3_bytes if cold is None else cold
+    target = replace(target, cold=cold)  # the prior knows of it, and so does who compiles: both choose the same defaults
     with ExitStack() as stack:
         if measurer is None:
             how = MeasureSettings(threads=target.threads, seed=seed, cold=cold, final_seconds=0.05)
@@ -108,7 +109,7 @@ def tune_model(
 
 def constant_bytes(parts: Partition) -> int:
     """The weights that one run of the model reads."""
-    return sum(t.nbytes for call in parts.calls for t in call.task.constants)
+    return sum(v.nbytes for v in parts.graph.constants)
 
 
 @dataclass(slots=True)

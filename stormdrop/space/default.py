@@ -2,8 +2,9 @@
 
 A sketch falls into parts that share no knob, and the sketches of a task share parts. Points of each part are drawn with a fixed
 seed, and from the best few coordinates are moved to adjacent choices while the estimate falls. It is a race: a part moves on
-only while a sketch that it belongs to is close to the best, and ever closer. In the winning sketches the parts are moved once
-more, each with the rest of the program as it is. The same task on the same target always gets the same schedule.
+only while a sketch that it belongs to is close to the best, and ever closer. In the winning sketch the parts are moved once
+more, also from points nearby, each with the rest of the program as it is. The same task on the same target always gets the
+same schedule.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.space.structure import Stage
 from stormdrop.target.machine import Target
 
-SAMPLES = 512  # of each part
+SAMPLES = 640  # of each part
 STARTS = 8
 SWEEPS = 40
-SLACK = 1.0  # how much slower than the best sketch one may be after the first sweep; half of it after the second, and so on
-SETTLED = 1  # the winning sketches, whose parts are moved again
-KICKS = 24
+SLACK = 0.6  # how much slower than the best a sketch may be after the first sweep; half of it after the second, and so on
+START_SLACK = 0.18  # the same among the points of a part
+KICKS = 24  # points near the winner's from which its parts are moved again
 KICK_SLACK = 0.5
-GAIN = 1e-3  # what a move must bring
-NARROW = 0.3
+GAIN = 1e-3  # what a move must bring, so that nobody walks on for nothing
 
 Floats = NDArray[np.float64]
 Judge = Callable[[Points], Floats]
@@ -38,12 +38,21 @@ Judge = Callable[[Points], Floats]
 
 def default_schedule(task: Task, target: Target) -> Schedule:
     """The schedule to use when nothing is known of the task."""
-    sketch, point, _ = ranked(sketches(task, target))[0]
-    return sketch.schedule(point)
+    winner = _raced(sketches(task, target), SAMPLES)[0]
+    winner.settle(KICKS)
+    return winner.sketch.schedule(winner.point())
 
 
 def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch, Points, float]]:
     """The best point of every sketch with its estimated seconds, fastest first."""
+    drafts = _raced(found, samples)
+    for k, draft in enumerate(drafts):
+        draft.settle(0 if k else KICKS)
+    return sorted(((d.sketch, d.point(), d.seconds) for d in drafts), key=lambda b: b[2])
+
+
+def _raced(found: Sequence[Sketch], samples: int) -> list[_Draft]:
+    """All sketches with their parts on the way down, the most promising first."""
     if not found:
         raise ScheduleError("the task has no sketch")
     parts: dict[tuple[Stage, ...], _Part] = {}
@@ -53,20 +62,13 @@ def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch
         parts.update((p.sketch.structure.stages, p) for p in own)
         drafts.append(_Draft(sketch, own))
     for k in range(1, SWEEPS):
-        estimates = [d.estimate() for d in drafts]
-        slack = SLACK / k
-        limit = min(estimates) * (1.0 + slack)
-        racing = {p: None for d, seconds in zip(drafts, estimates) if seconds <= limit for p in d.parts if p.descent.moving.size}
+        limit = min(d.estimate() for d in drafts) * (1.0 + SLACK / k)
+        racing = {p: None for d in drafts if d.estimate() <= limit for p in d.parts if p.descent.moving.size}
         if not racing:
             break
         for part in racing:
-            part.descent.sweep(slack * NARROW)
-    drafts.sort(key=lambda d: d.estimate())
-    for k, draft in enumerate(drafts):
-        draft.assemble()
-        if k < SETTLED or draft.seconds == np.inf:
-            draft.settle(KICKS)
-    return sorted(((d.sketch, d.point(), d.seconds) for d in drafts), key=lambda b: b[2])
+            part.descent.sweep(START_SLACK / k)
+    return sorted(drafts, key=lambda d: d.estimate())
 
 
 class Descent:
@@ -185,29 +187,29 @@ class _Draft:
         self._amounts = np.zeros((0, 4))
 
     def estimate(self) -> float:
-        """What the parts' best points take together, their limits apart."""
+        """What the parts' best points take together, limits of the whole apart."""
         return float(sum(p.descent.seconds.min() for p in self.parts))
 
     def point(self) -> Points:
         values = {name: value for p, point in zip(self.parts, self._points) for name, value in zip(p.sketch.names, point)}
-        return np.array([values[name] for name in self.sketch.names], dtype=np.int64)
+        point = np.array([values[name] for name in self.sketch.names], dtype=np.int64)
+        return point if self.seconds < np.inf else self.sketch.repair(point[None])[0]
 
-    def assemble(self) -> None:
-        """Take the best point of each part."""
+    def settle(self, kicks: int) -> None:
+        """Take the best points of the parts; where they are the winner's, or too much together, move them again.
+
+        One part after the other, the slowest first, each with the rest of the program as it is.
+        """
         self._points = [p.descent.points[p.descent.best()] for p in self.parts]
+        self.seconds = self.estimate()
         if len(self.parts) > 1:
             self._amounts = np.array([p.amounts() for p in self.parts])
             self.seconds = float(judged(self.sketch, self._amounts.sum(axis=0)[:, None])[0])
-        else:
-            self.seconds = self.estimate()
+        if kicks or self.seconds == np.inf:
+            for k in np.argsort([-p.descent.seconds.min() for p in self.parts], kind="stable").tolist():
+                self._move(k, kicks)
 
-    def settle(self, kicks: int) -> None:
-        """Move the parts in turn, each with the others as they are, the slowest first."""
-        order = np.argsort([-p.descent.seconds.min() for p in self.parts], kind="stable").tolist()
-        for k in order:
-            self._settle(k, kicks)
-
-    def _settle(self, k: int, kicks: int) -> None:
+    def _move(self, k: int, kicks: int) -> None:
         part = self.parts[k]
         judge = part.judge
         if len(self.parts) > 1:

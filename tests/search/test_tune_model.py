@@ -265,6 +265,7 @@ def test_records_name_the_model_and_its_temperature() -> None:
     small = replace(TARGET, l3_bytes=constant_bytes(parts) - 1)
     tuned = tune_model(parts, small, measurer=Fake(), trials=8, store=store)
     assert tuned.cold
+    assert tuned.defaults(parts.tasks[0].task) == default_schedule(parts.tasks[0].task, replace(small, cold=True))  # as compiling chooses
     assert {r.model for r in store.trials(parts.tasks[0].task, small, cold=True)} == {"g"}
     assert store.trials(parts.tasks[0].task, small, cold=False) == []
     assert not tuned_with(Fake(), parts, trials=8).cold
