@@ -9,6 +9,7 @@ The parts are elsewhere; this module puts them together, and knows of nothing bu
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,11 +30,14 @@ from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.image import ALIGN, Address, Image, Port, Step
 from stormdrop.runtime.loaded import SLACK_BYTES
+from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.runtime.threads import thread_count
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target, detect
+
+GIVE_BACK_BYTES = 4 << 20
 
 Array = NDArray[Any]
 Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto, which is not imported here
@@ -105,6 +109,7 @@ def build_model(parts: Partition, target: Target, schedules: Schedules) -> Model
     build = _Build(parts, target, schedules)
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
+    give_back()
     weights = pack(image, build.constants_of, shared_pool(target.threads))
     build.copy_constants(weights)
     return Model(image, weights)
@@ -153,6 +158,7 @@ class _Build:
         self._inputs = tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs)
         self._outputs = tuple(Port(name, v.shape, v.dtype) for name, v in zip(graph.output_names, graph.outputs))
         self._constants = dict(graph.constants)
+        self._given_up = 0  # bytes of them
         self._chosen: dict[str, Schedule | None] = {}
         self._kernels: list[_Kernel] = []
         self._weights = _Weights()
@@ -164,8 +170,7 @@ class _Build:
         offsets, total = plan([life for _, life in lifetimes])
         arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
         steps = tuple(self._step(k, call, kernel, arena) for k, (call, kernel) in enumerate(zip(self.laid.calls, kernels)))
-        self._last_use = {v: k for k, sources in enumerate(self._sources) for v in sources.values()}
-        self._last_use |= dict.fromkeys(self._weights.whole, len(steps))
+        self._readers = Counter(v for sources in self._sources for v in set(sources.values())) + Counter(self._weights.whole.keys())
         target = self.target
         return Image(
             self._name, self._inputs, self._outputs, tuple(k.artifact for k in self._kernels), steps, total, self._weights.total,
@@ -173,12 +178,16 @@ class _Build:
         )  # fmt: skip
 
     def constants_of(self, step: int) -> Mapping[str, Array]:
-        """The raw constants that a step packs or keeps, by the name of their slot; those that no later step needs are given up."""
+        """The raw constants that a step packs or keeps, by the name of their slot. It is asked once, and forgets what no other needs."""
         sources = self._sources[step]
         found = {name: self._constants[v] for name, v in sources.items()}
+        if self._given_up > GIVE_BACK_BYTES:
+            give_back()
+            self._given_up = 0
         for v in set(sources.values()):
-            if self._last_use[v] == step:
-                del self._constants[v]
+            self._readers[v] -= 1
+            if not self._readers[v]:
+                self._given_up += self._constants.pop(v).nbytes
         return found
 
     def copy_constants(self, weights: NDArray[np.uint8]) -> None:
@@ -257,7 +266,8 @@ class _Build:
                     sources[slot.name] = v = next(constants)
                     addresses.append(Address("weights", 0, self._weights.constant(v)) if slot.resident else None)
                 case "packed":
-                    addresses.append(Address("weights", 0, self._weights.reserve(slot.elements * ITEMSIZE[slot.dtype])))
+                    size = slot.elements * ITEMSIZE[slot.dtype]
+                    addresses.append(Address("weights", 0, self._weights.reserve(size)) if slot.resident else None)
                 case _:
                     addresses.append(Address("arena", 0, arena[(k, s)]))
         self._sources.append(sources)

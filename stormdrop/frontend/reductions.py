@@ -42,7 +42,8 @@ def _abs(b: Builder, x: Value) -> Value:
 
 
 def _log(b: Builder, x: Value) -> Value:
-    return b.emit("Log", x)
+    """Of integers too: through f64."""
+    return b.emit("Log", x) if x.dtype in FLOATS else b.cast(b.emit("Log", b.cast(x, "f64")), x.dtype)
 
 
 def _sqrt(b: Builder, x: Value) -> Value:
@@ -64,16 +65,17 @@ def _mean(n: Call) -> Value:
 
 
 def _log_sum_exp(n: Call) -> Value:
-    """M + log Σ exp(x - M); where M is infinite it is the answer itself."""
-    x, b = n.input(0), n.build
+    """M + log Σ exp(x - M); where M is infinite it is the answer itself. Of integers too: through f64."""
+    b = n.build
+    x = n.input(0) if n.input(0).dtype in FLOATS else b.cast(n.input(0), "f64")
     axes, keep = _axes(n, x), bool(n.integer("keepdims", 1))
     if not axes:
-        return x
+        return n.input(0)
     largest = b.reduce("Max", x, axes, True)
     bad = b.emit("Or", b.emit("IsInf", largest, positive=1, negative=1), b.emit("IsNaN", largest))
     shift = b.emit("Where", bad, b.number(0, x), largest)
     total = b.reduce("Sum", b.emit("Exp", b.emit("Sub", x, shift)), axes, True)
-    y = b.emit("Add", b.emit("Log", total), shift)
+    y = b.cast(b.emit("Add", b.emit("Log", total), shift), n.input(0).dtype)
     return y if keep else b.reshape(y, [e for d, e in enumerate(x.shape) if d not in axes])
 
 

@@ -101,7 +101,7 @@ def cold_bench(kernel: LoadedKernel, memory: CallMemory, arena: NDArray[np.uint8
     weights = [
         (k, slot.elements * ITEMSIZE[slot.dtype] + (SLACK_BYTES if slot.role == "packed" else 0))
         for k, slot in enumerate(kernel.artifact.slots)
-        if slot.role == "packed" or (slot.role == "constant" and slot.resident)
+        if slot.role in ("packed", "constant") and slot.resident
     ]
     if not weights:
         return warm_bench(kernel, memory)

@@ -13,7 +13,7 @@ from functools import reduce
 from stormdrop.errors import UserError
 from stormdrop.ir import build
 from stormdrop.ir.build import neutral
-from stormdrop.ir.expr import FLOATS, Axis, Combiner, Const, Expr, Scalar, binary, compare, select
+from stormdrop.ir.expr import FLOATS, Axis, Combiner, Const, Expr, Scalar, binary, call, compare, select
 from stormdrop.ir.tensor import Tensor, compute, reduce_axis
 from stormdrop.ops.broadcast import axes_for
 
@@ -157,15 +157,24 @@ def arg_extremum(x: Tensor, along: int, largest: bool, last: bool, name: str = "
 def top_k_indices(x: Tensor, along: int, count: int, largest: bool, name: str = "Y") -> Tensor:
     """The positions of the `count` largest (or smallest) values in order; equal values in the order they stand.
 
-        R[i] = Σ_j (X[j] > X[i] or (X[j] == X[i] and j < i));   Y[r] = Σ_i where(R[i] == r, i, 0)
+        R[i] = Σ_j (X[j] > X[i] or (not X[i] > X[j] and j < i));   Y[r] = Σ_i where(R[i] == r, i, 0)
+
+    NaN counts as larger than any number, so that ranks are a permutation whatever the values are.
     """
+
+    def precedes(a: Expr, b: Expr) -> Expr:
+        """Whether a comes before b wherever they stand; "not less or equal" is also true where either is NaN."""
+        if x.dtype not in FLOATS:
+            return compare("gt" if largest else "lt", a, b)
+        real = b if largest else a
+        return call("not", compare("le" if largest else "ge", a, b)) & compare("eq", real, real)
 
     def put(axes: Sequence[Axis], k: Axis) -> tuple[Axis, ...]:
         return tuple(k if d == along else a for d, a in enumerate(axes))
 
     i, j = axes_for(x.shape), reduce_axis(x.shape[along], "j")
     mine, other = x[tuple(i)], x[put(i, j)]
-    first = compare("gt" if largest else "lt", other, mine) | (compare("eq", other, mine) & compare("lt", j, i[along]))
+    first = precedes(other, mine) | (call("not", precedes(mine, other)) & compare("lt", j, i[along]))
     rank = compute("R", i, build.sum(select(first, Const(1, "i64"), Const(0, "i64")), j))
     i, k = axes_for([count if d == along else n for d, n in enumerate(x.shape)]), reduce_axis(x.shape[along], "k")
     return compute(name, i, build.sum(select(compare("eq", rank[put(i, k)], i[along]), k, Const(0, "i64")), k))

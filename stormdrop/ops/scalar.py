@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from stormdrop.ir import build
-from stormdrop.ir.expr import FLOATS, ITEMSIZE, Const, Expr, binary, call, compare, select
+from stormdrop.ir.expr import FLOATS, Const, Expr, binary, call, compare, select
 
 
 def number(value: float, like: Expr) -> Const:
@@ -88,7 +88,8 @@ def acosh(x: Expr) -> Expr:
     """log1p(t + √(2t + t²)), t = x - 1; NaN below 1."""
     near = compare("gt", x, number(1e9, x))
     t = select(near, 1.0, x - 1.0)
-    return select(near, build.log(x) + math.log(2), log1p(t + build.sqrt(t * 2.0 + t * t)))
+    usual = select(near, build.log(x) + math.log(2), log1p(t + build.sqrt(t * 2.0 + t * t)))
+    return select(compare("lt", x, number(1, x)), number(math.nan, x), usual)
 
 
 def atanh(x: Expr) -> Expr:
@@ -162,18 +163,26 @@ def divide(a: Expr, b: Expr) -> Expr:
 def remainder(a: Expr, b: Expr, like_c: bool) -> Expr:
     """Python's % (sign of the divisor) or C's fmod (sign of the dividend); for integers, x % 0 is 0."""
     if a.dtype in FLOATS:
-        if not like_c:
-            return _python_remainder(a, b)
-        x, y = magnitude(a), magnitude(b)
-        rest = x - call("floor", x / y) * y
-        exact = select(compare("lt", rest, number(0, a)), rest + y, rest)
-        return with_sign_of(select(compare("lt", x, y), x, exact), a)
+        return _c_remainder(a, b) if like_c else _python_remainder(a, b)
     m = binary("mod", a, b)
     zero = number(0, a)
     if not like_c:
         return m
     wrong = compare("ne", m, zero) & compare("ne", compare("lt", a, zero), compare("lt", b, zero))
     return select(wrong, m - b, m)
+
+
+def _c_remainder(a: Expr, b: Expr) -> Expr:
+    """The sign of the dividend. f32 goes through f64, in which it is exact while the quotient is below 2²⁹; beyond what a quotient
+    can say, it is 0.
+    """
+    if a.dtype == "f32":
+        return build.cast(_c_remainder(build.cast(a, "f64"), build.cast(b, "f64")), "f32")
+    x, y, zero = magnitude(a), magnitude(b), number(0, a)
+    rest = x - call("floor", x / y) * y
+    near = select(compare("lt", rest, zero), rest + y, rest)
+    lost = compare("lt", near, zero) | (compare("ge", near, y) & compare("lt", x, number(math.inf, a)))
+    return with_sign_of(select(compare("lt", x, y), x, select(lost, zero, near)), a)
 
 
 def _python_remainder(a: Expr, b: Expr) -> Expr:
@@ -189,8 +198,7 @@ def _python_remainder(a: Expr, b: Expr) -> Expr:
 def power(x: Expr, y: Expr) -> Expr:
     """x to the y. Integers by f64, rounded: exact up to about 2⁵⁰; a negative exponent truncates as C does."""
     if x.dtype not in FLOATS:
-        wide = power(build.cast(x, "f64"), build.cast(y, "f64"))
-        return build.cast(truncate(call("round", wide * 2.0**20) * 2.0**-20), x.dtype) if ITEMSIZE[x.dtype] < 8 else _wide_power(x, wide)
+        return _wide_power(x, power(build.cast(x, "f64"), build.cast(y, "f64")))
     y = build.cast(y, x.dtype)
     if isinstance(y, Const) and y.value in _SHORT:
         return _SHORT[float(y.value)](x)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a model that was compiled elsewhere is loaded without the c
 class Slot:
     """One entry of the pointer table. `role`: input, constant, output, packed (filled by prepare), shared (working memory).
 
-    A constant that is not `resident` is only read while others are packed.
+    A constant, packed or not, that is not `resident` is only read while others are packed.
     """
 
     name: str

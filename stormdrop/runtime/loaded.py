@@ -31,7 +31,7 @@ def scratch_stride(scratch_bytes: int) -> int:
 
 def is_kept(slot: Slot) -> bool:
     """Whether a slot points to constants while the kernel runs."""
-    return slot.role == "packed" or (slot.role == "constant" and slot.resident)
+    return slot.role in ("packed", "constant") and slot.resident
 
 
 def pack_constants(
@@ -50,7 +50,10 @@ def pack_constants(
     if artifact.prepare_extents:
         extents = np.array(artifact.prepare_extents, np.int64)
         table = (ctypes.c_void_p * len(artifact.slots))()
-        for k, address in (*places.items(), *((k, a.ctypes.data) for k, a in raw.items())):
+        passing = {  # what is packed from and not kept: a Winograd filter before it is put in order
+            k: aligned(slot_bytes(slot)) for k, slot in enumerate(artifact.slots) if slot.role == "packed" and not slot.resident
+        }
+        for k, address in (*places.items(), *((k, a.ctypes.data) for k, a in (*raw.items(), *passing.items()))):
             table[k] = address
         stride = scratch_stride(artifact.scratch_bytes)
         scratch = aligned(stride * pool.threads)

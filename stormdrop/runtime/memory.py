@@ -7,6 +7,7 @@ Mappings are private: Linux gives no huge pages to shared ones by default, and a
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from typing import Any
 
@@ -25,6 +26,13 @@ def aligned(nbytes: int, align: int = ALIGN) -> NDArray[np.uint8]:
     raw = np.zeros(nbytes + align, np.uint8)
     start = -raw.ctypes.data % align
     return raw[start : start + nbytes]
+
+
+def give_back() -> None:
+    """Return to the system what was freed: glibc would keep it for later, and a model's raw weights are as large as its packed ones."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def huge(nbytes: int) -> memoryview[Any]:

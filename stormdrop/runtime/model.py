@@ -25,8 +25,9 @@ from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import Code
 from stormdrop.errors import UserError
 from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
+from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.image import ALIGN, Image, Port, Step
-from stormdrop.runtime.loaded import SLACK_BYTES, is_kept, pack_constants, scratch_stride
+from stormdrop.runtime.loaded import SLACK_BYTES, is_kept, pack_constants, scratch_stride, slot_bytes
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.package import load, save
 from stormdrop.runtime.pool import Pool, shared_pool
@@ -174,8 +175,9 @@ def pack(image: Image, constants: Constants, pool: Pool | None = None) -> Bytes:
     base = weights.ctypes.data
     codes: dict[int, Code] = {}
     done: set[tuple[int, tuple[int, ...]]] = set()
-    for n, step in enumerate(image.steps):
-        artifact = image.kernels[step.kernel]
+    # The largest first: what packing needs for a moment comes on top of little.
+    for n in sorted(range(len(image.steps)), key=lambda n: -_constant_bytes(image.kernels[image.steps[n].kernel])):
+        step, artifact = image.steps[n], image.kernels[image.steps[n].kernel]
         places = {k: base + a.offset for k, a in enumerate(step.addresses) if a is not None and is_kept(artifact.slots[k])}
         what = (step.kernel, tuple(places.values()))
         if not places or what in done:
@@ -185,6 +187,10 @@ def pack(image: Image, constants: Constants, pool: Pool | None = None) -> Bytes:
             codes[step.kernel] = Code(artifact.code)
         pack_constants(codes[step.kernel], artifact, constants(n), places, pool)
     return weights
+
+
+def _constant_bytes(artifact: Artifact) -> int:
+    return sum(slot_bytes(slot) for slot in artifact.slots if slot.role == "constant")
 
 
 class _Tables:

@@ -47,7 +47,7 @@ def verify(image: Image) -> None:
 
 def _problem(image: Image, slot: Slot, address: Address | None) -> str:
     if address is None:
-        return "" if slot.role == "constant" and not slot.resident else "it has no address"
+        return "" if slot.role in ("constant", "packed") and not slot.resident else "it has no address"
     if address.space not in _SPACES[slot.role]:
         return f"it cannot be in the space {address.space!r}"
     ports = {"input": image.inputs, "output": image.outputs}.get(address.space)

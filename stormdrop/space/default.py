@@ -146,13 +146,13 @@ class _Part:
     def __init__(self, sketch: Sketch, whole: Sketch, samples: int) -> None:
         self.sketch = sketch
         self._alone = sketch is whole
-        points = sketch.sample(samples, np.random.default_rng(0))
+        points = sketch.draw(samples, np.random.default_rng(0))
         seconds = self.judge(points)
         if np.count_nonzero(np.isfinite(seconds)) < STARTS:
             points = sketch.sample_legal(max(1, samples // 4), np.random.default_rng(0))
             seconds = self.judge(points)
         best = np.argsort(seconds, kind="stable")[: STARTS if sketch.knobs else 1]
-        self.descent = Descent(sketch, self.judge, points[best])
+        self.descent = Descent(sketch, self.judge, sketch.canonical(points[best]))
 
     def judge(self, points: Points) -> Floats:
         """Estimated seconds of the part as if it were a program; infinite where that is not legal."""
@@ -229,5 +229,5 @@ class _Draft:
     def _kicked(self, k: int, n: int) -> Points:
         """The part's point with about three knobs drawn anew."""
         rng = np.random.default_rng(1)
-        point, drawn = self._points[k], self.parts[k].sketch.sample(n, rng)
-        return np.where(rng.random(drawn.shape) * max(1, len(point)) < 3.0, drawn, point)
+        point, drawn = self._points[k], self.parts[k].sketch.draw(n, rng)
+        return self.parts[k].sketch.canonical(np.where(rng.random(drawn.shape) * max(1, len(point)) < 3.0, drawn, point))

@@ -70,10 +70,18 @@ class Sketch:
             return points
         return self._appraisal.canonical(points)
 
+    def draw(self, n: int, rng: np.random.Generator) -> Points:
+        """Random choices of every knob; small register tiles are likelier, since most large ones do not fit."""
+        uniform = rng.random((len(self.knobs), n))
+        columns = [
+            choices[shares.searchsorted(u, side="right")] if len(choices) > 1 else np.repeat(choices, n)
+            for u, (choices, shares) in zip(uniform, self._odds)
+        ]  # fmt: skip
+        return np.stack(columns, axis=1) if columns else np.zeros((n, 0), np.int64)
+
     def sample(self, n: int, rng: np.random.Generator) -> Points:
-        """Random choices of every knob, made canonical; small register tiles are likelier, since most large ones do not fit."""
-        columns = [choices[shares.searchsorted(rng.random(n), side="right")] for choices, shares in self._odds]
-        return self.canonical(np.stack(columns, axis=1) if columns else np.zeros((n, 0), np.int64))
+        """As `draw`, made canonical."""
+        return self.canonical(self.draw(n, rng))
 
     @cached_property
     def _odds(self) -> list[tuple[Points, NDArray[np.float64]]]:

@@ -7,7 +7,7 @@ import pytest
 
 from stormdrop.ops.catalogue import build
 from stormdrop.space.knobs import Knob
-from stormdrop.space.moves import Move, moved, moves_of, neighbour_rows, stepped
+from stormdrop.space.moves import Move, Neighbourhood, moved, moves_of, neighbour_rows, stepped
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import detect
 
@@ -78,6 +78,33 @@ def test_points_of_real_sketches_have_all_neighbours(name: str, args: tuple[int,
                             row[j] = other.nearest(point[j] * point[i] / choice)
                             expected.add(tuple(row))
             assert {tuple(r) for r in neighbour_rows(sketch.knobs, point)[1].tolist()} == expected
+
+
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_all_moves_of_many_points_are_what_each_is_alone(step: int) -> None:
+    for sketch in sketches(build("C2D", (1, 14, 14, 256, 256, 3, 1, 1)), detect(1)):
+        points = sketch.sample(8, np.random.default_rng(0))
+        (owners, moves), rows = Neighbourhood.of(sketch.knobs).rows(points, step)
+        found = {(o, m): tuple(row) for o, m, row in zip(owners.tolist(), moves.tolist(), rows.tolist())}
+        alone = {
+            (o, m): moved(sketch.knobs, point, (move,), step)
+            for o, point in enumerate(points.tolist())
+            for m, move in enumerate(moves_of(sketch.knobs))
+        }  # fmt: skip
+        assert found == {key: row for key, row in alone.items() if row is not None}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0, 1), (1, 1), (2.8, 2), (2.9, 4), (3, 4), (11.3, 8), (11.4, 16), (99, 16), (5.6, 4), (5.7, 8)]
+)
+def test_the_nearest_choice_is_nearest_by_ratio(value: float, expected: int) -> None:
+    assert Knob("s0.a0.1", POWERS).nearest(value) == expected
+
+
+def test_of_two_choices_equally_near_the_smaller_is_taken() -> None:
+    assert Knob("s0.a0.1", (4, 9)).nearest(6) == 4
+    assert Knob("s0.peel", (0, 1), "flag").nearest(0) == 0
+    assert Knob("s0.peel", (0, 1), "flag").nearest(1) == 1
 
 
 def axis(knob: Knob) -> str:

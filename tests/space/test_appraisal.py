@@ -1,0 +1,71 @@
+"""What is asked of many points at once equals the formulas, run on the points' arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stormdrop.space import analysis
+from stormdrop.space.appraisal import CHUNK
+from stormdrop.space.sketch import Sketch, sketches
+from stormdrop.target.machine import detect
+from tests.support.tasks import NAMES, random_task
+
+
+def drawn(name: str) -> list[Sketch]:
+    rng = np.random.default_rng([11, len(name), ord(name[0])])
+    found = sketches(random_task(name, rng), detect().with_threads(2))
+    return [found[k] for k in rng.permutation(len(found))[:3]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_programs_give_the_bits_of_the_formulas_on_arrays(name: str) -> None:
+    for sketch in drawn(name):
+        points = sketch.draw(30, np.random.default_rng(5))  # not canonical: it makes no difference
+        costs = analysis.stage_costs(sketch.structure, sketch.target, sketch.columns(points))
+        seconds, _ = analysis.seconds_of(costs, sketch.target)
+        code, scratch = analysis.code_of(costs), analysis.scratch_of(costs)
+        estimate = analysis.prior(seconds, code, analysis.phases(sketch.structure))
+        legal = np.ones(len(points), bool)
+        for demand in analysis.demands(sketch.structure, sketch.target, costs):
+            legal &= np.asarray(demand) <= 1.0
+        assert np.array_equal(sketch.prior(points), np.broadcast_to(estimate, len(points)))
+        assert np.array_equal(sketch.legal(points), legal)
+        assert np.array_equal(sketch.assess(points), np.where(legal, estimate, np.inf))
+        values = analysis.features(sketch.structure, sketch.target, costs)
+        assert np.array_equal(sketch.features(points), np.log2(np.stack([np.broadcast_to(v, len(points)) for v in values], axis=1) + 1.0))
+        outline = sketch.outline(points)
+        assert np.array_equal(outline.seconds, np.broadcast_to(seconds, len(points)))
+        assert np.array_equal(outline.code, np.broadcast_to(code, len(points)))
+        assert np.array_equal(outline.scratch, np.broadcast_to(scratch, len(points)))
+
+
+def test_points_beyond_one_chunk_are_judged_as_alone() -> None:
+    (sketch,) = sketches(random_task("GMM", np.random.default_rng(1)), detect().with_threads(2))[:1]
+    points = sketch.sample(CHUNK + 100, np.random.default_rng(0))
+    for ask in (sketch.canonical, sketch.prior, sketch.assess, sketch.features):
+        whole = ask(points)
+        assert np.array_equal(whole[CHUNK - 5 : CHUNK + 5], ask(points[CHUNK - 5 : CHUNK + 5]))
+    assert len(sketch.prior(points[:0])) == len(sketch.legal(points[:0])) == 0
+
+
+@pytest.mark.parametrize("name", ["C2D", "SFM", "TBG", "WIN", "CHN", "DEN"])
+def test_parts_share_no_knob_and_add_up_to_the_sketch(name: str) -> None:
+    for sketch in drawn(name):
+        parts = sketch.parts()
+        assert sorted(n for p in parts for n in p.names) == sorted(sketch.names)
+        points = sketch.sample(20, np.random.default_rng(2))
+        outlines = [p.outline(points[:, [sketch.names.index(n) for n in p.names]]) for p in parts]
+        code = sum(o.code for o in outlines)
+        estimate = analysis.prior(sum(o.seconds for o in outlines), code, analysis.phases(sketch.structure))
+        fits = np.all([o.fits > 0.0 for o in outlines], axis=0)
+        fits &= (code <= analysis.most_code(sketch.structure)) & (sum(o.scratch for o in outlines) <= analysis.MAX_SCRATCH_BYTES)
+        assert sketch.prior(points) == pytest.approx(np.broadcast_to(estimate, len(points)), rel=1e-12)
+        assert np.array_equal(sketch.legal(points), fits)
+
+
+def test_sketches_of_a_task_share_stages() -> None:
+    """Winograd's sketches differ in few of their parts: each is searched once."""
+    found = sketches(random_task("WIN", np.random.default_rng(0)), detect().with_threads(2))
+    parts = [p.structure.stages for s in found for p in s.parts()]
+    assert len(set(parts)) < 0.6 * len(parts)

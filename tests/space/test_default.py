@@ -1,0 +1,56 @@
+"""The default schedule: legal, always the same, and not improved by any single move worth the name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stormdrop.errors import ScheduleError
+from stormdrop.ops.catalogue import build
+from stormdrop.space.default import GAIN, default_schedule, ranked
+from stormdrop.space.moves import neighbour_rows
+from stormdrop.space.sketch import replay, sketches
+from stormdrop.target.machine import cross
+from tests.support.tasks import random_task
+
+TARGET = cross("avx512")
+CASES = [("GMM", [1, 128, 128, 128]), ("C2D", [1, 14, 14, 64, 64, 3, 1, 1]), ("SFM", [64, 256]), ("DEP", [1, 14, 14, 64, 3, 1, 1])]
+
+
+@pytest.mark.parametrize(("name", "args"), CASES)
+def test_no_single_move_improves_the_default_by_much(name: str, args: list[int]) -> None:
+    task = build(name, args)
+    sketch, point = replay(task, default_schedule(task, TARGET), TARGET)
+    (here,) = sketch.assess(point[None])
+    around = sketch.assess(sketch.canonical(neighbour_rows(sketch.knobs, point.tolist())[1]))
+    assert np.isfinite(here)
+    assert around.min() >= here * (1 - 1.01 * GAIN)
+
+
+@pytest.mark.parametrize(("name", "args"), CASES)
+def test_the_default_beats_a_thousand_random_points(name: str, args: list[int]) -> None:
+    task = build(name, args)
+    sketch, point = replay(task, default_schedule(task, TARGET), TARGET)
+    best = min(s.prior(s.sample_legal(1000, np.random.default_rng(9))).min() for s in sketches(task, TARGET))
+    assert sketch.prior(point[None])[0] <= best
+
+
+def test_the_same_task_gets_the_same_schedule() -> None:
+    one, two = (default_schedule(build("C2D", [1, 7, 7, 32, 32, 3, 1, 1]), TARGET) for _ in range(2))
+    assert one == two
+
+
+@pytest.mark.parametrize("name", ["WIN", "TBG", "CHN", "EXW", "DOT", "INT", "CAP"])
+def test_every_sketch_is_ranked_with_a_legal_point_and_its_estimate(name: str) -> None:
+    found = sketches(random_task(name, np.random.default_rng(4)), TARGET)
+    best = ranked(found, samples=64)
+    assert {id(s) for s, _, _ in best} == {id(s) for s in found}
+    assert [seconds for _, _, seconds in best] == sorted(seconds for _, _, seconds in best)
+    for sketch, point, seconds in best:
+        assert np.array_equal(sketch.canonical(point[None])[0], point)
+        assert sketch.assess(point[None])[0] == pytest.approx(seconds, rel=1e-9)
+
+
+def test_no_sketch_is_an_error() -> None:
+    with pytest.raises(ScheduleError, match="no sketch"):
+        ranked([])
