@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from threading import Event
 from typing import Any
 
-from stormdrop.errors import RunError, ScheduleError
+from stormdrop.errors import BuildError, RunError, ScheduleError
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
 from stormdrop.measure.process import Worker, WorkerLost, message_of
@@ -43,7 +43,12 @@ def build_kernel(job: Job, target: Target) -> Artifact:
             return build_artifact(job.task, job.schedule, target, views)
         except ScheduleError:
             pass
-    return build_artifact(job.task, default_schedule(job.task, target), target, views)
+    try:
+        schedule = default_schedule(job.task, target)
+    except ScheduleError as error:
+        outputs = ", ".join(map(repr, job.task.outputs))
+        raise BuildError(f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?") from error
+    return build_artifact(job.task, schedule, target, views)
 
 
 def build_kernels(jobs: Sequence[Job], target: Target, cpus: int | None = None) -> list[Artifact]:

@@ -5,6 +5,7 @@ Each command imports what it needs when it runs, so that `--help` is quick.
 
 from __future__ import annotations
 
+import errno
 import json
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,14 +19,19 @@ from stormdrop.errors import StormdropError
 
 EXAMPLES = """\b
 Examples:
-  stormdrop info resnet50.onnx
-  stormdrop bench resnet50.onnx --against onnxruntime
-  stormdrop op C2D 1 56 56 64 64 3 1 1
+  stormdrop bench zoo:resnet50 --against onnxruntime   without tuning
+  stormdrop check resnet50.onnx                        are its results right?
+  stormdrop tune resnet50.onnx --time 5m               find faster kernels
+  stormdrop compile resnet50.onnx                      writes resnet50.sd
+  stormdrop show resnet50.onnx t3 --as asm             a kernel's machine code
+  stormdrop op C2D 1 56 56 64 64 3 1 1                 one convolution
   stormdrop op GMM 1 512 512 512 --time 30s --plot progress.png
-  stormdrop op GMM 1 512 512 512 --default --show asm
-  stormdrop peak --json
-  stormdrop doctor
 """
+_SECTIONS = {
+    "Models": ("info", "bench", "check", "tune", "compile", "run", "show", "zoo"),
+    "Operators": ("op",),
+    "This machine": ("doctor", "peak", "store"),
+}
 ABORTED = 130  # 128 + SIGINT, as shells have it
 
 
@@ -39,9 +45,22 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except StormdropError as error:
             raise click.ClickException(clean(" ".join(str(error).split()))) from error
+        except MemoryError as error:
+            raise click.ClickException(clean(f"out of memory: {error or 'this machine has not enough of it'}")) from error
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise click.ClickException(f"cannot write: {error.strerror}") from error
         except KeyboardInterrupt:
             click.echo("aborted", err=True)
             raise SystemExit(ABORTED) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What most people come for first."""
+        for title, names in _SECTIONS.items():
+            found = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
+            with formatter.section(title):
+                formatter.write_dl([(name, command.get_short_help_str(formatter.width)) for name, command in found], col_max=12)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
@@ -64,10 +83,11 @@ class _Elsewhere(click.Command):
 @log_options
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Find fast kernels for the machine you have.
+    """Make an ONNX model fast on the machine you have.
 
-    Stormdrop writes an operator as a tensor expression, derives loop programs for it, measures some of them here, and
-    keeps the fastest.
+    A model is cut into kernels, and these become native code: well chosen at once, and faster after some minutes of tuning.
+    What is measured is kept and used again. A MODEL is an ONNX file, or zoo:NAME for one of the networks that `stormdrop zoo ls`
+    lists.
     """
     from stormdrop.logs import configure, silence
 
@@ -77,12 +97,12 @@ def main(ctx: click.Context) -> None:
 
 
 _ELSEWHERE = {
-    "tune": ("stormdrop.cli_tune", "Find fast kernels for a whole model."),
-    "info": ("stormdrop.cli_model", "What a model is made of."),
-    "compile": ("stormdrop.cli_model", "Make native code of a model."),
-    "run": ("stormdrop.cli_model", "Run a model once."),
-    "show": ("stormdrop.cli_model", "Show how a task of a model is computed."),
-    "check": ("stormdrop.cli_check", "Compare a model's results with another runtime's."),
+    "tune": ("stormdrop.cli_tune", "Search for faster kernels of a model, and keep them."),
+    "info": ("stormdrop.cli_model", "Say what a model is made of."),
+    "compile": ("stormdrop.cli_model", "Write a model's native code to a file."),
+    "run": ("stormdrop.cli_model", "Run a model once, on given or random inputs."),
+    "show": ("stormdrop.cli_model", "Show how a kernel of a model is computed."),
+    "check": ("stormdrop.cli_check", "Compare a model's results with onnxruntime's."),
     "bench": ("stormdrop.cli_check", "Time a model, alone or against onnxruntime."),
     "store": ("stormdrop.cli_store", "Look at what was measured, move it, tidy it up."),
     "zoo": ("stormdrop.cli_zoo", "Well-known networks with random weights, as ONNX files."),
@@ -98,7 +118,7 @@ for _name, (_module, _told) in _ELSEWHERE.items():
     short_help="Measure what this machine can do at best.",
     epilog="""\b
 Examples:
-  stormdrop peak              what is known of this machine; measured the first time
+  stormdrop peak              measures when called first, then tells what is known
   stormdrop peak --fresh      measure it again (about three seconds)
   stormdrop peak --threads 1 --json
 """,

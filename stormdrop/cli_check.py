@@ -51,7 +51,7 @@ def _positive(ctx: click.Context, param: click.Parameter, value: float) -> float
     short_help="Compare a model's results with another runtime's.",
     epilog="""\b
 Examples:
-  stormdrop check resnet50.onnx                      against onnxruntime where it is installed
+  stormdrop check resnet50.onnx                    against onnxruntime
   stormdrop check resnet50.onnx --against reference --tolerance 1e-4
   stormdrop check resnet50.onnx --compiled resnet50.sd
   stormdrop check m.onnx --input inputs.npz --json
@@ -122,7 +122,7 @@ Examples:
 @compiled_option
 @click.option("--against", type=click.Choice(PEERS), help="Race it against this, with as many threads, in turns.")
 @click.option("--repeats", type=click.IntRange(min=1), metavar="N", help="Timed runs of each side.  [default: as --seconds says]")
-@click.option("--seconds", type=Duration(), metavar="T", default=SECONDS, show_default="3s", help="Time to run each side for: 10, 30s, 2m.")
+@click.option("--seconds", type=Duration(), metavar="T", default=SECONDS, help="Time to run each side for: 10, 30s, 2m.  [default: 3s]")
 @click.option("--warm-up", type=click.IntRange(min=0), default=3, show_default=True, metavar="N",
               help="Runs of each side before any is timed.")  # fmt: skip
 @click.option("--profile", is_flag=True, help="Also say where the time goes, kernel by kernel.")
@@ -142,6 +142,7 @@ def bench(
     """
     from stormdrop.race import Budget, race
     from stormdrop.report.console import notes, results, say
+    from stormdrop.report.text import threads_text
     from stormdrop.report.versus import bench_json, print_bench, print_profile
 
     if repeats is not None and ctx.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
@@ -153,7 +154,7 @@ def bench(
     model = made.model
     arrays = _arrays(given, seed, opened, model)
     sides: dict[str, Callable[[], object]] = {"stormdrop": lambda: model.run(arrays)}
-    settings = {"stormdrop": f"{made.told}; threads={model.threads}"}
+    settings = {"stormdrop": f"{made.told}; {threads_text(model.threads)}"}
     if against is not None and opened is not None:
         from stormdrop.oracle import OnnxRuntime
 

@@ -46,7 +46,8 @@ def _target(threads: int | None) -> Target:
 Examples:
   stormdrop info resnet50.onnx
   stormdrop info zoo:bert_base_seq128
-  stormdrop info m.onnx --shapes input=8x3x224x224 --json | jq '.tasks[] | select(.stored | not)'
+  stormdrop info m.onnx --shapes input=8x3x224x224
+  stormdrop info m.onnx --json | jq '.tasks[] | {id, label, count}'
 """,
 )
 @source_options
@@ -69,14 +70,14 @@ def info(source: Source, threads: int | None, as_json: bool) -> None:
         else:
             print_image(results(), source.model, image)
         return
-    from stormdrop.compiler import memory_of, tasks_of
+    from stormdrop.compiler import memory_of
     from stormdrop.report.model import ModelReport, print_model
 
-    graph = source.open().graph
+    opened = source.open()
     target = _target(threads)
-    parts = tasks_of(graph)
+    parts = opened.parts
     kernels, arena_bytes = memory_of(parts, target)
-    report = ModelReport(source.model, graph, _listed(parts, target), kernels, arena_bytes, target.threads)
+    report = ModelReport(source.model, opened.graph, _listed(parts, target), kernels, arena_bytes, target.threads)
     if as_json:
         _print(report.to_json())
     else:
@@ -95,7 +96,7 @@ def _listed(parts: Partition, target: Target) -> tuple[Listed, ...]:
     short_help="Make native code of a model.",
     epilog="""\b
 Examples:
-  stormdrop compile resnet50.onnx                            writes resnet50.sd
+  stormdrop compile resnet50.onnx                  writes resnet50.sd
   stormdrop compile resnet50.onnx -o build/resnet50.sd --threads 4
   stormdrop compile zoo:mobilenet_v2 -o libmobilenet.so --header mobilenet.h
 """,
@@ -154,7 +155,11 @@ def refuse_unwritable(path: Path) -> None:
     """Asked before the work is done. Raises click.UsageError or UserError."""
     from stormdrop.report.text import clean
 
-    if path.exists() and not path.is_file():
+    try:
+        is_taken = path.exists() and not path.is_file()
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
+        raise UserError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+    if is_taken:
         raise click.UsageError(f"{clean(str(path))} is not an ordinary file: name another one")
     if not path.absolute().parent.is_dir():
         raise UserError(f"cannot write {path}: there is no directory {path.parent}")
@@ -175,7 +180,7 @@ def _write(model: Model, path: Path, header: Path | None, name: str) -> None:
     short_help="Run a model once.",
     epilog="""\b
 Examples:
-  stormdrop run resnet50.onnx                                on random numbers
+  stormdrop run resnet50.onnx                      on random numbers
   stormdrop run resnet50.sd --input image.npy --output out.npz
   stormdrop run m.onnx --input ids=ids.npy --input mask=mask.npy
   stormdrop run m.onnx --input inputs.npz --json
@@ -237,7 +242,7 @@ def _save(path: Path, outputs: Mapping[str, Any]) -> dict[str, str]:
     epilog="""\b
 Examples:
   stormdrop show resnet50.onnx                     lists the tasks
-  stormdrop show resnet50.onnx t3                  schedule and loops of one of them
+  stormdrop show resnet50.onnx t3                  schedule and loops of one
   stormdrop show resnet50.onnx layer1.0.conv2 --as asm
   stormdrop show resnet50.onnx Conv7x7 --as task --as sketch
 """,
@@ -254,13 +259,12 @@ def show(source: Source, task: str | None, parts: tuple[str, ...], untuned: bool
 
     TASK is an id as `info` lists it, the beginning of a digest, the name of a node or value, or a part of a name or label.
     """
-    from stormdrop.compiler import tasks_of
     from stormdrop.report.console import notes, results
     from stormdrop.report.model import find_task, print_tasks
 
     if task is None and parts:
         raise click.UsageError("--as is for one task: name it; without --as the tasks are listed")
-    found = tasks_of(source.open().graph)
+    found = source.open().parts
     target = _target(threads)
     if task is None:
         listed = _listed(found, target)

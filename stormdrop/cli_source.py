@@ -6,6 +6,7 @@ Imports nothing but click until a command runs. A model is read once, so whateve
 from __future__ import annotations
 
 import functools
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from stormdrop.graph.graph import Graph
+    from stormdrop.graph.partition import Partition
     from stormdrop.ir.tensor import Task
     from stormdrop.runtime.model import Model
     from stormdrop.space.schedule import Schedule
@@ -58,6 +60,7 @@ class Source:
     shapes: Mapping[str, tuple[int, ...]]
     bound: tuple[str, ...]
     """NAME=FILE, not yet read."""
+    winograd: bool = True
 
     @property
     def is_compiled(self) -> bool:
@@ -78,23 +81,41 @@ class Source:
 
         if self.is_compiled:
             raise click.UsageError(f"{clean(self.model)} is compiled already: this needs the model it was made of")
-        if self.model.startswith(ZOO):
-            from stormdrop.zoo.catalogue import describe
-
-            try:
-                describe(self.model.removeprefix(ZOO))
-            except UserError as error:
-                raise click.UsageError(clean(str(error))) from error
+        in_zoo = self.model.startswith(ZOO)
+        if in_zoo:
+            self._refuse_unknown_network()
         bound = read_bound(self.bound)
-        origin: Any = self.model
-        if self.model.startswith(ZOO):
-            from stormdrop import zoo
-
-            origin = zoo.build(self.model.removeprefix(ZOO))
+        origin: Any = self._network() if in_zoo else self.model
         try:
-            return Opened(load(origin, self.shapes, bound), origin, bound)
+            return Opened(load(origin, self.shapes, bound), origin, bound, self.winograd)
         except NeedsConstant as error:
             raise UserError(f"{error} (here: --bind {shown(error.value)}=FILE.npy)") from error
+        except UserError as error:
+            if in_zoo or os.path.exists(self.model):
+                raise
+            raise UserError(f"{error}{self._network_meant()}") from error
+
+    def _refuse_unknown_network(self) -> None:
+        from stormdrop.report.text import clean
+        from stormdrop.zoo.catalogue import describe
+
+        try:
+            describe(self.model.removeprefix(ZOO))
+        except UserError as error:
+            raise click.UsageError(clean(str(error))) from error
+
+    def _network(self) -> Any:
+        """A network of the zoo, for as many inputs at once as the given shapes begin with."""
+        from stormdrop import zoo
+
+        leading = {shape[0] for shape in self.shapes.values() if shape}
+        return zoo.build(self.model.removeprefix(ZOO), leading.pop() if len(leading) == 1 and 0 not in leading else 1)
+
+    def _network_meant(self) -> str:
+        """A hint for whoever names a network of the zoo as if it were a file."""
+        from stormdrop.zoo import names
+
+        return f"; the zoo has one: {ZOO}{self.stem}" if self.stem in names() else ""
 
     def open_compiled(self, threads: int | None) -> Model:
         """Read a model that was compiled before; what says how to read another one has no place beside it."""
@@ -103,6 +124,8 @@ class Source:
 
         if self.shapes or self.bound:
             raise click.UsageError("shapes and constants of a compiled model are settled: leave out --shapes and --bind")
+        if not self.winograd:
+            raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd")
         return Model(*load(self.model, threads))
 
 
@@ -113,6 +136,14 @@ class Opened:
     graph: Graph
     origin: Any
     bound: Mapping[str, Array]
+    winograd: bool = True
+
+    @property
+    def parts(self) -> Partition:
+        """Its kernels."""
+        from stormdrop.compiler import tasks_of
+
+        return tasks_of(self.graph, self.winograd)
 
     @property
     def onnx(self) -> str | bytes:
@@ -120,19 +151,22 @@ class Opened:
 
 
 def source_options(command: Callable[..., Any]) -> Any:
-    """The argument MODEL with `--shapes` and `--bind`, given to the command as one `source`."""
+    """The argument MODEL with `--shapes`, `--bind` and `--no-winograd`, given to the command as one `source`."""
 
     @functools.wraps(command)
-    def bundled(*args: Any, model: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], bound: tuple[str, ...], **rest: Any) -> Any:
+    def bundled(
+        *args: Any, model: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], bound: tuple[str, ...], no_winograd: bool, **rest: Any
+    ) -> Any:  # fmt: skip
         if len(dict(shapes)) < len(shapes):
             raise click.UsageError("--shapes gives the shape of one input twice")
-        return command(*args, source=Source(model, dict(shapes), bound), **rest)
+        return command(*args, source=Source(model, dict(shapes), bound, not no_winograd), **rest)
 
     shape = click.option("--shapes", type=Shape(), multiple=True, metavar="NAME=1x3x224x224",
                          help="The shape of an input that leaves it open; may be repeated.")  # fmt: skip
     bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy",
                         help="An input that is always this array: it becomes a constant; may be repeated.")  # fmt: skip
-    return click.argument("model")(shape(bind(bundled)))
+    direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
+    return click.argument("model")(shape(bind(direct(bundled))))
 
 
 def untuned_option(command: Any) -> Any:
@@ -202,7 +236,11 @@ class Built:
         """Where its schedules come from."""
         if self.tasks is None:
             return "compiled before"
-        return f"{self.stored} of {self.tasks} tasks as the store knows them, the others by default"
+        if not self.stored:
+            return "all kernels by default, none is in the store"
+        if self.stored == self.tasks:
+            return "all kernels as the store knows them"
+        return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
 
 
 def built(source: Source, opened: Opened | None, compiled: str | None, threads: int | None, untuned: bool) -> Built:
@@ -220,7 +258,7 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
     """With a line on the terminal that says how far it is."""
     from rich.text import Text
 
-    from stormdrop.compiler import build_model, tasks_of
+    from stormdrop.compiler import build_model
     from stormdrop.report.console import notes
     from stormdrop.report.text import one_line
     from stormdrop.runtime.threads import thread_count
@@ -231,5 +269,5 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
     began = time.perf_counter()
     with console.status("compiling") as status:
         chosen = Chosen(target, untuned, console, lambda text: status.update(Text(f"compiling, {one_line(text)}")))
-        model = build_model(tasks_of(opened.graph), target, chosen)
+        model = build_model(opened.parts, target, chosen)
     return Built(model, chosen.asked, len(chosen.known), time.perf_counter() - began)

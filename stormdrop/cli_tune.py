@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     short_help="Find fast kernels for a whole model.",
     epilog="""\b
 Examples:
-  stormdrop tune resnet50.onnx --time 5m                     five minutes in all; again: goes on from there
+  stormdrop tune resnet50.onnx --time 5m           again: goes on
   stormdrop tune zoo:mobilenet_v2 --trials 1000
   stormdrop tune m.onnx --shapes input=8x3x224x224 --threads 1
   stormdrop tune resnet50.onnx --time 1m --json | jq .in_model
@@ -89,10 +89,7 @@ def tune(
 
 
 def _parts(source: Source) -> Partition:
-    graph = source.open().graph
-    from stormdrop.compiler import tasks_of
-
-    return tasks_of(graph)
+    return source.open().parts  # and nothing else of it: the graph as imported is not kept
 
 
 class _Listener:
@@ -143,15 +140,18 @@ def _in_model(parts: Partition, tuned: TunedModel, console: Console, quiet: bool
 
 
 def _print_summary(tuned: TunedModel, timed: InModel | None, kept: str | None) -> None:
-    from stormdrop.report.console import results, say
+    from stormdrop.report.console import print_pairs, results, say
     from stormdrop.report.text import counted, seconds_text, span_text
 
     console = results()
     failed = [t for t in tuned.tasks if t.failure]
     if failed:
         say(console, f"left as they are, since nothing of them could be timed: {', '.join(f'{t.id} {t.label}' for t in failed)}")
+    console.print()
     spent = f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, in {span_text(tuned.tuning_seconds)}; ended by: {tuned.stopped}"
-    say(console, f"{spent}; {f'kept in {kept}' if kept else 'nothing is kept'}")
-    estimated = f"estimated {seconds_text(tuned.seconds)} (defaults: {seconds_text(tuned.default_seconds)})"
-    real = f"; in-model: {seconds_text(timed.seconds)} (untuned: {seconds_text(timed.default_seconds)})" if timed is not None else ""
-    say(console, estimated + real)
+    estimated = f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {seconds_text(tuned.default_seconds)})"
+    rows = [("search", spent), ("stored", kept or "nothing is kept"), ("estimated", estimated)]
+    if timed is not None:
+        gain = f"{timed.default_seconds / timed.seconds:.2f}x" if timed.seconds else ""
+        rows.append(("in-model", f"{seconds_text(timed.seconds)} (untuned: {seconds_text(timed.default_seconds)}), {gain}"))
+    print_pairs(console, rows)

@@ -24,6 +24,8 @@ TOLERANCE = 1e-3
 LEAST_MAGNITUDE = 1e-6
 """Errors of outputs smaller than this are compared with it: zero has no relative error."""
 ERRORS_ONLY = 3
+LONGEST = 500
+"""Characters of a message, which may quote a name of any length."""
 
 
 class Oracle(Protocol):
@@ -56,7 +58,7 @@ class OnnxRuntime:
         except Exception as error:  # its errors have no common class of their own
             raise UserError(f"onnxruntime does not take the model: {_first_line(error)}") from error
         self.told = f"onnxruntime {version('onnxruntime')}"
-        self.settings = f"{version('onnxruntime')}, ORT_ENABLE_ALL; intra_op_num_threads={threads}, spinning; CPUExecutionProvider"
+        self.settings = f"{version('onnxruntime')}, ORT_ENABLE_ALL on the CPU; intra_op_num_threads={threads}, spinning"
         self._outputs: list[str] = [o.name for o in self._session.get_outputs()]
         self._inputs = {str(i.name) for i in self._session.get_inputs()}
 
@@ -93,7 +95,7 @@ class Reference:
 
 def _first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return lines[0][:LONGEST] if lines else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,16 @@ def test_help_of_every_command_has_examples() -> None:
         assert done.stderr == ""
 
 
+def test_help_lists_every_command_models_first_in_eighty_columns() -> None:
+    text = CliRunner().invoke(main, ["--help"], terminal_width=80).stdout
+    listed = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and not line.startswith("    ")]
+    assert set(main.commands) <= set(listed)
+    assert text.index("Models:") < text.index("Operators:")
+    for command in ([], ["info"], ["compile"], ["run"], ["check"], ["bench"], ["show"], ["tune"]):
+        text = CliRunner().invoke(main, [*command, "--help"], terminal_width=80).stdout
+        assert max(map(len, text.splitlines())) <= 80
+
+
 def test_help_of_op_lists_every_operator() -> None:
     from stormdrop.ops.catalogue import OPERATORS
 

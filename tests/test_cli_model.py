@@ -16,10 +16,11 @@ from click.testing import CliRunner, Result
 from stormdrop.cli import main
 from stormdrop.cli_source import Shape
 from stormdrop.compiler import load, tasks_of
+from stormdrop.errors import UserError
 from stormdrop.reservoir.store import Store, default_path
 from stormdrop.target.machine import detect
 from tests.support.records import make_records
-from tests.support.tiny_onnx import HIDDEN, INPUT, OUTPUT, added, dense, reshaped
+from tests.support.tiny_onnx import HIDDEN, INPUT, OUTPUT, added, conv, dense, reshaped
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +146,7 @@ def test_compile_names_the_file_after_the_model(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     out = done("compile", dense(tmp_path)).stdout
     assert (tmp_path / "tiny.sd").is_file()
-    for part in ("tiny.sd", "weights", "arena", "tasks as the store knows them", "to compile"):
+    for part in ("tiny.sd", "weights", "arena", "by default", "to compile"):
         assert part in out
 
 
@@ -281,6 +282,39 @@ def test_show_prints_what_is_asked(tmp_path: Path) -> None:
 
 
 # ---- what is no model
+
+
+def test_winograd_can_be_switched_off(tmp_path: Path) -> None:
+    path = conv(tmp_path)
+    digests = [[t["digest"] for t in told("info", path, *more)["tasks"]] for more in ([], ["--no-winograd"])]
+    assert digests == [[use.task.digest for use in tasks_of(load(path), winograd).tasks] for winograd in (True, False)]
+    assert digests[0] != digests[1]
+    variants = [{s["variant"] for s in told("show", path, "Conv", "--as", "sketch", *more)["sketches"]} for more in ([], ["--no-winograd"])]
+    assert len(variants[0]) == 3
+    assert len(variants[1]) == 1
+    file = tmp_path / "m.sd"
+    done("compile", path, "-o", file, "--no-winograd")
+    assert told("run", file)["outputs"] == told("run", path, "--no-winograd")["outputs"]
+    assert "leave out --no-winograd" in failed("run", file, "--no-winograd", code=2)
+
+
+def test_a_network_of_the_zoo_takes_the_batch_of_the_given_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def built(name: str, batch: int) -> None:
+        asked.append((name, batch))
+        raise UserError("that is enough")
+
+    monkeypatch.setattr("stormdrop.zoo.build", built)
+    for more in ([], ["--shapes", "input=8x3x224x224"], ["--shapes", "a=2x3", "--shapes", "b=4x3"], ["--shapes", "input=0x3"]):
+        assert "that is enough" in failed("info", "zoo:resnet18", *more)
+    assert asked == [("resnet18", 1), ("resnet18", 8), ("resnet18", 1), ("resnet18", 1)]
+
+
+def test_a_network_named_like_a_file_gets_a_hint() -> None:
+    for name in ("resnet50", "resnet50.onnx"):
+        assert "cannot be read: No such file or directory; the zoo has one: zoo:resnet50" in failed("info", name)
+    assert "zoo" not in failed("info", "resnet5000.onnx")
 
 
 def test_an_unknown_network_gets_a_suggestion() -> None:

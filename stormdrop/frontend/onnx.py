@@ -12,6 +12,7 @@ the function body that ONNX gives for it, or refused: one error names all such o
 from __future__ import annotations
 
 import logging
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -54,13 +55,37 @@ def load(
     """Read a model. Raises UserError for files that are not ONNX, and for models that cannot be imported, saying where and why."""
     proto, folder, label = _parsed(model)
     try:
-        return _Import(proto, folder, dict(shapes or {}), {k: np.asarray(v) for k, v in (constants or {}).items()}).run()
+        return _Import(proto, folder, _shapes(shapes), _arrays(constants)).run()
     except NeedsConstant as error:
         raise NeedsConstant(f"{label}: {error}", error.value) from error
     except UserError as error:
         raise UserError(f"{label}: {error}") from error
     except RecursionError as error:
         raise UserError(f"{label}: it is nested too deeply") from error
+
+
+def _shapes(given: Any) -> dict[str, tuple[int, ...]]:
+    if given is not None and not isinstance(given, Mapping):
+        raise UserError(f"shapes= takes shapes by name, {{'input': (1, 3, 224, 224)}}, not {type(given).__name__}")
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in (given or {}).items():
+        try:
+            found[name] = tuple(operator.index(n) for n in shape)
+        except TypeError:
+            raise UserError(f"shapes= gives {shown(repr(shape))} for {shown(str(name))}; a shape is a list of whole numbers") from None
+    return found
+
+
+def _arrays(given: Any) -> dict[str, Array]:
+    if given is not None and not isinstance(given, Mapping):
+        raise UserError(f"constants= takes arrays by name, not {type(given).__name__}")
+    found: dict[str, Array] = {}
+    for name, value in (given or {}).items():
+        try:
+            found[name] = np.asarray(value)
+        except ValueError as error:
+            raise UserError(f"constants= gives no array for {shown(str(name))}: {error}") from error
+    return found
 
 
 def _parsed(model: Any) -> tuple[Any, str | None, str]:
@@ -98,7 +123,7 @@ def is_standard(domain: str) -> bool:
 class _Import:
     """One import: the values known by their names in the file, and the graph so far."""
 
-    def __init__(self, proto: Any, folder: str | None, shapes: dict[str, Sequence[int]], constants: dict[str, Array]) -> None:
+    def __init__(self, proto: Any, folder: str | None, shapes: dict[str, tuple[int, ...]], constants: dict[str, Array]) -> None:
         check_names(proto)
         versions = [int(o.version) for o in proto.opset_import if is_standard(o.domain)]
         if len(set(versions)) != 1:
@@ -170,13 +195,13 @@ class _Import:
         for what, table in (("shapes", self.shapes), ("constants", self.given)):
             for name in table:
                 if name not in names:
-                    raise UserError(f"{what}= names {shown(name)}, which is no input; the inputs are {', '.join(map(shown, names))}")
+                    raise UserError(f"{what} name {shown(name)}, which is no input; the inputs are {', '.join(map(shown, names))}")
         if len(set(names)) != len(names):
             raise UserError("two inputs have the same name")
         listed = [i for i in declared if i.name in names]
         for i in listed:  # numbers given for one input decide the symbols of all
             if i.name in self.shapes or i.name in self.given:
-                self._bind(i, tuple(int(n) for n in (self.shapes[i.name] if i.name in self.shapes else self.given[i.name].shape)))
+                self._bind(i, self.shapes[i.name] if i.name in self.shapes else self.given[i.name].shape)
         for i in listed:
             dtype = self._type(i)
             if i.name in self.given:
@@ -214,10 +239,10 @@ class _Import:
 
     def _shape(self, i: Any) -> tuple[int, ...]:
         if i.name in self.shapes:
-            return tuple(int(n) for n in self.shapes[i.name])
+            return self.shapes[i.name]
         declared = i.type.tensor_type
         if not declared.HasField("shape"):
-            raise UserError(f"input {shown(i.name)} has no shape; give one with shapes={{'{shown(i.name)}': (…)}}")
+            raise UserError(f"input {shown(i.name)} has no shape; give one (shapes=, or --shapes)")
         shape: list[int] = []
         for d, dim in enumerate(declared.shape.dim):
             if dim.HasField("dim_value"):
@@ -228,7 +253,7 @@ class _Import:
                 shape.append(self.symbols[dim.dim_param])
             else:
                 symbol = dim.dim_param or f"{i.name}[{d}]"
-                log.warning("input %s: dimension %s is open and taken as 1; set it with shapes=", shown(i.name), shown(symbol))
+                log.warning("input %s: dimension %s is open and taken as 1; giving the input a shape sets it (shapes=, or --shapes)", shown(i.name), shown(symbol))
                 self.symbols[symbol] = 1
                 shape.append(1)
         return tuple(shape)

@@ -31,9 +31,9 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def read(x: Tensor, axes: Sequence[Expr]) -> Load:
-    """An element of `x` where it is broadcast to the axes: it lacks leading ones, and where its extent is 1 it stays at 0."""
+    """An element of `x` where it is broadcast to the axes: it lacks leading ones, and where only its own extent is 1 it stays at 0."""
     own = list(axes)[len(axes) - len(x.shape):]  # fmt: skip
-    return x[tuple(Const(0, "i64") if n == 1 else a for a, n in zip(own, x.shape))]
+    return x[tuple(a if n != 1 or (isinstance(a, Axis) and a.extent == 1) else Const(0, "i64") for a, n in zip(own, x.shape))]
 
 
 def elementwise(function: Callable[[Sequence[Expr]], Expr], operands: Sequence[Tensor], name: str = "Y") -> Tensor:

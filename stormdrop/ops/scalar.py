@@ -40,10 +40,6 @@ def sign(x: Expr) -> Expr:
     return select(compare("gt", x, zero), number(1, x), select(compare("lt", x, zero), number(-1, x), x))
 
 
-def truncate(x: Expr) -> Expr:
-    return select(compare("lt", x, number(0, x)), call("ceil", x), call("floor", x))
-
-
 def log1p(u: Expr) -> Expr:
     """log(1 + u) = log(w) · u / (w - 1), w = 1 + u rounded."""
     w = u + 1.0

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from io import TextIOWrapper
+from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -20,12 +21,17 @@ def results() -> Console:
     """For what the command was asked for. Colour and wrapping only on a terminal; NO_COLOR is respected."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a µ where only ASCII goes
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _wide())
+    return Console(highlight=False, markup=False, emoji=False, width=None if _is_watched(sys.stdout) else _wide())
 
 
 def notes() -> Console:
     """For progress and remarks."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if sys.stderr.isatty() else _wide())
+    return Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if _is_watched(sys.stderr) else _wide())
+
+
+def _is_watched(stream: TextIO | None) -> bool:
+    """Whether it is a terminal. A stream that the shell closed is None."""
+    return stream is not None and stream.isatty()
 
 
 def _wide() -> int:
@@ -34,15 +40,30 @@ def _wide() -> int:
     return int(columns) if columns.isdecimal() and int(columns) else 1000
 
 
-def print_table(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int] = (0,)) -> None:
-    """Columns two spaces apart, without trailing blanks; those numbered in `words` are aligned left, the others right."""
-    lines = [[clean(cell) for cell in line] for line in (headings, *rows)]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(headings))]
-    for number, line in enumerate(lines):
-        cells = (f"{c:<{w}}" if k in words else f"{c:>{w}}" for k, (c, w) in enumerate(zip(line, widths)))
-        text = "  ".join(cells).rstrip()
+def print_table(
+    console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int] = (0,), spare: Sequence[int] = ()
+) -> None:  # fmt: skip
+    """Columns two spaces apart; those numbered in `words` are aligned left, the others right, `spare` ones left out if it is too narrow."""
+    for number, text in enumerate(table_lines(headings, rows, words, spare, console.width)):
         if text:
             console.print(Text(text, style="" if number else "bold"), soft_wrap=True)
+
+
+def table_lines(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int], spare: Sequence[int], width: int
+) -> list[str]:  # fmt: skip
+    """A table as text, without trailing blanks. Where it is wider than `width`, columns go in the order of `spare` until it is not."""
+    lines = [[clean(cell) for cell in line] for line in (headings, *rows)]
+    kept = {k: max(len(line[k]) for line in lines) for k in range(len(headings))}
+    for k in spare:
+        if table_width(kept.values()) <= width:
+            break
+        del kept[k]
+    return ["  ".join(f"{line[k]:<{w}}" if k in words else f"{line[k]:>{w}}" for k, w in kept.items()).rstrip() for line in lines]
+
+
+def table_width(columns: Iterable[int]) -> int:
+    return sum(w + 2 for w in columns) - 2
 
 
 def print_pairs(console: Console, rows: Sequence[tuple[str, str]]) -> None:

@@ -20,13 +20,14 @@ from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value, shown
 from stormdrop.graph.partition import Call, Partition, TaskUse
 from stormdrop.ir.expr import Dtype
-from stormdrop.report.console import block, heading, print_pairs, print_table, say
-from stormdrop.report.text import bytes_text, clean, counted, threads_text
+from stormdrop.report.console import block, heading, print_pairs, print_table, say, table_lines
+from stormdrop.report.text import bytes_text, clean, counted, one_line, threads_text
 from stormdrop.runtime.image import Image
 
 Array = NDArray[Any]
 NAME_CHARACTERS = 60
 SHORT = 8
+LABEL = 40
 LISTED = 6
 """Candidates that an error names."""
 
@@ -62,10 +63,10 @@ def port_json(v: Described, name: str | None = None) -> dict[str, Any]:
 # ---- tasks
 
 
-def shapes_text(call: Call) -> str:
+def shapes_text(call: Call, most: int = 3) -> str:
     """What a kernel reads and writes, without numbers and biases: 1x56x56x64, 3x3x64x64 → 1x56x56x64."""
     large = [v for v in call.inputs if v.rank > 1 and v.size > max(v.shape)] or [v for v in call.inputs if v.size > 1]
-    listed = [shape_text(v.shape) for v in large[:3]] + (["…"] if len(large) > 3 else [])
+    listed = [shape_text(v.shape) for v in large[:most]] + (["…"] if len(large) > most else [])
     return f"{', '.join(listed) or 'numbers'} → {shape_text(call.output.shape)}"
 
 
@@ -85,17 +86,22 @@ class Listed:
 
 
 def print_tasks(console: Console, listed: Sequence[Listed]) -> None:
-    rows = [
-        (
-            t.use.id, t.use.task.digest[:SHORT], t.use.calls[0].label, shapes_text(t.use.calls[0]), str(t.use.count),
-            f"{t.use.task.flops / 1e9:.3f}", "stored" if t.is_stored else "default",
-        )
-        for t in listed
-    ]  # fmt: skip
-    if rows:
-        print_table(console, ("task", "digest", "what", "shapes", "count", "GFLOP", "schedule"), rows, words=(0, 1, 2, 3, 6))
-    else:
+    """A narrow terminal sees fewer of a task's operands, then no digests, then no schedules."""
+    if not listed:
         say(console, "nothing is computed: there are no tasks")
+        return
+    titles, words, spare = ("task", "what", "shapes", "count", "GFLOP", "digest", "schedule"), (0, 1, 2, 5, 6), (5, 6, 4)
+    for most in (3, 2, 1, 0):
+        rows = [
+            (
+                t.use.id, one_line(t.use.calls[0].label, LABEL), shapes_text(t.use.calls[0], most), str(t.use.count),
+                f"{t.use.task.flops / 1e9:.3f}", t.use.task.digest[:SHORT], "stored" if t.is_stored else "default",
+            )
+            for t in listed
+        ]  # fmt: skip
+        if max(map(len, table_lines(titles, rows, words, spare[:1], console.width))) <= console.width:
+            break
+    print_table(console, titles, rows, words, spare)
 
 
 def find_task(parts: Partition, wanted: str) -> TaskUse:

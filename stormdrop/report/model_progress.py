@@ -6,7 +6,7 @@ As with one task, nothing is drawn unless an event arrives, and never more than 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import assert_never
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from stormdrop.report.console import print_table, say
+from stormdrop.report.console import print_table, say, table_lines
 from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
 from stormdrop.search.events import Warned
 from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
@@ -26,6 +26,8 @@ BESIDE = 6
 """Lines of the terminal that are not the table's rows."""
 HEADINGS = ("", "task", "count", "GFLOP", "best ms", "GFLOP/s", "of peak", "trials", "failed", "")
 WORDS = (0, 1, 9)
+SPARE = (8, 3, 5, 7, 6)
+"""Columns that a narrow terminal does without, the first of these first."""
 
 
 def cells(row: TaskRow, peak_gflops: float) -> list[str]:
@@ -117,11 +119,11 @@ class ModelBoard:
         phase = f"{clean(row.phase)}, " if row.phase else ""
         return f"  {self.spent}; {self.estimate}; {row.id} {one_line(row.label, LABEL)}: {phase}{speed}"
 
-    def drawn(self, height: int) -> Text:
+    def drawn(self, height: int, width: int) -> Text:
         """The table, the tasks that take longest first, as far as they fit."""
         order = sorted(self.rows.values(), key=lambda row: row.total, reverse=True)
         shown = order[: max(1, height - BESIDE)]
-        lines = _columns([HEADINGS, *(cells(row, self.peak_gflops) for row in shown)])
+        lines = table_lines(HEADINGS, [cells(row, self.peak_gflops) for row in shown], WORDS, SPARE, width)
         texts = [Text(line, "bold" if n == 0 else "green" if self.last and n and shown[n - 1].id == self.last.id else "")
                  for n, line in enumerate(lines)]  # fmt: skip
         if len(shown) < len(order):
@@ -129,11 +131,6 @@ class ModelBoard:
         texts.append(Text(self.estimate, "bold"))
         texts.append(Text(f"{self.spent}{'; proving the winners' if self.is_proving else ''}"))
         return Text("\n", no_wrap=True, overflow="ellipsis").join(texts)
-
-
-def _columns(lines: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(line[k]) for line in lines) for k in range(len(HEADINGS))]
-    return ["  ".join(f"{c:<{w}}" if k in WORDS else f"{c:>{w}}" for k, (c, w) in enumerate(zip(line, widths))).rstrip() for line in lines]
 
 
 class ModelProgress:
@@ -182,7 +179,7 @@ class ModelProgress:
         for line in board.opening:
             say(self._console, line)
         if self._is_live:
-            self._live = Live(board.drawn(self._console.height), console=self._console, auto_refresh=False)
+            self._live = Live(board.drawn(self._console.height, self._console.width), console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
 
     def _show(self, at_once: bool = False) -> None:
@@ -194,7 +191,7 @@ class ModelProgress:
             return
         self._shown_at, self._is_stale = now, False
         if self._live is not None:
-            self._live.update(self._board.drawn(self._console.height), refresh=True)
+            self._live.update(self._board.drawn(self._console.height, self._console.width), refresh=True)
         else:
             say(self._console, self._board.line)
 
@@ -214,4 +211,4 @@ def print_tuned(console: Console, tuned: TunedModel, peak_gflops: float) -> None
         before = f"{t.default_seconds * 1e3:.3f}" if t.default_seconds is not None else ""
         part = f"{t.count * (t.seconds or 0.0) / tuned.seconds:.1%}" if tuned.seconds else ""
         rows.append([name, task, count, work, before, best, rate, share, part, *rest])
-    print_table(console, headings, rows, words=(0, 1, 11))
+    print_table(console, headings, rows, words=(0, 1, 11), spare=(10, 3, 9, 6, 7, 2))

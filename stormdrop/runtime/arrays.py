@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stormdrop.errors import UserError
+from stormdrop.errors import RunError, UserError
 from stormdrop.ir.expr import NUMPY, Dtype
 from stormdrop.runtime.memory import ALIGN
 
@@ -41,7 +41,10 @@ def checked(t: Described, value: ArrayLike) -> Array:
     except ValueError as error:
         raise UserError(f"input for {t!r} is no array: {error}") from error
     _check_type(t, array, "input")
-    return array if is_plain(array) else np.array(array, order="C", copy=True)
+    try:
+        return array if is_plain(array) else np.array(array, order="C", copy=True)
+    except MemoryError as error:
+        raise RunError(f"there is no memory for a copy of {t!r}: {t.nbytes:,} bytes; a C-contiguous array needs none") from error
 
 
 def checked_outputs(wanted: Sequence[Described], out: Array | Sequence[Array] | None, inputs: Sequence[Array]) -> list[Array]:
@@ -85,7 +88,10 @@ def new_array(t: Described) -> Array:
 
     From the allocator: it keeps the pages it has, where a mapping of its own would be zeroed on every call.
     """
-    raw = np.empty(t.nbytes + ALIGN, np.uint8)
+    try:
+        raw = np.empty(t.nbytes + ALIGN, np.uint8)
+    except MemoryError as error:
+        raise RunError(f"there is no memory for {t!r}: {t.nbytes:,} bytes") from error
     return np.ndarray(t.shape, _DTYPES[t.dtype], raw, -address_of(raw) % ALIGN)
 
 

@@ -23,7 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import Code
-from stormdrop.errors import UserError
+from stormdrop.errors import RunError, UserError
+from stormdrop.runtime.alone import seconds_alone
 from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.image import ALIGN, Image, Port, Step
@@ -43,6 +44,8 @@ Constants = Callable[[int], Mapping[str, Array]]
 """The raw constants of a step by the names of its kernel's slots; asked for once, and not kept."""
 
 WARM_UP_RUNS = 3
+MOST_REPEATS = 10**8
+TURN_SECONDS = 0.2
 
 
 class Model:
@@ -105,19 +108,18 @@ class Model:
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> NDArray[np.float64]:
         """Seconds of each of `repeats` whole runs, timed natively, after a few that do not count."""
         memory, arrays = self._bound(inputs)
-        self._pool.bench_steps(*memory.steps, WARM_UP_RUNS)
-        seconds = self._pool.bench_steps(*memory.steps, repeats)
+        seconds = _in_turns(lambda n: self._pool.bench_steps(*memory.steps, n), repeats)
         del arrays  # native code read and wrote them until here
         return seconds
 
     def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
-        """The time of each kernel inside the running model; with `standalone`, also of each one alone, `repeats` times in a row."""
+        """The time of each kernel inside the running model; with `standalone`, also of each one alone (`runtime.alone`)."""
         memory, arrays = self._bound(inputs)
-        self._pool.profile_steps(*memory.steps, WARM_UP_RUNS)
-        seconds = self._pool.profile_steps(*memory.steps, repeats)
+        seconds = _in_turns(lambda n: self._pool.profile_steps(*memory.steps, n), repeats)
         alone = None
         if standalone:  # a kernel that works in place now reads what it wrote: its time is that of any other values
-            alone = [float(np.median(self._pool.bench_steps(memory.step(n), 1, repeats))) for n in range(len(memory.records))]
+            cache = detect(self.threads).l3_bytes
+            alone = [seconds_alone(self.image, n, record, self._pool, repeats, cache) for n, record in enumerate(memory.records)]
         del arrays
         peak = calibrated(detect(self.threads)).peak_gflops * self.threads
         return profile_of(self.name, self.threads, self.image.steps, seconds, peak, alone)
@@ -156,6 +158,15 @@ class Model:
     def __repr__(self) -> str:
         steps, threads = len(self.image.steps), self.threads
         return f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {threads} thread{'s' if threads != 1 else ''}>"
+
+
+def _in_turns(timed: Callable[[int], NDArray[np.float64]], repeats: int) -> NDArray[np.float64]:
+    """The seconds of so many runs, after a few that do not count. Each turn is short: Ctrl-C is heard between them."""
+    if repeats not in range(1, MOST_REPEATS + 1):
+        raise UserError(f"repeats is {repeats!r}; give a whole number from 1 to {MOST_REPEATS:,}")
+    warm = timed(WARM_UP_RUNS)
+    turn = max(1, int(TURN_SECONDS * WARM_UP_RUNS / max(float(warm.sum()), 1e-6)))
+    return np.concatenate([timed(min(turn, repeats - done)) for done in range(0, repeats, turn)])
 
 
 def load_compiled(path: str | os.PathLike[str], threads: int | None = None) -> Model:
@@ -242,7 +253,11 @@ class _CallMemory:
 
     def __init__(self, tables: _Tables, threads: int) -> None:
         arena_bytes = -(-tables.image.arena_bytes // ALIGN) * ALIGN + SLACK_BYTES
-        self.block = aligned(arena_bytes + threads * tables.stride)
+        nbytes = arena_bytes + threads * tables.stride
+        try:
+            self.block = aligned(nbytes)
+        except MemoryError as error:
+            raise RunError(f"there is no memory for a run of {tables.image.name}: {nbytes:,} bytes for what lies between its kernels") from error
         self.arena = self.block[: tables.image.arena_bytes]
         self._tables = tables  # the code and the extents that the records point to
         self._pointers = tables.pointers.copy()

@@ -5,7 +5,8 @@
     print(profile.by_task())       # equal kernels together, the most expensive first
 
 A kernel's time is the median over whole runs of the model, from the end of the step before it to its own end on all threads.
-`standalone` is its median when it is run alone again and again: the difference is what cold caches cost.
+`standalone` is its median when it is run alone again and again, its weights as cold as in the model: the difference is what kernels
+cost each other.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from stormdrop.errors import UserError
 
+MOST_THREADS = 1024
+"""More than any machine has that this runs on. A slip of the finger must not start a million."""
+
 
 def thread_count(
     requested: int | None = None, *, environ: Mapping[str, str] = os.environ, root: Path = Path("/")
@@ -39,6 +42,8 @@ def _positive(value: int | str, name: str) -> int:
         count = int(value)
     except (TypeError, ValueError):
         count = 0
+    if count > MOST_THREADS:
+        raise UserError(f"{name} is {count}; give {MOST_THREADS} or fewer, or none for all CPUs")
     if count < 1 or (not isinstance(value, str) and count != value):
         raise UserError(f"{name} is {value!r}; give a whole number of threads, 1 or more, or none for all CPUs")
     return count

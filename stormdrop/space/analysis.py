@@ -10,6 +10,7 @@ summed over stages, plus a fork for each phase. It ranks; it does not promise se
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, rounded_up, where
@@ -18,15 +19,16 @@ from stormdrop.space.footprint import (
     add_boxes,
     body_cost,
     cost_of,
+    density,
     live_vectors,
     moved_at,
     prod_of,
-    stage_operands,
     sum_of,
     traffic,
     variants,
 )  # fmt: skip
 from stormdrop.space.nest import Slot, Tiling, form_of, is_copy, tile_all
+from stormdrop.space.operands import stage_operands
 from stormdrop.space.structure import Level, Structure
 from stormdrop.target.machine import Target
 
@@ -156,6 +158,20 @@ def _fetched(c: StageCost, target: Target) -> float:
     """
     constants = {o.tensor: o.tensor.nbytes for o in c.operands if o.tensor.constant} if target.cold else {}
     return sum(constants.values()) / (FETCH_SHARE * target.dram_gbs * 1e9)
+
+
+def least_seconds(s: Structure, target: Target) -> float:
+    """What no point of a structure can beat: multiply-adds alone, all lanes and threads busy, all borders left out."""
+    total = 0.0
+    packed = frozenset(stage.tensor for stage in s.stages if is_copy(stage))
+    for stage in s.stages:
+        if stage.level is not Level.LOAD:
+            lanes = target.vector_bytes // stage.itemsize if stage.vector is not None else 1
+            shares = [inside for o in stage_operands(stage, packed) for _, _, inside in o.borders]
+            steps = prod(a.extent for a in (*stage.axes, *stage.reduce_axes)) / lanes * prod(shares)
+            steps = steps * density(stage) if stage.unrolled else steps
+            total += steps * body_cost(stage)[0] / (target.fma_per_cycle * target.threads * target.ghz * 1e9)
+    return total
 
 
 def prior(seconds: Num, code: Num, phases: int) -> Num:

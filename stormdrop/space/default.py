@@ -37,38 +37,63 @@ Judge = Callable[[Points], Floats]
 
 
 def default_schedule(task: Task, target: Target) -> Schedule:
-    """The schedule to use when nothing is known of the task."""
-    winner = _raced(sketches(task, target), SAMPLES)[0]
+    """The schedule to use when nothing is known of the task.
+
+    A variant that cannot win however it is computed is not looked into: direct convolution, say, where Winograd's does.
+    """
+    variants: dict[int, list[Sketch]] = {}
+    for sketch in sketches(task, target):
+        variants.setdefault(sketch.variant, []).append(sketch)
+    bounds = {k: min(analysis.least_seconds(s.structure, target) for s in found) for k, found in variants.items()}
+    race = _Race(SAMPLES)
+    for k in sorted(variants, key=lambda k: bounds[k]):
+        if bounds[k] < race.best():
+            race.run(variants[k])
+    winner = race.ranked()[0]
     winner.settle(KICKS)
     return winner.sketch.schedule(winner.point())
 
 
 def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch, Points, float]]:
     """The best point of every sketch with its estimated seconds, fastest first."""
-    drafts = _raced(found, samples)
+    race = _Race(samples)
+    race.run(found)
+    drafts = race.ranked()
     for k, draft in enumerate(drafts):
         draft.settle(0 if k else KICKS)
     return sorted(((d.sketch, d.point(), d.seconds) for d in drafts), key=lambda b: b[2])
 
 
-def _raced(found: Sequence[Sketch], samples: int) -> list[_Draft]:
-    """All sketches with their parts on the way down, the most promising first."""
-    if not found:
-        raise ScheduleError("the task has no sketch")
-    parts: dict[tuple[Stage, ...], _Part] = {}
-    drafts: list[_Draft] = []
-    for sketch in found:
-        own = [parts.get(p.structure.stages) or _Part(p, sketch, samples) for p in sketch.parts()]
-        parts.update((p.sketch.structure.stages, p) for p in own)
-        drafts.append(_Draft(sketch, own))
-    for k in range(1, SWEEPS):
-        limit = min(d.estimate() for d in drafts) * (1.0 + SLACK / k)
-        racing = {p: None for d in drafts if d.estimate() <= limit for p in d.parts if p.descent.moving.size}
-        if not racing:
-            break
-        for part in racing:
-            part.descent.sweep(START_SLACK / k)
-    return sorted(drafts, key=lambda d: d.estimate())
+class _Race:
+    """Sketches whose parts are on their way down."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._parts: dict[tuple[Stage, ...], _Part] = {}
+        self._drafts: list[_Draft] = []
+
+    def best(self) -> float:
+        return min((d.estimate() for d in self._drafts), default=np.inf)
+
+    def ranked(self) -> list[_Draft]:
+        """All drafts, the most promising first."""
+        if not self._drafts:
+            raise ScheduleError("the task has no sketch")
+        return sorted(self._drafts, key=lambda d: d.estimate())
+
+    def run(self, found: Sequence[Sketch]) -> None:
+        """Let more sketches join, and all move until those that are close to the best stand still."""
+        for sketch in found:
+            parts = [self._parts.get(p.structure.stages) or _Part(p, sketch, self._samples) for p in sketch.parts()]
+            self._parts.update((p.sketch.structure.stages, p) for p in parts)
+            self._drafts.append(_Draft(sketch, parts))
+        for k in range(1, SWEEPS):
+            limit = self.best() * (1.0 + SLACK / k)
+            racing = {p: None for d in self._drafts if d.estimate() <= limit for p in d.parts if p.descent.moving.size}
+            if not racing:
+                break
+            for part in racing:
+                part.descent.sweep(START_SLACK / k)
 
 
 class Descent:
@@ -85,7 +110,7 @@ class Descent:
     def best(self) -> int:
         return int(np.argmin(self.seconds))
 
-    def sweep(self, slack: float = np.inf) -> None:
+    def sweep(self, slack: float) -> None:
         """Move every point to its best neighbour, or to where several moves lead that each help.
 
         Those that are slower than the best by more than `slack`, or where another already is, stay where they are.

@@ -13,7 +13,7 @@ from math import prod
 from typing import Protocol
 
 from stormdrop.errors import ScheduleError
-from stormdrop.ir.affine import conjunction, conjuncts, index_condition
+from stormdrop.ir.affine import affine, conjunction, conjuncts, index_condition
 from stormdrop.ir.build import neutral
 from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, children, compare, loads, rewrite, select, substitute
 from stormdrop.ir.tensor import Compute, Tensor
@@ -312,7 +312,10 @@ class Tile:
     def _candidates(self, stage: Stage) -> list[Axis]:
         """Axes worth vectorising: contiguous in what is written, or reduced and contiguous in all that is read."""
         spatial = [a for a in stage.axes if is_contiguous(stage.place, a)]
-        if not spatial and stage.axes:
+        if spatial:  # of those that share the last dimension (groups, channels of one) the one that moves least
+            steps = {a: abs(c) for a, c in affine(stage.place[-1]).terms}
+            spatial.sort(key=lambda a: steps.get(a, 1))
+        elif stage.axes:
             spatial = [stage.axes[-1]]
         reads = [operand_load(op) for op in operands(stage.body)] if stage.is_reduction else []
         reduced = [

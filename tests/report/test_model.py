@@ -15,6 +15,7 @@ from stormdrop.errors import UserError
 from stormdrop.graph.partition import Partition
 from stormdrop.measure.stopwatch import Runs
 from stormdrop.oracle import agreement
+from stormdrop.report.console import table_lines
 from stormdrop.report.model import (
     Listed,
     calls_text,
@@ -55,6 +56,26 @@ def test_names_of_nodes_are_printed_harmlessly(parts: Partition) -> None:
         assert "[" not in calls_text(use)
     out = printed(print_tasks, [Listed(use, False) for use in parts.tasks])
     assert all(line.isprintable() for line in out.splitlines())
+
+
+def test_a_narrow_terminal_sees_fewer_operands_and_columns_but_every_task(parts: Partition) -> None:
+    listed = [Listed(use, False) for use in parts.tasks]
+    whole = printed(print_tasks, listed)
+    assert "2x6, 6x5 → 2x5" in whole
+    for width in (60, 45, 30):
+        text = io.StringIO()
+        print_tasks(Console(file=text, width=width, highlight=False, markup=False), listed)
+        lines = text.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        assert [line.split()[0] for line in lines] == ["task", *(use.id for use in parts.tasks)]
+        assert "→ 2x5" in lines[1]
+
+
+def test_columns_are_spared_in_order_until_the_table_fits() -> None:
+    headings, rows = ("a", "bbbb", "cc"), [("1", "2", "3"), ("x", "", "yyyy")]
+    assert table_lines(headings, rows, (0,), (1, 2), 13) == ["a  bbbb    cc", "1     2     3", "x        yyyy"]
+    assert table_lines(headings, rows, (0,), (1, 2), 12) == ["a    cc", "1     3", "x  yyyy"]
+    assert table_lines(headings, rows, (0,), (1, 2), 0) == ["a", "1", "x"]
 
 
 def test_an_exact_name_wins_over_parts_of_others(parts: Partition) -> None:

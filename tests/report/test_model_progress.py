@@ -99,6 +99,19 @@ def test_the_table_is_drawn_at_most_four_times_a_second_and_no_line_is_too_wide(
     assert max(map(len, last.splitlines())) <= 50
 
 
+def test_in_eighty_columns_times_and_phases_are_still_seen() -> None:
+    rows = tuple(replace(FIRST, id=f"t{k}", label="Conv1x1/2+Add+Add+Relu") for k in range(3))
+    text = shown([replace(STARTED, rows=rows), TaskMoved(rows[0], 1.0)], terminal=True, width=80)
+    table = Text.from_ansi(text[text.rindex("task ") :]).plain.splitlines()
+    assert table[1].split()[0] == "t0"
+    assert {"4.000", "storm"} <= set(table[1].split())
+    assert max(map(len, table)) <= 80
+    out = io.StringIO()
+    print_tuned(Console(file=out, width=80, highlight=False, markup=False), tuned(), PEAK)
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+    assert all("proved" in line for line in out.getvalue().splitlines()[1:])
+
+
 def test_the_cursor_is_given_back_when_tuning_breaks_off() -> None:
     text = shown(story()[:3], terminal=True)
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")

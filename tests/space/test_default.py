@@ -7,6 +7,7 @@ import pytest
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ops.catalogue import build
+from stormdrop.space.analysis import least_seconds
 from stormdrop.space.default import GAIN, default_schedule, ranked
 from stormdrop.space.moves import neighbour_rows
 from stormdrop.space.sketch import replay, sketches
@@ -54,3 +55,11 @@ def test_every_sketch_is_ranked_with_a_legal_point_and_its_estimate(name: str) -
 def test_no_sketch_is_an_error() -> None:
     with pytest.raises(ScheduleError, match="no sketch"):
         ranked([])
+
+
+def test_a_variant_is_left_out_only_where_it_cannot_win() -> None:
+    for seed in range(4):
+        task = random_task("WIN", np.random.default_rng(seed))
+        for sketch in sketches(task, TARGET):
+            points = sketch.sample_legal(50, np.random.default_rng(seed))
+            assert least_seconds(sketch.structure, TARGET) <= sketch.prior(points).min()

@@ -15,8 +15,9 @@ from stormdrop.ir.expr import Axis
 from stormdrop.lower.lower import lower
 from stormdrop.space.access import axes_of, is_linear
 from stormdrop.space.analysis import FEATURES, stage_costs
-from stormdrop.space.footprint import LINE, Operand, StageCost
+from stormdrop.space.footprint import LINE, StageCost
 from stormdrop.space.nest import Slot, nest_order
+from stormdrop.space.operands import Operand
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.space.structure import Level
 from stormdrop.target.machine import detect

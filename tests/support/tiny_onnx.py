@@ -39,6 +39,17 @@ def dense(folder: Path, batch: int | str = 2, file: str = "tiny.onnx") -> Path:
     return saved(folder, nodes, {INPUT: [batch, 6]}, outputs, {"w": w}, graph=GRAPH, file=file)
 
 
+def conv(folder: Path, channels: int = 16) -> Path:
+    """relu of a 3x3 convolution of as many channels as it has, six pixels square, and the mean of each channel."""
+    w = np.random.default_rng(7).standard_normal((channels, channels, 3, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["t"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["t"], ["u"], name="relu"),
+        helper.make_node("GlobalAveragePool", ["u"], ["y"], name="mean"),
+    ]
+    return saved(folder, nodes, {"x": [1, channels, 6, 6]}, {"y": TensorProto.FLOAT}, {"w": w}, file="conv.onnx")
+
+
 def reshaped(folder: Path) -> Path:
     """x + x in a shape that is an input."""
     nodes = [helper.make_node("Add", ["x", "x"], ["t"]), helper.make_node("Reshape", ["t", "to"], ["y"])]

@@ -1,0 +1,129 @@
+"""Operands: the tensors that a stage's inner loops touch, and what of their indices is known without a point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+
+from stormdrop.ir.affine import affine, conjuncts
+from stormdrop.ir.expr import ITEMSIZE, Axis, Cmp, Expr, Select
+from stormdrop.ir.tensor import Tensor
+from stormdrop.space.access import axes_of, operand_load, operands, row_strides
+from stormdrop.space.nest import CACHED
+from stormdrop.space.structure import Stage
+
+MOST_POSITIONS = 2048
+"""Of an axis, where every pair of two axes is looked at."""
+
+
+class Dim(NamedTuple):
+    """One index of an operand: its linear terms, and the axes of each part that is not linear."""
+
+    extent: int
+    terms: tuple[tuple[Axis, int], ...]
+    others: tuple[frozenset[Axis], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One tensor that the inner loops touch: its index, and what of it is known without a point."""
+
+    tensor: Tensor
+    indices: tuple[Expr, ...]
+    axes: frozenset[Axis]
+    packed: bool
+    stride: int | None  # elements between neighbours of the vector axis; None: not linear
+    guarded: bool
+    dims: tuple[Dim, ...]  # innermost first
+    conflicts: tuple[tuple[Axis, float], ...]  # rows along an axis: the share of a 4 KiB cache way between two of them
+    borders: tuple[tuple[Axis, Axis, float], ...] = ()  # spatial axis, reduce axis, share of their pairs inside the border
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.tensor.dtype]
+
+
+@lru_cache(maxsize=CACHED)
+def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> tuple[Operand, ...]:
+    """What the reduction reads (or an elementwise stage), then what is written."""
+    found: list[Operand] = []
+    body = stage.body if stage.is_reduction else stage.finish
+    for op in operands(body):
+        load = operand_load(op)
+        one = _operand(stage, load.tensor, load.indices, load.tensor in packed, isinstance(op, Select))
+        found.append(replace(one, borders=_borders(stage, op)) if isinstance(op, Select) and stage.is_reduction else one)
+    if not stage.is_reduction:
+        seen = {operand_load(op) for op in operands(body)}
+        found += [_operand(stage, x.tensor, x.indices, False, False) for x in stage.reads() if x not in seen]
+    found.append(_operand(stage, stage.tensor, stage.place, stage.tensor in packed, False))
+    return tuple(found)
+
+
+def _operand(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], packed: bool, guarded: bool) -> Operand:
+    axes: frozenset[Axis] = frozenset[Axis]().union(*(axes_of(i) for i in indices)) if indices else frozenset()
+    dims = tuple(_dim(i, n) for i, n in zip(reversed(indices), reversed(tensor.shape)))
+    conflicts = () if packed else _conflicts(stage, tensor, indices, axes)
+    return Operand(tensor, indices, axes, packed, _stride(stage, tensor, indices, axes, packed), guarded, dims, conflicts)
+
+
+def _stride(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis], packed: bool) -> int | None:
+    if stage.vector is None or stage.vector not in axes:
+        return 0
+    if packed:
+        return 1
+    stride = 0
+    for i, s in zip(indices, row_strides(tensor)):
+        form = affine(i)
+        if stage.vector in axes_of(i) and not form.coefficient(stage.vector):
+            return None
+        stride += form.coefficient(stage.vector) * s
+    return stride
+
+
+def _dim(index: Expr, extent: int) -> Dim:
+    terms = affine(index).terms
+    linear = tuple((a, abs(c)) for a, c in terms if isinstance(a, Axis))
+    return Dim(extent, linear, tuple(axes_of(a) for a, _ in terms if not isinstance(a, Axis)))
+
+
+def _conflicts(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis]) -> tuple[tuple[Axis, float], ...]:
+    found: list[tuple[Axis, float]] = []
+    forms = [(affine(i), s) for i, s in zip(indices, row_strides(tensor))]
+    for a in stage.axes:
+        if a is not stage.vector and a in axes:
+            stride = sum(form.coefficient(a) * s for form, s in forms) * ITEMSIZE[tensor.dtype]
+            if stride:
+                found.append((a, gcd(abs(stride), 4096) / 4096.0))
+    return tuple(found)
+
+
+def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
+    """How much of the work lies inside the borders, for each pair of a spatial and a reduce axis that a condition ties together."""
+    tied: dict[tuple[Axis, Axis], list[Expr]] = {}
+    for part in conjuncts(op.condition):
+        spatial = [a for a in stage.axes if a in axes_of(part)]
+        reduced = [a for a in stage.reduce_axes if a in axes_of(part)]
+        if len(spatial) == 1 and len(reduced) == 1 and isinstance(part, Cmp):
+            tied.setdefault((spatial[0], reduced[0]), []).append(part)
+    found: list[tuple[Axis, Axis, float]] = []
+    for (a, r), parts in tied.items():
+        grid = {a: _positions(a)[:, None], r: _positions(r)[None, :]}
+        inside = np.ones((grid[a].size, grid[r].size), bool)
+        for part in parts:
+            assert isinstance(part, Cmp)
+            form = affine(part.a) + affine(part.b).scaled(-1)
+            gap = form.constant + sum(c * grid[x] for x, c in form.terms if isinstance(x, Axis))
+            inside &= {"ge": gap >= 0, "gt": gap > 0, "le": gap <= 0, "lt": gap < 0}.get(part.op, inside)
+        found.append((a, r, float(inside.mean())))
+    return tuple(found)
+
+
+def _positions(a: Axis) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """All positions of an axis, or evenly spread ones: a running sum ties two axes that may both have a million."""
+    if a.extent <= MOST_POSITIONS:
+        return np.arange(a.extent)
+    return np.linspace(0, a.extent - 1, MOST_POSITIONS).astype(np.int64)
