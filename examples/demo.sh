@@ -32,7 +32,9 @@ say "How fast is it, with nothing tuned?"
 stormdrop bench "$network.onnx" $against
 
 say "Search for faster kernels. Ctrl-C ends it early, and keeps what was found."
+trap : INT # the command takes it, and this goes on
 stormdrop tune "$network.onnx" --time "$time"
+trap 'exit 130' INT
 
 say "Compile it with what was found, check it again, and time it."
 stormdrop compile "$network.onnx"

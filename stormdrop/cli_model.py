@@ -70,12 +70,12 @@ def info(source: Source, threads: int | None, as_json: bool) -> None:
         else:
             print_image(results(), source.model, image)
         return
-    from stormdrop.compiler import memory_of
+    from stormdrop.compiler import memory_of, suited
     from stormdrop.report.model import ModelReport, print_model
 
     opened = source.open()
-    target = _target(threads)
     parts = opened.parts
+    target = suited(_target(threads), parts)
     kernels, arena_bytes = memory_of(parts, target)
     report = ModelReport(source.model, opened.graph, _listed(parts, target), kernels, arena_bytes, target.threads)
     if as_json:
@@ -259,13 +259,14 @@ def show(source: Source, task: str | None, parts: tuple[str, ...], untuned: bool
 
     TASK is an id as `info` lists it, the beginning of a digest, the name of a node or value, or a part of a name or label.
     """
+    from stormdrop.compiler import suited
     from stormdrop.report.console import notes, results
     from stormdrop.report.model import find_task, print_tasks
 
     if task is None and parts:
         raise click.UsageError("--as is for one task: name it; without --as the tasks are listed")
     found = source.open().parts
-    target = _target(threads)
+    target = suited(_target(threads), found)
     if task is None:
         listed = _listed(found, target)
         if as_json:

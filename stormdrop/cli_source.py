@@ -258,7 +258,7 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
     """With a line on the terminal that says how far it is."""
     from rich.text import Text
 
-    from stormdrop.compiler import build_model
+    from stormdrop.compiler import build_model, suited
     from stormdrop.report.console import notes
     from stormdrop.report.text import one_line
     from stormdrop.runtime.threads import thread_count
@@ -268,6 +268,6 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
     target = detect().with_threads(thread_count(threads))
     began = time.perf_counter()
     with console.status("compiling") as status:
-        chosen = Chosen(target, untuned, console, lambda text: status.update(Text(f"compiling, {one_line(text)}")))
+        chosen = Chosen(suited(target, opened.parts), untuned, console, lambda text: status.update(Text(f"compiling, {one_line(text)}")))
         model = build_model(opened.parts, target, chosen)
     return Built(model, chosen.asked, len(chosen.known), time.perf_counter() - began)

@@ -75,7 +75,7 @@ def compile(
     convolutions are summed directly, which rounds less. Raises UserError for a model that cannot be read or is not supported.
     """
     machine = (target or detect()).with_threads(thread_count(threads))
-    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules or stored_schedules(machine))
+    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules)
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
@@ -84,7 +84,7 @@ def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
 
 
 def stored_schedules(target: Target) -> Schedules:
-    """What the user's store knows to be fastest; a store that is not there knows nothing."""
+    """What the user's store knows to be fastest at the target's temperature, else at the other one; no store knows nothing."""
     from stormdrop.reservoir.store import Store, default_path
 
     path = default_path()
@@ -93,20 +93,21 @@ def stored_schedules(target: Target) -> Schedules:
     store = Store.view(path)
 
     def best(task: Task) -> Schedule | None:
-        found = [r for cold in (True, False) if (r := store.best(task, target, cold)) is not None]
+        found = [r for cold in (target.cold, not target.cold) if (r := store.best(task, target, cold)) is not None]
         return found[0].schedule if found else None
 
     return best
 
 
-def is_cold(parts: Partition, target: Target) -> bool:
-    """Whether weights leave the caches between two runs of the model."""
-    return sum(v.nbytes for v in parts.graph.constants) > target.l3_bytes
+def suited(target: Target, parts: Partition) -> Target:
+    """The target as the model finds it: cold, where the model's weights leave the caches between two runs."""
+    return replace(target, cold=parts.constant_bytes > target.l3_bytes)
 
 
-def build_model(parts: Partition, target: Target, schedules: Schedules) -> Model:
-    """Machine code, memory and packed weights for a partition."""
-    build = _Build(parts, target, schedules)
+def build_model(parts: Partition, target: Target, schedules: Schedules | None = None) -> Model:
+    """Machine code, memory and packed weights for a partition; by default with the store's best schedules."""
+    target = suited(target, parts)
+    build = _Build(parts, target, schedules or stored_schedules(target))
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
@@ -151,8 +152,7 @@ class _Weights:
 
 class _Build:
     def __init__(self, parts: Partition, target: Target, schedules: Schedules) -> None:
-        self.laid, self.schedules = storage(parts), schedules
-        self.target = replace(target, cold=is_cold(parts, target))
+        self.laid, self.target, self.schedules = storage(parts), target, schedules
         graph = parts.graph
         self._name = graph.name
         self._inputs = tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs)

@@ -32,7 +32,7 @@ from stormdrop.frontend.pointwise import ELEMENT_TYPES, POINTWISE, Importer, typ
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
 from stormdrop.frontend.resize import RESIZE
-from stormdrop.frontend.schema import check
+from stormdrop.frontend.schema import NEWEST, OLDEST, check
 from stormdrop.frontend.tensors import array_of, read_file
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.builder import MOST_NODES, Builder
@@ -41,7 +41,6 @@ from stormdrop.ir.expr import NUMPY, Dtype
 
 Array = NDArray[Any]
 log = logging.getLogger("stormdrop")
-OLDEST, NEWEST = 7, 28
 MOST_NESTED = 32
 
 IMPORTERS: dict[str, Importer] = {**POINTWISE, **MOVEMENT, **GATHERING, **REDUCTIONS, **WINDOWS, **RESIZE, **RECURRENT}

@@ -22,6 +22,8 @@ KINDS = {
     8: "a list of texts",
 }  # fmt: skip
 NUMBER, INTEGER = 1, 2
+OLDEST, NEWEST = 7, 28
+"""Versions of the standard operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +51,12 @@ class Form:
 @lru_cache(maxsize=None)
 def form_of(op: str, version: int) -> Form | None:
     """None where ONNX does not know the operator. One that is newer than `version`, or given up before it, is taken as it is elsewhere."""
-    from onnx import defs
-
-    try:
-        newest: Any = defs.get_schema(op, "")
-    except Exception:  # SchemaError, which is no public class
+    newest = _schema(op, NEWEST)
+    if newest is None:
         return None
-    try:
-        schema: Any = defs.get_schema(op, version, "")
-    except Exception:
-        schema = newest
+    schema = _schema(op, version) or newest
     if schema.deprecated:
-        schema = defs.get_schema(op, schema.since_version - 1, "")
+        schema = _schema(op, schema.since_version - 1) or schema
     wider = {i.name: set(i.types) for i in newest.inputs}  # what a later version takes as well does no harm
     constraints = {c.type_param_str for c in schema.type_constraints}
     formals: list[Formal] = []
@@ -76,6 +72,15 @@ def form_of(op: str, version: int) -> Form | None:
     kinds = {name: int(a.type.value) for name, a in schema.attributes.items()}
     required = tuple(name for name, a in schema.attributes.items() if a.required)
     return Form(tuple(formals), last, int(schema.min_input), int(schema.max_output), kinds, required)
+
+
+def _schema(op: str, version: int) -> Any:
+    from onnx import defs
+
+    try:
+        return defs.get_schema(op, version, "")
+    except Exception:  # SchemaError, which is no public class
+        return None
 
 
 def check(node: Any, version: int, inputs: Sequence[Value | None], kinds: Mapping[str, int]) -> None:

@@ -67,6 +67,11 @@ class Partition:
             found.setdefault(call.task.digest, []).append(call)
         return tuple(TaskUse(f"t{k}", calls[0].task, tuple(calls)) for k, calls in enumerate(found.values()))
 
+    @property
+    def constant_bytes(self) -> int:
+        """The weights that one run of the model reads."""
+        return sum(v.nbytes for v in self.graph.constants)
+
     def __str__(self) -> str:
         return "\n".join(f"{call.output} = {call.label}({', '.join(f'%{shown(v.name)}' for v in call.inputs)})" for call in self.calls)
 

@@ -8,7 +8,7 @@ length that occurs: the full one and the exact remainders. The vector axis is ma
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stormdrop.errors import ScheduleError, UserError
@@ -255,7 +255,7 @@ def _index_span(index: Expr, around: Mapping[Axis, Span], extent: int) -> Span:
     return Span(base, length.expr(), lengths)
 
 
-def _loops(context: _Context, stage: Stage, order: list[Slot], spans: dict[Axis, Span]) -> list[Stmt]:
+def _loops(context: _Context, stage: Stage, order: Sequence[Slot], spans: dict[Axis, Span]) -> list[Stmt]:
     """The serial loops of a stage from the given slots inwards, then its register tile."""
     tiling = context.tilings[stage.id]
     form = form_of(stage)

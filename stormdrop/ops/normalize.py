@@ -49,13 +49,13 @@ def softmax_along(x: Tensor, along: int, name: str = "Y") -> Tensor:
 
 
 def log_softmax(x: Tensor, along: int, name: str = "Y") -> Tensor:
-    """`Y = X - M - log Σ exp(X - M)`, M the maximum."""
+    """`Y = (X - M) - log Σ exp(X - M)`, M the maximum; M + log Σ would round the logarithm away beside a large M."""
     largest = reduce_dims(x, [along], "max", True, name="M")
     total = reduce_dims(x, [along], "sum", True, lambda e, i: build.exp(e - largest[tuple(i)]), "S")
     i = axes_for(total.shape)
-    shift = compute("L", i, build.log(total[tuple(i)]) + largest[tuple(i)])
+    shift = compute("L", i, build.log(total[tuple(i)]))
     i = axes_for(x.shape)
-    return compute(name, i, x[tuple(i)] - _spread(shift, [along], i))
+    return compute(name, i, x[tuple(i)] - _spread(largest, [along], i) - _spread(shift, [along], i))
 
 
 def standardize(x: Tensor, dims: Sequence[int], epsilon: float, name: str = "Y") -> Tensor:

@@ -161,7 +161,8 @@ class ModelReport:
 
     @property
     def parameters(self) -> list[Value]:
-        return [v for v in self.graph.constants if v.dtype in ("f32", "f64")]
+        """Arrays of numbers; single ones are the operators' own, such as the count that a mean divides by."""
+        return [v for v in self.graph.constants if v.dtype in ("f32", "f64") and v.rank]
 
     @property
     def gflop(self) -> float:

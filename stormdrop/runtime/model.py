@@ -162,7 +162,7 @@ class Model:
 
 def _in_turns(timed: Callable[[int], NDArray[np.float64]], repeats: int) -> NDArray[np.float64]:
     """The seconds of so many runs, after a few that do not count. Each turn is short: Ctrl-C is heard between them."""
-    if repeats not in range(1, MOST_REPEATS + 1):
+    if not isinstance(repeats, (int, np.integer)) or not 1 <= repeats <= MOST_REPEATS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"repeats is {repeats!r}; give a whole number from 1 to {MOST_REPEATS:,}")
     warm = timed(WARM_UP_RUNS)
     turn = max(1, int(TURN_SECONDS * WARM_UP_RUNS / max(float(warm.sum()), 1e-6)))

@@ -95,7 +95,7 @@ def tune_model(
     name = search if isinstance(search, str) else getattr(search, "__name__", type(search).__name__)
     target = target or detect()
     settings = settings or MODEL_SETTINGS
-    cold = constant_bytes(parts) > target.l3_bytes if cold is None else cold
+    cold = parts.constant_bytes > target.l3_bytes if cold is None else cold
     target = replace(target, cold=cold)  # the prior knows of it, and so does who compiles: both choose the same defaults
     with ExitStack() as stack:
         if measurer is None:
@@ -105,11 +105,6 @@ def tune_model(
         tools = Tools(target, measurer, factory, origin, store, settings, divide or ByShare())
         with interruptible() as stop:
             return _Search(parts.tasks, tools, _Budget(trials, seconds, began, clock), listen, stop).run()
-
-
-def constant_bytes(parts: Partition) -> int:
-    """The weights that one run of the model reads."""
-    return sum(v.nbytes for v in parts.graph.constants)
 
 
 @dataclass(slots=True)

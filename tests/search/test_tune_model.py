@@ -22,7 +22,7 @@ from stormdrop.reservoir.store import Store
 from stormdrop.search.events import Warned
 from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TunedModel, ignore_model
 from stormdrop.search.model_task import least_seconds
-from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS, TRIALS_PER_TASK, constant_bytes, tune_model
+from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS, TRIALS_PER_TASK, tune_model
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import cross, detect
@@ -262,7 +262,7 @@ def test_what_there_is_no_time_for_is_taken_from_the_store() -> None:
 
 def test_records_name_the_model_and_its_temperature() -> None:
     parts, store = model(32, 48), Store.in_memory()
-    small = replace(TARGET, l3_bytes=constant_bytes(parts) - 1)
+    small = replace(TARGET, l3_bytes=parts.constant_bytes - 1)
     tuned = tune_model(parts, small, measurer=Fake(), trials=8, store=store)
     assert tuned.cold
     assert tuned.defaults(parts.tasks[0].task) == default_schedule(parts.tasks[0].task, replace(small, cold=True))  # as compiling chooses
