@@ -145,7 +145,7 @@ def inside(model: Model, inputs: Sequence[Array], wall: float, alone: bool) -> d
     for _ in range(LEAST_ROUNDS):  # the round that was disturbed least says most
         whole = median(turn(lambda: model(*inputs), repeats))
         native = float(np.median(model.bench(*inputs, repeats=repeats)))
-        rounds.append((whole, native, sum(row.seconds for row in model.profile(*inputs, repeats=repeats).rows)))
+        rounds.append((whole, native, model.profile(*inputs, repeats=repeats).seconds))  # all kernels of a run, the median of runs
     whole, native, kernels = (min(times) for times in zip(*rounds))
     found: dict[str, Any] = {"overhead": {"wall": whole, "native": native, "kernels": kernels, "share": (whole - kernels) / whole}}
     if alone:

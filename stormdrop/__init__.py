@@ -1,6 +1,12 @@
-"""Stormdrop: an auto-scheduler that makes tensor programs fast on the machine you have.
+"""Stormdrop: makes models and tensor programs fast on the machine you have.
 
     import stormdrop as sd
+
+    model = sd.compile("model.onnx")                  # native code; the fastest kernels known here, else good defaults
+    y = model(x)
+    sd.tune("model.onnx", seconds=300)                # look for faster ones; the next compile finds them
+
+A kernel of your own, as a formula:
 
     A, B = sd.tensor("A", (512, 512)), sd.tensor("B", (512, 512), constant=True)
     i, j, k = sd.axis(512), sd.axis(512), sd.reduce_axis(512)

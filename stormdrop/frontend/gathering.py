@@ -108,6 +108,8 @@ def _top_k(n: Call) -> Results:
 
 def _hardmax(n: Call) -> Value:
     x, b = n.input(0), n.build
+    if not x.size:
+        return x
     along = n.axis(-1 if n.version >= 13 else 1, x.rank)
     flat = b.reshape(x, (prod(x.shape[:along]), prod(x.shape[along:]))) if n.version < 13 else x
     along = 1 if n.version < 13 else along

@@ -54,7 +54,7 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: Builder, run: Body, label
     backwards, stacking = listed("scan_input_directions", scanned), listed("scan_output_axes", outputs)
     turned = listed("scan_output_directions", outputs)
     if len(backwards) != scanned or len(stacking) != outputs or len(turned) != outputs:
-        raise UserError(f"node {shown(label)}: it has {scanned} scanned inputs and {outputs} outputs, but other numbers of axes or directions")
+        raise UserError(f"node {shown(label)}: {scanned} inputs and {outputs} outputs are scanned, but other numbers of axes or directions")
     lengths = {v.shape[a] for v, a in zip(sources, axes)}
     if len(lengths) != 1 or not 1 <= (steps := lengths.pop()) <= MOST_STEPS:
         raise UserError(f"node {shown(label)}: a scan over lengths {sorted(v.shape for v in sources)} is not supported")

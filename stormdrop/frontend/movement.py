@@ -142,6 +142,8 @@ def _pad(n: Call) -> Value:
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise n.fail(f"unknown mode {mode}")
     given = n.optional(2) if not n.has("pads") else None
+    if given is not None and given.size != 1:
+        raise n.fail(f"input 2 ({given}) must hold one number")
     value = n.build.array(given) if given is not None else np.array(n.number("value", 0.0))
     if value is None and given is not None:
         if mode == "constant":

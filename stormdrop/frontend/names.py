@@ -13,7 +13,8 @@ def check_names(model: Any) -> None:
     """Raise UserError for the first name that is no text. Linear in the file, without recursion."""
     for text in _texts(model):
         if not isinstance(text, str):
-            raise UserError(f"the name {shown(bytes(text).decode('utf-8', 'replace'))} is no UTF-8; write the model again with names that are")
+            name = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+            raise UserError(f"the name {shown(name)} is no UTF-8; write the model again with names that are")
 
 
 def _texts(model: Any) -> Iterator[object]:

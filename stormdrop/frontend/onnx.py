@@ -252,7 +252,8 @@ class _Import:
                 shape.append(self.symbols[dim.dim_param])
             else:
                 symbol = dim.dim_param or f"{i.name}[{d}]"
-                log.warning("input %s: dimension %s is open and taken as 1; giving the input a shape sets it (shapes=, or --shapes)", shown(i.name), shown(symbol))
+                told = "input %s: dimension %s is open and taken as 1; giving the input a shape sets it (shapes=, or --shapes)"
+                log.warning(told, shown(i.name), shown(symbol))
                 self.symbols[symbol] = 1
                 shape.append(1)
         return tuple(shape)

@@ -90,6 +90,8 @@ def _taps(n: Call, x: Floats, size: int, scale: float, cubic: bool) -> tuple[NDA
 def _one_dimension(n: Call, x: Value, d: int, out: int, scale: float, roi: tuple[float, float]) -> tuple[Value, NDArray[np.bool_]]:
     """Resample dimension d, and which outputs lie outside the input."""
     size, b = x.shape[d], n.build
+    if not size and out:
+        raise n.fail(f"{x} has nothing along dimension {d} to be resized")
     coordinate_mode = n.text("coordinate_transformation_mode", "half_pixel" if n.op == "Resize" and n.version >= 11 else "asymmetric")
     at = _coordinates(n, coordinate_mode, size, bounded(n, out), scale, roi)
     outside = (at < 0) | (at > size - 1)

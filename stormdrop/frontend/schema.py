@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import Value, shown
 from stormdrop.ir.expr import Dtype
 
-TYPES: dict[Dtype, str] = {"f32": "tensor(float)", "f64": "tensor(double)", "i32": "tensor(int32)", "i64": "tensor(int64)", "bool": "tensor(bool)"}
+TYPES: dict[Dtype, str] = {
+    "f32": "tensor(float)", "f64": "tensor(double)", "i32": "tensor(int32)", "i64": "tensor(int64)", "bool": "tensor(bool)",
+}  # fmt: skip
 KINDS = {
     1: "a number", 2: "an integer", 3: "a text", 4: "a tensor", 5: "a graph", 6: "a list of numbers", 7: "a list of integers",
     8: "a list of texts",
@@ -48,7 +50,7 @@ class Form:
     required: tuple[str, ...]
 
 
-@lru_cache(maxsize=None)
+@cache
 def form_of(op: str, version: int) -> Form | None:
     """None where ONNX does not know the operator. One that is newer than `version`, or given up before it, is taken as it is elsewhere."""
     newest = _schema(op, NEWEST)
@@ -97,7 +99,7 @@ def check(node: Any, version: int, inputs: Sequence[Value | None], kinds: Mappin
     for name, kind in kinds.items():
         wanted_kind = form.kinds.get(name, kind)
         if kind != wanted_kind and (wanted_kind, kind) != (NUMBER, INTEGER):
-            raise UserError(f"attribute {shown(name)} is {KINDS.get(kind, 'of another kind')}, not {KINDS.get(wanted_kind, 'of that kind')}")
+            raise UserError(f"attribute {shown(name)} is {KINDS.get(kind, 'something else')}, not {KINDS.get(wanted_kind, 'that')}")
     for name in form.required:
         if name not in kinds:
             raise UserError(f"attribute {shown(name)} is missing")

@@ -12,7 +12,7 @@ import numpy as np
 
 from stormdrop.errors import UserError
 from stormdrop.graph.fold import MOST_BYTES
-from stormdrop.graph.graph import Graph, Node, Value
+from stormdrop.graph.graph import Graph, Node, Value, shown
 from stormdrop.graph.sweep import Sweep
 from stormdrop.ir.build import neutral
 from stormdrop.ir.expr import ITEMSIZE, NUMPY, Scalar
@@ -71,7 +71,7 @@ def _equal(sweep: Sweep, node: Node) -> Value:
         case op if op in SUMS:
             return _filled(sweep, node, 0)
         case _:
-            raise UserError(f"{node}: there is nothing to take it from")
+            raise UserError(f"{node.op} node {shown(node.name or node.output.name)}: there is nothing to take its result from")
 
 
 def _filled(sweep: Sweep, node: Node, value: Scalar) -> Value:

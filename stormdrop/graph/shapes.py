@@ -128,7 +128,8 @@ def _gather(n: Node) -> Shape:
 def _gather_nd(n: Node) -> Shape:
     x, indices = n.inputs
     batch = n.integer("batch_dims")
-    if indices.rank < 1 or batch + indices.shape[-1] > x.rank or indices.shape[:batch] != x.shape[:batch]:
+    fits = 0 <= batch < min(x.rank, indices.rank)
+    if not fits or batch + indices.shape[-1] > x.rank or indices.shape[:batch] != x.shape[:batch]:
         raise UserError(f"indices {indices} do not fit {x}")
     return (*indices.shape[:-1], *x.shape[batch + indices.shape[-1]:])  # fmt: skip
 

@@ -122,6 +122,7 @@ class _Layout:
 
     def _already_joined(self, parts: Sequence[Value], along: int) -> Place | None:
         """The place of a concatenation whose parts lie side by side already, as those of a longer one do."""
+        parts = self._unnested(parts, along)
         if not all(v in self.places for v in parts):
             return None
         first = self.places[parts[0]]
@@ -132,6 +133,19 @@ class _Layout:
                 return None
             start += v.shape[along] * p.strides[along]
         return first
+
+    def _unnested(self, parts: Sequence[Value], along: int) -> list[Value]:
+        """The parts, and of those that are concatenations without a place yet, their parts."""
+        found: list[Value] = []
+        stack = list(reversed(parts))
+        while stack:
+            v = stack.pop()
+            node = self.graph.producers.get(v)
+            if v in self.places or node is None or node.op != "Concat" or node.integer("axis") != along:
+                found.append(v)
+            else:
+                stack.extend(reversed([x for x in node.inputs if x.size]))
+        return found
 
     def _is_free(self, v: Value) -> bool:
         """Whether a kernel (or an alias of what a kernel writes) may put this value wherever it is wanted."""

@@ -257,7 +257,7 @@ class _CallMemory:
         try:
             self.block = aligned(nbytes)
         except MemoryError as error:
-            raise RunError(f"there is no memory for a run of {tables.image.name}: {nbytes:,} bytes for what lies between its kernels") from error
+            raise RunError(f"there is no memory for a run of {tables.image.name}: {nbytes:,} bytes between its kernels") from error
         self.arena = self.block[: tables.image.arena_bytes]
         self._tables = tables  # the code and the extents that the records point to
         self._pointers = tables.pointers.copy()

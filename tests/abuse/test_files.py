@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,9 @@ def test_names_that_are_no_text_are_refused() -> None:
 # ---- constants in files of their own
 
 
-def outside(folder: Path, dims: tuple[int, ...] = (4,), **entries: object) -> Path:
+def outside(folder: Path, entries: Mapping[str, object] | None = None, dims: tuple[int, ...] = (4,)) -> Path:
     tensor = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=dims, data_location=TensorProto.EXTERNAL)
-    for key, value in {"location": "w.bin", **entries}.items():
+    for key, value in {"location": "w.bin", **(entries or {})}.items():
         tensor.external_data.add(key=key, value=str(value))
     m = model([node("Add", "x c", "y")], [port("x", (4,))], "y", [tensor])
     (folder / "m.onnx").write_bytes(m.SerializeToString())
@@ -145,15 +146,15 @@ def outside(folder: Path, dims: tuple[int, ...] = (4,), **entries: object) -> Pa
 def test_wrong_places_of_external_data_name_the_constant(entries: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(16))
     if entries == {"offset": ""}:  # as good as none
-        assert sd.load(outside(tmp_path, **entries)).constants
+        assert sd.load(outside(tmp_path, entries)).constants
         return
-    assert "constant c" in refused("info", outside(tmp_path, **entries))
+    assert "constant c" in refused("info", outside(tmp_path, entries))
 
 
 @pytest.mark.parametrize("dims", [(1 << 40,), (-4,), (2**62, 2**62), (0, 2**62, 4), (1,) * 70])
 def test_external_data_of_impossible_shapes_is_refused(dims: tuple[int, ...], tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(16))
-    assert "constant c" in refused("info", outside(tmp_path, dims))
+    assert "constant c" in refused("info", outside(tmp_path, dims=dims))
 
 
 def test_a_folder_that_is_a_link_may_hold_external_data_but_links_out_of_it_may_not(tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_a_folder_that_is_a_link_may_hold_external_data_but_links_out_of_it_may_
     (real / "up").symlink_to(tmp_path)
     for location in ("loop", "up/secret"):
         (tmp_path / "secret").write_bytes(bytes(16))
-        assert "constant c" in refused("info", outside(real, location=location))
+        assert "constant c" in refused("info", outside(real, {"location": location}))
 
 
 def test_a_model_in_memory_has_no_folder(tmp_path: Path) -> None:

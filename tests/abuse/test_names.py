@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import string
 from pathlib import Path
 from typing import Any
 
@@ -75,19 +74,6 @@ def test_no_command_prints_or_writes_more_than_it_should(what: str, tmp_path: Pa
     with np.load("o.npz") as saved:
         assert len(saved.files) == 1
         assert saved[saved.files[0]].shape == (2, 3)
-
-
-@pytest.mark.parametrize("what", ["quotes", "lines", "nul", "endless", "c", "llvm"])
-def test_a_header_holds_names_as_text_only(what: str, tmp_path: Path) -> None:
-    compiled = sd.compile(named(NAMES[what]))
-    from stormdrop.export.c_library import write_library
-
-    write_library(compiled.image, compiled.weights, tmp_path / "m.so", tmp_path / "m.h", NAMES[what])
-    text = (tmp_path / "m.h").read_text()
-    assert "int main" not in text.replace(r"\"", "").split("/*")[0]
-    assert set(text) <= set(string.printable) - {"\x0b", "\x0c", "\r"}
-    comments = text.count("/*")
-    assert comments == text.count("*/")
 
 
 def test_errors_print_names_without_their_commands(tmp_path: Path) -> None:

@@ -49,6 +49,18 @@ def test_concatenations_that_grow_share_one_buffer() -> None:
     assert len({s.places[v].buffer for v in wholes}) == 1
 
 
+def test_concatenations_that_grow_in_groups_share_one_buffer_too() -> None:
+    """As an importer writes them that never joins more than a few parts at once."""
+    b = Builder()
+    x = b.emit("Relu", b.input("x", (4, 2), "f32"))
+    parts = [x]
+    for _ in range(5):
+        whole = x if len(parts) == 1 else b.emit("Concat", parts[0], b.emit("Concat", *parts[1:], axis=1), axis=1)
+        parts.append(b.emit("MatMul", whole, b.constant(np.ones((whole.shape[1], 3), np.float32))))
+    s = _stored(b, b.emit("ReduceSum", b.emit("Concat", parts[0], b.emit("Concat", *parts[1:], axis=1), axis=1), axes=(0,), keepdims=0))
+    assert "Copy" not in _labels(s)
+
+
 def test_nested_concatenations_need_no_copy() -> None:
     b = Builder()
     x = b.input("x", (4, 2), "f32")

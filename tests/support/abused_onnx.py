@@ -25,12 +25,17 @@ def port(name: str, shape: Sequence[int | str] | None = None, kind: int = F) -> 
     return helper.make_tensor_value_info(name, kind, shape)
 
 
+def ones(*shape: int) -> Array:
+    return np.ones(shape, np.float32)
+
+
 def held(name: str, array: Any) -> Any:
     return numpy_helper.from_array(np.asarray(array), name)
 
 
 def model(
-    nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any] | str, weights: Mapping[str, Any] | Sequence[Any] = (), opset: int = 18
+    nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any] | str, weights: Mapping[str, Any] | Sequence[Any] = (),
+    opset: int = 18,
 ) -> Any:  # fmt: skip
     """Outputs as ports, or as names of f32; weights by name, or as tensors."""
     ends = [port(name) for name in outputs.split()] if isinstance(outputs, str) else list(outputs)
