@@ -163,6 +163,8 @@ class _Fusion:
                 return cheap and not moves
             case "Transpose" | "Slice" | "Pad" | "Trilu":
                 return v == node.inputs[0]
+            case "Gather":  # a border's test does not protect an index that data decides
+                return cheap and not moves and v == node.inputs[0]
             case _:
                 return cheap and v == node.inputs[0]
 

@@ -221,10 +221,12 @@ def _aligned(node: Node, held: Sequence[Held], order: Order) -> Option:
     if order == identity(len(order)):
         return Option(order, tuple(identity(v.rank) for v in node.inputs))
     forms: list[Form] = []
+    # A constant may lose leading dimensions of extent 1, unless it is what gives the result its rank.
+    spare = any(orders is not None and v.rank == len(order) for v, orders in zip(node.inputs, held)) or node.op == "Expand"
     for v, orders in zip(node.inputs, held):
         lead = len(order) - v.rank
         form = [d - lead if d >= lead else -1 for d in order] if v.size != 1 else list(range(v.rank))
-        while form and (form[0] < 0 or (orders is None and v.size != 1 and v.shape[form[0]] == 1)):
+        while form and (form[0] < 0 or (spare and orders is None and v.size != 1 and v.shape[form[0]] == 1)):
             del form[0]
         forms.append(tuple(form))
     if node.op != "Expand":

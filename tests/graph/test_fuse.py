@@ -104,6 +104,13 @@ def test_what_only_renames_memory_is_in_no_group() -> None:
     assert _ops(_graph(b, b.reshape(turned, (8, 8)))) == [["Relu"]]
 
 
+def test_a_padded_value_is_gathered_from_memory() -> None:
+    b = Builder()
+    x, at = b.input("x", (4, 2), "f32"), b.input("at", (3,), "i64")
+    padded = b.emit("Pad", x, before=(1, 0), after=(0, 0), mode="constant", value=0.0)
+    assert _ops(_graph(b, b.emit("Gather", padded, at, axis=0))) == [["Pad"], ["Gather"]]
+
+
 def test_groups_stand_in_an_order_in_which_they_can_run() -> None:
     b = Builder()
     x = b.input("x", (1, 8, 8, 16), "f32")

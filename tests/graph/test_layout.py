@@ -426,3 +426,13 @@ def test_older_networks_are_transposed_at_their_edges(name: str, transposes: int
     h = channels_last(load(path))
     verify(h)
     assert ops(h)["Transpose"] == transposes
+
+
+def test_a_constant_that_gives_the_result_its_rank_keeps_it() -> None:
+    b = Builder()
+    x = b.input("x", (3, 4, 5), "f32")
+    y = conv(b, b.emit("Mul", x, weights(b, 1, 3, 1, 1)), 4)
+    graph = graph_of(b, y)
+    after = channels_last(graph)
+    verify(after)
+    assert_same(graph, after)
