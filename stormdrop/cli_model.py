@@ -47,20 +47,30 @@ Examples:
   stormdrop info resnet50.onnx
   stormdrop info zoo:bert_base_seq128
   stormdrop info m.onnx --shapes input=8x3x224x224
+  stormdrop info m.onnx --passes      what every graph pass changes
   stormdrop info m.onnx --json | jq '.tasks[] | {id, label, count}'
 """,
 )
 @source_options
+@click.option("--passes", is_flag=True, help="Print the graph as imported, and what every pass changes of it.")
 @threads_option
 @json_option
 @log_options
-def info(source: Source, threads: int | None, as_json: bool) -> None:
+def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> None:
     """Say what a MODEL is made of: inputs, outputs, operators, and the tasks it is cut into. Nothing is compiled.
 
     MODEL is an ONNX file, zoo:NAME, or a file that `stormdrop compile` wrote.
     """
     from stormdrop.report.console import results
 
+    if passes:
+        if as_json or source.is_compiled:
+            raise click.UsageError("--passes prints text, of a model that is not compiled yet")
+        from stormdrop.report.passes import passes_text
+
+        for line in passes_text(source.open().graph):
+            click.echo(line)
+        return
     if source.is_compiled:
         from stormdrop.report.model import image_json, print_image
 

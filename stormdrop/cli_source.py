@@ -73,7 +73,7 @@ class Source:
 
     def open(self) -> Opened:
         """Read it. Raises UserError; click.UsageError where the zoo has no such network, or the model is compiled already."""
-        from stormdrop.compiler import load
+        from stormdrop.compiler import load, network
         from stormdrop.frontend.call import NeedsConstant
         from stormdrop.graph.graph import shown
         from stormdrop.inputs import read_bound
@@ -85,7 +85,7 @@ class Source:
         if in_zoo:
             self._refuse_unknown_network()
         bound = read_bound(self.bound)
-        origin: Any = self._network() if in_zoo else self.model
+        origin: Any = network(self.model, self.shapes) if in_zoo else self.model
         try:
             return Opened(load(origin, self.shapes, bound), origin, bound, self.winograd)
         except NeedsConstant as error:
@@ -103,13 +103,6 @@ class Source:
             describe(self.model.removeprefix(ZOO))
         except UserError as error:
             raise click.UsageError(clean(str(error))) from error
-
-    def _network(self) -> Any:
-        """A network of the zoo, for as many inputs at once as the given shapes begin with."""
-        from stormdrop import zoo
-
-        leading = {shape[0] for shape in self.shapes.values() if shape}
-        return zoo.build(self.model.removeprefix(ZOO), leading.pop() if len(leading) == 1 and 0 not in leading else 1)
 
     def _network_meant(self) -> str:
         """A hint for whoever names a network of the zoo as if it were a file."""

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.building import Job, build_kernels
 from stormdrop.errors import UserError
-from stormdrop.graph.graph import Graph, Value, shown
+from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Call, Partition, partition
 from stormdrop.graph.passes import optimise
 from stormdrop.graph.storage import Buffer, Place, row_major, storage
@@ -37,6 +37,7 @@ from stormdrop.runtime.threads import thread_count
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target, detect
 
+ZOO = "zoo:"
 GIVE_BACK_BYTES = 4 << 20
 
 Array = NDArray[Any]
@@ -50,13 +51,19 @@ def load(model: Source, shapes: Mapping[str, Sequence[int]] | None = None, const
         if shapes or constants:
             raise UserError("shapes= and constants= are for loading a model; this is a graph already")
         return model
-    if isinstance(model, str) and model.startswith("zoo:"):
-        from stormdrop import zoo
-
-        model = zoo.build(model.removeprefix("zoo:"))
+    if isinstance(model, str) and model.startswith(ZOO):
+        model = network(model, shapes)
     from stormdrop.frontend.onnx import load as load_onnx
 
     return load_onnx(model, shapes, constants)
+
+
+def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Any:
+    """A network of the zoo as an ONNX model, for as many inputs at once as the given shapes begin with."""
+    from stormdrop import zoo
+
+    leading = {shape[0] for shape in (shapes or {}).values() if len(shape)}
+    return zoo.build(name.removeprefix(ZOO), leading.pop() if len(leading) == 1 and 0 not in leading else 1)
 
 
 def compile(
@@ -284,8 +291,3 @@ class _Build:
             case "input" | "output":
                 return Address(buffer.kind, buffer.index, offset)
 
-
-def describe(parts: Partition) -> str:
-    """The kernels of a model, one a line."""
-    lines = [f"{use.id} x{use.count} {use.task.flops / 1e9:.3f} GFLOP {shown(use.calls[0].label)}" for use in parts.tasks]
-    return "\n".join(lines)

@@ -88,6 +88,14 @@ def test_info_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert part in out
 
 
+def test_passes_show_what_each_changes(tmp_path: Path) -> None:
+    out = done("info", dense(tmp_path), "--passes").stdout
+    assert out.startswith("graph ")
+    assert "pass outputs: changes nothing" in out
+    assert [line for line in out.splitlines() if line.startswith(("+", "-"))]
+    assert "\x1b" not in out
+
+
 def test_names_from_a_file_are_printed_without_markup_and_control_characters(tmp_path: Path) -> None:
     out = done("info", dense(tmp_path)).stdout
     assert INPUT in out

@@ -1,0 +1,31 @@
+"""What each pass does to a model's graph, as a difference of its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import unified_diff
+
+from stormdrop.graph.graph import Graph
+from stormdrop.graph.passes import optimise
+
+
+def passes_text(graph: Graph) -> Iterator[str]:
+    """The graph as imported, then every pass that changes it: nodes before and after, and the lines that went and came."""
+    yield str(graph)
+    told: list[str] = []
+
+    def listen(name: str, before: Graph, after: Graph) -> None:
+        if after is before:
+            told.append(f"\npass {name}: changes nothing")
+            return
+        told.append(f"\npass {name}: {len(before.nodes)} nodes to {len(after.nodes)}")
+        told.extend(_changes(before, after))
+
+    optimise(graph, listen)
+    yield from told
+
+
+def _changes(before: Graph, after: Graph) -> Iterator[str]:
+    for line in unified_diff(list(before.lines()), list(after.lines()), n=0, lineterm=""):
+        if not line.startswith(("---", "+++", "@@")):
+            yield line
