@@ -91,8 +91,7 @@ def test_info_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_passes_show_what_each_changes(tmp_path: Path) -> None:
     out = done("info", dense(tmp_path), "--passes").stdout
     assert out.startswith("graph ")
-    assert "pass outputs: changes nothing" in out
-    assert [line for line in out.splitlines() if line.startswith(("+", "-"))]
+    assert "pass channels last: changes nothing" in out
     assert "\x1b" not in out
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from math import erf
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from stormdrop.ir.interp import evaluate
 from stormdrop.ops import catalogue
 
 Array = NDArray[Any]
-README = Path(__file__).parents[2] / "README.md"
 N, M, K = 13, 37, 29
 FLOATS: tuple[Dtype, ...] = ("f32", "f64")
 INTEGERS: tuple[Dtype, ...] = ("i32", "i64")
@@ -69,12 +66,6 @@ def close(found: Array, wanted: Array, dtype: Dtype = "f32") -> None:
 
 
 # ---- right calls ------------------------------------------------------------------------------------------------
-
-
-def test_the_readme_example_works() -> None:
-    code = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert code is not None
-    exec(compile(code[1], "README.md", "exec"), {})
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
