@@ -29,7 +29,7 @@ from stormdrop.ops.winograd import TRANSFORMS
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.image import ALIGN, Address, Image, Port, Step
-from stormdrop.runtime.loaded import SLACK_BYTES
+from stormdrop.runtime.loaded import SLACK_BYTES, slot_bytes
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.pool import shared_pool
@@ -129,14 +129,6 @@ def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
     return len(build.laid.calls), plan([life for _, life in build._lifetimes([])])[1]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Kernel:
-    """A kernel of the image."""
-
-    number: int
-    artifact: Artifact
-
-
 @dataclass(slots=True)
 class _Weights:
     """Offsets in the block of weights, handed out one after the other."""
@@ -148,7 +140,7 @@ class _Weights:
 
     def reserve(self, nbytes: int) -> int:
         offset = self.total
-        self.total += -(-(nbytes + SLACK_BYTES) // ALIGN) * ALIGN
+        self.total += -(-nbytes // ALIGN) * ALIGN
         return offset
 
     def constant(self, v: Value) -> int:
@@ -167,7 +159,7 @@ class _Build:
         self._constants = dict(graph.constants)
         self._given_up = 0  # bytes of them
         self._chosen: dict[str, Schedule | None] = {}
-        self._kernels: list[_Kernel] = []
+        self._kernels: list[Artifact] = []
         self._weights = _Weights()
         self._sources: list[Mapping[str, Value]] = []  # per step: constants by their slot's name
 
@@ -180,7 +172,7 @@ class _Build:
         self._readers = Counter(v for sources in self._sources for v in set(sources.values())) + Counter(self._weights.whole.keys())
         target = self.target
         return Image(
-            self._name, self._inputs, self._outputs, tuple(k.artifact for k in self._kernels), steps, total, self._weights.total,
+            self._name, self._inputs, self._outputs, tuple(self._kernels), steps, total, self._weights.total,
             target.threads, target.triple, target.cpu, target.features,
         )  # fmt: skip
 
@@ -205,8 +197,8 @@ class _Build:
 
     # ---- code
 
-    def _build_all(self) -> list[_Kernel]:
-        """The kernel of every call; calls of equal tasks on equally laid out memory share one."""
+    def _build_all(self) -> list[int]:
+        """The number of every call's kernel; calls of equal tasks on equally laid out memory share one."""
         numbers: dict[tuple[object, ...], int] = {}
         jobs: list[Job] = []
         of_call: list[int] = []
@@ -219,8 +211,8 @@ class _Build:
                 shaped = {t.name: given for t, given in zip(tensors, strides) if given is not None}
                 jobs.append(Job(call.task, self._schedule(call.task), shaped))
             of_call.append(numbers[key])
-        self._kernels = [_Kernel(k, artifact) for k, artifact in enumerate(build_kernels(jobs, self.target))]
-        return [self._kernels[k] for k in of_call]
+        self._kernels = build_kernels(jobs, self.target)
+        return of_call
 
     def _schedule(self, task: Task) -> Schedule | None:
         if task.digest not in self._chosen:
@@ -241,7 +233,7 @@ class _Build:
 
     # ---- memory
 
-    def _lifetimes(self, kernels: Sequence[_Kernel]) -> list[tuple[Buffer | tuple[int, int], Lifetime]]:
+    def _lifetimes(self, kernels: Sequence[int]) -> list[tuple[Buffer | tuple[int, int], Lifetime]]:
         """Every buffer of the arena from its first to its last use, and the working memory of every step."""
         spans: dict[Buffer, tuple[int, int]] = {}
         for k, call in enumerate(self.laid.calls):
@@ -253,17 +245,17 @@ class _Build:
         for buffer, (first, last) in spans.items():
             found.append((buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last)))
         for k, kernel in enumerate(kernels):
-            for s, slot in enumerate(kernel.artifact.slots):
+            for s, slot in enumerate(self._kernels[kernel].slots):
                 if slot.role == "shared":
-                    found.append(((k, s), Lifetime(slot.elements * ITEMSIZE[slot.dtype] + SLACK_BYTES, k, k)))
+                    found.append(((k, s), Lifetime(slot_bytes(slot), k, k)))
         return found
 
-    def _step(self, k: int, call: Call, kernel: _Kernel, arena: Mapping[Buffer | tuple[int, int], int]) -> Step:
+    def _step(self, k: int, call: Call, kernel: int, arena: Mapping[Buffer | tuple[int, int], int]) -> Step:
         inputs = iter(self._runtime(call))
         constants = iter([v for t, v in zip(call.task.inputs, call.inputs) if t.constant])
         sources: dict[str, Value] = {}
         addresses: list[Address | None] = []
-        for s, slot in enumerate(kernel.artifact.slots):
+        for s, slot in enumerate(self._kernels[kernel].slots):
             match slot.role:
                 case "input":
                     addresses.append(self._address(self.laid.places[next(inputs)], ITEMSIZE[slot.dtype], arena))
@@ -273,12 +265,11 @@ class _Build:
                     sources[slot.name] = v = next(constants)
                     addresses.append(Address("weights", 0, self._weights.constant(v)) if slot.resident else None)
                 case "packed":
-                    size = slot.elements * ITEMSIZE[slot.dtype]
-                    addresses.append(Address("weights", 0, self._weights.reserve(size)) if slot.resident else None)
+                    addresses.append(Address("weights", 0, self._weights.reserve(slot_bytes(slot))) if slot.resident else None)
                 case _:
                     addresses.append(Address("arena", 0, arena[(k, s)]))
         self._sources.append(sources)
-        return Step(kernel.number, tuple(addresses), call.label, call.task.digest, call.task.flops, call.task.minimal_bytes)
+        return Step(kernel, tuple(addresses), call.label, call.task.digest, call.task.flops, call.task.minimal_bytes)
 
     def _address(self, place: Place, itemsize: int, arena: Mapping[Buffer | tuple[int, int], int]) -> Address:
         offset, buffer = place.offset * itemsize, place.buffer

@@ -17,6 +17,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import count
 from typing import Any, Protocol
@@ -35,6 +36,15 @@ class TargetLike(Protocol):
     def cpu(self) -> str: ...
     @property
     def features(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """A target that every machine of its architecture is: for code that needs nothing special."""
+
+    triple: str
+    cpu: str = ""
+    features: str = ""
 
 
 # llvmlite already serialises every call into LLVM; this lock makes each of our operations whole as well, so that a fork

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.codegen.emit import ENTRY, PREPARE
-from stormdrop.codegen.llvm import assemble
+from stormdrop.codegen.llvm import AnyOf, assemble
 from stormdrop.errors import UserError
 from stormdrop.export.elf import data_object, renamed
 from stormdrop.export.entry_ir import Names, entry_ir
@@ -48,15 +48,6 @@ class Library:
     path: Path
     header: Path
     prefix: str
-
-
-@dataclass(frozen=True, slots=True)
-class _AnyOf:
-    """A target that every machine of its architecture is: the kernels do the work, the entry points need nothing special."""
-
-    triple: str
-    cpu: str = ""
-    features: str = ""
 
 
 def write_library(
@@ -100,7 +91,7 @@ def _machine_of(image: Image) -> str:
 
 def _write_objects(folder: Path, image: Image, weights: NDArray[np.uint8], names: Names, machine: str) -> list[str]:
     """The linker's input files."""
-    (folder / "entry.o").write_bytes(assemble(entry_ir(image, names, machine), _AnyOf(image.triple)))
+    (folder / "entry.o").write_bytes(assemble(entry_ir(image, names, machine), AnyOf(image.triple)))
     around = data_object(machine, names.weights, weights.nbytes, weights.nbytes + SLACK_BYTES)
     with open(folder / "weights.o", "wb", buffering=0) as file:
         for part in (memoryview(around.head), weights.data, memoryview(around.tail)):

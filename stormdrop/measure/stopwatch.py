@@ -13,9 +13,8 @@ from math import ceil, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.runtime.loaded import SLACK_BYTES, CallMemory, LoadedKernel
+from stormdrop.runtime.loaded import CallMemory, LoadedKernel, is_kept, slot_bytes
 from stormdrop.runtime.memory import aligned
 
 Seconds = NDArray[np.float64]
@@ -99,9 +98,7 @@ def cold_bench(kernel: LoadedKernel, memory: CallMemory, arena: NDArray[np.uint8
     Inputs, scratch and code stay as warm as they are. Without weights it is `warm_bench`.
     """
     weights = [
-        (k, slot.elements * ITEMSIZE[slot.dtype] + (SLACK_BYTES if slot.role == "packed" else 0))
-        for k, slot in enumerate(kernel.artifact.slots)
-        if slot.role in ("packed", "constant") and slot.resident
+        (k, slot_bytes(slot)) for k, slot in enumerate(kernel.artifact.slots) if is_kept(slot)
     ]
     if not weights:
         return warm_bench(kernel, memory)

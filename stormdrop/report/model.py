@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from rich.console import Console
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value, shown
 from stormdrop.graph.partition import Call, Partition, TaskUse
-from stormdrop.ir.expr import Dtype
+from stormdrop.inputs import Wanted
 from stormdrop.report.console import block, heading, print_pairs, print_table, say, table_lines
 from stormdrop.report.text import bytes_text, clean, counted, one_line, threads_text
 from stormdrop.runtime.image import Image
@@ -30,17 +30,6 @@ SHORT = 8
 LABEL = 40
 LISTED = 6
 """Candidates that an error names."""
-
-
-class Described(Protocol):
-    """A port of a model, or a value of a graph."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> Dtype: ...
 
 
 def finite(x: float) -> float | None:
@@ -56,7 +45,7 @@ def name_text(name: str) -> str:
     return clean(name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…")
 
 
-def port_json(v: Described, name: str | None = None) -> dict[str, Any]:
+def port_json(v: Wanted, name: str | None = None) -> dict[str, Any]:
     return {"name": v.name if name is None else name, "shape": list(v.shape), "dtype": v.dtype}
 
 
@@ -215,7 +204,7 @@ def print_model(console: Console, report: ModelReport) -> None:
     print_pairs(console, rows)
 
 
-def print_ports(console: Console, inputs: Sequence[tuple[str, Described]], outputs: Sequence[tuple[str, Described]]) -> None:
+def print_ports(console: Console, inputs: Sequence[tuple[str, Wanted]], outputs: Sequence[tuple[str, Wanted]]) -> None:
     rows = [("input", name_text(name), v.dtype, shape_text(v.shape)) for name, v in inputs]
     rows += [("output", name_text(name), v.dtype, shape_text(v.shape)) for name, v in outputs]
     print_table(console, ("", "name", "type", "shape"), rows, words=(0, 1, 2, 3))

@@ -268,10 +268,6 @@ class _CallMemory:
         self.records[:, 2] = self.block.ctypes.data + arena_bytes
         self.steps = (self.records.ctypes.data, len(self.records))
 
-    def step(self, n: int) -> int:
-        """The address of one step's record."""
-        return self.steps[0] + n * self.records.strides[0]
-
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Point to the caller's arrays, who keeps them alive."""
         entries = self._entries

@@ -273,15 +273,6 @@ class _Native:
     code: Any
 
 
-@dataclass(frozen=True, slots=True)
-class _AnyOf:
-    """A target that every machine of its architecture is."""
-
-    triple: str
-    cpu: str = ""
-    features: str = ""
-
-
 @cache
 def _native() -> _Native:
     """Compile and load `pool_ir` for this machine (25 ms). Threads that race here each get a good one."""
@@ -291,9 +282,9 @@ def _native() -> _Native:
             f"kernels run on Linux on {' or '.join(MACHINES)}; this is {sys.platform} on {machine}, for which the "
             "thread pool lacks the futex call and the cycle counter"
         )
-    from stormdrop.codegen.llvm import Code, assemble, host  # 0.1 s, and not there on every platform
+    from stormdrop.codegen.llvm import AnyOf, Code, assemble, host  # 0.1 s, and not there on every platform
 
-    code = Code(assemble(pool_ir(machine), _AnyOf(host()[0])))
+    code = Code(assemble(pool_ir(machine), AnyOf(host()[0])))
 
     def function(name: str, result: Any, *arguments: Any) -> Any:
         return ctypes.CFUNCTYPE(result, *arguments)(code.address(name))
