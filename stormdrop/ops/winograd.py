@@ -23,7 +23,7 @@ Matrix = tuple[tuple[float, ...], ...]
 @dataclass(frozen=True, slots=True)
 class Transform:
     """F(m, 3). The error bound, in the units of `interp.magnitude`, is at least four times what random data of
-    16 and more channels showed (0.5 for F(2,3), 3.6 for F(4,3)); F(4,3) with three channels, many zero, reached 80.
+    16 and more channels showed (0.5 for F(2,3); 3.6 for F(4,3) at the usual points); with three channels, many zero, that reached 80.
     """
 
     input: Matrix

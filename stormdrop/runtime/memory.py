@@ -1,7 +1,7 @@
 """Aligned memory that NumPy can see, in huge pages where it is large enough to gain from them.
 
 Ordinary pages lie anywhere in physical memory: some of them share cache sets, others do not, and a kernel's speed varies by
-several percent from one process to the next (measured: 5 % on products of 512² matrices). Within a huge page it does not.
+several percent from one process to the next (measured: 5 % on products of 512² matrices). Within a huge page addresses decide alone.
 Mappings are private: Linux gives no huge pages to shared ones by default, and a forked child must not write into its parent's.
 """
 
