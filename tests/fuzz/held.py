@@ -1,0 +1,153 @@
+"""Values with the rounding they may have: what an expected output is compared with.
+
+A value that only movement, comparison, selection and integer arithmetic have made from the model's inputs is *exact*: any correct
+implementation gives the same bits. Any other value is held several times: as the oracle computes it, and *shaken*: computed again
+from inputs that are off by a few units in the last place, at every node on the way. The spread of the shaken copies is what
+rounding may do to the value, element by element, in this model. A node is refused where that says too little: an integer or a
+decision that differs between copies, an error that has grown to percents of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.fuzz import oracle
+from tests.fuzz.recipe import Node, Recipe
+
+Array = NDArray[Any]
+COPIES = 4
+UNIT = {np.dtype(np.float32): 2.0**-21, np.dtype(np.float64): 2.0**-50}
+"""How far a rounded value is shaken, relative to itself: four units in the last place."""
+ALLOWED = 32
+"""An output may be off by this many times its spread (and as many units of its own)."""
+MOST_SPREAD = {np.dtype(np.float32): 1e-3, np.dtype(np.float64): 1e-9}
+"""The largest spread of an accepted value, relative to its largest element."""
+LARGEST = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e200}
+"""Finite data stays below: products of such values would overflow in one order of summation and not in another."""
+
+MOVES = frozenset({
+    "Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Tile", "Slice", "Split", "Concat", "Pad",
+    "Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth", "Where",
+    "Trilu", "ReverseSequence", "Compress", "Dropout", "EyeLike", "OneHot", "Range", "ConstantOfShape", "Constant", "Shape", "Size",
+    "If", "NonZero", "CastLike", "Cast", "Not", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
+    "BitwiseNot", "IsNaN", "IsInf", "ArgMax", "ArgMin", "TopK", "Neg", "Abs", "Ceil", "Floor", "Round", "Sign", "MaxUnpool",
+})  # fmt: skip
+"""Operators that round nothing and keep the sign of a zero."""
+EXACT = MOVES | {
+    "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Hardmax", "ThresholdedRelu",
+}
+"""Operators that round nothing."""
+NORMWISE = frozenset({"Conv"})
+"""Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours."""
+
+
+class Refused(Exception):
+    """A node that would make a bad model; the draft is as it was before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One value: as the oracle has it, and shaken (none: it is exact). `signed`: the sign of its zeros is determined too."""
+
+    plain: Array
+    shaken: tuple[Array, ...] = ()
+    signed: bool = True
+
+    @classmethod
+    def exactly(cls, array: Array) -> Held:
+        return cls(array)
+
+    def copy(self, k: int) -> Array:
+        return self.shaken[k] if self.shaken else self.plain
+
+    def tolerance(self) -> Array:
+        """By how much each element may differ; zeros where the value is exact."""
+        if not self.shaken:
+            return np.zeros(self.plain.shape)
+        with np.errstate(all="ignore"):
+            size = np.where(np.isfinite(self.plain), np.abs(self.plain.astype(np.float64)), 0.0)
+            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size)
+
+
+def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Generator, special: bool) -> list[Held]:
+    """The results of a node. Raises Refused where no oracle evaluates it or where it decides by a hair."""
+    plain = evaluated(node, {k: h.plain for k, h in given.items()}, opset)
+    floats = any(a.dtype.kind == "f" for a in (*plain, *(h.plain for h in given.values())))
+    exact = not floats or node.op in EXACT
+    signed = (node.op in MOVES or not exact) and all(h.signed for h in given.values())
+    if exact and not any(h.shaken for h in given.values()):
+        return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
+    copies: list[list[Array]] = []
+    for k in range(COPIES):
+        shaken = {name: h.copy(k) if exact else _shaken(h.copy(k), rng) for name, h in given.items()}
+        copies.append(evaluated(node, shaken, opset))
+    found: list[Held] = []
+    for a, *others in zip(plain, *copies):
+        if a.dtype not in UNIT:
+            if any(a.shape != b.shape or not np.array_equal(a, b) for b in others):
+                raise Refused(f"{node.op} decides by a hair")
+            found.append(Held(a, (), signed))
+            continue
+        if any(a.shape != b.shape for b in others):
+            raise Refused(f"{node.op}'s shape is decided by a hair")
+        if node.op in NORMWISE:
+            widest = np.max(_spread(a, tuple(others)), initial=0.0)
+            others = [b + np.where(rng.random(b.shape) < 0.5, -1, 1) * np.asarray(widest, a.dtype) for b in others]
+        others = [b if exact else _shaken(b, rng) for b in others]
+        found.append(Held(_accepted(node, a, tuple(others), special), tuple(others), signed))
+    return found
+
+
+def expected(recipe: Recipe, rng: np.random.Generator, special: bool) -> dict[str, Held]:
+    """Every value of a model. Raises Refused."""
+    known = {k: Held.exactly(a) for k, a in (*recipe.inputs.items(), *recipe.constants.items())}
+    for node in recipe.nodes:
+        given = {name: known[name] for name in node.inputs if name}
+        known |= dict(zip((n for n in node.outputs if n), apply(node, given, recipe.opset, rng, special)))
+    return known
+
+
+def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]:
+    try:
+        return oracle.evaluate(node, given, opset)
+    except oracle.NoOracle as error:
+        raise Refused(str(error)) from error
+
+
+def _shaken(a: Array, rng: np.random.Generator) -> Array:
+    if a.dtype not in UNIT:
+        return a
+    with np.errstate(all="ignore"):
+        return (a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+
+
+def _spread(plain: Array, shaken: tuple[Array, ...]) -> Array:
+    """The largest difference of a copy, element by element; 0 where none is finite."""
+    with np.errstate(all="ignore"):
+        apart = [np.abs(b.astype(np.float64) - plain.astype(np.float64)) for b in shaken]
+        worst = np.max(np.stack(apart), axis=0)
+    return np.where(np.isfinite(worst), worst, 0.0)
+
+
+def _accepted(node: Node, a: Array, shaken: tuple[Array, ...], special: bool) -> Array:
+    if a.dtype not in UNIT:
+        return a
+    finite = np.isfinite(a)
+    size = float(np.max(np.abs(a), where=finite, initial=0.0))
+    if not special and (not finite.all() or size > LARGEST[a.dtype]):
+        raise Refused(f"{node.op} gives values up to {size if finite.all() else 'infinity'}")
+    if any(not np.array_equal(_kinds(a), _kinds(b)) for b in shaken):
+        raise Refused(f"{node.op} overflows by a hair")
+    if shaken and float(np.max(_spread(a, shaken), initial=0.0)) > MOST_SPREAD[a.dtype] * size:
+        raise Refused(f"{node.op} magnifies errors")
+    return a
+
+
+def _kinds(a: Array) -> Array:
+    """0 for a finite element, 1, -1 for an infinite one, 2 for NaN."""
+    return np.where(np.isnan(a), 2, np.where(np.isinf(a), np.sign(a), 0))

@@ -1,0 +1,126 @@
+"""What one node computes, by other implementations: onnxruntime, ONNX's reference, NumPy.
+
+The first that knows the node is believed, unless `WRONG` says that it is known to be wrong there. A NumPy function stands first
+where it is shorter than the list of the others' faults.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx.helper import tensor_dtype_to_np_dtype
+from onnx.reference import ReferenceEvaluator
+
+from tests.fuzz.recipe import Node, node_model
+
+Array = NDArray[Any]
+Given = Mapping[str, Array]
+ort.set_default_logger_severity(4)
+
+
+class NoOracle(Exception):
+    """No implementation evaluates this node."""
+
+
+class NotKnown(Exception):
+    """This implementation does not evaluate this node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Where an implementation is known to be wrong: an operator, on inputs and attributes for which `when` holds."""
+
+    oracle: str
+    op: str
+    why: str
+    when: Callable[[Node, list[Array]], bool] = lambda node, inputs: True
+
+
+def evaluate(node: Node, given: Given, opset: int) -> list[Array]:
+    """The node's results. Raises NoOracle."""
+    return next(iter(opinions(node, given, opset, first_only=True).values()))
+
+
+def opinions(node: Node, given: Given, opset: int, first_only: bool = False) -> dict[str, list[Array]]:
+    """The results by implementation, the believed one first. Raises NoOracle where there is none."""
+    inputs = [given[name] for name in node.inputs if name]
+    found: dict[str, list[Array]] = {}
+    for name, run in ORACLES.items():
+        if any(f.oracle == name and f.op == node.op and f.when(node, inputs) for f in WRONG):
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                found[name] = [np.asarray(a) for a in run(node, given, opset)]
+        except NotKnown:
+            continue
+        if first_only:
+            return found
+    if not found:
+        raise NoOracle(f"no oracle evaluates {node}")
+    return found
+
+
+# ---- implementations ---------------------------------------------------------------------------------------------------
+
+_sessions: OrderedDict[bytes, Any] = OrderedDict()
+
+
+def _onnxruntime(node: Node, given: Given, opset: int) -> list[Array]:
+    model = node_model(node, given, opset).SerializeToString()
+    try:
+        session = _sessions.get(model)
+        if session is None:
+            options = ort.SessionOptions()
+            options.intra_op_num_threads = 1
+            options.log_severity_level = 4
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            session = _sessions[model] = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            if len(_sessions) > 64:
+                _sessions.popitem(last=False)
+        return session.run(None, dict(given))
+    except Exception as error:  # onnxruntime has a class for each of its codes
+        raise NotKnown(str(error)) from error
+
+
+def _reference(node: Node, given: Given, opset: int) -> list[Array]:
+    try:
+        results = ReferenceEvaluator(node_model(node, given, opset)).run(None, dict(given))
+    except Exception as error:  # it raises whatever NumPy raises
+        raise NotKnown(str(error)) from error
+    return [np.asarray(r) for r in results]  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _numpy(node: Node, given: Given, opset: int) -> list[Array]:
+    function = NUMPY.get(node.op)
+    if function is None:
+        raise NotKnown(node.op)
+    return [function(node, *(given[name] for name in node.inputs))]
+
+
+def _cast(node: Node, x: Array) -> Array:
+    """Towards zero; saturating; NaN becomes 0."""
+    dtype = np.dtype(tensor_dtype_to_np_dtype(int(node.attributes["to"])))
+    if x.dtype.kind == "f" and dtype.kind == "i":
+        info = np.iinfo(dtype)
+        wide = np.trunc(x.astype(np.float64))
+        fits = (wide >= float(info.min)) & (wide < float(info.max) + 1 - (dtype == np.int64))
+        inside = np.where(fits, wide, 0).astype(dtype)
+        return np.where(fits | np.isnan(x), inside, np.where(x > 0, info.max, info.min)).astype(dtype)
+    return x.astype(dtype)
+
+
+NUMPY: dict[str, Callable[..., Array]] = {"Cast": _cast}
+
+ORACLES: dict[str, Callable[[Node, Given, int], list[Array]]] = {
+    "numpy": _numpy,
+    "onnxruntime": _onnxruntime,
+    "reference": _reference,
+}
+
+WRONG: tuple[Fault, ...] = ()
