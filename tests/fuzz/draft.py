@@ -143,7 +143,12 @@ class Draft:
     ) -> str:
         """What `pick` finds (with `fits`; by default any shape of the rank that `make` gives), or a new input of shape `make()`."""
         shape = make()
-        accepts = fits or (lambda s: len(s) == len(shape))
+        rank = len(shape)
+
+        def same_rank(s: Shape) -> bool:
+            return len(s) == rank
+
+        accepts = fits or same_rank
         if self.chance(0.75):
             try:
                 return self.pick(accepts, dtypes)
@@ -155,8 +160,8 @@ class Draft:
 
     def type_among(self, dtypes: Sequence[DTypeLike] = TYPES) -> DTypeLike:
         """One of these types, f32 and i64 more often."""
-        often = {np.dtype(np.float32): 5.0, np.dtype(np.int64): 2.0}
-        weights = np.array([often.get(np.dtype(t), 1.0) for t in dtypes])
+        often = {"float32": 5.0, "int64": 2.0}
+        weights = np.array([often.get(np.dtype(t).name, 1.0) for t in dtypes])
         return dtypes[int(self.rng.choice(len(dtypes), p=weights / weights.sum()))]
 
     def _array(self, shape: Sequence[int], dtype: DTypeLike) -> Array:

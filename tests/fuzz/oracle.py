@@ -83,7 +83,7 @@ def _onnxruntime(node: Node, given: Given, opset: int) -> list[Array]:
             session = _sessions[model] = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
             if len(_sessions) > 64:
                 _sessions.popitem(last=False)
-        return session.run(None, dict(given))
+        return [np.asarray(a) for a in session.run(None, dict(given))]
     except Exception as error:  # onnxruntime has a class for each of its codes
         raise NotKnown(str(error)) from error
 
