@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stormdrop.codegen import values
+from stormdrop.codegen.text import Value, Writer
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz.draft import Draft
 from tests.fuzz.held import Held
@@ -83,10 +85,12 @@ def test_a_process_that_dies_costs_its_item(capfd: pytest.CaptureFixture[str]) -
 
 def test_a_failure_shrinks_to_the_node_that_causes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neg is planted to be wrong; the chain around it and most of its elements go."""
-    from stormdrop.codegen import values
-
     right = values.function
-    monkeypatch.setattr(values, "function", lambda w, fn, x, fma: x if fn == "neg" else right(w, fn, x, fma))
+
+    def wrong(w: Writer, fn: str, x: Value, fma: bool) -> Value:
+        return x if fn == "neg" else right(w, fn, x, fma)
+
+    monkeypatch.setattr(values, "function", wrong)
     x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     nodes = (
         Node("Exp", ("x",), ("a",)),
