@@ -1,14 +1,14 @@
-"""Building the kernels of a model: this process works through the list from its beginning, a worker process from its end.
+"""Building the kernels of a model: this process works through the list from its beginning, worker processes from its end.
 
-Python and LLVM use one core each way, so two processes are nearly twice as quick. A worker takes a third of a second to start:
-a short list is not worth it. What the worker cannot build, this process does, and says why it cannot either.
+Python and LLVM use one core in a process, so there are as many processes as CPUs. A worker takes a third of a second to start: a
+short list is not worth it. What a worker cannot build, this process does, and says why it cannot either.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
@@ -19,11 +19,11 @@ from stormdrop.measure.process import Worker, WorkerLost, message_of
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact, build_artifact
 from stormdrop.runtime.threads import available_cpus
-from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 WORTH_A_WORKER = 8
+"""Kernels per worker process that pay for its start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,25 +44,22 @@ def build_kernel(job: Job, target: Target) -> Artifact:
         except ScheduleError:
             pass
     try:
-        schedule = default_schedule(job.task, target)
+        return build_artifact(job.task, None, target, views)
     except ScheduleError as error:
         outputs = ", ".join(map(repr, job.task.outputs))
         raise BuildError(f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?") from error
-    return build_artifact(job.task, schedule, target, views)
 
 
 def build_kernels(jobs: Sequence[Job], target: Target, cpus: int | None = None) -> list[Artifact]:
     """All of them, in order. Raises BuildError."""
     built: dict[int, Artifact] = {}
     left = deque(range(len(jobs)))  # pops at either end are atomic
-    if len(jobs) < WORTH_A_WORKER or (cpus or available_cpus()) < 2:
-        return [build_kernel(job, target) for job in jobs]
     settings = MeasureSettings()
-    greeting = {"op": "start", "role": "builder", "target": asdict(target), "settings": settings.to_json()}
-    worker = Worker(greeting, settings.start_timeout, settings.memory_limit_bytes)
+    helpers = min((cpus or available_cpus()) - 1, len(jobs) // WORTH_A_WORKER)
+    workers = [Worker("builder", target, settings) for _ in range(helpers)]
     stop = Event()
 
-    def help_out() -> None:
+    def help_out(worker: Worker) -> None:
         while not stop.is_set():
             try:
                 k = left.pop()
@@ -73,20 +70,22 @@ def build_kernels(jobs: Sequence[Job], target: Target, cpus: int | None = None) 
             except (WorkerLost, RunError):
                 return
             if "failure" not in reply:
-                built[k] = Artifact.from_json(reply["artifact"])
+                built[k] = Artifact.from_message(reply["artifact"])
 
     try:
-        helping = worker.lane.submit(help_out)
+        helping = [worker.lane.submit(help_out, worker) for worker in workers]
         while left:
             try:
                 k = left.popleft()
             except IndexError:
                 break
             built[k] = build_kernel(jobs[k], target)
-        helping.result()
+        for future in helping:
+            future.result()
     finally:
         stop.set()
-        worker.close()
+        for worker in workers:
+            worker.close()
     return [built[k] if k in built else build_kernel(job, target) for k, job in enumerate(jobs)]
 
 

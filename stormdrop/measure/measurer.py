@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -54,7 +54,7 @@ Candidate = Schedule | HandWritten
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """An artifact as JSON: it only passes through here."""
+    """An artifact as a message holds it: it only passes through here."""
 
     artifact: object
     variant: int | None
@@ -75,12 +75,12 @@ class Measurer:
         if builders is not None and builders < 1:
             raise UserError(f"{builders} builders cannot build anything; give 1 or more")
         self.target, self.settings = target, settings or MeasureSettings()
-        self._runner = self._worker("runner")
-        self._prover = self._worker("runner", replace(self.settings, sample_points=self.settings.final_points))
+        self._runner = Worker("runner", target, self.settings)
+        self._prover = Worker("runner", target, replace(self.settings, sample_points=self.settings.final_points))
         self._shared_proofs = shared_proofs
-        self._builders = [self._worker("builder") for _ in range(builders or available_cpus())]
+        self._builders = [Worker("builder", target, self.settings) for _ in range(builders or available_cpus())]
         self._texts: weakref.WeakKeyDictionary[Task, TaskMessage] = weakref.WeakKeyDictionary()
-        self._kept: OrderedDict[tuple[str, Schedule], _Built] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, Schedule], _Built] = OrderedDict()
         self._busy = threading.Lock()
         self._stop = threading.Event()  # of the call in progress
         self._closed = False
@@ -97,13 +97,6 @@ class Measurer:
         with self._busy:
             message = self._message(task)
             return self._time(message, self._build(message, candidates, meanwhile), best)
-
-    def measure_artifacts(
-        self, task: Task, artifacts: Sequence[Artifact], best: float | None = None, variant: int | None = None
-    ) -> list[Result]:
-        """Time what is already built. `variant` None: each may err as much as the task's least exact variant."""
-        with self._busy:
-            return self._time(self._message(task), [_Built(a.to_json(), variant, 0.0) for a in artifacts], best)
 
     def retime(self, task: Task, candidates: Sequence[Candidate], rounds: int) -> list[Result]:
         """Time candidates in turns (A B C A B C …), so that a drifting machine wrongs nobody.
@@ -208,7 +201,7 @@ class Measurer:
     def _kept_or_built(self, builder: Worker, task: TaskMessage, candidate: Candidate) -> _Built | Failure:
         if not isinstance(candidate, Schedule):
             return self._build_one(builder, task, candidate)
-        key = task.digest, candidate
+        key = task.number, candidate
         kept = self._kept.pop(key, None)
         built = kept or self._build_one(builder, task, candidate)
         if isinstance(built, _Built):
@@ -223,7 +216,7 @@ class Measurer:
             case Schedule():
                 request: Message = {"op": "build", "schedule": candidate.to_json()}
             case HandWritten():
-                request = {"op": "build", "text": candidate.text, "artifact": candidate.like.to_json()}
+                request = {"op": "build", "text": candidate.text, "artifact": candidate.like.to_message()}
         start = time.perf_counter()
         try:
             reply = builder.ask(task, request, self.settings.build_timeout)
@@ -260,11 +253,6 @@ class Measurer:
         return self._on_runner(work)
 
     # ---- calls -----------------------------------------------------------------------------------------------------
-
-    def _worker(self, role: str, settings: MeasureSettings | None = None) -> Worker:
-        settings = settings or self.settings
-        greeting = {"op": "start", "role": role, "target": asdict(self.target), "settings": settings.to_json()}
-        return Worker(greeting, self.settings.start_timeout, self.settings.memory_limit_bytes)
 
     def _message(self, task: Task) -> TaskMessage:
         found = self._texts.get(task)

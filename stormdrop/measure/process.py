@@ -8,8 +8,7 @@ signal that ties a worker to us when the *thread* that started it ends.
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
+import itertools
 import logging
 import os
 import resource
@@ -22,17 +21,20 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import stormdrop
 from stormdrop.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import FailureKind
+from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.wire import Garbled, Inbox, frame
+from stormdrop.target.machine import Target
 
 Message = dict[str, Any]
+Role = Literal["builder", "runner"]
 
 _log = logging.getLogger("stormdrop.measure")
 
@@ -57,16 +59,18 @@ class TaskRefused(WorkerLost):
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
-    """A task as workers are told of it."""
+    """A task as workers are told of it, under a number of this process's."""
 
-    digest: str
+    number: int
     request: Message
 
 
+_numbers = itertools.count()
+
+
 def message_of(task: Task) -> TaskMessage:
-    data = task.to_json()
-    digest = hashlib.sha256(json.dumps(data).encode()).hexdigest()
-    return TaskMessage(digest, {"op": "task", "digest": digest, "task": data})
+    number = next(_numbers)
+    return TaskMessage(number, {"op": "task", "number": number, "task": task.to_json()})
 
 
 @dataclass(slots=True)
@@ -81,15 +85,16 @@ class _Process:
     inherited_bytes: int
     """What Linux counts as this process's peak from the beginning: its parent's."""
     sequence: int = 0
-    task: str | None = None
+    task: int | None = None
 
 
 class Worker:
     """A worker that is there whenever it is asked. `ask` and what it calls run on `lane`'s thread only."""
 
-    def __init__(self, greeting: Mapping[str, Any], start_timeout: float, memory_limit_bytes: int) -> None:
+    def __init__(self, role: Role, target: Target, settings: MeasureSettings) -> None:
         self.lane = ThreadPoolExecutor(1, thread_name_prefix="stormdrop-measure")
-        self._greeting, self._start_timeout, self._memory_limit = greeting, start_timeout, memory_limit_bytes
+        self._greeting = {"op": "start", "role": role, "target": asdict(target), "settings": settings.to_json()}
+        self._start_timeout, self._memory_limit = settings.start_timeout, settings.memory_limit_bytes
         self._process: _Process | None = None
         self._thread: threading.Thread | None = None
         self._signalling = threading.Lock()  # a process must not be reaped, and its number reused, while signalled
@@ -111,7 +116,7 @@ class Worker:
             self._end(process)  # it died, was stopped, or wrote something after its last answer: nobody's fault now
             process = None
         process = process or self._start()
-        if process.task != task.digest:
+        if process.task != task.number:
             process.task = None
             try:
                 reply = self._exchange(process, task.request, self._start_timeout)
@@ -120,7 +125,7 @@ class Worker:
             if "failure" in reply:
                 failure = reply["failure"]
                 raise TaskRefused(failure["kind"], f"while the task was set up: {failure['message']}")
-            process.task = task.digest
+            process.task = task.number
         return process
 
     def kill(self) -> None:

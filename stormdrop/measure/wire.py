@@ -1,9 +1,9 @@
-"""Messages between the measurer and its workers: JSON in frames that cannot be mistaken for anything else.
+"""Messages between the measurer and its workers: JSON objects whose values may be bytes, in frames with a checksum.
 
-    magic (4) | sequence (u32) | length (u32) | CRC-32 of the payload (u32) | payload: one JSON object
+    magic (4) | sequence (u32) | bytes of JSON (u32) | bytes of blobs (u32) | CRC-32 of both (u32) | JSON | blobs
 
-A candidate runs in the process that holds the pipe and may write anything on it. Whatever is not exactly the reply that
-is due raises `Garbled`.
+Machine code crosses as a blob: in the JSON its place is held by `{"": [offset, length]}`. A candidate runs in the process that holds
+the pipe and may write anything on it. Whatever is not exactly the reply that is due raises `Garbled`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 MAGIC = b"\xc3SD\x1a"
-HEADER = struct.Struct("<4sIII")
+HEADER = struct.Struct("<4sIIII")
 LIMIT_BYTES = 1 << 28
 
 
@@ -24,8 +24,18 @@ class Garbled(Exception):
 
 
 def frame(sequence: int, message: Mapping[str, Any]) -> bytes:
-    payload = json.dumps(message, separators=(",", ":")).encode()
-    return HEADER.pack(MAGIC, sequence, len(payload), zlib.crc32(payload)) + payload
+    """One message as bytes."""
+    blobs = bytearray()
+
+    def set_aside(value: object) -> dict[str, list[int]]:
+        if not isinstance(value, bytes):
+            raise TypeError(f"{type(value).__name__} is no value of a message")
+        place = [len(blobs), len(value)]
+        blobs.extend(value)
+        return {"": place}
+
+    text = json.dumps(message, separators=(",", ":"), default=set_aside).encode()
+    return HEADER.pack(MAGIC, sequence, len(text), len(blobs), zlib.crc32(blobs, zlib.crc32(text))) + text + blobs
 
 
 class Inbox:
@@ -47,20 +57,30 @@ class Inbox:
             raise Garbled(f"{bytes(held[:16])!r} where a message should begin")
         if len(held) < HEADER.size:
             return None
-        _, sequence, length, checksum = HEADER.unpack_from(held)
-        if length > LIMIT_BYTES:
-            raise Garbled(f"a message of {length} bytes")
-        end = HEADER.size + length
+        _, sequence, text_bytes, blob_bytes, checksum = HEADER.unpack_from(held)
+        if text_bytes + blob_bytes > LIMIT_BYTES:
+            raise Garbled(f"a message of {text_bytes + blob_bytes} bytes")
+        end = HEADER.size + text_bytes + blob_bytes
         if len(held) < end:
             return None
         payload = bytes(held[HEADER.size : end])
         if zlib.crc32(payload) != checksum:
             raise Garbled("a damaged message")
         del held[:end]
-        try:
-            message: object = json.loads(payload)
-        except ValueError as error:
-            raise Garbled(f"a message that is not JSON: {error}") from error
-        if not isinstance(message, dict):
-            raise Garbled("a message that is not an object")
-        return sequence, cast("dict[str, Any]", message)
+        return sequence, _message(payload[:text_bytes], payload[text_bytes:])
+
+
+def _message(text: bytes, blobs: bytes) -> dict[str, Any]:
+    def put_back(value: dict[str, Any]) -> Any:
+        if "" not in value:
+            return value
+        offset, length = value[""]
+        return blobs[offset : offset + length]
+
+    try:
+        message: object = json.loads(text, object_hook=put_back)
+    except (ValueError, TypeError) as error:
+        raise Garbled(f"a message that is not JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise Garbled("a message that is not an object")
+    return cast("dict[str, Any]", message)

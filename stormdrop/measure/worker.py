@@ -5,7 +5,7 @@ kernel's way. Standard output leads nowhere, standard error into a log that the 
 ends when the pipe does, and Linux kills it when its parent dies, whatever it is doing then.
 
     start  target, settings, role             once, first
-    task   task, digest                       makes a task current; a runner makes its inputs and reference values
+    task   task, number                       makes a task current; a runner makes its inputs and reference values
     build  schedule, views | text + artifact  machine code of one candidate; without a schedule, of the default
     time   artifact, variant, best            load, check and time one candidate
     hold   artifact, variant                  load and check one candidate, and keep it for rounds
@@ -44,7 +44,6 @@ from stormdrop.measure.workbench import Workbench
 from stormdrop.runtime.artifact import Artifact, build_artifact
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import Pool
-from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
@@ -62,14 +61,14 @@ class Builder:
 
     def __init__(self, target: Target, settings: MeasureSettings) -> None:
         self.target = target
-        self._tasks: OrderedDict[str, Task] = OrderedDict()
+        self._tasks: OrderedDict[int, Task] = OrderedDict()
         assemble(EMPTY_KERNEL, target)  # LLVM's own start-up, 20 ms, belongs to nobody's build
 
     def set_task(self, request: Message) -> Message:
-        digest = request["digest"]
-        if digest not in self._tasks:
-            self._tasks[digest] = Task.from_json(request["task"])
-        self._tasks.move_to_end(digest)
+        number = request["number"]
+        if number not in self._tasks:
+            self._tasks[number] = Task.from_json(request["task"])
+        self._tasks.move_to_end(number)
         if len(self._tasks) > 64:
             self._tasks.popitem(last=False)
         return {}
@@ -79,16 +78,15 @@ class Builder:
         start = time.perf_counter()
         try:
             if "text" in request:
-                artifact = Artifact.from_json(request["artifact"])
+                artifact = Artifact.from_message(request["artifact"])
                 artifact = replace(artifact, code=assemble(request["text"], self.target))
             else:
                 views = {name: View(tuple(strides)) for name, strides in request.get("views", {}).items()}
                 given = request.get("schedule")
-                schedule = Schedule.from_json(given) if given else default_schedule(task, self.target)
-                artifact = build_artifact(task, schedule, self.target, views)
+                artifact = build_artifact(task, Schedule.from_json(given) if given else None, self.target, views)
         except Exception as error:
             return {"failure": explain(error), "seconds": time.perf_counter() - start}
-        return {"artifact": artifact.to_json(), "seconds": time.perf_counter() - start}
+        return {"artifact": artifact.to_message(), "seconds": time.perf_counter() - start}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ class Runner:
     def __init__(self, target: Target, settings: MeasureSettings) -> None:
         self.target, self.settings = target, settings
         self._pool = Pool(settings.threads or target.threads)
-        self._benches: OrderedDict[str, Workbench] = OrderedDict()
+        self._benches: OrderedDict[int, Workbench] = OrderedDict()
         self._held: list[Held] = []
         self._arena: NDArray[np.uint8] | None = None
         code = assemble(EMPTY_KERNEL, target)
@@ -119,13 +117,13 @@ class Runner:
         self._pool.pin()
 
     def set_task(self, request: Message) -> Message:
-        digest = request["digest"]
+        number = request["number"]
         self._held.clear()
-        if digest not in self._benches:
+        if number not in self._benches:
             task = Task.from_json(request["task"])
             points = self.settings.sample_points if self.settings.check == "sample" else 0
-            self._benches[digest] = Workbench(task, self.settings.seed, points)
-        self._benches.move_to_end(digest)
+            self._benches[number] = Workbench(task, self.settings.seed, points)
+        self._benches.move_to_end(number)
         while len(self._benches) > 1 and sum(b.nbytes for b in self._benches.values()) > KEPT_BYTES:
             self._benches.popitem(last=False)
         return {}
@@ -174,7 +172,7 @@ class Runner:
 
     def _load(self, request: Message, arena: Any) -> Held:
         """Load a candidate and let it run once on poisoned outputs. Raises WrongOutput, BuildError, MemoryError."""
-        artifact, variant = Artifact.from_json(request["artifact"]), request["variant"]
+        artifact, variant = Artifact.from_message(request["artifact"]), request["variant"]
         try:
             kernel = LoadedKernel(artifact, self._bench.arrays, self._pool)
         except KeyError as error:

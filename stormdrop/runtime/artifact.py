@@ -5,7 +5,6 @@ An artifact is bytes and numbers only: it can be sent to another process or writ
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:  # a model that was compiled elsewhere is loaded without the c
     from stormdrop.ir.tensor import Task
     from stormdrop.lower.program import Program, View
     from stormdrop.space.schedule import Schedule
+    from stormdrop.space.sketch import Points, Sketch
     from stormdrop.target.machine import Target
 
 
@@ -43,9 +43,10 @@ class Artifact:
     prepare_extents: tuple[int, ...]
     scratch_bytes: int
 
-    def to_json(self) -> dict[str, object]:
+    def to_message(self) -> dict[str, object]:
+        """Plain values for another process (`measure.wire`); the code stays bytes."""
         return {
-            "code": base64.b64encode(self.code).decode(),
+            "code": self.code,
             "slots": [[s.name, s.dtype, s.role, s.elements, s.resident] for s in self.slots],
             "extents": list(self.extents),
             "prepare_extents": list(self.prepare_extents),
@@ -53,24 +54,28 @@ class Artifact:
         }
 
     @staticmethod
-    def from_json(data: Any) -> Artifact:
+    def from_message(data: Any) -> Artifact:
+        """Raises UserError for anything that `to_message` did not make."""
         try:
             slots = tuple(Slot(str(n), d, str(r), int(e), bool(x)) for n, d, r, e, x in data["slots"])
-            return Artifact(
-                base64.b64decode(data["code"], validate=True), slots,
-                tuple(map(int, data["extents"])), tuple(map(int, data["prepare_extents"])), int(data["scratch_bytes"]),
-            )  # fmt: skip
+            extents, prepare_extents = (tuple(map(int, data[name])) for name in ("extents", "prepare_extents"))
+            return Artifact(bytes(data["code"]), slots, extents, prepare_extents, int(data["scratch_bytes"]))
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"not an artifact: {error!r}") from error
 
 
-def program_of(task: Task, schedule: Schedule, target: Target, views: dict[str, View] | None = None) -> Program:
-    """The loop program of a schedule for this task, re-fitted if it came from another shape."""
-    from stormdrop.lower.lower import lower
-    from stormdrop.space.sketch import replay
+def program_of(task: Task, schedule: Schedule | None, target: Target, views: dict[str, View] | None = None) -> Program:
+    """The loop program of a schedule for this task, re-fitted if it came from another shape; None: of the default."""
+    from stormdrop.space.default import resolve
 
-    sketch, point = replay(task, schedule, target)
-    return lower(task, sketch.structure, sketch.tilings(sketch.values(point)), views)
+    return lowered(*resolve(task, schedule, target), views)
+
+
+def lowered(sketch: Sketch, point: Points, views: dict[str, View] | None = None) -> Program:
+    """The loop program of one point."""
+    from stormdrop.lower.lower import lower
+
+    return lower(sketch.task, sketch.structure, sketch.tilings(sketch.values(point)), views)
 
 
 def artifact_of(program: Program, target: Target) -> Artifact:
@@ -89,6 +94,6 @@ def artifact_of(program: Program, target: Target) -> Artifact:
     )  # fmt: skip
 
 
-def build_artifact(task: Task, schedule: Schedule, target: Target, views: dict[str, View] | None = None) -> Artifact:
-    """From a schedule to machine code."""
+def build_artifact(task: Task, schedule: Schedule | None, target: Target, views: dict[str, View] | None = None) -> Artifact:
+    """From a schedule to machine code; None: the default schedule."""
     return artifact_of(program_of(task, schedule, target, views), target)

@@ -19,11 +19,11 @@ from stormdrop.errors import UserError
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
 from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
-from stormdrop.runtime.artifact import Artifact, artifact_of, program_of
+from stormdrop.runtime.artifact import Artifact, artifact_of, lowered
 from stormdrop.runtime.loaded import CallMemory, LoadedKernel
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.runtime.threads import thread_count
-from stormdrop.space.default import default_schedule
+from stormdrop.space.default import resolve
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target, detect
 
@@ -104,8 +104,8 @@ def build(
     if is_empty(task):
         return Kernel(task, None, None, arrays, count)
     machine = (target or detect()).with_threads(count)
-    chosen = schedule or default_schedule(task, machine)
-    return Kernel(task, chosen, artifact_of(program_of(task, chosen, machine), machine), arrays, count)
+    sketch, point = resolve(task, schedule, machine)
+    return Kernel(task, sketch.schedule(point), artifact_of(lowered(sketch, point), machine), arrays, count)
 
 
 def is_empty(task: Task) -> bool:

@@ -19,7 +19,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.space import analysis
 from stormdrop.space.moves import Neighbourhood, moves_of
 from stormdrop.space.schedule import Schedule
-from stormdrop.space.sketch import Points, Sketch, sketches
+from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.space.structure import Stage
 from stormdrop.target.machine import Target
 
@@ -37,7 +37,21 @@ Judge = Callable[[Points], Floats]
 
 
 def default_schedule(task: Task, target: Target) -> Schedule:
-    """The schedule to use when nothing is known of the task.
+    """The schedule to use when nothing is known of the task."""
+    sketch, point = default_point(task, target)
+    return sketch.schedule(point)
+
+
+def resolve(task: Task, schedule: Schedule | None, target: Target) -> tuple[Sketch, Points]:
+    """The sketch and the point of a schedule (re-fitted if it came from another shape); None: of the default.
+
+    Raises ScheduleError for a schedule of another class.
+    """
+    return default_point(task, target) if schedule is None else replay(task, schedule, target)
+
+
+def default_point(task: Task, target: Target) -> tuple[Sketch, Points]:
+    """The point to use when nothing is known of the task, and its sketch.
 
     A variant that cannot win however it is computed is not looked into: direct convolution, say, where Winograd's does.
     """
@@ -51,7 +65,7 @@ def default_schedule(task: Task, target: Target) -> Schedule:
             race.run(variants[k])
     winner = race.ranked()[0]
     winner.settle(KICKS)
-    return winner.sketch.schedule(winner.point())
+    return winner.sketch, winner.point()
 
 
 def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch, Points, float]]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from stormdrop.codegen.llvm import assemble
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
 from stormdrop.measure.result import Failure, Timing
@@ -111,16 +110,12 @@ def test_a_kernel_that_writes_on_low_files_disturbs_nobody(measurer: Measurer, t
     assert all(isinstance(r, Timing) for r in results), results
 
 
-def test_artifacts_from_elsewhere_fail_as_built_ones_do(measurer: Measurer, tiny: Task, write: Write, target: Target):
-    def artifact(source: HandWritten, **changes: object):
-        return replace(source.like, code=assemble(source.text, target), **changes)
-
-    good, bad = artifact(write()), artifact(write("call void @llvm.trap()", "declare void @llvm.trap()"))
-    no_object = replace(good, code=b"not an object")
-    other_slots = replace(good, slots=tuple(replace(s, elements=2) for s in good.slots))
-    greedy = replace(good, scratch_bytes=1 << 40)
-    results = measurer.measure_artifacts(tiny, [good, bad, no_object, other_slots, greedy, good])
-    assert [r.kind if isinstance(r, Failure) else "" for r in results] == ["", "crash", "build", "build", "memory", ""]
+def test_a_kernel_that_does_not_suit_its_task_or_wants_too_much_is_refused(measurer: Measurer, tiny: Task, write: Write):
+    good = write()
+    other_slots = replace(good, like=replace(good.like, slots=tuple(replace(s, elements=2) for s in good.like.slots)))
+    greedy = replace(good, like=replace(good.like, scratch_bytes=1 << 40))
+    results = measurer.measure(tiny, [good, other_slots, greedy, good])
+    assert [r.kind if isinstance(r, Failure) else "" for r in results] == ["", "build", "memory", ""]
 
 
 def test_a_planted_error_in_a_real_kernel_is_wrong(
