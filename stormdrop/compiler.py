@@ -22,19 +22,21 @@ from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Call, Partition, partition
 from stormdrop.graph.passes import optimise
-from stormdrop.graph.storage import Buffer, Place, row_major, storage
+from stormdrop.graph.storage import Buffer, Place, storage
 from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.winograd import TRANSFORMS
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.image import ALIGN, Address, Image, Port, Step
+from stormdrop.runtime.image import Address, Image, Port, Step
 from stormdrop.runtime.loaded import SLACK_BYTES, slot_bytes
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.runtime.threads import thread_count
 from stormdrop.space.schedule import Schedule
+from stormdrop.target import whole_lines
 from stormdrop.target.machine import Target, detect
 
 ZOO = "zoo:"
@@ -140,7 +142,7 @@ class _Weights:
 
     def reserve(self, nbytes: int) -> int:
         offset = self.total
-        self.total += -(-nbytes // ALIGN) * ALIGN
+        self.total += whole_lines(nbytes)
         return offset
 
     def constant(self, v: Value) -> int:
@@ -224,7 +226,7 @@ class _Build:
         found: list[tuple[int, ...] | None] = []
         for v in (*self._runtime(call), call.output):
             strides = self.laid.places[v].strides
-            plain = all(a == b for a, b, n in zip(strides, row_major(v.shape), v.shape) if n > 1)
+            plain = all(a == b for a, b, n in zip(strides, row_strides(v.shape), v.shape) if n > 1)
             found.append(None if plain else strides)
         return found
 

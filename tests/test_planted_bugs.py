@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from stormdrop.codegen import instance, values
+from stormdrop.codegen import instance, tile
 from stormdrop.codegen.borders import Narrowing
 from stormdrop.ir.affine import ZERO, Affine
-from stormdrop.ir.expr import Axis, Bin, Const, Expr, Load, rewrite, substitute
+from stormdrop.ir.expr import Axis, Bin, Combiner, Const, Dtype, Expr, Load, Scalar, rewrite, substitute
 from stormdrop.lower import lower as lowering
 from stormdrop.lower.program import Access, For, If, Phase, Program, Stmt, Tile
 from tests.support import crew
@@ -198,7 +198,12 @@ def test_a_narrowed_loop_that_is_one_too_short_is_caught(monkeypatch: pytest.Mon
 
 
 def test_a_maximum_that_starts_from_zero_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(values._IDENTITY, ("max", "f"), 0.0)
+    right = tile.identity_of
+
+    def wrong(combiner: Combiner, dtype: Dtype) -> Scalar:
+        return 0.0 if combiner == "max" else right(combiner, dtype)
+
+    monkeypatch.setattr(tile, "identity_of", wrong)
     assert is_caught()
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stormdrop.codegen.values import identity
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition
-from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, compare, loads, walk
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, compare, identity_of, loads, walk
 from stormdrop.lower.program import Tile
 from stormdrop.space.access import axes_of
 
@@ -81,7 +80,7 @@ def narrowings(tile: Tile) -> list[Narrowing]:
     stage = tile.stage
     if stage.combiner is None:
         return []
-    neutral = identity(stage.combiner, stage.body.dtype)
+    neutral = identity_of(stage.combiner, stage.body.dtype)
     unrolled = {a for a, n in tile.rows if n > 1}
     if stage.vector is not None and not stage.vector_is_reduced:
         unrolled.add(stage.vector)

@@ -17,7 +17,7 @@ from stormdrop.codegen.memory import MemoryWriter
 from stormdrop.codegen.text import Loop, Value
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition
-from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, Var, binary, walk
+from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, Var, binary, identity_of, walk
 from stormdrop.lower.program import ReduceLoop
 from stormdrop.space.access import axes_of
 
@@ -43,7 +43,7 @@ class TileWriter(MemoryWriter):
         """Accumulators at the combiner's identity, or the partial results of the blocks before."""
         assert self.stage.combiner is not None
         dtype = self.stage.acc.dtype
-        fresh = [v.constant(v.identity(self.stage.combiner, dtype), dtype, self.lanes) for _ in self.instances()]
+        fresh = [v.constant(identity_of(self.stage.combiner, dtype), dtype, self.lanes) for _ in self.instances()]
         partial = self.tile.accumulate
         if partial is None:
             return fresh
@@ -273,7 +273,7 @@ class TileWriter(MemoryWriter):
         """One step of the innermost loop for every row and chunk, or for one of them."""
         assert self.stage.combiner is not None
         body = self.stage.body
-        neutral = v.identity(self.stage.combiner, body.dtype)
+        neutral = identity_of(self.stage.combiner, body.dtype)
         results = list(accs)
         instances = self.instances()
         for i in range(len(accs)) if only is None else [only]:

@@ -9,19 +9,6 @@ from stormdrop.ir.expr import Combiner, Dtype
 
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _FLOAT_COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
-_IDENTITY: dict[tuple[str, str], float | int] = {
-    ("sum", "i"): 0, ("prod", "i"): 1, ("sum", "f"): 0.0, ("prod", "f"): 1.0, ("max", "f"): float("-inf"), ("min", "f"): float("inf"),
-}  # fmt: skip
-
-
-def identity(combiner: Combiner, dtype: Dtype) -> float | int:
-    """The value that a reduction starts from."""
-    if dtype == "bool":
-        return combiner in ("min", "prod")
-    if dtype in ("i32", "i64") and combiner in ("max", "min"):
-        bits = 31 if dtype == "i32" else 63
-        return -(2**bits) if combiner == "max" else 2**bits - 1
-    return _IDENTITY[combiner, "f" if dtype in ("f32", "f64") else "i"]
 
 
 def constant(value: float | int, dtype: Dtype, lanes: int) -> Value:

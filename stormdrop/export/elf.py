@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stormdrop.errors import BuildError
+from stormdrop.target import ALIGN_BYTES, whole_lines
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -22,7 +23,6 @@ _ALLOC = 2
 _LOCAL, _GLOBAL, _OBJECT = 0, 1, 1
 _HIDDEN = 2
 MACHINES = {"x86_64": 62, "aarch64": 183}
-DATA_ALIGN = 64
 
 
 def renamed(data: bytes, names: Mapping[str, str]) -> bytes:
@@ -75,7 +75,7 @@ def data_object(machine: str, symbol: str, nbytes: int, room: int) -> DataObject
     section_names = b"\0.rodata\0.note.GNU-stack\0.symtab\0.strtab\0.shstrtab\0"
     symbol_names = b"\0" + symbol.encode() + b"\0"
     symbols = bytes(_SYMBOL.size) + _SYMBOL.pack(1, _GLOBAL << 4 | _OBJECT, _HIDDEN, 1, 0, room)
-    begin = -(-_HEADER.size // DATA_ALIGN) * DATA_ALIGN
+    begin = whole_lines(_HEADER.size)
     tail = bytearray(room - nbytes)
     end = begin + nbytes  # of the data, in the file
 
@@ -87,7 +87,7 @@ def data_object(machine: str, symbol: str, nbytes: int, room: int) -> DataObject
 
     rows = [
         (0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-        (_name(section_names, b".rodata"), _PROGBITS, _ALLOC, 0, begin, room, 0, 0, DATA_ALIGN, 0),
+        (_name(section_names, b".rodata"), _PROGBITS, _ALLOC, 0, begin, room, 0, 0, ALIGN_BYTES, 0),
         # Says that no code in here needs an executable stack.
         (_name(section_names, b".note.GNU-stack"), _PROGBITS, 0, 0, begin + room, 0, 0, 0, 1, 0),
         (_name(section_names, b".symtab"), _SYMTAB, 0, 0, append(symbols), len(symbols), 4, 1, 8, _SYMBOL.size),

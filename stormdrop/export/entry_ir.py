@@ -20,11 +20,12 @@ from stormdrop.export.processor import fits_text
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.runtime.compatible import required_features
 from stormdrop.runtime.header import MOST_THREADS
-from stormdrop.runtime.image import ALIGN, Image
+from stormdrop.runtime.image import Image
 from stormdrop.runtime.loaded import SLACK_BYTES, scratch_stride
 from stormdrop.runtime.memory import HUGE_BYTES, HUGE_FROM_BYTES
 from stormdrop.runtime.pool import CROWDED_SPIN_SECONDS, SPIN_SECONDS
 from stormdrop.runtime.pool_ir import BLOCK_ALIGN, BLOCK_BYTES, SPIN_TICKS_OFFSET, STEP_WORDS, THREADS_OFFSET, pool_ir
+from stormdrop.target import whole_lines
 
 _CREW_BYTES = 24
 _LATER = 0
@@ -65,8 +66,8 @@ def _numbers(image: Image) -> dict[str, int]:
     block = BLOCK_ALIGN
     tables = block + -(-BLOCK_BYTES // BLOCK_ALIGN) * BLOCK_ALIGN
     steps = tables + 8 * pointers
-    arena = _up(steps + 8 * STEP_WORDS * len(image.steps))
-    scratch = arena + _up(image.arena_bytes) + SLACK_BYTES
+    arena = whole_lines(steps + 8 * STEP_WORDS * len(image.steps))
+    scratch = arena + whole_lines(image.arena_bytes) + SLACK_BYTES
     return {
         "THREADS": image.threads, "MOST_THREADS": MOST_THREADS, "STEPS": len(image.steps), "POINTERS": pointers, "BINDS": binds,
         "BLOCK_AT": block, "POINTERS_AT": tables, "STEPS_AT": steps, "ARENA_AT": arena, "SCRATCH_AT": scratch,
@@ -74,10 +75,6 @@ def _numbers(image: Image) -> dict[str, int]:
         "SPIN_OFFSET": SPIN_TICKS_OFFSET, "HUGE": HUGE_BYTES, "HUGE_FROM": HUGE_FROM_BYTES,
         "SPIN": round(SPIN_SECONDS * 1e9), "CROWDED_SPIN": round(CROWDED_SPIN_SECONDS * 1e9),
     }  # fmt: skip
-
-
-def _up(nbytes: int) -> int:
-    return -(-nbytes // ALIGN) * ALIGN
 
 
 def _tables(image: Image, names: Names) -> str:

@@ -17,8 +17,7 @@ from stormdrop.errors import UserError
 from stormdrop.graph.fold import Folding
 from stormdrop.graph.graph import Attribute, Graph, Node, Value, shown
 from stormdrop.graph.shapes import infer
-from stormdrop.ir.build import neutral
-from stormdrop.ir.expr import ITEMSIZE, NUMPY, Dtype
+from stormdrop.ir.expr import ITEMSIZE, NUMPY, Dtype, identity_of
 
 Array = NDArray[Any]
 MOST_VALUE = 1 << 36
@@ -136,7 +135,7 @@ class Builder:
         dims = tuple(sorted(axes))
         if kind in ("Max", "Min") and any(x.shape[d] == 0 for d in dims):
             shape = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
-            none = neutral("max" if kind == "Max" else "min", x.dtype)
+            none = identity_of("max" if kind == "Max" else "min", x.dtype)
             return self.expand(self.constant(none, x.dtype), shape)
         return self.emit(f"Reduce{kind}", x, axes=dims, keepdims=int(keepdims))
 

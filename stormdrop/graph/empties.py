@@ -14,8 +14,7 @@ from stormdrop.errors import UserError
 from stormdrop.graph.fold import MOST_BYTES
 from stormdrop.graph.graph import Graph, Node, Value, shown
 from stormdrop.graph.sweep import Sweep
-from stormdrop.ir.build import neutral
-from stormdrop.ir.expr import ITEMSIZE, NUMPY, Scalar
+from stormdrop.ir.expr import ITEMSIZE, NUMPY, Scalar, identity_of
 
 SUMS = frozenset({"ReduceSum", "MatMul", "Einsum", "Conv", "ConvTranspose", "SumPool"})
 
@@ -65,9 +64,9 @@ def _equal(sweep: Sweep, node: Node) -> Value:
         case "ReduceProd":
             return _filled(sweep, node, 1)
         case "ReduceMax" | "MaxPool":
-            return _filled(sweep, node, neutral("max", dtype))
+            return _filled(sweep, node, identity_of("max", dtype))
         case "ReduceMin":
-            return _filled(sweep, node, neutral("min", dtype))
+            return _filled(sweep, node, identity_of("min", dtype))
         case op if op in SUMS:
             return _filled(sweep, node, 0)
         case _:

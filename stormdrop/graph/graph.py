@@ -13,7 +13,7 @@ Names come from files and may hold anything. They are data inside the graph; `sh
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -224,32 +224,3 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<graph {shown(self.name)}: {len(self.nodes)} nodes, {len(self.inputs)} inputs, {len(self.outputs)} outputs>"
-
-
-def sorted_nodes(nodes: Iterable[Node], known: Iterable[Value]) -> tuple[Node, ...]:
-    """The nodes in an order in which producers stand before readers; among ready ones the given order is kept.
-
-    Raises UserError where they form a cycle.
-    """
-    listed = list(nodes)
-    have = set(known)
-    waiting: dict[Value, list[int]] = {}
-    missing = [0] * len(listed)
-    for k, node in enumerate(listed):
-        for v in {v for v in node.inputs if v not in have}:
-            waiting.setdefault(v, []).append(k)
-            missing[k] += 1
-    ready = [k for k in range(len(listed) - 1, -1, -1) if missing[k] == 0]
-    order: list[Node] = []
-    while ready:
-        node = listed[ready.pop()]
-        order.append(node)
-        for v in node.outputs:
-            for k in waiting.get(v, ()):
-                missing[k] -= 1
-                if missing[k] == 0:
-                    ready.append(k)
-    if len(order) != len(listed):
-        stuck = next(node for k, node in enumerate(listed) if missing[k])
-        raise UserError(f"the graph has a cycle, or reads a value that nothing computes: {stuck}")
-    return tuple(order)

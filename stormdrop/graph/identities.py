@@ -23,7 +23,7 @@ from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Array, Graph, Node, Value
 from stormdrop.graph.shapes import window_of
 from stormdrop.graph.sweep import Sweep, uniform, use_counts
-from stormdrop.ir.build import neutral
+from stormdrop.ir.expr import identity_of
 from stormdrop.ops.broadcast import broadcast_shape
 
 Answer = Value | Node | None
@@ -163,7 +163,7 @@ class _Rules:
         if node.inputs[0] == node.inputs[1]:
             return node.inputs[0]
         found = self.operands(node)
-        if found is not None and uniform(found[1]) == neutral("max" if node.op == "Max" else "min", found[0].dtype):
+        if found is not None and uniform(found[1]) == identity_of("max" if node.op == "Max" else "min", found[0].dtype):
             return found[0]
         return self.unexpanded(node)
 

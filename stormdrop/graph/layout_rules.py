@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Attribute, Node
+from stormdrop.ir.shape import matching_runs
 
 Order = tuple[int, ...]
 Form = tuple[int, ...]
@@ -130,26 +131,8 @@ def blocks_of(node: Node) -> tuple[Block, ...] | None:
 
 
 def matched(source: Sequence[int], target: Sequence[int]) -> tuple[Block, ...] | None:
-    """The shortest runs of dimensions that hold equally many elements on both sides; those of extent 1 belong to none."""
-    if 0 in source:
-        return None
-    left = [d for d, n in enumerate(source) if n > 1]
-    right = [d for d, n in enumerate(target) if n > 1]
-    blocks: list[Block] = []
-    s = t = 0
-    while s < len(left):
-        first_s, first_t = s, t
-        held, wanted = source[left[s]], target[right[t]]
-        while held != wanted:
-            if held < wanted:
-                s += 1
-                held *= source[left[s]]
-            else:
-                t += 1
-                wanted *= target[right[t]]
-        s, t = s + 1, t + 1
-        blocks.append((tuple(left[first_s:s]), tuple(right[first_t:t])))
-    return tuple(blocks)
+    """What a Reshape keeps together (`matching_runs`); None where there are no elements to tell by."""
+    return None if 0 in source else matching_runs(source, target)
 
 
 def carried(blocks: Sequence[Block], order: Order, rank: int) -> tuple[Order, Order]:

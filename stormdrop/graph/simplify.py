@@ -15,7 +15,7 @@ import numpy as np
 from stormdrop.graph.fold import Folding
 from stormdrop.graph.graph import Array, Graph, Node, Value
 from stormdrop.graph.sweep import Names, Sweep, use_counts
-from stormdrop.ir.build import neutral
+from stormdrop.ir.expr import identity_of
 
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal"})
 """Not Max and Min: of 0.0 and -0.0 they may take either."""
@@ -123,7 +123,7 @@ def _takes_pad(node: Node, pad: Node) -> bool:
         return False
     if pad.output in node.inputs[1:]:
         return False
-    wanted = neutral("max", pad.output.dtype) if node.op == "MaxPool" else 0
+    wanted = identity_of("max", pad.output.dtype) if node.op == "MaxPool" else 0
     counts = [sum(pad.integers(k)) - sum(_spatial(node, pad.integers(k))) for k in ("before", "after")]
     return counts == [0, 0] and pad.number("value") == wanted
 

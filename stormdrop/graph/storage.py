@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from stormdrop.graph.fuse import is_alias
 from stormdrop.graph.graph import Node, Value
 from stormdrop.graph.partition import Call, Partition, call_of
 from stormdrop.graph.shapes import infer
+from stormdrop.ir.shape import matching_runs, row_strides
 
 Kind = Literal["input", "output", "constant", "arena"]
 
@@ -63,7 +65,7 @@ class _Layout:
         }  # fmt: skip
         for kind, values in fixed.items():
             for k, v in enumerate(values):
-                self.places[v] = Place(Buffer(v, kind, k), row_major(v.shape))
+                self.places[v] = Place(Buffer(v, kind, k), row_strides(v.shape))
 
     def run(self) -> Storage:
         nodes = self.graph.nodes
@@ -155,7 +157,7 @@ class _Layout:
 
     def _own(self, v: Value) -> Place:
         if v not in self.places:
-            self.places[v] = Place(Buffer(v, "arena"), row_major(v.shape))
+            self.places[v] = Place(Buffer(v, "arena"), row_strides(v.shape))
         return self.places[v]
 
     def _alias(self, node: Node) -> list[Call]:
@@ -191,15 +193,6 @@ class _Layout:
         return copies
 
 
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= max(n, 1)
-    return tuple(reversed(strides))
-
-
 def _same(a: Place, b: Place, shape: Sequence[int]) -> bool:
     """Whether two places hold the same elements of memory; the stride of a single element does not matter."""
     strides = all(x == y for x, y, n in zip(a.strides, b.strides, shape) if n > 1)
@@ -225,27 +218,14 @@ def reshaped_strides(shape: Sequence[int], strides: Sequence[int], wanted: Seque
     Runs of dimensions that hold equally many elements on both sides are matched; each run must be evenly spaced.
     """
     if 0 in shape:
-        return row_major(wanted)
-    left = [(n, s) for n, s in zip(shape, strides) if n > 1]
+        return row_strides(tuple(wanted))
     result = [1] * len(wanted)
-    right = [d for d, n in enumerate(wanted) if n > 1]
-    i = j = 0
-    while i < len(left):
-        first_i, first_j = i, j
-        held, needed = left[i][0], wanted[right[j]]
-        while held != needed:
-            if held < needed:
-                i += 1
-                held *= left[i][0]
-            else:
-                j += 1
-                needed *= wanted[right[j]]
-        for (_, outer), (n, inner) in zip(left[first_i:i], left[first_i + 1 : i + 1]):
-            if outer != n * inner:
+    for held, needed in matching_runs(shape, wanted):
+        for outer, inner in pairwise(held):
+            if strides[outer] != shape[inner] * strides[inner]:
                 return None
-        step = left[i][1]
-        for d in reversed(right[first_j : j + 1]):
+        step = strides[held[-1]]
+        for d in reversed(needed):
             result[d] = step
             step *= wanted[d]
-        i, j = i + 1, j + 1
     return tuple(result)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import (
-    FLOATS,
-    ITEMSIZE,
     NUMPY,
     Axis,
     Cast,
@@ -28,17 +24,6 @@ def _reduce(combiner: Combiner, body: Expr, axes: tuple[Axis, ...]) -> Reduce:
     if not axes:
         raise UserError(f"{combiner} needs at least one reduce axis")
     return Reduce(combiner, axes, body)
-
-
-def neutral(combiner: Combiner, dtype: Dtype) -> Scalar:
-    """What a reduction starts from: 0, 1, or the type's own extreme."""
-    if combiner in ("sum", "prod"):
-        return 0 if combiner == "sum" else 1
-    if dtype in FLOATS:
-        return -math.inf if combiner == "max" else math.inf
-    half = 2 ** (8 * ITEMSIZE[dtype] - 1)
-    least, most = (0, 1) if dtype == "bool" else (-half, half - 1)
-    return least if combiner == "max" else most
 
 
 def sum(body: Expr, *axes: Axis) -> Reduce:

@@ -7,6 +7,7 @@ True and -0.0 differ). Index arithmetic is `i64`; data is `f32`, `f64`, `i32`, `
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -27,9 +28,7 @@ NUMPY: dict[Dtype, type[np.generic]] = {"f32": np.float32, "f64": np.float64, "i
 ITEMSIZE: dict[Dtype, int] = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
 FLOATS = ("f32", "f64")
 
-ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow")
 LOGICAL = ("and", "or", "xor")
-COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 UNARY = ("neg", "abs", "not", "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos", "floor", "ceil", "round")
 
 _table: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
@@ -246,6 +245,18 @@ class Reduce(Expr):
 
     def __new__(cls, combiner: Combiner, axes: Sequence[Axis], body: Expr) -> Reduce:
         return _intern(cls, body.dtype, (combiner, *axes, body), (combiner, tuple(axes), body))
+
+
+def identity_of(combiner: Combiner, dtype: Dtype) -> Scalar:
+    """The identity element of a reduction, which it starts from: 0, 1, or the type's own extreme."""
+    if combiner in ("sum", "prod"):
+        one = combiner == "prod"
+        return bool(one) if dtype == "bool" else float(one) if dtype in FLOATS else int(one)
+    if dtype in FLOATS:
+        return -math.inf if combiner == "max" else math.inf
+    half = 2 ** (8 * ITEMSIZE[dtype] - 1)
+    least, most = (False, True) if dtype == "bool" else (-half, half - 1)
+    return least if combiner == "max" else most
 
 
 def lift(value: Expr | Scalar, dtype: Dtype) -> Expr:

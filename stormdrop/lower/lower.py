@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from stormdrop.errors import ScheduleError, UserError
 from stormdrop.ir.affine import ZERO, Affine, affine, bounds
 from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Const, Expr, Load, Select, Var, binary, compare, walk
+from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.program import (
     Access,
@@ -29,12 +30,12 @@ from stormdrop.lower.program import (
     Tile,
     View,
 )  # fmt: skip
-from stormdrop.space.access import row_strides
 from stormdrop.space.nest import Slot, Tiling, form_of, is_copy, nest_order
 from stormdrop.space.structure import Level, Stage, Structure
+from stormdrop.target import ALIGN_BYTES, whole_lines
 
-ALIGN = 64
-MAX_VARIANTS = 16
+MAX_TILE_BODIES = 16
+"""Of one stage; the space allows fewer, so that this is never met by what it offers."""
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class _Context:
     def allocate(self, name: str, tensor: Tensor, elements: int) -> Buffer:
         offset = self.scratch
         nbytes = elements * ITEMSIZE[tensor.dtype]
-        self.scratch += -(-nbytes // ALIGN) * ALIGN + ALIGN
+        self.scratch += whole_lines(nbytes) + ALIGN_BYTES
         self.most_scratch = max(self.most_scratch, self.scratch)
         return Buffer(name, tensor.dtype, "scratch", elements, scratch_offset=offset)
 
@@ -76,7 +77,7 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
     regions: dict[Tensor, Region] = {}
 
     def add(t: Tensor, role: str, region_of: Region | None = None) -> None:
-        view = views.get(t.name, View(row_strides(t)))
+        view = views.get(t.name, View(row_strides(t.shape)))
         elements = region_of.buffer.elements if region_of else t.size
         buffer = Buffer(t.name, t.dtype, role, elements, len(table))
         table.append(buffer)
@@ -347,7 +348,7 @@ def _variants(context: _Context, stage: Stage, spans: Mapping[Axis, Span], accum
     rows = [a for a in stage.axes if a is not stage.vector]
     cases: list[tuple[Expr, Tile]] = []
     combinations = list(itertools.product(*(sorted(spans[a].lengths, reverse=True) for a in rows)))
-    if len(combinations) > MAX_VARIANTS:
+    if len(combinations) > MAX_TILE_BODIES:
         raise ScheduleError(f"{stage.id}: {len(combinations)} code variants")
     for lengths in combinations:
         condition = _all(compare("eq", spans[a].length, n) for a, n in zip(rows, lengths) if not spans[a].is_fixed)

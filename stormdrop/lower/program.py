@@ -21,7 +21,6 @@ class View:
 
     strides: tuple[int, ...]
     offset: int = 0
-    may_alias: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,13 +45,3 @@ class Failure:
 
 
 Result = Timing | Failure
-
-
-def first_failure(results: Iterable[Result]) -> Failure | None:
-    """The first failure where nothing else came out; None as soon as one candidate could be timed."""
-    first: Failure | None = None
-    for result in results:
-        if isinstance(result, Timing):
-            return None
-        first = first or result
-    return first

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.loaded import CallMemory, LoadedKernel, is_kept, slot_bytes
 from stormdrop.runtime.memory import aligned
+from stormdrop.target import ALIGN_BYTES, whole_lines
 
 Seconds = NDArray[np.float64]
 Bench = Callable[[int], Seconds]
@@ -102,7 +103,7 @@ def cold_bench(kernel: LoadedKernel, memory: CallMemory, arena: NDArray[np.uint8
     ]
     if not weights:
         return warm_bench(kernel, memory)
-    padded = [-(-nbytes // 64) * 64 + 64 for _, nbytes in weights]
+    padded = [whole_lines(nbytes) + ALIGN_BYTES for _, nbytes in weights]
     copies = max(2, len(arena) // sum(padded))
     blocks = arena if copies * sum(padded) <= len(arena) else aligned(copies * sum(padded))
     tables: list[list[tuple[int, int]]] = []

@@ -11,6 +11,7 @@ from functools import reduce
 from stormdrop.errors import UserError
 from stormdrop.ir import build
 from stormdrop.ir.expr import Axis, Const, Expr, Load, Scalar, binary, select
+from stormdrop.ir.shape import matching_runs
 from stormdrop.ir.tensor import Tensor, axis, compute
 
 
@@ -66,27 +67,14 @@ def reshaped_indices(source: Sequence[int], axes: Sequence[Axis]) -> list[Expr]:
         empty = next(a for a in axes if a.extent == 0)
         return [empty if n == 0 else Const(0, "i64") for n in source]
     indices: list[Expr] = [Const(0, "i64")] * len(source)
-    left = [d for d, n in enumerate(source) if n > 1]
-    right = [a for a in axes if a.extent > 1]
-    s = t = 0
-    while s < len(left):
-        first_s, first_t = s, t
-        held, wanted = source[left[s]], right[t].extent
-        while held != wanted:
-            if held < wanted:
-                s += 1
-                held *= source[left[s]]
-            else:
-                t += 1
-                wanted *= right[t].extent
-        s, t = s + 1, t + 1
-        flat: Expr = right[first_t]
-        for a in right[first_t + 1 : t]:
-            flat = flat * a.extent + a
+    for held, wanted in matching_runs(source, [a.extent for a in axes]):
+        flat: Expr = axes[wanted[0]]
+        for t in wanted[1:]:
+            flat = flat * axes[t].extent + axes[t]
         stride = 1
-        for d in reversed(left[first_s:s]):
+        for d in reversed(held):
             index = flat if stride == 1 else binary("floordiv", flat, stride)
-            indices[d] = index if d == left[first_s] else binary("mod", index, source[d])
+            indices[d] = index if d == held[0] else binary("mod", index, source[d])
             stride *= source[d]
     return indices
 

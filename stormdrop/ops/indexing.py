@@ -12,8 +12,7 @@ from functools import reduce
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
-from stormdrop.ir.build import neutral
-from stormdrop.ir.expr import FLOATS, Axis, Combiner, Const, Expr, Scalar, binary, call, compare, select
+from stormdrop.ir.expr import FLOATS, Axis, Combiner, Const, Expr, Scalar, binary, call, compare, identity_of, select
 from stormdrop.ir.tensor import Tensor, compute, reduce_axis
 from stormdrop.ops.broadcast import axes_for
 
@@ -103,7 +102,7 @@ def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, along: int, re
         old = x[tuple(i)]
         return compute(name, i, inside(i, select(compare("ge", chosen, 0), source, old), old))
     combiner, op = _scatter_kind(reduction)
-    nothing = Const(neutral(combiner, x.dtype), x.dtype)
+    nothing = Const(identity_of(combiner, x.dtype), x.dtype)
     found = compute("C", i, _reduce(combiner, inside(i, select(hit, updates[at], nothing), nothing), j))
     i = axes_for(x.shape)
     return compute(name, i, binary(op, x[tuple(i)], found[tuple(i)]))
@@ -127,7 +126,7 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str, name
         chosen = last[tuple(i[:depth])]
         return compute(name, i, select(compare("ge", chosen, 0), updates[(clamped(chosen, count), *i[depth:])], x[tuple(i)]))
     combiner, op = _scatter_kind(reduction)
-    found = compute("C", i, _reduce(combiner, select(hit, updates[(k, *i[depth:])], Const(neutral(combiner, x.dtype), x.dtype)), k))
+    found = compute("C", i, _reduce(combiner, select(hit, updates[(k, *i[depth:])], Const(identity_of(combiner, x.dtype), x.dtype)), k))
     i = axes_for(x.shape)
     return compute(name, i, binary(op, x[tuple(i)], found[tuple(i)]))
 
@@ -185,4 +184,4 @@ def cumulative(x: Tensor, along: int, combiner: Combiner, exclusive: bool, rever
     i, k = axes_for(x.shape), reduce_axis(x.shape[along], "k")
     op = ("gt" if exclusive else "ge") if reverse else ("lt" if exclusive else "le")
     element = x[tuple(k if d == along else a for d, a in enumerate(i))]
-    return compute(name, i, _reduce(combiner, select(compare(op, k, i[along]), element, Const(neutral(combiner, x.dtype), x.dtype)), k))
+    return compute(name, i, _reduce(combiner, select(compare(op, k, i[along]), element, Const(identity_of(combiner, x.dtype), x.dtype)), k))

@@ -14,8 +14,7 @@ from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
-from stormdrop.ir.build import neutral
-from stormdrop.ir.expr import Axis, Const, Expr, Scalar, binary, compare, select
+from stormdrop.ir.expr import Axis, Const, Expr, Scalar, binary, compare, identity_of, select
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
 from stormdrop.ops.broadcast import pad_constant
 from stormdrop.ops.conv import transposed_conv2d
@@ -156,7 +155,7 @@ def sum_pool(x: Tensor, w: Window, layout: str, name: str = "Y") -> Tensor:
 
 
 def _pool(x: Tensor, w: Window, layout: str, kind: str, name: str) -> Tensor:
-    p = padded(x, w, layout, neutral("max", x.dtype) if kind == "max" else 0)
+    p = padded(x, w, layout, identity_of("max", x.dtype) if kind == "max" else 0)
     at, over, source = slides(x, w, layout)
     n, c = axis(x.shape[0], "n"), axis(channels(x, layout), "c")
     element = p[place(layout, n, [c], source)]
@@ -170,7 +169,7 @@ def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") 
     """
     layout = "NCHW"
     largest = max_pool(x, w, layout, "M")
-    lowest = neutral("max", x.dtype)
+    lowest = identity_of("max", x.dtype)
     p = padded(x, w, layout, lowest)
     at, over, source = slides(x, w, layout)
     n, c = axis(x.shape[0], "n"), axis(x.shape[1], "c")

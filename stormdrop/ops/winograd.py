@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from stormdrop.errors import UserError
 from stormdrop.ir import build
 from stormdrop.ir.expr import Axis, Const, Dtype, Expr, select
-from stormdrop.ir.tensor import Tensor, Variant, axis, compute, reduce_axis
+from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
 from stormdrop.ops.conv import window_extent
 from stormdrop.ops.movement import pad
 
@@ -113,9 +113,3 @@ def winograd_conv2d(x: Tensor, w: Tensor, padding: int, tile: int, name: str = "
 
     n, h, w_, co = axis(batch, "n"), axis(extents[0], "h"), axis(extents[1], "w"), axis(co_extent, "co")
     return compute(name, (n, h, w_, co), z[n, h // m, w_ // m, h % m, w_ % m, co])
-
-
-def winograd_variant(x: Tensor, w: Tensor, padding: int, tile: int, name: str = "Y") -> Variant:
-    """F(tile, 3) as a variant of the direct convolution of the same tensors."""
-    y = winograd_conv2d(x, w, padding, tile, name)
-    return Variant((y,), f"winograd F({tile},3)", TRANSFORMS[tile].error_bound)

@@ -12,9 +12,8 @@ from itertools import product
 from math import prod
 
 from stormdrop.codegen.borders import Narrowing, folded, narrowings
-from stormdrop.codegen.values import identity
 from stormdrop.ir.affine import Affine, decide
-from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, rewrite, walk
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, identity_of, rewrite, walk
 from stormdrop.ir.tensor import operations
 from stormdrop.lower.program import For, If, Phase, Program, ReduceLoop, Stmt, Tile
 from stormdrop.space.access import axes_of
@@ -187,7 +186,7 @@ def _live_rows(tile: Tile, bounds: Bounds, offsets: Mapping[Axis, int]) -> int:
 def _counted(tile: Tile, bounds: Iterable[tuple[Expr, tuple[int, int]]], offsets: tuple[tuple[Axis, int], ...]) -> int:
     stage, known = tile.stage, dict(bounds)
     assert stage.combiner is not None
-    neutral = identity(stage.combiner, stage.body.dtype)
+    neutral = identity_of(stage.combiner, stage.body.dtype)
     dropped = {n.condition for n in _narrowings(tile)}
     guarding = _guarding(tile)
     used = [(a, n) for a, n in tile.rows if a in guarding]

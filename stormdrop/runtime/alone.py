@@ -12,10 +12,11 @@ from math import ceil
 
 import numpy as np
 
-from stormdrop.runtime.image import ALIGN, Image
+from stormdrop.runtime.image import Image
 from stormdrop.runtime.loaded import slot_bytes
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import Pool
+from stormdrop.target import whole_lines
 
 MOST_COPIES = 512
 """Weights so small that more copies would be needed arrive in no time."""
@@ -27,7 +28,7 @@ def seconds_alone(image: Image, n: int, record: np.ndarray[tuple[int], np.dtype[
     """The median time of step `n`, whose record is given, with weights as cold as in the model; `cache` is the last cache's bytes."""
     slots = image.kernels[image.steps[n].kernel].slots
     kept = [(k, slot_bytes(slots[k])) for k, a in enumerate(image.steps[n].addresses) if a is not None and a.space == "weights"]
-    room = [-(-nbytes // ALIGN) * ALIGN for _, nbytes in kept]
+    room = [whole_lines(nbytes) for _, nbytes in kept]
     copies = ceil(2 * cache / sum(room)) if kept and image.weights_bytes > cache else 1
     if copies == 1 or copies > MOST_COPIES:
         return float(np.median(pool.bench_steps(record.ctypes.data, 1, repeats)))

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-ALIGN = 64
+from stormdrop.target import ALIGN_BYTES
+
 PLACED_AT_MOST = 40_000
 """Buffers, over all tries but the first. Placing one takes about 10 µs, and 50 µs among 10,000 others."""
 TRIES = 40
@@ -32,7 +33,7 @@ class Lifetime:
     nbytes: int
     first: int
     last: int
-    align: int = ALIGN
+    align: int = ALIGN_BYTES
 
     def __post_init__(self) -> None:
         if self.nbytes < 0 or self.last < self.first or self.align < 1:

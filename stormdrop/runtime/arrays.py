@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.errors import RunError, UserError
 from stormdrop.ir.expr import NUMPY, Dtype
-from stormdrop.runtime.memory import ALIGN
+from stormdrop.target import ALIGN_BYTES
 
 Array = NDArray[Any]
 
@@ -89,10 +89,10 @@ def new_array(t: Described) -> Array:
     From the allocator: it keeps the pages it has, where a mapping of its own would be zeroed on every call.
     """
     try:
-        raw = np.empty(t.nbytes + ALIGN, np.uint8)
+        raw = np.empty(t.nbytes + ALIGN_BYTES, np.uint8)
     except MemoryError as error:
         raise RunError(f"there is no memory for {t!r}: {t.nbytes:,} bytes") from error
-    return np.ndarray(t.shape, _DTYPES[t.dtype], raw, -address_of(raw) % ALIGN)
+    return np.ndarray(t.shape, _DTYPES[t.dtype], raw, -address_of(raw) % ALIGN_BYTES)
 
 
 def _check_type(t: Described, array: Array, what: str) -> None:

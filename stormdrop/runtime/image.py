@@ -16,7 +16,6 @@ from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.runtime.artifact import Artifact
 
 Space = Literal["input", "output", "arena", "weights"]
-ALIGN = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-ALIGN = 64
+from stormdrop.target import ALIGN_BYTES
+
 HUGE_BYTES = 2 << 20
 HUGE_FROM_BYTES = 128 << 10
 
 
-def aligned(nbytes: int, align: int = ALIGN) -> NDArray[np.uint8]:
+def aligned(nbytes: int, align: int = ALIGN_BYTES) -> NDArray[np.uint8]:
     """Zeroed bytes that start at a multiple of `align`."""
     if nbytes >= HUGE_FROM_BYTES and align <= HUGE_BYTES:
         return np.frombuffer(huge(nbytes), np.uint8)[:nbytes]

@@ -27,7 +27,7 @@ from stormdrop.errors import RunError, UserError
 from stormdrop.runtime.alone import seconds_alone
 from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.image import ALIGN, Image, Port, Step
+from stormdrop.runtime.image import Image, Port, Step
 from stormdrop.runtime.loaded import SLACK_BYTES, is_kept, pack_constants, scratch_stride, slot_bytes
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.package import load, save
@@ -35,6 +35,7 @@ from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
 from stormdrop.runtime.profile import Profile, profile_of
 from stormdrop.runtime.verify import verify
+from stormdrop.target import ALIGN_BYTES, whole_lines
 from stormdrop.target.machine import detect
 from stormdrop.target.peak import calibrated
 
@@ -252,7 +253,7 @@ class _CallMemory:
     """One call's arena, scratch, pointer table and step records."""
 
     def __init__(self, tables: _Tables, threads: int) -> None:
-        arena_bytes = -(-tables.image.arena_bytes // ALIGN) * ALIGN + SLACK_BYTES
+        arena_bytes = whole_lines(tables.image.arena_bytes) + SLACK_BYTES
         nbytes = arena_bytes + threads * tables.stride
         try:
             self.block = aligned(nbytes)
@@ -279,10 +280,10 @@ class _CallMemory:
 
 
 def _usable(image: Image, weights: Bytes) -> Bytes:
-    """The weights as kernels can read them, copied only if they do not start at a multiple of `ALIGN`."""
+    """The weights as kernels can read them, copied only if they do not start at a multiple of `ALIGN_BYTES`."""
     if weights.dtype != np.uint8 or weights.ndim != 1 or len(weights) < image.weights_bytes:
         raise UserError(f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}")
-    if weights.flags.c_contiguous and weights.ctypes.data % ALIGN == 0:
+    if weights.flags.c_contiguous and weights.ctypes.data % ALIGN_BYTES == 0:
         return weights
     copy = aligned(image.weights_bytes)
     copy[:] = weights[: image.weights_bytes]

@@ -36,10 +36,11 @@ import stormdrop
 from stormdrop.errors import UserError
 from stormdrop.runtime.compatible import unfit
 from stormdrop.runtime.header import read_header, write_header
-from stormdrop.runtime.image import ALIGN, Image
+from stormdrop.runtime.image import Image
 from stormdrop.runtime.loaded import SLACK_BYTES
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.threads import thread_count
+from stormdrop.target import ALIGN_BYTES
 
 MAGIC = b"\x89SDMDL\r\n"  # not text, and a transfer that takes it for text does not leave it alone
 FORMAT_VERSION = 1
@@ -103,7 +104,7 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Imag
 
 
 def _padding(header_bytes: int, code_bytes: int) -> int:
-    return -(_PREAMBLE.size + header_bytes + code_bytes) % ALIGN
+    return -(_PREAMBLE.size + header_bytes + code_bytes) % ALIGN_BYTES
 
 
 def _read(file: io.FileIO, name: str) -> tuple[bytes, bytes, NDArray[np.uint8]]:

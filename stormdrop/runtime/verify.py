@@ -8,8 +8,9 @@ from __future__ import annotations
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.runtime.artifact import Slot
-from stormdrop.runtime.image import ALIGN, Address, Image
+from stormdrop.runtime.image import Address, Image
 from stormdrop.runtime.loaded import slot_bytes
+from stormdrop.target import ALIGN_BYTES
 
 _SPACES = {
     "input": ("input", "output", "arena", "weights"),
@@ -61,5 +62,5 @@ def _problem(image: Image, slot: Slot, address: Address | None) -> str:
     need = 0 if slot.role in ("input", "output") else slot_bytes(slot)
     if not 0 <= address.offset <= size - need:
         return f"{need} bytes at {address.offset} are not within the {size} there are"
-    align = ALIGN if slot.role in ("packed", "shared") else ITEMSIZE[slot.dtype]
+    align = ALIGN_BYTES if slot.role in ("packed", "shared") else ITEMSIZE[slot.dtype]
     return f"its offset {address.offset} is no multiple of {align}" if address.offset % align else ""

@@ -86,15 +86,5 @@ class Ranker(Protocol):
     def score(self, sketch: int, points: Points) -> NDArray[np.float64]: ...
 
 
-class PriorRanker:
-    """The analytic prior alone: minus the logarithm of estimated seconds."""
-
-    def __init__(self, spaces: Sequence[Space]) -> None:
-        self._spaces = spaces
-
-    def score(self, sketch: int, points: Points) -> NDArray[np.float64]:
-        return -np.log(self._spaces[sketch].prior(points))
-
-
 def candidate(sketch: int, point: Sequence[int] | NDArray[Any]) -> Candidate:
     return Candidate(sketch, tuple(int(v) for v in point))

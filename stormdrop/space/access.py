@@ -6,7 +6,6 @@ from functools import lru_cache
 
 from stormdrop.ir.affine import affine, bounds, conjunction
 from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, children, compare, walk
-from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
 
 TRANSCENDENTAL = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos"})
@@ -43,15 +42,6 @@ def operand_load(operand: Expr) -> Load:
     load = operand.a if isinstance(operand, Select) else operand
     assert isinstance(load, Load)
     return load
-
-
-@lru_cache(maxsize=16384)
-def row_strides(t: Tensor) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    strides = [1] * len(t.shape)
-    for d in range(len(t.shape) - 2, -1, -1):
-        strides[d] = strides[d + 1] * max(1, t.shape[d + 1])
-    return tuple(strides)
 
 
 def dimension_of(indices: tuple[Expr, ...], axis: Axis) -> list[tuple[int, int | None]]:

@@ -16,7 +16,6 @@ from typing import Any
 from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, rounded_up, where
 from stormdrop.space.footprint import (
     StageCost,
-    add_boxes,
     body_cost,
     cost_of,
     density,
@@ -27,27 +26,19 @@ from stormdrop.space.footprint import (
     traffic,
     variants,
 )  # fmt: skip
-from stormdrop.space.nest import Slot, Tiling, form_of, is_copy, tile_all
+from stormdrop.space.nest import Slot, Tiling, form_of, is_copy
 from stormdrop.space.operands import stage_operands
 from stormdrop.space.structure import Level, Structure
 from stormdrop.target.machine import Target
 
 MAX_INSTRUCTIONS = 1000.0
-MAX_VARIANTS = 4
+MAX_REMAINDER_BODIES = 4
 MAX_SCRATCH_BYTES = 16 << 20
 FORK_SECONDS = 1.5e-6
 FETCH_SHARE = 0.65
 L2_SHARE = 0.6  # a panel beyond 0.6 of the L2 loses a quarter of the speed
 CODE_SCALE = 2e4  # of two equal programs take the shorter: it builds faster
 FEATURE_VERSION = 1
-
-
-def stage_costs(s: Structure, target: Target, columns: Mapping[str, Num]) -> list[StageCost]:
-    """The cost columns of every stage that runs when the kernel is called, with their boxes."""
-    costs = bare_costs(s, tile_all(s, target.vector_bytes, columns))
-    for c in costs:
-        add_boxes(c)
-    return costs
 
 
 def bare_costs(s: Structure, tilings: Mapping[str, Tiling]) -> list[StageCost]:
@@ -213,7 +204,7 @@ def own_demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Nu
     for c in costs:
         stage, t = c.tiling.stage, c.tiling
         found.append(live_vectors(c) / target.vector_registers)
-        found.append(variants(t) / float(MAX_VARIANTS))
+        found.append(variants(t) / float(MAX_REMAINDER_BODIES))
         if stage.host is not None and stage.vector in stage.axes and stage.id in panels:
             # A box must begin at a panel of what was packed for the whole tensor.
             width, box = t.vectors * t.lanes, t.extent[stage.vector]

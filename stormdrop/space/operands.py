@@ -11,8 +11,9 @@ import numpy as np
 
 from stormdrop.ir.affine import affine, conjuncts
 from stormdrop.ir.expr import ITEMSIZE, Axis, Cmp, Expr, Select
+from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Tensor
-from stormdrop.space.access import axes_of, operand_load, operands, row_strides
+from stormdrop.space.access import axes_of, operand_load, operands
 from stormdrop.space.nest import CACHED
 from stormdrop.space.structure import Stage
 
@@ -76,7 +77,7 @@ def _stride(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: froze
     if packed:
         return 1
     stride = 0
-    for i, s in zip(indices, row_strides(tensor)):
+    for i, s in zip(indices, row_strides(tensor.shape)):
         form = affine(i)
         if stage.vector in axes_of(i) and not form.coefficient(stage.vector):
             return None
@@ -92,7 +93,7 @@ def _dim(index: Expr, extent: int) -> Dim:
 
 def _conflicts(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis]) -> tuple[tuple[Axis, float], ...]:
     found: list[tuple[Axis, float]] = []
-    forms = [(affine(i), s) for i, s in zip(indices, row_strides(tensor))]
+    forms = [(affine(i), s) for i, s in zip(indices, row_strides(tensor.shape))]
     for a in stage.axes:
         if a is not stage.vector and a in axes:
             stride = sum(form.coefficient(a) * s for form, s in forms) * ITEMSIZE[tensor.dtype]

@@ -14,8 +14,7 @@ from typing import Protocol
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.affine import affine, conjunction, conjuncts, index_condition
-from stormdrop.ir.build import neutral
-from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, children, compare, loads, rewrite, select, substitute
+from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, children, compare, identity_of, loads, rewrite, select, substitute
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
@@ -121,7 +120,7 @@ class RFactor:
         body = substitute(stage.body, {axis: position})
         assert stage.combiner is not None
         inside = compare("lt", position, axis.extent)
-        body = select(inside, body, Const(neutral(stage.combiner, body.dtype), body.dtype))
+        body = select(inside, body, Const(identity_of(stage.combiner, body.dtype), body.dtype))
         axes = (outer, *stage.axes)
         reduce_axes = tuple(inner if a is axis else a for a in stage.reduce_axes)
         whole = Compute(axes, body, reduce_axes, stage.combiner)

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stormdrop.errors import UserError
-
-_ITEM_BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8, "bool": 1}
+from stormdrop.ir.expr import ITEMSIZE, Dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +31,17 @@ class Isa:
     vector_bytes: int
     vector_registers: int
     has_fma: bool
-    has_masks: bool
     fma_per_cycle: float  # full-width vector fmas; a multiply and an add count as one
     fma_latency: int
     cpu: str  # the plainest LLVM cpu that has it
 
 
 ISAS = {
-    "avx512": Isa("avx512", "x86", 64, 32, True, True, 2, 4, "x86-64-v4"),
-    "avx2": Isa("avx2", "x86", 32, 16, True, True, 2, 4, "x86-64-v3"),
-    "sse": Isa("sse", "x86", 16, 16, False, False, 1, 7, "x86-64-v2"),
-    "neon": Isa("neon", "arm", 16, 32, True, False, 2, 4, "neoverse-n1"),
-    "sve512": Isa("sve512", "arm", 64, 32, True, True, 2, 9, "a64fx"),
+    "avx512": Isa("avx512", "x86", 64, 32, True, 2, 4, "x86-64-v4"),
+    "avx2": Isa("avx2", "x86", 32, 16, True, 2, 4, "x86-64-v3"),
+    "sse": Isa("sse", "x86", 16, 16, False, 1, 7, "x86-64-v2"),
+    "neon": Isa("neon", "arm", 16, 32, True, 2, 4, "neoverse-n1"),
+    "sve512": Isa("sve512", "arm", 64, 32, True, 2, 9, "a64fx"),
 }
 
 # Cores whose throughput differs from their instruction set's usual one: (cpu, isa) -> fmas per cycle.
@@ -89,8 +87,6 @@ class Target:
     vector_bytes: int
     vector_registers: int
     has_fma: bool
-    has_masks: bool
-    """Masked loads and stores of 32- and 64-bit lanes are instructions."""
     threads: int
     line_bytes: int
     l1_bytes: int
@@ -108,9 +104,9 @@ class Target:
     cold: bool = False
     """Constants are not in the caches when a kernel begins, as in a model whose weights exceed them. Only the prior asks."""
 
-    def lanes(self, dtype: str) -> int:
+    def lanes(self, dtype: Dtype) -> int:
         """Elements of one vector. Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32."""
-        return self.vector_bytes // max(4, _ITEM_BYTES[dtype])
+        return self.vector_bytes // max(4, ITEMSIZE[dtype])
 
     def key(self) -> str:
         """The identity under which tuning records are kept."""
@@ -373,7 +369,6 @@ def _target(name: str, triple: str, cpu: str, features: str, isa: Isa, threads: 
         vector_bytes=isa.vector_bytes,
         vector_registers=isa.vector_registers,
         has_fma=isa.has_fma,
-        has_masks=isa.has_masks,
         threads=threads,
         line_bytes=caches.line,
         l1_bytes=caches.l1,

@@ -133,7 +133,7 @@ def test_a_run_without_memory_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(sd.RunError, match="no memory for a run of g"):
             fresh(random_x(1))
     with monkeypatch.context() as patch:
-        patch.setattr(arrays, "ALIGN", 1 << 60)
+        patch.setattr(arrays, "ALIGN_BYTES", 1 << 60)
         with pytest.raises(sd.RunError, match="no memory for y"):
             fresh(random_x(1))
     assert_right(fresh(random_x(1)), random_x(1))

@@ -9,7 +9,7 @@ import pytest
 
 from stormdrop.errors import UserError
 from stormdrop.graph.builder import Builder
-from stormdrop.graph.graph import Graph, Node, Value, shown, sorted_nodes
+from stormdrop.graph.graph import Graph, Node, Value, shown
 from stormdrop.graph.run_unfused import Unfused
 from stormdrop.graph.verify import verify
 
@@ -79,14 +79,6 @@ def test_substituting_a_value_drops_what_computed_it() -> None:
     h = g.substitute({g.nodes[1].output: g.nodes[0].output})
     verify(h)
     assert [n.op for n in h.nodes] == ["Add", "Mul"]
-
-
-def test_sorting_finds_an_order_or_names_the_cycle() -> None:
-    g = chain()
-    assert sorted_nodes(g.nodes[::-1], (*g.inputs, *g.constants)) == g.nodes
-    a, b = Value("a", (1,), "f32"), Value("b", (1,), "f32")
-    with pytest.raises(UserError, match="cycle"):
-        sorted_nodes([Node("Neg", (a,), (b,)), Node("Neg", (b,), (a,))], [])
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\nb", "a\0b", "<script>", "../etc/passwd", "a'b", "\x1b[31m", "ab" * 100])

@@ -16,7 +16,7 @@ import pytest
 from stormdrop.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
-from stormdrop.measure.result import Failure, Result, Timing, first_failure
+from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
@@ -93,14 +93,6 @@ def test_one_measurer_serves_many_tasks_and_threads(measurer: Measurer, tiny: Ta
         found.append(measurer.measure(other, draw(other, 1)))
         assert measurer.worker_pids == pids  # a worker does not die with the thread that first needed it
     assert all(isinstance(r, Timing) for results in found for r in results)
-
-
-def test_if_all_fail_the_first_failure_is_at_hand(measurer: Measurer, tiny: Task, write: Write):
-    results = measurer.measure(tiny, [write("nonsense"), write("")])
-    failure = first_failure(results)
-    assert failure is not None
-    assert failure.kind == "build"
-    assert first_failure([*results, Timing(1.0, 0.0, 1, 0.0)]) is None
 
 
 def test_a_task_too_large_for_a_worker_fails_every_candidate(measurer: Measurer, tiny: Task, write: Write):

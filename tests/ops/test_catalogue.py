@@ -16,7 +16,8 @@ from stormdrop.ir.interp import evaluate, magnitude, sample
 from stormdrop.ir.tensor import Task, Variant, tensor
 from stormdrop.ops.catalogue import OPERATORS, build
 from stormdrop.ops.conv import conv
-from stormdrop.ops.winograd import winograd_conv2d, winograd_variant
+from stormdrop.ops.winograd import winograd_conv2d
+from tests.support.winograd import winograd_variant
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]

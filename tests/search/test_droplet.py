@@ -11,11 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop.search.droplet import Droplet, DropletSettings
-from stormdrop.search.strategy import Candidate, Outcome, Points, PriorRanker, Proposal
+from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal
 from tests.support.synthetic import (
     Bench,
     Drifting,
     Noise,
+    PriorRanker,
     SyntheticSpace,
     bowl,
     drive,

@@ -14,12 +14,12 @@ from stormdrop.ops.catalogue import build
 from stormdrop.search.evolve import Operators
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.storm import ORIGINS, Storm, StormSettings
-from stormdrop.search.strategy import Candidate, Outcome, Points, PriorRanker, Proposal, Strategy, candidate
+from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal, Strategy, candidate
 from stormdrop.space.default import ranked
 from stormdrop.space.knobs import Knob
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.target.machine import cross
-from tests.support.synthetic import Bench, SyntheticSpace, bowl, drive, knobs, plateau
+from tests.support.synthetic import Bench, PriorRanker, SyntheticSpace, bowl, drive, knobs, plateau
 from tests.support.tasks import random_task
 
 SMALL = StormSettings(population=512, rows_per_sketch=128)

@@ -9,6 +9,7 @@ from stormdrop.space import analysis
 from stormdrop.space.appraisal import CHUNK
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.target.machine import detect
+from tests.support.costs import stage_costs
 from tests.support.tasks import NAMES, random_task
 
 
@@ -22,7 +23,7 @@ def drawn(name: str) -> list[Sketch]:
 def test_programs_give_the_bits_of_the_formulas_on_arrays(name: str) -> None:
     for sketch in drawn(name):
         points = sketch.draw(30, np.random.default_rng(5))  # not canonical: it makes no difference
-        costs = analysis.stage_costs(sketch.structure, sketch.target, sketch.columns(points))
+        costs = stage_costs(sketch, points)
         seconds, _ = analysis.seconds_of(costs, sketch.target)
         code, scratch = analysis.code_of(costs), analysis.scratch_of(costs)
         estimate = analysis.prior(seconds, code, analysis.phases(sketch.structure))

@@ -14,13 +14,14 @@ from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis
 from stormdrop.lower.lower import lower
 from stormdrop.space.access import axes_of, is_linear
-from stormdrop.space.analysis import FEATURES, stage_costs
+from stormdrop.space.analysis import FEATURES
 from stormdrop.space.footprint import LINE, StageCost
 from stormdrop.space.nest import Slot, nest_order
 from stormdrop.space.operands import Operand
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.space.structure import Level
 from stormdrop.target.machine import detect
+from tests.support.costs import stage_costs
 from tests.support.tasks import NAMES, random_task
 from tests.support.walker import Visit, Walk, walk_program
 
@@ -33,8 +34,7 @@ class Sample:
 
     def __init__(self, sketch: Sketch, row: tuple[int, ...]) -> None:
         self.sketch, self.row = sketch, row
-        columns = sketch.columns(np.array([row], np.int64))
-        self.costs = {c.tiling.stage.id: c for c in stage_costs(sketch.structure, sketch.target, columns)}
+        self.costs = {c.tiling.stage.id: c for c in stage_costs(sketch, np.array([row], np.int64))}
         self.walks = walk_program(lower(sketch.task, sketch.structure, sketch.tilings(sketch.values(row))))
 
     def stages(self) -> Iterator[tuple[StageCost, Walk]]:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.ir.expr import ITEMSIZE, NUMPY
+from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Tensor
 from stormdrop.lower.program import View
-from stormdrop.space.access import row_strides
 
 Array = NDArray[Any]
 PAGE = mmap.PAGESIZE
@@ -102,7 +102,7 @@ class Bound:
 
 def bind(arena: Arena, t: Tensor, view: View | None, at_end: bool) -> Bound:
     """Memory for a tensor seen through a view: its outermost element touches the page behind it or before it."""
-    view = view or View(row_strides(t))
+    view = view or View(row_strides(t.shape))
     item = ITEMSIZE[t.dtype]
     moves = [(n - 1) * s for n, s in zip(t.shape, view.strides)]
     low, high = sum(min(0, m) for m in moves), sum(max(0, m) for m in moves)

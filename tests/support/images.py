@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.ir.tensor import Task
 from stormdrop.runtime.artifact import Artifact, build_artifact
-from stormdrop.runtime.image import ALIGN, Address, Image, Port, Step
+from stormdrop.runtime.image import Address, Image, Port, Step
 from stormdrop.runtime.loaded import is_kept, slot_bytes
 from stormdrop.runtime.model import Model, pack
 from stormdrop.space.default import default_schedule
+from stormdrop.target import whole_lines
 from stormdrop.target.machine import detect
 
 Array = NDArray[Any]
@@ -46,11 +47,11 @@ class Draft:
         return Address("output", [port.name for port in self.outputs].index(name), 0)
 
     def arena(self, nbytes: int) -> Address:
-        at, self.arena_bytes = self.arena_bytes, self.arena_bytes + -(-nbytes // ALIGN) * ALIGN
+        at, self.arena_bytes = self.arena_bytes, self.arena_bytes + whole_lines(nbytes)
         return Address("arena", 0, at)
 
     def weights(self, nbytes: int) -> Address:
-        at, self.weights_bytes = self.weights_bytes, self.weights_bytes + -(-nbytes // ALIGN) * ALIGN
+        at, self.weights_bytes = self.weights_bytes, self.weights_bytes + whole_lines(nbytes)
         return Address("weights", 0, at)
 
     def call(self, task: Task, places: Mapping[str, Address], constants: Mapping[str, Array] | None = None, label: str = "") -> Address:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal, Strategy
+from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal, Space, Strategy
 from stormdrop.space.knobs import Knob
 
 Cost = Callable[[tuple[int, ...]], float]
@@ -190,3 +190,13 @@ def drive(strategy: Strategy, bench: Bench, trials: float = float("inf"), batch:
             break
         strategy.tell(bench.measure(proposal))
     return bench
+
+
+class PriorRanker:
+    """The analytic prior alone: minus the logarithm of estimated seconds."""
+
+    def __init__(self, spaces: Sequence[Space]) -> None:
+        self._spaces = spaces
+
+    def score(self, sketch: int, points: Points) -> NDArray[np.float64]:
+        return -np.log(self._spaces[sketch].prior(points))

@@ -19,7 +19,7 @@ from stormdrop.ops.conv import conv
 from stormdrop.ops.elementwise import apply, relu
 from stormdrop.ops.matmul import matmul
 from stormdrop.ops.movement import pad
-from stormdrop.ops.winograd import winograd_variant
+from tests.support.winograd import winograd_variant
 
 Rng = np.random.Generator
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 16, 17, 19, 23, 24, 29, 31, 32, 33, 37, 47, 48, 50)

@@ -1,0 +1,15 @@
+"""The cost columns of a sketch's stages, computed by the formulas one after the other (the package compiles them first)."""
+
+from __future__ import annotations
+
+from stormdrop.space.analysis import bare_costs
+from stormdrop.space.footprint import StageCost, add_boxes
+from stormdrop.space.nest import tile_all
+from stormdrop.space.sketch import Points, Sketch
+
+
+def stage_costs(sketch: Sketch, points: Points) -> list[StageCost]:
+    costs = bare_costs(sketch.structure, tile_all(sketch.structure, sketch.target.vector_bytes, sketch.columns(points)))
+    for c in costs:
+        add_boxes(c)
+    return costs
