@@ -133,7 +133,7 @@ class Opened:
 
     @property
     def parts(self) -> Partition:
-        """Its kernels."""
+        """Its kernels; the graph passes run each time."""
         from stormdrop.compiler import tasks_of
 
         return tasks_of(self.graph, self.winograd)
@@ -261,6 +261,7 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
     target = detect().with_threads(thread_count(threads))
     began = time.perf_counter()
     with console.status("compiling") as status:
-        chosen = Chosen(suited(target, opened.parts), untuned, console, lambda text: status.update(Text(f"compiling, {one_line(text)}")))
-        model = build_model(opened.parts, target, chosen)
+        parts = opened.parts
+        chosen = Chosen(suited(target, parts), untuned, console, lambda text: status.update(Text(f"compiling, {one_line(text)}")))
+        model = build_model(parts, target, chosen)
     return Built(model, chosen.asked, len(chosen.known), time.perf_counter() - began)
