@@ -282,6 +282,8 @@ class Tile:
     """Cut every axis into the levels of a structure string and choose the vector axis.
 
         for i, j, k: C[i,j] += …   ->   for i0, j0, i1, j1, k0, j2, i2, k1: [i3, j3 in registers]
+
+    A vector axis that is reduced becomes the innermost of the reduce loops: lanes are accumulated there.
     """
 
     name, version = "tile", 1
@@ -327,7 +329,8 @@ class Tile:
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         vector = None if args[1] == "-" else stage.axis(str(args[1]))
-        return s.updated(stage, replace(stage, tiling=str(args[0]), vector=vector))
+        reduce_axes = tuple(sorted(stage.reduce_axes, key=lambda a: a is vector))
+        return s.updated(stage, replace(stage, tiling=str(args[0]), vector=vector, reduce_axes=reduce_axes))
 
 
 class Pack:
