@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from stormdrop.ir.affine import affine, bounds, conjunction
@@ -70,6 +71,11 @@ def is_contiguous(indices: tuple[Expr, ...], axis: Axis) -> bool:
     """Whether the axis walks the last dimension: a question of structure, so that it holds at every shape of a class."""
     dims = dimension_of(indices, axis)
     return len(dims) == 1 and dims[0][0] == len(indices) - 1 and dims[0][1] is not None
+
+
+def without_ones(shape: Sequence[int], indices: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The indices of the dimensions in which a tensor has more than one element: those that decide an address."""
+    return tuple(i for i, n in zip(indices, shape) if n != 1)
 
 
 def is_linear(indices: tuple[Expr, ...]) -> bool:
