@@ -17,7 +17,7 @@ from stormdrop.graph.sweep import Sweep
 from stormdrop.ir.build import neutral
 from stormdrop.ir.expr import ITEMSIZE, NUMPY, Scalar
 
-SUMS = frozenset({"ReduceSum", "MatMul", "Einsum", "Conv", "ConvTranspose", "SumPool"})
+SUMS = frozenset({"ReduceSum", "MatMul", "Einsum", "Conv", "ConvTranspose", "SumPool", "Fold"})
 
 
 def empties(graph: Graph) -> Graph:
