@@ -10,7 +10,9 @@ from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, c
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
 
-TRANSCENDENTAL = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos"})
+TRANSCENDENTAL = frozenset({"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "sin", "cos"})
+LONG_OPERATIONS = {"pow": 80.0, "fmod": 400.0}
+"""Operations on two numbers that are long programs, and about how many vector instructions they are."""
 
 
 @lru_cache(maxsize=65536)
@@ -109,7 +111,8 @@ def choosing_axes(e: Expr) -> frozenset[Axis]:
 
 
 def is_expensive(e: Expr) -> bool:
-    return any(isinstance(n, Call) and n.fn in TRANSCENDENTAL for n in walk(e))
+    called = {n.fn if isinstance(n, Call) else n.op for n in walk(e) if isinstance(n, (Call, Bin))}
+    return not called.isdisjoint(TRANSCENDENTAL | LONG_OPERATIONS.keys())
 
 
 def has_selection(e: Expr) -> bool:
