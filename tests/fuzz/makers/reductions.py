@@ -160,14 +160,14 @@ def _channels(d: Draft, op: str, least_rank: int) -> tuple[str, int]:
 
 
 def _group_norm(d: Draft) -> str:
-    """Before operator set 21 there is one scale per group."""
+    """From operator set 21 on: what was there before is given up."""
+    d.needs(21)
     x, channels = _channels(d, "GroupNormalization", 3)
     groups = d.among(1, channels, *(g for g in (2, 3, 4, 5, 6, 8) if channels and channels % g == 0))
     if not groups or not size(d.shape(x)[2:]):
         raise Refused("a group of nothing")
-    count = channels if d.opset >= 21 else groups
-    scale, shift = _parameter(d, (count,), d.dtype(x), 1.0), _parameter(d, (count,), d.dtype(x))
-    extra = {"stash_type": 1} if d.opset >= 21 and d.chance(0.2) else {}
+    scale, shift = _parameter(d, (channels,), d.dtype(x), 1.0), _parameter(d, (channels,), d.dtype(x))
+    extra = {"stash_type": 1} if d.chance(0.2) else {}
     return d.one("GroupNormalization", x, scale, shift, num_groups=groups, **_epsilon(d), **extra)
 
 
