@@ -35,15 +35,20 @@ MOVES = frozenset({
     "Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth", "Where",
     "Trilu", "ReverseSequence", "Compress", "Dropout", "EyeLike", "OneHot", "Range", "ConstantOfShape", "Constant", "Shape", "Size",
     "If", "NonZero", "CastLike", "Cast", "Not", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
-    "BitwiseNot", "IsNaN", "IsInf", "ArgMax", "ArgMin", "TopK", "Neg", "Abs", "Ceil", "Floor", "Round", "Sign", "MaxUnpool",
+    "BitwiseNot", "IsNaN", "IsInf", "ArgMax", "ArgMin", "TopK", "Neg", "Abs", "Ceil", "Floor", "Round", "MaxUnpool",
 })  # fmt: skip
 """Operators that round nothing and keep the sign of a zero."""
 EXACT = MOVES | {
-    "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Hardmax", "ThresholdedRelu",
+    "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Hardmax", "Mod", "Sign",
+    "ThresholdedRelu",
 }
 """Operators that round nothing."""
 NORMWISE = frozenset({"Conv"})
 """Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours."""
+ABSOLUTE = frozenset({"BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "Selu"})
+"""Operators that subtract numbers around 1 inside, as ONNX writes them: their error is relative to 1."""
+KEPT: dict[str, tuple[int, ...]] = {"Pow": (1,)}
+"""Operands that no implementation rounds: a negative number to the 2.0000001 is NaN."""
 
 
 class Refused(Exception):
@@ -82,9 +87,10 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
     signed = (node.op in MOVES or not exact) and all(h.signed for h in given.values())
     if exact and not any(h.shaken for h in given.values()):
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
+    kept = {node.inputs[k] for k in KEPT.get(node.op, ())}
     copies: list[list[Array]] = []
     for k in range(COPIES):
-        shaken = {name: h.copy(k) if exact else _shaken(h.copy(k), rng) for name, h in given.items()}
+        shaken = {name: h.copy(k) if exact or name in kept else _shaken(h.copy(k), rng) for name, h in given.items()}
         copies.append(evaluated(node, shaken, opset))
     found: list[Held] = []
     for a, *others in zip(plain, *copies):
@@ -97,7 +103,9 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
             raise Refused(f"{node.op}'s shape is decided by a hair")
         if node.op in NORMWISE:
             widest = np.max(_spread(a, tuple(others)), initial=0.0)
-            others = [b + np.where(rng.random(b.shape) < 0.5, -1, 1) * np.asarray(widest, a.dtype) for b in others]
+            others = [(b + widest * np.where(rng.random(b.shape) < 0.5, -1, 1)).astype(a.dtype) for b in others]
+        if node.op in ABSOLUTE:
+            others = [(b + UNIT[a.dtype] / 8 * rng.uniform(-1, 1, b.shape)).astype(a.dtype) for b in others]
         others = [b if exact else _shaken(b, rng) for b in others]
         found.append(Held(_accepted(node, a, tuple(others), special), tuple(others), signed))
     return found
@@ -122,8 +130,10 @@ def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]
 def _shaken(a: Array, rng: np.random.Generator) -> Array:
     if a.dtype not in UNIT:
         return a
+    most = np.finfo(a.dtype).max
     with np.errstate(all="ignore"):
-        return (a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+        moved = np.asarray(a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+    return np.where(np.isfinite(a), np.clip(moved, -most, most), a)
 
 
 def _spread(plain: Array, shaken: tuple[Array, ...]) -> Array:

@@ -1,7 +1,7 @@
 """What one node computes, by other implementations: onnxruntime, ONNX's reference, NumPy.
 
-The first that knows the node is believed, unless `WRONG` says that it is known to be wrong there. A NumPy function stands first
-where it is shorter than the list of the others' faults.
+The first that knows the node is believed, unless `WRONG` says that it is known to be wrong there. A NumPy function (`numeric`)
+stands first where it is shorter than the list of the others' faults.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 
+from tests.fuzz import numeric
 from tests.fuzz.recipe import Node, node_model
 
 Array = NDArray[Any]
@@ -59,6 +60,8 @@ def opinions(node: Node, given: Given, opset: int, first_only: bool = False) -> 
                 found[name] = [np.asarray(a) for a in run(node, given, opset)]
         except NotKnown:
             continue
+        except numeric.NotDetermined as error:
+            raise NoOracle(f"{node.op}: {error}") from error
         if first_only:
             return found
     if not found:
@@ -100,7 +103,8 @@ def _numpy(node: Node, given: Given, opset: int) -> list[Array]:
     function = NUMPY.get(node.op)
     if function is None:
         raise NotKnown(node.op)
-    return [function(node, *(given[name] for name in node.inputs))]
+    result = function(node, *(given[name] if name else None for name in node.inputs))
+    return list(result) if isinstance(result, tuple) else [result]
 
 
 def _cast(node: Node, x: Array) -> Array:
@@ -115,7 +119,7 @@ def _cast(node: Node, x: Array) -> Array:
     return x.astype(dtype)
 
 
-NUMPY: dict[str, Callable[..., Array]] = {"Cast": _cast}
+NUMPY: dict[str, Callable[..., numeric.Result]] = {"Cast": _cast, **numeric.NUMPY}
 
 ORACLES: dict[str, Callable[[Node, Given, int], list[Array]]] = {
     "numpy": _numpy,
