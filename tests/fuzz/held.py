@@ -34,7 +34,7 @@ MOVES = frozenset({
     "Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Tile", "Slice", "Split", "Concat", "Pad",
     "Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth", "Where",
     "Trilu", "ReverseSequence", "Compress", "Dropout", "EyeLike", "OneHot", "Range", "ConstantOfShape", "Constant", "Shape", "Size",
-    "If", "NonZero", "CastLike", "Cast", "Not", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
+    "NonZero", "CastLike", "Cast", "Not", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
     "BitwiseNot", "IsNaN", "IsInf", "ArgMax", "ArgMin", "TopK", "Neg", "Abs", "Ceil", "Floor", "Round", "Sign", "MaxUnpool",
 })  # fmt: skip
 """Operators that round nothing and keep the sign of a zero."""
@@ -44,6 +44,9 @@ EXACT = MOVES | {
 """Operators that round nothing."""
 NORMWISE = frozenset({"Conv"})
 """Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours."""
+
+PARAMETERS = {"Resize": (1, 2, 3)}
+"""Inputs, by position, that decide shapes and positions: all implementations get the very same numbers."""
 
 
 class Refused(Exception):
@@ -78,13 +81,16 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
     """The results of a node. Raises Refused where no oracle evaluates it or where it decides by a hair."""
     plain = evaluated(node, {k: h.plain for k, h in given.items()}, opset)
     floats = any(a.dtype.kind == "f" for a in (*plain, *(h.plain for h in given.values())))
-    exact = not floats or node.op in EXACT
-    signed = (node.op in MOVES or not exact) and all(h.signed for h in given.values())
+    exact = not floats or _rounds_nothing(node)
+    signed = (node.operators() <= MOVES or not exact) and all(h.signed for h in given.values())
     if exact and not any(h.shaken for h in given.values()):
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
+    steady = {node.inputs[k] for k in PARAMETERS.get(node.op, ()) if k < len(node.inputs)}
     copies: list[list[Array]] = []
     for k in range(COPIES):
-        shaken = {name: h.copy(k) if exact else _shaken(h.copy(k), rng) for name, h in given.items()}
+        shaken = {
+            name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()
+        }
         copies.append(evaluated(node, shaken, opset))
     found: list[Held] = []
     for a, *others in zip(plain, *copies):
@@ -107,9 +113,15 @@ def expected(recipe: Recipe, rng: np.random.Generator, special: bool) -> dict[st
     """Every value of a model. Raises Refused."""
     known = {k: Held.exactly(a) for k, a in (*recipe.inputs.items(), *recipe.constants.items())}
     for node in recipe.nodes:
-        given = {name: known[name] for name in node.inputs if name}
+        given = {name: known[name] for name in sorted(node.reads()) if name in known}
         known |= dict(zip((n for n in node.outputs if n), apply(node, given, recipe.opset, rng, special)))
     return known
+
+
+def _rounds_nothing(node: Node) -> bool:
+    if node.op == "Resize":
+        return node.attributes.get("mode", "nearest") == "nearest"
+    return node.operators() <= EXACT and node.attributes.get("reduction") not in ("add", "mul")
 
 
 def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]:
