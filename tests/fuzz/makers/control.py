@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from tests.fuzz.draft import TYPES, Draft, Maker, Refused
 from tests.fuzz.makers import gathering, movement
-from tests.fuzz.makers.operands import axis_of, drawn, either_sign, fixed
+from tests.fuzz.makers.arguments import axis_of, drawn, either_sign, fixed
 from tests.fuzz.recipe import port
 
 Array = NDArray[Any]

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from onnx import numpy_helper
 
 from tests.fuzz.draft import TYPES, Draft, Maker, Refused, Shape
-from tests.fuzz.makers.operands import axis_of, drawn, either_sign, fixed, index_vector, some_axes, sometimes
+from tests.fuzz.makers.arguments import axis_of, drawn, either_sign, fixed, index_vector, some_axes, sometimes
 
 INT64, INT32 = np.iinfo(np.int64), np.iinfo(np.int32)
 

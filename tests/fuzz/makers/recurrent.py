@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.draft import FLOATS, Draft, Maker
-from tests.fuzz.makers.operands import affordable, tensor
+from tests.fuzz.makers.arguments import affordable, tensor
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.draft import FLOATS, TYPES, Draft, Maker, Refused
-from tests.fuzz.makers.operands import either_sign, fixed
+from tests.fuzz.makers.arguments import either_sign, fixed
 from tests.fuzz.makers.windows import image_shape
 
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")

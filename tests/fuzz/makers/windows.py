@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from tests.fuzz.draft import FLOATS, NUMBERS, TYPES, Draft, Maker, Refused, Shape
-from tests.fuzz.makers.operands import affordable, sometimes, tensor
+from tests.fuzz.makers.arguments import affordable, sometimes, tensor
 
 CHANNELS = (1, 1, 2, 3, 4, 5, 6, 8, 9, 12, 15, 16, 17, 24, 32, 33)
 MOST_EXTENT = {1: 65, 2: 19, 3: 9}
