@@ -48,6 +48,12 @@ NORMWISE = frozenset({"Conv"})
 PARAMETERS = {"Resize": (1, 2, 3)}
 """Inputs, by position, that decide shapes and positions: all implementations get the very same numbers."""
 
+SUMS = frozenset({
+    "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM", "LpPool",
+    "RNN", "Resize",
+})  # fmt: skip
+"""Operators that add many elements: near the largest number, the order of the additions decides whether they overflow."""
+
 
 class Refused(Exception):
     """A node that would make a bad model; the draft is as it was before it."""
@@ -74,7 +80,8 @@ class Held:
             return np.zeros(self.plain.shape)
         with np.errstate(all="ignore"):
             size = np.where(np.isfinite(self.plain), np.abs(self.plain.astype(np.float64)), 0.0)
-            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size)
+            least = float(np.finfo(self.plain.dtype).smallest_subnormal)
+            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size + least)
 
 
 def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Generator, special: bool) -> list[Held]:
@@ -85,6 +92,8 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
     signed = (node.operators() <= MOVES or not exact) and all(h.signed for h in given.values())
     if exact and not any(h.shaken for h in given.values()):
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
+    if special and node.op in SUMS and any(_is_large(h.plain) for h in given.values()):
+        raise Refused(f"{node.op} may overflow on the way")
     steady = {node.inputs[k] for k in PARAMETERS.get(node.op, ()) if k < len(node.inputs)}
     copies: list[list[Array]] = []
     for k in range(COPIES):
@@ -131,11 +140,16 @@ def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]
         raise Refused(str(error)) from error
 
 
+def _is_large(a: Array) -> bool:
+    return a.dtype in UNIT and bool(np.any(np.isfinite(a) & (np.abs(a) > LARGEST[a.dtype])))
+
+
 def _shaken(a: Array, rng: np.random.Generator) -> Array:
     if a.dtype not in UNIT:
         return a
     with np.errstate(all="ignore"):
-        return (a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+        shaken = (a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+    return np.where(np.isinf(shaken), a, shaken)  # the largest number stays finite
 
 
 def _spread(plain: Array, shaken: tuple[Array, ...]) -> Array:

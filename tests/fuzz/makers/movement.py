@@ -285,7 +285,7 @@ def compress(d: Draft) -> str:
 
 def pad(d: Draft) -> str:
     """In all modes; pads of both signs; the constant's value absent, constant or given at run time."""
-    x = anything(d, 0, most=2_000)
+    x = anything(d, 1, most=2_000)
     rank, shape = d.rank(x), d.shape(x)
     mode = d.among("constant", "constant", "constant", "reflect", "edge", *(["wrap"] if d.opset >= 19 else []))
     axes = some_axes(d, rank) if d.opset >= 18 and d.chance(0.4) else None

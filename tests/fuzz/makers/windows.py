@@ -43,15 +43,19 @@ class Sliding:
     attributes: dict[str, Any]
 
 
-def sliding(d: Draft, sizes: Shape, dilated: bool = True, pool: bool = False) -> Sliding:
-    """A window over an image; its pads are smaller than the kernel for a pool. Raises Refused where it does not fit."""
+def sliding(d: Draft, sizes: Shape, dilated: bool = True, pool: bool = False, auto_pad: bool = True) -> Sliding:
+    """A window over an image; its pads are smaller than the kernel for a pool. Raises Refused where it does not fit.
+
+    Automatic pads that would be negative, of a window smaller than its stride, are not drawn: ONNX's formula gives a negative
+    number, and every implementation does something else with it.
+    """
     rank = len(sizes)
     kernel = [d.among(1, 1, 2, 3, 3, 3, 4, 5, 7) for _ in sizes]
     kernel = [kernel[0]] * rank if d.chance(0.5) else kernel
     kernel = [min(k, max(n, 1)) if d.chance(0.5) else k for k, n in zip(kernel, sizes)]
     strides = [d.among(1, 1, 2, 3, 5) for _ in sizes] if d.chance(0.3) else [d.among(1, 1, 1, 2, 3)] * rank
     dilations = [d.among(1, 2, 3) for _ in sizes] if dilated and d.chance(0.2) else [1] * rank
-    auto = d.among("", "", "", "", "", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    auto = d.among("", "", "", "", "", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER") if auto_pad else ""
     pads = [0] * (2 * rank)
     if auto in ("", "NOTSET"):
         match d.among("none", "half", "half", "uneven", "one side", "large"):
@@ -67,7 +71,11 @@ def sliding(d: Draft, sizes: Shape, dilated: bool = True, pool: bool = False) ->
                 pass
         if pool:
             pads = [min(p, k - 1) for p, k in zip(pads, kernel * 2)]
-    if not auto.startswith("SAME"):
+    if auto.startswith("SAME"):
+        for n, k, s, v in zip(sizes, kernel, strides, dilations):
+            if (-(-n // s) - 1) * s + (k - 1) * v + 1 < n:
+                raise Refused("automatic pads would be negative")
+    else:
         for n, k, s, before, after in zip(sizes, kernel, dilations, pads, pads[rank:]):
             if n + before + after < (k - 1) * s + 1:
                 raise Refused("the window is larger than the image")
@@ -157,9 +165,9 @@ def col2im(d: Draft) -> str:
     d.needs(18)
     rank = d.among(1, 2, 2, 2, 3)
     sizes = tuple(d.among(1, 2, 3, 4, 5, 7, 8) for _ in range(rank))
-    w = sliding(d, sizes)
-    if "auto_pad" in w.attributes or prod(w.kernel) > 64:
-        raise Refused("Col2Im has no auto_pad")
+    w = sliding(d, sizes, auto_pad=False)
+    if prod(w.kernel) > 64:
+        raise Refused("too large a block")
     spans = zip(sizes, w.kernel, w.strides, w.dilations, w.pads, w.pads[rank:])
     count = prod((n + p + q - (k - 1) * v - 1) // s + 1 for n, k, s, v, p, q in spans)
     shape = (d.among(1, 1, 2), d.among(1, 2, 3, 5) * prod(w.kernel), count)
@@ -208,10 +216,15 @@ def max_unpool(d: Draft) -> str:
     """
     x = image(d)
     sizes = d.shape(x)[2:]
-    kernel = [d.among(1, 2, 2, 3) for _ in sizes]
-    strides = [d.among(k, k, 1, 2) for k in kernel] if d.chance(0.5) else list(kernel)
-    if any(n < k or (n - k) % s for n, k, s in zip(sizes, kernel, strides)):
-        raise Refused("the windows do not cover the image")
+    kernel: list[int] = []
+    strides: list[int] = []
+    for n in sizes:
+        pairs = [(k, s) for k in (1, 2, 3, 4) for s in (1, 2, 3, k, k, k) if n >= k and (n - k) % s == 0]
+        if not pairs:
+            raise Refused("no window covers an empty image")
+        k, s = d.among(*pairs)
+        kernel.append(k)
+        strides.append(s)
     attributes = {"kernel_shape": kernel, "strides": strides}
     y, at = d.emit("MaxPool", x, results=2, **attributes)
     if d.chance(0.4):
