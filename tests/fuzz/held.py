@@ -34,7 +34,7 @@ MOVES = frozenset({
     "Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Tile", "Slice", "Split", "Concat", "Pad",
     "Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth", "Where",
     "Trilu", "ReverseSequence", "Compress", "Dropout", "EyeLike", "OneHot", "Range", "ConstantOfShape", "Constant", "Shape", "Size",
-    "If", "NonZero", "CastLike", "Cast", "Not", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
+    "NonZero", "CastLike", "Cast", "Not", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
     "BitwiseNot", "IsNaN", "IsInf", "ArgMax", "ArgMin", "TopK", "Neg", "Abs", "Ceil", "Floor", "Round", "MaxUnpool",
 })  # fmt: skip
 """Operators that round nothing and keep the sign of a zero."""
@@ -47,8 +47,14 @@ NORMWISE = frozenset({"Conv"})
 """Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours."""
 ABSOLUTE = frozenset({"BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "Selu"})
 """Operators that subtract numbers around 1 inside, as ONNX writes them: their error is relative to 1."""
-KEPT: dict[str, tuple[int, ...]] = {"Pow": (1,)}
-"""Operands that no implementation rounds: a negative number to the 2.0000001 is NaN."""
+STEADY = {"Pow": (1,), "Resize": (1, 2, 3)}
+"""Inputs, by position, that are not shaken: they decide shapes or positions, and a negative number to the 2.0000001 is NaN."""
+
+SUMS = frozenset({
+    "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM", "LpPool",
+    "RNN", "Resize",
+})  # fmt: skip
+"""Operators that add many elements: near the largest number, the order of the additions decides whether they overflow."""
 
 
 class Refused(Exception):
@@ -76,21 +82,26 @@ class Held:
             return np.zeros(self.plain.shape)
         with np.errstate(all="ignore"):
             size = np.where(np.isfinite(self.plain), np.abs(self.plain.astype(np.float64)), 0.0)
-            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size)
+            least = float(np.finfo(self.plain.dtype).smallest_subnormal)
+            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size + least)
 
 
 def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Generator, special: bool) -> list[Held]:
     """The results of a node. Raises Refused where no oracle evaluates it or where it decides by a hair."""
     plain = evaluated(node, {k: h.plain for k, h in given.items()}, opset)
     floats = any(a.dtype.kind == "f" for a in (*plain, *(h.plain for h in given.values())))
-    exact = not floats or node.op in EXACT
-    signed = (node.op in MOVES or not exact) and all(h.signed for h in given.values())
+    exact = not floats or _rounds_nothing(node)
+    signed = (node.operators() <= MOVES or not exact) and all(h.signed for h in given.values())
     if exact and not any(h.shaken for h in given.values()):
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
-    kept = {node.inputs[k] for k in KEPT.get(node.op, ())}
+    if special and node.op in SUMS and any(_is_large(h.plain) for h in given.values()):
+        raise Refused(f"{node.op} may overflow on the way")
+    steady = {node.inputs[k] for k in STEADY.get(node.op, ()) if k < len(node.inputs)}
     copies: list[list[Array]] = []
     for k in range(COPIES):
-        shaken = {name: h.copy(k) if exact or name in kept else _shaken(h.copy(k), rng) for name, h in given.items()}
+        shaken = {
+            name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()
+        }
         copies.append(evaluated(node, shaken, opset))
     found: list[Held] = []
     for a, *others in zip(plain, *copies):
@@ -115,9 +126,15 @@ def expected(recipe: Recipe, rng: np.random.Generator, special: bool) -> dict[st
     """Every value of a model. Raises Refused."""
     known = {k: Held.exactly(a) for k, a in (*recipe.inputs.items(), *recipe.constants.items())}
     for node in recipe.nodes:
-        given = {name: known[name] for name in node.inputs if name}
+        given = {name: known[name] for name in sorted(node.reads()) if name in known}
         known |= dict(zip((n for n in node.outputs if n), apply(node, given, recipe.opset, rng, special)))
     return known
+
+
+def _rounds_nothing(node: Node) -> bool:
+    if node.op == "Resize":
+        return node.attributes.get("mode", "nearest") == "nearest"
+    return node.operators() <= EXACT and node.attributes.get("reduction") not in ("add", "mul")
 
 
 def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]:
@@ -125,6 +142,10 @@ def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]
         return oracle.evaluate(node, given, opset)
     except oracle.NoOracle as error:
         raise Refused(str(error)) from error
+
+
+def _is_large(a: Array) -> bool:
+    return a.dtype in UNIT and bool(np.any(np.isfinite(a) & (np.abs(a) > LARGEST[a.dtype])))
 
 
 def _shaken(a: Array, rng: np.random.Generator) -> Array:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 
-from tests.fuzz import numeric
+from tests.fuzz import numeric, numpy_windows
+from tests.fuzz.numpy_windows import Undetermined
 from tests.fuzz.recipe import Node, node_model
 
 Array = NDArray[Any]
@@ -103,8 +104,12 @@ def _numpy(node: Node, given: Given, opset: int) -> list[Array]:
     function = NUMPY.get(node.op)
     if function is None:
         raise NotKnown(node.op)
-    result = function(node, *(given[name] if name else None for name in node.inputs))
-    return list(result) if isinstance(result, tuple) else [result]
+    try:
+        results = function(node, *(given[name] if name else None for name in node.inputs))
+    except Undetermined as error:
+        raise NoOracle(f"{node}: {error}") from error
+    listed = list(results) if isinstance(results, (list, tuple)) else [results]
+    return [a for a, name in zip(listed, node.outputs) if name]
 
 
 def _cast(node: Node, x: Array) -> Array:
@@ -119,7 +124,20 @@ def _cast(node: Node, x: Array) -> Array:
     return x.astype(dtype)
 
 
-NUMPY: dict[str, Callable[..., numeric.Result]] = {"Cast": _cast, **numeric.NUMPY}
+NUMPY: dict[str, Callable[..., numeric.Result | list[Array]]] = {
+    **numeric.NUMPY,
+    "AveragePool": numpy_windows.average_pool,
+    "Cast": _cast,
+    "Col2Im": numpy_windows.col2im,
+    "Conv": numpy_windows.conv,
+    "ConvTranspose": numpy_windows.conv_transpose,
+    "GlobalAveragePool": numpy_windows.global_pool,
+    "GlobalLpPool": numpy_windows.global_pool,
+    "GlobalMaxPool": numpy_windows.global_pool,
+    "LpPool": numpy_windows.lp_pool,
+    "MaxPool": numpy_windows.max_pool,
+}
+"""Results, one or a list of all, by operator; absent inputs are None."""
 
 ORACLES: dict[str, Callable[[Node, Given, int], list[Array]]] = {
     "numpy": _numpy,
@@ -127,4 +145,8 @@ ORACLES: dict[str, Callable[[Node, Given, int], list[Array]]] = {
     "reference": _reference,
 }
 
-WRONG: tuple[Fault, ...] = ()
+WRONG: tuple[Fault, ...] = (
+    Fault("onnxruntime", "MaxUnpool", "positions count in output_shape", lambda node, inputs: len(inputs) == 3),
+    Fault("onnxruntime", "NonZero", "a scalar has no dimension to index", lambda node, inputs: inputs[0].ndim == 0),
+    Fault("reference", "Shape", "an end before the first dimension counts from the end again"),
+)
