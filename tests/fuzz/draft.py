@@ -6,6 +6,7 @@ are determined well enough to be compared (`held`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -175,7 +176,8 @@ class Draft:
         `results`: how many, or for each output whether it is wanted.
         """
         wanted = [True] * results if isinstance(results, int) else results
-        slots = [f"v{len(self.made) + k}" if want else "" for k, want in enumerate(wanted)]
+        fresh = itertools.count(len(self.made))
+        slots = [f"v{next(fresh)}" if want else "" for want in wanted]
         names = [name for name in slots if name]
         node = Node(op, inputs, tuple(slots), attributes)
         given = {name: self.held[name] for name in sorted(node.reads()) if name in self.held}
