@@ -303,6 +303,11 @@ class MemoryWriter(Instance):
             if mask is None:
                 self.w.line(f"store {type} {value.name}, ptr {address}, align {item}")
                 return
+            if dtype == "i32":
+                # LLVM 22 for AVX-512 makes a truncation and a masked store one instruction and then, where it sees that
+                # one lane is live, stores that lane's element before the truncation: 8 bytes. Floats are not truncated.
+                dtype, type = "f32", vector_type("float", self.lanes)
+                value = Value(self.w.op(f"bitcast {value} to {type}"), dtype, self.lanes)
             name = f"@llvm.masked.store.{suffix(dtype, self.lanes)}.p0"
             self.w.declare(f"declare void {name}({type}, ptr, i32, {mask.type})")
             self.w.line(f"call void {name}({type} {value.name}, ptr {address}, i32 {item}, {mask})")

@@ -10,6 +10,7 @@ import numpy as np
 from stormdrop.frontend.call import Call
 from stormdrop.graph.graph import Attribute, Value
 from stormdrop.ir.expr import FLOATS, Dtype
+from stormdrop.ops.scalar import fits_f32
 
 Results = Value | Sequence[Value | None]
 Importer = Callable[[Call], Results]
@@ -49,7 +50,7 @@ def _celu(n: Call) -> Value:
 
 
 def _hard_swish(n: Call) -> Value:
-    return n.build.emit("HardSwish", n.input(0), alpha=1 / 6, beta=0.5)
+    return n.build.emit("HardSwish", n.input(0), alpha=n.number("alpha", 1 / 6), beta=0.5)
 
 
 def _gelu(n: Call) -> Value:
@@ -87,7 +88,9 @@ def _pow(n: Call) -> Value:
     x, y = n.input(0), n.input(1)
     exponent = n.build.array(y)
     if exponent is not None and exponent.size == 1 and x.dtype in FLOATS and y.rank <= x.rank:
-        return n.build.emit("PowConst", x, exponent=float(exponent.reshape(())))
+        known = float(exponent.reshape(()))
+        if x.dtype == "f64" or fits_f32(known):
+            return n.build.emit("PowConst", x, exponent=known)
     return n.build.emit("Pow", x, y)
 
 

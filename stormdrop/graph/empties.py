@@ -16,7 +16,7 @@ from stormdrop.graph.graph import Graph, Node, Value, shown
 from stormdrop.graph.sweep import Sweep
 from stormdrop.ir.expr import ITEMSIZE, NUMPY, Scalar, identity_of
 
-SUMS = frozenset({"ReduceSum", "MatMul", "Einsum", "Conv", "ConvTranspose", "SumPool"})
+SUMS = frozenset({"ReduceSum", "MatMul", "Einsum", "Conv", "ConvTranspose", "SumPool", "Fold"})
 
 
 def empties(graph: Graph) -> Graph:

@@ -111,5 +111,6 @@ EXPRESS: dict[str, Express] = {
     "MatMul": _matmul, "Einsum": _einsum, "Conv": _conv, "ConvTranspose": _conv_transpose,
     "MaxPool": lambda n, x: window.max_pool(x[0], window_of(n), n.text("layout")),
     "SumPool": lambda n, x: window.sum_pool(x[0], window_of(n), n.text("layout")),
+    "Fold": lambda n, x: window.fold(x[0], window_of(n), n.integers("extents")),
     "MaxPoolIndices": lambda n, x: window.max_pool_indices(x[0], window_of(n), bool(n.integer("column_major", 0))),
 }  # fmt: skip

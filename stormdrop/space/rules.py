@@ -27,6 +27,7 @@ from stormdrop.space.access import (
     is_linear,
     operand_load,
     operands,
+    without_ones,
 )  # fmt: skip
 from stormdrop.space.structure import Level, Stage, Structure
 from stormdrop.target.machine import Target
@@ -281,6 +282,8 @@ class Tile:
     """Cut every axis into the levels of a structure string and choose the vector axis.
 
         for i, j, k: C[i,j] += …   ->   for i0, j0, i1, j1, k0, j2, i2, k1: [i3, j3 in registers]
+
+    A vector axis that is reduced becomes the innermost of the reduce loops: lanes are accumulated there.
     """
 
     name, version = "tile", 1
@@ -289,7 +292,8 @@ class Tile:
         tiled = has_reuse(stage) and stage.level is not Level.LOAD and not stage.unrolled
         tiling = "SSRSRS" if tiled else "SSRS" if stage.is_reduction else "SSS"
         lanes = target.vector_bytes // stage.itemsize
-        kept = [a for a in self._candidates(stage) if a.extent >= lanes // 4] or self._candidates(stage)[:1]
+        candidates = self._candidates(stage)
+        kept = [a for a in candidates if a.extent >= lanes // 4] or candidates[:1]
         if not kept:
             return [(tiling, "-")]
         spatial = [a for a in kept if a.kind == "spatial"]
@@ -304,29 +308,44 @@ class Tile:
         """Whether every operand that runs along the axis is contiguous there or will be packed."""
         for op in operands(stage.body):
             load = operand_load(op)
-            if vector in axes_of(op) and not is_contiguous(load.indices, vector) and not load.tensor.constant:
+            if vector in axes_of(op) and not _walks(load.tensor, load.indices, vector) and not load.tensor.constant:
                 return False
         return True
 
     def _candidates(self, stage: Stage) -> list[Axis]:
-        """Axes worth vectorising: contiguous in what is written, or reduced and contiguous in all that is read."""
-        spatial = [a for a in stage.axes if is_contiguous(stage.place, a)]
+        """Axes worth vectorising: contiguous in what is written, or reduced and contiguous in all that is read.
+
+        One of extent 1 only where there is no other.
+        """
+        spatial = [a for a in stage.axes if a.extent > 1 and _walks(stage.tensor, stage.place, a)]
         if spatial:  # of those that share the last dimension (groups, channels of one) the one that moves least
-            steps = {a: abs(c) for a, c in affine(stage.place[-1]).terms}
+            last = without_ones(stage.tensor.shape, stage.place)[-1]
+            steps = {a: abs(c) for a, c in affine(last).terms}
             spatial.sort(key=lambda a: steps.get(a, 1))
-        elif stage.axes:
-            spatial = [stage.axes[-1]]
+        else:
+            spatial = [a for a in stage.axes if a.extent > 1][-1:]
         reads = [operand_load(op) for op in operands(stage.body)] if stage.is_reduction else []
         reduced = [
             a for a in stage.reduce_axes
-            if all(is_contiguous(load.indices, a) for load in reads if a in axes_of(load)) and any(a in axes_of(load) for load in reads)
+            if a.extent > 1 and any(a in axes_of(load) for load in reads)
+            and all(_walks(load.tensor, load.indices, a) for load in reads if a in axes_of(load))
         ]  # fmt: skip
-        found = [a for a in (*spatial, *reduced) if a not in stage.unrolled]
-        return found or list(stage.reduce_axes[-1:])
+        others = (*stage.axes, *stage.reduce_axes)
+        found = [*spatial, *reduced] or [a for a in others if a.extent > 1][-1:] or list(others[-1:])
+        if not stage.unrolled:
+            return found
+        # Along an axis that is not read as it is written, each of the many instances would gather.
+        return [a for a in found if a not in stage.unrolled and all(is_contiguous(r.indices, a) for r in reads if a in axes_of(r))]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         vector = None if args[1] == "-" else stage.axis(str(args[1]))
-        return s.updated(stage, replace(stage, tiling=str(args[0]), vector=vector))
+        reduce_axes = tuple(sorted(stage.reduce_axes, key=lambda a: a is vector))
+        return s.updated(stage, replace(stage, tiling=str(args[0]), vector=vector, reduce_axes=reduce_axes))
+
+
+def _walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
+    """Whether neighbours along the axis are, at this shape, neighbours in memory or a constant step apart."""
+    return is_contiguous(without_ones(tensor.shape, indices), axis)
 
 
 class Pack:
@@ -359,7 +378,7 @@ class Pack:
             else:
                 levels = ["thread", "block", "root"] if stage.host is None else ["thread", "block"]
             chosen += [(k, level) for level in levels]
-            if not is_contiguous(operand_load(op).indices, stage.vector) and chosen[0] is None:
+            if not _walks(tensor, operand_load(op).indices, stage.vector) and chosen[0] is None:
                 chosen = chosen[1:]  # gathering an operand that is used again and again is never worth it
         return chosen
 

@@ -6,6 +6,7 @@ are determined well enough to be compared (`held`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -169,11 +170,17 @@ class Draft:
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
-    def emit(self, op: str, *inputs: str, results: int = 1, **attributes: Any) -> list[str]:
-        """Add a node; the names of its results. An input "" is absent. Raises Refused, and then nothing has changed."""
-        names = [f"v{len(self.made) + k}" for k in range(results)]
-        node = Node(op, inputs, tuple(names), attributes)
-        given = {name: self.held[name] for name in inputs if name}
+    def emit(self, op: str, *inputs: str, results: int | Sequence[bool] = 1, **attributes: Any) -> list[str]:
+        """Add a node; the names of its results. An input "" is absent. Raises Refused, and then nothing has changed.
+
+        `results`: how many, or for each output whether it is wanted.
+        """
+        wanted = [True] * results if isinstance(results, int) else results
+        fresh = itertools.count(len(self.made))
+        slots = [f"v{next(fresh)}" if want else "" for want in wanted]
+        names = [name for name in slots if name]
+        node = Node(op, inputs, tuple(slots), attributes)
+        given = {name: self.held[name] for name in sorted(node.reads()) if name in self.held}
         outputs = apply(node, given, self.opset, self.rng, self.special)
         if any(h.plain.size > MOST_ELEMENTS or h.plain.ndim > 6 for h in outputs):
             raise Refused(f"{op} gives too much")

@@ -34,16 +34,27 @@ MOVES = frozenset({
     "Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Tile", "Slice", "Split", "Concat", "Pad",
     "Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth", "Where",
     "Trilu", "ReverseSequence", "Compress", "Dropout", "EyeLike", "OneHot", "Range", "ConstantOfShape", "Constant", "Shape", "Size",
-    "If", "NonZero", "CastLike", "Cast", "Not", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
-    "BitwiseNot", "IsNaN", "IsInf", "ArgMax", "ArgMin", "TopK", "Neg", "Abs", "Ceil", "Floor", "Round", "Sign", "MaxUnpool",
+    "NonZero", "CastLike", "Cast", "Not", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
+    "BitwiseNot", "IsNaN", "IsInf", "ArgMax", "ArgMin", "TopK", "Neg", "Abs", "Ceil", "Floor", "Round", "MaxUnpool",
 })  # fmt: skip
 """Operators that round nothing and keep the sign of a zero."""
 EXACT = MOVES | {
-    "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Hardmax", "ThresholdedRelu",
+    "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Hardmax", "Mod", "Sign",
+    "ThresholdedRelu",
 }
 """Operators that round nothing."""
 NORMWISE = frozenset({"Conv"})
 """Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours."""
+ABSOLUTE = frozenset({"BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "Selu"})
+"""Operators that subtract numbers around 1 inside, as ONNX writes them: their error is relative to 1."""
+STEADY = {"Pow": (1,), "Resize": (1, 2, 3)}
+"""Inputs, by position, that are not shaken: they decide shapes or positions, and a negative number to the 2.0000001 is NaN."""
+
+SUMS = frozenset({
+    "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM", "LpPool",
+    "RNN", "Resize",
+})  # fmt: skip
+"""Operators that add many elements: near the largest number, the order of the additions decides whether they overflow."""
 
 
 class Refused(Exception):
@@ -71,20 +82,26 @@ class Held:
             return np.zeros(self.plain.shape)
         with np.errstate(all="ignore"):
             size = np.where(np.isfinite(self.plain), np.abs(self.plain.astype(np.float64)), 0.0)
-            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size)
+            least = float(np.finfo(self.plain.dtype).smallest_subnormal)
+            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size + least)
 
 
 def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Generator, special: bool) -> list[Held]:
     """The results of a node. Raises Refused where no oracle evaluates it or where it decides by a hair."""
     plain = evaluated(node, {k: h.plain for k, h in given.items()}, opset)
     floats = any(a.dtype.kind == "f" for a in (*plain, *(h.plain for h in given.values())))
-    exact = not floats or node.op in EXACT
-    signed = (node.op in MOVES or not exact) and all(h.signed for h in given.values())
+    exact = not floats or _rounds_nothing(node)
+    signed = (node.operators() <= MOVES or not exact) and all(h.signed for h in given.values())
     if exact and not any(h.shaken for h in given.values()):
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
+    if special and node.op in SUMS and any(_is_large(h.plain) for h in given.values()):
+        raise Refused(f"{node.op} may overflow on the way")
+    steady = {node.inputs[k] for k in STEADY.get(node.op, ()) if k < len(node.inputs)}
     copies: list[list[Array]] = []
     for k in range(COPIES):
-        shaken = {name: h.copy(k) if exact else _shaken(h.copy(k), rng) for name, h in given.items()}
+        shaken = {
+            name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()
+        }
         copies.append(evaluated(node, shaken, opset))
     found: list[Held] = []
     for a, *others in zip(plain, *copies):
@@ -97,7 +114,9 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
             raise Refused(f"{node.op}'s shape is decided by a hair")
         if node.op in NORMWISE:
             widest = np.max(_spread(a, tuple(others)), initial=0.0)
-            others = [b + np.where(rng.random(b.shape) < 0.5, -1, 1) * np.asarray(widest, a.dtype) for b in others]
+            others = [(b + widest * np.where(rng.random(b.shape) < 0.5, -1, 1)).astype(a.dtype) for b in others]
+        if node.op in ABSOLUTE:
+            others = [(b + UNIT[a.dtype] / 8 * rng.uniform(-1, 1, b.shape)).astype(a.dtype) for b in others]
         others = [b if exact else _shaken(b, rng) for b in others]
         found.append(Held(_accepted(node, a, tuple(others), special), tuple(others), signed))
     return found
@@ -107,9 +126,15 @@ def expected(recipe: Recipe, rng: np.random.Generator, special: bool) -> dict[st
     """Every value of a model. Raises Refused."""
     known = {k: Held.exactly(a) for k, a in (*recipe.inputs.items(), *recipe.constants.items())}
     for node in recipe.nodes:
-        given = {name: known[name] for name in node.inputs if name}
+        given = {name: known[name] for name in sorted(node.reads()) if name in known}
         known |= dict(zip((n for n in node.outputs if n), apply(node, given, recipe.opset, rng, special)))
     return known
+
+
+def _rounds_nothing(node: Node) -> bool:
+    if node.op == "Resize":
+        return node.attributes.get("mode", "nearest") == "nearest"
+    return node.operators() <= EXACT and node.attributes.get("reduction") not in ("add", "mul")
 
 
 def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]:
@@ -119,11 +144,17 @@ def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]
         raise Refused(str(error)) from error
 
 
+def _is_large(a: Array) -> bool:
+    return a.dtype in UNIT and bool(np.any(np.isfinite(a) & (np.abs(a) > LARGEST[a.dtype])))
+
+
 def _shaken(a: Array, rng: np.random.Generator) -> Array:
     if a.dtype not in UNIT:
         return a
+    most = np.finfo(a.dtype).max
     with np.errstate(all="ignore"):
-        return (a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+        moved = np.asarray(a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+    return np.where(np.isfinite(a), np.clip(moved, -most, most), a)
 
 
 def _spread(plain: Array, shaken: tuple[Array, ...]) -> Array:

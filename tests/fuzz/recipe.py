@@ -32,6 +32,18 @@ class Node:
     def proto(self) -> onnx.NodeProto:
         return helper.make_node(self.op, list(self.inputs), list(self.outputs), **self.attributes)
 
+    def bodies(self) -> list[onnx.GraphProto]:
+        """The subgraphs of an If, Loop or Scan."""
+        return [v for v in self.attributes.values() if isinstance(v, onnx.GraphProto)]
+
+    def reads(self) -> set[str]:
+        """Names of the inputs, and of outer values that the subgraphs may read."""
+        return {name for name in self.inputs if name} | {n for body in self.bodies() for n in _read_inside(body)}
+
+    def operators(self) -> set[str]:
+        """The operator; for control flow, those of its subgraphs."""
+        return {op for body in self.bodies() for op in _operators_inside(body)} or {self.op}
+
     def __str__(self) -> str:
         shown = "".join(f", {k}={_attribute_text(v)}" for k, v in self.attributes.items())
         return f"{', '.join(self.outputs)} = {self.op}({', '.join(n or '-' for n in self.inputs)}{shown})"
@@ -65,7 +77,7 @@ class Recipe:
         for node in reversed(self.nodes):
             if needed & set(node.outputs):
                 nodes.append(node)
-                needed |= set(node.inputs) | _captured(node)
+                needed |= node.reads()
         inputs = {k: a for k, a in self.inputs.items() if k in needed}
         constants = {k: a for k, a in self.constants.items() if k in needed}
         return replace(self, nodes=tuple(reversed(nodes)), inputs=inputs, constants=constants)
@@ -128,10 +140,22 @@ def _model(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=version)
 
 
-def _captured(node: Node) -> set[str]:
-    """Names of outer values that the node's subgraphs may read."""
-    graphs = [v for v in node.attributes.values() if isinstance(v, onnx.GraphProto)]
-    return {name for g in graphs for inner in g.node for name in inner.input}
+def _nodes_inside(body: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes of a subgraph, and of the subgraphs of its nodes."""
+    found = list(body.node)
+    for node in body.node:
+        found += [inner for a in node.attribute if a.HasField("g") for inner in _nodes_inside(a.g)]
+    return found
+
+
+def _read_inside(body: onnx.GraphProto) -> set[str]:
+    """Every name that a node in the body reads, those defined inside as well."""
+    return {name for node in _nodes_inside(body) for name in node.input if name}
+
+
+def _operators_inside(body: onnx.GraphProto) -> set[str]:
+    nodes = _nodes_inside(body)
+    return {node.op_type for node in nodes if not any(a.HasField("g") for a in node.attribute)}
 
 
 def array_to_json(a: Array) -> dict[str, Any]:
