@@ -30,16 +30,17 @@ from numpy.typing import NDArray
 from stormdrop.errors import StormdropError
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.catalogue import build as build_task
-from stormdrop.runtime.artifact import build_artifact, program_of
+from stormdrop.runtime.building import build_artifact, program_of
+from stormdrop.runtime.host import detect
 from stormdrop.runtime.loaded import CallMemory, LoadedKernel
 from stormdrop.runtime.memory import aligned
+from stormdrop.runtime.peak import PeakMeter, StreamMeter
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.search.tune import tune
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import Target, detect
-from stormdrop.target.peak import PeakMeter, StreamMeter
+from stormdrop.target.machine import Target
 
 RESULTS = Path(__file__).parent / "results" / "core.json"
 SIX: tuple[tuple[str, tuple[int, ...]], ...] = (

@@ -33,7 +33,7 @@ def _bytes(key: str) -> int:
 
 
 def _ours(path: str, threads: int, tuned: bool) -> None:
-    from stormdrop.compiler import compile as compile_model
+    from stormdrop.driver.compile import compile as compile_model
     from stormdrop.ir.expr import NUMPY
 
     model = compile_model(path, threads=threads) if tuned else compile_model(path, threads=threads, schedules=lambda task: None)

@@ -39,9 +39,9 @@ import stormdrop
 from benchmarks.core import geometric_mean, say
 from benchmarks.footprint import footprint
 from stormdrop import zoo
-from stormdrop.compiler import compile as compile_model
+from stormdrop.driver.compile import compile as compile_model
+from stormdrop.runtime.host import detect
 from stormdrop.runtime.model import Model
-from stormdrop.target.machine import detect
 from tests.support.float64 import reference64, relative_error
 from tests.support.inputs import inputs_for
 from tests.support.light_models import light

@@ -27,11 +27,12 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Timing
 from stormdrop.ops.catalogue import build
+from stormdrop.runtime.host import detect
 from stormdrop.space.analysis import FEATURE_VERSION, FEATURES
 from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import Target, detect
+from stormdrop.target.machine import Target
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "ranking.json"

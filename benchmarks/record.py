@@ -31,11 +31,12 @@ from stormdrop.measure.replay import Table, TableSpace
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
+from stormdrop.runtime.host import detect
 from stormdrop.search.session import Measures
 from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, sketches
-from stormdrop.target.machine import Target, detect
+from stormdrop.target.machine import Target
 
 SAMPLES = 2048  # points of a sketch that the prior looks at
 SCOUTS = 384  # points of all sketches that are measured before a grid is chosen

@@ -42,6 +42,8 @@ from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
+from stormdrop.runtime.host import detect
+from stormdrop.runtime.peak import PeakMeter
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.search.droplet import Droplet
 from stormdrop.search.events import Event, NewBest, Trial, Tuned
@@ -53,8 +55,7 @@ from stormdrop.search.strategy import Candidate, Strategy, candidate
 from stormdrop.search.tune import tune, versions
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
-from stormdrop.target.machine import Target, detect
-from stormdrop.target.peak import PeakMeter
+from stormdrop.target.machine import Target
 
 Case = tuple[str, tuple[int, ...]]
 

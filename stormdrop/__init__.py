@@ -44,39 +44,82 @@ from stormdrop.ir.build import (
 from stormdrop.ir.build import reduce_max as max
 from stormdrop.ir.build import reduce_min as min
 from stormdrop.ir.tensor import Task, Tensor, Variant, axis, compute, reduce_axis, tensor
+from stormdrop.version import __version__
 
 if TYPE_CHECKING:
-    from stormdrop.compiler import compile, load
+    from stormdrop.driver.compile import compile, load
+    from stormdrop.driver.tune import tune
     from stormdrop.graph.graph import Graph
     from stormdrop.reservoir.store import Store
+    from stormdrop.runtime.host import detect
     from stormdrop.runtime.kernel import Kernel, build
     from stormdrop.runtime.model import Model, load_compiled
     from stormdrop.search.events import Tuned
     from stormdrop.search.model_events import TunedModel
     from stormdrop.space.schedule import Schedule
     from stormdrop.space.sketch import Sketch, sketches
-    from stormdrop.target.machine import Target, detect
-    from stormdrop.tuning import tune
-
-__version__ = "0.1.0"
+    from stormdrop.target.machine import Target
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # What needs the compiler is loaded when it is first asked for.
 _LAZY = {
-    "Graph": "stormdrop.graph.graph", "compile": "stormdrop.compiler", "load": "stormdrop.compiler",
+    "Graph": "stormdrop.graph.graph", "compile": "stormdrop.driver.compile", "load": "stormdrop.driver.compile",
     "Model": "stormdrop.runtime.model", "load_compiled": "stormdrop.runtime.model",
     "Kernel": "stormdrop.runtime.kernel", "build": "stormdrop.runtime.kernel",
     "Schedule": "stormdrop.space.schedule", "Sketch": "stormdrop.space.sketch", "sketches": "stormdrop.space.sketch",
-    "Store": "stormdrop.reservoir.store", "Target": "stormdrop.target.machine", "detect": "stormdrop.target.machine",
-    "Tuned": "stormdrop.search.events", "TunedModel": "stormdrop.search.model_events", "tune": "stormdrop.tuning",
+    "Store": "stormdrop.reservoir.store", "Target": "stormdrop.target.machine", "detect": "stormdrop.runtime.host",
+    "Tuned": "stormdrop.search.events", "TunedModel": "stormdrop.search.model_events", "tune": "stormdrop.driver.tune",
 }  # fmt: skip
 
 __all__ = [
-    "BuildError", "Graph", "Kernel", "Model", "RunError", "Schedule", "ScheduleError", "Sketch", "Store", "StormdropError", "Target",
-    "Task", "Tensor", "Timeout", "Tuned", "TunedModel", "UserError", "Variant", "axis", "build", "cast", "compile", "compute", "detect",
-    "equal", "erf", "exp", "load", "load_compiled", "log", "max", "maximum", "min", "minimum", "prod", "reduce_axis", "relu", "rsqrt",
-    "sigmoid", "sketches", "sqrt", "sum", "tanh", "tensor", "tune", "where",
+    "BuildError",
+    "Graph",
+    "Kernel",
+    "Model",
+    "RunError",
+    "Schedule",
+    "ScheduleError",
+    "Sketch",
+    "Store",
+    "StormdropError",
+    "Target",
+    "Task",
+    "Tensor",
+    "Timeout",
+    "Tuned",
+    "TunedModel",
+    "UserError",
+    "Variant",
+    "__version__",
+    "axis",
+    "build",
+    "cast",
+    "compile",
+    "compute",
+    "detect",
+    "equal",
+    "erf",
+    "exp",
+    "load",
+    "load_compiled",
+    "log",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "prod",
+    "reduce_axis",
+    "relu",
+    "rsqrt",
+    "sigmoid",
+    "sketches",
+    "sqrt",
+    "sum",
+    "tanh",
+    "tensor",
+    "tune",
+    "where",
 ]  # fmt: skip
 
 

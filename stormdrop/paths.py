@@ -1,4 +1,4 @@
-"""Where what is kept between runs lies: one folder, whose files are all of them optional."""
+"""The cache directory, and the directory this package is imported from."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def cache_dir() -> Path:
         # that name in the working directory: every caller knows what to do without a cache.
         return Path(os.devnull) / "stormdrop"
     return Path(folder).absolute()
+
+
+def package_root() -> Path:
+    """The directory that holds the package: what a worker process must have on its path."""
+    return Path(__file__).resolve().parent.parent

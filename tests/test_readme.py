@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper
 
-from stormdrop.cli import main
-from stormdrop.compiler import load, tasks_of
+from stormdrop.cli.main import main
+from stormdrop.driver.compile import load, tasks_of
 from tests.support.tiny_onnx import saved
 
 ROOT = Path(__file__).parents[1]

@@ -25,12 +25,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import stormdrop
 from stormdrop.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.wire import Garbled, Inbox, frame
+from stormdrop.paths import package_root
 from stormdrop.target.machine import Target
 
 Message = dict[str, Any]
@@ -262,7 +262,7 @@ def _spawn() -> _Process:
     fcntl.fcntl(log, fcntl.F_SETFL, os.O_APPEND)
     os.set_blocking(ours_in, False)
     os.set_blocking(ours_out, False)
-    root = str(Path(stormdrop.__file__).resolve().parent.parent)
+    root = str(package_root())
     inherited = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     # One thread for NumPy's BLAS: it is not used, but its threads and their memory would be there.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *inherited]), "OPENBLAS_NUM_THREADS": "1"}

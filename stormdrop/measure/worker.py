@@ -41,7 +41,8 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Bench, Runs, cold_arena, cold_bench, repeat, warm_bench
 from stormdrop.measure.wire import Inbox, frame
 from stormdrop.measure.workbench import Workbench
-from stormdrop.runtime.artifact import Artifact, build_artifact
+from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import Pool
 from stormdrop.space.schedule import Schedule

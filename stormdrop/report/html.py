@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from stormdrop.measure.result import Timing
-from stormdrop.report.curve import Improvement, improvements, phases
 from stormdrop.report.summary import search_rows
 from stormdrop.report.text import clean, seconds_text, span_text, threads_text
+from stormdrop.search.curve import Improvement, improvements, phases
 from stormdrop.search.events import Tuned
 
 WIDTH, HEIGHT = 560, 180

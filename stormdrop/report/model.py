@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from stormdrop.compare.inputs import Wanted
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value, shown
 from stormdrop.graph.partition import Call, Partition, TaskUse
-from stormdrop.inputs import Wanted
 from stormdrop.report.console import block, heading, print_pairs, print_table, say, table_lines
 from stormdrop.report.text import bytes_text, clean, counted, one_line, threads_text
 from stormdrop.runtime.image import Image

@@ -1,244 +1,126 @@
-"""One operator, searched for in one or several ways or by default, timed beside the machine's peak: what `stormdrop op` reports.
-
-Where several searches are compared, each begins with nothing: it sees neither the store nor the others' trials. What it has
-measured is kept all the same, once it has ended.
-"""
+"""The report of `stormdrop op` for a person: schedule, code, figures, and how the search went."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
 
-from stormdrop.errors import RunError, StormdropError
+from stormdrop.codegen.emit import emit
+from stormdrop.codegen.llvm import assembly
+from stormdrop.driver.operator import Found, OperatorReport
 from stormdrop.ir.tensor import Task
-from stormdrop.logs import LogListener
 from stormdrop.lower.program import Program
-from stormdrop.measure.measurer import Measurer
-from stormdrop.measure.result import Failure, Timing
-from stormdrop.measure.settings import MeasureSettings
-from stormdrop.report.console import say
-from stormdrop.report.curve import failures, improvements, trials_per_second
-from stormdrop.report.executed import executed_flops
-from stormdrop.report.progress import TuningProgress
-from stormdrop.report.text import one_line, speed_text
+from stormdrop.measure.result import Timing
+from stormdrop.report.console import block, heading, print_pairs, print_table
+from stormdrop.report.schedule import schedule_lines
+from stormdrop.report.summary import next_step, search_rows
+from stormdrop.report.text import one_line, seconds_text, span_text, speed_text, threads_text
 from stormdrop.reservoir.record import Record
-from stormdrop.reservoir.store import Store
-from stormdrop.runtime.artifact import program_of
-from stormdrop.runtime.pool import shared_pool
-from stormdrop.search.events import Event, Listener, Retiming, RoundEnded, TaskEnded, Trial, Tuned, Warned
-from stormdrop.search.tune import tune
-from stormdrop.space.default import default_schedule
+from stormdrop.search.curve import improvements, reached, trials_per_second
+from stormdrop.space.default import ranked
+from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.target.machine import Target
-from stormdrop.target.peak import PeakMeter
 
-STEADY = 0.9  # a machine to itself keeps its peak within a few percent
-PEAK_SECONDS = 1.0
-"""The peak is timed again between two rounds, not more often than this; it takes 5 ms, and nothing else runs then."""
+COMPARED_QUALITY = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to do with an operator. No searches: time its default schedule. Budgets are None where there is none."""
-
-    op: str
-    args: tuple[int, ...]
-    task: Task
-    target: Target
-    searches: tuple[str, ...]
-    trials: int | None = None
-    seconds: float | None = None
-    seed: int = 0
-    store: Store | None = None
-    """Where trials are kept, if anywhere."""
-
-    @property
-    def is_comparison(self) -> bool:
-        return len(self.searches) > 1
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What one search found; the program is what its schedule lowers to."""
-
-    tuned: Tuned
-    program: Program
-    stored: str | None = None
-    """The file that keeps its trials, if one does."""
-
-    @property
-    def gflops(self) -> float:
-        """Nominal: the operations of the direct algorithm."""
-        return self.tuned.gflops
-
-    @property
-    def executed_gflops(self) -> float:
-        """What the loops really do."""
-        return executed_flops(self.program) / self.tuned.seconds / 1e9
-
-    def to_json(self, peak_gflops: float) -> dict[str, object]:
-        tuned = self.tuned
-        return {
-            "strategy": tuned.strategy,
-            "seed": tuned.seed,
-            "stopped": tuned.stopped,
-            "verified": tuned.verified,
-            "store": self.stored,
-            "trials": tuned.trials,
-            "failed": tuned.failed,
-            "failures": {f.kind: f.count for f in failures(tuned.history)},
-            "tuning_seconds": tuned.tuning_seconds,
-            "median_build_seconds": tuned.median_build_seconds,
-            "candidates_per_second": trials_per_second(tuned),
-            "progress": [[i.trial, i.elapsed, i.seconds] for i in improvements(tuned.history)],
-            "best": {
-                "seconds": tuned.seconds,
-                "gflops": self.gflops,
-                "executed_gflops": self.executed_gflops,
-                "share_of_peak": self.gflops / peak_gflops,
-                "schedule": tuned.best.to_json(),
-            },
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorReport:
-    """A measured operator; `found` has one entry for each search, in the order they were run."""
-
-    op: str
-    args: tuple[int, ...]
-    task: Task
-    target: Target
-    peak_gflops: float
-    found: tuple[Found, ...]
-    is_default: bool
-
-    @property
-    def best(self) -> Found:
-        return min(self.found, key=lambda f: f.tuned.seconds)
-
-    @property
-    def is_comparison(self) -> bool:
-        return len(self.found) > 1
-
-    def to_json(self) -> dict[str, object]:
-        """One search: its keys stand beside the operator's. Several: they are in a list, `searches`."""
-        head: dict[str, object] = {
-            "op": self.op, "args": list(self.args), "threads": self.target.threads, "peak_gflops": self.peak_gflops,
-        }  # fmt: skip
-        searches = [f.to_json(self.peak_gflops) for f in self.found]
-        return head | ({"searches": searches} if self.is_comparison else searches[0])
-
-
-def measure_operator(plan: Plan, console: Console, quiet: bool = False) -> OperatorReport:
-    """Carry out a plan; the peak is timed before, after, and between rounds. `quiet`: no live view, the log says it all.
-
-    An interrupted search is the last one. Raises RunError if no candidate could be timed.
-    """
-    meter = _Peak(plan.target)
-    logged = LogListener(peak_gflops=meter.highest)
-    found: list[Found] = []
-    with TuningProgress(console, meter.highest) as progress:
-        listen = _InTurn([logged, meter] if quiet else [logged, progress, meter])
-        if not plan.searches:
-            found.append(Found(_default(plan, console), program_of(plan.task, default_schedule(plan.task, plan.target), plan.target)))
-        elif not plan.is_comparison and (known := known_text(plan, meter.highest)):
-            say(console, known)
-        for search in plan.searches:
-            found.append(_search(plan, search, listen))
-            if found[-1].tuned.interrupted:
-                break
-    if len(found) < len(plan.searches):
-        say(console, f"not run: {', '.join(plan.searches[len(found) :])}")
-    meter.take()
-    if meter.lowest < STEADY * meter.highest:
-        say(console, f"the peak moved between {meter.lowest:.0f} and {meter.highest:.0f} GFLOP/s: is something else running here?")
-    return OperatorReport(plan.op, plan.args, plan.task, plan.target, meter.highest, tuple(found), not plan.searches)
-
-
-def known_text(plan: Plan, peak_gflops: float) -> str:
-    """What the store knows of this very task; empty where it knows nothing."""
-    best = plan.store.best(plan.task, plan.target) if plan.store is not None else None
-    if best is None or not isinstance(best.result, Timing):
-        return ""
-    speed = speed_text(best.result.seconds, plan.task.flops, peak_gflops)
+def known_text(best: Record, task: Task, peak_gflops: float) -> str:
+    """What the store knows of a task that is about to be searched."""
+    assert isinstance(best.result, Timing)
+    speed = speed_text(best.result.seconds, task.flops, peak_gflops)
     by = f", found by {one_line(best.strategy)}" if best.strategy else ""
-    return f"{plan.task.name} is in the store, at {speed}{by}; the search begins from it"
+    return f"{task.name} is in the store, at {speed}{by}; the search begins from it"
 
 
-def _search(plan: Plan, search: str, listen: Listener) -> Found:
-    alone = Store.in_memory() if plan.is_comparison and plan.store is not None else None
-    try:
-        tuned = tune(
-            plan.task, plan.target, search=search, trials=plan.trials, seconds=plan.seconds, seed=plan.seed, store=alone or plan.store,
-            listen=listen,
-        )  # fmt: skip
-    finally:
-        if alone is not None and plan.store is not None:
-            _keep(alone.trials(plan.task, plan.target), plan.store, listen)
-    stored = str(plan.store.path) if plan.store is not None and plan.store.path is not None else None
-    return Found(tuned, program_of(plan.task, tuned.best, plan.target), stored)
+def print_operator(console: Console, report: OperatorReport, show: Sequence[str]) -> None:
+    """Everything; `show` names the parts that precede the figures."""
+    task, target, best = report.task, report.target, report.best
+    heading(console, f"{task.name} on {target.name}, {target.isa}, {threads_text(target.threads)}")
+    console.print()
+    if "sketches" in show:
+        print_sketches(console, task, target)
+        console.print()
+    heading(console, f"schedule, the best, found by {best.tuned.strategy}" if report.is_comparison else "schedule")
+    block(console, "\n".join(f"  {line}" for line in schedule_lines(best.tuned.best)))
+    console.print()
+    for name, text in code_sections(best.program, target, show or ("loops",)):
+        heading(console, name)
+        block(console, text.rstrip())
+        console.print()
+    if report.is_comparison:
+        print_comparison(console, report)
+    print_pairs(console, [*_figures(report), *_search(report)])
 
 
-def _keep(records: Sequence[Record], store: Store, listen: Listener) -> None:
-    try:
-        store.add(records)
-    except StormdropError as error:
-        listen(Warned(f"what was measured is not kept: {error}"))
+def code_sections(program: Program, target: Target, show: Collection[str]) -> list[tuple[str, str]]:
+    """Title and text of what is asked for of a kernel: loops, llvm, asm."""
+    sections: list[tuple[str, str]] = []
+    if "loops" in show:
+        sections.append(("loop program", "\n".join(f"  {line}" for line in str(program).splitlines())))
+    if "llvm" in show:
+        sections.append(("LLVM IR", emit(program, target)))
+    if "asm" in show:
+        sections.append(("assembly", assembly(emit(program, target), target)))
+    return sections
 
 
-def _default(plan: Plan, console: Console) -> Tuned:
-    began = time.perf_counter()
-    task, target = plan.task, plan.target
-    say(console, f"timing the default schedule of {task.name}")
-    schedule = default_schedule(task, target)
-    with Measurer(target, MeasureSettings(threads=target.threads, seed=plan.seed)) as measurer:
-        result = measurer.prove(task, schedule)
-    if isinstance(result, Failure):
-        raise RunError(f"{task.name}: the default schedule could not be timed: {result}")
-    spent = time.perf_counter() - began
-    trial = Trial(schedule, result, 1, spent, "default")
-    return Tuned(task, target, "default", plan.seed, schedule, result.seconds, spent, (trial,), "nothing left")
+def _figures(report: OperatorReport) -> list[tuple[str, str]]:
+    task, best, peak = report.task, report.best, report.peak_gflops
+    seconds = best.tuned.seconds
+    rows = [("time", f"{seconds_text(seconds)} with {threads_text(report.target.threads)}")]
+    if task.flops:
+        rows.append(("nominal", f"{best.gflops:.1f} GFLOP/s, {best.gflops / peak:.1%} of peak"))
+        rows.append(("executed", f"{best.executed_gflops:.1f} GFLOP/s, {best.executed_gflops / peak:.1%} of peak"))
+    rows.append(("peak", f"{peak:.1f} GFLOP/s f32 multiply-add, timed in this run"))
+    rows.append(("memory", f"{task.minimal_bytes / seconds / 1e9:.1f} GB/s, each input read and each output written once"))
+    return rows
 
 
-class _InTurn:
-    """Tells events to several listeners, one event at a time: Ctrl-C may raise one in the midst of another."""
-
-    def __init__(self, listeners: Sequence[Listener]) -> None:
-        self._listeners = listeners
-        self._waiting: deque[Event] = deque()
-        self._is_telling = False
-
-    def __call__(self, event: Event) -> None:
-        self._waiting.append(event)
-        if self._is_telling:
-            return
-        self._is_telling = True
-        try:
-            while self._waiting:
-                told = self._waiting.popleft()
-                for listener in self._listeners:
-                    listener(told)
-        finally:
-            self._is_telling = False
+def _search(report: OperatorReport) -> list[tuple[str, str]]:
+    tuned = report.best.tuned
+    if report.is_default:
+        return [("search", f"none: the analytic default; build {seconds_text(tuned.median_build_seconds)}")]
+    advice = next_step(tuned, report.best.stored is not None)
+    return search_rows(tuned, report.best.stored) + ([("next", advice)] if advice else [])
 
 
-class _Peak:
-    """A listener that times the peak now and then."""
+def print_comparison(console: Console, report: OperatorReport) -> None:
+    """One line for each search. All began with nothing; each was timed in a moment of its own."""
+    heading(console, "searches, one after the other, each from nothing")
+    has_rate = report.task.flops > 0
+    near = f"{COMPARED_QUALITY:.0%} at"
+    names = ["search", "best", *(["of peak"] if has_rate else []), "trials", "failed", "trials/s", "spent", near, "ended"]
+    cells = [_compared(found, report.peak_gflops, has_rate) for found in report.found]
+    print_table(console, names, cells, words=(0, len(names) - 1))
+    console.print()
 
-    def __init__(self, target: Target) -> None:
-        self._meter = PeakMeter(target, shared_pool(target.threads))
-        self.highest = self.lowest = self._meter.gflops()
-        self._at = time.monotonic()
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, (RoundEnded, Retiming, TaskEnded)) and time.monotonic() - self._at > PEAK_SECONDS:
-            self.take()
+def _compared(found: Found, peak_gflops: float, has_rate: bool) -> list[str]:
+    tuned = found.tuned
+    near = reached(improvements(tuned.history), COMPARED_QUALITY)
+    return [
+        tuned.strategy,
+        seconds_text(tuned.seconds),
+        *([f"{tuned.gflops / peak_gflops:.1%}"] if has_rate else []),
+        str(tuned.trials),
+        str(tuned.failed),
+        f"{trials_per_second(tuned):.1f}",
+        span_text(tuned.tuning_seconds),
+        f"{near.trial} ({span_text(near.elapsed)})" if near is not None else "",
+        tuned.stopped,
+    ]
 
-    def take(self) -> None:
-        rate = self._meter.gflops()
-        self.highest, self.lowest = max(self.highest, rate), min(self.lowest, rate)
-        self._at = time.monotonic()
+
+def print_sketches(console: Console, task: Task, target: Target) -> None:
+    """Every sketch with what the prior expects of its best point."""
+    heading(console, "sketches, by what the analytic prior expects of their best point")
+    cells = [
+        (str(k), seconds_text(seconds), str(len(sketch.knobs)), task.variants[sketch.variant].name, derivation_text(sketch))
+        for k, (sketch, _, seconds) in enumerate(ranked(sketches(task, target)))
+    ]
+    print_table(console, ("#", "expected", "knobs", "variant", "derivation"), cells, words=(3, 4))
+
+
+def derivation_text(sketch: Sketch) -> str:
+    return " ".join(map(str, sketch.structure.steps))

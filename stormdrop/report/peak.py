@@ -6,8 +6,8 @@ from rich.console import Console
 
 from stormdrop.report.console import heading, print_pairs, print_table
 from stormdrop.report.text import bytes_text, threads_text
+from stormdrop.runtime.peak import LEVELS, Peak
 from stormdrop.target.machine import Target
-from stormdrop.target.peak import LEVELS, Peak
 
 
 def print_peak(console: Console, target: Target, peak: Peak) -> None:

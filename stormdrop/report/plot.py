@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from stormdrop.errors import UserError
 from stormdrop.measure.result import Timing
-from stormdrop.report.curve import Improvement, improvements, phases
 from stormdrop.report.text import clean, speed_text, threads_text
+from stormdrop.search.curve import Improvement, improvements, phases
 from stormdrop.search.events import Tuned
 
 if TYPE_CHECKING:

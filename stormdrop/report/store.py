@@ -108,7 +108,7 @@ def _gflops(summary: Summary, seconds: float) -> float | None:
 
 def print_best(console: Console, summary: Summary, record: Record) -> None:
     """The schedule, then its figures."""
-    from stormdrop.report.operator_text import schedule_lines  # and with it the tuner, which nothing else here needs
+    from stormdrop.report.operator import schedule_lines  # and with it the tuner, which nothing else here needs
 
     assert isinstance(record.result, Timing)
     timing = record.result

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stormdrop.report.curve import (
+from stormdrop.report.text import counted, one_line, seconds_text, span_text
+from stormdrop.search.curve import (
     QUALITIES,
     building_seconds,
     failures,
@@ -11,7 +12,6 @@ from stormdrop.report.curve import (
     running_seconds,
     trials_per_second,
 )
-from stormdrop.report.text import counted, one_line, seconds_text, span_text
 from stormdrop.search.events import Tuned
 
 _ENDED = {

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
+from stormdrop.compare.oracle import Agreement
 from stormdrop.measure.stopwatch import Runs
-from stormdrop.oracle import Agreement
 from stormdrop.report.console import block, heading, print_pairs, print_table
 from stormdrop.report.model import finite, name_text, shape_text
 from stormdrop.report.text import counted, seconds_text, threads_text

@@ -32,8 +32,9 @@ from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
 from stormdrop.reservoir.record import Record, Versions, group_name
 from stormdrop.reservoir.rows import Row, StoreError, record_of, row_of, task_of
 from stormdrop.reservoir.sql import FROM, ROW, allowed_rules, insert, machine_id, task_id
+from stormdrop.runtime.host import detect
 from stormdrop.space.analysis import FEATURES
-from stormdrop.target.machine import Target, detect
+from stormdrop.target.machine import Target
 
 __all__ = ["Filters", "Imported", "Refusal", "Store", "StoreBusy", "StoreError", "StoreFull", "Summary", "TrainingRows"]
 

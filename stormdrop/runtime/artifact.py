@@ -12,11 +12,7 @@ from stormdrop.errors import UserError
 from stormdrop.ir.expr import Dtype
 
 if TYPE_CHECKING:  # a model that was compiled elsewhere is loaded without the code generator
-    from stormdrop.ir.tensor import Task
-    from stormdrop.lower.program import Program, View
-    from stormdrop.space.schedule import Schedule
-    from stormdrop.space.sketch import Points, Sketch
-    from stormdrop.target.machine import Target
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,38 +58,3 @@ class Artifact:
             return Artifact(bytes(data["code"]), slots, extents, prepare_extents, int(data["scratch_bytes"]))
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"not an artifact: {error!r}") from error
-
-
-def program_of(task: Task, schedule: Schedule | None, target: Target, views: dict[str, View] | None = None) -> Program:
-    """The loop program of a schedule for this task, re-fitted if it came from another shape; None: of the default."""
-    from stormdrop.space.default import resolve
-
-    return lowered(*resolve(task, schedule, target), views)
-
-
-def lowered(sketch: Sketch, point: Points, views: dict[str, View] | None = None) -> Program:
-    """The loop program of one point."""
-    from stormdrop.lower.lower import lower
-
-    return lower(sketch.task, sketch.structure, sketch.tilings(sketch.values(point)), views)
-
-
-def artifact_of(program: Program, target: Target) -> Artifact:
-    """Machine code for a program. Raises BuildError."""
-    from stormdrop.codegen.emit import emit
-    from stormdrop.codegen.llvm import assemble
-    from stormdrop.lower.program import buffers_of
-
-    used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
-    return Artifact(
-        assemble(emit(program, target), target),
-        tuple(Slot(b.name, b.dtype, b.role, b.elements, b in used) for b in program.buffers),
-        tuple(p.extent for p in program.phases if not p.at_load),
-        tuple(p.extent for p in program.phases if p.at_load),
-        program.scratch_bytes,
-    )  # fmt: skip
-
-
-def build_artifact(task: Task, schedule: Schedule | None, target: Target, views: dict[str, View] | None = None) -> Artifact:
-    """From a schedule to machine code; None: the default schedule."""
-    return artifact_of(program_of(task, schedule, target, views), target)

@@ -19,13 +19,15 @@ from stormdrop.errors import UserError
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
 from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
-from stormdrop.runtime.artifact import Artifact, artifact_of, lowered
+from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.building import artifact_of, lowered
+from stormdrop.runtime.host import detect
 from stormdrop.runtime.loaded import CallMemory, LoadedKernel
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.runtime.threads import thread_count
 from stormdrop.space.default import resolve
 from stormdrop.space.schedule import Schedule
-from stormdrop.target.machine import Target, detect
+from stormdrop.target.machine import Target
 
 Array = NDArray[Any]
 

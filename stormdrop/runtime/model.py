@@ -27,17 +27,17 @@ from stormdrop.errors import RunError, UserError
 from stormdrop.runtime.alone import seconds_alone
 from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
 from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.host import detect
 from stormdrop.runtime.image import Image, Port, Step
 from stormdrop.runtime.loaded import SLACK_BYTES, is_kept, pack_constants, scratch_stride, slot_bytes
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.package import load, save
+from stormdrop.runtime.peak import calibrated
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
 from stormdrop.runtime.profile import Profile, profile_of
 from stormdrop.runtime.verify import verify
 from stormdrop.target import ALIGN_BYTES, whole_lines
-from stormdrop.target.machine import detect
-from stormdrop.target.peak import calibrated
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]

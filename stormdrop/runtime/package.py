@@ -32,7 +32,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import stormdrop
 from stormdrop.errors import UserError
 from stormdrop.runtime.compatible import unfit
 from stormdrop.runtime.header import read_header, write_header
@@ -41,6 +40,7 @@ from stormdrop.runtime.loaded import SLACK_BYTES
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target import ALIGN_BYTES
+from stormdrop.version import __version__
 
 MAGIC = b"\x89SDMDL\r\n"  # not text, and a transfer that takes it for text does not leave it alone
 FORMAT_VERSION = 1
@@ -62,7 +62,7 @@ def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8])
         raise UserError(f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}")
     weights = weights[: image.weights_bytes]
     code = b"".join(k.code for k in image.kernels)
-    header = write_header(image, {"stormdrop": stormdrop.__version__, "llvm": llvm_version()})
+    header = write_header(image, {"stormdrop": __version__, "llvm": llvm_version()})
     read_header(header, memoryview(code), image.weights_bytes)  # what is written can be read
     preamble = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header), len(code), weights.nbytes)
     with _replacing(path) as write:

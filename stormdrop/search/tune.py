@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from math import ceil
 from types import FrameType
 
-import stormdrop
 from stormdrop.codegen.llvm import llvm_version
 from stormdrop.cost.model import CostModel
 from stormdrop.errors import UserError
@@ -24,6 +23,7 @@ from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.record import Versions
 from stormdrop.reservoir.store import Store
+from stormdrop.runtime.host import detect
 from stormdrop.search.events import Listener, TaskStarted, Tuned, Warned, ignore
 from stormdrop.search.session import Measures, Objective, Origin, Session
 from stormdrop.search.settings import TuneSettings
@@ -31,7 +31,8 @@ from stormdrop.search.strategies import StrategyFactory, strategy_named
 from stormdrop.space.analysis import FEATURE_VERSION
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
-from stormdrop.target.machine import Target, detect
+from stormdrop.target.machine import Target
+from stormdrop.version import __version__
 
 DEFAULT_SEARCH = "storm+droplet"
 SMALLEST_BATCH = 4
@@ -121,7 +122,7 @@ def cost_model(target: Target, store: Store | None, settings: TuneSettings) -> C
 
 
 def versions() -> Versions:
-    return Versions(stormdrop.__version__, llvm_version(), FEATURE_VERSION)
+    return Versions(__version__, llvm_version(), FEATURE_VERSION)
 
 
 class Stop:

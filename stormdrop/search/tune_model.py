@@ -23,6 +23,7 @@ from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store
+from stormdrop.runtime.host import detect
 from stormdrop.search.divide import ByShare, Divide
 from stormdrop.search.events import Event, Measured, Warned
 from stormdrop.search.model_events import (
@@ -39,7 +40,7 @@ from stormdrop.search.session import Measures, Origin, Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, strategy_named
 from stormdrop.search.tune import DEFAULT_SEARCH, Stop, cost_model, interruptible, versions
-from stormdrop.target.machine import Target, detect
+from stormdrop.target.machine import Target
 
 MODEL_SETTINGS = TuneSettings(batch=16, finalists=3, rounds=6, known=3, against_default=True, gain=0.01)
 """Smaller rounds and shorter finals than for one operator: there are many tasks."""

@@ -2,20 +2,15 @@
 
 A `Target` is a plain value. `detect()` describes this machine, `with_isa` narrows it (so that AVX2 and SSE code can be
 tested on an AVX-512 machine), `cross` describes a machine that is only assembled for. Rates are nominal until
-`stormdrop.target.peak.calibrated` fills in what was measured, a `Peak`.
+`stormdrop.runtime.peak.calibrated` fills in what was measured, a `Peak`.
 
 Invariant: code assembled for a target holds no vector wider than `vector_bytes`.
 """
 
 import json
 import math
-import os
-import platform
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from stormdrop.errors import UserError
@@ -144,8 +139,8 @@ class Target:
                 f"{self.name} has {self.isa}, it cannot be narrowed to {isa!r}; use cross({isa!r}) to assemble only"
             )
         features = ",".join(filter(None, [self.features, _NARROWING[isa]]))
-        caches = _Caches(self.line_bytes, self.l1_bytes, self.l1_ways, self.l2_bytes, self.l3_bytes)
-        return _target(self.name, self.triple, self.cpu, features, there, self.threads, caches)
+        caches = Caches(self.line_bytes, self.l1_bytes, self.l1_ways, self.l2_bytes, self.l3_bytes)
+        return cpu_target(self.name, self.triple, self.cpu, features, there, self.threads, caches)
 
     def with_threads(self, threads: int) -> "Target":
         """The same machine used by so many threads, with nominal shared rates."""
@@ -212,59 +207,11 @@ class Peak:
         return peak
 
 
-# ---- this machine, or another ----------------------------------------------------------------------------------------
-
-
-def detect(threads: int | None = None) -> Target:
-    """This machine, as much of it as this process may use; `threads` otherwise as `runtime.threads.thread_count`."""
-    from stormdrop.runtime.threads import thread_count
-
-    return _detect(thread_count(threads))
-
-
-def cross(isa: str) -> Target:
-    """A typical machine of an instruction set: to assemble for, not to run on. Raises UserError for an unknown one."""
-    if isa not in ISAS:
-        raise UserError(f"unknown instruction set {isa!r}; known are {', '.join(ISAS)}")
-    it = ISAS[isa]
-    return _target(f"generic {it.cpu}", _TRIPLES[it.family], it.cpu, "", it, threads=4, caches=_Caches())
-
-
-@cache
-def _detect(threads: int) -> Target:
-    # llvmlite is codegen's; it sits above this package and is needed only here.
-    from stormdrop.codegen.llvm import host
-
-    triple, cpu, features = host()
-    flags = {f for f in features.split(",") if f}
-    isa = ISAS[_isa_of(triple, flags)]
-    if isa.name == "avx512":
-        features = ",".join(filter(None, [features, "-prefer-256-bit"]))
-    name = f"{_model_name() or isa.family} ({cpu})"
-    return _target(name, triple, cpu, features, isa, threads, _read_caches(_SYSFS / f"cpu{_first_cpu()}"))
-
-
-def _isa_of(triple: str, flags: set[str]) -> str:
-    if triple.startswith(("aarch64", "arm64")):
-        return "sve512" if "+sve" in flags and _sve_bytes() == 64 else "neon"
-    if {"+avx512f", "+avx512vl", "+avx512bw", "+avx512dq"} <= flags:
-        return "avx512"
-    return "avx2" if {"+avx2", "+fma"} <= flags else "sse"
-
-
-def _l3_gbs(threads: int) -> float:
-    return _NOMINAL_L3_GBS_PER_THREAD * threads
-
-
-def _dram_gbs(threads: int) -> float:
-    return min(_NOMINAL_DRAM_GBS_PER_THREAD * threads, _NOMINAL_DRAM_GBS)
-
-
-# ---- caches ----------------------------------------------------------------------------------------------------------
+# ---- making one -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Caches:
+class Caches:
     """Sizes in bytes; the defaults stand where the machine, or its hypervisor, says nothing."""
 
     line: int = 64
@@ -274,91 +221,15 @@ class _Caches:
     l3: int = 16 << 20
 
 
-_SYSFS = Path("/sys/devices/system/cpu")
+def cross(isa: str) -> Target:
+    """A typical machine of an instruction set: to assemble for, not to run on. Raises UserError for an unknown one."""
+    if isa not in ISAS:
+        raise UserError(f"unknown instruction set {isa!r}; known are {', '.join(ISAS)}")
+    it = ISAS[isa]
+    return cpu_target(f"generic {it.cpu}", _TRIPLES[it.family], it.cpu, "", it, threads=4, caches=Caches())
 
 
-def _read_caches(cpu: Path) -> _Caches:
-    """The data caches of one cpu as Linux lists them, with defaults for what is missing or zero."""
-    found = _Caches()
-    level3 = 0
-    for index in sorted((cpu / "cache").glob("index*")):
-        size = _size(_text(index / "size"))
-        if _text(index / "type") == "Instruction" or not size:
-            continue
-        match _text(index / "level"):
-            case "1":
-                line, ways = _size(_text(index / "coherency_line_size")), _size(_text(index / "ways_of_associativity"))
-                found = replace(found, l1=size, line=line or found.line, l1_ways=ways or found.l1_ways)
-            case "2":
-                # A cluster's L2 (efficiency cores, Apple) is divided among its cores, not among hyperthreads.
-                cores = len(_cpu_list(_text(index / "shared_cpu_list"))) // _hyperthreads(cpu)
-                found = replace(found, l2=size // max(1, cores))
-                level3 = max(level3, size)
-            case "3":
-                level3 = size
-            case _:
-                pass
-    return replace(found, l3=level3 or found.l3)
-
-
-def hyperthreads() -> int:
-    """The cpus that share one core's execution units."""
-    return _hyperthreads(_SYSFS / f"cpu{_first_cpu()}")
-
-
-def _hyperthreads(cpu: Path) -> int:
-    return max(1, len(_cpu_list(_text(cpu / "topology" / "thread_siblings_list"))))
-
-
-def _size(text: str) -> int:
-    """'32K' -> 32768; 0 for anything that is not a size."""
-    scale = {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
-    digits = text[:-1] if scale else text
-    return int(digits) << scale if digits.isdecimal() else 0
-
-
-def _cpu_list(text: str) -> list[int]:
-    """'0-2,8' -> [0, 1, 2, 8]; empty for anything else."""
-
-    def cpus() -> Iterator[int]:
-        for part in filter(None, text.split(",")):
-            first, _, last = part.partition("-")
-            yield from range(int(first), int(last or first) + 1)
-
-    try:
-        return list(cpus())
-    except ValueError:
-        return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
-# ---- what the operating system says ----------------------------------------------------------------------------------
-
-
-def _first_cpu() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return min(affinity(0)) if affinity is not None else 0
-
-
-def _model_name() -> str:
-    for line in _text(Path("/proc/cpuinfo")).splitlines():
-        label, _, value = line.partition(":")
-        if label.strip() == "model name":
-            return value.strip()
-    return platform.processor()
-
-
-def _sve_bytes() -> int:
-    return _size(_text(Path("/proc/sys/abi/sve_default_vector_length")))
-
-
-def _target(name: str, triple: str, cpu: str, features: str, isa: Isa, threads: int, caches: _Caches) -> Target:
+def cpu_target(name: str, triple: str, cpu: str, features: str, isa: Isa, threads: int, caches: Caches) -> Target:
     per_cycle = _FMA_PER_CYCLE.get((cpu, isa.name), isa.fma_per_cycle)
     return Target(
         name=name,
@@ -382,3 +253,11 @@ def _target(name: str, triple: str, cpu: str, features: str, isa: Isa, threads: 
         l3_gbs=_l3_gbs(threads),
         dram_gbs=_dram_gbs(threads),
     )
+
+
+def _l3_gbs(threads: int) -> float:
+    return _NOMINAL_L3_GBS_PER_THREAD * threads
+
+
+def _dram_gbs(threads: int) -> float:
+    return min(_NOMINAL_DRAM_GBS_PER_THREAD * threads, _NOMINAL_DRAM_GBS)

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from onnx import ModelProto, TensorProto
 
 import stormdrop as sd
-from stormdrop.cli import main
+from stormdrop.cli.main import main
+from stormdrop.compare.inputs import read_arrays
 from stormdrop.frontend import tensors
-from stormdrop.inputs import read_arrays
 from tests.support.abused_onnx import held, model, node, port
 
 VERBS = ("info", "compile", "run", "check", "bench", "show")
@@ -226,7 +226,7 @@ def test_output_that_cannot_be_written_is_no_bug(where: str, tmp_path: Path) -> 
         pytest.skip("no /dev/full here")
     (tmp_path / "m.onnx").write_bytes(whole().SerializeToString())
     redirected = ">&-" if where == "closed" else f"> {where}"
-    command = f'"{sys.executable}" -m stormdrop.cli info m.onnx {redirected}'
+    command = f'"{sys.executable}" -m stormdrop info m.onnx {redirected}'
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     found = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert found.returncode == (0 if where == "closed" else 1)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from onnx import helper
 
 import stormdrop as sd
-from stormdrop.cli import main
+from stormdrop.cli.main import main
 from tests.support.abused_onnx import held, node, port
 
 NAMES = {

@@ -222,9 +222,9 @@ def test_a_running_sum_over_many_needs_little_memory_to_plan(monkeypatch: pytest
     """Every pair of positions was once looked at: 20 GB for 50,000."""
     import tracemalloc
 
-    from stormdrop.compiler import tasks_of
+    from stormdrop.driver.compile import tasks_of
+    from stormdrop.runtime.host import detect
     from stormdrop.space.default import default_schedule
-    from stormdrop.target.machine import detect
 
     (use,) = tasks_of(sd.load(one("CumSum", (100_000,), {"axis": np.array(0)}))).tasks
     tracemalloc.start()

@@ -13,7 +13,7 @@ from stormdrop.codegen.emit import ENTRY, emit
 from stormdrop.codegen.llvm import _global_symbols, assemble, assembly
 from stormdrop.lower.lower import lower
 from stormdrop.ops.catalogue import OPERATORS, build
-from stormdrop.runtime.artifact import program_of
+from stormdrop.runtime.building import program_of
 from stormdrop.space.default import default_schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target, cross

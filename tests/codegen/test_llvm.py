@@ -16,7 +16,8 @@ import pytest
 
 from stormdrop.codegen.llvm import Code, _fast_codegen, assemble, assembly
 from stormdrop.errors import BuildError
-from stormdrop.target.machine import cross, detect
+from stormdrop.runtime.host import detect
+from stormdrop.target.machine import cross
 
 
 def constant(value: int, name: str = "k") -> str:

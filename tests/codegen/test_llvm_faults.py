@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop.codegen.llvm import AnyOf, Code, assemble, llvm_version
-from stormdrop.target.machine import detect
+from stormdrop.runtime.host import detect
 from tests.support.trials import targets
 
 Bytes = NDArray[np.uint8]

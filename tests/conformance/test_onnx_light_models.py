@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from stormdrop.compiler import compile as compile_model
+from stormdrop.driver.compile import compile as compile_model
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.verify import verify
 from tests.support.draft import session_of

@@ -7,9 +7,9 @@ import numpy as np
 from stormdrop.cost.model import CostModel
 from stormdrop.cost.ranker import ModelRanker, RandomRanker
 from stormdrop.ops.catalogue import build
+from stormdrop.runtime.host import detect
 from stormdrop.search.strategy import Ranker
 from stormdrop.space.sketch import Sketch, sketches
-from stormdrop.target.machine import detect
 from tests.support.synthetic import PriorRanker
 
 

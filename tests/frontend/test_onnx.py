@@ -14,10 +14,10 @@ import pytest
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402
 
+from stormdrop.compare.unfused import run_unfused  # noqa: E402
 from stormdrop.errors import UserError  # noqa: E402
 from stormdrop.frontend.call import NeedsConstant  # noqa: E402
 from stormdrop.frontend.onnx import load  # noqa: E402
-from stormdrop.graph.run_unfused import run_unfused  # noqa: E402
 from stormdrop.graph.verify import verify  # noqa: E402
 
 F, I = TensorProto.FLOAT, TensorProto.INT64

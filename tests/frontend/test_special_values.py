@@ -17,8 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 import stormdrop as sd
-from stormdrop.compiler import build_model, tasks_of
-from stormdrop.graph.run_unfused import Unfused
+from stormdrop.compare.unfused import Unfused
+from stormdrop.driver.compile import build_model, tasks_of
 from tests.support.abused_onnx import NUMPY, B, D, F, I, L, model, node, port
 from tests.support.trials import targets
 

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import stormdrop.building
-from stormdrop.compiler import Schedules
-from stormdrop.compiler import compile as compile_model
+import stormdrop.driver.build
+from stormdrop.driver.compile import Schedules
+from stormdrop.driver.compile import compile as compile_model
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
+from stormdrop.runtime.host import detect
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import Target, detect
+from stormdrop.target.machine import Target
 from tests.fuzz.held import Held
 from tests.fuzz.recipe import Recipe
 
@@ -25,7 +26,7 @@ Array = NDArray[Any]
 ISAS = ("avx512", "avx2", "sse")
 
 # A worker process of the fuzzer builds alone: there are as many of them as CPUs.
-stormdrop.building.WORTH_A_WORKER = 1 << 30
+stormdrop.driver.build.WORTH_A_WORKER = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)

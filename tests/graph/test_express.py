@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stormdrop.compare.unfused import Unfused
 from stormdrop.graph.builder import Builder
 from stormdrop.graph.express import task_of
 from stormdrop.graph.graph import Attribute
-from stormdrop.graph.run_unfused import Unfused
 from stormdrop.graph.verify import verify
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import axis
 from stormdrop.ops.broadcast import reshaped_indices
+from stormdrop.runtime.host import detect
 from stormdrop.runtime.kernel import build
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import detect
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(7)

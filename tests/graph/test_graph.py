@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stormdrop.compare.unfused import Unfused
 from stormdrop.errors import UserError
 from stormdrop.graph.builder import Builder
 from stormdrop.graph.graph import Graph, Node, Value, shown
-from stormdrop.graph.run_unfused import Unfused
 from stormdrop.graph.verify import verify
 
 

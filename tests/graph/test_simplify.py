@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stormdrop.compare.unfused import Unfused
 from stormdrop.errors import UserError
 from stormdrop.graph.builder import Builder
 from stormdrop.graph.empties import empties
 from stormdrop.graph.graph import Graph, Node, Value
-from stormdrop.graph.run_unfused import Unfused
 from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
 from stormdrop.graph.verify import verify
 from tests.support.graphs import assert_same, floats, graph_of, ops, random_inputs, rewritten, window

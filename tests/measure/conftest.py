@@ -12,9 +12,10 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.runtime.host import detect
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import Target, detect
+from stormdrop.target.machine import Target
 
 QUICK = MeasureSettings(run_timeout=1.5, min_seconds=0.002, memory_limit_bytes=320 << 20)
 

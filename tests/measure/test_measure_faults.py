@@ -122,7 +122,7 @@ def test_a_planted_error_in_a_real_kernel_is_wrong(
     measurer: Measurer, draw: Callable[[Task, int], list[Schedule]], target: Target
 ):
     from stormdrop.codegen.emit import emit
-    from stormdrop.runtime.artifact import artifact_of, program_of
+    from stormdrop.runtime.building import artifact_of, program_of
 
     task = build("ADR", [1, 5, 7, 19])
     program = program_of(task, draw(task, 1)[0], target)

@@ -142,7 +142,7 @@ import numpy as np
 from stormdrop.measure.measurer import Measurer, MeasureSettings
 from stormdrop.ops.catalogue import build
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import detect
+from stormdrop.runtime.host import detect
 
 print("once")
 task, target = build("GMM", [1, 8, 8, 8]), detect(2)
@@ -175,7 +175,7 @@ def test_it_works_in_a_script_without_a_main_guard_that_never_closes_it(tmp_path
 ORPHANS = PROGRAM.split("print")[0] + """
 import os, signal
 from stormdrop.measure.measurer import HandWritten
-from stormdrop.runtime.artifact import build_artifact
+from stormdrop.runtime.building import build_artifact
 task, target = build("ADR", [1, 1, 1, 1]), detect(2)
 measurer = Measurer(target, MeasureSettings(run_timeout=100, check="none"), builders=2)
 sketch = sketches(task, target)[0]

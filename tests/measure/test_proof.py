@@ -14,7 +14,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.ops.catalogue import build
-from stormdrop.runtime.artifact import artifact_of, program_of
+from stormdrop.runtime.building import artifact_of, program_of
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from stormdrop.codegen.emit import emit
+from stormdrop.codegen.executed import executed_flops
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import Program, View
-from stormdrop.report.executed import executed_flops
-from stormdrop.runtime.artifact import program_of
+from stormdrop.runtime.building import program_of
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target

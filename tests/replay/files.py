@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from stormdrop.compiler import compile as compile_model
-from stormdrop.compiler import load, tasks_of
-from stormdrop.inputs import saved as npz_of
+from stormdrop.compare.inputs import saved as npz_of
+from stormdrop.driver.compile import compile as compile_model
+from stormdrop.driver.compile import load, tasks_of
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.store import Store

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stormdrop.errors import StormdropError
 from stormdrop.ir.expr import FLOATS, NUMPY, Load, walk
 from stormdrop.ir.tensor import Task, Tensor
-from stormdrop.runtime.artifact import artifact_of
+from stormdrop.runtime.building import artifact_of
 from stormdrop.runtime.compatible import unfit
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import shared_pool

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stormdrop.compiler import load, suited, tasks_of
+from stormdrop.driver.compile import load, suited, tasks_of
 from stormdrop.graph.partition import Partition
 from stormdrop.graph.storage import storage
 from stormdrop.ir import build as sd

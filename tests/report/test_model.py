@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from stormdrop.compiler import load, tasks_of
+from stormdrop.compare.oracle import agreement
+from stormdrop.driver.compile import load, tasks_of
 from stormdrop.errors import UserError
 from stormdrop.graph.partition import Partition
 from stormdrop.measure.stopwatch import Runs
-from stormdrop.oracle import agreement
 from stormdrop.report.console import table_lines
 from stormdrop.report.model import (
     Listed,

@@ -22,11 +22,12 @@ import pytest
 from stormdrop.errors import UserError
 from stormdrop.runtime import package
 from stormdrop.runtime.compatible import required_features, unfit
+from stormdrop.runtime.host import detect
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.loaded import SLACK_BYTES
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.package import load, save
-from stormdrop.target.machine import cross, detect
+from stormdrop.target.machine import cross
 from tests.support.two_steps import two_steps
 
 ODD_NAME = 'a"b\\c\n\u2028é\ud800../\x00'

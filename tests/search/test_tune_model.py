@@ -19,13 +19,14 @@ from stormdrop.graph.partition import Partition, partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.store import Store
+from stormdrop.runtime.host import detect
 from stormdrop.search.events import Warned
 from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TunedModel, ignore_model
 from stormdrop.search.model_task import least_seconds
 from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS, TRIALS_PER_TASK, tune_model
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
-from stormdrop.target.machine import cross, detect
+from stormdrop.target.machine import cross
 from tests.support.graphs import floats, graph_of
 
 TARGET = cross("avx2").with_threads(2)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stormdrop.runtime.host import detect
 from stormdrop.space import analysis
 from stormdrop.space.appraisal import CHUNK
 from stormdrop.space.sketch import Sketch, sketches
-from stormdrop.target.machine import detect
 from tests.support.costs import stage_costs
 from tests.support.tasks import NAMES, random_task
 

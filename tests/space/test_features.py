@@ -13,6 +13,7 @@ import pytest
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis
 from stormdrop.lower.lower import lower
+from stormdrop.runtime.host import detect
 from stormdrop.space.access import axes_of, is_linear
 from stormdrop.space.analysis import FEATURES
 from stormdrop.space.footprint import LINE, StageCost
@@ -20,7 +21,6 @@ from stormdrop.space.nest import Slot, nest_order
 from stormdrop.space.operands import Operand
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.space.structure import Level
-from stormdrop.target.machine import detect
 from tests.support.costs import stage_costs
 from tests.support.tasks import NAMES, random_task
 from tests.support.walker import Visit, Walk, walk_program

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from stormdrop.ops.catalogue import build
+from stormdrop.runtime.host import detect
 from stormdrop.space.knobs import Knob
 from stormdrop.space.moves import Move, Neighbourhood, moved, moves_of, neighbour_rows, stepped
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import detect
 
 POWERS = (1, 2, 4, 8, 16)
 AXIS = (

@@ -16,11 +16,12 @@ from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
 from stormdrop.lower.lower import lower
 from stormdrop.ops.catalogue import build
 from stormdrop.ops.matmul import matmul
+from stormdrop.runtime.host import detect
 from stormdrop.space.rules import RULES, Args
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.space.structure import Stage, Step, Structure
-from stormdrop.target.machine import Target, cross, detect
+from stormdrop.target.machine import Target, cross
 from tests.support import crew
 from tests.support.tasks import NAMES, Rng, random_task
 from tests.support.winograd import winograd_variant

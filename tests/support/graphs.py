@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from stormdrop.compare.unfused import Unfused
 from stormdrop.graph.builder import Builder
 from stormdrop.graph.graph import Array, Graph, Value
-from stormdrop.graph.run_unfused import Unfused
 from stormdrop.graph.verify import verify
 from stormdrop.ir.expr import NUMPY
 

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.ir.tensor import Task
-from stormdrop.runtime.artifact import Artifact, build_artifact
+from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.building import build_artifact
+from stormdrop.runtime.host import detect
 from stormdrop.runtime.image import Address, Image, Port, Step
 from stormdrop.runtime.loaded import is_kept, slot_bytes
 from stormdrop.runtime.model import Model, pack
 from stormdrop.space.default import default_schedule
 from stormdrop.target import whole_lines
-from stormdrop.target.machine import detect
 
 Array = NDArray[Any]
 

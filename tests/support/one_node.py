@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
-from stormdrop.compiler import compile as compile_model
+from stormdrop.compare.unfused import Unfused
+from stormdrop.driver.compile import compile as compile_model
 from stormdrop.frontend.onnx import load
-from stormdrop.graph.run_unfused import Unfused
 
 Array = NDArray[Any]
 

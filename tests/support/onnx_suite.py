@@ -22,14 +22,14 @@ from unittest.mock import patch
 import numpy as np
 import onnx.reference
 
-from stormdrop.compiler import build_model, tasks_of
+from stormdrop.compare.unfused import Unfused
+from stormdrop.driver.compile import build_model, tasks_of
 from stormdrop.errors import UserError
 from stormdrop.frontend.call import NeedsConstant
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.graph import Graph
-from stormdrop.graph.run_unfused import Unfused
 from stormdrop.graph.verify import verify
-from stormdrop.target.machine import detect
+from stormdrop.runtime.host import detect
 
 ARITHMETIC = (
     "add", "subtract", "multiply", "divide", "matmul", "dot", "einsum", "tensordot", "convolve", "exp", "log", "sqrt", "power", "tanh",

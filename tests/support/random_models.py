@@ -104,15 +104,15 @@ def _outputs(d: Draft) -> list[str]:
 
 def compiled(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
     """Through the compiler, with default schedules."""
-    from stormdrop.compiler import compile as compile_model
+    from stormdrop.driver.compile import compile as compile_model
 
     return compile_model(model, schedules=lambda task: None).run(dict(inputs))
 
 
 def unfused(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
     """Every node a kernel of its own."""
+    from stormdrop.compare.unfused import Unfused
     from stormdrop.frontend.onnx import load
-    from stormdrop.graph.run_unfused import Unfused
 
     graph = load(model)
     return dict(zip(graph.output_names, Unfused().run(graph, inputs)))

@@ -26,11 +26,12 @@ from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program, View, buffers_of
 from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.runtime.host import detect
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
-from stormdrop.target.machine import Target, detect
+from stormdrop.target.machine import Target
 from tests.support.guarded import Arena, Bound, bind
 from tests.support.paths import observe
 from tests.support.tasks import DRAWN, Rng, random_task

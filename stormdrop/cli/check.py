@@ -1,0 +1,194 @@
+"""`stormdrop check` and `bench`: a model beside another runtime, for what it computes and for how fast.
+
+Imports nothing but click until a command runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from stormdrop.cli.options import Duration, json_option, log_options, threads_option
+from stormdrop.cli.source import Opened, Source, built, compiled_option, input_options, source_options, untuned_option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stormdrop.compare.oracle import OnnxRuntime, Oracle
+    from stormdrop.runtime.model import Model
+
+    Arrays = Mapping[str, NDArray[Any]]
+
+ORACLES = ("onnxruntime", "reference")
+PEERS = ("onnxruntime",)
+TOLERANCE = 1e-3
+"""As in `stormdrop.compare.oracle`, which is not imported for the sake of `--help`."""
+SECONDS = 3.0
+PROFILED = 50
+RESTLESS = 0.2
+"""The middle half of all runs is closer together than this on a machine to itself."""
+
+
+def _arrays(given: tuple[str, ...], seed: int, opened: Opened | None, model: Model) -> Arrays:
+    from stormdrop.compare.inputs import random_inputs, read_inputs
+
+    ports = model.inputs if opened is None else opened.graph.inputs
+    return read_inputs(given, ports) if given else random_inputs(ports, seed)
+
+
+def _positive(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise click.BadParameter("give more than 0, such as 1e-3", ctx, param)
+    return value
+
+
+@click.command(
+    short_help="Compare a model's results with another runtime's.",
+    epilog="""\b
+Examples:
+  stormdrop check resnet50.onnx                    against onnxruntime
+  stormdrop check resnet50.onnx --against reference --tolerance 1e-4
+  stormdrop check resnet50.onnx --compiled resnet50.sd
+  stormdrop check m.onnx --input inputs.npz --json
+""",
+)
+@source_options
+@compiled_option
+@click.option("--against", type=click.Choice(ORACLES), help="Whose results are right.  [default: onnxruntime if installed, else reference]")
+@click.option("--tolerance", type=float, default=TOLERANCE, show_default=True, callback=_positive, metavar="T",
+              help="Largest error allowed, as a share of the output's largest magnitude.")  # fmt: skip
+@input_options
+@untuned_option
+@threads_option
+@json_option
+@log_options
+def check(
+    source: Source, compiled: str | None, against: str | None, tolerance: float, given: tuple[str, ...], seed: int, untuned: bool,
+    threads: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a MODEL (an ONNX file or zoo:NAME) here and elsewhere on the same inputs and compare all outputs.
+
+    The exit code is 1 if one of them is too far off. Whole numbers and truth values must be equal, NaNs and infinities where
+    they are expected.
+    """
+    from stormdrop.compare.oracle import agreements
+    from stormdrop.report.console import results
+    from stormdrop.report.versus import check_json, print_check
+
+    opened = source.open()
+    oracle = _oracle(opened, against, threads)
+    model = built(source, opened, compiled, threads, untuned).model
+    arrays = _arrays(given, seed, opened, model)
+    found = model.run(arrays)
+    expected = oracle.run({**arrays, **opened.bound})
+    judged = agreements([p.name for p in model.outputs], found, expected, tolerance)
+    if as_json:
+        head = {"model": source.model, "threads": model.threads, "against": oracle.told, "seed": None if given else seed}
+        click.echo(json.dumps(head | check_json(judged, tolerance), allow_nan=False))
+    else:
+        print_check(results(), source.model, oracle.told, judged, "the given inputs" if given else f"random inputs, seed {seed}")
+    if not all(a.ok for a in judged):
+        raise SystemExit(1)
+
+
+def _oracle(opened: Opened, against: str | None, threads: int | None) -> Oracle:
+    from stormdrop.compare.oracle import OnnxRuntime, Reference, has_onnxruntime
+    from stormdrop.report.console import notes, say
+    from stormdrop.runtime.threads import thread_count
+
+    if against == "onnxruntime" or (against is None and has_onnxruntime()):
+        return OnnxRuntime(opened.onnx, thread_count(threads))
+    why = "" if against else "onnxruntime is not installed; "
+    say(notes(), f"{why}comparing with the reference interpreter, which takes minutes for a large model")
+    return Reference(opened.graph)
+
+
+@click.command(
+    short_help="Time a model, alone or against onnxruntime.",
+    epilog="""\b
+Examples:
+  stormdrop bench resnet50.onnx
+  stormdrop bench resnet50.onnx --against onnxruntime --threads 2
+  stormdrop bench resnet50.sd --repeats 200 --profile
+  stormdrop bench zoo:mobilenet_v2 --against onnxruntime --json | jq .speedup
+""",
+)
+@source_options
+@compiled_option
+@click.option("--against", type=click.Choice(PEERS), help="Race it against this, with as many threads, in turns.")
+@click.option("--repeats", type=click.IntRange(min=1), metavar="N", help="Timed runs of each side.  [default: as --seconds says]")
+@click.option("--seconds", type=Duration(), metavar="T", default=SECONDS, help="Time to run each side for: 10, 30s, 2m.  [default: 3s]")
+@click.option("--warm-up", type=click.IntRange(min=0), default=3, show_default=True, metavar="N",
+              help="Runs of each side before any is timed.")  # fmt: skip
+@click.option("--profile", is_flag=True, help="Also say where the time goes, kernel by kernel.")
+@input_options
+@untuned_option
+@threads_option
+@json_option
+@log_options
+@click.pass_context
+def bench(
+    ctx: click.Context, source: Source, compiled: str | None, against: str | None, repeats: int | None, seconds: float, warm_up: int,
+    profile: bool, given: tuple[str, ...], seed: int, untuned: bool, threads: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Time whole runs of a MODEL (an ONNX file, zoo:NAME, or a compiled .sd file), NumPy arrays in and out.
+
+    With --against each side has its turn in every round, with threads of the other asleep; medians are compared.
+    """
+    from stormdrop.compare.race import Budget, race
+    from stormdrop.report.console import notes, results, say
+    from stormdrop.report.text import threads_text
+    from stormdrop.report.versus import bench_json, print_bench, print_profile
+
+    if repeats is not None and ctx.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--repeats and --seconds both say how long: give one of them")
+    if source.is_compiled and (against is not None or compiled is not None):
+        raise click.UsageError("name the ONNX model it was made of, and give this file as --compiled FILE")
+    opened = None if source.is_compiled else source.open()
+    made = built(source, opened, compiled, threads, untuned)
+    model = made.model
+    arrays = _arrays(given, seed, opened, model)
+    sides: dict[str, Callable[[], object]] = {"stormdrop": lambda: model.run(arrays)}
+    settings = {"stormdrop": f"{made.told}; {threads_text(model.threads)}"}
+    if against is not None and opened is not None:
+        from stormdrop.compare.oracle import OnnxRuntime
+
+        peer = OnnxRuntime(opened.onnx, model.threads)
+        fed = peer.prepared({**arrays, **opened.bound})
+        _doubt(model, peer, arrays, {**arrays, **opened.bound})
+        sides["onnxruntime"] = lambda: peer.run_prepared(fed)
+        settings["onnxruntime"] = peer.settings
+    budget = Budget(repeats, seconds, warm_up)
+    if as_json:
+        for name, told in settings.items():
+            say(notes(), f"{name}: {told}")
+    with notes().status("timing") as status:
+        times = race(sides, budget, tell=lambda n: status.update(f"timing, round {n}"))
+    restless = max(times, key=lambda name: times[name].spread)
+    if times[restless].spread > RESTLESS:
+        say(notes(), f"times of {restless} spread by {times[restless].spread:.0%}: is something else running here?")
+    kernels = model.profile(*(arrays[p.name] for p in model.inputs), repeats=PROFILED) if profile else None
+    if as_json:
+        tree = bench_json(source.model, model.threads, times)
+        click.echo(json.dumps(tree | ({"profile": kernels.to_json()} if kernels is not None else {}), allow_nan=False))
+        return
+    print_bench(results(), source.model, model.threads, times, settings)
+    if kernels is not None:
+        print_profile(results(), kernels)
+
+
+def _doubt(model: Model, peer: OnnxRuntime, arrays: Arrays, all_arrays: Arrays) -> None:
+    """Speed is worth nothing where results are wrong: say so before it is measured."""
+    from stormdrop.compare.oracle import agreements
+    from stormdrop.report.console import notes, say
+    from stormdrop.report.model import name_text
+
+    judged = agreements([p.name for p in model.outputs], model.run(arrays), peer.run(all_arrays))
+    for a in judged:
+        if not a.ok:
+            say(notes(), f"WARNING: the output {name_text(a.name)} differs by {a.relative:.1e} of its magnitude; see `stormdrop check`")

@@ -1,0 +1,166 @@
+"""The command line: results on stdout, progress on stderr; exit 0 done, 1 failed, 2 wrong usage, 130 aborted.
+
+Each command imports what it needs when it runs, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from stormdrop.cli.op import op
+from stormdrop.cli.options import json_option, log_options, threads_option
+from stormdrop.errors import StormdropError
+
+EXAMPLES = """\b
+Examples:
+  stormdrop bench zoo:resnet50 --against onnxruntime   without tuning
+  stormdrop check resnet50.onnx                        are its results right?
+  stormdrop tune resnet50.onnx --time 5m               find faster kernels
+  stormdrop compile resnet50.onnx                      writes resnet50.sd
+  stormdrop show resnet50.onnx t3 --as asm             a kernel's machine code
+  stormdrop op C2D 1 56 56 64 64 3 1 1                 one convolution
+  stormdrop op GMM 1 512 512 512 --time 30s --plot progress.png
+"""
+_SECTIONS = {
+    "Models": ("info", "bench", "check", "tune", "compile", "run", "show", "zoo"),
+    "Operators": ("op",),
+    "This machine": ("doctor", "peak", "store"),
+}
+ABORTED = 130  # 128 + SIGINT, as shells have it
+
+
+class _Commands(click.Group):
+    """Turns our own errors into one line and exit code 1, Ctrl-C into 130; anything else is a bug and keeps its traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from stormdrop.report.text import clean
+
+        try:
+            return super().invoke(ctx)
+        except StormdropError as error:
+            raise click.ClickException(clean(" ".join(str(error).split()))) from error
+        except MemoryError as error:
+            raise click.ClickException(clean(f"out of memory: {error or 'this machine has not enough of it'}")) from error
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise click.ClickException(f"cannot write: {error.strerror}") from error
+        except KeyboardInterrupt:
+            click.echo("aborted", err=True)
+            raise SystemExit(ABORTED) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What most people come for first."""
+        for title, names in _SECTIONS.items():
+            found = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
+            with formatter.section(title):
+                formatter.write_dl([(name, command.get_short_help_str(formatter.width)) for name, command in found], col_max=12)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, _Elsewhere) else command, rest
+
+
+class _Elsewhere(click.Command):
+    """A command whose module is imported only when it is called: the help of all commands does without it."""
+
+    def __init__(self, name: str, module: str, short_help: str) -> None:
+        super().__init__(name, short_help=short_help)
+        self._module = module
+
+    def load(self) -> click.Command:
+        return getattr(import_module(self._module), self.name or "")
+
+
+@click.group(cls=_Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="stormdrop", message="%(prog)s %(version)s")
+@log_options
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Make an ONNX model fast on the machine you have.
+
+    A model is cut into kernels, and these become native code: well chosen at once, and faster after some minutes of tuning.
+    What is measured is kept and used again. A MODEL is an ONNX file, or zoo:NAME for one of the networks that `stormdrop zoo ls`
+    lists.
+    """
+    from stormdrop.report.logs import configure, silence
+
+    if ctx.obj is None:
+        configure()
+    ctx.call_on_close(silence)
+
+
+_ELSEWHERE = {
+    "tune": ("stormdrop.cli.tune", "Search for faster kernels of a model, and keep them."),
+    "info": ("stormdrop.cli.model", "Say what a model is made of."),
+    "compile": ("stormdrop.cli.model", "Write a model's native code to a file."),
+    "run": ("stormdrop.cli.model", "Run a model once, on given or random inputs."),
+    "show": ("stormdrop.cli.model", "Show how a kernel of a model is computed."),
+    "check": ("stormdrop.cli.check", "Compare a model's results with onnxruntime's."),
+    "bench": ("stormdrop.cli.check", "Time a model, alone or against onnxruntime."),
+    "store": ("stormdrop.cli.store", "Look at what was measured, move it, tidy it up."),
+    "zoo": ("stormdrop.cli.zoo", "Well-known networks with random weights, as ONNX files."),
+}
+
+main.add_command(op)
+for _name, (_module, _told) in _ELSEWHERE.items():
+    if find_spec(_module) is not None:
+        main.add_command(_Elsewhere(_name, _module, _told))
+
+
+@main.command(
+    short_help="Measure what this machine can do at best.",
+    epilog="""\b
+Examples:
+  stormdrop peak              measures when called first, then tells what is known
+  stormdrop peak --fresh      measure it again (about three seconds)
+  stormdrop peak --threads 1 --json
+""",
+)
+@click.option("--fresh", is_flag=True, help="Measure again, even if this machine is known.")
+@threads_option
+@json_option
+def peak(fresh: bool, threads: int | None, as_json: bool) -> None:
+    """Measure what this machine can do at best: multiply-adds, and bandwidth of every cache level and of memory."""
+    from stormdrop.report.console import results
+    from stormdrop.report.peak import print_peak
+    from stormdrop.runtime.host import detect
+    from stormdrop.runtime.peak import measure_peak
+
+    target = detect(threads)
+    found = measure_peak(target, fresh)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_peak(results(), target, found)
+
+
+@main.command(
+    short_help="Check this installation.",
+    epilog="""\b
+Examples:
+  stormdrop doctor
+  stormdrop doctor --json     for a script; exit code 1 if anything is broken
+""",
+)
+@threads_option
+@json_option
+def doctor(threads: int | None, as_json: bool) -> None:
+    """Check this installation: build and run one kernel, and say what is wrong if anything is."""
+    from stormdrop.driver.doctor import diagnose
+    from stormdrop.report.console import results
+    from stormdrop.report.doctor import print_diagnosis
+
+    found = diagnose(threads)
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+    else:
+        print_diagnosis(results(), found)
+    if not found.ok:
+        raise SystemExit(1)

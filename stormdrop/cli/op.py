@@ -1,0 +1,166 @@
+"""`stormdrop op`: tune one operator, or compare several searches on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from stormdrop.cli.options import Duration, json_option, log_options, threads_option, verbosity_of
+from stormdrop.errors import StormdropError, UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stormdrop.driver.operator import OperatorReport, Plan
+    from stormdrop.reservoir.store import Store
+
+SHOWN = ("sketches", "loops", "llvm", "asm")
+SEARCHES = ("random", "storm", "droplet", "storm+droplet")
+"""As in `stormdrop.search.strategies`, which is not imported for the sake of `--help`."""
+
+
+class _OperatorCommand(click.Command):
+    """Lists the operators in its help; they import NumPy, so nothing else asks for them."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from stormdrop.ops.catalogue import OPERATORS
+
+        super().format_help_text(ctx, formatter)
+        formatter.width = max(formatter.width, 110)
+        width = max(len(" ".join(o.arguments)) for o in OPERATORS.values())
+        rows = (f"  {o.name}  {' '.join(o.arguments):{width}}  {o.note}" for o in OPERATORS.values())
+        formatter.write_paragraph()
+        formatter.write_text("\b\nOperators and their arguments:\n" + "\n".join(rows))
+
+
+@click.command(
+    cls=_OperatorCommand,
+    short_help="Tune one operator and show its kernel.",
+    epilog="""\b
+Examples:
+  stormdrop op C2D 1 14 14 256 256 3 1 1                     a storm, then droplets until they find no more
+  stormdrop op C2D 1 14 14 256 256 3 1 1 --time 30s          for half a minute; --trials 300: so many candidates
+  stormdrop op GMM 1 512 512 512 --default --show asm        no search: the analytic choice, its machine code
+  stormdrop op GMM 1 512 512 512 --search random --search storm+droplet --trials 200 --plot race.png
+  stormdrop op SFM 1024 1024 --threads 1 --json              for a script
+""",
+)
+@click.argument("name")
+@click.argument("args", nargs=-1, type=int)
+@click.option("--default", "default_only", is_flag=True, help="Only time the analytic choice; search nothing.")
+@click.option("--search", "searches", type=click.Choice(SEARCHES), multiple=True, default=("storm+droplet",), show_default="storm+droplet",
+              help="How to search; several are run one after the other, each from nothing, and compared.")  # fmt: skip
+@click.option("--trials", type=click.IntRange(min=1), metavar="N",
+              help="Candidates to measure at most.  [default: until droplets find no more, else 300]")  # fmt: skip
+@click.option("--time", "seconds", type=Duration(), metavar="T", help="Search for at most so long: 10, 30s, 5m.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of the search and the data.")
+@click.option("--store", "store_path", metavar="PATH",
+              help="Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]")  # fmt: skip
+@click.option("--plot", "plot_path", type=click.Path(path_type=Path), metavar="PATH",
+              help="Draw the best so far over time and trials: .png, .svg or .pdf.")  # fmt: skip
+@click.option("--show", type=click.Choice(SHOWN), multiple=True, help="What to print with the figures; may be repeated.  [default: loops]")
+@threads_option
+@json_option
+@log_options
+@click.pass_context
+def op(
+    ctx: click.Context,
+    name: str,
+    args: tuple[int, ...],
+    default_only: bool,
+    searches: tuple[str, ...],
+    trials: int | None,
+    seconds: float | None,
+    seed: int,
+    store_path: str | None,
+    plot_path: Path | None,
+    show: tuple[str, ...],
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Tune one operator and show its kernel: schedule, loops, time, share of the machine's peak.
+
+    Ctrl-C ends a search with what is known by then; a second one aborts.
+    """
+    from stormdrop.report.text import clean
+
+    _refuse_contradictions(ctx, default_only, searches, as_json, show)
+    from stormdrop.ops.catalogue import build
+
+    try:
+        task = build(name, args)
+    except UserError as error:
+        raise click.UsageError(clean(str(error))) from error
+    if plot_path is not None:
+        from stormdrop.report.plot import check_plot
+
+        check_plot(plot_path)
+    from stormdrop.driver.operator import Plan
+    from stormdrop.report.console import notes, results, say
+    from stormdrop.report.operator import print_operator
+    from stormdrop.runtime.host import detect
+
+    console = notes()
+    store = None if default_only else open_store(store_path)
+    plan = Plan(name.upper(), args, task, detect(threads), () if default_only else searches, trials, seconds, seed, store)
+    report = measured(plan, console, quiet=verbosity_of(ctx).verbosity > 0)
+    if as_json:
+        click.echo(json.dumps(report.to_json()))
+    else:
+        print_operator(results(), report, show)
+    if plot_path is not None:
+        from stormdrop.report.plot import save_plot
+
+        save_plot(plot_path, [f.tuned for f in report.found], report.peak_gflops)
+        say(console, f"the progress is drawn in {plot_path}")
+
+
+def measured(plan: Plan, console: Console, quiet: bool) -> OperatorReport:
+    """Carry out a plan with a live view of it; `quiet`: none, the log says it all."""
+    from stormdrop.driver.operator import PeakWatch, known, measure_operator
+    from stormdrop.report.console import say
+    from stormdrop.report.logs import LogListener
+    from stormdrop.report.operator import known_text
+    from stormdrop.report.progress import TuningProgress
+
+    watch = PeakWatch(plan.target)
+    if len(plan.searches) == 1 and (best := known(plan)) is not None:
+        say(console, known_text(best, plan.task, watch.highest))
+    with TuningProgress(console, watch.highest) as progress:
+        logged = LogListener(peak_gflops=watch.highest)
+        return measure_operator(plan, watch, [logged] if quiet else [logged, progress], lambda text: say(console, text))
+
+
+def _refuse_contradictions(
+    ctx: click.Context, default_only: bool, searches: tuple[str, ...], as_json: bool, show: tuple[str, ...]
+) -> None:
+    if as_json and show:
+        raise click.UsageError("--show prints text and --json prints one object: give one of them")
+    if len(set(searches)) < len(searches):
+        raise click.UsageError("the same --search is given twice: their results would only differ by chance")
+    options = {"searches": "--search", "trials": "--trials", "seconds": "--time", "store_path": "--store", "plot_path": "--plot"}
+    for parameter, option in options.items():
+        if default_only and ctx.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--default searches nothing: leave out {option}")
+
+
+def open_store(path: str | None) -> Store | None:
+    """Without one that was asked for nothing is done; without the usual one, tuning goes on."""
+    from stormdrop.reservoir.store import Store
+
+    if path == "none":
+        return None
+    try:
+        return Store.open(None if path is None else Path(path))
+    except StormdropError as error:
+        if path is not None:
+            raise
+        from stormdrop.report.console import notes, say
+        from stormdrop.report.text import one_line
+
+        say(notes(), f"measurements are not kept: {one_line(str(error))}")
+        return None

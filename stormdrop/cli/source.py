@@ -1,0 +1,267 @@
+"""The model that a command names: a file, `zoo:NAME` or one compiled before, and the options that say how to read and build it.
+
+Imports nothing but click until a command runs. A model is read once, so whatever reading it warns of is said once.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stormdrop.driver import ZOO
+from stormdrop.errors import StormdropError, UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from rich.console import Console
+
+    from stormdrop.graph.graph import Graph
+    from stormdrop.graph.partition import Partition
+    from stormdrop.ir.tensor import Task
+    from stormdrop.runtime.model import Model
+    from stormdrop.space.schedule import Schedule
+    from stormdrop.target.machine import Target
+
+    _Shape = click.ParamType[tuple[str, tuple[int, ...]]]
+    Array = NDArray[Any]
+else:
+    _Shape = click.ParamType  # older versions of click take no parameter
+
+COMPILED = ".sd"
+
+
+class Shape(_Shape):
+    """An input and its shape: input=1x3x224x224. The name may hold anything, also another `=`."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, tuple[int, ...]]:
+        if isinstance(value, tuple):
+            return value
+        name, found, extents = str(value).rpartition("=")
+        if not found or not name or not re.fullmatch(r"(\d+([x×,]\d+)*)?", extents):
+            self.fail(f"{value!r} is not a shape; write input=1x3x224x224", param, ctx)
+        return name, tuple(int(n) for n in re.split("[x×,]", extents) if n)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model as named on the command line."""
+
+    model: str
+    shapes: Mapping[str, tuple[int, ...]]
+    bound: tuple[str, ...]
+    """NAME=FILE, not yet read."""
+    winograd: bool = True
+
+    @property
+    def is_compiled(self) -> bool:
+        return not self.model.startswith(ZOO) and self.model.endswith(COMPILED)
+
+    @property
+    def stem(self) -> str:
+        """What a file made of it is called."""
+        return self.model.removeprefix(ZOO) if self.model.startswith(ZOO) else Path(self.model).stem
+
+    def open(self) -> Opened:
+        """Read it. Raises UserError; click.UsageError where the zoo has no such network, or the model is compiled already."""
+        from stormdrop.compare.inputs import read_bound
+        from stormdrop.driver.compile import load, network
+        from stormdrop.frontend.call import NeedsConstant
+        from stormdrop.graph.graph import shown
+        from stormdrop.report.text import clean
+
+        if self.is_compiled:
+            raise click.UsageError(f"{clean(self.model)} is compiled already: this needs the model it was made of")
+        in_zoo = self.model.startswith(ZOO)
+        if in_zoo:
+            self._refuse_unknown_network()
+        bound = read_bound(self.bound)
+        origin: Any = network(self.model, self.shapes) if in_zoo else self.model
+        try:
+            return Opened(load(origin, self.shapes, bound), origin, bound, self.winograd)
+        except NeedsConstant as error:
+            raise UserError(f"{error} (here: --bind {shown(error.value)}=FILE.npy)") from error
+        except UserError as error:
+            if in_zoo or os.path.exists(self.model):
+                raise
+            raise UserError(f"{error}{self._network_meant()}") from error
+
+    def _refuse_unknown_network(self) -> None:
+        from stormdrop.report.text import clean
+        from stormdrop.zoo.catalogue import describe
+
+        try:
+            describe(self.model.removeprefix(ZOO))
+        except UserError as error:
+            raise click.UsageError(clean(str(error))) from error
+
+    def _network_meant(self) -> str:
+        """A hint for whoever names a network of the zoo as if it were a file."""
+        from stormdrop.zoo import names
+
+        return f"; the zoo has one: {ZOO}{self.stem}" if self.stem in names() else ""
+
+    def open_compiled(self, threads: int | None) -> Model:
+        """Read a model that was compiled before; what says how to read another one has no place beside it."""
+        from stormdrop.runtime.model import Model
+        from stormdrop.runtime.package import load
+
+        if self.shapes or self.bound:
+            raise click.UsageError("shapes and constants of a compiled model are settled: leave out --shapes and --bind")
+        if not self.winograd:
+            raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd")
+        return Model(*load(self.model, threads))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """A model as a graph, and where another runtime finds it: a path, or an ONNX model in memory."""
+
+    graph: Graph
+    origin: Any
+    bound: Mapping[str, Array]
+    winograd: bool = True
+
+    @property
+    def parts(self) -> Partition:
+        """Its kernels; the graph passes run each time."""
+        from stormdrop.driver.compile import tasks_of
+
+        return tasks_of(self.graph, self.winograd)
+
+    @property
+    def onnx(self) -> str | bytes:
+        return self.origin if isinstance(self.origin, str) else self.origin.SerializeToString()
+
+
+def source_options(command: Callable[..., Any]) -> Any:
+    """The argument MODEL with `--shapes`, `--bind` and `--no-winograd`, given to the command as one `source`."""
+
+    @functools.wraps(command)
+    def bundled(
+        *args: Any, model: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], bound: tuple[str, ...], no_winograd: bool, **rest: Any
+    ) -> Any:  # fmt: skip
+        if len(dict(shapes)) < len(shapes):
+            raise click.UsageError("--shapes gives the shape of one input twice")
+        return command(*args, source=Source(model, dict(shapes), bound, not no_winograd), **rest)
+
+    shape = click.option("--shapes", type=Shape(), multiple=True, metavar="NAME=1x3x224x224",
+                         help="The shape of an input that leaves it open; may be repeated.")  # fmt: skip
+    bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy",
+                        help="An input that is always this array: it becomes a constant; may be repeated.")  # fmt: skip
+    direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
+    return click.argument("model")(shape(bind(direct(bundled))))
+
+
+def untuned_option(command: Any) -> Any:
+    told = "Take default schedules for all kernels, whatever the store knows."
+    return click.option("--untuned", is_flag=True, help=told)(command)
+
+
+def compiled_option(command: Any) -> Any:
+    told = "Run this file, made of MODEL with `stormdrop compile`, instead of compiling."
+    return click.option("--compiled", type=click.Path(), metavar="FILE.sd", help=told)(command)
+
+
+def input_options(command: Any) -> Any:
+    given = click.option("--input", "given", multiple=True, metavar="NAME=FILE.npy",
+                         help="An input; or FILE.npz with several by name; may be repeated.  [default: random]")  # fmt: skip
+    seed = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of random inputs.")
+    return given(seed(command))
+
+
+@dataclass(slots=True)
+class Chosen:
+    """Schedules for a model's tasks, and how many of them the store knew. A store that cannot be read is told of once."""
+
+    target: Target
+    untuned: bool
+    console: Console
+    tell: Callable[[str], None] = lambda _: None
+    asked: int = 0
+    known: set[str] = field(default_factory=set[str])
+    _best: Callable[[Task], Schedule | None] | None = None
+    _is_broken: bool = False
+
+    def __call__(self, task: Task) -> Schedule | None:
+        self.asked += 1
+        self.tell(f"{self.asked} kernels: {task.name}")
+        if self.untuned or self._is_broken:
+            return None
+        try:
+            if self._best is None:
+                from stormdrop.driver.compile import stored_schedules
+
+                self._best = stored_schedules(self.target)
+            found = self._best(task)
+        except StormdropError as error:
+            from stormdrop.report.console import say
+            from stormdrop.report.text import one_line
+
+            self._is_broken = True
+            say(self.console, f"default schedules are used, since the store cannot be read: {one_line(str(error))}")
+            return None
+        if found is not None:
+            self.known.add(task.digest)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """A model that runs, and what is known of how it was made: nothing, where it was compiled before."""
+
+    model: Model
+    tasks: int | None = None
+    stored: int | None = None
+    seconds: float | None = None
+
+    @property
+    def told(self) -> str:
+        """Where its schedules come from."""
+        if self.tasks is None:
+            return "compiled before"
+        if not self.stored:
+            return "all kernels by default, none is in the store"
+        if self.stored == self.tasks:
+            return "all kernels as the store knows them"
+        return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
+
+
+def built(source: Source, opened: Opened | None, compiled: str | None, threads: int | None, untuned: bool) -> Built:
+    """Compile a model, or read what was compiled: `compiled`, or the source itself where it is that."""
+    if compiled is not None:
+        if not compiled.endswith(COMPILED):
+            raise click.UsageError(f"--compiled takes a file that ends in {COMPILED}")
+        return Built(Source(compiled, {}, ()).open_compiled(threads))
+    if opened is None and source.is_compiled:
+        return Built(source.open_compiled(threads))
+    return compile_model(source.open() if opened is None else opened, threads, untuned)
+
+
+def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
+    """With a line on the terminal that says how far it is."""
+    from rich.text import Text
+
+    from stormdrop.driver.compile import build_model, suited
+    from stormdrop.report.console import notes
+    from stormdrop.report.text import one_line
+    from stormdrop.runtime.host import detect
+    from stormdrop.runtime.threads import thread_count
+
+    console = notes()
+    target = detect().with_threads(thread_count(threads))
+    began = time.perf_counter()
+    with console.status("compiling") as status:
+        parts = opened.parts
+        chosen = Chosen(suited(target, parts), untuned, console, lambda text: status.update(Text(f"compiling, {one_line(text)}")))
+        model = build_model(parts, target, chosen)
+    return Built(model, chosen.asked, len(chosen.known), time.perf_counter() - began)

@@ -1,0 +1,319 @@
+"""`stormdrop store …`: look at what was measured, move it, tidy it up. Imports nothing but click until a command runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from stormdrop.cli.options import json_option
+from stormdrop.errors import UserError
+
+if TYPE_CHECKING:
+    from stormdrop.reservoir.store import Filters, Store
+
+    _Bytes = click.ParamType[int]
+    _Seconds = click.ParamType[float]
+else:
+    _Bytes = _Seconds = click.ParamType  # older versions of click take no parameter
+
+EXAMPLES = """\b
+Examples:
+  stormdrop store ls                                what is known, one line for each task
+  stormdrop store best "C2D 1 56 56 64 64 3 1 1"    the fastest schedule of one of them
+  stormdrop store export trials.jsonl               everything, as lines of JSON
+  stormdrop store import trials.jsonl               take over what another installation measured
+  stormdrop store prune --max-size 200MB            forget the oldest trials
+"""
+SHOWN_REFUSALS = 20
+_NUMBER = r"(\d+\.?\d*|\.\d+)\s*"
+_SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_AGES = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
+
+
+class Size(_Bytes):
+    """Bytes: 100MB, 1.5GiB, 4096."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(_NUMBER + "([a-z]*)", str(value).strip().lower())
+        if found is None or found[2] not in _SIZES:
+            self.fail(f"{value!r} is not a size; write 100MB, 1.5GiB or a number of bytes", param, ctx)
+        return int(float(found[1]) * _SIZES[found[2]])
+
+
+class Age(_Seconds):
+    """Seconds: 12h, 30d, 2w, 1y."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(_NUMBER + "([a-z])", str(value).strip().lower())
+        if found is None or found[2] not in _AGES:
+            self.fail(f"{value!r} is not an age; write 12h, 30d, 2w or 1y", param, ctx)
+        return float(found[1]) * _AGES[found[2]]
+
+
+def store_option(command: Any) -> Any:
+    told = "The store's file.  [default: reservoir.sqlite in STORMDROP_CACHE_DIR, else in the user's cache directory]"
+    return click.option("--store", "path", type=click.Path(path_type=Path), metavar="PATH", help=told)(command)
+
+
+def filter_options(command: Any) -> Any:
+    target = click.option("--target", metavar="KEY", help="Only this machine's, named as `ls` prints it.")
+    cold = click.option("--cold/--warm", "cold", default=None, help="Only trials with weights out of cache, or in it.")
+    return target(cold(command))
+
+
+def _place(path: Path | None) -> Path:
+    from stormdrop.reservoir.store import default_path
+
+    return default_path() if path is None else path.absolute()
+
+
+def _viewed(path: Path | None) -> Store:
+    """To look at. There need not be a store in the default place: then nothing is known."""
+    from stormdrop.reservoir.store import Store
+
+    place = _place(path)
+    try:
+        is_there = place.exists()
+    except OSError as error:
+        raise UserError(f"{place} cannot be read: {error.strerror or error}") from error
+    return Store.in_memory() if path is None and not is_there else Store.view(place)
+
+
+def _written(store: Store, path: Path | None) -> Store:
+    if store.is_memory:
+        raise UserError(f"{_place(path)} cannot be written")
+    return store
+
+
+def _print(tree: object) -> None:
+    click.echo(json.dumps(tree))
+
+
+@click.group(epilog=EXAMPLES, short_help="Look at what was measured, move it, tidy it up.")
+def store() -> None:
+    """Look at what was measured, move it, tidy it up.
+
+    Every trial of every search is kept in one file, with its task, its schedule, the machine and the versions it was measured
+    with. Later searches begin from it, and so does the cost model.
+    """
+
+
+@store.command(short_help="Where the store is.", epilog="\b\nExamples:\n  stormdrop store path\n  du -h $(stormdrop store path)\n")
+@store_option
+@json_option
+def path(path: Path | None, as_json: bool) -> None:
+    """Print where the store is, or would be."""
+    place = _place(path)
+    if as_json:
+        _print({"path": str(place), "exists": place.exists()})
+    else:
+        click.echo(str(place).encode("utf-8", "surrogateescape"))
+
+
+@store.command(short_help="How large it is.", epilog="\b\nExamples:\n  stormdrop store size\n  stormdrop store size --json\n")
+@store_option
+@json_option
+def size(path: Path | None, as_json: bool) -> None:
+    """Say how large the store is, and how many trials of how many tasks it holds."""
+    from stormdrop.report.console import results
+    from stormdrop.report.store import print_size, size_of
+
+    with _viewed(path) as opened:
+        found = size_of(opened, _place(path))
+    if as_json:
+        _print(found)
+    else:
+        print_size(results(), found)
+
+
+@store.command(
+    short_help="What is known: one line for each task.",
+    epilog="""\b
+Examples:
+  stormdrop store ls
+  stormdrop store ls --cold
+  stormdrop store ls --json | jq '.tasks[] | select(.failed > 0)'
+""",
+)
+@store_option
+@filter_options
+@json_option
+def ls(path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
+    """List tasks: one line for each task, machine and temperature, the one measured last at the end.
+
+    The best time is that of a verified winner; with a question mark, that of a trial nobody verified yet.
+    """
+    from stormdrop.report.console import results
+    from stormdrop.report.store import print_summaries, summary_json
+    from stormdrop.reservoir.store import Filters
+
+    with _viewed(path) as opened:
+        found = opened.summaries(Filters(target=target, cold=cold))
+    if as_json:
+        _print({"tasks": [summary_json(s) for s in found]})
+    else:
+        print_summaries(results(), found)
+
+
+@store.command(
+    short_help="The fastest schedule of a task.",
+    epilog="""\b
+Examples:
+  stormdrop store best "GMM 1 512 512 512"
+  stormdrop store best 3fa9c1                    the beginning of its digest, as `ls` prints it
+  stormdrop store best 3fa9c1 --cold --json
+""",
+)
+@click.argument("task")
+@store_option
+@filter_options
+@json_option
+def best(task: str, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
+    """Show the fastest known schedule of a TASK, given by name or by the beginning of its digest, on each machine."""
+    from stormdrop.report.console import results
+    from stormdrop.report.store import best_json, print_best
+    from stormdrop.reservoir.store import Filters
+
+    with _viewed(path) as opened:
+        wanted = Filters(task, target, cold)
+        summaries = _found(opened, wanted)
+        pairs = [(s, r) for s in summaries if (r := opened.best_of(s)) is not None]
+    if not pairs:
+        raise UserError(f"no trial of {task} could be timed, or all follow rules that this version does not know")
+    if as_json:
+        _print({"best": [best_json(s, r) for s, r in pairs]})
+        return
+    for number, (summary, record) in enumerate(pairs):
+        if number:
+            click.echo()
+        print_best(results(), summary, record)
+
+
+def _found(opened: Store, wanted: Filters) -> list[Any]:
+    """Raises UserError, with a suggestion, where nothing fits."""
+    from difflib import get_close_matches
+
+    if found := opened.summaries(wanted):
+        return found
+    known = [s.name for s in opened.summaries()]
+    near = get_close_matches(str(wanted.task), known, 1)
+    hint = f"did you mean {near[0]!r}?" if near and near[0] != wanted.task else "`stormdrop store ls` lists what it knows"
+    raise UserError(f"the store knows no such trials of {wanted.task}; {hint}")
+
+
+@store.command(
+    short_help="Write trials as lines of JSON.",
+    epilog="""\b
+Examples:
+  stormdrop store export trials.jsonl
+  stormdrop store export --verified winners.jsonl
+  stormdrop store export --task "GMM 1 512 512 512" | jq .result.seconds
+""",
+)
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
+@click.option("--task", metavar="TASK", help="Only this one's: its name, or the beginning of its digest.")
+@click.option("--verified", is_flag=True, help="Only verified winners.")
+@filter_options
+@store_option
+@json_option
+def export(
+    file: str, task: str | None, verified: bool, path: Path | None, target: str | None, cold: bool | None, as_json: bool
+) -> None:
+    """Write trials to a FILE (by default to stdout), one JSON object a line, which `import` reads anywhere."""
+    from stormdrop.reservoir.store import Filters
+
+    if as_json and file == "-":
+        raise click.UsageError("the lines themselves go to stdout: give a FILE to have a report with --json")
+    with _viewed(path) as opened:
+        try:
+            with click.open_file(file, "w", encoding="utf-8", atomic=True) as lines:
+                count = opened.export(lines, Filters(task, target, cold, True if verified else None))
+        except BrokenPipeError:
+            raise  # click ends quietly where nobody reads on
+        except OSError as error:
+            raise UserError(f"{file} cannot be written: {error.strerror or error}") from error
+    if as_json:
+        _print({"exported": count})
+    else:
+        click.echo(f"{count} trial{'s' if count != 1 else ''} exported", err=True)
+
+
+@store.command(
+    name="import",
+    short_help="Take over trials from lines of JSON.",
+    epilog="""\b
+Examples:
+  stormdrop store import trials.jsonl
+  ssh laptop stormdrop store export | stormdrop store import -
+  stormdrop store import --foreign other-machines.jsonl
+""",
+)
+@click.argument("file", type=click.File("rb"))
+@click.option("--foreign", is_flag=True, help="Also take what was measured on other CPUs; it is kept apart.")
+@store_option
+@json_option
+def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> None:
+    """Take over the trials of a FILE (`-`: stdin) that `export` wrote here or elsewhere.
+
+    What is known already is skipped. A line that is no record of this version is refused with its number and the reason; the
+    others are kept. The exit code is 1 if any was refused.
+    """
+    from stormdrop.reservoir.store import Store
+
+    with _written(Store.open(path), path) as opened:
+        done = opened.import_(file, foreign=foreign)
+    if as_json:
+        refused = [{"line": r.line, "reason": r.reason} for r in done.refused]
+        _print({"kept": done.kept, "duplicates": done.duplicates, "refusals": done.refusals, "refused": refused})
+    else:
+        from stormdrop.report.text import clean
+
+        for refusal in done.refused[:SHOWN_REFUSALS]:
+            click.echo(f"line {refusal.line}: {clean(refusal.reason)}", err=True)
+        if done.refusals > SHOWN_REFUSALS:
+            click.echo(f"and {done.refusals - SHOWN_REFUSALS} more", err=True)
+        click.echo(f"{done.kept} kept, {done.duplicates} known already, {done.refusals} refused")
+    if done.refusals:
+        raise SystemExit(1)
+
+
+@store.command(
+    short_help="Forget old trials.",
+    epilog="""\b
+Examples:
+  stormdrop store prune --max-size 200MB
+  stormdrop store prune --older-than 90d
+  stormdrop store prune --older-than 1y --winners
+""",
+)
+@click.option("--max-size", "max_bytes", type=Size(), metavar="SIZE", help="Forget the oldest trials until it fits; winners go last.")
+@click.option("--older-than", "age", type=Age(), metavar="AGE", help="Forget trials of that age, but no verified winners.")
+@click.option("--winners", is_flag=True, help="With --older-than: verified winners too.")
+@store_option
+@json_option
+def prune(max_bytes: int | None, age: float | None, winners: bool, path: Path | None, as_json: bool) -> None:
+    """Forget old trials, and give their space back."""
+    from stormdrop.report.text import bytes_text, counted
+
+    if max_bytes is None and age is None:
+        raise click.UsageError("say what to forget: --max-size SIZE, --older-than AGE, or both")
+    if winners and age is None:
+        raise click.UsageError("--winners goes with --older-than")
+    with _viewed(path) as opened:
+        if path is not None or _place(path).exists():
+            _written(opened, path)
+        done = opened.prune(max_bytes, None if age is None else time.time() - age, winners)
+    if as_json:
+        _print({"removed": done.removed, "before_bytes": done.before_bytes, "after_bytes": done.after_bytes})
+    else:
+        told = f"{bytes_text(done.before_bytes)} before, {bytes_text(done.after_bytes)} now"
+        click.echo(f"{counted(done.removed, 'trial')} forgotten; {told}")

@@ -1,0 +1,95 @@
+"""Building the kernels of a model: this process works through the list from its beginning, worker processes from its end.
+
+Python and LLVM use one core in a process, so there are as many processes as CPUs. A worker takes a third of a second to start: a
+short list is not worth it. What a worker cannot build, this process does, and says why it cannot either.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+from stormdrop.errors import BuildError, RunError, ScheduleError
+from stormdrop.ir.tensor import Task
+from stormdrop.lower.program import View
+from stormdrop.measure.process import Worker, WorkerLost, message_of
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.building import build_artifact
+from stormdrop.runtime.threads import available_cpus
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target
+
+WORTH_A_WORKER = 8
+"""Kernels per worker process that pay for its start."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A kernel to build: a task, how (None: by default), and the strides of its tensors that are not row-major, by name."""
+
+    task: Task
+    schedule: Schedule | None
+    strides: dict[str, tuple[int, ...]]
+
+
+def build_kernel(job: Job, target: Target) -> Artifact:
+    """A schedule that does not fit the task (it came from elsewhere) gives way to the default. Raises BuildError."""
+    views = {name: View(strides) for name, strides in job.strides.items()}
+    if job.schedule is not None:
+        try:
+            return build_artifact(job.task, job.schedule, target, views)
+        except ScheduleError:
+            pass
+    try:
+        return build_artifact(job.task, None, target, views)
+    except ScheduleError as error:
+        outputs = ", ".join(map(repr, job.task.outputs))
+        raise BuildError(f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?") from error
+
+
+def build_kernels(jobs: Sequence[Job], target: Target, cpus: int | None = None) -> list[Artifact]:
+    """All of them, in order. Raises BuildError."""
+    built: dict[int, Artifact] = {}
+    left = deque(range(len(jobs)))  # pops at either end are atomic
+    settings = MeasureSettings()
+    helpers = min((cpus or available_cpus()) - 1, len(jobs) // WORTH_A_WORKER)
+    workers = [Worker("builder", target, settings) for _ in range(helpers)]
+    stop = Event()
+
+    def help_out(worker: Worker) -> None:
+        while not stop.is_set():
+            try:
+                k = left.pop()
+            except IndexError:
+                return
+            try:
+                reply = worker.ask(message_of(jobs[k].task), _request(jobs[k]), settings.build_timeout)
+            except (WorkerLost, RunError):
+                return
+            if "failure" not in reply:
+                built[k] = Artifact.from_message(reply["artifact"])
+
+    try:
+        helping = [worker.lane.submit(help_out, worker) for worker in workers]
+        while left:
+            try:
+                k = left.popleft()
+            except IndexError:
+                break
+            built[k] = build_kernel(jobs[k], target)
+        for future in helping:
+            future.result()
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.close()
+    return [built[k] if k in built else build_kernel(job, target) for k, job in enumerate(jobs)]
+
+
+def _request(job: Job) -> dict[str, Any]:
+    schedule = None if job.schedule is None else job.schedule.to_json()
+    return {"op": "build", "schedule": schedule, "views": {name: list(strides) for name, strides in job.strides.items()}}

@@ -1,0 +1,287 @@
+"""From a model to something that runs: graph, tasks, schedules, machine code, memory, packed weights.
+
+    model = compile("resnet50.onnx")                       # the store's best schedules; defaults where it has none
+    model = compile(graph, schedules=lambda task: None)    # defaults only
+
+The parts are elsewhere; this module puts them together, and knows of nothing but their order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stormdrop.driver import ZOO
+from stormdrop.driver.build import Job, build_kernels
+from stormdrop.errors import UserError
+from stormdrop.graph.graph import Graph, Value
+from stormdrop.graph.partition import Call, Partition, partition
+from stormdrop.graph.passes import optimise
+from stormdrop.graph.storage import Buffer, Place, storage
+from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.ir.shape import row_strides
+from stormdrop.ir.tensor import Task
+from stormdrop.ops.winograd import TRANSFORMS
+from stormdrop.runtime.arena import Lifetime, plan
+from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.host import detect
+from stormdrop.runtime.image import Address, Image, Port, Step
+from stormdrop.runtime.loaded import SLACK_BYTES, slot_bytes
+from stormdrop.runtime.memory import give_back
+from stormdrop.runtime.model import Model, pack
+from stormdrop.runtime.pool import shared_pool
+from stormdrop.runtime.threads import thread_count
+from stormdrop.space.schedule import Schedule
+from stormdrop.target import whole_lines
+from stormdrop.target.machine import Target
+
+GIVE_BACK_BYTES = 4 << 20
+
+Array = NDArray[Any]
+Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto, which is not imported here
+Schedules = Callable[[Task], Schedule | None]
+
+
+def load(model: Source, shapes: Mapping[str, Sequence[int]] | None = None, constants: Mapping[str, ArrayLike] | None = None) -> Graph:
+    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is. Raises UserError."""
+    if isinstance(model, Graph):
+        if shapes or constants:
+            raise UserError("shapes= and constants= are for loading a model; this is a graph already")
+        return model
+    if isinstance(model, str) and model.startswith(ZOO):
+        model = network(model, shapes)
+    from stormdrop.frontend.onnx import load as load_onnx
+
+    return load_onnx(model, shapes, constants)
+
+
+def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Any:
+    """A network of the zoo as an ONNX model, for as many inputs at once as the given shapes begin with."""
+    from stormdrop import zoo
+
+    leading = {shape[0] for shape in (shapes or {}).values() if len(shape)}
+    return zoo.build(name.removeprefix(ZOO), leading.pop() if len(leading) == 1 and 0 not in leading else 1)
+
+
+def compile(
+    model: Source,
+    *,
+    schedules: Schedules | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    threads: int | None = None,
+    target: Target | None = None,
+    winograd: bool = True,
+) -> Model:
+    """A model that runs on this machine.
+
+    `schedules` says how to compute a task, None meaning the default; without it the store's best are used. With `winograd=False`
+    convolutions are summed directly, which rounds less. Raises UserError for a model that cannot be read or is not supported.
+    """
+    machine = (target or detect()).with_threads(thread_count(threads))
+    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules)
+
+
+def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
+    """The kernels of a model: what tuning, compiling and reporting all start from."""
+    return partition(optimise(graph), tuple(TRANSFORMS) if winograd else ())
+
+
+def stored_schedules(target: Target) -> Schedules:
+    """What the user's store knows to be fastest at the target's temperature, else at the other one; no store knows nothing."""
+    from stormdrop.reservoir.store import Store, default_path
+
+    path = default_path()
+    if not path.exists():
+        return lambda task: None
+    store = Store.view(path)
+
+    def best(task: Task) -> Schedule | None:
+        found = [r for cold in (target.cold, not target.cold) if (r := store.best(task, target, cold)) is not None]
+        return found[0].schedule if found else None
+
+    return best
+
+
+def suited(target: Target, parts: Partition) -> Target:
+    """The target as the model finds it: cold, where the model's weights leave the caches between two runs."""
+    return replace(target, cold=parts.constant_bytes > target.l3_bytes)
+
+
+def build_model(parts: Partition, target: Target, schedules: Schedules | None = None) -> Model:
+    """Machine code, memory and packed weights for a partition; by default with the store's best schedules."""
+    target = suited(target, parts)
+    build = _Build(parts, target, schedules or stored_schedules(target))
+    del parts  # if this was the last to know the model's constants, each is freed once it is packed
+    image = build.image()
+    give_back()
+    weights = pack(image, build.constants_of, shared_pool(target.threads))
+    build.copy_constants(weights)
+    return Model(image, weights)
+
+
+def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
+    """The kernels of one run, and the bytes of the arena for their results. Nothing is built: what schedules need besides is not known."""
+    build = _Build(parts, target, lambda task: None)
+    return len(build.laid.calls), plan([life for _, life in build._lifetimes([])])[1]
+
+
+@dataclass(slots=True)
+class _Weights:
+    """Offsets in the block of weights, handed out one after the other."""
+
+    total: int = 0
+    constants: dict[Value, int] = field(default_factory=dict[Value, int])
+    whole: dict[Value, int] = field(default_factory=dict[Value, int])
+    """Those that kernels take as inputs: nobody packs them."""
+
+    def reserve(self, nbytes: int) -> int:
+        offset = self.total
+        self.total += whole_lines(nbytes)
+        return offset
+
+    def constant(self, v: Value) -> int:
+        if v not in self.constants:
+            self.constants[v] = self.reserve(v.nbytes)
+        return self.constants[v]
+
+
+class _Build:
+    def __init__(self, parts: Partition, target: Target, schedules: Schedules) -> None:
+        self.laid, self.target, self.schedules = storage(parts), target, schedules
+        graph = parts.graph
+        self._name = graph.name
+        self._inputs = tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs)
+        self._outputs = tuple(Port(name, v.shape, v.dtype) for name, v in zip(graph.output_names, graph.outputs))
+        self._constants = dict(graph.constants)
+        self._given_up = 0  # bytes of them
+        self._chosen: dict[str, Schedule | None] = {}
+        self._kernels: list[Artifact] = []
+        self._weights = _Weights()
+        self._sources: list[Mapping[str, Value]] = []  # per step: constants by their slot's name
+
+    def image(self) -> Image:
+        kernels = self._build_all()
+        lifetimes = self._lifetimes(kernels)
+        offsets, total = plan([life for _, life in lifetimes])
+        arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
+        steps = tuple(self._step(k, call, kernel, arena) for k, (call, kernel) in enumerate(zip(self.laid.calls, kernels)))
+        self._readers = Counter(v for sources in self._sources for v in set(sources.values())) + Counter(self._weights.whole.keys())
+        target = self.target
+        return Image(
+            self._name, self._inputs, self._outputs, tuple(self._kernels), steps, total, self._weights.total,
+            target.threads, target.triple, target.cpu, target.features,
+        )  # fmt: skip
+
+    def constants_of(self, step: int) -> Mapping[str, Array]:
+        """The raw constants that a step packs or keeps, by the name of their slot. It is asked once, and forgets what no other needs."""
+        sources = self._sources[step]
+        found = {name: self._constants[v] for name, v in sources.items()}
+        if self._given_up > GIVE_BACK_BYTES:
+            give_back()
+            self._given_up = 0
+        for v in set(sources.values()):
+            self._readers[v] -= 1
+            if not self._readers[v]:
+                self._given_up += self._constants.pop(v).nbytes
+        return found
+
+    def copy_constants(self, weights: NDArray[np.uint8]) -> None:
+        """Constants that kernels take as inputs."""
+        for v, offset in self._weights.whole.items():
+            raw = np.ascontiguousarray(self._constants[v])
+            weights[offset : offset + raw.nbytes] = raw.reshape(-1).view(np.uint8)
+
+    # ---- code
+
+    def _build_all(self) -> list[int]:
+        """The number of every call's kernel; calls of equal tasks on equally laid out memory share one."""
+        numbers: dict[tuple[object, ...], int] = {}
+        jobs: list[Job] = []
+        of_call: list[int] = []
+        for call in self.laid.calls:
+            strides = self._strides(call)
+            key = (call.task.digest, *strides)
+            if key not in numbers:
+                numbers[key] = len(jobs)
+                tensors = (*call.task.runtime_inputs, *call.task.outputs)
+                shaped = {t.name: given for t, given in zip(tensors, strides) if given is not None}
+                jobs.append(Job(call.task, self._schedule(call.task), shaped))
+            of_call.append(numbers[key])
+        self._kernels = build_kernels(jobs, self.target)
+        return of_call
+
+    def _schedule(self, task: Task) -> Schedule | None:
+        if task.digest not in self._chosen:
+            self._chosen[task.digest] = self.schedules(task)
+        return self._chosen[task.digest]
+
+    def _strides(self, call: Call) -> list[tuple[int, ...] | None]:
+        """The strides of run-time inputs and output; None where they are row-major."""
+        found: list[tuple[int, ...] | None] = []
+        for v in (*self._runtime(call), call.output):
+            strides = self.laid.places[v].strides
+            plain = all(a == b for a, b, n in zip(strides, row_strides(v.shape), v.shape) if n > 1)
+            found.append(None if plain else strides)
+        return found
+
+    def _runtime(self, call: Call) -> list[Value]:
+        return [v for t, v in zip(call.task.inputs, call.inputs) if not t.constant]
+
+    # ---- memory
+
+    def _lifetimes(self, kernels: Sequence[int]) -> list[tuple[Buffer | tuple[int, int], Lifetime]]:
+        """Every buffer of the arena from its first to its last use, and the working memory of every step."""
+        spans: dict[Buffer, tuple[int, int]] = {}
+        for k, call in enumerate(self.laid.calls):
+            for v in (*self._runtime(call), call.output):
+                buffer = self.laid.places[v].buffer
+                if buffer.kind == "arena":
+                    spans[buffer] = (spans[buffer][0] if buffer in spans else k, k)
+        found: list[tuple[Buffer | tuple[int, int], Lifetime]] = []
+        for buffer, (first, last) in spans.items():
+            found.append((buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last)))
+        for k, kernel in enumerate(kernels):
+            for s, slot in enumerate(self._kernels[kernel].slots):
+                if slot.role == "shared":
+                    found.append(((k, s), Lifetime(slot_bytes(slot), k, k)))
+        return found
+
+    def _step(self, k: int, call: Call, kernel: int, arena: Mapping[Buffer | tuple[int, int], int]) -> Step:
+        inputs = iter(self._runtime(call))
+        constants = iter([v for t, v in zip(call.task.inputs, call.inputs) if t.constant])
+        sources: dict[str, Value] = {}
+        addresses: list[Address | None] = []
+        for s, slot in enumerate(self._kernels[kernel].slots):
+            match slot.role:
+                case "input":
+                    addresses.append(self._address(self.laid.places[next(inputs)], ITEMSIZE[slot.dtype], arena))
+                case "output":
+                    addresses.append(self._address(self.laid.places[call.output], ITEMSIZE[slot.dtype], arena))
+                case "constant":
+                    sources[slot.name] = v = next(constants)
+                    addresses.append(Address("weights", 0, self._weights.constant(v)) if slot.resident else None)
+                case "packed":
+                    addresses.append(Address("weights", 0, self._weights.reserve(slot_bytes(slot))) if slot.resident else None)
+                case _:
+                    addresses.append(Address("arena", 0, arena[(k, s)]))
+        self._sources.append(sources)
+        return Step(kernel, tuple(addresses), call.label, call.task.digest, call.task.flops, call.task.minimal_bytes)
+
+    def _address(self, place: Place, itemsize: int, arena: Mapping[Buffer | tuple[int, int], int]) -> Address:
+        offset, buffer = place.offset * itemsize, place.buffer
+        match buffer.kind:
+            case "arena":
+                return Address("arena", 0, arena[buffer] + offset)
+            case "constant":
+                start = self._weights.whole[buffer.value] = self._weights.constant(buffer.value)
+                return Address("weights", 0, start + offset)
+            case "input" | "output":
+                return Address(buffer.kind, buffer.index, offset)
+

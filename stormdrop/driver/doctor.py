@@ -1,0 +1,170 @@
+"""Is this installation able to build, run and measure kernels? What `stormdrop doctor` checks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from stormdrop.errors import UserError
+from stormdrop.paths import cache_dir
+from stormdrop.runtime.threads import _quotas, thread_count
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at; `advice` says what to do where it is not ok."""
+
+    name: str
+    ok: bool
+    detail: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All checks; `threads` is 0 where not even that could be found out."""
+
+    threads: int
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+    def to_json(self) -> dict[str, object]:
+        return {"ok": self.ok, "threads": self.threads, "checks": [asdict(check) for check in self.checks]}
+
+
+def diagnose(threads: int | None = None) -> Diagnosis:
+    """Run every check; a failing one never hides the others."""
+    checks = [_python(), *_packages(), _platform(), _threads(threads)]
+    count = thread_count(threads) if checks[-1].ok else 0
+    checks.append(_guarded("cpu", lambda: _cpu(count or 1), "this CPU could not be described; please report it"))
+    checks.append(_cache())
+    if checks[-2].ok:
+        worker = _guarded("kernel in a worker", lambda: _in_worker(count or 1), "see the message; candidates cannot be measured")
+        checks.append(worker)
+        if worker.ok:  # a kernel that kills its worker would kill this process too
+            advice = "kernels build and run in workers but not here; please report it"
+            checks.append(_guarded("kernel in this process", lambda: _in_process(count or 1), advice))
+    return Diagnosis(count, tuple(checks))
+
+
+def _guarded(name: str, look: Callable[[], Check], advice: str) -> Check:
+    """A check that may meet anything at all: whatever is raised becomes its finding."""
+    try:
+        return look()
+    except Exception as error:  # that nothing escapes is the point
+        return Check(name, False, f"{type(error).__name__}: {error}", advice)
+
+
+def _python() -> Check:
+    ok = sys.version_info >= (3, 11) and sys.implementation.name == "cpython"
+    found = f"{platform.python_implementation()} {platform.python_version()}"
+    return Check("python", ok, found, "" if ok else "use CPython 3.11 or newer")
+
+
+def _packages() -> Iterator[Check]:
+    for package, module in (("numpy", "numpy"), ("llvmlite", "stormdrop.codegen.llvm")):
+        try:
+            import_module(module)
+            yield Check(package, True, version(package))
+        except (ImportError, OSError, PackageNotFoundError) as error:
+            yield Check(package, False, f"cannot be imported: {error}", f"python -m pip install --force-reinstall {package}")
+
+
+def _platform() -> Check:
+    machine = platform.machine()
+    ok = sys.platform == "linux" and machine.lower() in ("x86_64", "amd64", "aarch64", "arm64")
+    advice = "" if ok else "kernels are built and run on 64-bit Linux only, on x86-64 and AArch64; tasks can be written anywhere"
+    return Check("platform", ok, f"{platform.system()} {platform.release()} {machine}", advice)
+
+
+def _cpu(threads: int) -> Check:
+    from stormdrop.runtime.host import detect
+
+    target = detect(threads)
+    wanted = ("sse4.2", "avx", "avx2", "fma", "avx512f", "avx512vl", "avx512_bf16", "avx512bf16", "avx512vnni", "amx-tile", "neon", "sve")
+    flags = {f[1:] for f in target.features.split(",") if f.startswith("+")}
+    features = " ".join(f for f in wanted if f in flags)
+    return Check("cpu", True, f"{target}; uses {target.isa}; has {features or 'no vector feature that is used'}")
+
+
+def _threads(requested: int | None) -> Check:
+    """How many, and why."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = list(_quotas(Path("/")))
+    text = os.environ.get("STORMDROP_THREADS", "").strip()
+    try:
+        count = thread_count(requested)
+    except UserError as error:
+        return Check("threads", False, str(error), "unset STORMDROP_THREADS or set it to a whole number")
+    if requested is not None:
+        why = "as the argument says"
+    elif text:
+        why = "as STORMDROP_THREADS says"
+    elif quotas and count < affinity:
+        why = f"a cgroup quota of {min(quotas):g} CPUs"
+    else:
+        why = "the affinity mask" + ("; a quota does not lower it" if quotas else "; no quota")
+    return Check("threads", True, f"{count} ({why}; the mask allows {affinity} of {os.cpu_count()} CPUs)")
+
+
+def _cache() -> Check:
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        advice = "measurements cannot be kept: make it writable, or set STORMDROP_CACHE_DIR to a folder that is"
+        return Check("cache", False, f"{folder} is not writable: {error.strerror or error}", advice)
+    return Check("cache", True, f"{folder} is writable")
+
+
+SHAPE = (1, 37, 41, 29)  # nothing divides: tails, masks and packing are all exercised
+
+
+def _in_worker(threads: int) -> Check:
+    from stormdrop.measure.measurer import Measurer
+    from stormdrop.measure.result import Failure
+    from stormdrop.measure.settings import MeasureSettings
+    from stormdrop.ops.catalogue import build as operator
+    from stormdrop.runtime.host import detect
+    from stormdrop.space.default import default_schedule
+
+    name, target = "kernel in a worker", detect(threads)
+    task = operator("GMM", SHAPE)
+    with Measurer(target, MeasureSettings(threads=threads), builders=1) as measurer:
+        result = measurer.measure(task, [default_schedule(task, target)])[0]
+    if isinstance(result, Failure):
+        return Check(name, False, str(result), "workers start, but a simple kernel fails in them; please report this output")
+    return Check(name, True, f"{task.name} built in {result.build_seconds * 1e3:.0f} ms, right, {result.seconds * 1e6:.1f} µs")
+
+
+def _in_process(threads: int) -> Check:
+    from stormdrop.ir.interp import evaluate
+    from stormdrop.ops.catalogue import build as operator
+    from stormdrop.runtime.host import detect
+    from stormdrop.runtime.kernel import build
+
+    name = "kernel in this process"
+    task = operator("GMM", SHAPE)
+    rng = np.random.default_rng(0)
+    arrays = {t.name: rng.standard_normal(t.shape, np.float32) for t in task.inputs}
+    kernel = build(task, {t.name: arrays[t.name] for t in task.constants}, threads=threads, target=detect(threads))
+    found = kernel(*(arrays[t.name] for t in task.runtime_inputs))
+    expected = next(iter(evaluate(task, arrays).values()))
+    worst = float(np.max(np.abs(found - expected)))
+    if not worst < 1e-4:
+        return Check(name, False, f"{task.name} is wrong by {worst:.2g}", "code for this CPU is wrong; please report this output")
+    return Check(name, True, f"{task.name} agrees with the reference, largest difference {worst:.1e}")

@@ -1,0 +1,68 @@
+"""`sd.tune`: one door to tuning, for a task and for a whole model.
+
+    sd.tune(task, seconds=30)                        # -> Tuned, as `stormdrop.search.tune` describes
+    sd.tune("resnet50.onnx", seconds=300)            # -> TunedModel; fills the store that `sd.compile` reads
+
+A model is whatever `sd.compile` takes, or a partition that was made before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+from numpy.typing import ArrayLike
+
+from stormdrop.driver.compile import Source, load, tasks_of
+from stormdrop.graph.partition import Partition
+from stormdrop.ir.tensor import Task
+from stormdrop.reservoir.store import Store
+from stormdrop.runtime.host import detect
+from stormdrop.runtime.threads import thread_count
+from stormdrop.search.divide import Divide
+from stormdrop.search.events import Listener, Tuned
+from stormdrop.search.model_events import ModelListener, TunedModel
+from stormdrop.search.session import Measures, Objective
+from stormdrop.search.settings import TuneSettings
+from stormdrop.search.strategies import StrategyFactory
+from stormdrop.search.tune import tune as tune_task
+from stormdrop.search.tune_model import tune_model
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import Sketch
+from stormdrop.target.machine import Target
+
+
+@overload
+def tune(
+    what: Task, target: Target | None = None, *, search: str | StrategyFactory = ..., trials: int | None = None,
+    seconds: float | None = None, seed: int = 0, store: Store | None = None, start: Schedule | None = None,
+    objective: Objective | None = None, cold: bool = False, listen: Listener = ..., settings: TuneSettings | None = None,
+    measurer: Measures | None = None, spaces: Sequence[Sketch] | None = None,
+) -> Tuned: ...  # fmt: skip
+
+
+@overload
+def tune(
+    what: Partition | Source, target: Target | None = None, *, shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None, threads: int | None = None, winograd: bool = True,
+    search: str | StrategyFactory = ..., trials: int | None = None, seconds: float | None = None, seed: int = 0,
+    store: Store | None = None, listen: ModelListener = ..., settings: TuneSettings | None = None, measurer: Measures | None = None,
+    cold: bool | None = None, divide: Divide | None = None,
+) -> TunedModel: ...  # fmt: skip
+
+
+def tune(what: Task | Partition | Source, target: Target | None = None, **options: Any) -> Tuned | TunedModel:
+    """Search for the fastest schedule of a task, or of every task of a model.
+
+    A task is kept in `store`, if one is given. A model is kept in the user's store unless another is given: `sd.compile` reads it.
+    Raises UserError for a model that cannot be read and for a wrong budget, RunError if nothing could be timed.
+    """
+    if isinstance(what, Task):
+        return tune_task(what, target, **options)
+    reading = {name: options.pop(name) for name in ("shapes", "constants") if name in options}
+    threads, winograd = options.pop("threads", None), options.pop("winograd", True)
+    parts = what if isinstance(what, Partition) else tasks_of(load(what, **reading), winograd)
+    machine = target or detect()
+    machine = machine if target is not None and threads is None else machine.with_threads(thread_count(threads))
+    store: Store | None = options.pop("store", None)
+    return tune_model(parts, machine, store=Store.open() if store is None else store, **options)

@@ -1,0 +1,122 @@
+"""This machine as a target: what LLVM and the operating system say of its CPU, caches and threads."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from stormdrop.codegen.llvm import host
+from stormdrop.runtime.threads import thread_count
+from stormdrop.target.machine import ISAS, Caches, Target, cpu_target
+
+
+def detect(threads: int | None = None) -> Target:
+    """This machine, as much of it as this process may use; `threads` otherwise as `thread_count`."""
+    return _detect(thread_count(threads))
+
+
+@cache
+def _detect(threads: int) -> Target:
+    triple, cpu, features = host()
+    flags = {f for f in features.split(",") if f}
+    isa = ISAS[_isa_of(triple, flags)]
+    if isa.name == "avx512":
+        features = ",".join(filter(None, [features, "-prefer-256-bit"]))
+    name = f"{_model_name() or isa.family} ({cpu})"
+    return cpu_target(name, triple, cpu, features, isa, threads, _read_caches(_SYSFS / f"cpu{_first_cpu()}"))
+
+
+def _isa_of(triple: str, flags: set[str]) -> str:
+    if triple.startswith(("aarch64", "arm64")):
+        return "sve512" if "+sve" in flags and _sve_bytes() == 64 else "neon"
+    if {"+avx512f", "+avx512vl", "+avx512bw", "+avx512dq"} <= flags:
+        return "avx512"
+    return "avx2" if {"+avx2", "+fma"} <= flags else "sse"
+
+
+_SYSFS = Path("/sys/devices/system/cpu")
+
+
+def _read_caches(cpu: Path) -> Caches:
+    """The data caches of one cpu as Linux lists them, with defaults for what is missing or zero."""
+    found = Caches()
+    level3 = 0
+    for index in sorted((cpu / "cache").glob("index*")):
+        size = _size(_text(index / "size"))
+        if _text(index / "type") == "Instruction" or not size:
+            continue
+        match _text(index / "level"):
+            case "1":
+                line, ways = _size(_text(index / "coherency_line_size")), _size(_text(index / "ways_of_associativity"))
+                found = replace(found, l1=size, line=line or found.line, l1_ways=ways or found.l1_ways)
+            case "2":
+                # A cluster's L2 (efficiency cores, Apple) is divided among its cores, not among hyperthreads.
+                cores = len(_cpu_list(_text(index / "shared_cpu_list"))) // _hyperthreads(cpu)
+                found = replace(found, l2=size // max(1, cores))
+                level3 = max(level3, size)
+            case "3":
+                level3 = size
+            case _:
+                pass
+    return replace(found, l3=level3 or found.l3)
+
+
+def hyperthreads() -> int:
+    """The cpus that share one core's execution units."""
+    return _hyperthreads(_SYSFS / f"cpu{_first_cpu()}")
+
+
+def _hyperthreads(cpu: Path) -> int:
+    return max(1, len(_cpu_list(_text(cpu / "topology" / "thread_siblings_list"))))
+
+
+def _size(text: str) -> int:
+    """'32K' -> 32768; 0 for anything that is not a size."""
+    scale = {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
+    digits = text[:-1] if scale else text
+    return int(digits) << scale if digits.isdecimal() else 0
+
+
+def _cpu_list(text: str) -> list[int]:
+    """'0-2,8' -> [0, 1, 2, 8]; empty for anything else."""
+
+    def cpus() -> Iterator[int]:
+        for part in filter(None, text.split(",")):
+            first, _, last = part.partition("-")
+            yield from range(int(first), int(last or first) + 1)
+
+    try:
+        return list(cpus())
+    except ValueError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+# ---- what the operating system says ----------------------------------------------------------------------------------
+
+
+def _first_cpu() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return min(affinity(0)) if affinity is not None else 0
+
+
+def _model_name() -> str:
+    for line in _text(Path("/proc/cpuinfo")).splitlines():
+        label, _, value = line.partition(":")
+        if label.strip() == "model name":
+            return value.strip()
+    return platform.processor()
+
+
+def _sve_bytes() -> int:
+    return _size(_text(Path("/proc/sys/abi/sve_default_vector_length")))

@@ -1,0 +1,182 @@
+"""`stormdrop tune` as a user meets it, and `sd.tune` with a model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper
+
+import stormdrop as sd
+from stormdrop.cli.main import main
+from stormdrop.driver.compile import load, stored_schedules, tasks_of
+from stormdrop.errors import RunError
+from stormdrop.graph.partition import Partition
+from stormdrop.reservoir.store import default_path
+from stormdrop.runtime.host import detect
+from stormdrop.target.machine import Target
+from tests.support.command import refusal
+from tests.support.tiny_onnx import GRAPH, INPUT, dense, reshaped, saved
+
+QUICK = ("--trials", "6", "--search", "random")
+KEYS = [
+    "model", "threads", "strategy", "seed", "cold", "stopped", "trials", "failed", "known", "tuning_seconds", "estimated_seconds",
+    "estimated_default_seconds", "tasks", "peak_gflops", "store", "in_model",
+]  # fmt: skip
+TASK_KEYS = [
+    "id", "label", "digest", "count", "flops", "seconds", "default_seconds", "gflops", "trials", "failed", "known", "verified", "ended",
+    "failure", "schedule",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("STORMDROP_CACHE_DIR", str(folder))
+    monkeypatch.setenv("STORMDROP_THREADS", "1")
+    return folder
+
+
+def ran(*args: object) -> Result:
+    return CliRunner().invoke(main, ["tune", *map(str, args)])
+
+
+def failed(*args: object, code: int = 1) -> str:
+    return refusal(ran(*args), code)
+
+
+def test_a_model_is_tuned_kept_and_continued(tmp_path: Path, cache: Path) -> None:
+    path = dense(tmp_path)
+    first = ran(path, *QUICK, "--json")
+    assert first.exit_code == 0, first.output
+    report: dict[str, Any] = json.loads(first.stdout)
+    assert list(report) == KEYS
+    assert (report["model"], report["trials"], report["known"], report["threads"]) == (GRAPH, 6, 0, 1)
+    assert Path(report["store"]).is_relative_to(cache)
+    assert report["in_model"]["seconds"] > 0
+    assert report["in_model"]["default_seconds"] > 0
+    tasks = tasks_of(load(str(path))).tasks
+    assert [t["digest"] for t in report["tasks"]] == [use.task.digest for use in tasks]
+    assert all(list(t) == TASK_KEYS for t in report["tasks"])
+    assert report["estimated_seconds"] == pytest.approx(sum(t["count"] * t["seconds"] for t in report["tasks"]))
+    lines = first.stderr.splitlines()
+    assert lines[0] == f"starting: none of {len(tasks)} tasks known"
+    assert "6 of 6 trials" in lines[-1]
+    assert "\x1b" not in first.stderr
+
+    again = ran(path, *QUICK)
+    assert again.exit_code == 0, again.output
+    assert again.stderr.splitlines()[0].startswith("continuing: ")
+    assert f"of {len(tasks)} of {len(tasks)} tasks known" in again.stderr.splitlines()[0]
+    table, last = again.stdout.splitlines(), again.stdout.splitlines()[-1]
+    assert table[0].split()[:3] == ["task", "count", "GFLOP"]
+    assert len(table) == 1 + len(tasks) + 5
+    assert [line.split()[0] for line in table[-4:]] == ["search", "stored", "estimated", "in-model"]
+    assert "(defaults: " in table[-2]
+    assert "(untuned: " in last
+    assert "\x1b" not in again.output
+    chosen = stored_schedules(detect(1))
+    assert all(chosen(use.task) is not None for use in tasks)
+
+
+def test_quiet_shows_nothing_but_results(tmp_path: Path) -> None:
+    path = dense(tmp_path, batch="n")
+    done = ran(path, "--shapes", f"{INPUT}=3x6", "--time", "5m", "--trials", "6", "--store", "none", "--quiet", "--json")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == ""
+    report = json.loads(done.stdout)
+    assert report["store"] is None
+    assert report["tasks"][0]["flops"] >= 3 * 2 * 6 * 5
+    assert not default_path().exists()
+
+
+def test_a_verbose_run_is_logged_and_goes_well_without_the_model_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> object:
+        raise RunError("out of \x1b luck")
+
+    monkeypatch.setattr("stormdrop.compare.in_model.build_model", broken)
+    done = ran(dense(tmp_path), *QUICK, "--store", "none", "-v")
+    assert done.exit_code == 0, done.output
+    assert "new best at trial 1" in done.stderr
+    assert "starting:" not in done.stderr
+    assert "the model itself could not be timed: out of \\x1b luck" in done.stderr
+    assert "nothing is kept" in done.stdout
+    assert "in-model" not in done.stdout
+    assert "\x1b" not in done.output
+
+
+def test_what_is_wrong_with_a_model_is_one_line(tmp_path: Path) -> None:
+    assert "none.onnx" in failed(tmp_path / "none.onnx")
+    (tmp_path / "text.onnx").write_text("no model")
+    assert "text.onnx" in failed(tmp_path / "text.onnx")
+    assert "'to'" in failed(reshaped(tmp_path))
+
+
+def test_help_has_examples() -> None:
+    assert "Examples:" in ran("--help").stdout
+
+
+def test_wrong_usage_has_exit_code_two(tmp_path: Path) -> None:
+    path = dense(tmp_path, batch="n")
+    assert "no network" in failed("zoo:resnet5000", code=2)
+    assert "is not a time" in failed(path, "--time", "soon", code=2)
+    assert "more than 0" in failed(path, "--time", "0", code=2)
+    failed(path, "--trials", "0", code=2)
+    failed(path, "--search", "drizzle", code=2)
+    assert "is not a shape" in failed(path, "--shapes", "5", code=2)
+    failed(code=2)
+
+
+def test_ctrl_c_ends_with_what_is_known(tmp_path: Path, cache: Path) -> None:
+    weights = {"w": np.random.default_rng(0).standard_normal((96, 80)).astype(np.float32)}
+    path = saved(tmp_path, [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [64, 96]}, {"y": TensorProto.FLOAT}, weights)
+    command = [sys.executable, "-m", "stormdrop", "tune", str(path), "--time", "60s", "--search", "random", "--json", "-v"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy()) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "round ended" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)["stopped"] == "interrupted"
+    assert "Ctrl-C again aborts" in err
+
+
+def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[Partition, Target, dict[str, Any]]] = []
+
+    def listening(parts: Partition, target: Target, **options: Any) -> None:
+        given.append((parts, target, options))
+
+    monkeypatch.setattr("stormdrop.driver.tune.tune_model", listening)
+    path = dense(tmp_path, batch="n")
+    graph = load(str(path), {INPUT: (4, 6)})
+    parts = tasks_of(graph)
+    sd.tune(str(path), shapes={INPUT: (4, 6)}, threads=3, trials=7)
+    sd.tune(path.read_bytes(), shapes={INPUT: (4, 6)})
+    sd.tune(graph, detect(2))
+    mine = sd.Store.in_memory()
+    sd.tune(parts, store=mine, seconds=2.5)
+    assert [[use.task.digest for use in p.tasks] for p, *_ in given] == [[use.task.digest for use in parts.tasks]] * 4
+    assert [target.threads for _, target, _ in given] == [3, 1, 2, 1]
+    stores = [options.pop("store") for *_, options in given]
+    assert [s.path for s in stores[:3]] == [default_path()] * 3  # where compiling looks
+    assert stores[3] is mine
+    assert [options for *_, options in given] == [{"trials": 7}, {}, {}, {"seconds": 2.5}]
+
+    def of_a_task(*args: object, **options: object) -> None:
+        tasks.append((args, options))
+
+    tasks: list[object] = []
+    monkeypatch.setattr("stormdrop.driver.tune.tune_task", of_a_task)
+    sd.tune(parts.tasks[0].task, trials=3)
+    assert tasks == [((parts.tasks[0].task, None), {"trials": 3})]

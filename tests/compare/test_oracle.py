@@ -1,0 +1,90 @@
+"""Judging outputs, and the two who know what is right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+
+from stormdrop.compare.oracle import Agreement, OnnxRuntime, Reference, agreement, agreements, has_onnxruntime
+from stormdrop.driver.compile import load
+from stormdrop.errors import UserError
+from tests.support.tiny_onnx import INPUT, OUTPUT, dense
+
+NAN, INF = float("nan"), float("inf")
+
+
+def judged(found: ArrayLike, expected: ArrayLike, dtype: str = "f4", tolerance: float = 1e-3) -> Agreement:
+    return agreement("y", np.array(found, dtype), np.array(expected, dtype), tolerance)
+
+
+def test_an_error_is_judged_by_the_largest_magnitude() -> None:
+    found = judged([100.0, 0.05], [100.0, 0.0])
+    assert found.absolute == pytest.approx(0.05)
+    assert found.relative == pytest.approx(5e-4)
+    assert found.ok
+    assert not judged([1.0, 0.05], [1.0, 0.0]).ok
+
+
+def test_nans_and_infinities_must_be_where_they_are_expected() -> None:
+    assert judged([NAN, INF, -INF, 1.0], [NAN, INF, -INF, 1.0]).ok
+    assert not judged([NAN, 1.0], [1.0, 1.0]).ok
+    assert not judged([1.0, 1.0], [NAN, 1.0]).ok
+    assert not judged([INF, 1.0], [-INF, 1.0]).ok
+    assert judged([INF], [1.0]).absolute == INF
+    assert judged([NAN, NAN], [NAN, NAN]).ok
+
+
+def test_whole_numbers_and_truth_values_must_be_equal() -> None:
+    assert judged([1000, 2], [1000, 2], "i8").ok
+    assert not judged([1000000, 2], [1000000, 3], "i8").ok
+    assert not judged([2**62 + 1], [2**62], "i8").ok
+    assert judged([-(2**63)], [2**63 - 1], "i8").absolute > 1e18
+    assert judged([True, False], [True, False], "?").ok
+    assert not judged([True, True], [True, False], "?").ok
+
+
+def test_other_shapes_and_types_cannot_be_right() -> None:
+    assert not judged([1.0], [[1.0]]).ok
+    assert not agreement("y", np.ones(2, np.float64), np.ones(2, np.float32)).ok
+
+
+def test_outputs_of_zeros_and_of_nothing_can_be_right() -> None:
+    assert judged([0.0, 0.0], [0.0, 0.0]).ok
+    assert judged([1e-12], [0.0]).ok
+    assert not judged([1e-3], [0.0]).ok
+    assert judged([], []).ok
+
+
+def test_an_output_that_the_other_side_does_not_have_is_an_error() -> None:
+    with pytest.raises(UserError, match="is it the same model"):
+        agreements(["y"], {"y": np.ones(1)}, {"z": np.ones(1)})
+
+
+def test_both_oracles_say_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = dense(tmp_path)
+    x = {INPUT: np.random.default_rng(0).standard_normal((2, 6)).astype(np.float32), "unread": np.ones(1)}
+    ours, theirs = Reference(load(path)).run(x), OnnxRuntime(str(path), 1).run(x)
+    assert all(a.ok for a in agreements([OUTPUT, "top"], ours, theirs, 1e-6))
+    assert all(a.ok for a in agreements([OUTPUT, "top"], OnnxRuntime(path.read_bytes(), 1).run(x), theirs, 1e-6))
+
+
+def test_what_onnxruntime_refuses_is_a_users_error(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "m.onnx").write_text("nothing")
+    with pytest.raises(UserError, match="does not take the model"):
+        OnnxRuntime(str(tmp_path / "m.onnx"), 1)
+    with pytest.raises(UserError, match="does not run the model"):
+        OnnxRuntime(str(dense(tmp_path)), 1).run({INPUT: np.ones((1, 1), np.float32)})
+
+
+def test_without_onnxruntime_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match="pip install onnxruntime"):
+        OnnxRuntime(b"", 1)
+    monkeypatch.setattr("stormdrop.compare.oracle.find_spec", dict[str, object]().get)
+    assert not has_onnxruntime()
