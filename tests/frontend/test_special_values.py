@@ -42,6 +42,17 @@ def specials(kind: int) -> Array:
     return np.array([np.nan, *sizes, *(-np.array(sizes))], NUMPY[kind])
 
 
+@cache
+def points(kind: int) -> Array:
+    """The special ones, random bits, and random numbers around the places where functions bend."""
+    rng, bits = np.random.default_rng(17), NUMPY[I if kind == F else L]
+    anything = rng.integers(np.iinfo(bits).min, np.iinfo(bits).max, 2000, bits, endpoint=True).view(NUMPY[kind])
+    near = rng.uniform(-1, 1, 2000) * 2.0 ** rng.uniform(-50, 0, 2000)
+    ranges = [rng.uniform(-size, size, 1000) for size in (0.5, 1, 5, 20, 90, 720)]
+    plain = np.concatenate([near, 1 + near, near - 1, *ranges, np.pi / 2 * rng.integers(-500, 500, 1000)])
+    return np.concatenate([specials(kind), anything, plain.astype(NUMPY[kind])])
+
+
 def ulps(found: Array, wanted: Array) -> Array:
     """Distances in units of the last place of `wanted`; infinite where NaN, infinity or the sign of zero differ."""
     info = np.finfo(found.dtype)
@@ -108,27 +119,27 @@ UNARY: dict[str, Rule] = {
     # NumPy's sign of -0 is 0, ours stays -0; of max(0, -0) either zero is right, ours is the -0.
     "Sign": Rule(lambda x: np.where(x == 0, x, np.sign(x))),
     "Relu": Rule(lambda x: np.where(x < 0, 0, x)),
-    "Exp": Rule(np.exp, 2.2),
+    "Exp": Rule(np.exp, 2.5),
     "Log": Rule(np.log, 1.0),
     "Sigmoid": Rule(sigmoid, 2.0),
     "Tanh": Rule(np.tanh, 2.1),
     "Erf": Rule(erf, 3.0),
     "Sin": Rule(np.sin, 3.0),
     "Cos": Rule(np.cos, 3.0),
-    "Tan": Rule(np.tan, 4.0),
+    "Tan": Rule(np.tan, 4.5),
     "Asin": Rule(np.arcsin, 4.0),
     "Acos": Rule(np.arccos, 4.0),
     "Atan": Rule(np.arctan, 3.0),
-    "Sinh": Rule(np.sinh, 5.0),
-    "Cosh": Rule(np.cosh, 5.0),
+    "Sinh": Rule(np.sinh, 4.5),
+    "Cosh": Rule(np.cosh, 4.5),
     "Asinh": Rule(np.arcsinh, 3.0),
     "Acosh": Rule(np.arccosh, 3.0),
     "Atanh": Rule(np.arctanh, 3.0),
     "LeakyRelu": Rule(lambda x: np.where(x < 0, number(0.01) * x, x)),
     "Elu": Rule(elu(1), 2.5),
     "Celu": Rule(elu(2, 1, 2), 2.5, attributes={"alpha": 2.0}),
-    "Selu": Rule(elu(*SELU), 3.5),
-    "Softplus": Rule(softplus, 3.0),
+    "Selu": Rule(elu(*SELU), 3.0),
+    "Softplus": Rule(softplus, 3.5),
     # inf / inf is NaN, by ONNX's formula.
     "Softsign": Rule(lambda x: x / (1 + np.abs(x)), 1.5),
     "HardSigmoid": Rule(lambda x: clamped(number(0.2) * x + number(0.5), 0, 1), 1.0, 1.0),
@@ -168,7 +179,7 @@ def unary_results(kind: int, machine: str) -> dict[str, Array]:
     for opset in {OPSET.get(op, 18) for op in UNARY}:
         ops = [op for op in UNARY if OPSET.get(op, 18) == opset]
         nodes = [node(op, "x", op, **UNARY[op].attributes) for op in ops]
-        found |= all_at_once(nodes, {"x": (kind, specials(kind))}, dict.fromkeys(ops, kind), machine)
+        found |= all_at_once(nodes, {"x": (kind, points(kind))}, dict.fromkeys(ops, kind), machine)
     return found
 
 
@@ -176,15 +187,15 @@ def unary_results(kind: int, machine: str) -> dict[str, Array]:
 @pytest.mark.parametrize("kind", [F, D], ids=["f32", "f64"])
 @pytest.mark.parametrize("op", UNARY)
 def test_an_operator_of_one_input_is_right_at_its_edges(op: str, kind: int, machine: str) -> None:
-    rule, x = UNARY[op], specials(kind)
+    rule, x = UNARY[op], points(kind)
     found, wanted = unary_results(kind, machine)[op], rule.function(x.astype(Wide))
     info = np.finfo(x.dtype)
     allowed = (rule.slack * Wide(info.eps) + rule.factor * Wide(info.smallest_subnormal)) * np.abs(x)
     is_close = (np.abs(found.astype(Wide) - wanted) <= allowed) & (allowed > 0)
     far = np.where(is_close, 0, ulps(found, wanted))
-    bound = rule.bound + (machine == "interpreter")  # which takes NumPy's functions, some of them off by 2 ulps in f32
+    bound = rule.bound + (machine == "interpreter")  # its operations are NumPy's, each of them rounded
     wrong = [f"{op}({x[k]}) = {found[k]}, not {wanted[k]}: {far[k]:.3g} ulp" for k in np.flatnonzero(~(far <= bound))]
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join(wrong[:20])
 
 
 # ---- two inputs
@@ -253,8 +264,7 @@ def test_powers_of_floats_follow_c_everywhere(kind: int, machine: str) -> None:
     a, b = pairs_of(specials(kind))
     found, wanted = binary_results(kind, machine)["Pow"], np.power(a.astype(Wide), b.astype(Wide))
     far = ulps(found, wanted)
-    # The interpreter takes NumPy's, which is off by more in f32.
-    wrong = np.flatnonzero(~(far <= (1.0 if machine != "interpreter" else 4.0)))
+    wrong = np.flatnonzero(~(far <= 1.0))
     assert not len(wrong), "\n".join(
         f"{a[k]} ** {b[k]} = {found[k]}, not {wanted[k]}: {far[k]:.3g} ulp" for k in wrong[:20]
     )
