@@ -278,7 +278,10 @@ C_POW = [
     (-np.inf, -2.5, 0.0), (-np.inf, 3.0, -np.inf), (-np.inf, 2.5, np.inf), (-np.inf, 0.5, np.inf), (np.inf, -1.0, 0.0),
     (-np.inf, -0.5, 0.0), (-1.0, 0.5, np.nan), (np.inf, 0.5, np.inf), (np.nan, 1.0, np.nan), (2.0, np.nan, np.nan),
     (-3.0, 3.0, -27.0), (-3.0, 4.0, 81.0), (5.0, 3.0, 125.0), (16.0, 0.75, 8.0), (10.0, 15.0, 1e15), (9.0, 0.5, 3.0),
-    (4.0, -0.5, 0.5),
+    (4.0, -0.5, 0.5), (-0.0, 0.25, 0.0), (-np.inf, 0.25, np.inf), (-1.0, 0.25, np.nan), (-0.0, 0.75, 0.0),
+    (-np.inf, -0.75, 0.0), (-0.0, -0.75, np.inf), (0.0, -0.75, np.inf), (np.inf, -0.75, 0.0), (16.0, -0.75, 0.125),
+    (-0.0, 1.5, 0.0), (-np.inf, 1.5, np.inf), (-4.0, 1.5, np.nan), (4.0, 1.5, 8.0), (-2.0, 4.0, 16.0),
+    (-np.inf, 4.0, np.inf), (-0.0, 4.0, 0.0), (-0.0, -0.25, np.inf), (16.0, -0.25, 0.5), (np.nan, 0.75, np.nan),
 ]  # fmt: skip
 
 
@@ -300,6 +303,17 @@ def test_the_special_powers_of_the_c_standard(kind: int, is_constant: bool) -> N
         m = model([node("Pow", "x y", "z")], [port("x", (int(chosen.sum()),), kind)], [port("z", None, kind)], weights)
         found = sd.compile(m)(x[chosen])
         assert same(found, z[chosen]).all(), (exponent, x[chosen], found, z[chosen])
+
+
+@pytest.mark.parametrize("kind", [F, D], ids=["f32", "f64"])
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 4.0, -1.0, 0.25, 0.5, 0.75, 1.5, -0.25, -0.5, -0.75, 2.2, -2.0, 1 / 3])
+def test_constant_powers_are_within_four_ulps(exponent: float, kind: int) -> None:
+    x, y = points(kind), np.array(exponent, NUMPY[kind])
+    found = sd.compile(model([node("Pow", "x y", "z")], [port("x", x.shape, kind)], [port("z", None, kind)], {"y": y}))(
+        x
+    )
+    far = ulps(found, np.power(x.astype(Wide), y.astype(Wide)))
+    assert far.max() <= 4.0, (x[far.argmax()], found[far.argmax()])
 
 
 def random_remainders(kind: int) -> tuple[Array, Array]:
