@@ -151,7 +151,8 @@ def _pad(n: Call) -> Value:
             return n.build.emit("Pad", x, scalar, before=tuple(before), after=tuple(after), mode=mode, value=0.0)
         value = np.zeros(())
     assert value is not None
-    return n.build.emit("Pad", x, before=tuple(before), after=tuple(after), mode=mode, value=value.reshape(()).item() + 0.0)
+    element = value.reshape(()).astype(NUMPY[x.dtype]).item()
+    return n.build.emit("Pad", x, before=tuple(before), after=tuple(after), mode=mode, value=element)
 
 
 def _expand(n: Call) -> Value:
@@ -231,8 +232,8 @@ def _range(n: Call) -> Value:
     dtype = n.input(0).dtype
     if delta == 0 or not all(map(math.isfinite, (start, limit, delta))):
         raise n.fail(f"a range from {start} to {limit} in steps of {delta} never ends")
-    count = max(0, int(np.ceil((limit - start) / delta)) if dtype in FLOATS else -((start - limit) // delta))
-    bounded(n, count)
+    steps = math.ceil(min(max((limit - start) / delta, 0.0), 2.0**62)) if dtype in FLOATS else -((start - limit) // delta)
+    count = bounded(n, max(0, steps))
     return n.build.constant((start + np.arange(count) * delta).astype(NUMPY[dtype]))
 
 

@@ -49,7 +49,7 @@ def _clip(n: Node, x: Expr) -> Expr:
 
 
 def _bound(n: Node, key: str, x: Expr) -> Expr:
-    return scalar.number(n.number(key) if x.dtype in FLOATS else n.integer(key), x)
+    return scalar.number(n.constant(key, x.dtype), x)
 
 
 def _hard_sigmoid(n: Node, x: Expr) -> Expr:
