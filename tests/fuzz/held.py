@@ -45,10 +45,13 @@ EXACT = MOVES | {
 """Operators that round nothing."""
 NORMWISE = frozenset({"Conv"})
 """Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours."""
-ABSOLUTE = frozenset({"BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "Selu"})
+ABSOLUTE = frozenset({
+    "BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "LogSoftmax", "ReduceLogSumExp", "Selu",
+    "SoftmaxCrossEntropyLoss",
+})  # fmt: skip
 """Operators that subtract numbers around 1 inside, as ONNX writes them: their error is relative to 1."""
-KEPT: dict[str, tuple[int, ...]] = {"Pow": (1,)}
-"""Operands that no implementation rounds: a negative number to the 2.0000001 is NaN."""
+PARAMETERS: dict[str, tuple[int, ...]] = {"Pow": (1,)}
+"""Inputs, by position, that no implementation rounds: a negative number to the 2.0000001 is NaN."""
 
 
 class Refused(Exception):
@@ -76,7 +79,8 @@ class Held:
             return np.zeros(self.plain.shape)
         with np.errstate(all="ignore"):
             size = np.where(np.isfinite(self.plain), np.abs(self.plain.astype(np.float64)), 0.0)
-            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size)
+            least = float(np.finfo(self.plain.dtype).smallest_subnormal)
+            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size + least)
 
 
 def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Generator, special: bool) -> list[Held]:
@@ -87,10 +91,10 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
     signed = (node.op in MOVES or not exact) and all(h.signed for h in given.values())
     if exact and not any(h.shaken for h in given.values()):
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
-    kept = {node.inputs[k] for k in KEPT.get(node.op, ())}
+    steady = {node.inputs[k] for k in PARAMETERS.get(node.op, ()) if k < len(node.inputs)}
     copies: list[list[Array]] = []
     for k in range(COPIES):
-        shaken = {name: h.copy(k) if exact or name in kept else _shaken(h.copy(k), rng) for name, h in given.items()}
+        shaken = {name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()}
         copies.append(evaluated(node, shaken, opset))
     found: list[Held] = []
     for a, *others in zip(plain, *copies):
@@ -130,10 +134,9 @@ def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]
 def _shaken(a: Array, rng: np.random.Generator) -> Array:
     if a.dtype not in UNIT:
         return a
-    most = np.finfo(a.dtype).max
     with np.errstate(all="ignore"):
-        moved = np.asarray(a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
-    return np.where(np.isfinite(a), np.clip(moved, -most, most), a)
+        shaken = (a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+    return np.where(np.isinf(shaken), a, shaken)  # the largest number stays finite
 
 
 def _spread(plain: Array, shaken: tuple[Array, ...]) -> Array:

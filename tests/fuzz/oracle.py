@@ -1,7 +1,7 @@
 """What one node computes, by other implementations: onnxruntime, ONNX's reference, NumPy.
 
-The first that knows the node is believed, unless `WRONG` says that it is known to be wrong there. A NumPy function (`numeric`)
-stands first where it is shorter than the list of the others' faults.
+The first that knows the node is believed, unless `WRONG` says that it is known to be wrong there. A NumPy function stands
+first where it is shorter than the list of the others' faults.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 
-from tests.fuzz import numeric
+from tests.fuzz import numpy_pointwise, numpy_sums
+from tests.fuzz.numpy_pointwise import Undetermined
 from tests.fuzz.recipe import Node, node_model
 
 Array = NDArray[Any]
@@ -60,8 +61,6 @@ def opinions(node: Node, given: Given, opset: int, first_only: bool = False) -> 
                 found[name] = [np.asarray(a) for a in run(node, given, opset)]
         except NotKnown:
             continue
-        except numeric.NotDetermined as error:
-            raise NoOracle(f"{node.op}: {error}") from error
         if first_only:
             return found
     if not found:
@@ -86,7 +85,7 @@ def _onnxruntime(node: Node, given: Given, opset: int) -> list[Array]:
             session = _sessions[model] = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
             if len(_sessions) > 64:
                 _sessions.popitem(last=False)
-        return session.run(None, dict(given))
+        return [np.asarray(a) for a in session.run(None, dict(given))]
     except Exception as error:  # onnxruntime has a class for each of its codes
         raise NotKnown(str(error)) from error
 
@@ -103,8 +102,12 @@ def _numpy(node: Node, given: Given, opset: int) -> list[Array]:
     function = NUMPY.get(node.op)
     if function is None:
         raise NotKnown(node.op)
-    result = function(node, *(given[name] if name else None for name in node.inputs))
-    return list(result) if isinstance(result, tuple) else [result]
+    try:
+        results = function(node, *(given[name] if name else None for name in node.inputs))
+    except Undetermined as error:
+        raise NoOracle(f"{node.op}: {error}") from error
+    listed = results if isinstance(results, list) else [results]
+    return [a for a, name in zip(listed, node.outputs) if name]
 
 
 def _cast(node: Node, x: Array) -> Array:
@@ -119,7 +122,12 @@ def _cast(node: Node, x: Array) -> Array:
     return x.astype(dtype)
 
 
-NUMPY: dict[str, Callable[..., numeric.Result]] = {"Cast": _cast, **numeric.NUMPY}
+NUMPY: dict[str, Callable[..., Array | list[Array]]] = {
+    **numpy_pointwise.NUMPY,
+    **numpy_sums.NUMPY,
+    "Cast": _cast,
+}
+"""Results, one or a list of all, by operator; absent inputs are None."""
 
 ORACLES: dict[str, Callable[[Node, Given, int], list[Array]]] = {
     "numpy": _numpy,

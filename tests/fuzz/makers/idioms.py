@@ -158,6 +158,8 @@ def _cell(d: Draft) -> str:
     """Some steps of a recurrent cell, written out: plain, GRU or LSTM."""
     x = sequence(d)
     b, t, c = d.shape(x)
+    if not t:
+        raise Refused("no step")
     n, dtype = d.dim(9), d.dtype(x)
     kind = d.among("plain", "gru", "lstm")
     gates = {"plain": 1, "gru": 3, "lstm": 4}[kind]
