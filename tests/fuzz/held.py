@@ -43,8 +43,11 @@ EXACT = MOVES | {
     "ThresholdedRelu",
 }
 """Operators that round nothing."""
-NORMWISE = frozenset({"Conv"})
-"""Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours."""
+NORMWISE = frozenset({"Conv", "GroupNormalization", "InstanceNormalization", "LayerNormalization"})
+"""Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours, and what a norm
+gives is rounded before scale and shift cancel it."""
+SUMS = frozenset({"Attention", "RotaryEmbedding"})
+"""Operators that add many elements: near the largest number, the order of the additions decides whether they overflow."""
 ABSOLUTE = frozenset({
     "BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "LogSoftmax", "ReduceLogSumExp", "Selu",
     "SoftmaxCrossEntropyLoss",
@@ -91,6 +94,8 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
     signed = (node.op in MOVES or not exact) and all(h.signed for h in given.values())
     if exact and not any(h.shaken for h in given.values()):
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
+    if special and node.op in SUMS and any(_is_large(h.plain) for h in given.values()):
+        raise Refused(f"{node.op} may overflow on the way")
     steady = {node.inputs[k] for k in PARAMETERS.get(node.op, ()) if k < len(node.inputs)}
     copies: list[list[Array]] = []
     for k in range(COPIES):
@@ -129,6 +134,10 @@ def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]
         return oracle.evaluate(node, given, opset)
     except oracle.NoOracle as error:
         raise Refused(str(error)) from error
+
+
+def _is_large(a: Array) -> bool:
+    return a.dtype in UNIT and bool(np.any(np.isfinite(a) & (np.abs(a) > LARGEST[a.dtype])))
 
 
 def _shaken(a: Array, rng: np.random.Generator) -> Array:

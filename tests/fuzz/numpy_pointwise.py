@@ -125,6 +125,10 @@ def _power(node: Node, x: Array, y: Array) -> Array:
     return np.asarray(np.power(x, y.astype(x.dtype)))
 
 
+def _remainder(node: Node, x: Array, y: Array) -> Array:
+    return np.asarray(np.fmod(x, y) if node.attributes.get("fmod", 0) else np.mod(x, y))
+
+
 def _prelu(node: Node, x: Array, slope: Array) -> Array:
     return np.where(x < 0, slope * x, x).astype(x.dtype)
 
@@ -143,6 +147,7 @@ def _where(node: Node, condition: Array, x: Array, y: Array) -> Array:
 NUMPY: dict[str, Callable[..., Result]] = {
     **{op: _function(f) for op, f in FUNCTIONS.items()},
     "Mean": _mean_of,
+    "Mod": _remainder,
     "PRelu": _prelu,
     "Pow": _power,
     "Sum": _sum_of,

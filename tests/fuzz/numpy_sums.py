@@ -76,7 +76,7 @@ def _whole(x: Array, y: Array) -> Array:
     if x.dtype.kind == "f":
         return y.astype(x.dtype)
     nearest = np.round(y)
-    if not (np.abs(y) < 2.0**62).all() or ((np.abs(y - nearest) < 1e-9) & (y != nearest)).any():
+    if not (np.abs(y) < np.iinfo(x.dtype).max).all() or ((np.abs(y - nearest) < 1e-9) & (y != nearest)).any():
         raise Undetermined("rounding decides")
     return np.trunc(y).astype(x.dtype)
 

@@ -111,8 +111,15 @@ def _numpy(node: Node, given: Given, opset: int) -> list[Array]:
 
 
 def _cast(node: Node, x: Array) -> Array:
+    return _converted(x, np.dtype(tensor_dtype_to_np_dtype(int(node.attributes["to"]))))
+
+
+def _cast_like(node: Node, x: Array, like: Array) -> Array:
+    return _converted(x, like.dtype)
+
+
+def _converted(x: Array, dtype: np.dtype[Any]) -> Array:
     """Towards zero; saturating; NaN becomes 0."""
-    dtype = np.dtype(tensor_dtype_to_np_dtype(int(node.attributes["to"])))
     if x.dtype.kind == "f" and dtype.kind == "i":
         info = np.iinfo(dtype)
         wide = np.trunc(x.astype(np.float64))
@@ -126,6 +133,7 @@ NUMPY: dict[str, Callable[..., Array | list[Array]]] = {
     **numpy_pointwise.NUMPY,
     **numpy_sums.NUMPY,
     "Cast": _cast,
+    "CastLike": _cast_like,
 }
 """Results, one or a list of all, by operator; absent inputs are None."""
 
