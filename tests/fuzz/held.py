@@ -43,18 +43,29 @@ EXACT = MOVES | {
     "ThresholdedRelu",
 }
 """Operators that round nothing."""
-NORMWISE = frozenset({"Conv"})
-"""Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours."""
-ABSOLUTE = frozenset({"BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "Selu"})
-"""Operators that subtract numbers around 1 inside, as ONNX writes them: their error is relative to 1."""
-STEADY = {"Pow": (1,), "Resize": (1, 2, 3)}
-"""Inputs, by position, that are not shaken: they decide shapes or positions, and a negative number to the 2.0000001 is NaN."""
-
+NORMWISE = frozenset({"Conv", "GroupNormalization", "InstanceNormalization", "LayerNormalization"})
+"""Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours, and what a norm
+gives is rounded before scale and shift cancel it."""
 SUMS = frozenset({
-    "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM", "LpPool",
-    "RNN", "Resize",
+    "Attention", "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM",
+    "LpPool", "RNN", "Resize", "RotaryEmbedding",
 })  # fmt: skip
 """Operators that add many elements: near the largest number, the order of the additions decides whether they overflow."""
+ABSOLUTE = frozenset({
+    "BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "LogSoftmax", "ReduceLogSumExp", "Selu",
+    "SoftmaxCrossEntropyLoss",
+})  # fmt: skip
+"""Operators that subtract numbers around 1 inside, as ONNX writes them: their error is relative to 1."""
+STEADY: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "LeakyRelu", "Log",
+         "Mish", "Selu", "Shrink", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh"), (0,),
+    ),
+    "Pow": (1,),
+    "Resize": (1, 2, 3),
+}  # fmt: skip
+"""Inputs, by position, that nothing rounds on the way: a function of one number is right to a few units of its result, and a negative
+number to the 2.0000001 is NaN; or that decide shapes and positions."""
 
 
 class Refused(Exception):
@@ -96,12 +107,12 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
     if special and node.op in SUMS and any(_is_large(h.plain) for h in given.values()):
         raise Refused(f"{node.op} may overflow on the way")
+    if special and not exact and _overflows(node, given, plain, opset):
+        raise Refused(f"{node.op} overflows")
     steady = {node.inputs[k] for k in STEADY.get(node.op, ()) if k < len(node.inputs)}
     copies: list[list[Array]] = []
     for k in range(COPIES):
-        shaken = {
-            name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()
-        }
+        shaken = {name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()}
         copies.append(evaluated(node, shaken, opset))
     found: list[Held] = []
     for a, *others in zip(plain, *copies):
@@ -144,6 +155,15 @@ def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]
         raise Refused(str(error)) from error
 
 
+def _overflows(node: Node, given: Mapping[str, Held], plain: list[Array], opset: int) -> bool:
+    """Whether large finite numbers give an infinity: a compiler that folds scales into weights may spare that."""
+    large = {k: _is_large(h.plain) for k, h in given.items()}
+    if not any(large.values()):
+        return False
+    tamed = {k: np.where(np.isfinite(h.plain), np.clip(h.plain, -1e9, 1e9), h.plain) if large[k] else h.plain for k, h in given.items()}
+    return any(not np.array_equal(_kinds(a), _kinds(b)) for a, b in zip(plain, evaluated(node, tamed, opset)) if a.dtype in UNIT)
+
+
 def _is_large(a: Array) -> bool:
     return a.dtype in UNIT and bool(np.any(np.isfinite(a) & (np.abs(a) > LARGEST[a.dtype])))
 
@@ -151,10 +171,9 @@ def _is_large(a: Array) -> bool:
 def _shaken(a: Array, rng: np.random.Generator) -> Array:
     if a.dtype not in UNIT:
         return a
-    most = np.finfo(a.dtype).max
     with np.errstate(all="ignore"):
-        moved = np.asarray(a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
-    return np.where(np.isfinite(a), np.clip(moved, -most, most), a)
+        shaken = (a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+    return np.where(np.isinf(shaken), a, shaken)  # the largest number stays finite
 
 
 def _spread(plain: Array, shaken: tuple[Array, ...]) -> Array:
@@ -174,6 +193,7 @@ def _accepted(node: Node, a: Array, shaken: tuple[Array, ...], special: bool) ->
         raise Refused(f"{node.op} gives values up to {size if finite.all() else 'infinity'}")
     if any(not np.array_equal(_kinds(a), _kinds(b)) for b in shaken):
         raise Refused(f"{node.op} overflows by a hair")
+    size = max(size, 1.0) if node.op in ABSOLUTE else size
     if shaken and float(np.max(_spread(a, shaken), initial=0.0)) > MOST_SPREAD[a.dtype] * size:
         raise Refused(f"{node.op} magnifies errors")
     return a

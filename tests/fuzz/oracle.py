@@ -1,7 +1,7 @@
 """What one node computes, by other implementations: onnxruntime, ONNX's reference, NumPy.
 
-The first that knows the node is believed, unless `WRONG` says that it is known to be wrong there. A NumPy function (`numeric`)
-stands first where it is shorter than the list of the others' faults.
+The first that knows the node is believed, unless `WRONG` says that it is known to be wrong there. A NumPy function stands
+first where it is shorter than the list of the others' faults.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 
-from tests.fuzz import numeric, numpy_windows
-from tests.fuzz.numpy_windows import Undetermined
+from tests.fuzz import numpy_pointwise, numpy_sums, numpy_windows
+from tests.fuzz.numpy_pointwise import Undetermined
 from tests.fuzz.recipe import Node, node_model
 
 Array = NDArray[Any]
@@ -61,8 +61,6 @@ def opinions(node: Node, given: Given, opset: int, first_only: bool = False) -> 
                 found[name] = [np.asarray(a) for a in run(node, given, opset)]
         except NotKnown:
             continue
-        except numeric.NotDetermined as error:
-            raise NoOracle(f"{node.op}: {error}") from error
         if first_only:
             return found
     if not found:
@@ -107,14 +105,21 @@ def _numpy(node: Node, given: Given, opset: int) -> list[Array]:
     try:
         results = function(node, *(given[name] if name else None for name in node.inputs))
     except Undetermined as error:
-        raise NoOracle(f"{node}: {error}") from error
-    listed = list(results) if isinstance(results, (list, tuple)) else [results]
+        raise NoOracle(f"{node.op}: {error}") from error
+    listed = results if isinstance(results, list) else [results]
     return [a for a, name in zip(listed, node.outputs) if name]
 
 
 def _cast(node: Node, x: Array) -> Array:
+    return _converted(x, np.dtype(tensor_dtype_to_np_dtype(int(node.attributes["to"]))))
+
+
+def _cast_like(node: Node, x: Array, like: Array) -> Array:
+    return _converted(x, like.dtype)
+
+
+def _converted(x: Array, dtype: np.dtype[Any]) -> Array:
     """Towards zero; saturating; NaN becomes 0."""
-    dtype = np.dtype(tensor_dtype_to_np_dtype(int(node.attributes["to"])))
     if x.dtype.kind == "f" and dtype.kind == "i":
         info = np.iinfo(dtype)
         wide = np.trunc(x.astype(np.float64))
@@ -124,10 +129,12 @@ def _cast(node: Node, x: Array) -> Array:
     return x.astype(dtype)
 
 
-NUMPY: dict[str, Callable[..., numeric.Result | list[Array]]] = {
-    **numeric.NUMPY,
+NUMPY: dict[str, Callable[..., Array | list[Array]]] = {
+    **numpy_pointwise.NUMPY,
+    **numpy_sums.NUMPY,
     "AveragePool": numpy_windows.average_pool,
     "Cast": _cast,
+    "CastLike": _cast_like,
     "Col2Im": numpy_windows.col2im,
     "Conv": numpy_windows.conv,
     "ConvTranspose": numpy_windows.conv_transpose,

@@ -8,7 +8,20 @@ import numpy as np
 
 from tests.fuzz.draft import FLOATS, Draft, Maker, Refused
 from tests.fuzz.makers.layers import activated, linear, reduced
-from tests.fuzz.makers.operands import affordable, anything, axis_of, cast, companion, narrower, scalar, signed, size, swapped, together
+from tests.fuzz.makers.operands import (
+    affordable,
+    anything,
+    axis_of,
+    cast,
+    companion,
+    long_axis,
+    narrower,
+    scalar,
+    signed,
+    size,
+    swapped,
+    together,
+)
 
 
 def _mask(d: Draft) -> str:
@@ -146,8 +159,8 @@ def _rejoined(d: Draft) -> str:
 
 def _parts_changed(d: Draft) -> str:
     """Split, some parts changed, perhaps left out or repeated, and joined."""
-    x = anything(d, FLOATS, least_rank=1)
-    axis = axis_of(d, x)
+    x = d.take(lambda: (*d.dims(d.whole(0, 3), 300), d.whole(2, 17)), FLOATS, lambda s: max(s, default=0) > 1)
+    axis = long_axis(d, x)
     n = d.shape(x)[axis]
     marks = sorted({0, n, *(d.whole(0, n) for _ in range(d.whole(1, 3)))})
     sizes = [b - a for a, b in pairwise(marks)]

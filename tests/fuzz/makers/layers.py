@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz.draft import FLOATS, Draft
-from tests.fuzz.makers.operands import affordable, scalar, size, swapped
+from tests.fuzz.makers.operands import affordable, moderate, scalar, size, swapped
 
 
 def linear(d: Draft, x: str, n: int, bias: bool | None = None) -> str:
@@ -31,4 +31,4 @@ def activated(d: Draft, x: str) -> str:
 
 def sequence(d: Draft) -> str:
     """A value of batch, time and channels."""
-    return d.take(lambda: (d.among(1, 1, 2, 3), d.dim(17), d.dim(33)), FLOATS)
+    return moderate(d, d.take(lambda: (d.among(1, 1, 2, 3), d.dim(17), d.dim(33)), FLOATS))

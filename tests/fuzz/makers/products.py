@@ -7,8 +7,8 @@ import string
 import numpy as np
 from numpy.typing import DTypeLike
 
-from tests.fuzz.draft import Draft, Maker, Refused, Shape
-from tests.fuzz.makers.operands import affordable, anything, broadcast, narrower, partner, scalar, size, swapped, types_of
+from tests.fuzz.draft import FLOATS, Draft, Maker, Refused, Shape
+from tests.fuzz.makers.operands import affordable, anything, broadcast, moderate, narrower, partner, scalar, size, swapped, types_of
 
 
 def _factor(d: Draft, shape: Shape, dtype: DTypeLike, inner: int) -> str:
@@ -23,7 +23,8 @@ def _matmul(d: Draft) -> str:
     """Vectors, matrices, batches that broadcast; a factor may be constant, on either side, or the value's own transpose."""
     x = anything(d, types_of(d, "MatMul"), least_rank=1)
     shape, dtype = d.shape(x), d.dtype(x)
-    if d.chance(0.5):  # x on the left
+    first = d.chance(0.5)
+    if first:
         *batch, k = shape[:-2] + shape[-1:]
         other = (k,) if d.chance(0.15) else (*_batch(d, tuple(batch)), k, d.dim(33))
         left, right = shape, other
@@ -37,7 +38,7 @@ def _matmul(d: Draft) -> str:
     rows, columns = left[-2] if len(left) > 1 else 1, right[-1] if len(right) > 1 else 1
     affordable(size(batches) * rows * k * columns)
     y = _factor(d, other, dtype, k)
-    return d.one("MatMul", x, y) if other is right else d.one("MatMul", y, x)
+    return d.one("MatMul", x, y) if first else d.one("MatMul", y, x)
 
 
 def _batch(d: Draft, batch: Shape) -> Shape:
@@ -55,7 +56,7 @@ def _batch(d: Draft, batch: Shape) -> Shape:
 
 def _own_product(d: Draft) -> str:
     """A value times its own transpose, in either order."""
-    x = anything(d, types_of(d, "MatMul"), least_rank=2)
+    x = moderate(d, anything(d, types_of(d, "MatMul"), least_rank=2))
     *batch, m, k = d.shape(x)
     affordable(size(batch) * m * k * max(m, k))
     rank = d.rank(x)
@@ -144,7 +145,7 @@ def _renamed(d: Draft, equation: str) -> str:
 
 def _scaled_product(d: Draft) -> str:
     """Constants around a product, which a compiler may fold into its weights."""
-    x = anything(d, types_of(d, "MatMul")[:2], least_rank=2)
+    x = moderate(d, anything(d, FLOATS, least_rank=2))
     dtype, k, n = d.dtype(x), d.shape(x)[-1], d.dim(24)
     affordable(size(d.shape(x)) * n)
     for op in ("Mul", "Add", "Sub"):
