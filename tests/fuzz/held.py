@@ -42,8 +42,9 @@ EXACT = MOVES | {
     "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Hardmax", "ThresholdedRelu",
 }
 """Operators that round nothing."""
-NORMWISE = frozenset({"Conv"})
-"""Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours."""
+NORMWISE = frozenset({"Conv", "GridSample", "Resize"})
+"""Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours, and the weights of an
+interpolation are rounded, so that a pixel next to large ones is off by more than its own size tells."""
 
 PARAMETERS = {"Resize": (1, 2, 3)}
 """Inputs, by position, that decide shapes and positions: all implementations get the very same numbers."""
@@ -89,7 +90,7 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
     plain = evaluated(node, {k: h.plain for k, h in given.items()}, opset)
     floats = any(a.dtype.kind == "f" for a in (*plain, *(h.plain for h in given.values())))
     exact = not floats or _rounds_nothing(node)
-    signed = (node.operators() <= MOVES or not exact) and all(h.signed for h in given.values())
+    signed = (_keeps_signs(node) or not exact) and all(h.signed for h in given.values())
     if exact and not any(h.shaken for h in given.values()):
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
     if special and node.op in SUMS and any(_is_large(h.plain) for h in given.values()):
@@ -131,6 +132,10 @@ def _rounds_nothing(node: Node) -> bool:
     if node.op == "Resize":
         return node.attributes.get("mode", "nearest") == "nearest"
     return node.operators() <= EXACT and node.attributes.get("reduction") not in ("add", "mul")
+
+
+def _keeps_signs(node: Node) -> bool:
+    return node.operators() <= MOVES and node.attributes.get("reduction", "none") == "none"
 
 
 def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]:
