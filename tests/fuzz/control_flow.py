@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from tests.fuzz.recipe import Node
 
@@ -70,18 +70,7 @@ def _body(body: onnx.GraphProto, arguments: Sequence[Array], given: Given, evalu
     known |= {t.name: numpy_helper.to_array(t) for t in body.initializer}
     known |= {formal.name: np.asarray(array) for formal, array in zip(body.input, arguments)}
     for proto in body.node:
-        node = _node(proto)
+        node = Node.of(proto)
         reads = {name: known[name] for name in sorted(node.reads()) if name in known}
         known |= dict(zip((name for name in node.outputs if name), evaluate(node, reads)))
     return [known[o.name] for o in body.output]
-
-
-def _node(proto: onnx.NodeProto) -> Node:
-    attributes = {a.name: _text(helper.get_attribute_value(a)) for a in proto.attribute}
-    return Node(proto.op_type, tuple(proto.input), tuple(proto.output), attributes)
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode()
-    return [_text(v) for v in value] if isinstance(value, list) else value

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.fuzz import oracle
+from tests.fuzz import control_flow, oracle
 from tests.fuzz.recipe import Node, Recipe
 
 Array = NDArray[Any]
@@ -42,9 +42,9 @@ EXACT = MOVES | {
     "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Hardmax", "ThresholdedRelu",
 }
 """Operators that round nothing."""
-NORMWISE = frozenset({"Conv", "GridSample", "Resize"})
-"""Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours, and the weights of an
-interpolation are rounded, so that a pixel next to large ones is off by more than its own size tells."""
+NORMWISE = {"Conv": 0.0, "GridSample": 0.0, "Resize": 0.0, "GRU": 1.0, "LSTM": 1.0}
+"""Operators whose error is relative to the largest values of a tensor, and to at least this number: Winograd's transforms mix
+neighbours, the weights of an interpolation are rounded, gates are of size 1 and rounded before they are taken from 1."""
 
 PARAMETERS = {"Resize": (1, 2, 3)}
 """Inputs, by position, that decide shapes and positions: all implementations get the very same numbers."""
@@ -101,7 +101,7 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
         shaken = {
             name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()
         }
-        copies.append(evaluated(node, shaken, opset))
+        copies.append(_evaluated_shaken(node, shaken, opset, rng))
     found: list[Held] = []
     for a, *others in zip(plain, *copies):
         if a.dtype not in UNIT:
@@ -112,7 +112,8 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
         if any(a.shape != b.shape for b in others):
             raise Refused(f"{node.op}'s shape is decided by a hair")
         if node.op in NORMWISE:
-            widest = np.max(_spread(a, tuple(others)), initial=0.0)
+            largest = np.max(np.abs(a), where=np.isfinite(a), initial=NORMWISE[node.op])
+            widest = np.max(_spread(a, tuple(others)), initial=0.0) + UNIT[a.dtype] * largest
             others = [b + np.where(rng.random(b.shape) < 0.5, -1, 1) * np.asarray(widest, a.dtype) for b in others]
         others = [b if exact else _shaken(b, rng) for b in others]
         found.append(Held(_accepted(node, a, tuple(others), special), tuple(others), signed))
@@ -129,13 +130,15 @@ def expected(recipe: Recipe, rng: np.random.Generator, special: bool) -> dict[st
 
 
 def _rounds_nothing(node: Node) -> bool:
-    if node.op == "Resize":
-        return node.attributes.get("mode", "nearest") == "nearest"
-    return node.operators() <= EXACT and node.attributes.get("reduction") not in ("add", "mul")
+    return all(
+        (n.op in EXACT and n.attributes.get("reduction") not in ("add", "mul"))
+        or (n.op == "Resize" and n.attributes.get("mode", "nearest") == "nearest")
+        for n in node.leaves()
+    )
 
 
 def _keeps_signs(node: Node) -> bool:
-    return node.operators() <= MOVES and node.attributes.get("reduction", "none") == "none"
+    return all(n.op in MOVES and n.attributes.get("reduction", "none") == "none" for n in node.leaves())
 
 
 def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]:
@@ -143,6 +146,21 @@ def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]
         return oracle.evaluate(node, given, opset)
     except oracle.NoOracle as error:
         raise Refused(str(error)) from error
+
+
+def _evaluated_shaken(node: Node, given: Mapping[str, Array], opset: int, rng: np.random.Generator) -> list[Array]:
+    """As `evaluated`; in the body of control flow, every result is shaken again."""
+    if not node.bodies():
+        return evaluated(node, given, opset)
+
+    def inner(n: Node, values: Mapping[str, Array]) -> list[Array]:
+        if n.bodies() or _rounds_nothing(n):
+            return _evaluated_shaken(n, values, opset, rng)
+        shaken = {name: _shaken(a, rng) for name, a in values.items()}
+        return [_shaken(a, rng) for a in evaluated(n, shaken, opset)]
+
+    results = control_flow.run(node, given, inner)
+    return [a for a, name in zip(results, node.outputs) if name]
 
 
 def _is_large(a: Array) -> bool:

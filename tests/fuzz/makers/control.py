@@ -218,7 +218,7 @@ def loop(d: Draft) -> list[str]:
         case _:
             pass
     trips = "" if count is None else d.constant(np.array(count, np.int64).reshape(d.among((), (1,))))
-    starts = d.constant(np.array(bool(steps) or more != "same").reshape(d.among((), (1,)))) if condition else ""
+    starts = d.constant(np.array(bool(steps) or more != "same")) if condition else ""
     graph = body.graph([go, *next_states, *results], _prefix(d, "l"))
     return d.emit("Loop", trips, starts, *states, results=len(states) + stacked, body=graph)
 
