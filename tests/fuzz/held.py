@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.fuzz import oracle
+from tests.fuzz import control_flow, oracle
 from tests.fuzz.recipe import Node, Recipe
 
 Array = NDArray[Any]
@@ -43,9 +43,13 @@ EXACT = MOVES | {
     "ThresholdedRelu",
 }
 """Operators that round nothing."""
-NORMWISE = frozenset({"Conv", "GroupNormalization", "InstanceNormalization", "LayerNormalization"})
-"""Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours, and what a norm
-gives is rounded before scale and shift cancel it."""
+NORMWISE = {
+    "Conv": 0.0, "GridSample": 0.0, "GroupNormalization": 0.0, "InstanceNormalization": 0.0, "LayerNormalization": 0.0, "Resize": 0.0,
+    "GRU": 1.0, "LSTM": 1.0,
+}  # fmt: skip
+"""Operators whose error is relative to the largest values of a tensor, and to at least this number: Winograd's transforms mix
+neighbours, the weights of an interpolation are rounded, what a norm gives is rounded before scale and shift cancel it, gates are of
+size 1 and rounded before they are taken from 1."""
 SUMS = frozenset({
     "Attention", "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM",
     "LpPool", "RNN", "Resize", "RotaryEmbedding",
@@ -102,7 +106,7 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
     plain = evaluated(node, {k: h.plain for k, h in given.items()}, opset)
     floats = any(a.dtype.kind == "f" for a in (*plain, *(h.plain for h in given.values())))
     exact = not floats or _rounds_nothing(node)
-    signed = (node.operators() <= MOVES or not exact) and all(h.signed for h in given.values())
+    signed = (_keeps_signs(node) or not exact) and all(h.signed for h in given.values())
     if exact and not any(h.shaken for h in given.values()):
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
     if special and node.op in SUMS and any(_is_large(h.plain) for h in given.values()):
@@ -113,7 +117,7 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
     copies: list[list[Array]] = []
     for k in range(COPIES):
         shaken = {name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()}
-        copies.append(evaluated(node, shaken, opset))
+        copies.append(_evaluated_shaken(node, shaken, opset, rng))
     found: list[Held] = []
     for a, *others in zip(plain, *copies):
         if a.dtype not in UNIT:
@@ -124,7 +128,8 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
         if any(a.shape != b.shape for b in others):
             raise Refused(f"{node.op}'s shape is decided by a hair")
         if node.op in NORMWISE:
-            widest = np.max(_spread(a, tuple(others)), initial=0.0)
+            largest = np.max(np.abs(a), where=np.isfinite(a), initial=NORMWISE[node.op])
+            widest = np.max(_spread(a, tuple(others)), initial=0.0) + UNIT[a.dtype] * largest
             others = [(b + widest * np.where(rng.random(b.shape) < 0.5, -1, 1)).astype(a.dtype) for b in others]
         if node.op in ABSOLUTE:
             others = [(b + UNIT[a.dtype] / 8 * rng.uniform(-1, 1, b.shape)).astype(a.dtype) for b in others]
@@ -143,9 +148,15 @@ def expected(recipe: Recipe, rng: np.random.Generator, special: bool) -> dict[st
 
 
 def _rounds_nothing(node: Node) -> bool:
-    if node.op == "Resize":
-        return node.attributes.get("mode", "nearest") == "nearest"
-    return node.operators() <= EXACT and node.attributes.get("reduction") not in ("add", "mul")
+    return all(
+        (n.op in EXACT and n.attributes.get("reduction") not in ("add", "mul"))
+        or (n.op == "Resize" and n.attributes.get("mode", "nearest") == "nearest")
+        for n in node.leaves()
+    )
+
+
+def _keeps_signs(node: Node) -> bool:
+    return all(n.op in MOVES and n.attributes.get("reduction", "none") == "none" for n in node.leaves())
 
 
 def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]:
@@ -162,6 +173,21 @@ def _overflows(node: Node, given: Mapping[str, Held], plain: list[Array], opset:
         return False
     tamed = {k: np.where(np.isfinite(h.plain), np.clip(h.plain, -1e9, 1e9), h.plain) if large[k] else h.plain for k, h in given.items()}
     return any(not np.array_equal(_kinds(a), _kinds(b)) for a, b in zip(plain, evaluated(node, tamed, opset)) if a.dtype in UNIT)
+
+
+def _evaluated_shaken(node: Node, given: Mapping[str, Array], opset: int, rng: np.random.Generator) -> list[Array]:
+    """As `evaluated`; in the body of control flow, every result is shaken again."""
+    if not node.bodies():
+        return evaluated(node, given, opset)
+
+    def inner(n: Node, values: Mapping[str, Array]) -> list[Array]:
+        if n.bodies() or _rounds_nothing(n):
+            return _evaluated_shaken(n, values, opset, rng)
+        shaken = {name: _shaken(a, rng) for name, a in values.items()}
+        return [_shaken(a, rng) for a in evaluated(n, shaken, opset)]
+
+    results = control_flow.run(node, given, inner)
+    return [a for a, name in zip(results, node.outputs) if name]
 
 
 def _is_large(a: Array) -> bool:

@@ -12,13 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.fuzz.numpy_pointwise import Undetermined
 from tests.fuzz.recipe import Node
 
 Array = NDArray[Any]
-
-
-class Undetermined(Exception):
-    """ONNX's text does not say what the result is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What one node computes, by other implementations: onnxruntime, ONNX's reference, NumPy.
 
-The first that knows the node is believed, unless `WRONG` says that it is known to be wrong there. A NumPy function stands
-first where it is shorter than the list of the others' faults.
+The first that knows the node is believed, unless `WRONG` says that it is known to be wrong there. A NumPy function stands first
+where it is shorter than the list of the others' faults. Control flow is interpreted, every node of a body by these oracles again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 
-from tests.fuzz import numpy_pointwise, numpy_sums, numpy_windows
+from tests.fuzz import control_flow, numpy_pointwise, numpy_recurrent, numpy_resize, numpy_sums, numpy_windows
 from tests.fuzz.numpy_pointwise import Undetermined
 from tests.fuzz.recipe import Node, node_model
 
@@ -110,6 +110,13 @@ def _numpy(node: Node, given: Given, opset: int) -> list[Array]:
     return [a for a, name in zip(listed, node.outputs) if name]
 
 
+def _control_flow(node: Node, given: Given, opset: int) -> list[Array]:
+    if not node.bodies():
+        raise NotKnown(node.op)
+    results = control_flow.run(node, given, lambda inner, values: evaluate(inner, values, opset))
+    return [a for a, name in zip(results, node.outputs) if name]
+
+
 def _cast(node: Node, x: Array) -> Array:
     return _converted(x, np.dtype(tensor_dtype_to_np_dtype(int(node.attributes["to"]))))
 
@@ -129,6 +136,19 @@ def _converted(x: Array, dtype: np.dtype[Any]) -> Array:
     return x.astype(dtype)
 
 
+def _one_hot(node: Node, at: Array, depth: Array, values: Array) -> Array:
+    """Indices of any type, cut to integers; those beyond the depth mark nothing."""
+    count, axis = int(depth.reshape(())), int(node.attributes.get("axis", -1)) % (at.ndim + 1)
+    whole = at.astype(np.int64)
+    wrapped = np.expand_dims(np.where(whole < 0, whole + count, whole), axis)
+    places = np.arange(count).reshape([-1 if k == axis else 1 for k in range(at.ndim + 1)])
+    return np.where(wrapped == places, values[1], values[0])
+
+
+def _has_negative_zero(a: Array) -> bool:
+    return a.dtype.kind == "f" and bool(np.any((a == 0) & np.signbit(a)))
+
+
 NUMPY: dict[str, Callable[..., Array | list[Array]]] = {
     **numpy_pointwise.NUMPY,
     **numpy_sums.NUMPY,
@@ -138,15 +158,22 @@ NUMPY: dict[str, Callable[..., Array | list[Array]]] = {
     "Col2Im": numpy_windows.col2im,
     "Conv": numpy_windows.conv,
     "ConvTranspose": numpy_windows.conv_transpose,
+    "GRU": numpy_recurrent.recurrent,
     "GlobalAveragePool": numpy_windows.global_pool,
     "GlobalLpPool": numpy_windows.global_pool,
     "GlobalMaxPool": numpy_windows.global_pool,
+    "GridSample": numpy_resize.grid_sample,
+    "LSTM": numpy_recurrent.recurrent,
     "LpPool": numpy_windows.lp_pool,
     "MaxPool": numpy_windows.max_pool,
+    "OneHot": _one_hot,
+    "RNN": numpy_recurrent.recurrent,
+    "Resize": numpy_resize.resize,
 }
 """Results, one or a list of all, by operator; absent inputs are None."""
 
 ORACLES: dict[str, Callable[[Node, Given, int], list[Array]]] = {
+    "control flow": _control_flow,
     "numpy": _numpy,
     "onnxruntime": _onnxruntime,
     "reference": _reference,
@@ -155,5 +182,6 @@ ORACLES: dict[str, Callable[[Node, Given, int], list[Array]]] = {
 WRONG: tuple[Fault, ...] = (
     Fault("onnxruntime", "MaxUnpool", "positions count in output_shape", lambda node, inputs: len(inputs) == 3),
     Fault("onnxruntime", "NonZero", "a scalar has no dimension to index", lambda node, inputs: inputs[0].ndim == 0),
+    Fault("onnxruntime", "Where", "-0.0 becomes 0.0", lambda node, inputs: any(_has_negative_zero(a) for a in inputs[1:])),
     Fault("reference", "Shape", "an end before the first dimension counts from the end again"),
 )
