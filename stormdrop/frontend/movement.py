@@ -278,9 +278,11 @@ def _one_hot(n: Call) -> Value:
 
 
 def _nonzero(n: Call) -> Value:
+    """Indices of the non-zero elements, a row per dimension; a scalar has no dimension, so its result is of shape (0, 0) or (0, 1)."""
     x = n.array(0)
-    bounded(n, int(np.count_nonzero(x)) * max(1, x.ndim))
-    return n.build.constant(np.array(np.nonzero(np.atleast_1d(x)), np.int64))
+    found = np.array(np.nonzero(np.atleast_1d(x)), np.int64)
+    bounded(n, found.size)
+    return n.build.constant(found[: x.ndim])
 
 
 MOVEMENT: dict[str, Importer] = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from stormdrop.frontend.call import Call
 from stormdrop.graph.graph import Attribute, Value
-from stormdrop.ir.expr import FLOATS, Dtype
+from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.ops.scalar import fits_f32
 
 Results = Value | Sequence[Value | None]
@@ -99,7 +99,10 @@ def _mod(n: Call) -> Value:
 
 
 def _clip(n: Call) -> Value:
-    """min(max(x, low), high), in this order: where low > high, all is high. Bounds that are known become attributes."""
+    """min(max(x, low), high), in this order: where low > high, all is high. Bounds that are known become attributes.
+
+    A bound that is not given is the largest finite number, by ONNX's text: an infinity does not pass a Clip.
+    """
     x = n.input(0)
     known: dict[str, Attribute] = {}
     for k, key, op in ((1, "min", "Max"), (2, "max", "Min")):
@@ -108,6 +111,9 @@ def _clip(n: Call) -> Value:
             continue
         given = n.optional(k)
         if given is None:
+            if x.dtype in FLOATS:
+                limit = float(np.finfo(NUMPY[x.dtype]).max)
+                known[key] = limit if key == "max" else -limit
             continue
         array = n.build.array(given)
         if array is not None and array.size == 1:

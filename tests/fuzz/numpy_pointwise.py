@@ -66,7 +66,7 @@ def _hard_sigmoid(node: Node, x: Array) -> Array:
 
 
 def _hard_swish(node: Node, x: Array) -> Array:
-    return x * np.clip(x / 6 + 0.5, 0, 1)
+    return x * np.clip(number(node, "alpha", 1 / 6) * x + 0.5, 0, 1)
 
 
 def _leaky_relu(node: Node, x: Array) -> Array:
@@ -119,7 +119,9 @@ def _sum_of(node: Node, *inputs: Array) -> Array:
 def _power(node: Node, x: Array, y: Array) -> Array:
     """Integers exactly, where the exponents are whole and not negative."""
     if x.dtype.kind == "f":
-        return np.asarray(np.power(wide(x), y.astype(WIDE[x.dtype]))).astype(x.dtype)
+        # Arrays of one shape: for a single exponent of 0.5 NumPy takes a square root, which is NaN for -inf.
+        base, exponent = np.broadcast_arrays(wide(x), y.astype(WIDE[x.dtype]))
+        return np.asarray(np.power(base, exponent)).astype(x.dtype)
     if (y < 0).any() or (y != np.floor(y)).any():
         raise Undetermined("a fraction among integers")
     return np.asarray(np.power(x, y.astype(x.dtype)))

@@ -104,6 +104,8 @@ def _log_sum(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
 
 
 def _log_sum_exp(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
+    if x.dtype.kind == "i" and (np.abs(x.astype(np.float64)) >= 2.0**53).any():
+        raise Undetermined("integers that no float holds")
     y = wide(x) if x.dtype.kind == "f" else x.astype(np.float64)
     largest = np.max(y, axes, keepdims=True, initial=-np.inf)
     shift = np.where(np.isfinite(largest), largest, 0)

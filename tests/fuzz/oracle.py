@@ -180,8 +180,10 @@ ORACLES: dict[str, Callable[[Node, Given, int], list[Array]]] = {
 }
 
 WRONG: tuple[Fault, ...] = (
+    Fault("onnxruntime", "Div", "the least integer over -1 ends the process", lambda node, inputs: inputs[0].dtype.kind == "i"),
     Fault("onnxruntime", "MaxUnpool", "positions count in output_shape", lambda node, inputs: len(inputs) == 3),
     Fault("onnxruntime", "NonZero", "a scalar has no dimension to index", lambda node, inputs: inputs[0].ndim == 0),
     Fault("onnxruntime", "Where", "-0.0 becomes 0.0", lambda node, inputs: any(_has_negative_zero(a) for a in inputs[1:])),
+    Fault("onnxruntime", "TopK", "dividing by no elements ends the process", lambda node, inputs: not inputs[0].size),
     Fault("reference", "Shape", "an end before the first dimension counts from the end again"),
 )
