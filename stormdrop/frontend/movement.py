@@ -99,9 +99,17 @@ def _slice(n: Call) -> Value:
         raise n.fail(f"steps {steps} and axes {axes} do not fit")
     ranges: dict[int, tuple[int, int, int]] = {}
     for d, start, end, step in zip(axes, starts, ends, steps):
-        first, stop, step = slice(start, end, step).indices(x.shape[d])
+        first, stop = _effective(start, end, step, x.shape[d])
         ranges[d] = first, step, len(range(first, stop, step))
     return cut(n, x, ranges)
+
+
+def _effective(start: int, end: int, step: int, extent: int) -> tuple[int, int]:
+    """Both ends as ONNX clamps them. Going backward, a start before the first element is the first element: not as in Python."""
+    start, end = (i + extent if i < 0 else i for i in (start, end))
+    if step > 0:
+        return min(max(start, 0), extent), min(max(end, 0), extent)
+    return min(max(start, 0), extent - 1), min(max(end, -1), extent - 1)
 
 
 def _split(n: Call) -> Results:
