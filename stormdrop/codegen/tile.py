@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from stormdrop.codegen import values as v
-from stormdrop.codegen.borders import opposite
 from stormdrop.codegen.memory import MemoryWriter
 from stormdrop.codegen.text import Loop, Value
 from stormdrop.errors import BuildError
-from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition
+from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, Var, binary, walk
 from stormdrop.lower.program import ReduceLoop
 from stormdrop.space.access import axes_of
@@ -321,7 +320,7 @@ class TileWriter(MemoryWriter):
         match e:
             case Const(value, dtype):
                 return v.constant(value, dtype, 1)
-            case Load(tensor, _) if tensor is self.stage.acc and self.stage.is_reduction:
+            case Load() if self.is_accumulator(e):
                 return self.acc[(*self.row, self.chunk)]
             case Load():
                 return self.load(e, self.guards, None)
@@ -346,6 +345,9 @@ class TileWriter(MemoryWriter):
             case _:
                 raise BuildError(f"no code for {e}")
 
+    def is_accumulator(self, e: Load) -> bool:
+        return self.stage.is_reduction and e.tensor is self.stage.acc
+
     def border(self, condition: Expr, a: Expr, b: Expr) -> Value:
         """A selection by an index condition."""
         parts = [part for part in conjuncts(condition) if self.decided(part) is not True]
@@ -353,7 +355,7 @@ class TileWriter(MemoryWriter):
             return self.value(b)
         if not parts:
             return self.value(a)
-        if isinstance(a, Load) and isinstance(b, Const):
+        if isinstance(a, Load) and isinstance(b, Const) and not self.is_accumulator(a):
             return self.load(a, [*self.guards, *parts], b.value)
         inside = self.under(parts, a)
         if not has_load(b):
