@@ -320,7 +320,7 @@ class TileWriter(MemoryWriter):
         match e:
             case Const(value, dtype):
                 return v.constant(value, dtype, 1)
-            case Load() if self.is_accumulator(e):
+            case Load(tensor, _) if tensor is self.stage.acc and self.stage.is_reduction:
                 return self.acc[(*self.row, self.chunk)]
             case Load():
                 return self.load(e, self.guards, None)
@@ -345,9 +345,6 @@ class TileWriter(MemoryWriter):
             case _:
                 raise BuildError(f"no code for {e}")
 
-    def is_accumulator(self, e: Load) -> bool:
-        return self.stage.is_reduction and e.tensor is self.stage.acc
-
     def border(self, condition: Expr, a: Expr, b: Expr) -> Value:
         """A selection by an index condition."""
         parts = [part for part in conjuncts(condition) if self.decided(part) is not True]
@@ -355,7 +352,7 @@ class TileWriter(MemoryWriter):
             return self.value(b)
         if not parts:
             return self.value(a)
-        if isinstance(a, Load) and isinstance(b, Const) and not self.is_accumulator(a):
+        if isinstance(a, Load) and isinstance(b, Const):
             return self.load(a, [*self.guards, *parts], b.value)
         inside = self.under(parts, a)
         if not has_load(b):

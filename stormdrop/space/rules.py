@@ -148,6 +148,8 @@ class Fuse:
     """Finish a reduction in registers with the elementwise stage that reads it.
 
         C[i] = sum(k, …);  D[g(i)] = f(C[i], …)   ->   D[g(i)] = f(acc, …) where C was
+
+    Not where C is read under a condition on indices: D may have elements that belong to none of C.
     """
 
     name, version = "fuse", 1
@@ -158,7 +160,7 @@ class Fuse:
             return None
         reader = readers[0]
         read = [load for load in reader.reads() if load.tensor is stage.tensor]
-        if len(read) != 1 or stage.acc is not stage.tensor:
+        if len(read) != 1 or stage.acc is not stage.tensor or any(_conditions(reader.finish, read[0])):
             return None
         inverse = invert(read[0].indices, stage.axes, reader.axes)
         return None if inverse is None else (reader, *inverse)

@@ -30,12 +30,22 @@ def product(x: Tensor, w: Tensor) -> Tensor:
     return compute("C", (i, j), sd.sum(x[i, k] * w[k, j], k))
 
 
-def test_a_triangle_of_sums_is_finished_in_registers() -> None:
-    x = tensor("X", (N, P, M))
-    i, j, k = axis(N), axis(M), reduce_axis(P)
-    total = compute("S", (i, j), sd.sum(x[i, k, j], k))
+def sums(n: int) -> Tensor:
+    i, j, k = axis(n), axis(M), reduce_axis(P)
+    return compute("S", (i, j), sd.sum(tensor("X", (n, P, M))[i, k, j], k))
+
+
+def test_a_triangle_of_sums_is_right() -> None:
     i, j = axis(N), axis(M)
-    check("triangle", compute("Y", (i, j), sd.where(j - i >= 2, total[i, j], -1.0)))
+    check("triangle", compute("Y", (i, j), sd.where(j - i >= 2, sums(N)[i, j], -1.0)))
+
+
+def test_sums_with_rows_below_them_are_written_with_these_rows() -> None:
+    """The sums are fewer than what reads them: whatever finishes them must also write the rest."""
+    check("below", joined(sums(2), tensor("B", (Q, M)), 0))
+    check("above", joined(tensor("B", (Q, M)), sums(2), 0))
+    i, j = axis(N), axis(M)
+    check("padded", compute("Y", (i, j), sd.where(i < 2, sums(2)[i, j], 0.0)))
 
 
 def test_both_parts_of_a_joined_left_factor_are_read_only_where_they_are() -> None:
