@@ -137,7 +137,7 @@ def _shaped(d: Draft) -> str:
 
 
 def _rejoined(d: Draft) -> str:
-    """Parts of an earlier concatenation joined again: some of them, in another order, with the whole, or as its slices."""
+    """Parts of an earlier concatenation joined again: some, in another order, with the whole, or as its slices."""
     earlier = [n for n in d.nodes if n.op == "Concat"]
     if not earlier:
         x = anything(d, FLOATS, least_rank=1)

@@ -1,4 +1,4 @@
-"""Operands that makers draw: element types that ONNX allows, shapes that broadcast, axes, data in a function's domain."""
+"""Operands that makers draw: types that ONNX allows, shapes that broadcast, axes, data in a function's domain."""
 
 from __future__ import annotations
 

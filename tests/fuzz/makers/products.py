@@ -104,19 +104,21 @@ def _gemm(d: Draft) -> str:
 
 # ---- Einstein sums ---------------------------------------------------------------------------------------------------
 
-EQUATIONS = """
-    ij->ji ij->i ij-> ii->i ii-> iij->ij iji->j iij->j ijk->kij ijk->ki i-> i->i ij ji ba i,i-> i,i->i i,j->ij
-    i,j->ji i,j i,i ij,j->i ij,ij-> ij,ij->ij ij,ji-> ij,jk->ik ij,jk->ki ij,kj->ik ji,jk->ik ij,jk ij,jk-> ij,jk->j
-    ij,jk->ijk bij,bjk->bik bij,bkj->bik bij,jk->bik bij,bjk bhqd,bhkd->bhqk bqhd,bkhd->bhqk bhqk,bkhd->bqhd
-    ijk,jil->kl ijkl,klij-> ij,jk,kl->il i,j,k->ijk i,i,i->i ij,i,j-> ii,i->i iij,jk->ik ab,ab,ab->a
-    bij,bjk,bkl->bil
-    ...->... ...i->... i...->...i ...ij->...ji ...ij,...jk->...ik ...i,...i->... i...,i...->... ...i,i->...
-    ...,...->... ...ij,jk->...ik ...i,j...->...ij ij...,jk...->ik... ...ii->...i ...i,...i a...,b...->ab...
-""".split()
+EQUATIONS = (
+    "ij->ji", "ij->i", "ij->", "ii->i", "ii->", "iij->ij", "iji->j", "iij->j", "ijk->kij", "ijk->ki", "i->", "i->i",
+    "ij", "ji", "ba", "i,i->", "i,i->i", "i,j->ij", "i,j->ji", "i,j", "i,i", "ij,j->i", "ij,ij->", "ij,ij->ij",
+    "ij,ji->", "ij,jk->ik", "ij,jk->ki", "ij,kj->ik", "ji,jk->ik", "ij,jk", "ij,jk->", "ij,jk->j", "ij,jk->ijk",
+    "bij,bjk->bik", "bij,bkj->bik", "bij,jk->bik", "bij,bjk", "bhqd,bhkd->bhqk", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd",
+    "ijk,jil->kl", "ijkl,klij->", "ij,jk,kl->il", "i,j,k->ijk", "i,i,i->i", "ij,i,j->", "ii,i->i", "iij,jk->ik",
+    "ab,ab,ab->a", "bij,bjk,bkl->bil",
+    "...->...", "...i->...", "i...->...i", "...ij->...ji", "...ij,...jk->...ik", "...i,...i->...", "i...,i...->...",
+    "...i,i->...", "...,...->...", "...ij,jk->...ik", "...i,j...->...ij", "ij...,jk...->ik...", "...ii->...i",
+    "...i,...i", "a...,b...->ab...",
+)  # fmt: skip
 
 
 def _einsum(d: Draft) -> str:
-    """Sums, transpositions, diagonals, outer, inner, batched products of one to three operands, with dots or without."""
+    """Sums, transpositions, diagonals, outer, inner, batched products of up to three operands, with or without dots."""
     equation = d.among(*EQUATIONS)
     dtype = np.dtype(d.type_among(types_of(d, "Einsum")))
     terms = equation.partition("->")[0].split(",")

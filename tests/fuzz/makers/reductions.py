@@ -193,7 +193,7 @@ def _instance_norm(d: Draft) -> str:
 
 
 def _batch_norm(d: Draft) -> list[str]:
-    """With statistics that are constants, inputs or values; in training mode, from operator set 15 on, the batch's own."""
+    """With statistics that are constants, inputs or values; in training mode (operator set 15) the batch's own."""
     x, channels = _channels(d, "BatchNormalization", 2)
     dtype = d.dtype(x)
     scale, shift, mean = (_parameter(d, (channels,), dtype, centre) for centre in (1.0, 0.0, 0.0))
