@@ -74,7 +74,7 @@ def _leaky_relu(node: Node, x: Array) -> Array:
 
 
 def _shrink(node: Node, x: Array) -> Array:
-    limit, bias = number(node, "lambd", 0.5), number(node, "bias", 0.0)
+    limit, bias = number(node, "lambd", 0.5), np.asarray(number(node, "bias", 0.0), x.dtype)
     return np.where(x < -limit, x + bias, np.where(x > limit, x - bias, 0))
 
 

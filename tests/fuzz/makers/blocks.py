@@ -70,7 +70,7 @@ def _residual(d: Draft) -> str:
 
 
 def _branches(d: Draft) -> str:
-    """Convolutions of one value side by side, joined; a branch may also be the value, a pool, a slice, a concatenation."""
+    """Convolutions of one value side by side, joined; a branch may also be the value, a pool or a slice of it."""
     x = _image(d)
     c = d.shape(x)[1]
     parts: list[str] = []

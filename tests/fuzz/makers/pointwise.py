@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from tests.fuzz.draft import FLOATS, TYPES, Draft, Maker, Refused
+from tests.fuzz.draft import TYPES, Draft, Maker, Refused
 from tests.fuzz.makers.operands import (
     anything,
     broadcast,
@@ -83,11 +83,11 @@ def _in_domain(d: Draft, op: str, x: str) -> str:
 
 def _unary(op: str) -> Maker:
     def maker(d: Draft) -> str:
-        types = types_of(d, op)
-        if op == "Shrink":  # lambd and bias are fractions: ONNX does not say what becomes of them among integers
-            types = FLOATS
-        x = anything(d, types)
-        return d.one(op, _in_domain(d, op, x), **_attributes(d, op))
+        x = anything(d, types_of(d, op))
+        attributes = _attributes(d, op)
+        if "bias" in attributes and d.dtype(x).kind == "i":  # ONNX does not say where a fraction is rounded
+            attributes["bias"] = float(round(attributes["bias"]))
+        return d.one(op, _in_domain(d, op, x), **attributes)
 
     return maker
 
