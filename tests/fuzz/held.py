@@ -62,14 +62,15 @@ ABSOLUTE = frozenset({
 """Operators that subtract numbers around 1 inside, as ONNX writes them: their error is relative to 1."""
 STEADY: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
-        ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "LeakyRelu", "Log",
-         "Mish", "Selu", "Shrink", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh"), (0,),
+        ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "LeakyRelu",
+         "Log", "Mish", "Selu", "Shrink", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh"),
+        (0,),
     ),
     "Pow": (1,),
     "Resize": (1, 2, 3),
 }  # fmt: skip
-"""Inputs, by position, that nothing rounds on the way: a function of one number is right to a few units of its result, and a negative
-number to the 2.0000001 is NaN; or that decide shapes and positions."""
+"""Inputs, by position, that nothing rounds on the way: a function of one number is right to a few units of its result, and a
+negative number to the 2.0000001 is NaN; or that decide shapes and positions."""
 
 
 class Refused(Exception):
@@ -171,8 +172,13 @@ def _overflows(node: Node, given: Mapping[str, Held], plain: list[Array], opset:
     large = {k: _is_large(h.plain) for k, h in given.items()}
     if not any(large.values()):
         return False
-    tamed = {k: np.where(np.isfinite(h.plain), np.clip(h.plain, -1e9, 1e9), h.plain) if large[k] else h.plain for k, h in given.items()}
-    return any(not np.array_equal(_kinds(a), _kinds(b)) for a, b in zip(plain, evaluated(node, tamed, opset)) if a.dtype in UNIT)
+    tamed = {k: _tamed(h.plain) if large[k] else h.plain for k, h in given.items()}
+    pairs = zip(plain, evaluated(node, tamed, opset))
+    return any(not np.array_equal(_kinds(a), _kinds(b)) for a, b in pairs if a.dtype in UNIT)
+
+
+def _tamed(a: Array) -> Array:
+    return np.where(np.isfinite(a), np.clip(a, -1e9, 1e9), a)
 
 
 def _evaluated_shaken(node: Node, given: Mapping[str, Array], opset: int, rng: np.random.Generator) -> list[Array]:

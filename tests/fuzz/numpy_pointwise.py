@@ -1,4 +1,4 @@
-"""Pointwise operators by NumPy, in a wider type than their operands': what other implementations approximate or get wrong.
+"""Pointwise operators by NumPy, in a wider type than their operands': others approximate them or get corners wrong.
 
 f32 is computed in f64 and f64 in 80 bits, then rounded once. An attribute is a float of 32 bits, and so is its default.
 """
@@ -74,7 +74,7 @@ def _leaky_relu(node: Node, x: Array) -> Array:
 
 
 def _shrink(node: Node, x: Array) -> Array:
-    limit, bias = number(node, "lambd", 0.5), number(node, "bias", 0.0)
+    limit, bias = number(node, "lambd", 0.5), np.asarray(number(node, "bias", 0.0), x.dtype)
     return np.where(x < -limit, x + bias, np.where(x > limit, x - bias, 0))
 
 
@@ -87,14 +87,35 @@ def _plain(f: Callable[[Array], Array]) -> Callable[[Node, Array], Array]:
 
 
 FUNCTIONS: dict[str, Callable[[Node, Array], Array]] = {
-    "Acos": _plain(np.arccos), "Acosh": _plain(np.arccosh), "Asin": _plain(np.arcsin), "Asinh": _plain(np.arcsinh),
-    "Atan": _plain(np.arctan), "Atanh": _plain(np.arctanh), "Celu": _celu, "Cos": _plain(np.cos), "Cosh": _plain(np.cosh),
-    "Elu": _elu, "Erf": _plain(erf), "Exp": _plain(np.exp), "Gelu": _gelu, "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish, "LeakyRelu": _leaky_relu, "Log": _plain(np.log),
-    "Mish": _plain(lambda x: x * np.tanh(np.logaddexp(0, x))), "Selu": _selu, "Shrink": _shrink, "Sigmoid": _plain(sigmoid),
-    "Sin": _plain(np.sin), "Sinh": _plain(np.sinh), "Softplus": _plain(lambda x: np.logaddexp(0, x)),
-    "Softsign": _plain(lambda x: x / (1 + np.abs(x))), "Swish": _swish, "Tan": _plain(np.tan), "Tanh": _plain(np.tanh),
-}  # fmt: skip
+    "Acos": _plain(np.arccos),
+    "Acosh": _plain(np.arccosh),
+    "Asin": _plain(np.arcsin),
+    "Asinh": _plain(np.arcsinh),
+    "Atan": _plain(np.arctan),
+    "Atanh": _plain(np.arctanh),
+    "Celu": _celu,
+    "Cos": _plain(np.cos),
+    "Cosh": _plain(np.cosh),
+    "Elu": _elu,
+    "Erf": _plain(erf),
+    "Exp": _plain(np.exp),
+    "Gelu": _gelu,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "LeakyRelu": _leaky_relu,
+    "Log": _plain(np.log),
+    "Mish": _plain(lambda x: x * np.tanh(np.logaddexp(0, x))),
+    "Selu": _selu,
+    "Shrink": _shrink,
+    "Sigmoid": _plain(sigmoid),
+    "Sin": _plain(np.sin),
+    "Sinh": _plain(np.sinh),
+    "Softplus": _plain(lambda x: np.logaddexp(0, x)),
+    "Softsign": _plain(lambda x: x / (1 + np.abs(x))),
+    "Swish": _swish,
+    "Tan": _plain(np.tan),
+    "Tanh": _plain(np.tanh),
+}
 
 
 def _function(f: Callable[[Node, Array], Array]) -> Callable[..., Result]:

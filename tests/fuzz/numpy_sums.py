@@ -21,6 +21,7 @@ def axis_of(node: Node, default: int) -> int:
 
 # ---- sums ----------------------------------------------------------------------------------------------------------
 
+
 def _held_back(x: Array, axes: tuple[int, ...]) -> None:
     """Raises Undetermined where finite numbers may overflow on the way to their sum."""
     if x.dtype in WIDE:
@@ -168,6 +169,7 @@ def _arg(f: Callable[..., Array]) -> Callable[..., Result]:
 
 # ---- products ------------------------------------------------------------------------------------------------------
 
+
 def _product(f: Callable[..., Array], dtype: np.dtype[Any], *factors: Array) -> Array:
     """A sum of products. Raises Undetermined where it may overflow on the way."""
     if dtype not in WIDE:
@@ -185,7 +187,12 @@ def _matmul(node: Node, a: Array, b: Array) -> Array:
 def _gemm(node: Node, a: Array, b: Array, c: Array | None = None) -> Array:
     """Integers with whole factors only. A factor of 0 drops what it stands before."""
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
-    y = _product(np.matmul, a.dtype, a.T if node.attributes.get("transA", 0) else a, b.T if node.attributes.get("transB", 0) else b)
+    y = _product(
+        np.matmul,
+        a.dtype,
+        a.T if node.attributes.get("transA", 0) else a,
+        b.T if node.attributes.get("transB", 0) else b,
+    )
     if a.dtype.kind == "i":
         y = (y * np.asarray(alpha, a.dtype)).astype(a.dtype)
         return y if c is None else (y + c * np.asarray(beta, a.dtype)).astype(a.dtype)
@@ -202,6 +209,7 @@ def _einsum(node: Node, *operands: Array) -> Array:
 
 
 # ---- norms and losses ----------------------------------------------------------------------------------------------
+
 
 def _softmax(node: Node, x: Array) -> Array:
     axis = axis_of(node, -1)

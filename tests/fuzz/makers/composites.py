@@ -57,7 +57,7 @@ def _attention_mask(d: Draft, dtype: np.dtype[Any], shape: Shape) -> str:
 
 
 def _rotary(d: Draft) -> str:
-    """Of three or four dimensions, all of a head or the front of it, in halves or interleaved, with positions or without."""
+    """Of three or four dimensions, all of a head or its front, in halves or interleaved, with positions or without."""
     dtype = np.dtype(d.type_among(types_of(d, "RotaryEmbedding")))
     b, heads, t, half, rest = d.among(1, 2), d.among(1, 2, 3), d.dim(9), d.among(1, 2, 3, 8), d.among(0, 0, 2, 4)
     if not t:
@@ -113,7 +113,7 @@ def _log_likelihood(d: Draft) -> str:
 
 
 def _window(op: str) -> Maker:
-    """A constant of the model, and something that it is multiplied with. ONNX computes it in f32, also where f64 is asked for."""
+    """A constant of the model, and something that it is multiplied with. ONNX computes it in f32; f64 is not drawn."""
 
     def maker(d: Draft) -> str:
         n = d.whole(2, 33)

@@ -6,7 +6,19 @@ import numpy as np
 
 from tests.fuzz.draft import FLOATS, INTEGERS, Draft, Maker, Refused
 from tests.fuzz.makers.layers import linear, reduced, sequence
-from tests.fuzz.makers.operands import affordable, anything, axis_of, cast, companion, long_axis, moderate, scalar, signed, size, swapped
+from tests.fuzz.makers.operands import (
+    affordable,
+    anything,
+    axis_of,
+    cast,
+    companion,
+    long_axis,
+    moderate,
+    scalar,
+    signed,
+    size,
+    swapped,
+)
 
 
 def _softmax(d: Draft) -> str:
@@ -137,6 +149,7 @@ def _distances(d: Draft) -> str:
 
 
 # ---- gates, cells, casts -------------------------------------------------------------------------------------------
+
 
 def _gated(d: Draft) -> str:
     """A linear unit with a gate: one product split in two, or two products."""

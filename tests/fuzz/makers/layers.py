@@ -23,7 +23,17 @@ def reduced(d: Draft, x: str, axes: list[int], op: str = "ReduceMean", keepdims:
 
 
 def activated(d: Draft, x: str) -> str:
-    op = d.among("", "Relu", "Relu", "Sigmoid", "Tanh", "LeakyRelu", "Softplus", "Clip", *(["HardSwish"] if d.opset >= 14 else []))
+    op = d.among(
+        "",
+        "Relu",
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "LeakyRelu",
+        "Softplus",
+        "Clip",
+        *(["HardSwish"] if d.opset >= 14 else []),
+    )
     if op == "Clip":
         return d.one("Clip", x, scalar(d, 0, d.dtype(x)), scalar(d, 6, d.dtype(x)))
     return d.one(op, x) if op else x

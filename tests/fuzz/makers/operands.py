@@ -1,4 +1,4 @@
-"""Operands that makers draw: element types that ONNX allows, shapes that broadcast, axes, data inside a function's domain."""
+"""Operands that makers draw: types that ONNX allows, shapes that broadcast, axes, data in a function's domain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES: dict[str, DTypeLike] = {
 
 
 def types_of(d: Draft, op: str, k: int = 0) -> Sequence[DTypeLike]:
-    """The claimed types of an operator's input k in the draft's operator set. Raises Refused where the operator is newer."""
+    """The claimed types of an operator's input k in the draft's operator set. Raises Refused where there is none."""
     found = _types(op, d.opset, k)
     if not found:
         raise Refused(f"{op} is newer than operator set {d.opset}")
@@ -79,7 +79,7 @@ def partner(d: Draft, shape: Shape) -> Shape:
 
 
 def companion(d: Draft, x: str, dtype: DTypeLike | None = None) -> str:
-    """A second operand for x: x itself, a value that is there, a constant or an input, of a shape that broadcasts with x."""
+    """A second operand for x: x itself, a value that is there, a constant or an input; it broadcasts with x."""
     shape, dtype = d.shape(x), d.dtype(x) if dtype is None else dtype
     match d.among("self", "same", "there", "there", "partner", "partner", "constant", "constant", "narrower", "scalar"):
         case "self" if dtype == d.dtype(x):
@@ -208,4 +208,8 @@ def divisor(d: Draft, y: str, x: str) -> str:
             return z
     drawn = np.asarray(d.rng.integers(1, d.among(3, 10, 100, info.max), array.shape, array.dtype))
     drawn = drawn * (1 if (dividend == info.min).any() else d.among(1, -1))
-    return d.constant(drawn.astype(array.dtype)) if d.chance(0.5) else d.input(array.shape, array=drawn.astype(array.dtype))
+    return (
+        d.constant(drawn.astype(array.dtype))
+        if d.chance(0.5)
+        else d.input(array.shape, array=drawn.astype(array.dtype))
+    )

@@ -8,7 +8,18 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from tests.fuzz.draft import FLOATS, Draft, Maker, Refused, Shape
-from tests.fuzz.makers.operands import affordable, anything, broadcast, moderate, narrower, partner, scalar, size, swapped, types_of
+from tests.fuzz.makers.operands import (
+    affordable,
+    anything,
+    broadcast,
+    moderate,
+    narrower,
+    partner,
+    scalar,
+    size,
+    swapped,
+    types_of,
+)
 
 
 def _factor(d: Draft, shape: Shape, dtype: DTypeLike, inner: int) -> str:
@@ -20,7 +31,7 @@ def _factor(d: Draft, shape: Shape, dtype: DTypeLike, inner: int) -> str:
 
 
 def _matmul(d: Draft) -> str:
-    """Vectors, matrices, batches that broadcast; a factor may be constant, on either side, or the value's own transpose."""
+    """Vectors, matrices, batches that broadcast; the other factor may be constant, on either side."""
     x = anything(d, types_of(d, "MatMul"), least_rank=1)
     shape, dtype = d.shape(x), d.dtype(x)
     first = d.chance(0.5)
@@ -81,7 +92,9 @@ def _gemm(d: Draft) -> str:
             attributes[key] = flag
     for key in ("alpha", "beta"):  # whole numbers among integers: ONNX does not say where a fraction is rounded
         if d.chance(0.5):
-            attributes[key] = float(d.among(0.0, 1.0, 2.0, -1.0) if dtype.kind == "i" else d.among(0.0, 1.0, 0.5, -1.3, 0.1))
+            attributes[key] = float(
+                d.among(0.0, 1.0, 2.0, -1.0) if dtype.kind == "i" else d.among(0.0, 1.0, 0.5, -1.3, 0.1)
+            )
     operands = (x, y) if first else (y, x)
     if d.chance(0.3):
         return d.one("Gemm", *operands, *d.among((), ("",)), **attributes)
@@ -92,18 +105,20 @@ def _gemm(d: Draft) -> str:
 # ---- Einstein sums ---------------------------------------------------------------------------------------------------
 
 EQUATIONS = (
-    "ij->ji", "ij->i", "ij->", "ii->i", "ii->", "iij->ij", "iji->j", "iij->j", "ijk->kij", "ijk->ki", "i->", "i->i", "ij", "ji", "ba",
-    "i,i->", "i,i->i", "i,j->ij", "i,j->ji", "i,j", "i,i", "ij,j->i", "ij,ij->", "ij,ij->ij", "ij,ji->", "ij,jk->ik", "ij,jk->ki",
-    "ij,kj->ik", "ji,jk->ik", "ij,jk", "ij,jk->", "ij,jk->j", "ij,jk->ijk", "bij,bjk->bik", "bij,bkj->bik", "bij,jk->bik", "bij,bjk",
-    "bhqd,bhkd->bhqk", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "ijk,jil->kl", "ijkl,klij->", "ij,jk,kl->il", "i,j,k->ijk", "i,i,i->i",
-    "ij,i,j->", "ii,i->i", "iij,jk->ik", "ab,ab,ab->a", "bij,bjk,bkl->bil",
-    "...->...", "...i->...", "i...->...i", "...ij->...ji", "...ij,...jk->...ik", "...i,...i->...", "i...,i...->...", "...i,i->...",
-    "...,...->...", "...ij,jk->...ik", "...i,j...->...ij", "ij...,jk...->ik...", "...ii->...i", "...i,...i", "a...,b...->ab...",
+    "ij->ji", "ij->i", "ij->", "ii->i", "ii->", "iij->ij", "iji->j", "iij->j", "ijk->kij", "ijk->ki", "i->", "i->i",
+    "ij", "ji", "ba", "i,i->", "i,i->i", "i,j->ij", "i,j->ji", "i,j", "i,i", "ij,j->i", "ij,ij->", "ij,ij->ij",
+    "ij,ji->", "ij,jk->ik", "ij,jk->ki", "ij,kj->ik", "ji,jk->ik", "ij,jk", "ij,jk->", "ij,jk->j", "ij,jk->ijk",
+    "bij,bjk->bik", "bij,bkj->bik", "bij,jk->bik", "bij,bjk", "bhqd,bhkd->bhqk", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd",
+    "ijk,jil->kl", "ijkl,klij->", "ij,jk,kl->il", "i,j,k->ijk", "i,i,i->i", "ij,i,j->", "ii,i->i", "iij,jk->ik",
+    "ab,ab,ab->a", "bij,bjk,bkl->bil",
+    "...->...", "...i->...", "i...->...i", "...ij->...ji", "...ij,...jk->...ik", "...i,...i->...", "i...,i...->...",
+    "...i,i->...", "...,...->...", "...ij,jk->...ik", "...i,j...->...ij", "ij...,jk...->ik...", "...ii->...i",
+    "...i,...i", "a...,b...->ab...",
 )  # fmt: skip
 
 
 def _einsum(d: Draft) -> str:
-    """Sums, transpositions, diagonals, outer, inner and batched products of one to three operands, with dots or without."""
+    """Sums, transpositions, diagonals, outer, inner, batched products of up to three operands, with or without dots."""
     equation = d.among(*EQUATIONS)
     dtype = np.dtype(d.type_among(types_of(d, "Einsum")))
     terms = equation.partition("->")[0].split(",")
@@ -156,7 +171,11 @@ def _scaled_product(d: Draft) -> str:
     for op in ("Mul", "Add", "Div", "Sub"):
         if d.chance(0.4):
             shape = d.among((), (n,), (1, n), (d.shape(x)[-2], 1))
-            number = d.constant(np.asarray(d.rng.uniform(0.3, 2.0, shape)).astype(dtype)) if d.chance(0.8) else scalar(d, 2.0, dtype)
+            number = (
+                d.constant(np.asarray(d.rng.uniform(0.3, 2.0, shape)).astype(dtype))
+                if d.chance(0.8)
+                else scalar(d, 2.0, dtype)
+            )
             y = d.one(op, y, number) if op == "Div" else d.one(op, *swapped(d, y, number))
     return y
 
