@@ -392,7 +392,7 @@ def identity(d: Draft) -> str:
 
 def non_zero(d: Draft) -> str:
     """Of a constant: the number of elements decides a shape."""
-    array = drawn(d, d.dims(d.among(0, 1, 2, 3), 200), d.type_among(TYPES))
+    array = drawn(d, d.dims(d.among(0, 1, 1, 1, 2, 2, 3), 200), d.type_among(TYPES))
     return d.one("NonZero", d.constant(array))
 
 
