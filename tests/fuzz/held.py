@@ -25,6 +25,8 @@ UNIT = {np.dtype(np.float32): 2.0**-21, np.dtype(np.float64): 2.0**-50}
 """How far a rounded value is shaken, relative to itself: four units in the last place."""
 ALLOWED = 32
 """An output may be off by this many times its spread (and as many units of its own)."""
+SUBNORMALS = 64
+"""Smallest steps that a rounded value may be off by: a subnormal factor has few digits, and what it is multiplied with is larger."""
 MOST_SPREAD = {np.dtype(np.float32): 1e-3, np.dtype(np.float64): 1e-9}
 """The largest spread of an accepted value, relative to its largest element."""
 LARGEST = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e200}
@@ -98,8 +100,8 @@ class Held:
             return np.zeros(self.plain.shape)
         with np.errstate(all="ignore"):
             size = np.where(np.isfinite(self.plain), np.abs(self.plain.astype(np.float64)), 0.0)
-            least = float(np.finfo(self.plain.dtype).smallest_subnormal)
-            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size + least)
+            tiny = SUBNORMALS * float(np.finfo(self.plain.dtype).smallest_subnormal)
+            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size + tiny)
 
 
 def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Generator, special: bool) -> list[Held]:
