@@ -180,4 +180,5 @@ WRONG: tuple[Fault, ...] = (
     Fault("onnxruntime", "NonZero", "a scalar has no dimension to index", lambda node, inputs: inputs[0].ndim == 0),
     Fault("onnxruntime", "Where", "-0.0 becomes 0.0", lambda node, inputs: any(_has_negative_zero(a) for a in inputs[1:])),
     Fault("reference", "Shape", "an end before the first dimension counts from the end again"),
+    Fault("reference", "Slice", "a start before the first element, going backward, is not clamped"),
 )
