@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stormdrop.codegen.values import identity
-from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, compare, loads, walk
 from stormdrop.lower.program import Tile
@@ -21,22 +20,6 @@ class Narrowing:
     condition: Expr
     axis: Axis
     form: Affine
-
-
-_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
-
-
-def opposite(c: Expr) -> Expr:
-    """The condition that holds exactly where this one does not."""
-    match c:
-        case Const(value):
-            return Const(not value, "bool")
-        case Bin("and" | "or" as op, a, b):
-            return Bin("or" if op == "and" else "and", opposite(a), opposite(b))
-        case Cmp(op, a, b):
-            return Cmp(_OPPOSITE[op], a, b)
-        case _:
-            raise BuildError(f"{c} is no condition on indices")
 
 
 @lru_cache(maxsize=4096)

@@ -8,7 +8,7 @@ runs a range of one phase; `prepare`, of the same type, runs the phases that pac
 
 from __future__ import annotations
 
-from stormdrop.codegen import ENTRY, PREPARE, vecmath
+from stormdrop.codegen import ENTRY, PREPARE, routines, vector
 from stormdrop.codegen.borders import interior
 from stormdrop.codegen.pages import Pages
 from stormdrop.codegen.text import Value, Writer, flatten
@@ -31,7 +31,8 @@ def emit(program: Program, target: Target) -> str:
     for name, at_load in ((ENTRY, False), (PREPARE, True)):
         lines += _dispatcher(name, [k for k, p in enumerate(program.phases) if p.at_load == at_load], attributes)
     body = "\n".join([*functions, *lines])
-    declarations.update(vecmath.declarations(body))
+    body = "\n".join([*routines.definitions(body, attributes), body])
+    declarations.update(vector.declarations(body))
     return "\n".join([*pages.definitions(), body, *sorted(declarations), ""])
 
 

@@ -6,6 +6,7 @@ stands inside a loop. Loops are rotated (tested at the end) and carry values in 
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -54,13 +55,16 @@ def literal(value: Scalar, dtype: Dtype) -> str:
         return "true" if value else "false"
     if dtype in ("i32", "i64"):
         return str(int(value))
-    exact = struct.unpack("<f", struct.pack("<f", _clamped(float(value))))[0] if dtype == "f32" else float(value)
+    exact = _rounded(float(value)) if dtype == "f32" else float(value)
     return "0x" + struct.pack(">d", exact).hex().upper()
 
 
-def _clamped(x: float) -> float:
-    limit = 3.4028234663852886e38
-    return x if x != x or abs(x) <= limit or abs(x) == float("inf") else float("inf") if x > 0 else float("-inf")
+def _rounded(x: float) -> float:
+    """To the nearest f32; beyond the largest one, to infinity."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", x))[0]
+    except OverflowError:
+        return math.copysign(math.inf, x)
 
 
 def splat(value: Scalar, dtype: Dtype, lanes: int) -> str:
@@ -277,6 +281,17 @@ class Writer:
             orelse()
             self.line(f"br label %{done}")
         self.label(done)
+
+    def rarely(self, condition: str, type: str, usual: str, other: Callable[[], str]) -> str:
+        """`usual`, or what `other` appends and returns where the i1 `condition` holds: a branch jumps over `other`."""
+        before, aside, done = self.block, self.new_label("aside"), self.new_label("join")
+        self.line(f"br i1 {condition}, label %{aside}, label %{done}")
+        self.label(aside)
+        value = other()
+        after = self.block
+        self.line(f"br label %{done}")
+        self.label(done)
+        return self.op(f"phi {type} [ {usual}, %{before} ], [ {value}, %{after} ]")
 
 
 @dataclass(slots=True)

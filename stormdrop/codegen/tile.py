@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from stormdrop.codegen import values as v
-from stormdrop.codegen.borders import opposite
 from stormdrop.codegen.memory import MemoryWriter
 from stormdrop.codegen.text import Loop, Value
 from stormdrop.errors import BuildError
-from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition
+from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, Var, binary, walk
 from stormdrop.lower.program import ReduceLoop
 from stormdrop.space.access import axes_of
@@ -327,12 +326,12 @@ class TileWriter(MemoryWriter):
                 return self.load(e, self.guards, None)
             case Axis():
                 return self.index_value(e)
-            case Bin(op, a, b) if e.dtype == "i64" and not has_load(e):
+            case Bin() if e.dtype == "i64" and is_index(e):
                 return self.index_value(e)
             case Bin("add", Bin("mul", x, y), z) | Bin("add", z, Bin("mul", x, y)) if e.dtype in ("f32", "f64"):
                 return v.multiply_add(w, self.value(x), self.value(y), self.value(z), self.fma)
             case Bin(op, a, b):
-                return v.arithmetic(w, op, self.value(a), self.value(b))
+                return v.arithmetic(w, op, self.value(a), self.value(b), self.fma)
             case Cmp(op, a, b):
                 return v.comparison(w, op, self.value(a), self.value(b))
             case Select(c, a, b) if index_condition(c):
@@ -376,6 +375,12 @@ class TileWriter(MemoryWriter):
         if self.lanes > 1 and vector is not None and vector in axes_of(e):
             return self.lane_index(e)
         return Value(self.w.integer(self.here(e)), "i64")
+
+
+@lru_cache(maxsize=65536)
+def is_index(e: Expr) -> bool:
+    """Whether an integer is arithmetic on axes alone, which is computed outside of loops where it can be."""
+    return not any(isinstance(n, Load) or (isinstance(n, Bin) and n.op == "pow") for n in walk(e))
 
 
 @lru_cache(maxsize=65536)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormdrop.codegen import vecmath
+from stormdrop.codegen import routines, vecmath
 from stormdrop.codegen.text import LLVM, Value, Writer, splat, vector_type
 from stormdrop.errors import BuildError
 from stormdrop.ir.expr import Combiner, Dtype
@@ -44,29 +44,56 @@ def together(w: Writer, *values: Value) -> tuple[list[Value], int]:
     return [broadcast(w, v, lanes) for v in values], lanes
 
 
-def arithmetic(w: Writer, op: str, x: Value, y: Value) -> Value:
+def arithmetic(w: Writer, op: str, x: Value, y: Value, fma: bool = False) -> Value:
+    """One of `ir.expr.ARITHMETIC` or `LOGICAL`; `fma` says that the machine has a fused multiply-add."""
     (x, y), lanes = together(w, x, y)
-    dtype = x.dtype
     if op in ("min", "max"):
         return extremum(w, op, x, y)
-    if dtype in ("f32", "f64"):
-        if op in _FLOAT_OPS:
-            return Value(w.op(f"{_FLOAT_OPS[op]} {x}, {y.name}"), dtype, lanes)
-        if op == "pow":
-            return _power(w, x, y)
-        if op in ("floordiv", "mod"):
-            q = Value(w.op(f"fdiv {x}, {y.name}"), dtype, lanes)
-            floor = function(w, "floor", q, True)
-            if op == "floordiv":
-                return floor
-            return arithmetic(w, "sub", x, arithmetic(w, "mul", floor, y))
-    if op in ("and", "or", "xor"):
-        return Value(w.op(f"{op} {x}, {y.name}"), dtype, lanes)
-    if op in ("add", "sub", "mul"):
-        return Value(w.op(f"{op} {x}, {y.name}"), dtype, lanes)
+    if x.dtype in ("f32", "f64"):
+        return _float_arithmetic(w, op, x, y, fma)
+    if op in ("and", "or", "xor", "add", "sub", "mul"):
+        return Value(w.op(f"{op} {x}, {y.name}"), x.dtype, lanes)
     if op in ("floordiv", "mod"):
         return _integer_division(w, op, x, y)
-    raise BuildError(f"no code for {op} on {dtype}")
+    if op == "pow":
+        return Value(routines.integer_power(w, x.name, y.name, LLVM[x.dtype], lanes), x.dtype, lanes)
+    raise BuildError(f"no code for {op} on {x.dtype}")
+
+
+def _float_arithmetic(w: Writer, op: str, x: Value, y: Value, fma: bool) -> Value:
+    if op in _FLOAT_OPS:
+        return Value(w.op(f"{_FLOAT_OPS[op]} {x}, {y.name}"), x.dtype, x.lanes)
+    if op in vecmath.BINARY:
+        return Value(vecmath.emit(op, w, [x.name, y.name], x.dtype, x.lanes, fma), x.dtype, x.lanes)
+    if op in ("floordiv", "mod"):
+        return _float_division(w, op, x, y)
+    raise BuildError(f"no code for {op} on {x.dtype}")
+
+
+def _float_division(w: Writer, op: str, x: Value, y: Value) -> Value:
+    """Python's // and %, as NumPy computes them: from C's exact remainder, moved where its sign is not the divisor's.
+
+    A remainder of zero has the divisor's sign, a quotient of zero that of x / y. The quotient by zero is x / y.
+    """
+
+    def do(name: str, a: Value, b: Value) -> Value:
+        return _float_arithmetic(w, name, a, b, False)
+
+    zero, half, one = (constant(c, x.dtype, x.lanes) for c in (0.0, 0.5, 1.0))
+    rest = do("fmod", x, y)
+    differs = arithmetic(w, "xor", comparison(w, "lt", y, zero), comparison(w, "lt", rest, zero))
+    is_off = arithmetic(w, "and", comparison(w, "ne", rest, zero), differs)
+    if op == "mod":
+        moved = choice(w, is_off, do("add", rest, y), rest)
+        return choice(w, comparison(w, "eq", rest, zero), do("copysign", zero, y), moved)
+    quotient = do("div", do("sub", x, rest), y)
+    quotient = choice(w, is_off, do("sub", quotient, one), quotient)
+    below = function(w, "floor", quotient, False)
+    is_short = comparison(w, "gt", do("sub", quotient, below), half)
+    nearest = choice(w, is_short, do("add", below, one), below)
+    plain = do("div", x, y)
+    nearest = choice(w, comparison(w, "eq", quotient, zero), do("copysign", zero, plain), nearest)
+    return choice(w, comparison(w, "eq", y, zero), plain, nearest)
 
 
 def _integer_division(w: Writer, op: str, x: Value, y: Value) -> Value:
@@ -82,11 +109,6 @@ def _integer_division(w: Writer, op: str, x: Value, y: Value) -> Value:
     special = negated if op == "floordiv" else zero.name
     result = w.op(f"select {mask} {is_minus}, {x.type} {special}, {x.type} {result}")
     return Value(w.op(f"select {mask} {is_zero}, {zero}, {x.type} {result}"), x.dtype, x.lanes)
-
-
-def _power(w: Writer, x: Value, y: Value) -> Value:
-    """exp(y · log|x|): for positive bases; a negative base gives NaN, as for a fractional exponent."""
-    return function(w, "exp", arithmetic(w, "mul", y, function(w, "log", x, True)), True)
 
 
 def extremum(w: Writer, op: str, x: Value, y: Value) -> Value:

@@ -94,10 +94,12 @@ class Call:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
+        """A float attribute, which ONNX keeps in f32; so are the defaults, whatever the type of the operands."""
         value = self.attributes.get(key, default)
         if not isinstance(value, (int, float)):
             raise self.fail(f"attribute {key} is {_brief(value)}, not a number")
-        return float(value)
+        with np.errstate(over="ignore"):
+            return float(np.float32(value))
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self.attributes.get(key, default)

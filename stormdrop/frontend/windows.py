@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -200,6 +199,8 @@ def _lrn(n: Call) -> Value:
     _image(n, x)
     if not 1 <= size <= MOST_PIXELS:
         raise n.fail(f"a size of {size} does not fit {x}")
+    if not x.size:
+        return x
     flat = b.reshape(b.emit("Mul", x, x), (x.shape[0], 1, x.shape[1], prod(x.shape[2:])))
     window = Window((size, 1), (1, 1), (1, 1), ((size - 1) // 2, 0), (size // 2, 0))
     total = b.reshape(b.emit("SumPool", flat, **attributes_of(window)), x.shape)
@@ -216,40 +217,32 @@ def _max_unpool(n: Call) -> Value:
     if min(sizes) < 1 or positions.shape != x.shape:
         raise n.fail(f"pads {pads} or positions {positions} do not fit {x}")
     shape = (*x.shape[:2], *sizes)
-    if n.optional(2) is not None:  # positions still count in the shape that follows from the window
-        wanted = [int(s) for s in n.vector(2)]
-        zeros = b.expand(b.number(0, x), (prod(shape),))
-        small = b.emit("ScatterElements", zeros, b.reshape(positions, (x.size,)), b.reshape(x, (x.size,)), axis=0, reduction="none")
-        image = b.reshape(small, shape)
-        behind = tuple(max(0, w - s) for w, s in zip(wanted, shape))
-        return b.emit("Pad", image, before=(0,) * len(shape), after=behind, mode="constant", value=0.0)
     zeros = b.expand(b.number(0, x), (prod(shape),))
     flat = b.emit("ScatterElements", zeros, b.reshape(positions, (x.size,)), b.reshape(x, (x.size,)), axis=0, reduction="none")
-    return b.reshape(flat, shape)
+    image = b.reshape(flat, shape)
+    if n.optional(2) is None:
+        return image
+    wanted = [int(s) for s in n.vector(2)]  # positions still count in the shape that follows from the window
+    if len(wanted) != len(shape) or wanted[:2] != list(shape[:2]) or any(w < s for w, s in zip(wanted, shape)):
+        raise n.fail(f"an output of {wanted} does not hold {list(shape)}")
+    behind = tuple(w - s for w, s in zip(wanted, shape))
+    return b.emit("Pad", image, before=(0,) * len(shape), after=behind, mode="constant", value=0.0) if any(behind) else image
 
 
 def _col2im(n: Call) -> Value:
-    """Columns added back into an image: one shifted, padded piece per tap of the kernel."""
     b, x = n.build, n.input(0)
     image, block = [int(v) for v in n.vector(1)], [int(v) for v in n.vector(2)]
     rank = len(image)
-    strides, dilations = _listed(n, "strides", rank), _listed(n, "dilations", rank)
-    pads = _pads(n, rank)
-    if x.rank != 3 or len(block) != rank or min((*image, *block), default=0) < 1:
+    strides, dilations, pads = _listed(n, "strides", rank), _listed(n, "dilations", rank), _pads(n, rank)
+    if x.rank != 3 or len(block) != rank or not all(1 <= v <= MOST_PIXELS for v in (*image, *block)):
         raise n.fail(f"{x} does not fit blocks of {block} in an image of {image}")
-    whole = [i + p + q for i, p, q in zip(image, pads, pads[rank:])]
-    counts = [(f - d * (k - 1) - 1) // s + 1 for f, d, k, s in zip(whole, dilations, block, strides)]
+    window = Window(tuple(block), strides, dilations, tuple(pads[:rank]), tuple(pads[rank:]))
+    counts = window.extents(image)
     channels = x.shape[1] // prod(block)
-    if prod(block) > 64 or x.shape[1:] != (channels * prod(block), prod(counts)):
+    if x.shape[1:] != (channels * prod(block), prod(counts)):
         raise n.fail(f"{x} does not fit blocks of {block} in an image of {image}")
-    columns = b.reshape(x, (x.shape[0], channels, prod(block), *counts))
-    eye = np.zeros((prod(block), 1, *block), np.float64)
-    for k, at in enumerate(product(*map(range, block))):
-        eye[(k, 0, *at)] = 1.0
-    rows = b.reshape(columns, (x.shape[0] * channels, prod(block), *counts))
-    window = Window(tuple(block), strides, dilations, tuple(pads[:rank]), (0,) * rank)
-    y = b.emit("ConvTranspose", rows, b.constant(eye, x.dtype), groups=1, extents=tuple(image), **attributes_of(window))
-    return b.reshape(y, (x.shape[0], channels, *image))
+    columns = b.reshape(x, (x.shape[0], channels, *block, *counts))
+    return b.emit("Fold", columns, extents=tuple(image), **attributes_of(window))
 
 
 WINDOWS: dict[str, Importer] = {

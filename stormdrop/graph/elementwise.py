@@ -38,7 +38,8 @@ def _elu(n: Node, x: Expr) -> Expr:
     """gamma · (x, or alpha · (exp(x / width) - 1) below zero): Elu, Selu and Celu."""
     alpha, gamma, width = n.number("alpha"), n.number("gamma", 1.0), n.number("width", 1.0)
     inner = x if width == 1.0 else x / width
-    return select(compare("lt", x, scalar.number(0, x)), (build.exp(inner) - 1.0) * (alpha * gamma), x if gamma == 1.0 else x * gamma)
+    below = scalar.expm1(inner) * (alpha * gamma)
+    return select(compare("lt", x, scalar.number(0, x)), below, x if gamma == 1.0 else x * gamma)
 
 
 def _clip(n: Node, x: Expr) -> Expr:
@@ -48,7 +49,7 @@ def _clip(n: Node, x: Expr) -> Expr:
 
 
 def _bound(n: Node, key: str, x: Expr) -> Expr:
-    return scalar.number(n.number(key) if x.dtype in FLOATS else n.integer(key), x)
+    return scalar.number(n.constant(key, x.dtype), x)
 
 
 def _hard_sigmoid(n: Node, x: Expr) -> Expr:

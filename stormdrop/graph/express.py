@@ -47,8 +47,7 @@ def _pad(n: Node, x: Sequence[Tensor]) -> Tensor:
     before, after, mode = n.integers("before"), n.integers("after"), n.text("mode")
     if mode != "constant":
         return broadcast.pad_reflected(x[0], before, after, mode)
-    value = n.number("value") if x[0].dtype in ("f32", "f64") else int(n.number("value"))
-    return broadcast.pad_constant(x[0], before, after, x[1][()] if len(x) > 1 else value)
+    return broadcast.pad_constant(x[0], before, after, x[1][()] if len(x) > 1 else n.constant("value", x[0].dtype))
 
 
 def _reduce(combiner: Combiner) -> Express:
@@ -111,5 +110,6 @@ EXPRESS: dict[str, Express] = {
     "MatMul": _matmul, "Einsum": _einsum, "Conv": _conv, "ConvTranspose": _conv_transpose,
     "MaxPool": lambda n, x: window.max_pool(x[0], window_of(n), n.text("layout")),
     "SumPool": lambda n, x: window.sum_pool(x[0], window_of(n), n.text("layout")),
+    "Fold": lambda n, x: window.fold(x[0], window_of(n), n.integers("extents")),
     "MaxPoolIndices": lambda n, x: window.max_pool_indices(x[0], window_of(n), bool(n.integer("column_major", 0))),
 }  # fmt: skip

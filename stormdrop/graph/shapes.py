@@ -236,6 +236,14 @@ def _conv_transpose(n: Node) -> Shape:
     return (x.shape[0], *n.integers("extents"), w.shape[-1])
 
 
+def _fold(n: Node) -> Shape:
+    x, w, extents = n.inputs[0], window_of(n), n.integers("extents")
+    counts = w.extents(extents)
+    if x.shape[2:] != (*w.kernel, *counts):
+        raise UserError(f"{x} does not hold windows of {list(w.kernel)} in an image of {list(extents)}")
+    return (*x.shape[:2], *extents)
+
+
 RULES: dict[str, Rule] = {
     "Reshape": _reshape, "Transpose": _transpose, "Expand": _expand, "Concat": _concat, "Slice": _slice, "Pad": _pad,
     "Repeat": _repeat, "Interpolate": _interpolate, "Trilu": _trilu,
@@ -248,4 +256,5 @@ RULES: dict[str, Rule] = {
     "Softmax": _same_dims, "LogSoftmax": _same_dims, "Standardize": _same_dims, "RmsNormalize": _same_dims,
     "MatMul": _matmul, "Einsum": _einsum,
     "Conv": _windows, "ConvTranspose": _conv_transpose, "MaxPool": _windows, "SumPool": _windows, "MaxPoolIndices": _windows,
+    "Fold": _fold,
 }  # fmt: skip

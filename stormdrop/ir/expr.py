@@ -27,10 +27,13 @@ NUMPY: dict[Dtype, type[np.generic]] = {"f32": np.float32, "f64": np.float64, "i
 ITEMSIZE: dict[Dtype, int] = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
 FLOATS = ("f32", "f64")
 
-ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow")
+ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "fmod", "min", "max", "pow", "copysign")
 LOGICAL = ("and", "or", "xor")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-UNARY = ("neg", "abs", "not", "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos", "floor", "ceil", "round")
+UNARY = (
+    "neg", "abs", "not", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos",
+    "floor", "ceil", "round",
+)  # fmt: skip
 
 _table: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
 
@@ -287,6 +290,14 @@ _FOLD: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
+def wrapped(value: int, dtype: Dtype) -> int:
+    """An integer modulo 2^bits of its type, in two's complement."""
+    if dtype == "bool":
+        return value
+    bits = 8 * ITEMSIZE[dtype]
+    return (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+
+
 def _same_type(op: str, a: Expr, b: Expr | Scalar) -> Expr:
     b = lift(b, a.dtype)
     if a.dtype != b.dtype:
@@ -301,10 +312,12 @@ def binary(op: str, a: Expr, b: Expr | Scalar) -> Expr:
         raise UserError(f"{op} needs conditions, not {a.dtype}")
     if op == "div" and a.dtype not in FLOATS:
         raise UserError(f"/ is for floats; use // for {a.dtype}")
+    if op in ("fmod", "copysign") and a.dtype not in FLOATS:
+        raise UserError(f"{op} is for floats, not for {a.dtype}")
     if a.dtype not in FLOATS:
         match op, a, b:
             case _, Const(x), Const(y) if op in _FOLD and not (op in ("floordiv", "mod") and y == 0):
-                return Const(_FOLD[op](x, y), a.dtype)
+                return Const(wrapped(_FOLD[op](x, y), a.dtype), a.dtype)
             case ("add" | "sub"), _, Const(0):
                 return a
             case "add", Const(0), _:

@@ -9,6 +9,7 @@ Semantics that NumPy leaves open:
 * `max` and `min`, as operations and as reductions, hand NaN on (NumPy's maximum and minimum).
 * `//` and `%` are Python's (towards minus infinity). A float becomes an integer towards zero; NaN becomes 0 and what
   does not fit becomes the nearest value that does (LLVM's fptosi.sat). Integers wrap around. `round` goes to even.
+* An integer to a negative power is 1 over the positive one, in integers: 0 unless the base is 1 or -1.
 * What a Select does not choose is not read; any other index outside a tensor raises UserError.
 
 **Error scales.** `magnitude` gives, per output element, a number `s` so that a float32 kernel is right when it lies
@@ -223,7 +224,7 @@ class _Machine:
                 return np.where(chosen, self.value(a, yes), self.value(b, no))
             case Call(fn, a):
                 x = self.value(a, s)
-                return np.asarray(_UNARY[fn](x)).astype(x.dtype)
+                return np.asarray(_UNARY[fn](_widened(x))).astype(x.dtype)
             case Cast(a, dtype):
                 return _cast(self.value(a, s), _numpy(dtype, self.wide))
             case Load():
@@ -289,8 +290,19 @@ def _boxes(shape: tuple[int, ...], limit: int) -> Iterator[tuple[slice, ...]]:
             yield from ((lead, *rest) for rest in _boxes(shape[1:], limit))
 
 
+def _widened(x: Array) -> Array:
+    """f32 as f64: functions of it are then rounded once, while NumPy's own f32 versions are off by up to 4 ulps."""
+    return x.astype(np.float64) if x.dtype == np.float32 else x
+
+
+def _sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), by an exponential that cannot overflow."""
+    small = np.exp(-np.abs(x))
+    return np.where(x < 0, small, 1) / (1 + small)
+
+
 def _erf(x: Array) -> Array:
-    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype(np.float64))).astype(np.float64)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x)).astype(np.float64)
 
 
 def _cast(x: Array, dtype: type[np.generic]) -> Array:
@@ -324,6 +336,8 @@ def _binary_scale(op: str, x: Array, y: Array, ex: Array, ey: Array, result: Arr
             return _through(result, spread)
         case "min" | "max":
             return np.maximum(ex, ey)
+        case "copysign":
+            return ex
         case _:
             return ex + ey + result
 
@@ -342,11 +356,23 @@ def _reduce_scale(combiner: str, value: Array, scale: Array, result: Array, over
             return np.max(scale, axis=over)
 
 
+def _power(x: Array, y: Array) -> Array:
+    """C's pow of floats; of integers by repeated squaring, modulo 2^bits."""
+    if np.issubdtype(x.dtype, np.floating):
+        return np.power(_widened(x), _widened(y)).astype(x.dtype)
+    base, bits = np.broadcast_arrays(x, y)
+    result, left = np.ones_like(base), bits.astype(np.uint64)
+    while left.any():
+        result = np.where(left & np.uint64(1), result * base, result)
+        base, left = base * base, left >> np.uint64(1)
+    return np.where((y < 0) & (np.abs(x) != 1), np.zeros_like(result), result)
+
+
 _REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide, "mod": np.mod,
-    "min": np.minimum, "max": np.maximum, "pow": np.power,
+    "fmod": np.fmod, "min": np.minimum, "max": np.maximum, "pow": _power, "copysign": np.copysign,
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
 }  # fmt: skip
 
@@ -355,14 +381,15 @@ _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
 }  # fmt: skip
 
 _UNARY: dict[str, Callable[[Array], Array]] = {
-    "neg": np.negative, "abs": np.abs, "not": np.logical_not, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x), "tanh": np.tanh, "erf": _erf, "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "neg": np.negative, "abs": np.abs, "not": np.logical_not, "exp": np.exp, "expm1": np.expm1, "log": np.log,
+    "log1p": np.log1p, "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "tanh": np.tanh, "erf": _erf, "sigmoid": _sigmoid,
     "sin": np.sin, "cos": np.cos, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
 }  # fmt: skip
 
 _SLOPE: dict[str, Callable[[Array], Array]] = {
-    "exp": np.exp, "log": lambda x: 1 / x, "sqrt": lambda x: 0.5 / np.sqrt(x),
-    "rsqrt": lambda x: 0.5 / (x * np.sqrt(x)),
+    "exp": np.exp, "expm1": np.exp, "log": lambda x: 1 / x, "log1p": lambda x: 1 / (1 + x),
+    "sqrt": lambda x: 0.5 / np.sqrt(x), "rsqrt": lambda x: 0.5 / (x * np.sqrt(x)),
     "tanh": lambda x: 1 - np.tanh(x) ** 2, "erf": lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x),
     "sigmoid": lambda x: 1 / (2 + np.exp(x) + np.exp(-x)), "sin": np.cos, "cos": np.sin,
 }  # fmt: skip

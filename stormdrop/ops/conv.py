@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
@@ -94,7 +95,7 @@ def capsule_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: Pad = 0, name
     return compute(name, (n, *at, i, j, co), build.sum(product, *over, k, ci))
 
 
-def transposed_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, name: str = "Y") -> Tensor:
+def transposed_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, name: str = "Y", guarded: bool = False) -> Tensor:
     """The adjoint of a strided convolution, computed phase by phase so that no product is with a zero between pixels.
 
     The plain definition is Y[n, i·s + kh - p, …, co] += X[n, i, …, ci] · W[kh, …, ci, co]. An output row h = y·s + py
@@ -103,6 +104,9 @@ def transposed_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, n
         V[py, px, jy, jx, ci, co] = where(kh < KH and kw < KW, W[kh, kw, ci, co], 0)                      (constant)
         F[n, y, py, x, px, co]    = Σ_{jy,jx,ci} P[n, y + (py + p) // s - jy + J - 1, …, ci] · V[py, px, jy, jx, ci, co]
         Y[n, h, w, co]            = F[n, h // s, h % s, w // s, w % s, co]                     J = ceil(KH / s) taps
+
+    Where s does not divide KH, some phases have a tap less than others, and a zero in its place, which an infinite pixel turns
+    into NaN. Not so if `guarded`: then F reads X itself, under one condition for the border and for the tap.
     """
     what, s = "transposed_conv2d", stride
     _need(what, x, w, len(x.shape) == len(w.shape) == 4 and x.shape[3] == w.shape[2],
@@ -127,10 +131,14 @@ def transposed_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, n
     n, y, x_, co = axis(x.shape[0], "n"), axis(rows[0], "y"), axis(rows[1], "x"), axis(w.shape[3], "co")
     py, px = axis(s, "py"), axis(s, "px")
     jy, jx, ci = reduce_axis(taps[0], "jy"), reduce_axis(taps[1], "jx"), reduce_axis(x.shape[3], "ci")
-    row = y + (py + padding) // s - jy + (taps[0] - 1)
-    column = x_ + (px + padding) // s - jx + (taps[1] - 1)
-    product = p[n, row, column, ci] * v[py, px, jy, jx, ci, co]
-    f = compute("F", (n, y, py, x_, px, co), build.sum(product, jy, jx, ci))
+    row, column = y + (py + padding) // s - jy, x_ + (px + padding) // s - jx
+    if guarded:
+        taken = [(q + padding) % s + j * s < k for q, j, k in zip((py, px), (jy, jx), w.shape)]
+        inside = [c for i, size in zip((row, column), x.shape[1:3]) for c in (i >= 0, i < size)]
+        pixel = build.where(reduce(Expr.__and__, [*inside, *taken]), x[n, row, column, ci], 0)
+    else:
+        pixel = p[n, row + (taps[0] - 1), column + (taps[1] - 1), ci]
+    f = compute("F", (n, y, py, x_, px, co), build.sum(pixel * v[py, px, jy, jx, ci, co], jy, jx, ci))
 
     n, h, w_, co = axis(x.shape[0], "n"), axis(extents[0], "h"), axis(extents[1], "w"), axis(w.shape[3], "co")
     return compute(name, (n, h, w_, co), f[n, h // s, h % s, w_ // s, w_ % s, co])

@@ -13,24 +13,32 @@ from stormdrop.ir.tensor import Tensor, compute
 from stormdrop.ops.broadcast import axes_for
 from stormdrop.ops.indexing import clamped
 
+FARTHEST = 2.0**30
+"""Grid values beyond this count as this: infinities lie outside the image like any other value, and indices fit 64 bits."""
+
+
+def _position(g: Expr, size: int, align: bool) -> Expr:
+    """A grid value as a position among the pixels of one dimension; NaN counts as -1, as PyTorch's does."""
+    near = binary("max", binary("min", g, FARTHEST), -FARTHEST)
+    g = select(compare("eq", g, g), near, Const(-1, g.dtype))
+    return (g + 1.0) * (0.5 * (size - 1)) if align else ((g + 1.0) * float(size) - 1.0) * 0.5
+
 
 def _reflected(x: Expr, low: float, high: float) -> Expr:
     """x mirrored at both ends until it lies between them: a triangle wave."""
     width = high - low
-    if width <= 0:
-        return Const(low, x.dtype)
     t = call("abs", x - low)
     t = t - call("floor", t / (2 * width)) * (2 * width)
     return select(compare("gt", t, Const(width, x.dtype)), 2 * width - t, t) + low
 
 
-def _inside(x: Expr, size: int, padding: str, align: bool) -> Expr:
-    """A position brought into the image, as far as the padding says so."""
-    if padding == "border":
-        return binary("min", binary("max", x, 0.0), float(size - 1))
+def _pixel(position: Expr, size: int, padding: str, align: bool) -> Expr:
+    """The index of the pixel at a whole-numbered position; one outside the image is the border's, or the mirrored one."""
+    if size == 1:
+        return Const(0, "i64")
     if padding == "reflection":
-        return _reflected(x, 0.0 if align else -0.5, size - 1.0 if align else size - 0.5)
-    return x
+        position = _reflected(position, 0.0 if align else -0.5, size - 1.0 if align else size - 0.5)
+    return clamped(build.cast(position, "i64"), size)
 
 
 def _cubic(t: Expr) -> list[Expr]:
@@ -49,7 +57,8 @@ def _cubic(t: Expr) -> list[Expr]:
 def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align: bool, name: str = "Y") -> Tensor:
     """`Y[n, c, o…] = X[n, c, …]` interpolated where `G[n, o…]` says, in coordinates from -1 to 1, the last dimension first.
 
-    Modes nearest, linear and cubic; outside the image lie zeros, its border, or its reflection.
+    Modes nearest, linear and cubic; outside the image lie zeros, its border, or its reflection. The positions are not
+    padded, only the pixels: an image that is continued without end is interpolated.
     """
     rank = len(x.shape) - 2
     if grid.shape[-1] != rank or len(grid.shape) != rank + 2 or mode not in ("nearest", "linear", "cubic"):
@@ -58,9 +67,7 @@ def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align: bool, n
     taps: list[list[tuple[Expr, Expr, Expr | None]]] = []
     for d, size in enumerate(x.shape[2:]):
         g = build.cast(grid[(i[0], *i[2:], rank - 1 - d)], x.dtype)
-        at = (g + 1.0) * (0.5 * (size - 1)) if align else ((g + 1.0) * float(size) - 1.0) * 0.5
-        at = call("round", at) if mode == "nearest" else at
-        taps.append(_taps(_inside(at, size, padding, align), size, mode, padding, align))
+        taps.append(_taps(_position(g, size, align), size, mode, padding, align))
     total: Expr | None = None
     for chosen in product(*taps):
         value: Expr = x[(i[0], i[1], *(index for index, _, _ in chosen))]
@@ -79,16 +86,12 @@ def _product(factors: Sequence[Expr]) -> Expr:
 
 def _taps(at: Expr, size: int, mode: str, padding: str, align: bool) -> list[tuple[Expr, Expr, Expr | None]]:
     """The neighbours along one dimension: index, weight, and whether it lies in the image (None: always)."""
-    first = at if mode == "nearest" else call("floor", at)
+    first = call("round" if mode == "nearest" else "floor", at)
     t = at - first
     weights = {"nearest": [t], "linear": [1.0 - t, t], "cubic": _cubic(t)}[mode]
     found: list[tuple[Expr, Expr, Expr | None]] = []
     for k, w in enumerate(weights):
         position = first + float(k - (mode == "cubic"))
-        valid = None
-        if padding == "zeros":
-            valid = compare("ge", position, 0.0) & compare("le", position, float(size - 1))
-        else:
-            position = _inside(position, size, padding, align)
-        found.append((clamped(build.cast(position, "i64"), size), w, valid))
+        valid = compare("ge", position, 0.0) & compare("le", position, float(size - 1)) if padding == "zeros" else None
+        found.append((_pixel(position, size, padding, align), w, valid))
     return found

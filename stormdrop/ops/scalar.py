@@ -1,7 +1,7 @@
 """Functions of scalars that the core lacks, built from those it has.
 
-They are right to a few units in the last place of the type wherever the core's own functions are; f64 included. `log1p` and
-`expm1` use Kahan's correction, which needs that nobody reassociates: the emitter does not.
+They are right to a few units in the last place of the type for every argument, f64 included; odd functions keep the
+sign of zero. docs/numerics.md says what NaN, infinities and integers without an answer give.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from stormdrop.ir import build
-from stormdrop.ir.expr import FLOATS, Const, Expr, binary, call, compare, select
+from stormdrop.ir.expr import FLOATS, Const, Dtype, Expr, binary, call, compare, select
 
 
 def number(value: float, like: Expr) -> Const:
@@ -30,8 +32,8 @@ def is_nan(x: Expr) -> Expr:
 
 
 def with_sign_of(result: Expr, x: Expr) -> Expr:
-    """`result` where x >= 0 (or NaN), else its negative: for odd functions computed of |x|."""
-    return select(compare("lt", x, number(0, x)), negative(result), result)
+    """|result| with the sign of x, zeros included: for odd functions computed of |x|."""
+    return binary("copysign", result, x)
 
 
 def sign(x: Expr) -> Expr:
@@ -40,36 +42,32 @@ def sign(x: Expr) -> Expr:
     return select(compare("gt", x, zero), number(1, x), select(compare("lt", x, zero), number(-1, x), x))
 
 
-def log1p(u: Expr) -> Expr:
-    """log(1 + u) = log(w) · u / (w - 1), w = 1 + u rounded."""
-    w = u + 1.0
-    good = compare("ne", w, number(1, u))
-    finite = compare("lt", w, number(math.inf, u))
-    usual = build.log(w) * (u / select(good, w - 1.0, 1.0))
-    return select(good, select(finite, usual, build.log(w)), u)
+def log1p(x: Expr) -> Expr:
+    return call("log1p", x)
 
 
 def expm1(x: Expr) -> Expr:
-    """exp(x) - 1 = (e - 1) · x / log(e), e = exp(x) rounded."""
-    e = build.exp(x)
-    near = compare("lt", magnitude(x), number(1, x))
-    change = compare("ne", e, number(1, x))
-    corrected = (e - 1.0) * (x / select(change, build.log(e), 1.0))
-    return select(near, select(change, corrected, x), e - 1.0)
+    return call("expm1", x)
+
+
+def _half_of_exp(a: Expr) -> Expr:
+    """exp(a) / 2, which overflows no earlier than it must."""
+    root = build.exp(a * 0.5)
+    return (root * 0.5) * root
 
 
 def sinh(x: Expr) -> Expr:
-    """(e + e / (e + 1)) / 2 with e = expm1|x|; far out exp(|x| - log 2), which overflows no earlier than it must."""
+    """(e + e / (e + 1)) / 2 with e = expm1|x|; far out exp|x| / 2."""
     a = magnitude(x)
     e = expm1(a)
-    far = build.exp(a - math.log(2))
-    return with_sign_of(select(compare("lt", a, number(20, x)), (e + e / (e + 1.0)) * 0.5, far), x)
+    return with_sign_of(select(compare("lt", a, number(20, x)), (e + e / (e + 1.0)) * 0.5, _half_of_exp(a)), x)
 
 
 def cosh(x: Expr) -> Expr:
+    """(e + 1 / e) / 2 with e = exp|x|; far out e / 2."""
     a = magnitude(x)
     e = build.exp(a)
-    return select(compare("lt", a, number(20, x)), (e + 1.0 / e) * 0.5, build.exp(a - math.log(2)))
+    return select(compare("lt", a, number(20, x)), (e + 1.0 / e) * 0.5, _half_of_exp(a))
 
 
 def asinh(x: Expr) -> Expr:
@@ -94,25 +92,29 @@ def atanh(x: Expr) -> Expr:
     return with_sign_of(log1p(a * 2.0 / (1.0 - a)) * 0.5, x)
 
 
-_ATAN = (-1 / 3, 1 / 5, -1 / 7, 1 / 9, -1 / 11, 1 / 13, -1 / 15, 1 / 17, -1 / 19)
+# (atan(z) / z - 1) / z² by powers of z², |z| <= tan(π/8).
+_ATAN: dict[Dtype, tuple[float, ...]] = {
+    "f32": (-1 / 3, 1 / 5, -1 / 7, 1 / 9, -1 / 11, 1 / 13, -1 / 15, 1 / 17, -1 / 19),
+    "f64": (
+        -0.3333333333333333, 0.1999999999999552, -0.14285714284666542, 0.11111111015256361, -0.09090904578123903,
+        0.07692183190826087, -0.06664511447381948, 0.0585814891280221, -0.0508544973794026, 0.03923165829558718,
+        -0.01917688711906225,
+    ),
+}  # fmt: skip
 
 
 def atan(x: Expr) -> Expr:
-    """Reduced to |z| <= tan(π/8) by atan a = π/2 - atan(1/a) and π/4 + atan((a - 1) / (a + 1)), then its series.
-
-    The series ends at z¹⁹: 10⁻⁹ off at worst. In f64 a Newton step on tan(y) = z squares that.
-    """
+    """Reduced to |z| <= tan(π/8) by atan a = π/2 - atan(1/a) and π/4 + atan((a - 1) / (a + 1)), then a polynomial."""
     a = magnitude(x)
-    big, middle = compare("gt", a, number(math.tan(3 * math.pi / 8), x)), compare("gt", a, number(math.tan(math.pi / 8), x))
+    big = compare("gt", a, number(math.tan(3 * math.pi / 8), x))
+    middle = compare("gt", a, number(math.tan(math.pi / 8), x))
     z = select(big, -1.0 / a, select(middle, (a - 1.0) / (a + 1.0), a))
     z2 = z * z
-    polynomial: Expr = number(_ATAN[-1], x)
-    for c in reversed(_ATAN[:-1]):
+    *rest, last = _ATAN[x.dtype]
+    polynomial: Expr = number(last, x)
+    for c in reversed(rest):
         polynomial = polynomial * z2 + c
     y = z + z * z2 * polynomial
-    if x.dtype == "f64":
-        s, c = call("sin", y), call("cos", y)
-        y = y + (z * c - s) * c
     base = select(big, number(math.pi / 2, x), select(middle, number(math.pi / 4, x), number(0, x)))
     return with_sign_of(base + y, x)
 
@@ -157,9 +159,9 @@ def divide(a: Expr, b: Expr) -> Expr:
 
 
 def remainder(a: Expr, b: Expr, like_c: bool) -> Expr:
-    """Python's % (sign of the divisor) or C's fmod (sign of the dividend); for integers, x % 0 is 0."""
+    """Python's % (sign of the divisor) or C's fmod (sign of the dividend), exact; for integers, x % 0 is 0."""
     if a.dtype in FLOATS:
-        return _c_remainder(a, b) if like_c else _python_remainder(a, b)
+        return binary("fmod" if like_c else "mod", a, b)
     m = binary("mod", a, b)
     zero = number(0, a)
     if not like_c:
@@ -168,52 +170,63 @@ def remainder(a: Expr, b: Expr, like_c: bool) -> Expr:
     return select(wrong, m - b, m)
 
 
-def _c_remainder(a: Expr, b: Expr) -> Expr:
-    """The sign of the dividend. f32 goes through f64, in which it is exact while the quotient is below 2²⁹; beyond what a quotient
-    can say, it is 0.
-    """
-    if a.dtype == "f32":
-        return build.cast(_c_remainder(build.cast(a, "f64"), build.cast(b, "f64")), "f32")
-    x, y, zero = magnitude(a), magnitude(b), number(0, a)
-    rest = x - call("floor", x / y) * y
-    near = select(compare("lt", rest, zero), rest + y, rest)
-    lost = compare("lt", near, zero) | (compare("ge", near, y) & compare("lt", x, number(math.inf, a)))
-    return with_sign_of(select(compare("lt", x, y), x, select(lost, zero, near)), a)
-
-
-def _python_remainder(a: Expr, b: Expr) -> Expr:
-    """The sign of the divisor; a finite number modulo an infinite one is itself, or the infinite one where signs differ."""
-    zero = number(0, a)
-    rest = a - call("floor", a / b) * b
-    endless = compare("eq", magnitude(b), number(math.inf, b)) & compare("lt", magnitude(a), number(math.inf, a))
-    apart = compare("ne", compare("lt", a, zero), compare("lt", b, zero)) & compare("ne", a, zero)
-    signed = select(compare("eq", rest, zero), with_sign_of(zero, b), rest)
-    return select(endless, select(apart, b, a), signed)
-
-
 def power(x: Expr, y: Expr) -> Expr:
-    """x to the y. Integers by f64, rounded: exact up to about 2⁵⁰; a negative exponent truncates as C does."""
-    if x.dtype not in FLOATS:
-        return _wide_power(x, power(build.cast(x, "f64"), build.cast(y, "f64")))
-    y = build.cast(y, x.dtype)
-    if isinstance(y, Const) and y.value in _SHORT:
-        return _SHORT[float(y.value)](x)
-    zero, one = number(0, x), number(1, x)
-    size = build.exp(y * build.log(magnitude(x)))
-    whole = compare("eq", y, call("floor", y))
-    half = y * 0.5
-    odd = whole & compare("ne", half, call("floor", half))
-    signed = select(whole, select(odd, negative(size), size), number(math.nan, x))
-    usual = select(compare("lt", x, zero), signed, size)
-    trivial = compare("eq", y, zero) | compare("eq", x, one)
-    return select(trivial, one, usual)
+    """x to the y, in the type of x.
+
+    Floats: C's pow; in f64 unless both are f32. Integers: exactly, modulo 2^bits; to a negative power 1 / x^-y as
+    integers divide, which is 0 unless x is 1 or -1. An integer to the power of a float: in f64, then cast.
+    """
+    if x.dtype in FLOATS or y.dtype in FLOATS:
+        wide: Dtype = "f32" if x.dtype == "f32" and _is_f32(y) else "f64"
+        base = build.cast(x, wide)
+        if isinstance(y, Const) and float(y.value) in _SHORT:
+            return build.cast(_SHORT[float(y.value)](base), x.dtype)
+        exponent = Const(y.value, wide) if isinstance(y, Const) else build.cast(y, wide)
+        return build.cast(binary("pow", base, exponent), x.dtype)
+    if isinstance(y, Const) and 0 <= y.value <= MOST_UNROLLED:
+        return _product(x, int(y.value))
+    wide = "i64" if "i64" in (x.dtype, y.dtype) else "i32"
+    return build.cast(binary("pow", build.cast(x, wide), build.cast(y, wide)), x.dtype)
 
 
-def _wide_power(x: Expr, wide: Expr) -> Expr:
-    whole = call("round", wide)
-    return build.cast(select(compare("lt", magnitude(wide), number(0.999999, wide)), whole * 0.0, whole), x.dtype)
+def _is_f32(y: Expr) -> bool:
+    return y.dtype == "f32" or (isinstance(y, Const) and fits_f32(float(y.value)))
+
+
+def fits_f32(value: float) -> bool:
+    """Whether a number is an f32, NaN included."""
+    with np.errstate(over="ignore"):
+        return math.isnan(value) or float(np.float32(value)) == value
+
+
+MOST_UNROLLED = 64
+"""The largest exponent of an integer whose power is written as products."""
+
+
+def _product(x: Expr, times: int) -> Expr:
+    """x · x · …, by squaring."""
+    if times < 2:
+        return x if times else number(1, x)
+    half = _product(x, times // 2)
+    return half * half * x if times % 2 else half * half
+
+
+def _root(x: Expr) -> Expr:
+    """pow(x, 1/2), which is not the square root of -0 and of minus infinity."""
+    return select(compare("eq", x, number(-math.inf, x)), number(math.inf, x), build.sqrt(x) + 0.0)
+
+
+def _quarters(x: Expr, count: int) -> Expr:
+    """x to the 1/4, 2/4 or 3/4; local response normalisation takes x to the -3/4."""
+    half = _root(x)
+    return half if count == 2 else build.sqrt(half) if count == 1 else half * build.sqrt(half)
 
 
 _SHORT: dict[float, Callable[[Expr], Expr]] = {
-    1.0: lambda x: x, 2.0: lambda x: x * x, 3.0: lambda x: x * x * x, 0.5: build.sqrt, -0.5: build.rsqrt, -1.0: lambda x: 1.0 / x,
-}  # fmt: skip
+    **{float(n): lambda x, n=n: _product(x, n) for n in (1, 2, 3, 4)},
+    **{n / 4: lambda x, n=n: _quarters(x, n) for n in (1, 2, 3)},
+    **{-n / 4: lambda x, n=n: 1.0 / _quarters(x, n) for n in (1, 2, 3)},
+    -1.0: lambda x: 1.0 / x,
+    1.5: lambda x: _product(_root(x), 3),
+}
+"""Exponents that need no logarithm; within 4 ulps."""

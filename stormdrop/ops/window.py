@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import prod
 from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
 from stormdrop.ir.build import neutral
-from stormdrop.ir.expr import Axis, Const, Expr, Scalar, binary, compare, select
+from stormdrop.ir.expr import FLOATS, Axis, Const, Expr, Scalar, binary, compare, select
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
 from stormdrop.ops.broadcast import pad_constant
 from stormdrop.ops.conv import transposed_conv2d
@@ -113,7 +114,7 @@ def conv_transpose_nd(
         Y[n, co, h] = Σ_{ci,kh} where((h + p - kh·d) is a multiple of s inside the image, X[n, ci, (h + p - kh·d) // s], 0) · W[ci, co, kh]
     """
     if layout == "NHWC" and _phases_fit(x, w, extents):
-        return transposed_conv2d(x, weights, w.strides[0], w.before[0], name)
+        return transposed_conv2d(x, weights, w.strides[0], w.before[0], name, guarded=any(k % w.strides[0] for k in w.kernel))
     per_out, sizes = (weights.shape[1] if layout == "NCHW" else weights.shape[-1]), spatial(x, layout)
     per_group = channels(x, layout) // groups
     if layout == "NHWC" and groups > 1:
@@ -122,16 +123,35 @@ def conv_transpose_nd(
     at = [axis(n, c) for n, c in zip(extents, names)]
     over = [reduce_axis(k, f"k{d}") for d, k in enumerate(w.kernel)]
     n, g, co, ci = axis(x.shape[0], "n"), axis(groups, "g"), axis(per_out, "co"), reduce_axis(per_group, "ci")
-    steps = [binary("sub", o + b, k * d) for o, k, d, b in zip(at, over, w.dilations, w.before)]
-    sources = [binary("floordiv", t, s) for t, s in zip(steps, w.strides)]
-    hits = [c for t, s in zip(steps, w.strides) if s > 1 for c in [compare("eq", binary("mod", t, s), 0)]]
-    inside = [c for i, size in zip(sources, sizes) for c in (i >= 0, i < size)]
-    element = x[place(layout, n, [g * per_group + ci], sources)]
-    value = select(reduce(Expr.__and__, [*inside, *hits]), element, Const(0, x.dtype))
+    sources, reached = _reaching(at, over, w, sizes)
+    value = select(reached, x[place(layout, n, [g * per_group + ci], sources)], Const(0, x.dtype))
     weight = weights[(g * per_group + ci, co, *over)] if layout == "NCHW" else weights[(*over, ci, co)]
     f = compute("F", place(layout, n, [g, co], at), build.sum(value * weight, ci, *over))
     n, c, at = axis(x.shape[0], "n"), axis(groups * per_out, "c"), axes_like(at)
     return compute(name, place(layout, n, [c], at), f[place(layout, n, [c // per_out, c % per_out], at)])
+
+
+def _reaching(at: Sequence[Axis], over: Sequence[Axis], w: Window, counts: Sequence[int]) -> tuple[list[Expr], Expr]:
+    """Which window puts its tap `over` on the pixel `at`, and whether there is one among `counts` of them."""
+    steps = [binary("sub", o + b, k * d) for o, k, d, b in zip(at, over, w.dilations, w.before)]
+    sources = [binary("floordiv", t, s) for t, s in zip(steps, w.strides)]
+    hits = [compare("eq", binary("mod", t, s), 0) for t, s in zip(steps, w.strides) if s > 1]
+    inside = [c for i, count in zip(sources, counts) for c in (i >= 0, i < count)]
+    return sources, reduce(Expr.__and__, [*inside, *hits])
+
+
+def fold(x: Tensor, w: Window, extents: Sequence[int], name: str = "Y") -> Tensor:
+    """Windows added back into an image: the adjoint of cutting it into them. X is [n, c, kernel…, windows…].
+
+        Y[n, c, h] = Σ_kh where(h + p - kh·d is a multiple of s, and of a window, X[n, c, kh, (h + p - kh·d) // s], 0)
+    """
+    rank = len(w.kernel)
+    n, c = axis(x.shape[0], "n"), axis(x.shape[1], "c")
+    at = [axis(e, f"o{d}") for d, e in enumerate(extents)]
+    over = [reduce_axis(k, f"k{d}") for d, k in enumerate(w.kernel)]
+    sources, reached = _reaching(at, over, w, x.shape[2 + rank :])
+    value = select(reached, x[(n, c, *over, *sources)], Const(0, x.dtype))
+    return compute(name, (n, c, *at), build.sum(value, *over))
 
 
 def axes_like(axes: Sequence[Axis]) -> list[Axis]:
@@ -164,27 +184,39 @@ def _pool(x: Tensor, w: Window, layout: str, kind: str, name: str) -> Tensor:
 
 
 def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") -> Tensor:
-    """The flat position in X (channels first) of every window's first maximum; `column_major` counts the spatial part that way.
+    """The flat position in X (channels first) of every window's first maximum in row-major order; NaN is the largest value.
 
-        M = max over the window;   Y = min over the window of where(P == M, position, the largest number)
+        M = max over the window
+        K = min over the window of where(P == M or P is NaN, position in the image, last position)
+        Y = (n·C + c)·area + K, or the same pixel counted column by column
+
+    A window that lies in the padding only has no maximum; its position is the image's last.
     """
-    layout = "NCHW"
+    layout, sizes = "NCHW", spatial(x, "NCHW")
+    area = prod(sizes)
     largest = max_pool(x, w, layout, "M")
-    lowest = neutral("max", x.dtype)
-    p = padded(x, w, layout, lowest)
+    p = padded(x, w, layout, neutral("max", x.dtype))
     at, over, source = slides(x, w, layout)
     n, c = axis(x.shape[0], "n"), axis(x.shape[1], "c")
-    hit = compare("eq", p[place(layout, n, [c], source)], largest[place(layout, n, [c], at)])
-    sizes = spatial(x, layout)
+    element = p[place(layout, n, [c], source)]
+    hit = compare("eq", element, largest[place(layout, n, [c], at)])
+    if x.dtype in FLOATS:
+        hit = hit | compare("ne", element, element)
     positions = [binary("sub", i, b) for i, b in zip(source, w.before)]
     inside = reduce(Expr.__and__, [q for i, size in zip(positions, sizes) for q in (i >= 0, i < size)])
-    flat: Expr = n * x.shape[1] + c
-    area: Expr = Const(0, "i64")
-    for i, size in reversed(list(zip(positions, sizes))) if column_major else zip(positions, sizes):
-        area = binary("mul", area, size) + i
-    spread = 1
-    for size in sizes:
-        spread *= size
-    flat = flat * spread + area
-    none = Const(2**62, "i64")
-    return compute(name, place(layout, n, [c], at), build.reduce_min(select(hit, select(inside, flat, none), none), *over))
+    last = Const(area - 1, "i64")
+    first = build.reduce_min(select(inside, select(hit, _flattened(positions, sizes), last), last), *over)
+    found = compute("K", place(layout, n, [c], at), first)
+    n, c, at = axis(x.shape[0], "n"), axis(x.shape[1], "c"), axes_like(at)
+    pixel: Expr = found[place(layout, n, [c], at)]
+    if column_major:
+        indices = [binary("mod", binary("floordiv", pixel, prod(sizes[d + 1 :])), size) for d, size in enumerate(sizes)]
+        pixel = _flattened(indices[::-1], sizes[::-1])
+    return compute(name, place(layout, n, [c], at), (n * x.shape[1] + c) * area + pixel)
+
+
+def _flattened(indices: Sequence[Expr], sizes: Sequence[int]) -> Expr:
+    flat: Expr = Const(0, "i64")
+    for i, size in zip(indices, sizes):
+        flat = binary("mul", flat, size) + i
+    return flat

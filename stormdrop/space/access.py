@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from stormdrop.ir.affine import affine, bounds, conjunction
@@ -9,7 +10,9 @@ from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, c
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
 
-TRANSCENDENTAL = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos"})
+TRANSCENDENTAL = frozenset({"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "sin", "cos"})
+LONG_OPERATIONS = {"pow": 80.0, "fmod": 400.0}
+"""Operations on two numbers that are long programs, and about how many vector instructions they are."""
 
 
 @lru_cache(maxsize=65536)
@@ -72,6 +75,11 @@ def is_contiguous(indices: tuple[Expr, ...], axis: Axis) -> bool:
     return len(dims) == 1 and dims[0][0] == len(indices) - 1 and dims[0][1] is not None
 
 
+def without_ones(shape: Sequence[int], indices: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The indices of the dimensions in which a tensor has more than one element: those that decide an address."""
+    return tuple(i for i, n in zip(indices, shape) if n != 1)
+
+
 def is_linear(indices: tuple[Expr, ...]) -> bool:
     """Whether no index hides an axis in a division or a selection."""
     return all(isinstance(atom, Axis) for i in indices for atom, _ in affine(i).terms)
@@ -103,7 +111,8 @@ def choosing_axes(e: Expr) -> frozenset[Axis]:
 
 
 def is_expensive(e: Expr) -> bool:
-    return any(isinstance(n, Call) and n.fn in TRANSCENDENTAL for n in walk(e))
+    called = {n.fn if isinstance(n, Call) else n.op for n in walk(e) if isinstance(n, (Call, Bin))}
+    return not called.isdisjoint(TRANSCENDENTAL | LONG_OPERATIONS.keys())
 
 
 def has_selection(e: Expr) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, walk
-from stormdrop.space.access import TRANSCENDENTAL, axes_of, transposing_axis
+from stormdrop.space.access import LONG_OPERATIONS, TRANSCENDENTAL, axes_of, transposing_axis
 from stormdrop.space.columns import Column, Num, ceil_div, equal, is_multiple, maximum, minimum, rounded_down, where
 from stormdrop.space.nest import CACHED, Slot, Tiling, form_of, nest_order
 from stormdrop.space.operands import Dim, Operand
@@ -117,7 +117,7 @@ def _operations(e: Expr) -> float:
         if isinstance(n, Call):
             total += 20.0 if n.fn in TRANSCENDENTAL else 4.0 if n.fn in ("sqrt", "rsqrt") else 1.0
         elif isinstance(n, Bin):
-            total += 8.0 if n.op == "div" else 3.0 if n.op in ("min", "max") else 1.0
+            total += LONG_OPERATIONS.get(n.op) or (8.0 if n.op == "div" else 3.0 if n.op in ("min", "max") else 1.0)
         elif isinstance(n, Select) and not isinstance(n.a, Load):
             total += 1.0
     return total

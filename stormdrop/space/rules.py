@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 from math import prod
 from typing import Protocol
 
 from stormdrop.errors import ScheduleError
-from stormdrop.ir.affine import affine, conjunction, conjuncts, index_condition
+from stormdrop.ir.affine import affine, conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.build import neutral
-from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, children, compare, loads, rewrite, select, substitute
+from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, binary, children, compare, loads, rewrite, select, substitute
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
@@ -28,6 +28,7 @@ from stormdrop.space.access import (
     is_linear,
     operand_load,
     operands,
+    without_ones,
 )  # fmt: skip
 from stormdrop.space.structure import Level, Stage, Structure
 from stormdrop.target.machine import Target
@@ -147,6 +148,8 @@ class Fuse:
     """Finish a reduction in registers with the elementwise stage that reads it.
 
         C[i] = sum(k, …);  D[g(i)] = f(C[i], …)   ->   D[g(i)] = f(acc, …) where C was
+
+    Not where C is read under a condition on indices: D may have elements that belong to none of C.
     """
 
     name, version = "fuse", 1
@@ -157,7 +160,7 @@ class Fuse:
             return None
         reader = readers[0]
         read = [load for load in reader.reads() if load.tensor is stage.tensor]
-        if len(read) != 1 or stage.acc is not stage.tensor:
+        if len(read) != 1 or stage.acc is not stage.tensor or any(_conditions(reader.finish, read[0])):
             return None
         inverse = invert(read[0].indices, stage.axes, reader.axes)
         return None if inverse is None else (reader, *inverse)
@@ -200,7 +203,7 @@ class Place:
 
     def _can_attach(self, reader: Stage, load: Load) -> bool:
         """Whether the box that is read follows from the loops alone: linear indices, and no condition that keeps them in range."""
-        guarded = any(_conditions(e, load) for e in (reader.body, reader.finish))
+        guarded = any(path for e in (reader.body, reader.finish) for path in _conditions(e, load))
         return is_linear(load.indices) and not guarded
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
@@ -282,6 +285,8 @@ class Tile:
     """Cut every axis into the levels of a structure string and choose the vector axis.
 
         for i, j, k: C[i,j] += …   ->   for i0, j0, i1, j1, k0, j2, i2, k1: [i3, j3 in registers]
+
+    A vector axis that is reduced becomes the innermost of the reduce loops: lanes are accumulated there.
     """
 
     name, version = "tile", 1
@@ -290,7 +295,8 @@ class Tile:
         tiled = has_reuse(stage) and stage.level is not Level.LOAD and not stage.unrolled
         tiling = "SSRSRS" if tiled else "SSRS" if stage.is_reduction else "SSS"
         lanes = target.vector_bytes // stage.itemsize
-        kept = [a for a in self._candidates(stage) if a.extent >= lanes // 4] or self._candidates(stage)[:1]
+        candidates = self._candidates(stage)
+        kept = [a for a in candidates if a.extent >= lanes // 4] or candidates[:1]
         if not kept:
             return [(tiling, "-")]
         spatial = [a for a in kept if a.kind == "spatial"]
@@ -305,29 +311,44 @@ class Tile:
         """Whether every operand that runs along the axis is contiguous there or will be packed."""
         for op in operands(stage.body):
             load = operand_load(op)
-            if vector in axes_of(op) and not is_contiguous(load.indices, vector) and not load.tensor.constant:
+            if vector in axes_of(op) and not _walks(load.tensor, load.indices, vector) and not load.tensor.constant:
                 return False
         return True
 
     def _candidates(self, stage: Stage) -> list[Axis]:
-        """Axes worth vectorising: contiguous in what is written, or reduced and contiguous in all that is read."""
-        spatial = [a for a in stage.axes if is_contiguous(stage.place, a)]
+        """Axes worth vectorising: contiguous in what is written, or reduced and contiguous in all that is read.
+
+        One of extent 1 only where there is no other.
+        """
+        spatial = [a for a in stage.axes if a.extent > 1 and _walks(stage.tensor, stage.place, a)]
         if spatial:  # of those that share the last dimension (groups, channels of one) the one that moves least
-            steps = {a: abs(c) for a, c in affine(stage.place[-1]).terms}
+            last = without_ones(stage.tensor.shape, stage.place)[-1]
+            steps = {a: abs(c) for a, c in affine(last).terms}
             spatial.sort(key=lambda a: steps.get(a, 1))
-        elif stage.axes:
-            spatial = [stage.axes[-1]]
+        else:
+            spatial = [a for a in stage.axes if a.extent > 1][-1:]
         reads = [operand_load(op) for op in operands(stage.body)] if stage.is_reduction else []
         reduced = [
             a for a in stage.reduce_axes
-            if all(is_contiguous(load.indices, a) for load in reads if a in axes_of(load)) and any(a in axes_of(load) for load in reads)
+            if a.extent > 1 and any(a in axes_of(load) for load in reads)
+            and all(_walks(load.tensor, load.indices, a) for load in reads if a in axes_of(load))
         ]  # fmt: skip
-        found = [a for a in (*spatial, *reduced) if a not in stage.unrolled]
-        return found or list(stage.reduce_axes[-1:])
+        others = (*stage.axes, *stage.reduce_axes)
+        found = [*spatial, *reduced] or [a for a in others if a.extent > 1][-1:] or list(others[-1:])
+        if not stage.unrolled:
+            return found
+        # Along an axis that is not read as it is written, each of the many instances would gather.
+        return [a for a in found if a not in stage.unrolled and all(is_contiguous(r.indices, a) for r in reads if a in axes_of(r))]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         vector = None if args[1] == "-" else stage.axis(str(args[1]))
-        return s.updated(stage, replace(stage, tiling=str(args[0]), vector=vector))
+        reduce_axes = tuple(sorted(stage.reduce_axes, key=lambda a: a is vector))
+        return s.updated(stage, replace(stage, tiling=str(args[0]), vector=vector, reduce_axes=reduce_axes))
+
+
+def _walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
+    """Whether neighbours along the axis are, at this shape, neighbours in memory or a constant step apart."""
+    return is_contiguous(without_ones(tensor.shape, indices), axis)
 
 
 class Pack:
@@ -348,6 +369,8 @@ class Pack:
             tensor = operand_load(op).tensor
             if len(loads(operand_load(op))) > 1:
                 continue  # gathered by data: its index may change where the tensor does not
+            if _guarded(stage.body, op) is None:
+                continue
             if tensor.constant:
                 if stage.vector in axes_of(op) and not stage.vector_is_reduced:
                     return [(k, "load")]
@@ -360,7 +383,7 @@ class Pack:
             else:
                 levels = ["thread", "block", "root"] if stage.host is None else ["thread", "block"]
             chosen += [(k, level) for level in levels]
-            if not is_contiguous(operand_load(op).indices, stage.vector) and chosen[0] is None:
+            if not _walks(tensor, operand_load(op).indices, stage.vector) and chosen[0] is None:
                 chosen = chosen[1:]  # gathering an operand that is used again and again is never worth it
         return chosen
 
@@ -390,7 +413,10 @@ def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
     reduced = [a for a in stage.reduce_axes if a in used and a is not stage.vector]
     order = [*spatial, *reduced, *inner]
     own = {a: Axis(a.name, a.extent, "spatial") for a in order}
-    body = substitute(_guarded(stage.body, op), own)
+    source_element = _guarded(stage.body, op)
+    if source_element is None:
+        raise ScheduleError(f"{stage.id} reads {op} under a condition on other axes")
+    body = substitute(source_element, own)
     axes = tuple(own[a] for a in order)
     source = operand_load(op).tensor
     packed = Tensor(f"{source.name}.packed", tuple(a.extent for a in axes), source.dtype, source.constant, Compute(axes, body))
@@ -404,26 +430,39 @@ def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
     return copy, reader
 
 
-def _guarded(body: Expr, op: Expr) -> Expr:
-    """An operand with the conditions under which the body reads it, as far as they speak of its own axes."""
-    around = [c for c in _conditions(body, op) or [] if axes_of(c) <= axes_of(op)]
-    if not around:
+def _guarded(body: Expr, op: Expr) -> Expr | None:
+    """An operand with the conditions under which the body reads it; those that do not speak of its axes do not protect it.
+
+    None where a condition ties its axes to others: no copy can be made for some of their values only.
+    """
+    paths = [[c for c in path if not axes_of(c).isdisjoint(axes_of(op))] for path in _conditions(body, op)]
+    if not all(paths):
         return op
+    inside = reduce(partial(binary, "or"), dict.fromkeys(conjunction(path) for path in paths))
+    if not axes_of(inside) <= axes_of(op):
+        return None
     if isinstance(op, Select):
-        return select(conjunction([*around, op.condition]), op.a, op.b)
-    return select(conjunction(around), op, 0)
+        return select(binary("and", inside, op.condition), op.a, op.b)
+    return select(inside, op, 0)
 
 
-def _conditions(body: Expr, op: Expr) -> list[Expr] | None:
-    """The parts of all index conditions on the way from the body down to an operand; None where it is not below."""
-    if body is op:
+def _conditions(body: Expr, op: Expr) -> frozenset[tuple[Expr, ...]]:
+    """The parts of all index conditions on the way from the body down to an operand, for each such way."""
+    found: dict[Expr, frozenset[tuple[Expr, ...]]] = {op: frozenset({()})}
+
+    def below(e: Expr) -> frozenset[tuple[Expr, ...]]:
+        if e not in found:
+            found[e] = frozenset((*parts, *path) for child in children(e) for parts in [_tested(e, child)] for path in below(child))
+        return found[e]
+
+    return below(body)
+
+
+def _tested(e: Expr, child: Expr) -> list[Expr]:
+    """What is known of indices where a part of an expression is chosen."""
+    if not isinstance(e, Select) or child is e.condition or e.a is e.b or not index_condition(e.condition):
         return []
-    for child in children(body):
-        below = _conditions(child, op)
-        if below is not None:
-            chosen = isinstance(body, Select) and child is body.a and index_condition(body.condition)
-            return [*conjuncts(body.condition), *below] if chosen and isinstance(body, Select) else below
-    return None
+    return conjuncts(e.condition if child is e.a else opposite(e.condition))
 
 
 RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Unroll(), Tile(), Pack())

@@ -6,6 +6,7 @@ are determined well enough to be compared (`held`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -143,7 +144,12 @@ class Draft:
     ) -> str:
         """What `pick` finds (with `fits`; by default any shape of the rank that `make` gives), or a new input of shape `make()`."""
         shape = make()
-        accepts = fits or (lambda s: len(s) == len(shape))
+        rank = len(shape)
+
+        def same_rank(s: Shape) -> bool:
+            return len(s) == rank
+
+        accepts = fits or same_rank
         if self.chance(0.75):
             try:
                 return self.pick(accepts, dtypes)
@@ -155,8 +161,8 @@ class Draft:
 
     def type_among(self, dtypes: Sequence[DTypeLike] = TYPES) -> DTypeLike:
         """One of these types, f32 and i64 more often."""
-        often = {np.dtype(np.float32): 5.0, np.dtype(np.int64): 2.0}
-        weights = np.array([often.get(np.dtype(t), 1.0) for t in dtypes])
+        often = {"float32": 5.0, "int64": 2.0}
+        weights = np.array([often.get(np.dtype(t).name, 1.0) for t in dtypes])
         return dtypes[int(self.rng.choice(len(dtypes), p=weights / weights.sum()))]
 
     def _array(self, shape: Sequence[int], dtype: DTypeLike) -> Array:
@@ -170,9 +176,10 @@ class Draft:
         `results`: how many, or for each output whether it is wanted.
         """
         wanted = [True] * results if isinstance(results, int) else results
-        names = [f"v{len(self.made) + k}" for k in range(sum(wanted))]
-        left = iter(names)
-        node = Node(op, inputs, tuple(next(left) if want else "" for want in wanted), attributes)
+        fresh = itertools.count(len(self.made))
+        slots = [f"v{next(fresh)}" if want else "" for want in wanted]
+        names = [name for name in slots if name]
+        node = Node(op, inputs, tuple(slots), attributes)
         given = {name: self.held[name] for name in sorted(node.reads()) if name in self.held}
         outputs = apply(node, given, self.opset, self.rng, self.special)
         if any(h.plain.size > MOST_ELEMENTS or h.plain.ndim > 6 for h in outputs):

@@ -35,25 +35,42 @@ MOVES = frozenset({
     "Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth", "Where",
     "Trilu", "ReverseSequence", "Compress", "Dropout", "EyeLike", "OneHot", "Range", "ConstantOfShape", "Constant", "Shape", "Size",
     "NonZero", "CastLike", "Cast", "Not", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
-    "BitwiseNot", "IsNaN", "IsInf", "ArgMax", "ArgMin", "TopK", "Neg", "Abs", "Ceil", "Floor", "Round", "Sign", "MaxUnpool",
+    "BitwiseNot", "IsNaN", "IsInf", "ArgMax", "ArgMin", "TopK", "Neg", "Abs", "Ceil", "Floor", "Round", "MaxUnpool",
 })  # fmt: skip
 """Operators that round nothing and keep the sign of a zero."""
 EXACT = MOVES | {
-    "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Hardmax", "ThresholdedRelu",
+    "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Hardmax", "Mod", "Sign",
+    "ThresholdedRelu",
 }
 """Operators that round nothing."""
-NORMWISE = {"Conv": 0.0, "GridSample": 0.0, "Resize": 0.0, "GRU": 1.0, "LSTM": 1.0}
+NORMWISE = {
+    "Conv": 0.0, "GridSample": 0.0, "GroupNormalization": 0.0, "InstanceNormalization": 0.0, "LayerNormalization": 0.0, "Resize": 0.0,
+    "GRU": 1.0, "LSTM": 1.0,
+}  # fmt: skip
 """Operators whose error is relative to the largest values of a tensor, and to at least this number: Winograd's transforms mix
-neighbours, the weights of an interpolation are rounded, gates are of size 1 and rounded before they are taken from 1."""
-
-PARAMETERS = {"Resize": (1, 2, 3)}
-"""Inputs, by position, that decide shapes and positions: all implementations get the very same numbers."""
-
+neighbours, the weights of an interpolation are rounded, what a norm gives is rounded before scale and shift cancel it, gates are of
+size 1 and rounded before they are taken from 1."""
 SUMS = frozenset({
-    "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM", "LpPool",
-    "RNN", "Resize",
+    "Attention", "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM",
+    "LpPool", "RNN", "Resize", "RotaryEmbedding",
 })  # fmt: skip
 """Operators that add many elements: near the largest number, the order of the additions decides whether they overflow."""
+ABSOLUTE = frozenset({
+    "BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "LogSoftmax", "ReduceLogSumExp", "Selu",
+    "SoftmaxCrossEntropyLoss",
+})  # fmt: skip
+"""Operators that subtract numbers around 1 inside, as ONNX writes them: their error is relative to 1."""
+STEADY: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "LeakyRelu",
+         "Log", "Mish", "Selu", "Shrink", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh"),
+        (0,),
+    ),
+    "Pow": (1,),
+    "Resize": (1, 2, 3),
+}  # fmt: skip
+"""Inputs, by position, that nothing rounds on the way: a function of one number is right to a few units of its result, and a
+negative number to the 2.0000001 is NaN; or that decide shapes and positions."""
 
 
 class Refused(Exception):
@@ -95,12 +112,12 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
     if special and node.op in SUMS and any(_is_large(h.plain) for h in given.values()):
         raise Refused(f"{node.op} may overflow on the way")
-    steady = {node.inputs[k] for k in PARAMETERS.get(node.op, ()) if k < len(node.inputs)}
+    if special and not exact and _overflows(node, given, plain, opset):
+        raise Refused(f"{node.op} overflows")
+    steady = {node.inputs[k] for k in STEADY.get(node.op, ()) if k < len(node.inputs)}
     copies: list[list[Array]] = []
     for k in range(COPIES):
-        shaken = {
-            name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()
-        }
+        shaken = {name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()}
         copies.append(_evaluated_shaken(node, shaken, opset, rng))
     found: list[Held] = []
     for a, *others in zip(plain, *copies):
@@ -114,7 +131,9 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
         if node.op in NORMWISE:
             largest = np.max(np.abs(a), where=np.isfinite(a), initial=NORMWISE[node.op])
             widest = np.max(_spread(a, tuple(others)), initial=0.0) + UNIT[a.dtype] * largest
-            others = [b + np.where(rng.random(b.shape) < 0.5, -1, 1) * np.asarray(widest, a.dtype) for b in others]
+            others = [(b + widest * np.where(rng.random(b.shape) < 0.5, -1, 1)).astype(a.dtype) for b in others]
+        if node.op in ABSOLUTE:
+            others = [(b + UNIT[a.dtype] / 8 * rng.uniform(-1, 1, b.shape)).astype(a.dtype) for b in others]
         others = [b if exact else _shaken(b, rng) for b in others]
         found.append(Held(_accepted(node, a, tuple(others), special), tuple(others), signed))
     return found
@@ -146,6 +165,20 @@ def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]
         return oracle.evaluate(node, given, opset)
     except oracle.NoOracle as error:
         raise Refused(str(error)) from error
+
+
+def _overflows(node: Node, given: Mapping[str, Held], plain: list[Array], opset: int) -> bool:
+    """Whether large finite numbers give an infinity: a compiler that folds scales into weights may spare that."""
+    large = {k: _is_large(h.plain) for k, h in given.items()}
+    if not any(large.values()):
+        return False
+    tamed = {k: _tamed(h.plain) if large[k] else h.plain for k, h in given.items()}
+    pairs = zip(plain, evaluated(node, tamed, opset))
+    return any(not np.array_equal(_kinds(a), _kinds(b)) for a, b in pairs if a.dtype in UNIT)
+
+
+def _tamed(a: Array) -> Array:
+    return np.where(np.isfinite(a), np.clip(a, -1e9, 1e9), a)
 
 
 def _evaluated_shaken(node: Node, given: Mapping[str, Array], opset: int, rng: np.random.Generator) -> list[Array]:
@@ -192,6 +225,7 @@ def _accepted(node: Node, a: Array, shaken: tuple[Array, ...], special: bool) ->
         raise Refused(f"{node.op} gives values up to {size if finite.all() else 'infinity'}")
     if any(not np.array_equal(_kinds(a), _kinds(b)) for b in shaken):
         raise Refused(f"{node.op} overflows by a hair")
+    size = max(size, 1.0) if node.op in ABSOLUTE else size
     if shaken and float(np.max(_spread(a, shaken), initial=0.0)) > MOST_SPREAD[a.dtype] * size:
         raise Refused(f"{node.op} magnifies errors")
     return a

@@ -129,7 +129,7 @@ def _nearest(node: Node, x: Array, axis: int, at: list[Fraction], is_exact: bool
                 chosen.append(ceil(p - HALF))
             case _:
                 chosen.append(floor(p + HALF))
-    return np.take(x, np.clip(chosen, 0, x.shape[axis] - 1), axis=axis)
+    return np.take(x, np.clip(np.array(chosen, np.int64), 0, x.shape[axis] - 1), axis=axis)
 
 
 def _weighed(node: Node, x: Array, axis: int, at: list[Fraction], factor: Fraction) -> Array:

@@ -161,6 +161,55 @@ def test_an_unknown_rule_or_rule_version_is_refused() -> None:
         replay(task, replace(schedule, steps=(Step("levitate", 1, "s0"), *schedule.steps)), SERVER)
 
 
+# The vector axis
+
+
+def _cast(*shape: int) -> Task:
+    x, axes = tensor("X", shape, "i64"), tuple(axis(n) for n in shape)
+    return Task([compute("Y", axes, sd.cast(x[axes], "i32"))])
+
+
+def _row_sums(*shape: int) -> Task:
+    x, axes = tensor("X", shape), [axis(n) for n in shape]
+    k = reduce_axis(shape[1])
+    return Task([compute("Y", (axes[0], *axes[2:]), sd.sum(x[(axes[0], k, *axes[2:])], k))])
+
+
+ONES = {
+    "cast 4x32x1": (lambda: _cast(4, 32, 1), {"s0.a1"}),
+    "cast 4x1x1": (lambda: _cast(4, 1, 1), {"s0.a0"}),
+    "cast 1x1": (lambda: _cast(1, 1), {"s0.a1"}),
+    "cast 4x1x3": (lambda: _cast(4, 1, 3), {"s0.a2"}),
+    "sums of 8x20x1": (lambda: _row_sums(8, 20, 1), {"s0.r0"}),
+    "sums of 1x20x1": (lambda: _row_sums(1, 20, 1), {"s0.r0"}),
+    "sums of 8x1x1": (lambda: _row_sums(8, 1, 1), {"s0.a0"}),
+    "matrix times column": (lambda: _matmul(16, 1, 24), {"s0.a0", "s0.r0"}),
+    "row times column": (lambda: _matmul(1, 1, 24), {"s0.r0"}),
+    "convolution to one channel": (lambda: build("C2D", (1, 9, 9, 5, 1, 3, 1, 1)), {"s0.a2", "s0.a3", "s1.a2", "s1.r2"}),
+}
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "sse"])
+@pytest.mark.parametrize("name", ONES)
+def test_vectors_run_along_an_axis_of_extent_1_only_where_there_is_no_other(name: str, isa: str) -> None:
+    """A dimension of extent 1 does not separate the one before it from its neighbour in memory."""
+    task, expected = ONES[name][0](), ONES[name][1]
+    chosen = {
+        f"{stage.id}.{stage.axis_id(stage.vector)}"
+        for sketch in sketches(task, cross(isa)) for stage in sketch.structure.stages
+        if stage.vector is not None and stage.reader is None
+    }  # fmt: skip
+    assert chosen <= expected
+    assert chosen
+
+
+def test_no_random_task_has_vectors_along_an_axis_of_extent_1_beside_a_longer_one() -> None:
+    for sketch, _ in random_sketches(84, seed=8):
+        for stage in sketch.structure.stages:
+            longest = max((a.extent for a in (*stage.axes, *stage.reduce_axes)), default=1)
+            assert stage.vector is None or stage.vector.extent > 1 or longest == 1, f"{stage.id} of {sketch.task}"
+
+
 # A rule of one's own
 
 

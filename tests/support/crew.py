@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from tests.support.trials import CASES, Bench, Plant, Trial
+from tests.support.trials import CASES, Bench, Plant, Subject, Trial
 
 HANG_SECONDS = 60.0
 TICK_SECONDS = 1.0
@@ -37,11 +37,11 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Worker:
-    seeds: list[int]
+    subjects: list[Subject]
     process: Any
     pipe: Connection
     orders: Orders
-    running: tuple[int, int, str] = (-1, 0, "")  # seed, case, description
+    running: tuple[int, int, str] = (-1, 0, "")  # position of the subject, case, description
     silent: float = 0.0  # seconds without a message, while we ourselves were awake
 
 
@@ -55,11 +55,16 @@ class Orders:
 
 
 def run(seeds: Sequence[int], orders: Orders | None = None, stop_after: int = 20) -> Outcome:
-    """Check every case of the trials; gives up after `stop_after` failures."""
+    """As `check`, of the trials with these seeds."""
+    return check([Trial(seed) for seed in seeds], orders, stop_after)
+
+
+def check(subjects: Sequence[Subject], orders: Orders | None = None, stop_after: int = 20) -> Outcome:
+    """Check every case of the subjects; gives up after `stop_after` failures."""
     orders = orders or Orders()
-    count = max(1, min(len(os.sched_getaffinity(0)), len(seeds)))
+    count = max(1, min(len(os.sched_getaffinity(0)), len(subjects)))
     outcome = Outcome()
-    crew = [_start(list(seeds[k::count]), 0, orders) for k in range(count)]
+    crew = [_start(list(subjects[k::count]), 0, orders) for k in range(count)]
     while crew:
         if len(outcome.failures) >= stop_after:
             for w in crew:
@@ -83,12 +88,12 @@ def run(seeds: Sequence[int], orders: Orders | None = None, stop_after: int = 20
     return outcome
 
 
-def _start(seeds: list[int], skip: int, orders: Orders) -> _Worker:
+def _start(subjects: list[Subject], skip: int, orders: Orders) -> _Worker:
     ours, theirs = _fork.Pipe(duplex=False)
-    process = _fork.Process(target=_work, args=(theirs, seeds, skip, orders), daemon=True)
+    process = _fork.Process(target=_work, args=(theirs, subjects, skip, orders), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(seeds, process, ours, orders)
+    return _Worker(subjects, process, ours, orders)
 
 
 def _end(w: _Worker) -> None:
@@ -101,8 +106,8 @@ def _listen(w: _Worker, outcome: Outcome) -> bool:
     """Take one message; whether the worker has finished."""
     w.silent = 0.0
     match w.pipe.recv():
-        case "begin", int(seed), int(number), str(text):
-            w.running = (seed, number, text)
+        case "begin", int(position), int(number), str(text):
+            w.running = (position, number, text)
         case "end", paths, str(problem):
             outcome.points += 1
             outcome.paths.update(paths)
@@ -119,12 +124,12 @@ def _listen(w: _Worker, outcome: Outcome) -> bool:
 def _buried(w: _Worker, outcome: Outcome, cause: str, crew: list[_Worker]) -> bool:
     """Note the case that ended a worker and let another one go on behind it."""
     _end(w)
-    seed, number, text = w.running
+    position, number, text = w.running
     outcome.points += 1
     outcome.failures.append(f"{cause}\n{text}")
-    if seed in w.seeds:
-        crew.append(_start(w.seeds[w.seeds.index(seed) :], number + 1, w.orders))
-        crew[-1].running = w.running
+    if position >= 0:
+        crew.append(_start(w.subjects[position:], number + 1, w.orders))
+        crew[-1].running = (0, number, text)
     return True
 
 
@@ -141,19 +146,19 @@ def _cause(code: int | None) -> str:
     return f"the process died of {signal.Signals(-code).name}" if code is not None and code < 0 else f"the process ended with {code}"
 
 
-def _work(pipe: Connection, seeds: list[int], skip: int, orders: Orders) -> None:
+def _work(pipe: Connection, subjects: list[Subject], skip: int, orders: Orders) -> None:
     faulthandler.disable()
     bench = Bench(orders.plant)
-    for k, seed in enumerate(seeds):
+    for k, subject in enumerate(subjects):
         try:
-            for case in Trial(seed).refitted() if orders.refit else Trial(seed).cases():
+            for case in subject.refitted() if orders.refit else subject.cases():
                 if (k == 0 and case.number < skip) or orders.only not in (None, case.number):
                     continue
-                pipe.send(("begin", seed, case.number, str(case)))
+                pipe.send(("begin", k, case.number, str(case)))
                 verdict = bench.check(case)
                 pipe.send(("end", sorted(verdict.paths), verdict.problem))
         except Exception:
-            pipe.send(("lost", f"trial {seed} ({Trial(seed).name}): {traceback.format_exc()}"))
+            pipe.send(("lost", f"{subject.title}: {traceback.format_exc()}"))
     pipe.send(("done",))
     pipe.close()
     os._exit(0)

@@ -7,6 +7,7 @@ case twice, with all memory against an inaccessible page behind it and then befo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -60,7 +61,7 @@ def targets() -> tuple[Target, ...]:
 class Case:
     """One point to build and run."""
 
-    trial: Trial
+    trial: Subject
     number: int
     sketch: Sketch
     point: tuple[int, ...]
@@ -80,7 +81,7 @@ class Case:
     def __str__(self) -> str:
         where = f"{self.target.isa}, {self.target.threads} threads"
         lines = [
-            f"case {self.trial.seed}:{self.number}: {self.trial.task.name}, {self.trial.dtype}, {where}",
+            f"case {self.trial.title}:{self.number}: {self.trial.task.name}, {where}",
             *(f"  {name} seen through {view}" for name, view in self.views.items()),
             str(self.sketch.schedule(self.point)),
             str(self.sketch.schedule(self.point).to_json()),
@@ -88,11 +89,82 @@ class Case:
         return "\n".join(lines)
 
 
+class Subject(ABC):
+    """A task, its data and the cases to check."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str: ...
+
+    @cached_property
+    @abstractmethod
+    def task(self) -> Task: ...
+
+    @cached_property
+    @abstractmethod
+    def arrays(self) -> dict[str, Array]: ...
+
+    @abstractmethod
+    def cases(self) -> Iterator[Case]: ...
+
+    def refitted(self) -> Iterator[Case]:
+        """Points found at another shape of the task's class."""
+        return iter(())
+
+    @cached_property
+    def reference(self) -> dict[int, tuple[dict[str, Array], dict[str, Array]]]:
+        """Values and error scales by variant."""
+        return {
+            k: (evaluate(self.task, self.arrays, k, "f64"), magnitude(self.task, self.arrays, k))
+            for k in range(len(self.task.variants))
+        }  # fmt: skip
+
+
+class Given(Subject):
+    """A task of a test's own: on every machine `points` points of every sketch, or of `most` sketches drawn at random."""
+
+    def __init__(
+        self, title: str, task: Task, arrays: Mapping[str, Array] | None = None, points: int = 2, most: int = 1000
+    ) -> None:  # fmt: skip
+        rng = np.random.default_rng(0)
+        self._title, self._task, self._points, self._most = title, task, points, most
+        self._arrays = {t.name: random_array(t, rng) for t in task.inputs} | dict(arrays or {})
+
+    @property
+    def title(self) -> str:
+        return self._title
+
+    @cached_property
+    def task(self) -> Task:
+        return self._task
+
+    @cached_property
+    def arrays(self) -> dict[str, Array]:
+        return self._arrays
+
+    def cases(self) -> Iterator[Case]:
+        rng = np.random.default_rng(list(self.title.encode()))
+        number = 0
+        for machine in rng.permutation(len(targets())):
+            found = sketches(self.task, targets()[machine].with_threads(1))
+            for k in rng.permutation(len(found)):
+                for point in found[k].sample_legal(self._points, rng):
+                    views = random_views(self.task, rng) if rng.random() < 0.5 else {}
+                    yield Case(self, number, found[k], tuple(int(x) for x in point), views)
+                    number += 1
+                if number >= self._most * self._points:
+                    return
+
+
 @dataclass(frozen=True)
-class Trial:
+class Trial(Subject):
     """A random task and its data."""
 
     seed: int
+
+    @property
+    def title(self) -> str:
+        return str(self.seed)
 
     @cached_property
     def name(self) -> str:
@@ -111,14 +183,6 @@ class Trial:
     def arrays(self) -> dict[str, Array]:
         rng = np.random.default_rng([2, self.seed])
         return {t.name: random_array(t, rng) for t in self.task.inputs}
-
-    @cached_property
-    def reference(self) -> dict[int, tuple[dict[str, Array], dict[str, Array]]]:
-        """Values and error scales by variant."""
-        return {
-            k: (evaluate(self.task, self.arrays, k, "f64"), magnitude(self.task, self.arrays, k))
-            for k in range(len(self.task.variants))
-        }  # fmt: skip
 
     def cases(self) -> Iterator[Case]:
         """Points of three sketches, drawn from those found at this shape or at another one, for this or another machine."""

@@ -1,0 +1,238 @@
+"""Instructions on floats of one IEEE format and lane count: the alphabet in which `vecmath` and its neighbours write.
+
+What is appended here calls only intrinsics that lower to instructions on SSE4.1, AVX and NEON. Nothing is contracted or
+reassociated behind the writer's back, so error-free transformations are what they say.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+
+class Lines(Protocol):
+    """Where instructions go."""
+
+    def op(self, text: str) -> str:
+        """Append `%new = <text>` and return `%new`."""
+        ...
+
+    def rarely(self, condition: str, type: str, usual: str, other: Callable[[], str]) -> str:
+        """`usual`, or what `other` appends and returns where the i1 `condition` holds: a branch jumps over `other`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """An IEEE format, and what depends on it alone."""
+
+    name: str  # LLVM's name of the type
+    int_name: str  # of the integer as wide
+    mantissa_bits: int
+    bias: int
+    exp_range: tuple[float, float]  # exp is 0 below and inf above
+    expm1_bottom: float  # expm1 rounds to -1 here and below
+    sigmoid_end: float  # from here on sigmoid rounds to 1,
+    tanh_end: float  # tanh too,
+    erf_end: float  # and erf
+    ln2: tuple[float, float]  # high part short enough that its product with any exponent is exact
+
+    @property
+    def rounder(self) -> float:
+        """1.5 * 2^mantissa_bits: adding it rounds to an integer, which the sum's lowest bits then hold."""
+        return 1.5 * 2.0**self.mantissa_bits
+
+    def bits(self, value: float) -> int:
+        """Return the bit pattern of `value` rounded to this format."""
+        float_code, int_code = ("f", "i") if self.int_name == "i32" else ("d", "q")
+        return int(struct.unpack(int_code, struct.pack(float_code, value))[0])
+
+
+F32 = Format(
+    name="float", int_name="i32", mantissa_bits=23, bias=127, exp_range=(-104.0, 89.0), expm1_bottom=-20.0,
+    sigmoid_end=20.0, tanh_end=10.0, erf_end=4.0, ln2=(0.693145751953125, 1.4286068203094173e-06),
+)  # fmt: skip
+F64 = Format(
+    name="double", int_name="i64", mantissa_bits=52, bias=1023, exp_range=(-746.0, 710.0), expm1_bottom=-40.0,
+    sigmoid_end=40.0, tanh_end=20.0, erf_end=6.0, ln2=(0.6931471803691238, 1.9082149292705877e-10),
+)  # fmt: skip
+FORMATS = {"f32": F32, "f64": F64}
+
+_INTRINSICS: Mapping[str, int] = {
+    "ceil": 1, "copysign": 2, "fabs": 1, "floor": 1, "fma": 3, "fshl": 3, "roundeven": 1, "sqrt": 1,
+}  # fmt: skip
+_CALL = re.compile(rf"call (<\d+ x \w+>|\w+) @llvm\.({'|'.join(_INTRINSICS)})\.(\w+)\(")
+
+
+def declarations(ir: str) -> list[str]:
+    """Return the `declare` lines, sorted and each once, of the intrinsics named here that the text `ir` calls."""
+    calls = sorted({(name, suffix, kind) for kind, name, suffix in _CALL.findall(ir)})
+    return [
+        f"declare {kind} @llvm.{name}.{suffix}({', '.join([kind] * _INTRINSICS[name])})" for name, suffix, kind in calls
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """Writes instructions on values of one format and lane count."""
+
+    out: Lines
+    format: Format
+    lanes: int
+    has_fma: bool
+
+    # Types and constants
+
+    def kind(self, element: str) -> str:
+        return element if self.lanes == 1 else f"<{self.lanes} x {element}>"
+
+    @property
+    def floats(self) -> str:
+        return self.kind(self.format.name)
+
+    @property
+    def ints(self) -> str:
+        return self.kind(self.format.int_name)
+
+    @property
+    def suffix(self) -> str:
+        """The type as it ends the names of intrinsics and routines: `f32`, `v8f64`."""
+        width = f"f{self.format.int_name[1:]}"
+        return width if self.lanes == 1 else f"v{self.lanes}{width}"
+
+    def _splat(self, element: str, literal: str) -> str:
+        return literal if self.lanes == 1 else f"splat ({element} {literal})"
+
+    def const(self, value: float) -> str:
+        """LLVM writes floats of every width as the bits of the equal double."""
+        if self.format is F32:
+            value = struct.unpack("f", struct.pack("f", value))[0]
+        return self._splat(self.format.name, f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}")
+
+    def int_const(self, value: int) -> str:
+        return self._splat(self.format.int_name, str(value))
+
+    # Arithmetic
+
+    def call(self, intrinsic: str, *args: str) -> str:
+        operands = ", ".join(f"{self.floats} {a}" for a in args)
+        return self.out.op(f"call {self.floats} @llvm.{intrinsic}.{self.suffix}({operands})")
+
+    def binary(self, op: str, a: str, b: str) -> str:
+        return self.out.op(f"{op} {self.floats} {a}, {b}")
+
+    def add(self, a: str, b: str) -> str:
+        return self.binary("fadd", a, b)
+
+    def sub(self, a: str, b: str) -> str:
+        return self.binary("fsub", a, b)
+
+    def mul(self, a: str, b: str) -> str:
+        return self.binary("fmul", a, b)
+
+    def div(self, a: str, b: str) -> str:
+        return self.binary("fdiv", a, b)
+
+    def neg(self, a: str) -> str:
+        return self.out.op(f"fneg {self.floats} {a}")
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        """a·b + c, in one rounding where the machine can."""
+        return self.call("fma", a, b, c) if self.has_fma else self.add(self.mul(a, b), c)
+
+    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
+        """Horner's rule: the fewest instructions, and neighbouring vectors fill the latency."""
+        *rest, last = coefficients
+        total = self.const(last)
+        for c in reversed(rest):
+            total = self.fma(total, x, self.const(c))
+        return total
+
+    # Error-free transformations: the rounded result and what it lacks
+
+    def sum_of_ordered(self, a: str, b: str) -> tuple[str, str]:
+        """a + b where |a| >= |b| or a = 0 (Dekker)."""
+        total = self.add(a, b)
+        return total, self.sub(b, self.sub(total, a))
+
+    def sum_of(self, a: str, b: str) -> tuple[str, str]:
+        """a + b (Knuth)."""
+        total = self.add(a, b)
+        part = self.sub(total, a)
+        return total, self.add(self.sub(a, self.sub(total, part)), self.sub(b, part))
+
+    def product_of(self, a: str, b: str) -> tuple[str, str]:
+        """a·b, of which nothing may overflow or be subnormal; without fma by halves of the mantissas (Dekker)."""
+        product = self.mul(a, b)
+        if self.has_fma:
+            return product, self.call("fma", a, b, self.neg(product))
+        (a1, a0), (b1, b0) = self._halves(a), self._halves(b)
+        rest = self.sub(self.mul(a1, b1), product)
+        rest = self.add(self.add(rest, self.mul(a1, b0)), self.mul(a0, b1))
+        return product, self.add(rest, self.mul(a0, b0))
+
+    def _halves(self, a: str) -> tuple[str, str]:
+        """The upper half of the mantissa, and the rest."""
+        keep = -(1 << (self.format.mantissa_bits + 2) // 2)
+        high = self.from_bits(self.integer("and", self.to_bits(a), keep))
+        return high, self.sub(a, high)
+
+    # Choices
+
+    def is_true(self, predicate: str, a: str, b: str) -> str:
+        return self.out.op(f"fcmp {predicate} {self.floats} {a}, {b}")
+
+    def both(self, a: str, b: str) -> str:
+        return self.out.op(f"and {self.kind('i1')} {a}, {b}")
+
+    def either(self, a: str, b: str) -> str:
+        return self.out.op(f"or {self.kind('i1')} {a}, {b}")
+
+    def any(self, mask: str) -> str:
+        """Whether one of the lanes of a mask is set."""
+        if self.lanes == 1:
+            return mask
+        bits = self.out.op(f"bitcast {self.kind('i1')} {mask} to i{self.lanes}")
+        return self.out.op(f"icmp ne i{self.lanes} {bits}, 0")
+
+    def select(self, condition: str, a: str, b: str) -> str:
+        return self.out.op(f"select {self.kind('i1')} {condition}, {self.floats} {a}, {self.floats} {b}")
+
+    def at_most(self, x: str, limit: float) -> str:
+        """min(x, limit), but NaN stays; in this operand order it is one minps."""
+        top = self.const(limit)
+        return self.select(self.is_true("ogt", x, top), top, x)
+
+    def at_least(self, x: str, limit: float) -> str:
+        bottom = self.const(limit)
+        return self.select(self.is_true("olt", x, bottom), bottom, x)
+
+    # Bits
+
+    def integer(self, op: str, a: str, b: int) -> str:
+        return self.out.op(f"{op} {self.ints} {a}, {self.int_const(b)}")
+
+    def integers(self, op: str, a: str, b: str) -> str:
+        return self.out.op(f"{op} {self.ints} {a}, {b}")
+
+    def to_bits(self, x: str) -> str:
+        return self.out.op(f"bitcast {self.floats} {x} to {self.ints}")
+
+    def from_bits(self, i: str) -> str:
+        return self.out.op(f"bitcast {self.ints} {i} to {self.floats}")
+
+    # f32 computed in f64
+
+    @property
+    def wide(self) -> Vector:
+        """The same lanes in f64."""
+        return replace(self, format=F64)
+
+    def widened(self, x: str) -> str:
+        return x if self.format is F64 else self.out.op(f"fpext {self.floats} {x} to {self.wide.floats}")
+
+    def narrowed(self, x: str) -> str:
+        return x if self.format is F64 else self.out.op(f"fptrunc {self.wide.floats} {x} to {self.floats}")

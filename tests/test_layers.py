@@ -1,0 +1,163 @@
+"""Packages are layers: a module imports from its own layer and from those below, in functions as well.
+
+The exceptions of today are listed, exactly: the lists can only become shorter.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "stormdrop"
+LAYERS = (
+    "base", "ir", "target", "ops", "graph", "frontend", "zoo", "space", "lower", "codegen", "runtime", "measure",
+    "cost", "reservoir", "search", "export", "driver", "compare", "report", "cli", "api",
+)  # fmt: skip
+"""Lowest first."""
+LAYER_OF = {
+    "errors": "base", "paths": "base",
+    "building": "driver", "compiler": "driver", "inputs": "driver", "tuning": "driver",
+    "in_model": "compare", "oracle": "compare", "race": "compare",
+    "logs": "report",
+}  # fmt: skip
+"""Of modules in no package. Those called cli… are the command line; the package itself, above all others, is the API."""
+
+UPWARDS: dict[str, set[str]] = {
+    "stormdrop.target.machine": {"stormdrop.codegen.llvm", "stormdrop.runtime.threads"},
+    "stormdrop.target.peak": {"stormdrop.codegen.llvm", "stormdrop.runtime.pool"},
+    "stormdrop.graph.run_unfused": {"stormdrop.runtime.kernel"},
+    "stormdrop.runtime.package": {"stormdrop"},
+    "stormdrop.measure.process": {"stormdrop"},
+    "stormdrop.search.tune": {"stormdrop"},
+    "stormdrop.search.events": {"stormdrop.report.html"},
+}
+CYCLES: set[frozenset[str]] = {
+    frozenset({"stormdrop.ir.expr", "stormdrop.ir.printer"}),
+    frozenset({"stormdrop.ir.serial", "stormdrop.ir.tensor", "stormdrop.ir.verify"}),
+    frozenset(
+        {"stormdrop.report.curve", "stormdrop.report.html", "stormdrop.report.summary", "stormdrop.search.events"}
+    ),
+}
+"""Modules that import each other when they run: one of them does it inside a function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """`for_types`: it is there for the type checker only."""
+
+    module: str
+    for_types: bool
+
+
+def imports(source: str, modules: frozenset[str]) -> Iterator[Import]:
+    """What a file imports of `modules`, in functions too."""
+
+    def visit(node: ast.AST, for_types: bool) -> Iterator[Import]:
+        match node:
+            case ast.Import(names):
+                yield from (Import(alias.name, for_types) for alias in names if alias.name in modules)
+            case ast.ImportFrom(module=str(parent), names=names, level=0):
+                for alias in names:
+                    name = f"{parent}.{alias.name}"
+                    if name in modules or parent in modules:
+                        yield Import(name if name in modules else parent, for_types)
+            case ast.If(test=ast.Name("TYPE_CHECKING"), body=body, orelse=orelse):
+                for child in body:
+                    yield from visit(child, True)
+                for child in orelse:
+                    yield from visit(child, for_types)
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    yield from visit(child, for_types)
+
+    yield from visit(ast.parse(source), False)
+
+
+@cache
+def files() -> dict[str, Path]:
+    """Every module of the package, by name."""
+    paths = sorted((ROOT / PACKAGE).rglob("*.py"))
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+@cache
+def imported_by() -> dict[str, frozenset[Import]]:
+    names = frozenset(files())
+    return {module: frozenset(imports(path.read_text(), names)) for module, path in files().items()}
+
+
+def layer(module: str) -> str:
+    _, _, inside = module.partition(".")
+    first = inside.partition(".")[0]
+    if not first:
+        return "api"
+    return "cli" if first.startswith("cli") else LAYER_OF.get(first, first)
+
+
+def upwards(graph: Mapping[str, frozenset[Import]]) -> dict[str, set[str]]:
+    """By module, what it imports from layers above its own."""
+    found: dict[str, set[str]] = {}
+    for module, imported in graph.items():
+        height = LAYERS.index(layer(module))
+        above = {i.module for i in imported if LAYERS.index(layer(i.module)) > height}
+        if above:
+            found[module] = above
+    return found
+
+
+def cycles(graph: Mapping[str, frozenset[Import]]) -> set[frozenset[str]]:
+    """Sets of modules each of which leads to every other, imports for types left out."""
+
+    def reached(start: str) -> frozenset[str]:
+        seen: set[str] = set()
+        stack = [start]
+        while stack:
+            new = {i.module for i in graph[stack.pop()] if not i.for_types} - seen
+            seen |= new
+            stack += new
+        return frozenset(seen)
+
+    beyond = {module: reached(module) for module in graph}
+    return {frozenset(n for n in beyond[m] if m in beyond[n]) for m in graph if m in beyond[m]}
+
+
+def test_every_module_belongs_to_a_layer() -> None:
+    assert {layer(module) for module in files()} <= set(LAYERS)
+
+
+def test_imports_lead_downwards_but_for_those_listed() -> None:
+    assert upwards(imported_by()) == UPWARDS
+
+
+def test_modules_import_each_other_only_where_listed() -> None:
+    assert cycles(imported_by()) == CYCLES
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    source = """
+import json, p.a
+from p import b
+from p.c import name
+from p.other import c
+if TYPE_CHECKING:
+    from p.d import Name
+else:
+    from p.e import name
+def f():
+    import p
+"""
+    found = set(imports(source, frozenset({"p", "p.a", "p.b", "p.c", "p.d", "p.e"})))
+    assert found == {Import(f"p.{x}", x == "d") for x in "abcde"} | {Import("p", False)}
+
+
+def test_an_import_from_above_and_a_cycle_are_seen() -> None:
+    def graph(**of: str) -> dict[str, frozenset[Import]]:
+        return {f"stormdrop.{m}.x": frozenset({Import(f"stormdrop.{n}.x", False)} if n else ()) for m, n in of.items()}
+
+    assert upwards(graph(ir="graph", graph="ops", ops="")) == {"stormdrop.ir.x": {"stormdrop.graph.x"}}
+    assert cycles(graph(ir="graph", graph="ops", ops="")) == set()
+    assert cycles(graph(ir="graph", graph="ir", ops="ir")) == {frozenset({"stormdrop.ir.x", "stormdrop.graph.x"})}
