@@ -145,6 +145,10 @@ def _one_hot(node: Node, at: Array, depth: Array, values: Array) -> Array:
     return np.where(wrapped == places, values[1], values[0])
 
 
+def _is_wide(a: Array) -> bool:
+    return a.dtype == np.int64 and bool(np.any(a != a.astype(np.int32)))
+
+
 NUMPY: dict[str, Callable[..., Array | list[Array]]] = {
     **numpy_pointwise.NUMPY,
     **numpy_sums.NUMPY,
@@ -177,7 +181,9 @@ ORACLES: dict[str, Callable[[Node, Given, int], list[Array]]] = {
 
 WRONG: tuple[Fault, ...] = (
     Fault("onnxruntime", "Div", "the least integer over -1 ends the process", lambda node, inputs: inputs[0].dtype.kind == "i"),
+    Fault("onnxruntime", "Max", "i64 is compared by its lower 32 bits", lambda node, inputs: any(map(_is_wide, inputs))),
     Fault("onnxruntime", "MaxUnpool", "positions count in output_shape", lambda node, inputs: len(inputs) == 3),
+    Fault("onnxruntime", "Min", "i64 is compared by its lower 32 bits", lambda node, inputs: any(map(_is_wide, inputs))),
     Fault("onnxruntime", "NonZero", "a scalar has no dimension to index", lambda node, inputs: inputs[0].ndim == 0),
     Fault("onnxruntime", "TopK", "dividing by no elements ends the process", lambda node, inputs: not inputs[0].size),
     Fault("reference", "Shape", "an end before the first dimension counts from the end again"),
