@@ -54,7 +54,7 @@ neighbours, the weights of an interpolation are rounded, what a norm gives is ro
 size 1 and rounded before they are taken from 1."""
 SUMS = frozenset({
     "Attention", "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM",
-    "LpPool", "RNN", "Resize", "RotaryEmbedding",
+    "LpPool", "MeanVarianceNormalization", "RNN", "Resize", "RotaryEmbedding",
 })  # fmt: skip
 """Operators that add many elements: near the largest number, the order of the additions decides whether they overflow."""
 ABSOLUTE = frozenset({
@@ -205,8 +205,13 @@ def _is_large(a: Array) -> bool:
 def _shaken(a: Array, rng: np.random.Generator) -> Array:
     if a.dtype not in UNIT:
         return a
+    info = np.finfo(a.dtype)
     with np.errstate(all="ignore"):
         shaken = (a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+        is_subnormal = (a != 0) & (np.abs(a) < info.smallest_normal)
+    if is_subnormal.any():  # a factor does not move it: a step of its own does
+        steps = rng.integers(-1, 2, a.shape).astype(a.dtype) * info.smallest_subnormal
+        shaken = np.where(is_subnormal, shaken + steps, shaken)
     return np.where(np.isinf(shaken), a, shaken)  # the largest number stays finite
 
 

@@ -160,6 +160,10 @@ def _clip(node: Node, x: Array, low: Array | None = None, high: Array | None = N
     return np.minimum(np.maximum(x, least), most).astype(x.dtype)
 
 
+def _sign(node: Node, x: Array) -> Array:
+    return np.sign(x)
+
+
 def _prelu(node: Node, x: Array, slope: Array) -> Array:
     return np.where(x < 0, slope * x, x).astype(x.dtype)
 
@@ -182,6 +186,7 @@ NUMPY: dict[str, Callable[..., Result]] = {
     "Mod": _remainder,
     "PRelu": _prelu,
     "Pow": _power,
+    "Sign": _sign,
     "Sum": _sum_of,
     "Where": _where,
 }
