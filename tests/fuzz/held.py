@@ -46,12 +46,13 @@ EXACT = MOVES | {
 }
 """Operators that round nothing."""
 NORMWISE = {
-    "Conv": 0.0, "GridSample": 0.0, "GroupNormalization": 0.0, "InstanceNormalization": 0.0, "LayerNormalization": 0.0, "Resize": 0.0,
-    "GRU": 1.0, "LSTM": 1.0,
+    "Conv": (0.0, 1), "GridSample": (0.0, 1), "Resize": (0.0, 1), "GRU": (1.0, 1), "LSTM": (1.0, 1),
+    "GroupNormalization": (0.0, 16), "InstanceNormalization": (0.0, 16), "LayerNormalization": (0.0, 16),
+    "MeanVarianceNormalization": (0.0, 16),
 }  # fmt: skip
-"""Operators whose error is relative to the largest values of a tensor, and to at least this number: Winograd's transforms mix
-neighbours, the weights of an interpolation are rounded, what a norm gives is rounded before scale and shift cancel it, gates are of
-size 1 and rounded before they are taken from 1."""
+"""Operators whose error is relative to the largest values of a tensor, and to at least the first number, in as many units: Winograd's
+transforms mix neighbours, the weights of an interpolation are rounded, gates are of size 1 and rounded before they are taken from 1;
+a norm's mean is rounded by units of the data, which may be large beside its deviation."""
 SUMS = frozenset({
     "Attention", "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM",
     "LpPool", "MeanVarianceNormalization", "RNN", "Resize", "RotaryEmbedding",
@@ -131,11 +132,12 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
         if any(a.shape != b.shape for b in others):
             raise Refused(f"{node.op}'s shape is decided by a hair")
         if node.op in NORMWISE:
-            largest = np.max(np.abs(a), where=np.isfinite(a), initial=NORMWISE[node.op])
-            widest = np.max(_spread(a, tuple(others)), initial=0.0) + UNIT[a.dtype] * largest
+            least, units = NORMWISE[node.op]
+            largest = np.max(np.abs(a), where=np.isfinite(a), initial=least)
+            widest = np.max(_spread(a, tuple(others)), initial=0.0) + units * UNIT[a.dtype] * largest
             others = [(b + widest * np.where(rng.random(b.shape) < 0.5, -1, 1)).astype(a.dtype) for b in others]
         if node.op in ABSOLUTE:
-            others = [(b + UNIT[a.dtype] / 8 * rng.uniform(-1, 1, b.shape)).astype(a.dtype) for b in others]
+            others = [(b + UNIT[a.dtype] * rng.uniform(-1, 1, b.shape)).astype(a.dtype) for b in others]
         others = [b if exact else _shaken(b, rng) for b in others]
         found.append(Held(_accepted(node, a, tuple(others), special), tuple(others), signed))
     return found
@@ -207,7 +209,8 @@ def _shaken(a: Array, rng: np.random.Generator) -> Array:
         return a
     info = np.finfo(a.dtype)
     with np.errstate(all="ignore"):
-        shaken = (a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+        by = rng.uniform(0.5, 1, a.shape) * np.where(rng.random(a.shape) < 0.5, -1, 1)  # never by nothing
+        shaken = (a * (1 + UNIT[a.dtype] * by)).astype(a.dtype)
         is_subnormal = (a != 0) & (np.abs(a) < info.smallest_normal)
     if is_subnormal.any():  # a factor does not move it: a step of its own does
         steps = rng.integers(-1, 2, a.shape).astype(a.dtype) * info.smallest_subnormal
