@@ -9,7 +9,7 @@ import numpy as np
 
 from stormdrop.frontend.call import Call
 from stormdrop.graph.graph import Attribute, Value
-from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
+from stormdrop.ir.expr import FLOATS, Dtype
 from stormdrop.ops.scalar import fits_f32
 
 Results = Value | Sequence[Value | None]
@@ -112,7 +112,7 @@ def _clip(n: Call) -> Value:
         given = n.optional(k)
         if given is None:
             if x.dtype in FLOATS:
-                limit = float(np.finfo(NUMPY[x.dtype]).max)
+                limit = float(np.finfo("f4" if x.dtype == "f32" else "f8").max)
                 known[key] = limit if key == "max" else -limit
             continue
         array = n.build.array(given)

@@ -54,8 +54,8 @@ NORMWISE = {
 transforms mix neighbours, the weights of an interpolation are rounded, gates are of size 1 and rounded before they are taken from 1;
 a norm's mean is rounded by units of the data, which may be large beside its deviation."""
 SUMS = frozenset({
-    "Attention", "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM",
-    "LpPool", "MeanVarianceNormalization", "RNN", "Resize", "RotaryEmbedding",
+    "Attention", "AveragePool", "Col2Im", "Conv", "ConvTranspose", "Einsum", "GRU", "GlobalAveragePool", "GlobalLpPool",
+    "GridSample", "LSTM", "LpPool", "MeanVarianceNormalization", "RNN", "Resize", "RotaryEmbedding",
 })  # fmt: skip
 """Operators that add many elements: near the largest number, the order of the additions decides whether they overflow."""
 ABSOLUTE = frozenset({

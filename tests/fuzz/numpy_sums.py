@@ -69,6 +69,8 @@ def _mean(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
         return np.asarray(np.sum(wide(x), axes, keepdims=keep) / count).astype(x.dtype)
     if (np.sum(np.abs(x.astype(np.float64)), axes) >= min(2.0**53, np.iinfo(x.dtype).max)).any():
         raise Undetermined("the sum of integers overflows")
+    if not count:
+        raise Undetermined("the mean of no integers")
     return np.asarray(np.trunc(total.astype(np.float64) / count)).astype(x.dtype)
 
 
