@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, compare, identity_of, loads, walk
 from stormdrop.lower.program import Tile
@@ -22,22 +21,6 @@ class Narrowing:
     form: Affine
 
 
-_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
-
-
-def opposite(c: Expr) -> Expr:
-    """The condition that holds exactly where this one does not."""
-    match c:
-        case Const(value):
-            return Const(not value, "bool")
-        case Bin("and" | "or" as op, a, b):
-            return Bin("or" if op == "and" else "and", opposite(a), opposite(b))
-        case Cmp(op, a, b):
-            return Cmp(_OPPOSITE[op], a, b)
-        case _:
-            raise BuildError(f"{c} is no condition on indices")
-
-
 @lru_cache(maxsize=4096)
 def bordered_loads(e: Expr) -> frozenset[Load]:
     """The loads inside selections by an index condition."""
@@ -45,9 +28,10 @@ def bordered_loads(e: Expr) -> frozenset[Load]:
 
 
 def folded(e: Expr, decided: Callable[[Expr], bool | None], part: Callable[[Expr], Const | None] | None = None) -> Const | None:
-    """The constant an expression is known to be once some conditions are decided; 0 times anything counts as 0.
+    """The constant an expression is known to be once some conditions are decided.
 
-    `part` answers for what stands inside it, where someone remembers.
+    A factor that a condition makes 0 (a border, a coefficient of Winograd's) makes the product 0; a constant of the model does not:
+    0 times infinity is NaN. `part` answers for what stands inside it, where someone remembers.
     """
     part = part or (lambda inner: folded(inner, decided))
     match e:
@@ -58,10 +42,10 @@ def folded(e: Expr, decided: Callable[[Expr], bool | None], part: Callable[[Expr
             return None if answer is None else part(a if answer else b)
         case Bin("mul", a, b):
             y = part(b)  # the coefficient, which is often zero
-            if y is not None and y.value == 0:
+            if y is not None and y.value == 0 and not isinstance(b, Const):
                 return y
             x = part(a)
-            if x is not None and x.value == 0:
+            if x is not None and x.value == 0 and not isinstance(a, Const):
                 return x
             return None if x is None or y is None else Const(x.value * y.value, e.dtype)
         case _:

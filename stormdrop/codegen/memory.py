@@ -30,7 +30,7 @@ class MemoryWriter(Instance):
             pointer = self.address(replace(access, atoms=tuple((a, c) for a, c in access.atoms if not is_data(a))))
             for atom, c in access.atoms:
                 if is_data(atom):
-                    step = self.w.op(f"mul i64 {self.value(atom).name}, {c * item}")
+                    step = self.w.op(f"mul {self.data_index(atom)}, {c * item}")
                     pointer = self.w.op(f"getelementptr i8, ptr {pointer}, i64 {step}")
             return pointer
         constant = sum(c * self.offset[a] for a, c in access.coefficients)
@@ -54,6 +54,10 @@ class MemoryWriter(Instance):
         else:
             pointer = self.pointer_at(access.buffer, self.form(access, with_inner=True))
         return self.moved(pointer, constant * item)
+
+    def data_index(self, atom: Expr) -> Value:
+        """A part of an index that is loaded: a scalar unless it depends on the lane."""
+        return v.convert(self.w, self.value(atom), "i64")
 
     def moved(self, pointer: str, nbytes: int) -> str:
         return pointer if nbytes == 0 else self.w.op(f"getelementptr i8, ptr {pointer}, i64 {nbytes}")
@@ -88,7 +92,7 @@ class MemoryWriter(Instance):
         index = Value(f"<{steps}>", "i64", n)
         for atom, c in access.atoms:
             if vector in axes_of(atom):
-                lanes = v.broadcast(w, self.value(atom), n) if is_data(atom) else self.lane_operation(atom)
+                lanes = v.broadcast(w, self.data_index(atom), n) if is_data(atom) else self.lane_operation(atom)
                 term = v.arithmetic(w, "mul", lanes, v.constant(c, "i64", n))
                 index = v.arithmetic(w, "add", term, index)
         return w.op(f"getelementptr {MEMORY[access.buffer.dtype]}, ptr {base}, {index}")
@@ -118,21 +122,16 @@ class MemoryWriter(Instance):
 
     def fetch(self, e: Load, access: Access, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
         vector = self.stage.vector
-        lanewise = self.lanes > 1 and vector is not None and (vector in axes_of(e) or any(vector in axes_of(g) for g in guards))
-        if not lanewise:
+        if self.lanes == 1 or vector is None or vector not in axes_of(e):
             return self.scalar_load(access, guards, otherwise)
-        assert vector is not None
-        uniform = [g for g in guards if vector not in axes_of(g)]
-        by_lane = [g for g in guards if vector in axes_of(g)]
+        uniform, by_lane = self.parted(guards)
         mask = None if access.padded else self.live_mask()
         if by_lane:
-            inside = self.condition(by_lane)
-            mask = inside if mask is None else Value(self.w.op(f"and {mask}, {inside.name}"), "bool", self.lanes)
+            mask = self.both(mask, self.condition(by_lane))
         contiguous = access.coefficient(vector) == 1 and not any(vector in axes_of(a) for a, _ in access.atoms)
         if uniform and not (contiguous and self.page_fits(access)):
             # No page to read from: switch the lanes off instead.
-            off = v.broadcast(self.w, self.condition(uniform), self.lanes)
-            mask = off if mask is None else Value(self.w.op(f"and {mask}, {off.name}"), "bool", self.lanes)
+            mask = self.both(mask, v.broadcast(self.w, self.condition(uniform), self.lanes))
             uniform = []
         dtype = access.buffer.dtype
         type = vector_type(MEMORY[dtype], self.lanes)
@@ -212,13 +211,29 @@ class MemoryWriter(Instance):
         return rows
 
     def scalar_load(self, access: Access, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
+        """An element that all lanes share; it is read where the guards hold in some lane. A vector if they differ by lane."""
         dtype = access.buffer.dtype
-        address = self.guarded(access, guards, otherwise or 0) if guards else self.address(access)
+        filler = otherwise if otherwise is not None else 0
+        uniform, by_lane = self.parted(guards)
+        address = self.guarded(access, uniform, filler) if uniform else self.address(access)
+        inside = self.condition(by_lane) if by_lane else None
+        if inside is not None:
+            wanted = self.both(self.live_mask(), inside)
+            some = self.w.intrinsic(f"vector.reduce.or.v{self.lanes}i1", "i1", (wanted.type, wanted.name))
+            address = self.w.op(f"select i1 {some}, ptr {address}, ptr {self.pages.get(filler, dtype, 1)}")
         raw = self.w.op(f"load {MEMORY[dtype]}, ptr {address}, align {ITEMSIZE[dtype]}")
         value = self.from_memory(raw, dtype, 1)
-        if guards and not self.page_fits(access) and otherwise is not None:
-            return v.choice(self.w, self.condition(guards), value, v.constant(otherwise, dtype, 1))
-        return value
+        if inside is None or otherwise is None:  # where no value is given, those of the other lanes are not used
+            return value
+        return v.choice(self.w, inside, value, v.constant(otherwise, dtype, 1))
+
+    def parted(self, guards: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+        """Guards that hold for all lanes or for none, and guards that depend on the lane."""
+        vector = self.stage.vector if self.lanes > 1 else None
+        return [g for g in guards if vector not in axes_of(g)], [g for g in guards if vector in axes_of(g)]
+
+    def both(self, mask: Value | None, other: Value) -> Value:
+        return other if mask is None else Value(self.w.op(f"and {mask}, {other.name}"), "bool", self.lanes)
 
     def from_memory(self, raw: str, dtype: Dtype, lanes: int) -> Value:
         if dtype != "bool":
@@ -241,7 +256,8 @@ class MemoryWriter(Instance):
     def guarded(self, access: Access, guards: Sequence[Expr], otherwise: Scalar) -> str:
         """The element's address where the guards hold, else that of a page holding `otherwise`.
 
-        The selection stands outside the innermost loop unless a guard depends on it.
+        The selection stands outside the innermost loop unless a guard depends on it, or the page would be too large: then it
+        is made for this one element.
         """
         w = self.w
         item = ITEMSIZE[access.buffer.dtype]
@@ -249,7 +265,7 @@ class MemoryWriter(Instance):
         inside = w.integer(test)
         if not self.page_fits(access):
             address = self.address(access)
-            return w.op(f"select i1 {inside}, ptr {address}, ptr {self.pointers[access.buffer]}")
+            return w.op(f"select i1 {inside}, ptr {address}, ptr {self.pages.get(otherwise, access.buffer.dtype, 1)}")
         page = self.pages.get(otherwise, access.buffer.dtype, self.page_elements(access))
         vector = self.stage.vector
         chunk = self.offset[vector] if vector is not None and access.coefficient(vector) else 0
@@ -297,7 +313,7 @@ class MemoryWriter(Instance):
             return
         mask = None if access.padded else self.live_mask()
         if inside is not None:
-            mask = inside if mask is None else Value(self.w.op(f"and {mask}, {inside.name}"), "bool", self.lanes)
+            mask = self.both(mask, inside)
         if access.coefficient(vector) == 1 and not any(vector in axes_of(a) for a, _ in access.atoms):
             address = self.address(access)
             if mask is None:

@@ -12,26 +12,25 @@ PAGE_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class Pages:
-    """Blocks of one repeated value that borders are read from."""
+    """Blocks of one repeated value that borders are read from, by the value as LLVM writes it: 0.0 and -0.0 differ, NaN is one."""
 
-    elements: dict[tuple[Scalar, Dtype], int]
+    elements: dict[tuple[str, Dtype], int]
 
     def get(self, value: Scalar, dtype: Dtype, elements: int) -> str:
-        key = (value, dtype)
+        key = (literal(value, dtype), dtype)
         self.elements[key] = max(self.elements.get(key, 0), elements)
-        return page_name(value, dtype)
+        return page_name(*key)
 
     def definitions(self) -> list[str]:
         lines: list[str] = []
-        for (value, dtype), n in self.elements.items():
+        for (text, dtype), n in self.elements.items():
             kind = MEMORY[dtype]
-            zero = literal(value, dtype) in ("0", "0x0000000000000000", "false")
-            item = f"{kind} {int(value) if dtype == 'bool' else literal(value, dtype)}"
+            item = f"{kind} {int(text == 'true') if dtype == 'bool' else text}"
+            zero = text in ("0", "0x0000000000000000", "false")
             content = "zeroinitializer" if zero else f"[{', '.join([item] * n)}]"
-            lines.append(f"{page_name(value, dtype)} = internal constant [{n} x {kind}] {content}, align 64")
+            lines.append(f"{page_name(text, dtype)} = internal constant [{n} x {kind}] {content}, align 64")
         return lines
 
 
-def page_name(value: Scalar, dtype: Dtype) -> str:
-    text = literal(value, dtype).replace("-", "m")
-    return f"@page.{dtype}.{text}"
+def page_name(text: str, dtype: Dtype) -> str:
+    return f"@page.{dtype}.{text.replace('-', 'm')}"

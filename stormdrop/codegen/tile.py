@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from stormdrop.codegen import values as v
-from stormdrop.codegen.borders import opposite
 from stormdrop.codegen.memory import MemoryWriter
 from stormdrop.codegen.text import Loop, Value
 from stormdrop.errors import BuildError
-from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition
+from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, Var, binary, identity_of, walk
 from stormdrop.lower.program import ReduceLoop
 from stormdrop.space.access import axes_of

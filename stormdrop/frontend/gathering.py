@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -22,6 +23,18 @@ def _indices(n: Call, k: int, extent: int) -> Value:
     known = n.build.array(value)
     if known is not None and known.size and (known.min() < -extent or known.max() >= extent):
         raise n.fail(f"an index lies outside a dimension of {extent}")
+    return value
+
+
+def _index_tuples(n: Call, k: int, extents: Sequence[int]) -> Value:
+    """An input whose last dimension holds indices into the first of `extents`; where it is known, each must lie in its dimension."""
+    value = n.input(k)
+    depth = value.shape[-1] if value.rank else 0
+    known = n.build.array(value)
+    if known is not None and 0 < depth <= len(extents):
+        for at, extent in zip(known.reshape(-1, depth).T, extents):
+            if at.size and (at.min() < -extent or at.max() >= extent):
+                raise n.fail(f"an index lies outside a dimension of {extent}")
     return value
 
 
@@ -49,7 +62,8 @@ def _gather_elements(n: Call) -> Value:
 
 
 def _gather_nd(n: Call) -> Value:
-    return n.build.emit("GatherND", n.input(0), n.input(1), batch_dims=n.integer("batch_dims", 0))
+    x, batch = n.input(0), n.integer("batch_dims", 0)
+    return n.build.emit("GatherND", x, _index_tuples(n, 1, x.shape[batch:]), batch_dims=batch)
 
 
 def _scatter_elements(n: Call) -> Value:
@@ -60,7 +74,8 @@ def _scatter_elements(n: Call) -> Value:
 
 
 def _scatter_nd(n: Call) -> Value:
-    x, indices, updates = n.input(0), n.input(1), n.input(2)
+    x, updates = n.input(0), n.input(2)
+    indices = _index_tuples(n, 1, x.shape)
     depth = indices.shape[-1] if indices.rank else 0
     count = prod(indices.shape[:-1])
     flat = n.build.reshape(indices, (count, depth))

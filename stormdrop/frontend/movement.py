@@ -99,9 +99,17 @@ def _slice(n: Call) -> Value:
         raise n.fail(f"steps {steps} and axes {axes} do not fit")
     ranges: dict[int, tuple[int, int, int]] = {}
     for d, start, end, step in zip(axes, starts, ends, steps):
-        first, stop, step = slice(start, end, step).indices(x.shape[d])
+        first, stop = _effective(start, end, step, x.shape[d])
         ranges[d] = first, step, len(range(first, stop, step))
     return cut(n, x, ranges)
+
+
+def _effective(start: int, end: int, step: int, extent: int) -> tuple[int, int]:
+    """Both ends as ONNX clamps them. Going backward, a start before the first element is the first element: not as in Python."""
+    start, end = (i + extent if i < 0 else i for i in (start, end))
+    if step > 0:
+        return min(max(start, 0), extent), min(max(end, 0), extent)
+    return min(max(start, 0), extent - 1), min(max(end, -1), extent - 1)
 
 
 def _split(n: Call) -> Results:
@@ -151,7 +159,8 @@ def _pad(n: Call) -> Value:
             return n.build.emit("Pad", x, scalar, before=tuple(before), after=tuple(after), mode=mode, value=0.0)
         value = np.zeros(())
     assert value is not None
-    return n.build.emit("Pad", x, before=tuple(before), after=tuple(after), mode=mode, value=value.reshape(()).item() + 0.0)
+    element = value.reshape(()).astype(NUMPY[x.dtype]).item()
+    return n.build.emit("Pad", x, before=tuple(before), after=tuple(after), mode=mode, value=element)
 
 
 def _expand(n: Call) -> Value:
@@ -231,8 +240,8 @@ def _range(n: Call) -> Value:
     dtype = n.input(0).dtype
     if delta == 0 or not all(map(math.isfinite, (start, limit, delta))):
         raise n.fail(f"a range from {start} to {limit} in steps of {delta} never ends")
-    count = max(0, int(np.ceil((limit - start) / delta)) if dtype in FLOATS else -((start - limit) // delta))
-    bounded(n, count)
+    steps = math.ceil(min(max((limit - start) / delta, 0.0), 2.0**62)) if dtype in FLOATS else -((start - limit) // delta)
+    count = bounded(n, max(0, steps))
     return n.build.constant((start + np.arange(count) * delta).astype(NUMPY[dtype]))
 
 
@@ -277,9 +286,11 @@ def _one_hot(n: Call) -> Value:
 
 
 def _nonzero(n: Call) -> Value:
+    """Indices of the non-zero elements, a row per dimension; a scalar has no dimension, so its result is of shape (0, 0) or (0, 1)."""
     x = n.array(0)
-    bounded(n, int(np.count_nonzero(x)) * max(1, x.ndim))
-    return n.build.constant(np.array(np.nonzero(np.atleast_1d(x)), np.int64))
+    found = np.array(np.nonzero(np.atleast_1d(x)), np.int64)
+    bounded(n, found.size)
+    return n.build.constant(found[: x.ndim])
 
 
 MOVEMENT: dict[str, Importer] = {

@@ -99,24 +99,29 @@ def _mod(n: Call) -> Value:
 
 
 def _clip(n: Call) -> Value:
-    """Bounds that are known become attributes; others are two comparisons."""
+    """min(max(x, low), high), in this order: where low > high, all is high. Bounds that are known become attributes.
+
+    A bound that is not given is the largest finite number, by ONNX's text: an infinity does not pass a Clip.
+    """
     x = n.input(0)
-    bounds: dict[str, Attribute] = {}
-    for k, key in ((1, "min"), (2, "max")):
+    known: dict[str, Attribute] = {}
+    for k, key, op in ((1, "min", "Max"), (2, "max", "Min")):
         if n.has(key):
-            bounds[key] = n.number(key)
+            known[key] = n.number(key)
             continue
         given = n.optional(k)
         if given is None:
+            if x.dtype in FLOATS:
+                limit = float(np.finfo("f4" if x.dtype == "f32" else "f8").max)
+                known[key] = limit if key == "max" else -limit
             continue
         array = n.build.array(given)
-        if array is None or array.size != 1:
-            x = n.build.emit("Max" if key == "min" else "Min", x, given)
-        else:
-            bounds[key] = array.reshape(()).item()
-            if key == "max" and "min" not in bounds and x is not n.input(0):
-                return n.build.emit("Min", x, given)
-    return n.build.emit("Clip", x, **bounds) if bounds else x
+        if array is not None and array.size == 1:
+            known[key] = array.reshape(()).item()
+            continue
+        x = n.build.emit("Clip", x, **known) if known else x
+        x, known = n.build.emit(op, x, given), {}
+    return n.build.emit("Clip", x, **known) if known else x
 
 
 def _prelu(n: Call) -> Value:

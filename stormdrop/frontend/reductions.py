@@ -235,9 +235,12 @@ def _lp_norm(n: Call) -> Value:
 
 
 def _mean_variance(n: Call) -> Value:
-    x = n.input(0)
+    """(x - mean) / (deviation + 1e-9): unlike in other norms, the small number is added to the root."""
+    b, x = n.build, n.input(0)
     axes = n.dims(n.integers("axes", (0, 2, 3)), x.rank)
-    return n.build.emit("Standardize", x, axes=tuple(sorted(axes)), epsilon=1e-18)
+    centred = b.emit("Sub", x, mean(b, x, axes, True))
+    deviation = b.emit("Sqrt", mean(b, b.emit("Mul", centred, centred), axes, True))
+    return b.emit("Div", centred, b.emit("Add", deviation, b.number(1e-9, x)))
 
 
 REDUCTIONS: dict[str, Importer] = {

@@ -186,7 +186,7 @@ def _enlarged(n: Call, sizes: Sequence[int], factors: Sequence[float]) -> list[i
 def _grid_sample(n: Call) -> Value:
     x, grid = n.input(0), n.input(1)
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(n.text("mode", "linear"), n.text("mode", "linear"))
-    if x.rank < 3 or grid.rank != x.rank or grid.shape[-1] != x.rank - 2 or grid.shape[0] != x.shape[0] or 0 in x.shape:
+    if x.rank < 3 or grid.rank != x.rank or grid.shape[-1] != x.rank - 2 or grid.shape[0] != x.shape[0] or 0 in x.shape[2:]:
         raise n.fail(f"grid {grid} does not fit {x}")
     padding, align = n.text("padding_mode", "zeros"), n.integer("align_corners", 0)
     if mode not in ("nearest", "linear", "cubic") or padding not in ("zeros", "border", "reflection"):

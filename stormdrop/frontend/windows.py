@@ -199,6 +199,8 @@ def _lrn(n: Call) -> Value:
     _image(n, x)
     if not 1 <= size <= MOST_PIXELS:
         raise n.fail(f"a size of {size} does not fit {x}")
+    if not x.size:
+        return x
     flat = b.reshape(b.emit("Mul", x, x), (x.shape[0], 1, x.shape[1], prod(x.shape[2:])))
     window = Window((size, 1), (1, 1), (1, 1), ((size - 1) // 2, 0), (size // 2, 0))
     total = b.reshape(b.emit("SumPool", flat, **attributes_of(window)), x.shape)

@@ -60,7 +60,7 @@ def _equal(sweep: Sweep, node: Node) -> Value:
         case "Pad" if len(node.inputs) > 1:
             return sweep.emit("Expand", node.inputs[1:], {"shape": node.output.shape}, node)
         case "Pad":
-            return _filled(sweep, node, node.number("value") if dtype in ("f32", "f64") else int(node.number("value")))
+            return _filled(sweep, node, node.constant("value", dtype))
         case "ReduceProd":
             return _filled(sweep, node, 1)
         case "ReduceMax" | "MaxPool":

@@ -47,8 +47,7 @@ def _pad(n: Node, x: Sequence[Tensor]) -> Tensor:
     before, after, mode = n.integers("before"), n.integers("after"), n.text("mode")
     if mode != "constant":
         return broadcast.pad_reflected(x[0], before, after, mode)
-    value = n.number("value") if x[0].dtype in ("f32", "f64") else int(n.number("value"))
-    return broadcast.pad_constant(x[0], before, after, x[1][()] if len(x) > 1 else value)
+    return broadcast.pad_constant(x[0], before, after, x[1][()] if len(x) > 1 else n.constant("value", x[0].dtype))
 
 
 def _reduce(combiner: Combiner) -> Express:

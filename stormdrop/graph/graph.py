@@ -22,7 +22,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
-from stormdrop.ir.expr import ITEMSIZE, Dtype
+from stormdrop.ir.expr import FLOATS, ITEMSIZE, Dtype
 
 Array = NDArray[Any]
 Attribute = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[tuple[int, ...], ...]
@@ -102,6 +102,13 @@ class Node:
         if not isinstance(value, (int, float)):
             raise UserError(f"{self}: attribute {key} is {value!r}, not a number")
         return float(value)
+
+    def constant(self, key: str, dtype: Dtype) -> bool | int | float:
+        """A number that stands for an element of this type: integers keep all their bits."""
+        value = self.attributes.get(key)
+        if not isinstance(value, (int, float)):
+            raise UserError(f"{self}: attribute {key} is {value!r}, not a number")
+        return float(value) if dtype in FLOATS else bool(value) if dtype == "bool" else int(value)
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self.attributes.get(key, default)

@@ -242,7 +242,8 @@ class _Rules:
         inner = self.made_by(node.inputs[0], "Pad")
         if inner is None or len(node.inputs) > 1 or len(inner.inputs) > 1 or self.uses[inner.output] > 1:
             return None
-        if any(n.text("mode") != "constant" for n in (node, inner)) or repr(node.number("value")) != repr(inner.number("value")):
+        values = {repr(n.constant("value", n.output.dtype)) for n in (node, inner)}
+        if any(n.text("mode") != "constant" for n in (node, inner)) or len(values) > 1:
             return None
         both = {k: tuple(p + q for p, q in zip(node.integers(k), inner.integers(k))) for k in ("before", "after")}
         return replace(node, inputs=inner.inputs, attributes={**node.attributes, **both})

@@ -125,7 +125,7 @@ def _takes_pad(node: Node, pad: Node) -> bool:
         return False
     wanted = identity_of("max", pad.output.dtype) if node.op == "MaxPool" else 0
     counts = [sum(pad.integers(k)) - sum(_spatial(node, pad.integers(k))) for k in ("before", "after")]
-    return counts == [0, 0] and pad.number("value") == wanted
+    return counts == [0, 0] and pad.constant("value", pad.output.dtype) == wanted
 
 
 def own_outputs(graph: Graph) -> Graph:

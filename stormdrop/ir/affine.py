@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from stormdrop.errors import UserError
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, binary, compare, walk
 
 Interval = tuple[int, int]
@@ -189,6 +190,22 @@ def conjunction(parts: Iterable[Expr]) -> Expr:
     for part in parts:
         result = binary("and", result, part)
     return result
+
+
+_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+
+
+def opposite(c: Expr) -> Expr:
+    """The condition that holds exactly where this one does not."""
+    match c:
+        case Const(value):
+            return Const(not value, "bool")
+        case Bin("and" | "or" as op, a, b):
+            return Bin("or" if op == "and" else "and", opposite(a), opposite(b))
+        case Cmp(op, a, b):
+            return Cmp(_OPPOSITE[op], a, b)
+        case _:
+            raise UserError(f"{c} is no condition on indices")
 
 
 def normal(e: Expr) -> Expr:

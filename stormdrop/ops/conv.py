@@ -95,7 +95,7 @@ def capsule_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: Pad = 0, name
     return compute(name, (n, *at, i, j, co), build.sum(product, *over, k, ci))
 
 
-def transposed_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, name: str = "Y") -> Tensor:
+def transposed_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, name: str = "Y", guarded: bool = False) -> Tensor:
     """The adjoint of a strided convolution, computed phase by phase so that no product is with a zero between pixels.
 
     The plain definition is Y[n, i·s + kh - p, …, co] += X[n, i, …, ci] · W[kh, …, ci, co]. An output row h = y·s + py
@@ -105,8 +105,8 @@ def transposed_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, n
         F[n, y, py, x, px, co]    = Σ_{jy,jx,ci} P[n, y + (py + p) // s - jy + J - 1, …, ci] · V[py, px, jy, jx, ci, co]
         Y[n, h, w, co]            = F[n, h // s, h % s, w // s, w % s, co]                     J = ceil(KH / s) taps
 
-    Where s does not divide KH, some phases have a tap less than others. An infinite pixel must not meet the zero in its place:
-    there F reads X itself, under one condition for the border and for the tap.
+    Where s does not divide KH, some phases have a tap less than others, and a zero in its place, which an infinite pixel turns
+    into NaN. Not so if `guarded`: then F reads X itself, under one condition for the border and for the tap.
     """
     what, s = "transposed_conv2d", stride
     _need(what, x, w, len(x.shape) == len(w.shape) == 4 and x.shape[3] == w.shape[2],
@@ -132,7 +132,7 @@ def transposed_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, n
     py, px = axis(s, "py"), axis(s, "px")
     jy, jx, ci = reduce_axis(taps[0], "jy"), reduce_axis(taps[1], "jx"), reduce_axis(x.shape[3], "ci")
     row, column = y + (py + padding) // s - jy, x_ + (px + padding) // s - jx
-    if any(k % s for k in w.shape[:2]):
+    if guarded:
         taken = [(q + padding) % s + j * s < k for q, j, k in zip((py, px), (jy, jx), w.shape)]
         inside = [c for i, size in zip((row, column), x.shape[1:3]) for c in (i >= 0, i < size)]
         pixel = build.where(reduce(Expr.__and__, [*inside, *taken]), x[n, row, column, ci], 0)

@@ -216,7 +216,17 @@ def _root(x: Expr) -> Expr:
     return select(compare("eq", x, number(-math.inf, x)), number(math.inf, x), build.sqrt(x) + 0.0)
 
 
+def _quarters(x: Expr, count: int) -> Expr:
+    """x to the 1/4, 2/4 or 3/4; local response normalisation takes x to the -3/4."""
+    half = _root(x)
+    return half if count == 2 else build.sqrt(half) if count == 1 else half * build.sqrt(half)
+
+
 _SHORT: dict[float, Callable[[Expr], Expr]] = {
-    1.0: lambda x: x, 2.0: lambda x: x * x, 3.0: lambda x: x * x * x, -1.0: lambda x: 1.0 / x,
-    0.5: _root, -0.5: lambda x: 1.0 / _root(x),
-}  # fmt: skip
+    **{float(n): lambda x, n=n: _product(x, n) for n in (1, 2, 3, 4)},
+    **{n / 4: lambda x, n=n: _quarters(x, n) for n in (1, 2, 3)},
+    **{-n / 4: lambda x, n=n: 1.0 / _quarters(x, n) for n in (1, 2, 3)},
+    -1.0: lambda x: 1.0 / x,
+    1.5: lambda x: _product(_root(x), 3),
+}
+"""Exponents that need no logarithm; within 4 ulps."""

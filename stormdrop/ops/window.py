@@ -113,7 +113,7 @@ def conv_transpose_nd(
         Y[n, co, h] = Σ_{ci,kh} where((h + p - kh·d) is a multiple of s inside the image, X[n, ci, (h + p - kh·d) // s], 0) · W[ci, co, kh]
     """
     if layout == "NHWC" and _phases_fit(x, w, extents):
-        return transposed_conv2d(x, weights, w.strides[0], w.before[0], name)
+        return transposed_conv2d(x, weights, w.strides[0], w.before[0], name, guarded=any(k % w.strides[0] for k in w.kernel))
     per_out, sizes = (weights.shape[1] if layout == "NCHW" else weights.shape[-1]), spatial(x, layout)
     per_group = channels(x, layout) // groups
     if layout == "NHWC" and groups > 1:

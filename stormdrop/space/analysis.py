@@ -10,6 +10,7 @@ summed over stages, plus a fork for each phase. It ranks; it does not promise se
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -26,9 +27,10 @@ from stormdrop.space.footprint import (
     traffic,
     variants,
 )  # fmt: skip
-from stormdrop.space.nest import Slot, Tiling, form_of, is_copy
+from stormdrop.space.knobs import knobs_of
+from stormdrop.space.nest import CACHED, Slot, Tiling, form_of, is_copy, tile_all
 from stormdrop.space.operands import stage_operands
-from stormdrop.space.structure import Level, Structure
+from stormdrop.space.structure import Level, Stage, Structure
 from stormdrop.target.machine import Target
 
 MAX_INSTRUCTIONS = 1000.0
@@ -192,9 +194,32 @@ def scratch_of(costs: list[StageCost]) -> Num:
     return scratch
 
 
-def most_code(s: Structure) -> float:
-    """The instructions that a program may have."""
-    return MAX_INSTRUCTIONS * max(1, len([x for x in s.stages if x.level is not Level.LOAD]) ** 0.5)
+def _smallest(s: Structure, target: Target) -> list[StageCost]:
+    """The costs of the point whose knobs all have their smallest choice."""
+    values = {knob.name: knob.choices[0] for knob in knobs_of(s, target)}
+    return bare_costs(s, tile_all(s, target.vector_bytes, values))
+
+
+@lru_cache(maxsize=CACHED)
+def most_code(s: Structure, target: Target) -> float:
+    """The instructions that a program may have: as many as its smallest point needs, whatever its expressions are."""
+    stages = [x for x in s.stages if x.level is not Level.LOAD]
+    usual = MAX_INSTRUCTIONS * max(1, len(stages) ** 0.5)
+    if not any(x.unrolled for x in stages) and sum(_most_of_one(x, target) for x in stages) <= usual:
+        return usual  # no point can be that long at its smallest
+    return max(usual, float(code_of(_smallest(s, target))))
+
+
+def _most_of_one(stage: Stage, target: Target) -> float:
+    """What one element of a stage takes at most: no load is dearer than one that gathers a vector."""
+    body, finish = body_cost(stage)
+    return body + finish + (2 * target.vector_bytes // stage.itemsize + 1) * len(stage.reads()) + 4
+
+
+def fits_scratch(s: Structure, target: Target) -> bool:
+    """Whether a structure has points whose scratch is not too large: its smallest point is one, or none is."""
+    whole = sum(prod(a.extent for a in x.axes) * x.itemsize for x in s.stages if x.host is not None)
+    return whole <= MAX_SCRATCH_BYTES // 2 or float(scratch_of(_smallest(s, target))) <= MAX_SCRATCH_BYTES
 
 
 def own_demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
@@ -214,7 +239,7 @@ def own_demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Nu
 
 def demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
     """All constraints, those on the whole program included."""
-    return [*own_demands(s, target, costs), code_of(costs) / most_code(s), scratch_of(costs) / MAX_SCRATCH_BYTES]
+    return [*own_demands(s, target, costs), code_of(costs) / most_code(s, target), scratch_of(costs) / MAX_SCRATCH_BYTES]
 
 
 OPERANDS, LEVELS = 3, 5

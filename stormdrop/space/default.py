@@ -212,7 +212,7 @@ def amounts(part: Sketch, points: Points) -> Floats:
 def judged(sketch: Sketch, amounts: Floats) -> Floats:
     """Estimated seconds of programs with these amounts; infinite where one is not legal."""
     seconds, code, scratch, misfits = amounts
-    legal = (misfits == 0.0) & (code <= analysis.most_code(sketch.structure)) & (scratch <= analysis.MAX_SCRATCH_BYTES)
+    legal = (misfits == 0.0) & (code <= analysis.most_code(sketch.structure, sketch.target)) & (scratch <= analysis.MAX_SCRATCH_BYTES)
     return np.where(legal, analysis.prior(seconds, code, analysis.phases(sketch.structure)), np.inf)
 
 

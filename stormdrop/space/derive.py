@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Variant
+from stormdrop.space.analysis import fits_scratch
 from stormdrop.space.rules import RULES, Args, Rule
 from stormdrop.space.structure import Stage, Step, Structure, initial
 from stormdrop.target.machine import Target
@@ -34,21 +35,27 @@ def _apply(s: Structure, rule: Rule, stage: Stage, args: Args) -> Structure:
 
 
 def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule] = RULES) -> list[Structure]:
-    """Every structure that the rules find worth exploring, at most `MAX_STRUCTURES`.
+    """Every structure that the rules find worth exploring, at most `MAX_STRUCTURES`; never none.
 
     Rules are applied one after the other; each visits the stages from the last to the first, so that a reader is decided
-    before what it reads.
+    before what it reads. A structure that needs too much scratch however small its tiles are is left out. Where all do, what is
+    left are those that compute no stage inside another.
     """
+    fitting = [s for s in _enumerated(variant, target, rules, attaching=True) if fits_scratch(s, target)]
+    return fitting or _enumerated(variant, target, rules, attaching=False)
+
+
+def _enumerated(variant: Variant, target: Target, rules: Sequence[Rule], attaching: bool) -> list[Structure]:
     found = [initial(variant)]
     known: dict[object, Stage] = {}
     for rule in rules:
-        found = [done for s in found for done in _explore(s, rule, target, known)]
+        found = [done for s in found for done in _explore(s, rule, target, known, attaching)]
         if len(found) > MAX_STRUCTURES:  # a spread over all, the first kept
             found = [found[i * len(found) // MAX_STRUCTURES] for i in range(MAX_STRUCTURES)]
     return found
 
 
-def _explore(s: Structure, rule: Rule, target: Target, known: dict[object, Stage]) -> list[Structure]:
+def _explore(s: Structure, rule: Rule, target: Target, known: dict[object, Stage], attaching: bool) -> list[Structure]:
     """What a rule makes of a structure. Equal stages of different structures are one object: what is known of one is known of all."""
     open_states = [(s, [stage.id for stage in reversed(s.stages)])]
     finished: list[Structure] = []
@@ -64,7 +71,8 @@ def _explore(s: Structure, rule: Rule, target: Target, known: dict[object, Stage
         stage = state.stage(waiting[0])
         for args in reversed(list(rule.options(state, stage, target))):
             nexts = state if args is None else _shared(_apply(state, rule, stage, args), state, known)
-            open_states.append((nexts, waiting[1:]))
+            if attaching or all(r.host is None for r in nexts.stages):
+                open_states.append((nexts, waiting[1:]))
     return finished
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 from math import prod
 from typing import Protocol
 
 from stormdrop.errors import ScheduleError
-from stormdrop.ir.affine import affine, conjunction, conjuncts, index_condition
-from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, children, compare, identity_of, loads, rewrite, select, substitute
+from stormdrop.ir.affine import affine, conjunction, conjuncts, index_condition, opposite
+from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, binary, children, compare, identity_of, loads, rewrite, select, substitute
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
@@ -147,6 +147,8 @@ class Fuse:
     """Finish a reduction in registers with the elementwise stage that reads it.
 
         C[i] = sum(k, …);  D[g(i)] = f(C[i], …)   ->   D[g(i)] = f(acc, …) where C was
+
+    Not where C is read under a condition on indices: D may have elements that belong to none of C.
     """
 
     name, version = "fuse", 1
@@ -157,7 +159,7 @@ class Fuse:
             return None
         reader = readers[0]
         read = [load for load in reader.reads() if load.tensor is stage.tensor]
-        if len(read) != 1 or stage.acc is not stage.tensor:
+        if len(read) != 1 or stage.acc is not stage.tensor or any(_conditions(reader.finish, read[0])):
             return None
         inverse = invert(read[0].indices, stage.axes, reader.axes)
         return None if inverse is None else (reader, *inverse)
@@ -200,7 +202,7 @@ class Place:
 
     def _can_attach(self, reader: Stage, load: Load) -> bool:
         """Whether the box that is read follows from the loops alone: linear indices, and no condition that keeps them in range."""
-        guarded = any(_conditions(e, load) for e in (reader.body, reader.finish))
+        guarded = any(path for e in (reader.body, reader.finish) for path in _conditions(e, load))
         return is_linear(load.indices) and not guarded
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
@@ -366,6 +368,8 @@ class Pack:
             tensor = operand_load(op).tensor
             if len(loads(operand_load(op))) > 1:
                 continue  # gathered by data: its index may change where the tensor does not
+            if _guarded(stage.body, op) is None:
+                continue
             if tensor.constant:
                 if stage.vector in axes_of(op) and not stage.vector_is_reduced:
                     return [(k, "load")]
@@ -408,7 +412,10 @@ def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
     reduced = [a for a in stage.reduce_axes if a in used and a is not stage.vector]
     order = [*spatial, *reduced, *inner]
     own = {a: Axis(a.name, a.extent, "spatial") for a in order}
-    body = substitute(_guarded(stage.body, op), own)
+    source_element = _guarded(stage.body, op)
+    if source_element is None:
+        raise ScheduleError(f"{stage.id} reads {op} under a condition on other axes")
+    body = substitute(source_element, own)
     axes = tuple(own[a] for a in order)
     source = operand_load(op).tensor
     packed = Tensor(f"{source.name}.packed", tuple(a.extent for a in axes), source.dtype, source.constant, Compute(axes, body))
@@ -422,26 +429,39 @@ def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
     return copy, reader
 
 
-def _guarded(body: Expr, op: Expr) -> Expr:
-    """An operand with the conditions under which the body reads it, as far as they speak of its own axes."""
-    around = [c for c in _conditions(body, op) or [] if axes_of(c) <= axes_of(op)]
-    if not around:
+def _guarded(body: Expr, op: Expr) -> Expr | None:
+    """An operand with the conditions under which the body reads it; those that do not speak of its axes do not protect it.
+
+    None where a condition ties its axes to others: no copy can be made for some of their values only.
+    """
+    paths = [[c for c in path if not axes_of(c).isdisjoint(axes_of(op))] for path in _conditions(body, op)]
+    if not all(paths):
         return op
+    inside = reduce(partial(binary, "or"), dict.fromkeys(conjunction(path) for path in paths))
+    if not axes_of(inside) <= axes_of(op):
+        return None
     if isinstance(op, Select):
-        return select(conjunction([*around, op.condition]), op.a, op.b)
-    return select(conjunction(around), op, 0)
+        return select(binary("and", inside, op.condition), op.a, op.b)
+    return select(inside, op, 0)
 
 
-def _conditions(body: Expr, op: Expr) -> list[Expr] | None:
-    """The parts of all index conditions on the way from the body down to an operand; None where it is not below."""
-    if body is op:
+def _conditions(body: Expr, op: Expr) -> frozenset[tuple[Expr, ...]]:
+    """The parts of all index conditions on the way from the body down to an operand, for each such way."""
+    found: dict[Expr, frozenset[tuple[Expr, ...]]] = {op: frozenset({()})}
+
+    def below(e: Expr) -> frozenset[tuple[Expr, ...]]:
+        if e not in found:
+            found[e] = frozenset((*parts, *path) for child in children(e) for parts in [_tested(e, child)] for path in below(child))
+        return found[e]
+
+    return below(body)
+
+
+def _tested(e: Expr, child: Expr) -> list[Expr]:
+    """What is known of indices where a part of an expression is chosen."""
+    if not isinstance(e, Select) or child is e.condition or e.a is e.b or not index_condition(e.condition):
         return []
-    for child in children(body):
-        below = _conditions(child, op)
-        if below is not None:
-            chosen = isinstance(body, Select) and child is body.a and index_condition(body.condition)
-            return [*conjuncts(body.condition), *below] if chosen and isinstance(body, Select) else below
-    return None
+    return conjuncts(e.condition if child is e.a else opposite(e.condition))
 
 
 RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Unroll(), Tile(), Pack())

@@ -27,7 +27,7 @@ from stormdrop.target.machine import Target
 
 Points = NDArray[np.int64]
 SHRINKS = 24
-
+REPAIR_DRAWS = 1000
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
@@ -171,12 +171,21 @@ class Sketch:
             if not len(bad):
                 return points
             for i in bad:
-                points[i] = self._smaller(points[i])
+                smaller = self._smaller(points[i])
+                points[i] = self._legal_somewhere() if smaller is None else smaller
             points = self.canonical(points)
         raise ScheduleError("no legal point was found near the given one")
 
-    def _smaller(self, point: Points) -> Points:
-        """One knob one choice down: the one that frees most register, code or scratch space."""
+    def _legal_somewhere(self) -> Points:
+        """A legal point where shrinking found none: a box of packed panels must be whole, which the smallest point's is not."""
+        drawn = self.sample(REPAIR_DRAWS, np.random.default_rng(0))
+        legal = drawn[self.legal(drawn)]
+        if not len(legal):
+            raise ScheduleError("the smallest point is not legal")
+        return legal[0]
+
+    def _smaller(self, point: Points) -> Points | None:
+        """One knob one choice down: the one that frees most register, code or scratch space. None for the smallest point."""
         trials: list[Points] = []
         for i, k in enumerate(self.knobs):
             lower = [c for c in k.choices if c < point[i]]
@@ -185,7 +194,7 @@ class Sketch:
                 moved[i] = lower[-1]
                 trials.append(moved)
         if not trials:
-            raise ScheduleError("the smallest point is not legal")
+            return None
         rows = np.stack(trials)
         excess = self._appraisal.excess(self.canonical(rows))
         return rows[int(np.argmin(excess))]

@@ -11,6 +11,8 @@ import pytest
 
 from stormdrop.codegen.emit import ENTRY, emit
 from stormdrop.codegen.llvm import _global_symbols, assemble, assembly
+from stormdrop.ir.expr import Dtype, binary, call
+from stormdrop.ir.tensor import Task, axis, compute, tensor
 from stormdrop.lower.lower import lower
 from stormdrop.ops.catalogue import OPERATORS, build
 from stormdrop.runtime.building import program_of
@@ -42,6 +44,24 @@ def test_random_points_of_every_operator_assemble_and_need_nothing_else(name: st
             defined, needed = _global_symbols(code)
             assert ENTRY in defined
             assert not needed
+
+
+@pytest.mark.parametrize("isa", ARM)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i64"])
+def test_powers_remainders_and_sines_assemble_and_need_nothing_else(
+    dtype: Dtype, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those are the functions with routines of their own."""
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    target = cross(isa)
+    x, y, i = tensor("X", (100,), dtype), tensor("Y", (100,), dtype), axis(100)
+    bodies = [binary("pow", x[i], y[i])]
+    if dtype in ("f32", "f64"):
+        bodies += [binary("fmod", x[i], y[i]), x[i] % y[i], call("sin", x[i]) + call("cos", y[i])]
+    for body in bodies:
+        task = Task([compute("Z", i, body)])
+        code = assemble(emit(program_of(task, default_schedule(task, target), target), target), target)
+        assert not _global_symbols(code)[1]
 
 
 # ---- the inner loop of a matrix product -------------------------------------------------------------------------

@@ -191,6 +191,14 @@ def test_error_stays_within_the_bound_on_every_kind_of_input(fn: str, dtype: str
     assert errors[worst] <= ULP_BOUNDS[dtype][fn], f"{fn}({x[worst]!r}) is off by {errors[worst]:.2f} ulp"
 
 
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_the_f64_closest_to_a_multiple_of_half_pi_is_reduced_exactly(lanes: int) -> None:
+    """6381956970095103 · 2^797 (Kahan, Nearpi): of its fraction 61 bits are zero."""
+    x = np.array([math.ldexp(6381956970095103, 797)])
+    np.testing.assert_allclose(run("cos", x, "f64", lanes, False), [-4.68716592425462761112e-19], rtol=4e-16)
+    np.testing.assert_allclose(run("sin", -x, "f64", lanes, False), np.sin(-x), rtol=4e-16)
+
+
 @cache
 def powers(dtype: str) -> tuple[Array, Array]:
     """Bases of all sizes with exponents that keep the results finite, moderate ones, and pairs of the samples."""

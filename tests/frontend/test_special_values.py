@@ -17,41 +17,11 @@ import pytest
 from numpy.typing import NDArray
 
 import stormdrop as sd
-from stormdrop.compare.unfused import Unfused
-from stormdrop.driver.compile import build_model, tasks_of
 from tests.support.abused_onnx import NUMPY, B, D, F, I, L, model, node, port
-from tests.support.trials import targets
+from tests.support.special_values import MACHINES, OPSET, Wide, all_at_once, pairs_of, points, same, specials, ulps
 
 Array = NDArray[Any]
-Wide = np.longdouble
-MACHINES = (*(t.isa for t in targets()), "interpreter")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-def specials(kind: int) -> Array:
-    """Both signs of everything that has one."""
-    info = np.finfo(NUMPY[kind])
-    edge = 2.0 ** (int(info.nmant) - 1)  # up to here floats have halves
-    sizes = [
-        0.0, info.smallest_subnormal, info.smallest_normal, info.smallest_normal * 1.5, 1e-30, 1e-10, 1e-4, 0.1, 0.25,
-        0.5, 0.75, 1 - info.epsneg, 1.0, 1 + info.eps, 1.5, 2.0, 2.5, 3.0, 3.5, 10.0, 16.5, 33.3, 88.0, 100.0, 1e3,
-        65536.5, edge - 0.5, edge + 0.5, edge * 2, edge * 8, 1e10, 1e16, 1e18, 1e20, 1e30, info.max / 2, info.max,
-        np.inf,
-    ]  # fmt: skip
-    return np.array([np.nan, *sizes, *(-np.array(sizes))], NUMPY[kind])
-
-
-def ulps(found: Array, wanted: Array) -> Array:
-    """Distances in units of the last place of `wanted`; infinite where NaN, infinity or the sign of zero differ."""
-    info = np.finfo(found.dtype)
-    rounded = wanted.astype(found.dtype)
-    unit = np.spacing(np.minimum(np.abs(wanted), info.max).astype(found.dtype)).astype(Wide)
-    near = np.abs(found.astype(Wide) - wanted) / unit
-    beyond = np.isinf(found) & (np.abs(wanted) >= info.max)  # rounded to infinity by less than an ulp
-    far = np.where(np.isinf(rounded) | np.isinf(found), np.where((found == rounded) | beyond, 0, np.inf), near)
-    zeros = (found == 0) & (rounded == 0) & (np.signbit(found) != np.signbit(rounded))
-    strays = zeros | (np.isnan(found) != np.isnan(rounded))
-    return np.where(strays, np.inf, np.where(np.isnan(rounded), 0, far))
 
 
 @dataclass(frozen=True)
@@ -107,27 +77,27 @@ UNARY: dict[str, Rule] = {
     # NumPy's sign of -0 is 0, ours stays -0; of max(0, -0) either zero is right, ours is the -0.
     "Sign": Rule(lambda x: np.where(x == 0, x, np.sign(x))),
     "Relu": Rule(lambda x: np.where(x < 0, 0, x)),
-    "Exp": Rule(np.exp, 2.2),
+    "Exp": Rule(np.exp, 2.5),
     "Log": Rule(np.log, 1.0),
     "Sigmoid": Rule(sigmoid, 2.0),
     "Tanh": Rule(np.tanh, 2.1),
     "Erf": Rule(erf, 3.0),
     "Sin": Rule(np.sin, 3.0),
     "Cos": Rule(np.cos, 3.0),
-    "Tan": Rule(np.tan, 4.0),
+    "Tan": Rule(np.tan, 4.5),
     "Asin": Rule(np.arcsin, 4.0),
     "Acos": Rule(np.arccos, 4.0),
     "Atan": Rule(np.arctan, 3.0),
-    "Sinh": Rule(np.sinh, 5.0),
-    "Cosh": Rule(np.cosh, 5.0),
+    "Sinh": Rule(np.sinh, 4.5),
+    "Cosh": Rule(np.cosh, 4.5),
     "Asinh": Rule(np.arcsinh, 3.0),
     "Acosh": Rule(np.arccosh, 3.0),
     "Atanh": Rule(np.arctanh, 3.0),
     "LeakyRelu": Rule(lambda x: np.where(x < 0, number(0.01) * x, x)),
     "Elu": Rule(elu(1), 2.5),
     "Celu": Rule(elu(2, 1, 2), 2.5, attributes={"alpha": 2.0}),
-    "Selu": Rule(elu(*SELU), 3.5),
-    "Softplus": Rule(softplus, 3.0),
+    "Selu": Rule(elu(*SELU), 3.0),
+    "Softplus": Rule(softplus, 3.5),
     # inf / inf is NaN, by ONNX's formula.
     "Softsign": Rule(lambda x: x / (1 + np.abs(x)), 1.5),
     "HardSigmoid": Rule(lambda x: clamped(number(0.2) * x + number(0.5), 0, 1), 1.0, 1.0),
@@ -142,22 +112,6 @@ UNARY: dict[str, Rule] = {
         lambda x: np.where(x < -1.5, x + 0.5, np.where(x > 1.5, x - 0.5, 0)), attributes={"lambd": 1.5, "bias": 0.5}
     ),
 }
-OPSET = {"Gelu": 20, "Swish": 24}
-
-
-Given = Mapping[str, tuple[int, Array]]
-
-
-def all_at_once(nodes: list[Any], given: Given, kinds: Mapping[str, int], machine: str) -> dict[str, Array]:
-    """The outputs of a model of independent nodes on one machine; `kinds` are the outputs' types."""
-    opset = max((OPSET.get(n.op_type, 18) for n in nodes), default=18)
-    ports = [port(name, a.shape, kind) for name, (kind, a) in given.items()]
-    graph = sd.load(model(nodes, ports, [port(name, None, kind) for name, kind in kinds.items()], opset=opset))
-    arrays = {name: a for name, (_, a) in given.items()}
-    if machine == "interpreter":
-        return dict(zip(graph.output_names, Unfused(interpret=True).run(graph, arrays)))
-    target = next(t for t in targets() if t.isa == machine).with_threads(1)
-    return dict(build_model(tasks_of(graph), target, lambda task: None).run(arrays))
 
 
 @cache
@@ -167,7 +121,7 @@ def unary_results(kind: int, machine: str) -> dict[str, Array]:
     for opset in {OPSET.get(op, 18) for op in UNARY}:
         ops = [op for op in UNARY if OPSET.get(op, 18) == opset]
         nodes = [node(op, "x", op, **UNARY[op].attributes) for op in ops]
-        found |= all_at_once(nodes, {"x": (kind, specials(kind))}, dict.fromkeys(ops, kind), machine)
+        found |= all_at_once(nodes, {"x": (kind, points(kind))}, dict.fromkeys(ops, kind), machine)
     return found
 
 
@@ -175,22 +129,18 @@ def unary_results(kind: int, machine: str) -> dict[str, Array]:
 @pytest.mark.parametrize("kind", [F, D], ids=["f32", "f64"])
 @pytest.mark.parametrize("op", UNARY)
 def test_an_operator_of_one_input_is_right_at_its_edges(op: str, kind: int, machine: str) -> None:
-    rule, x = UNARY[op], specials(kind)
+    rule, x = UNARY[op], points(kind)
     found, wanted = unary_results(kind, machine)[op], rule.function(x.astype(Wide))
     info = np.finfo(x.dtype)
     allowed = (rule.slack * Wide(info.eps) + rule.factor * Wide(info.smallest_subnormal)) * np.abs(x)
     is_close = (np.abs(found.astype(Wide) - wanted) <= allowed) & (allowed > 0)
     far = np.where(is_close, 0, ulps(found, wanted))
-    bound = rule.bound + (machine == "interpreter")  # which takes NumPy's functions, some of them off by 2 ulps in f32
+    bound = rule.bound + (machine == "interpreter")  # its operations are NumPy's, each of them rounded
     wrong = [f"{op}({x[k]}) = {found[k]}, not {wanted[k]}: {far[k]:.3g} ulp" for k in np.flatnonzero(~(far <= bound))]
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join(wrong[:20])
 
 
 # ---- two inputs
-
-
-def pairs_of(values: Array) -> tuple[Array, Array]:
-    return np.repeat(values, len(values)), np.tile(values, len(values))
 
 
 EXACT: dict[str, Callable[[Array, Array], Array]] = {
@@ -215,11 +165,6 @@ def binary_results(kind: int, machine: str) -> dict[str, Array]:
     nodes = [node(op, "a b", op) for op in ops] + [node("Mod", "a b", "FMod", fmod=1)]
     kinds = {op: B if op in TRUTHS else kind for op in [*ops, "FMod"]}
     return all_at_once(nodes, {"a": (kind, a), "b": (kind, b)}, kinds, machine)
-
-
-def same(found: Array, wanted: Array) -> Array:
-    """Where two arrays agree, NaN and the sign of zero included."""
-    return ((found == wanted) & (np.signbit(found) == np.signbit(wanted))) | (np.isnan(found) & np.isnan(wanted))
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -252,8 +197,7 @@ def test_powers_of_floats_follow_c_everywhere(kind: int, machine: str) -> None:
     a, b = pairs_of(specials(kind))
     found, wanted = binary_results(kind, machine)["Pow"], np.power(a.astype(Wide), b.astype(Wide))
     far = ulps(found, wanted)
-    # The interpreter takes NumPy's, which is off by more in f32.
-    wrong = np.flatnonzero(~(far <= (1.0 if machine != "interpreter" else 4.0)))
+    wrong = np.flatnonzero(~(far <= 1.0))
     assert not len(wrong), "\n".join(
         f"{a[k]} ** {b[k]} = {found[k]}, not {wanted[k]}: {far[k]:.3g} ulp" for k in wrong[:20]
     )
@@ -267,7 +211,10 @@ C_POW = [
     (-np.inf, -2.5, 0.0), (-np.inf, 3.0, -np.inf), (-np.inf, 2.5, np.inf), (-np.inf, 0.5, np.inf), (np.inf, -1.0, 0.0),
     (-np.inf, -0.5, 0.0), (-1.0, 0.5, np.nan), (np.inf, 0.5, np.inf), (np.nan, 1.0, np.nan), (2.0, np.nan, np.nan),
     (-3.0, 3.0, -27.0), (-3.0, 4.0, 81.0), (5.0, 3.0, 125.0), (16.0, 0.75, 8.0), (10.0, 15.0, 1e15), (9.0, 0.5, 3.0),
-    (4.0, -0.5, 0.5),
+    (4.0, -0.5, 0.5), (-0.0, 0.25, 0.0), (-np.inf, 0.25, np.inf), (-1.0, 0.25, np.nan), (-0.0, 0.75, 0.0),
+    (-np.inf, -0.75, 0.0), (-0.0, -0.75, np.inf), (0.0, -0.75, np.inf), (np.inf, -0.75, 0.0), (16.0, -0.75, 0.125),
+    (-0.0, 1.5, 0.0), (-np.inf, 1.5, np.inf), (-4.0, 1.5, np.nan), (4.0, 1.5, 8.0), (-2.0, 4.0, 16.0),
+    (-np.inf, 4.0, np.inf), (-0.0, 4.0, 0.0), (-0.0, -0.25, np.inf), (16.0, -0.25, 0.5), (np.nan, 0.75, np.nan),
 ]  # fmt: skip
 
 
@@ -289,6 +236,17 @@ def test_the_special_powers_of_the_c_standard(kind: int, is_constant: bool) -> N
         m = model([node("Pow", "x y", "z")], [port("x", (int(chosen.sum()),), kind)], [port("z", None, kind)], weights)
         found = sd.compile(m)(x[chosen])
         assert same(found, z[chosen]).all(), (exponent, x[chosen], found, z[chosen])
+
+
+@pytest.mark.parametrize("kind", [F, D], ids=["f32", "f64"])
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 4.0, -1.0, 0.25, 0.5, 0.75, 1.5, -0.25, -0.5, -0.75, 2.2, -2.0, 1 / 3])
+def test_constant_powers_are_within_four_ulps(exponent: float, kind: int) -> None:
+    x, y = points(kind), np.array(exponent, NUMPY[kind])
+    found = sd.compile(model([node("Pow", "x y", "z")], [port("x", x.shape, kind)], [port("z", None, kind)], {"y": y}))(
+        x
+    )
+    far = ulps(found, np.power(x.astype(Wide), y.astype(Wide)))
+    assert far.max() <= 4.0, (x[far.argmax()], found[far.argmax()])
 
 
 def random_remainders(kind: int) -> tuple[Array, Array]:

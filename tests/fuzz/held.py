@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.fuzz import oracle
+from tests.fuzz import control_flow, oracle
 from tests.fuzz.recipe import Node, Recipe
 
 Array = NDArray[Any]
@@ -25,6 +25,8 @@ UNIT = {np.dtype(np.float32): 2.0**-21, np.dtype(np.float64): 2.0**-50}
 """How far a rounded value is shaken, relative to itself: four units in the last place."""
 ALLOWED = 32
 """An output may be off by this many times its spread (and as many units of its own)."""
+SUBNORMALS = 64
+"""Smallest steps that a rounded value may be off by: a subnormal factor has few digits, and what it is multiplied with is larger."""
 MOST_SPREAD = {np.dtype(np.float32): 1e-3, np.dtype(np.float64): 1e-9}
 """The largest spread of an accepted value, relative to its largest element."""
 LARGEST = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e200}
@@ -43,18 +45,35 @@ EXACT = MOVES | {
     "ThresholdedRelu",
 }
 """Operators that round nothing."""
-NORMWISE = frozenset({"Conv"})
-"""Operators whose error is relative to the largest values of a tensor: Winograd's transforms mix neighbours."""
-ABSOLUTE = frozenset({"BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "Selu"})
-"""Operators that subtract numbers around 1 inside, as ONNX writes them: their error is relative to 1."""
-STEADY = {"Pow": (1,), "Resize": (1, 2, 3)}
-"""Inputs, by position, that are not shaken: they decide shapes or positions, and a negative number to the 2.0000001 is NaN."""
-
+NORMWISE = {
+    "Conv": (0.0, 1), "GridSample": (0.0, 1), "Resize": (0.0, 1), "GRU": (1.0, 1), "LSTM": (1.0, 1),
+    "GroupNormalization": (0.0, 16), "InstanceNormalization": (0.0, 16), "LayerNormalization": (0.0, 16),
+    "MeanVarianceNormalization": (0.0, 16),
+}  # fmt: skip
+"""Operators whose error is relative to the largest values of a tensor, and to at least the first number, in as many units: Winograd's
+transforms mix neighbours, the weights of an interpolation are rounded, gates are of size 1 and rounded before they are taken from 1;
+a norm's mean is rounded by units of the data, which may be large beside its deviation."""
 SUMS = frozenset({
-    "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM", "LpPool",
-    "RNN", "Resize",
+    "Attention", "AveragePool", "Col2Im", "Conv", "ConvTranspose", "Einsum", "GRU", "GlobalAveragePool", "GlobalLpPool",
+    "GridSample", "LSTM", "LpPool", "MeanVarianceNormalization", "RNN", "Resize", "RotaryEmbedding",
 })  # fmt: skip
 """Operators that add many elements: near the largest number, the order of the additions decides whether they overflow."""
+ABSOLUTE = frozenset({
+    "BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "LogSoftmax", "ReduceLogSumExp", "Selu",
+    "SoftmaxCrossEntropyLoss",
+})  # fmt: skip
+"""Operators that subtract numbers around 1 inside, as ONNX writes them: their error is relative to 1."""
+STEADY: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "LeakyRelu",
+         "Log", "Mish", "Selu", "Shrink", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh"),
+        (0,),
+    ),
+    "Pow": (1,),
+    "Resize": (1, 2, 3),
+}  # fmt: skip
+"""Inputs, by position, that nothing rounds on the way: a function of one number is right to a few units of its result, and a
+negative number to the 2.0000001 is NaN; or that decide shapes and positions."""
 
 
 class Refused(Exception):
@@ -82,8 +101,8 @@ class Held:
             return np.zeros(self.plain.shape)
         with np.errstate(all="ignore"):
             size = np.where(np.isfinite(self.plain), np.abs(self.plain.astype(np.float64)), 0.0)
-            least = float(np.finfo(self.plain.dtype).smallest_subnormal)
-            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size + least)
+            tiny = SUBNORMALS * float(np.finfo(self.plain.dtype).smallest_subnormal)
+            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size + tiny)
 
 
 def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Generator, special: bool) -> list[Held]:
@@ -91,18 +110,18 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
     plain = evaluated(node, {k: h.plain for k, h in given.items()}, opset)
     floats = any(a.dtype.kind == "f" for a in (*plain, *(h.plain for h in given.values())))
     exact = not floats or _rounds_nothing(node)
-    signed = (node.operators() <= MOVES or not exact) and all(h.signed for h in given.values())
+    signed = (_keeps_signs(node) or not exact) and all(h.signed for h in given.values())
     if exact and not any(h.shaken for h in given.values()):
         return [Held(_accepted(node, a, (), special), (), signed) for a in plain]
     if special and node.op in SUMS and any(_is_large(h.plain) for h in given.values()):
         raise Refused(f"{node.op} may overflow on the way")
+    if special and not exact and _overflows(node, given, plain, opset):
+        raise Refused(f"{node.op} overflows")
     steady = {node.inputs[k] for k in STEADY.get(node.op, ()) if k < len(node.inputs)}
     copies: list[list[Array]] = []
     for k in range(COPIES):
-        shaken = {
-            name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()
-        }
-        copies.append(evaluated(node, shaken, opset))
+        shaken = {name: h.copy(k) if exact or name in steady else _shaken(h.copy(k), rng) for name, h in given.items()}
+        copies.append(_evaluated_shaken(node, shaken, opset, rng))
     found: list[Held] = []
     for a, *others in zip(plain, *copies):
         if a.dtype not in UNIT:
@@ -113,10 +132,12 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
         if any(a.shape != b.shape for b in others):
             raise Refused(f"{node.op}'s shape is decided by a hair")
         if node.op in NORMWISE:
-            widest = np.max(_spread(a, tuple(others)), initial=0.0)
+            least, units = NORMWISE[node.op]
+            largest = np.max(np.abs(a), where=np.isfinite(a), initial=least)
+            widest = np.max(_spread(a, tuple(others)), initial=0.0) + units * UNIT[a.dtype] * largest
             others = [(b + widest * np.where(rng.random(b.shape) < 0.5, -1, 1)).astype(a.dtype) for b in others]
         if node.op in ABSOLUTE:
-            others = [(b + UNIT[a.dtype] / 8 * rng.uniform(-1, 1, b.shape)).astype(a.dtype) for b in others]
+            others = [(b + UNIT[a.dtype] * rng.uniform(-1, 1, b.shape)).astype(a.dtype) for b in others]
         others = [b if exact else _shaken(b, rng) for b in others]
         found.append(Held(_accepted(node, a, tuple(others), special), tuple(others), signed))
     return found
@@ -132,9 +153,15 @@ def expected(recipe: Recipe, rng: np.random.Generator, special: bool) -> dict[st
 
 
 def _rounds_nothing(node: Node) -> bool:
-    if node.op == "Resize":
-        return node.attributes.get("mode", "nearest") == "nearest"
-    return node.operators() <= EXACT and node.attributes.get("reduction") not in ("add", "mul")
+    return all(
+        (n.op in EXACT and n.attributes.get("reduction") not in ("add", "mul"))
+        or (n.op == "Resize" and n.attributes.get("mode", "nearest") == "nearest")
+        for n in node.leaves()
+    )
+
+
+def _keeps_signs(node: Node) -> bool:
+    return all(n.op in MOVES and n.attributes.get("reduction", "none") == "none" for n in node.leaves())
 
 
 def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]:
@@ -144,6 +171,35 @@ def evaluated(node: Node, given: Mapping[str, Array], opset: int) -> list[Array]
         raise Refused(str(error)) from error
 
 
+def _overflows(node: Node, given: Mapping[str, Held], plain: list[Array], opset: int) -> bool:
+    """Whether large finite numbers give an infinity: a compiler that folds scales into weights may spare that."""
+    large = {k: _is_large(h.plain) for k, h in given.items()}
+    if not any(large.values()):
+        return False
+    tamed = {k: _tamed(h.plain) if large[k] else h.plain for k, h in given.items()}
+    pairs = zip(plain, evaluated(node, tamed, opset))
+    return any(not np.array_equal(_kinds(a), _kinds(b)) for a, b in pairs if a.dtype in UNIT)
+
+
+def _tamed(a: Array) -> Array:
+    return np.where(np.isfinite(a), np.clip(a, -1e9, 1e9), a)
+
+
+def _evaluated_shaken(node: Node, given: Mapping[str, Array], opset: int, rng: np.random.Generator) -> list[Array]:
+    """As `evaluated`; in the body of control flow, every result is shaken again."""
+    if not node.bodies():
+        return evaluated(node, given, opset)
+
+    def inner(n: Node, values: Mapping[str, Array]) -> list[Array]:
+        if n.bodies() or _rounds_nothing(n):
+            return _evaluated_shaken(n, values, opset, rng)
+        shaken = {name: _shaken(a, rng) for name, a in values.items()}
+        return [_shaken(a, rng) for a in evaluated(n, shaken, opset)]
+
+    results = control_flow.run(node, given, inner)
+    return [a for a, name in zip(results, node.outputs) if name]
+
+
 def _is_large(a: Array) -> bool:
     return a.dtype in UNIT and bool(np.any(np.isfinite(a) & (np.abs(a) > LARGEST[a.dtype])))
 
@@ -151,10 +207,15 @@ def _is_large(a: Array) -> bool:
 def _shaken(a: Array, rng: np.random.Generator) -> Array:
     if a.dtype not in UNIT:
         return a
-    most = np.finfo(a.dtype).max
+    info = np.finfo(a.dtype)
     with np.errstate(all="ignore"):
-        moved = np.asarray(a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
-    return np.where(np.isfinite(a), np.clip(moved, -most, most), a)
+        by = rng.uniform(0.5, 1, a.shape) * np.where(rng.random(a.shape) < 0.5, -1, 1)  # never by nothing
+        shaken = (a * (1 + UNIT[a.dtype] * by)).astype(a.dtype)
+        is_subnormal = (a != 0) & (np.abs(a) < info.smallest_normal)
+    if is_subnormal.any():  # a factor does not move it: a step of its own does
+        steps = rng.integers(-1, 2, a.shape).astype(a.dtype) * info.smallest_subnormal
+        shaken = np.where(is_subnormal, shaken + steps, shaken)
+    return np.where(np.isinf(shaken), a, shaken)  # the largest number stays finite
 
 
 def _spread(plain: Array, shaken: tuple[Array, ...]) -> Array:
@@ -174,6 +235,7 @@ def _accepted(node: Node, a: Array, shaken: tuple[Array, ...], special: bool) ->
         raise Refused(f"{node.op} gives values up to {size if finite.all() else 'infinity'}")
     if any(not np.array_equal(_kinds(a), _kinds(b)) for b in shaken):
         raise Refused(f"{node.op} overflows by a hair")
+    size = max(size, 1.0) if node.op in ABSOLUTE else size
     if shaken and float(np.max(_spread(a, shaken), initial=0.0)) > MOST_SPREAD[a.dtype] * size:
         raise Refused(f"{node.op} magnifies errors")
     return a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,13 +65,14 @@ def _outputs(d: Draft) -> list[str]:
     found = [name for name in loose if d.chance(0.85)] or loose or d.made[-1:]
     if d.chance(0.3):
         found.append(d.among(*d.made))
-    if d.inputs and d.chance(0.05):
-        found.append(d.one("Identity", d.among(*d.inputs)))
     if d.inputs and d.chance(0.04):
         found.append(d.among(*d.inputs))
-    if d.chance(0.06):
-        found += [d.one("Identity", found[0]), d.one("Identity", found[0])]
-    if d.chance(0.06) and d.held[found[0]].plain.size:
-        found.append(d.one("Reshape", found[0], d.integers([-1])))
+    with suppress(Refused):
+        if d.inputs and d.chance(0.05):
+            found.append(d.one("Identity", d.among(*d.inputs)))
+        if d.chance(0.06):
+            found += [d.one("Identity", found[0]), d.one("Identity", found[0])]
+        if d.chance(0.06) and d.held[found[0]].plain.size:
+            found.append(d.one("Reshape", found[0], d.integers([-1])))
     order = d.rng.permutation(len(found))
     return list(dict.fromkeys(found[int(k)] for k in order))

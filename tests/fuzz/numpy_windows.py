@@ -12,13 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.fuzz.numpy_pointwise import Undetermined
 from tests.fuzz.recipe import Node
 
 Array = NDArray[Any]
-
-
-class Undetermined(Exception):
-    """ONNX's text does not say what the result is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +71,8 @@ def windows_of(node: Node, sizes: tuple[int, ...], kernel: tuple[int, ...] | Non
             before[d] = total // 2 if auto == "SAME_UPPER" else total - total // 2
             after[d] = total - before[d]
         room = n + before[d] + after[d] - reach
+        if room < 0:
+            raise Undetermined("a window is larger than the image")
         count = (-(-room // s) if ceil else room // s) + 1
         if ceil and (count - 1) * s >= n + before[d]:
             count -= 1  # windows that start in the padding behind the image are ignored

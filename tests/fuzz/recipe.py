@@ -40,9 +40,15 @@ class Node:
         """Names of the inputs, and of outer values that the subgraphs may read."""
         return {name for name in self.inputs if name} | {n for body in self.bodies() for n in _read_inside(body)}
 
-    def operators(self) -> set[str]:
-        """The operator; for control flow, those of its subgraphs."""
-        return {op for body in self.bodies() for op in _operators_inside(body)} or {self.op}
+    def leaves(self) -> list[Node]:
+        """The node; for control flow, the nodes of its subgraphs that hold none."""
+        bodies = self.bodies()
+        return [leaf for body in bodies for n in body.node for leaf in Node.of(n).leaves()] if bodies else [self]
+
+    @classmethod
+    def of(cls, proto: onnx.NodeProto) -> Node:
+        attributes = {a.name: _text(helper.get_attribute_value(a)) for a in proto.attribute}
+        return cls(proto.op_type, tuple(proto.input), tuple(proto.output), attributes)
 
     def __str__(self) -> str:
         shown = "".join(f", {k}={_attribute_text(v)}" for k, v in self.attributes.items())
@@ -153,9 +159,11 @@ def _read_inside(body: onnx.GraphProto) -> set[str]:
     return {name for node in _nodes_inside(body) for name in node.input if name}
 
 
-def _operators_inside(body: onnx.GraphProto) -> set[str]:
-    nodes = _nodes_inside(body)
-    return {node.op_type for node in nodes if not any(a.HasField("g") for a in node.attribute)}
+def _text(value: Any) -> Any:
+    """ONNX holds texts as bytes."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return [_text(v) for v in value] if isinstance(value, list) else value
 
 
 def array_to_json(a: Array) -> dict[str, Any]:

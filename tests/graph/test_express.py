@@ -14,12 +14,15 @@ from stormdrop.graph.builder import Builder
 from stormdrop.graph.express import task_of
 from stormdrop.graph.graph import Attribute
 from stormdrop.graph.verify import verify
+from stormdrop.ir import build as ir
+from stormdrop.ir.expr import binary, call
 from stormdrop.ir.interp import evaluate
-from stormdrop.ir.tensor import axis
+from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
 from stormdrop.ops.broadcast import reshaped_indices
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.kernel import build
 from stormdrop.space.sketch import sketches
+from tests.support.trials import targets
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(7)
@@ -208,3 +211,31 @@ def test_random_schedules_compute_what_the_reference_computes(
         for point in sketch.sample_legal(2, rng):
             kernel = build(task, schedule=sketch.schedule(point), threads=1)
             np.testing.assert_allclose(kernel(*(named[t.name] for t in task.runtime_inputs)), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_functions_that_branch_are_right_in_every_loop() -> None:
+    """Sine jumps over a call, remainders and integer powers are calls: in reductions rolled, unrolled and masked."""
+    x, n = tensor("X", (7, 53)), tensor("N", (7, 53), "i32")
+    i, k = axis(7), reduce_axis(53)
+    bodies = {
+        "sine": compute("S", i, ir.sum(call("sin", x[i, k]), k)),
+        "remainder": compute("R", i, ir.sum(binary("fmod", x[i, k], 0.37), k)),
+        "power": compute("P", i, ir.sum(binary("pow", n[i, k], n[i, k] % 5), k)),
+        "most": compute("M", i, ir.reduce_max(call("cos", x[i, k]), k)),
+    }
+    rng = np.random.default_rng(3)
+    size = 10.0 ** rng.uniform(-3, 9, (7, 53))
+    named = {"X": (floats(7, 53) * size).astype(np.float32), "N": rng.integers(-50, 50, (7, 53)).astype(np.int32)}
+    named["X"][:, ::3] = floats(7, 18)
+    for name, result in bodies.items():
+        task = Task([result])
+        given = [named[t.name] for t in task.inputs]
+        (wanted,) = evaluate(task, {t.name: named[t.name] for t in task.inputs}).values()
+        for target in targets():
+            found = sketches(task, target.with_threads(1))
+            for sketch in (found[k] for k in rng.permutation(len(found))[:4]):
+                for point in sketch.sample_legal(2, rng):
+                    schedule = sketch.schedule(point)
+                    result = build(task, schedule=schedule, threads=1, target=target)(*given)
+                    what = f"{name} {target.isa} {schedule}"
+                    np.testing.assert_allclose(result, wanted, rtol=2e-5, atol=1e-5, err_msg=what)

@@ -16,6 +16,7 @@ from stormdrop.ir.expr import (
     Bin,
     Cmp,
     Const,
+    Dtype,
     Expr,
     Select,
     Var,
@@ -89,6 +90,16 @@ def test_constants_keep_type_and_sign():
     assert Const(1, "f32") is Const(1.0, "f32")
     assert Const(float("nan"), "f32") is Const(float("nan"), "f32")
     assert str(Const(-0.0, "f32").value) == "-0.0"
+
+
+def test_folded_integers_wrap_as_computed_ones_do():
+    kinds: list[tuple[Dtype, int]] = [("i32", 31), ("i64", 63)]
+    for dtype, bits in kinds:
+        least, most = Const(-(2**bits), dtype), Const(2**bits - 1, dtype)
+        assert binary("add", most, 1) is least
+        assert binary("sub", least, 1) is most
+        assert binary("mul", most, 2) is Const(-2, dtype)
+        assert binary("floordiv", least, Const(-1, dtype)) is least
 
 
 def test_every_axis_is_its_own():

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build, interp
-from stormdrop.ir.expr import Dtype, Expr, call, select
+from stormdrop.ir.expr import Const, Dtype, Expr, binary, call, select
 from stormdrop.ir.interp import evaluate, magnitude, sample
 from stormdrop.ir.tensor import Task, Tensor, axis, compute, reduce_axis, tensor
 
@@ -102,6 +102,7 @@ def test_nan_propagates_through_max_and_min():
 
 REFERENCE: dict[str, Callable[[float], float]] = {
     "exp": math.exp, "log": math.log, "sqrt": math.sqrt, "rsqrt": lambda v: 1 / math.sqrt(v), "tanh": math.tanh,
+    "expm1": math.expm1, "log1p": math.log1p,
     "erf": math.erf, "sigmoid": lambda v: 1 / (1 + math.exp(-v)), "sin": math.sin, "cos": math.cos,
     "floor": math.floor, "ceil": math.ceil, "round": round, "neg": lambda v: -v, "abs": abs,
 }  # fmt: skip
@@ -113,6 +114,29 @@ def test_functions(fn: str):
     y = elementwise(lambda x: call(fn, x), values, "f64")
     np.testing.assert_allclose(y, [REFERENCE[fn](v) for v in values], rtol=1e-14)
     assert elementwise(lambda x: call(fn, x), values).dtype == np.float32
+
+
+def test_integers_to_a_power_are_exact_and_wrap():
+    values = np.array([11, 3, -3, -1, 1, 0, 2])
+    cubes = elementwise(lambda x: binary("pow", x, 14), values, "i64")
+    assert cubes.tolist() == [11**14, 3**14, 3**14, 1, 1, 0, 2**14]
+    wrapped = elementwise(lambda x: binary("pow", x, 31), values, "i32")
+    assert wrapped.tolist() == [(v**31 + 2**31) % 2**32 - 2**31 for v in values.tolist()]
+    inverse = elementwise(lambda x: binary("pow", x, -3), values, "i64")
+    assert inverse.tolist() == [0, 0, 0, -1, 1, 0, 0]
+
+
+def test_remainders_and_signs_of_floats_are_those_of_c():
+    values = [0.5, -0.5, -0.0, 0.0, math.inf, math.nan]
+    rests = elementwise(lambda x: binary("fmod", x, 0.1), values, "f64")
+    np.testing.assert_array_equal(rests[:4], [math.fmod(v, 0.1) for v in values[:4]])
+    assert np.isnan(rests[4:]).all()
+    signs = elementwise(lambda x: binary("copysign", Const(2.0, "f64"), x), values[:5], "f64")
+    assert signs.tolist() == [2.0, -2.0, -2.0, 2.0, 2.0]
+
+
+def test_sigmoid_is_right_where_the_exponential_overflows():
+    np.testing.assert_allclose(elementwise(lambda x: call("sigmoid", x), [-100.0, 100.0]), [math.exp(-100), 1], rtol=0.1)
 
 
 def test_integer_division_rounds_down():

@@ -173,7 +173,7 @@ def test_the_class_key_forgets_every_size(name: str):
         except UserError as error:
             if "window" not in str(error) and "leaves nothing" not in str(error):
                 raise
-    assert len(set(keys)) == (2 if name == "T2D" else 1)  # whether the stride divides the kernel, or some phases have fewer taps
+    assert len(set(keys)) == 1
 
 
 def test_class_keys_differ_between_operators_except_for_dilation():

@@ -207,6 +207,28 @@ def test_nan_and_infinity_go_through_functions_as_in_numpy(name: str) -> None:
     np.testing.assert_allclose(sd.build(mapped(f, len(x)))(x), wanted(x.astype(np.float64)).astype(np.float32), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("operation", ["quotient", "remainder"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_whole_quotients_and_remainders_of_floats_are_numpys(operation: str, dtype: Dtype) -> None:
+    """0.5 // 0.1 is 4: the quotient rounds to 5, but 0.1 is a little more than a tenth."""
+    values: Array = np.array([*SPECIAL, 0.5, 0.1, -0.5, -0.1, 0.3, 7.0, -7.0, 1e30, 1e10], NUMPY[dtype])
+    x, y = np.repeat(values, len(values)), np.tile(values, len(values))
+    X, Y, i = sd.tensor("X", x.shape, dtype), sd.tensor("Y", y.shape, dtype), sd.axis(len(x))
+    is_quotient = operation == "quotient"
+    body, wanted = X[i] // Y[i] if is_quotient else X[i] % Y[i], np.floor_divide(x, y) if is_quotient else np.mod(x, y)
+    z = sd.build(sd.Task([sd.compute("Z", i, body)]))(x, y)
+    wrong = ~((z == wanted) & (np.signbit(z) == np.signbit(wanted))) & ~(np.isnan(z) & np.isnan(wanted))
+    assert not wrong.any(), list(zip(x[wrong], y[wrong], z[wrong], wanted[wrong]))
+
+
+def test_a_number_a_little_above_the_largest_f32_is_rounded_to_it_as_numpy_rounds() -> None:
+    x = np.array([np.inf, 1.0], np.float32)
+    y = sd.build(mapped(lambda v: sd.minimum(v, 3.4028235e38), 2))(x)
+    np.testing.assert_array_equal(y, np.minimum(x, np.float32(3.4028235e38)))
+    np.testing.assert_array_equal(sd.build(mapped(lambda v: sd.minimum(v, 1e39), 2))(x), x)
+
+
 @pytest.mark.parametrize(("combine", "wanted"), [(sd.sum, np.sum), (sd.max, np.max), (sd.min, np.min)], ids=["sum", "max", "min"])
 @pytest.mark.parametrize("over", [0, 1])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

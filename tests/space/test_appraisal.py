@@ -60,7 +60,8 @@ def test_parts_share_no_knob_and_add_up_to_the_sketch(name: str) -> None:
         code = sum(o.code for o in outlines)
         estimate = analysis.prior(sum(o.seconds for o in outlines), code, analysis.phases(sketch.structure))
         fits = np.all([o.fits > 0.0 for o in outlines], axis=0)
-        fits &= (code <= analysis.most_code(sketch.structure)) & (sum(o.scratch for o in outlines) <= analysis.MAX_SCRATCH_BYTES)
+        fits &= code <= analysis.most_code(sketch.structure, sketch.target)
+        fits &= sum(o.scratch for o in outlines) <= analysis.MAX_SCRATCH_BYTES
         assert sketch.prior(points) == pytest.approx(np.broadcast_to(estimate, len(points)), rel=1e-12)
         assert np.array_equal(sketch.legal(points), fits)
 

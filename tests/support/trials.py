@@ -122,11 +122,13 @@ class Subject(ABC):
 
 
 class Given(Subject):
-    """A task of a test's own: on every machine, `points` points of each of its sketches."""
+    """A task of a test's own: on every machine `points` points of every sketch, or of `most` sketches drawn at random."""
 
-    def __init__(self, title: str, task: Task, arrays: Mapping[str, Array] | None = None, points: int = 2) -> None:
+    def __init__(
+        self, title: str, task: Task, arrays: Mapping[str, Array] | None = None, points: int = 2, most: int = 1000
+    ) -> None:  # fmt: skip
         rng = np.random.default_rng(0)
-        self._title, self._task, self._points = title, task, points
+        self._title, self._task, self._points, self._most = title, task, points, most
         self._arrays = {t.name: random_array(t, rng) for t in task.inputs} | dict(arrays or {})
 
     @property
@@ -142,14 +144,17 @@ class Given(Subject):
         return self._arrays
 
     def cases(self) -> Iterator[Case]:
-        rng = np.random.default_rng(1)
+        rng = np.random.default_rng(list(self.title.encode()))
         number = 0
-        for machine in targets():
-            for sketch in sketches(self.task, machine.with_threads(1)):
-                for point in sketch.sample_legal(self._points, rng):
-                    views = random_views(self.task, rng) if number % 2 else {}
-                    yield Case(self, number, sketch, tuple(int(x) for x in point), views)
+        for machine in rng.permutation(len(targets())):
+            found = sketches(self.task, targets()[machine].with_threads(1))
+            for k in rng.permutation(len(found)):
+                for point in found[k].sample_legal(self._points, rng):
+                    views = random_views(self.task, rng) if rng.random() < 0.5 else {}
+                    yield Case(self, number, found[k], tuple(int(x) for x in point), views)
                     number += 1
+                if number >= self._most * self._points:
+                    return
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,8 @@ def indices(d: Draft, shape: Sequence[int], extent: int, dtypes: Sequence[DTypeL
     match d.among("given", "given", "given", "front", "ArgMax", "Mod", "Sub", "Cast", "Where"):
         case "front":
             return d.within(shape, 0, extent, dtype)
-        case "ArgMax" if 0 < extent <= 40 and len(shape) <= 3 and dtype == np.int64:
-            x = d.input((*shape, extent), d.among(np.float32, np.int32))
+        case "ArgMax" if 0 < extent <= 40 and len(shape) <= 3 and 0 not in shape and dtype == np.int64:
+            x = d.input((*shape, extent), np.int32 if d.special else d.among(np.float32, np.int32))
             return d.one(d.among("ArgMax", "ArgMin"), x, axis=-1, keepdims=0)
         case "Mod" if extent > 0:
             return d.one("Mod", d.input(shape, dtype), d.constant(np.array(extent, dtype)))

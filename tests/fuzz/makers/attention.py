@@ -93,7 +93,11 @@ def _shared_keys(d: Draft) -> str:
 def _rotary(d: Draft) -> str:
     """x cos + rotated(x) sin, where halves or neighbours are rotated."""
     n, dtype = 2 * d.among(1, 2, 4, 8), d.type_among(FLOATS)
-    x = d.take(lambda: (d.among(1, 2), d.among(1, 3), d.dim(9), n), [dtype], lambda s: len(s) >= 2 and s[-1] > 0 and s[-1] % 2 == 0)
+    x = d.take(
+        lambda: (d.among(1, 2), d.among(1, 3), d.dim(9), n),
+        [dtype],
+        lambda s: len(s) >= 2 and s[-1] > 0 and s[-1] % 2 == 0,
+    )
     *lead, t, n = d.shape(x)
     turns = np.asarray(np.arange(t)[:, None] * 10.0 ** -np.arange(n // 2))
     cos, sin = (np.concatenate([f(turns)] * 2, -1).astype(d.dtype(x)) for f in (np.cos, np.sin))

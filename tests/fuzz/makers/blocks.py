@@ -1,4 +1,4 @@
-"""Blocks of convolutional networks: convolution, norm and activation; residual sums, branches, dense blocks, gates, shuffles."""
+"""Blocks of convolutional networks: convolution, norm, activation; residual sums, branches, dense blocks, gates."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _residual(d: Draft) -> str:
 
 
 def _branches(d: Draft) -> str:
-    """Convolutions of one value side by side, joined; a branch may be the value itself, a pool of it, a slice or a concatenation."""
+    """Convolutions of one value side by side, joined; a branch may also be the value, a pool or a slice of it."""
     x = _image(d)
     c = d.shape(x)[1]
     parts: list[str] = []

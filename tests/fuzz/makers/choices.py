@@ -8,7 +8,20 @@ import numpy as np
 
 from tests.fuzz.draft import FLOATS, Draft, Maker, Refused
 from tests.fuzz.makers.layers import activated, linear, reduced
-from tests.fuzz.makers.operands import affordable, anything, axis_of, cast, companion, narrower, scalar, signed, size, swapped, together
+from tests.fuzz.makers.operands import (
+    affordable,
+    anything,
+    axis_of,
+    cast,
+    companion,
+    long_axis,
+    narrower,
+    scalar,
+    signed,
+    size,
+    swapped,
+    together,
+)
 
 
 def _mask(d: Draft) -> str:
@@ -60,7 +73,9 @@ def _embedded(d: Draft) -> str:
         y = d.one("Gather", table, tokens, axis=d.among(0, -2))
     if d.chance(0.5):
         y = d.one("Add", y, d.weights(*d.shape(y)[1:], dtype=dtype))
-    return d.one("LayerNormalization", y, d.weights(c, dtype=dtype, centre=1.0)) if d.opset >= 17 and d.chance(0.4) else y
+    return (
+        d.one("LayerNormalization", y, d.weights(c, dtype=dtype, centre=1.0)) if d.opset >= 17 and d.chance(0.4) else y
+    )
 
 
 def _computed_indices(d: Draft) -> str:
@@ -82,7 +97,9 @@ def _computed_indices(d: Draft) -> str:
         case "min":
             i = d.one("Min", d.one("Max", i, scalar(d, 0, dtype)), scalar(d, extent - 1, dtype))
         case _:
-            legal = d.one("And", d.one("Less", i, scalar(d, extent, dtype)), d.one("Greater", i, scalar(d, -extent - 1, dtype)))
+            legal = d.one(
+                "And", d.one("Less", i, scalar(d, extent, dtype)), d.one("Greater", i, scalar(d, -extent - 1, dtype))
+            )
             i = d.one("Where", legal, i, scalar(d, 0, dtype))
     return d.one("Gather", x, i, axis=signed(d, axis, d.rank(x)))
 
@@ -102,6 +119,7 @@ def _largest_only(d: Draft) -> str:
 
 # ---- shapes and joins ----------------------------------------------------------------------------------------------
 
+
 def _shaped(d: Draft) -> str:
     """A new shape computed from the value's own, as exporters write flatten and view."""
     x = anything(d, (*FLOATS, np.int64), least_rank=1)
@@ -119,7 +137,7 @@ def _shaped(d: Draft) -> str:
 
 
 def _rejoined(d: Draft) -> str:
-    """Parts of an earlier concatenation joined again: some of them, in another order, with the whole, or as slices of it."""
+    """Parts of an earlier concatenation joined again: some, in another order, with the whole, or as its slices."""
     earlier = [n for n in d.nodes if n.op == "Concat"]
     if not earlier:
         x = anything(d, FLOATS, least_rank=1)
@@ -146,8 +164,8 @@ def _rejoined(d: Draft) -> str:
 
 def _parts_changed(d: Draft) -> str:
     """Split, some parts changed, perhaps left out or repeated, and joined."""
-    x = anything(d, FLOATS, least_rank=1)
-    axis = axis_of(d, x)
+    x = d.take(lambda: (*d.dims(d.whole(0, 3), 300), d.whole(2, 17)), FLOATS, lambda s: max(s, default=0) > 1)
+    axis = long_axis(d, x)
     n = d.shape(x)[axis]
     marks = sorted({0, n, *(d.whole(0, n) for _ in range(d.whole(1, 3)))})
     sizes = [b - a for a, b in pairwise(marks)]
@@ -169,7 +187,11 @@ def _diamond(d: Draft) -> str:
     def chain() -> str:
         y = x
         for _ in range(d.whole(0, 3)):
-            y = activated(d, y) if d.chance(0.6) else d.one("Add", *swapped(d, y, d.weights(*narrower(d, d.shape(x)), dtype=d.dtype(x))))
+            y = (
+                activated(d, y)
+                if d.chance(0.6)
+                else d.one("Add", *swapped(d, y, d.weights(*narrower(d, d.shape(x)), dtype=d.dtype(x))))
+            )
         return y
 
     return d.one(d.among("Add", "Mul", "Sub", "Max"), chain(), chain())

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.draft import INTEGERS, Draft, Maker, Refused, Shape
-from tests.fuzz.makers.operands import affordable, anything, signed, size, types_of
+from tests.fuzz.makers.operands import affordable, anything, moderate, signed, size, types_of
 
 
 def _attention(d: Draft) -> list[str]:
     """Of three or four dimensions, with fewer heads of keys than of queries, masks, a past, and up to four results."""
+    if d.special:
+        raise Refused("how masks meet infinities is not said")
     dtype = np.dtype(d.type_among(types_of(d, "Attention")))
     b, kv, group, c, v_size = d.among(1, 2), d.among(1, 2), d.among(1, 1, 2, 3), d.dim(9), d.dim(9)
     heads, t, s, past = kv * group, d.dim(9), d.dim(9), d.dim(5) if d.chance(0.3) else 0
@@ -20,11 +22,13 @@ def _attention(d: Draft) -> list[str]:
     affordable(2 * b * heads * t * (s + past) * max(c, v_size))
     flat = d.chance(0.4)
     shapes = [(heads, t, c), (kv, s, c), (kv, s, v_size)]
-    q, k, v = (d.value((b, n, h * w) if flat else (b, h, n, w), dtype) for h, n, w in shapes)
+    q, k, v = (moderate(d, d.value((b, n, h * w) if flat else (b, h, n, w), dtype)) for h, n, w in shapes)
     attributes: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": kv} if flat else {}
-    if d.chance(0.4):
+    if not past and d.chance(0.4):  # with a past, ONNX's text and its body mask differently
         attributes["is_causal"] = d.whole(0, 1)
-    if d.chance(0.3):
+    if dtype == np.float64:  # ONNX's body has the scale's root in f32
+        attributes["scale"] = float(d.among(1.0, 0.25, 4.0))
+    elif d.chance(0.3):
         attributes["scale"] = float(d.among(1.0, 0.3, 0.01))
     if d.chance(0.2):
         attributes["softcap"] = float(d.among(0.0, 1.0, 5.0))
@@ -32,7 +36,7 @@ def _attention(d: Draft) -> list[str]:
     if past or d.chance(0.5):
         inputs.append(_attention_mask(d, dtype, (b, heads, t, s + past)))
     if past:
-        inputs += [d.value((b, kv, past, w), dtype) for w in (c, v_size)]
+        inputs += [moderate(d, d.value((b, kv, past, w), dtype)) for w in (c, v_size)]
     results = d.among(1, 1, 3, 4) if past else 1
     if results == 4:
         attributes["qk_matmul_output_mode"] = d.whole(0, 3)
@@ -45,7 +49,7 @@ def _attention_mask(d: Draft, dtype: np.dtype[Any], shape: Shape) -> str:
     mine: Shape = d.among((t, s), (1, 1, t, s), (b, 1, t, s), (b, heads, t, s), (heads, t, s) if b == 1 else (t, s))
     match d.among("none", "added", "chosen"):
         case "added":
-            return d.value(mine, dtype)
+            return moderate(d, d.value(mine, dtype))
         case "chosen":
             kept = d.rng.random(mine) < 0.7
             kept[..., 0] = True
@@ -55,14 +59,14 @@ def _attention_mask(d: Draft, dtype: np.dtype[Any], shape: Shape) -> str:
 
 
 def _rotary(d: Draft) -> str:
-    """Of three or four dimensions, all of a head or the front of it, in halves or interleaved, with positions or without."""
+    """Of three or four dimensions, all of a head or its front, in halves or interleaved, with positions or without."""
     dtype = np.dtype(d.type_among(types_of(d, "RotaryEmbedding")))
     b, heads, t, half, rest = d.among(1, 2), d.among(1, 2, 3), d.dim(9), d.among(1, 2, 3, 8), d.among(0, 0, 2, 4)
     if not t:
         raise Refused("a sequence of nothing")
     flat = d.chance(0.5)
     width = 2 * half + rest
-    x = d.value((b, t, heads * width) if flat else (b, heads, t, width), dtype)
+    x = moderate(d, d.value((b, t, heads * width) if flat else (b, heads, t, width), dtype))
     attributes: dict[str, int] = {"num_heads": heads} if flat else {}
     if rest or d.chance(0.3):
         attributes["rotary_embedding_dim"] = 2 * half
@@ -70,14 +74,14 @@ def _rotary(d: Draft) -> str:
         attributes["interleaved"] = d.whole(0, 1)
     by_position = d.chance(0.5)
     rows = d.whole(t, 2 * t)
-    cos, sin = (d.value((rows, half) if by_position else (b, t, half), dtype) for _ in range(2))
+    cos, sin = (moderate(d, d.value((rows, half) if by_position else (b, t, half), dtype)) for _ in range(2))
     positions = [d.within((b, t), 0, rows, np.int64)] if by_position else []
     return d.one("RotaryEmbedding", x, cos, sin, *positions, **attributes)
 
 
 def _labelled(d: Draft, op: str) -> tuple[list[str], dict[str, Any]]:
     """Scores of classes, labels, perhaps weights of classes; attributes."""
-    x = anything(d, types_of(d, op), least_rank=2, most_rank=4)
+    x = moderate(d, anything(d, types_of(d, op), least_rank=2, most_rank=4))
     n, classes, *rest = d.shape(x)
     if not size(d.shape(x)):
         raise Refused("a loss of nothing")
@@ -111,7 +115,7 @@ def _log_likelihood(d: Draft) -> str:
 
 
 def _window(op: str) -> Maker:
-    """A constant of the model, and something that it is multiplied with. ONNX computes it in f32, also where f64 is asked for."""
+    """A constant of the model, and something that it is multiplied with. ONNX computes it in f32; f64 is not drawn."""
 
     def maker(d: Draft) -> str:
         n = d.whole(2, 33)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,8 @@ class Body:
         d = Draft(outer.rng, outer.opset, outer.special, outer.empties)
         names = [d.input(a.shape, array=a) for a in formals]
         captured: dict[str, str] = {}
-        for _ in range(outer.among(0, 1, 1, 2)):
-            name = outer.pick(dtypes=TYPES)
+        for _ in range(outer.among(0, 1, 1, 2) if formals else outer.among(1, 1, 2)):
+            name = movement.anything(outer, most=500)
             alias = d.input(outer.shape(name), array=outer.held[name].plain)
             d.held[alias] = outer.held[name]
             captured[alias] = name
@@ -154,20 +153,17 @@ def _condition(d: Draft) -> str:
     """True or false: a constant, or what follows from the shape of a value."""
     if d.chance(0.7):
         return d.constant(np.array(d.chance(0.5)).reshape(d.among((), (1,))))
-    return d.one(d.among("Greater", "Less", "Equal"), d.one("Size", d.pick(dtypes=TYPES)), d.constant(np.int64(d.whole(0, 100))))
+    return d.one(d.among("Greater", "Less", "Equal"), d.one("Size", movement.anything(d)), d.constant(np.int64(d.whole(0, 100))))
 
 
 def branch(d: Draft) -> list[str]:
     """Both branches give as many results of the same types; their shapes may differ."""
     condition = _condition(d)
     first = Body.start(d, ())
-    if not first.d.inputs:
-        raise Refused("nothing to read")
     made = first.some(d.among(1, 2, 3))
     results = [made[int(k)] for k in d.rng.permutation(len(made))[: d.among(1, 1, 2)]]
     second = Body.start(d, ())
-    if second.d.inputs:
-        second.some(d.among(1, 2))
+    second.some(d.among(1, 2))
     others = [_of_type(second.d, first.d.dtype(r)) for r in results]
     graphs = [first.graph(results, _prefix(d, "t")), second.graph(others, _prefix(d, "e" if d.chance(0.5) else "t"))]
     if d.chance(0.5):
@@ -187,8 +183,7 @@ def _of_type(d: Draft, dtype: DTypeLike) -> str:
 
 def _states(d: Draft) -> list[str]:
     """What is handed from step to step."""
-    shapes = (d.dims(most=300) for _ in range(d.among(0, 1, 1, 2)))
-    return [d.take(lambda s=s: s, TYPES, lambda s: len(s) <= 4 and prod(s) <= 300) for s in shapes]
+    return [movement.anything(d, most_rank=4, most=300) for _ in range(d.among(0, 1, 1, 2))]
 
 
 def loop(d: Draft) -> list[str]:
@@ -202,7 +197,7 @@ def loop(d: Draft) -> list[str]:
     inner, (at, go, *names) = body.d, body.formals
     stacked = d.among(0, 1, 1, 2) if steps else 0
     if not states and not stacked:
-        raise Refused("a loop without results")
+        steps, stacked = max(steps, 1), 1
     if d.chance(0.4):
         _element(body, at, steps)
     next_states = [_next(inner, name) for name in names]
@@ -223,7 +218,7 @@ def loop(d: Draft) -> list[str]:
         case _:
             pass
     trips = "" if count is None else d.constant(np.array(count, np.int64).reshape(d.among((), (1,))))
-    starts = d.constant(np.array(bool(steps) or more != "same").reshape(d.among((), (1,)))) if condition else ""
+    starts = d.constant(np.array(bool(steps) or more != "same")) if condition else ""
     graph = body.graph([go, *next_states, *results], _prefix(d, "l"))
     return d.emit("Loop", trips, starts, *states, results=len(states) + stacked, body=graph)
 

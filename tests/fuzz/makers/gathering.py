@@ -72,11 +72,17 @@ def _reduction(d: Draft, x: str) -> str:
     return d.among("none", *(r for r, since in REDUCTIONS_SINCE.items() if since <= d.opset))
 
 
-def _updates(d: Draft, shape: Shape, x: str, constant: bool) -> str:
-    """Values to be put in place; all the same where several go to one place and the last one would count."""
+def _updates(d: Draft, shape: Shape, x: str, reduction: str, constant: bool) -> str:
+    """Values to be put in place; all the same where several go to one place and the last one would count.
+
+    Not drawn: the larger or smaller of NaN and a number, of which ONNX does not say what it is.
+    """
     if constant:
         return fixed(d, np.broadcast_to(drawn(d, (), d.dtype(x)), shape).copy())
-    return d.value(shape, d.dtype(x))
+    updates = d.value(shape, d.dtype(x))
+    if reduction in ("max", "min") and any(np.isnan(d.held[name].plain).any() for name in (x, updates)):
+        raise Refused("the larger of NaN and a number")
+    return updates
 
 
 def scatter_elements(d: Draft) -> str:
@@ -99,7 +105,7 @@ def scatter_elements(d: Draft) -> str:
     attributes: dict[str, Any] = {} if axis == 0 and d.chance(0.3) else {"axis": either_sign(d, axis, len(shape))}
     if reduction != "none" or (d.opset >= 16 and d.chance(0.2)):
         attributes["reduction"] = reduction
-    return d.one("ScatterElements", x, at, _updates(d, tuple(places), x, same), **attributes)
+    return d.one("ScatterElements", x, at, _updates(d, tuple(places), x, reduction, same), **attributes)
 
 
 def scatter_nd(d: Draft) -> str:
@@ -123,7 +129,7 @@ def scatter_nd(d: Draft) -> str:
         flat = d.rng.permutation(prod(extents))[: prod(where)].reshape(where)
         at = fixed(d, _index_tuples(d, extents, flat))
     attributes = {"reduction": reduction} if reduction != "none" or (d.opset >= 16 and d.chance(0.2)) else {}
-    updates = _updates(d, (*where, *shape[depth:]), x, same)
+    updates = _updates(d, (*where, *shape[depth:]), x, reduction, same)
     return d.one("ScatterND", x, at, updates, **attributes)
 
 

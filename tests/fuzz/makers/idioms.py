@@ -6,13 +6,25 @@ import numpy as np
 
 from tests.fuzz.draft import FLOATS, INTEGERS, Draft, Maker, Refused
 from tests.fuzz.makers.layers import linear, reduced, sequence
-from tests.fuzz.makers.operands import affordable, anything, axis_of, cast, companion, scalar, signed, size, swapped
+from tests.fuzz.makers.operands import (
+    affordable,
+    anything,
+    axis_of,
+    cast,
+    companion,
+    long_axis,
+    moderate,
+    scalar,
+    signed,
+    size,
+    swapped,
+)
 
 
 def _softmax(d: Draft) -> str:
     """exp(x - max) / Σ, with and without the maximum; or its logarithm."""
-    x = anything(d, FLOATS, least_rank=1)
-    axes = [signed(d, axis_of(d, x), d.rank(x))]
+    x = moderate(d, anything(d, FLOATS, least_rank=1))
+    axes = [signed(d, long_axis(d, x), d.rank(x))]
     if d.chance(0.8):
         x = d.one("Sub", x, reduced(d, x, axes, "ReduceMax"))
     e = d.one("Exp", x)
@@ -28,9 +40,9 @@ def _softmax(d: Draft) -> str:
 
 def _norm(d: Draft) -> str:
     """Layer norm, or norm by the mean square, of one or several axes, as exporters write it."""
-    x = anything(d, FLOATS, least_rank=1)
+    x = moderate(d, anything(d, FLOATS, least_rank=1))
     rank, dtype = d.rank(x), d.dtype(x)
-    first = axis_of(d, x)
+    first = long_axis(d, x)
     axes = [signed(d, a, rank) for a in (range(first, rank) if d.chance(0.7) else [first])]
     centred = x if d.chance(0.3) else d.one("Sub", x, reduced(d, x, axes))
     squares = d.one("Pow", centred, scalar(d, 2, dtype)) if d.chance(0.5) else d.one("Mul", centred, centred)
@@ -52,7 +64,7 @@ def _norm(d: Draft) -> str:
 
 def _group_norm(d: Draft) -> str:
     """Groups as instances: Reshape, InstanceNormalization, Reshape, then scale and shift of channels."""
-    x = anything(d, FLOATS, least_rank=3)
+    x = moderate(d, anything(d, FLOATS, least_rank=3))
     n, c, *sizes = d.shape(x)
     groups = d.among(1, *(g for g in (2, 3, 4) if c % g == 0))
     if not size(d.shape(x)):
@@ -102,14 +114,14 @@ def _activation(d: Draft) -> str:
 def _centred(d: Draft) -> str:
     """A value with one of its own reductions: the reduction's result broadcasts back."""
     x = anything(d, FLOATS, least_rank=1)
-    axes = sorted({axis_of(d, x) for _ in range(d.whole(1, 3))})
+    axes = sorted({long_axis(d, x) for _ in range(d.whole(1, 3))})
     r = reduced(d, x, axes, d.among("ReduceMean", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceL2"))
     return d.one(d.among("Sub", "Sub", "Add", "Mul", "Max"), *swapped(d, x, r))
 
 
 def _unit_length(d: Draft) -> str:
     """Cosine similarity: rows of length 1, and perhaps their products."""
-    x = anything(d, FLOATS, least_rank=2)
+    x = moderate(d, anything(d, FLOATS, least_rank=2))
     dtype = d.dtype(x)
     squares = reduced(d, d.one("Mul", x, x), [-1], "ReduceSum")
     if d.chance(0.5):
@@ -126,7 +138,7 @@ def _unit_length(d: Draft) -> str:
 
 def _distances(d: Draft) -> str:
     """Every row against every other: differences broadcast, squares are summed; the nearest."""
-    x = d.take(lambda: d.dims(2, 400), FLOATS)
+    x = moderate(d, d.take(lambda: d.dims(2, 400), FLOATS))
     k = d.shape(x)[1]
     y = d.value((d.dim(13), k), d.dtype(x))
     gap = d.one("Sub", d.one("Unsqueeze", x, d.integers([1])), d.one("Unsqueeze", y, d.integers([0])))
@@ -137,6 +149,7 @@ def _distances(d: Draft) -> str:
 
 
 # ---- gates, cells, casts -------------------------------------------------------------------------------------------
+
 
 def _gated(d: Draft) -> str:
     """A linear unit with a gate: one product split in two, or two products."""
@@ -158,6 +171,8 @@ def _cell(d: Draft) -> str:
     """Some steps of a recurrent cell, written out: plain, GRU or LSTM."""
     x = sequence(d)
     b, t, c = d.shape(x)
+    if not t:
+        raise Refused("no step")
     n, dtype = d.dim(9), d.dtype(x)
     kind = d.among("plain", "gru", "lstm")
     gates = {"plain": 1, "gru": 3, "lstm": 4}[kind]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz.draft import FLOATS, Draft
-from tests.fuzz.makers.operands import affordable, scalar, size, swapped
+from tests.fuzz.makers.operands import affordable, moderate, scalar, size, swapped
 
 
 def linear(d: Draft, x: str, n: int, bias: bool | None = None) -> str:
@@ -23,7 +23,17 @@ def reduced(d: Draft, x: str, axes: list[int], op: str = "ReduceMean", keepdims:
 
 
 def activated(d: Draft, x: str) -> str:
-    op = d.among("", "Relu", "Relu", "Sigmoid", "Tanh", "LeakyRelu", "Softplus", "Clip", *(["HardSwish"] if d.opset >= 14 else []))
+    op = d.among(
+        "",
+        "Relu",
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "LeakyRelu",
+        "Softplus",
+        "Clip",
+        *(["HardSwish"] if d.opset >= 14 else []),
+    )
     if op == "Clip":
         return d.one("Clip", x, scalar(d, 0, d.dtype(x)), scalar(d, 6, d.dtype(x)))
     return d.one(op, x) if op else x
@@ -31,4 +41,4 @@ def activated(d: Draft, x: str) -> str:
 
 def sequence(d: Draft) -> str:
     """A value of batch, time and channels."""
-    return d.take(lambda: (d.among(1, 1, 2, 3), d.dim(17), d.dim(33)), FLOATS)
+    return moderate(d, d.take(lambda: (d.among(1, 1, 2, 3), d.dim(17), d.dim(33)), FLOATS))

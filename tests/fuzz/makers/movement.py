@@ -142,7 +142,7 @@ def span(d: Draft, n: int) -> tuple[int, int, int]:
     """Start, end and step of a slice of n elements: from either end, beyond the ends, backwards, as far as integers go."""
     step = d.among(1, 1, 1, 1, 2, 3, n + 1, INT32.max)
     if d.chance(0.3):
-        first = d.among(n - 1, d.whole(0, max(n - 1, 0)), -1, n + 3, INT32.max, INT64.max)
+        first = d.among(n - 1, d.whole(0, max(n - 1, 0)), -1, n + 3, -n - 3, INT32.max, INT64.max)
         last = d.among(-n - 1, d.whole(0, max(n // 2, 0)), -n - 5, INT32.min, INT64.min, INT64.min + 1)
         return first, last, -step
     first = d.among(0, 0, d.whole(0, n), d.whole(-n, 0), -n - 3, INT32.min, INT64.min)
@@ -392,7 +392,7 @@ def identity(d: Draft) -> str:
 
 def non_zero(d: Draft) -> str:
     """Of a constant: the number of elements decides a shape."""
-    array = drawn(d, d.dims(d.among(0, 1, 2, 3), 200), d.type_among(TYPES))
+    array = drawn(d, d.dims(d.among(0, 1, 1, 1, 2, 2, 3), 200), d.type_among(TYPES))
     return d.one("NonZero", d.constant(array))
 
 

@@ -1,4 +1,4 @@
-"""Operands that makers draw: element types that ONNX allows, shapes that broadcast, axes, data inside a function's domain."""
+"""Operands that makers draw: types that ONNX allows, shapes that broadcast, axes, data in a function's domain."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from onnx import defs, helper
 
+from tests.fuzz import values
 from tests.fuzz.draft import TYPES, Draft, Refused, Shape
 
 MOST_MACS = 3_000_000
@@ -23,7 +24,7 @@ NAMES: dict[str, DTypeLike] = {
 
 
 def types_of(d: Draft, op: str, k: int = 0) -> Sequence[DTypeLike]:
-    """The claimed types of an operator's input k in the draft's operator set. Raises Refused where the operator is newer."""
+    """The claimed types of an operator's input k in the draft's operator set. Raises Refused where there is none."""
     found = _types(op, d.opset, k)
     if not found:
         raise Refused(f"{op} is newer than operator set {d.opset}")
@@ -78,9 +79,9 @@ def partner(d: Draft, shape: Shape) -> Shape:
 
 
 def companion(d: Draft, x: str, dtype: DTypeLike | None = None) -> str:
-    """A second operand for x: x itself, a value that is there, a constant or an input, of a shape that broadcasts with x."""
+    """A second operand for x: x itself, a value that is there, a constant or an input; it broadcasts with x."""
     shape, dtype = d.shape(x), d.dtype(x) if dtype is None else dtype
-    match d.among("self", "same", "there", "there", "partner", "partner", "partner", "narrower", "scalar"):
+    match d.among("self", "same", "there", "there", "partner", "partner", "constant", "constant", "narrower", "scalar"):
         case "self" if dtype == d.dtype(x):
             return x
         case "same":
@@ -90,6 +91,8 @@ def companion(d: Draft, x: str, dtype: DTypeLike | None = None) -> str:
                 return d.pick(lambda s: broadcast(s, shape) is not None, [dtype])
             except Refused:
                 return d.value(partner(d, shape), dtype)
+        case "constant":
+            return d.constant(values.draw(d.rng, partner(d, shape), np.dtype(dtype), d.special))
         case "narrower":
             return d.value(narrower(d, shape), dtype)
         case "scalar":
@@ -124,6 +127,12 @@ def axis_of(d: Draft, x: str) -> int:
     return d.whole(0, d.rank(x) - 1)
 
 
+def long_axis(d: Draft, x: str) -> int:
+    """An axis, mostly one of more than one element: what is left of a lone element less its own mean says little."""
+    some = [axis for axis, n in enumerate(d.shape(x)) if n > 1]
+    return d.among(*some) if some and d.chance(0.9) else axis_of(d, x)
+
+
 def affordable(macs: float) -> None:
     if macs > MOST_MACS:
         raise Refused("too much work")
@@ -142,6 +151,16 @@ def scalar(d: Draft, value: float, dtype: DTypeLike) -> str:
 
 def cast(d: Draft, x: str, dtype: DTypeLike) -> str:
     return d.one("Cast", x, to=int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))))
+
+
+def moderate(d: Draft, x: str) -> str:
+    """x, or among special data an input like it whose finite numbers have squares: NaN and infinities stay."""
+    array = d.held[x].plain
+    size = np.abs(array)
+    extreme = np.isfinite(array) & ((size > 1e6) | ((size < 1e-6) & (size > 0)))
+    if not d.special or d.chance(0.1) or not extreme.any():
+        return x
+    return d.input(array.shape, array=np.where(extreme, np.copysign(1, array), array).astype(array.dtype))
 
 
 def positive(d: Draft, x: str) -> str:
@@ -189,4 +208,8 @@ def divisor(d: Draft, y: str, x: str) -> str:
             return z
     drawn = np.asarray(d.rng.integers(1, d.among(3, 10, 100, info.max), array.shape, array.dtype))
     drawn = drawn * (1 if (dividend == info.min).any() else d.among(1, -1))
-    return d.constant(drawn.astype(array.dtype)) if d.chance(0.5) else d.input(array.shape, array=drawn.astype(array.dtype))
+    return (
+        d.constant(drawn.astype(array.dtype))
+        if d.chance(0.5)
+        else d.input(array.shape, array=drawn.astype(array.dtype))
+    )

@@ -7,8 +7,19 @@ import string
 import numpy as np
 from numpy.typing import DTypeLike
 
-from tests.fuzz.draft import Draft, Maker, Refused, Shape
-from tests.fuzz.makers.operands import affordable, anything, broadcast, narrower, partner, scalar, size, swapped, types_of
+from tests.fuzz.draft import FLOATS, Draft, Maker, Refused, Shape
+from tests.fuzz.makers.operands import (
+    affordable,
+    anything,
+    broadcast,
+    moderate,
+    narrower,
+    partner,
+    scalar,
+    size,
+    swapped,
+    types_of,
+)
 
 
 def _factor(d: Draft, shape: Shape, dtype: DTypeLike, inner: int) -> str:
@@ -20,10 +31,11 @@ def _factor(d: Draft, shape: Shape, dtype: DTypeLike, inner: int) -> str:
 
 
 def _matmul(d: Draft) -> str:
-    """Vectors, matrices, batches that broadcast; a factor may be constant, on either side, or the value's own transpose."""
+    """Vectors, matrices, batches that broadcast; the other factor may be constant, on either side."""
     x = anything(d, types_of(d, "MatMul"), least_rank=1)
     shape, dtype = d.shape(x), d.dtype(x)
-    if d.chance(0.5):  # x on the left
+    first = d.chance(0.5)
+    if first:
         *batch, k = shape[:-2] + shape[-1:]
         other = (k,) if d.chance(0.15) else (*_batch(d, tuple(batch)), k, d.dim(33))
         left, right = shape, other
@@ -37,7 +49,7 @@ def _matmul(d: Draft) -> str:
     rows, columns = left[-2] if len(left) > 1 else 1, right[-1] if len(right) > 1 else 1
     affordable(size(batches) * rows * k * columns)
     y = _factor(d, other, dtype, k)
-    return d.one("MatMul", x, y) if other is right else d.one("MatMul", y, x)
+    return d.one("MatMul", x, y) if first else d.one("MatMul", y, x)
 
 
 def _batch(d: Draft, batch: Shape) -> Shape:
@@ -55,7 +67,7 @@ def _batch(d: Draft, batch: Shape) -> Shape:
 
 def _own_product(d: Draft) -> str:
     """A value times its own transpose, in either order."""
-    x = anything(d, types_of(d, "MatMul"), least_rank=2)
+    x = moderate(d, anything(d, types_of(d, "MatMul"), least_rank=2))
     *batch, m, k = d.shape(x)
     affordable(size(batch) * m * k * max(m, k))
     rank = d.rank(x)
@@ -80,7 +92,9 @@ def _gemm(d: Draft) -> str:
             attributes[key] = flag
     for key in ("alpha", "beta"):  # whole numbers among integers: ONNX does not say where a fraction is rounded
         if d.chance(0.5):
-            attributes[key] = float(d.among(0.0, 1.0, 2.0, -1.0) if dtype.kind == "i" else d.among(0.0, 1.0, 0.5, -1.3, 0.1))
+            attributes[key] = float(
+                d.among(0.0, 1.0, 2.0, -1.0) if dtype.kind == "i" else d.among(0.0, 1.0, 0.5, -1.3, 0.1)
+            )
     operands = (x, y) if first else (y, x)
     if d.chance(0.3):
         return d.one("Gemm", *operands, *d.among((), ("",)), **attributes)
@@ -91,18 +105,20 @@ def _gemm(d: Draft) -> str:
 # ---- Einstein sums ---------------------------------------------------------------------------------------------------
 
 EQUATIONS = (
-    "ij->ji", "ij->i", "ij->", "ii->i", "ii->", "iij->ij", "iji->j", "iij->j", "ijk->kij", "ijk->ki", "i->", "i->i", "ij", "ji", "ba",
-    "i,i->", "i,i->i", "i,j->ij", "i,j->ji", "i,j", "i,i", "ij,j->i", "ij,ij->", "ij,ij->ij", "ij,ji->", "ij,jk->ik", "ij,jk->ki",
-    "ij,kj->ik", "ji,jk->ik", "ij,jk", "ij,jk->", "ij,jk->j", "ij,jk->ijk", "bij,bjk->bik", "bij,bkj->bik", "bij,jk->bik", "bij,bjk",
-    "bhqd,bhkd->bhqk", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "ijk,jil->kl", "ijkl,klij->", "ij,jk,kl->il", "i,j,k->ijk", "i,i,i->i",
-    "ij,i,j->", "ii,i->i", "iij,jk->ik", "ab,ab,ab->a", "bij,bjk,bkl->bil",
-    "...->...", "...i->...", "i...->...i", "...ij->...ji", "...ij,...jk->...ik", "...i,...i->...", "i...,i...->...", "...i,i->...",
-    "...,...->...", "...ij,jk->...ik", "...i,j...->...ij", "ij...,jk...->ik...", "...ii->...i", "...i,...i", "a...,b...->ab...",
+    "ij->ji", "ij->i", "ij->", "ii->i", "ii->", "iij->ij", "iji->j", "iij->j", "ijk->kij", "ijk->ki", "i->", "i->i",
+    "ij", "ji", "ba", "i,i->", "i,i->i", "i,j->ij", "i,j->ji", "i,j", "i,i", "ij,j->i", "ij,ij->", "ij,ij->ij",
+    "ij,ji->", "ij,jk->ik", "ij,jk->ki", "ij,kj->ik", "ji,jk->ik", "ij,jk", "ij,jk->", "ij,jk->j", "ij,jk->ijk",
+    "bij,bjk->bik", "bij,bkj->bik", "bij,jk->bik", "bij,bjk", "bhqd,bhkd->bhqk", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd",
+    "ijk,jil->kl", "ijkl,klij->", "ij,jk,kl->il", "i,j,k->ijk", "i,i,i->i", "ij,i,j->", "ii,i->i", "iij,jk->ik",
+    "ab,ab,ab->a", "bij,bjk,bkl->bil",
+    "...->...", "...i->...", "i...->...i", "...ij->...ji", "...ij,...jk->...ik", "...i,...i->...", "i...,i...->...",
+    "...i,i->...", "...,...->...", "...ij,jk->...ik", "...i,j...->...ij", "ij...,jk...->ik...", "...ii->...i",
+    "...i,...i", "a...,b...->ab...",
 )  # fmt: skip
 
 
 def _einsum(d: Draft) -> str:
-    """Sums, transpositions, diagonals, outer, inner and batched products of one to three operands, with dots or without."""
+    """Sums, transpositions, diagonals, outer, inner, batched products of up to three operands, with or without dots."""
     equation = d.among(*EQUATIONS)
     dtype = np.dtype(d.type_among(types_of(d, "Einsum")))
     terms = equation.partition("->")[0].split(",")
@@ -144,7 +160,7 @@ def _renamed(d: Draft, equation: str) -> str:
 
 def _scaled_product(d: Draft) -> str:
     """Constants around a product, which a compiler may fold into its weights."""
-    x = anything(d, types_of(d, "MatMul")[:2], least_rank=2)
+    x = moderate(d, anything(d, FLOATS, least_rank=2))
     dtype, k, n = d.dtype(x), d.shape(x)[-1], d.dim(24)
     affordable(size(d.shape(x)) * n)
     for op in ("Mul", "Add", "Sub"):
@@ -155,7 +171,11 @@ def _scaled_product(d: Draft) -> str:
     for op in ("Mul", "Add", "Div", "Sub"):
         if d.chance(0.4):
             shape = d.among((), (n,), (1, n), (d.shape(x)[-2], 1))
-            number = d.constant(np.asarray(d.rng.uniform(0.3, 2.0, shape)).astype(dtype)) if d.chance(0.8) else scalar(d, 2.0, dtype)
+            number = (
+                d.constant(np.asarray(d.rng.uniform(0.3, 2.0, shape)).astype(dtype))
+                if d.chance(0.8)
+                else scalar(d, 2.0, dtype)
+            )
             y = d.one(op, y, number) if op == "Div" else d.one(op, *swapped(d, y, number))
     return y
 

@@ -8,7 +8,17 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from tests.fuzz.draft import Draft, Maker, Refused, Shape
-from tests.fuzz.makers.operands import affordable, anything, axis_of, narrower, positive, signed, size, types_of
+from tests.fuzz.makers.operands import (
+    affordable,
+    anything,
+    axis_of,
+    moderate,
+    narrower,
+    positive,
+    signed,
+    size,
+    types_of,
+)
 
 # ---- reductions ------------------------------------------------------------------------------------------------------
 
@@ -124,8 +134,11 @@ def _parameter(d: Draft, shape: Shape, dtype: DTypeLike, centre: float = 0.0) ->
 
 
 def _layer_norm(d: Draft) -> list[str]:
-    """Scale and bias have the shape of what is normalised, or broadcast to it. Of f64, mean and deviation would be f32: not drawn."""
-    x = anything(d, types_of(d, "LayerNormalization"), least_rank=1)
+    """Scale and bias have the shape of what is normalised, or broadcast to it.
+
+    Mean and deviation of f64 are f32 in ONNX and f64 in onnxruntime: not drawn.
+    """
+    x = moderate(d, anything(d, types_of(d, "LayerNormalization"), least_rank=1))
     shape, dtype, axis = d.shape(x), d.dtype(x), axis_of(d, x)
     inner = shape[axis:]
     scale_shape, shift_shape = (inner, inner) if d.chance(0.8) else (narrower(d, inner), narrower(d, inner))
@@ -142,7 +155,7 @@ def _layer_norm(d: Draft) -> list[str]:
 
 
 def _rms_norm(d: Draft) -> str:
-    x = anything(d, types_of(d, "RMSNormalization"), least_rank=1)
+    x = moderate(d, anything(d, types_of(d, "RMSNormalization"), least_rank=1))
     shape, axis = d.shape(x), axis_of(d, x)
     scale_shape = shape[axis:] if d.chance(0.8) else narrower(d, shape[axis:])
     attributes = _epsilon(d)
@@ -155,7 +168,7 @@ def _rms_norm(d: Draft) -> str:
 
 def _channels(d: Draft, op: str, least_rank: int) -> tuple[str, int]:
     """A value with channels in its second dimension, and how many."""
-    x = anything(d, types_of(d, op), least_rank)
+    x = moderate(d, anything(d, types_of(d, op), least_rank))
     return x, d.shape(x)[1]
 
 
@@ -180,7 +193,7 @@ def _instance_norm(d: Draft) -> str:
 
 
 def _batch_norm(d: Draft) -> list[str]:
-    """With statistics that are constants, inputs or values; in training mode, from operator set 15 on, with the batch's own."""
+    """With statistics that are constants, inputs or values; in training mode (operator set 15) the batch's own."""
     x, channels = _channels(d, "BatchNormalization", 2)
     dtype = d.dtype(x)
     scale, shift, mean = (_parameter(d, (channels,), dtype, centre) for centre in (1.0, 0.0, 0.0))
@@ -199,7 +212,7 @@ def _batch_norm(d: Draft) -> list[str]:
 
 
 def _lp_norm(d: Draft) -> str:
-    x = anything(d, types_of(d, "LpNormalization"), least_rank=1)
+    x = moderate(d, anything(d, types_of(d, "LpNormalization"), least_rank=1))
     axis = axis_of(d, x)
     attributes = {} if axis == d.rank(x) - 1 and d.chance(0.4) else {"axis": signed(d, axis, d.rank(x))}
     return d.one("LpNormalization", x, **attributes, **({"p": d.whole(1, 2)} if d.chance(0.7) else {}))
@@ -207,7 +220,7 @@ def _lp_norm(d: Draft) -> str:
 
 def _mean_variance(d: Draft) -> str:
     """Its axes, by default, are those of an image without channels."""
-    x = anything(d, types_of(d, "MeanVarianceNormalization"), least_rank=1)
+    x = moderate(d, anything(d, types_of(d, "MeanVarianceNormalization"), least_rank=1))
     rank = d.rank(x)
     axes = {} if rank == 4 and d.chance(0.5) else {"axes": _axes(d, rank)}
     reduced = axes.get("axes", [0, 2, 3])
@@ -232,7 +245,10 @@ def _lrn(d: Draft) -> str:
 REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
 
 MAKERS: dict[str, tuple[float, Maker]] = {
-    **{f"Reduce{kind}": (0.8 if kind in ("Sum", "Mean", "Max") else 0.5, _reduction(f"Reduce{kind}")) for kind in REDUCTIONS},
+    **{
+        f"Reduce{kind}": (0.8 if kind in ("Sum", "Mean", "Max") else 0.5, _reduction(f"Reduce{kind}"))
+        for kind in REDUCTIONS
+    },
     "ArgMax": (0.6, _arg("ArgMax")),
     "ArgMin": (0.4, _arg("ArgMin")),
     "BatchNormalization": (0.8, _batch_norm),

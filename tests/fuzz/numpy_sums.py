@@ -1,7 +1,6 @@
-"""Operators by NumPy, in a wider type than their operands': what other implementations approximate, saturate or get wrong.
+"""Reductions, products, norms and losses by NumPy, summed in a wider type than their operands'.
 
-f32 is computed in f64 and f64 in 80 bits, then rounded once. Integers wrap around. An attribute is a float of 32 bits, and so is its
-default. Where the order of summation decides whether a sum overflows, nothing is determined.
+Integers wrap around. Where the order of summation decides whether a sum overflows, nothing is determined.
 """
 
 from __future__ import annotations
@@ -11,146 +10,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tests.fuzz.numpy_pointwise import WIDE, Array, Result, Undetermined, number, same_kinds, wide
 from tests.fuzz.recipe import Node
-
-Array = NDArray[Any]
-Result = Array | tuple[Array, ...]
-WIDE: dict[np.dtype[Any], Any] = {np.dtype(np.float32): np.float64, np.dtype(np.float64): np.longdouble}
-
-
-class NotDetermined(Exception):
-    """ONNX leaves the result open, or the order of evaluation decides it."""
-
-
-def wide(x: Array) -> Array:
-    return x.astype(WIDE.get(x.dtype, x.dtype))
-
-
-def number(node: Node, key: str, default: float) -> float:
-    """An attribute as the model holds it."""
-    return float(np.float32(node.attributes.get(key, default)))
 
 
 def axis_of(node: Node, default: int) -> int:
     return int(node.attributes.get("axis", default))
 
 
-# ---- pointwise -------------------------------------------------------------------------------------------------------
-
-
-def erf(x: Array) -> Array:
-    return np.vectorize(math.erf, otypes=[np.float64])(x.astype(np.float64)) if x.size else x
-
-
-def sigmoid(x: Array) -> Array:
-    e = np.exp(-np.abs(x))
-    return np.where(x < 0, e / (1 + e), 1 / (1 + e))
-
-
-def _elu(node: Node, x: Array) -> Array:
-    return np.where(x < 0, number(node, "alpha", 1.0) * np.expm1(x), x)
-
-
-def _celu(node: Node, x: Array) -> Array:
-    alpha = number(node, "alpha", 1.0)
-    return np.where(x < 0, alpha * np.expm1(x / alpha), x)
-
-
-def _selu(node: Node, x: Array) -> Array:
-    alpha, gamma = number(node, "alpha", 1.67326319217681884765625), number(node, "gamma", 1.05070102214813232421875)
-    return gamma * np.where(x <= 0, alpha * np.expm1(x), x)
-
-
-def _gelu(node: Node, x: Array) -> Array:
-    if node.attributes.get("approximate", "none") == "tanh":
-        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
-
-
-def _hard_sigmoid(node: Node, x: Array) -> Array:
-    return np.clip(number(node, "alpha", 0.2) * x + number(node, "beta", 0.5), 0, 1)
-
-
-def _hard_swish(node: Node, x: Array) -> Array:
-    return x * np.clip(x / 6 + 0.5, 0, 1)
-
-
-def _leaky_relu(node: Node, x: Array) -> Array:
-    return np.where(x < 0, number(node, "alpha", 0.01) * x, x)
-
-
-def _shrink(node: Node, x: Array) -> Array:
-    limit, bias = number(node, "lambd", 0.5), number(node, "bias", 0.0)
-    return np.where(x < -limit, x + bias, np.where(x > limit, x - bias, 0))
-
-
-def _swish(node: Node, x: Array) -> Array:
-    return x * sigmoid(number(node, "alpha", 1.0) * x)
-
-
-def _plain(f: Callable[[Array], Array]) -> Callable[[Node, Array], Array]:
-    return lambda node, x: f(x)
-
-
-FUNCTIONS: dict[str, Callable[[Node, Array], Array]] = {
-    "Acos": _plain(np.arccos), "Acosh": _plain(np.arccosh), "Asin": _plain(np.arcsin), "Asinh": _plain(np.arcsinh),
-    "Atan": _plain(np.arctan), "Atanh": _plain(np.arctanh), "Celu": _celu, "Cos": _plain(np.cos), "Cosh": _plain(np.cosh),
-    "Elu": _elu, "Erf": _plain(erf), "Exp": _plain(np.exp), "Gelu": _gelu, "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish, "LeakyRelu": _leaky_relu, "Log": _plain(np.log),
-    "Mish": _plain(lambda x: x * np.tanh(np.logaddexp(0, x))), "Selu": _selu, "Shrink": _shrink, "Sigmoid": _plain(sigmoid),
-    "Sin": _plain(np.sin), "Sinh": _plain(np.sinh), "Softplus": _plain(lambda x: np.logaddexp(0, x)),
-    "Softsign": _plain(lambda x: x / (1 + np.abs(x))), "Swish": _swish, "Tan": _plain(np.tan), "Tanh": _plain(np.tanh),
-}  # fmt: skip
-
-
-def _function(f: Callable[[Node, Array], Array]) -> Callable[..., Result]:
-    def function(node: Node, x: Array) -> Array:
-        return np.asarray(f(node, wide(x))).astype(x.dtype)
-
-    return function
-
-
-def _mean_of(node: Node, *inputs: Array) -> Array:
-    mean = np.asarray(sum((wide(x) for x in inputs[1:]), start=wide(inputs[0])) / len(inputs)).astype(inputs[0].dtype)
-    _same_kinds(mean, np.asarray(sum(inputs[1:], start=inputs[0])))
-    return mean
-
-
-def _sum_of(node: Node, *inputs: Array) -> Array:
-    total = np.asarray(sum((wide(x) for x in inputs[1:]), start=wide(inputs[0]))).astype(inputs[0].dtype)
-    _same_kinds(total, np.asarray(sum(inputs[1:], start=inputs[0])))
-    return total
-
-
-def _power(node: Node, x: Array, y: Array) -> Array:
-    """Integers exactly, where the exponents are whole and not negative."""
-    if x.dtype.kind == "f":
-        return np.asarray(np.power(wide(x), y.astype(WIDE[x.dtype]))).astype(x.dtype)
-    if (y < 0).any() or (y != np.floor(y)).any():
-        raise NotDetermined("a fraction among integers")
-    return np.asarray(np.power(x, y.astype(x.dtype)))
-
-
-def _prelu(node: Node, x: Array, slope: Array) -> Array:
-    return np.where(x < 0, slope * x, x).astype(x.dtype)
-
-
-def _same_kinds(a: Array, b: Array) -> None:
-    if not (np.isfinite(a) == np.isfinite(b)).all():
-        raise NotDetermined("a partial sum overflows")
-
-
-# ---- sums ------------------------------------------------------------------------------------------------------------
+# ---- sums ----------------------------------------------------------------------------------------------------------
 
 
 def _held_back(x: Array, axes: tuple[int, ...]) -> None:
-    """Raises NotDetermined where finite numbers may overflow on the way to their sum."""
+    """Raises Undetermined where finite numbers may overflow on the way to their sum."""
     if x.dtype in WIDE:
         finite = np.where(np.isfinite(x), np.abs(wide(x)), 0)
         if (np.sum(finite, axes) > np.finfo(x.dtype).max).any():
-            raise NotDetermined("a partial sum overflows")
+            raise Undetermined("a partial sum overflows")
 
 
 def summed(x: Array, axes: tuple[int, ...], keep: bool = True) -> Array:
@@ -162,7 +39,7 @@ def _multiplied(x: Array, axes: tuple[int, ...], keep: bool = True) -> Array:
     if x.dtype in WIDE:
         exponents = np.where(np.isfinite(x) & (x != 0), np.abs(np.log2(np.abs(wide(x)))), 0)
         if (np.sum(exponents, axes) > -np.finfo(x.dtype).minexp).any() and not _all_ones(x, axes):
-            raise NotDetermined("a partial product overflows or vanishes")
+            raise Undetermined("a partial product overflows or vanishes")
     return np.asarray(np.prod(wide(x), axes, keepdims=keep)).astype(x.dtype)
 
 
@@ -191,7 +68,9 @@ def _mean(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
     if x.dtype.kind == "f":
         return np.asarray(np.sum(wide(x), axes, keepdims=keep) / count).astype(x.dtype)
     if (np.sum(np.abs(x.astype(np.float64)), axes) >= min(2.0**53, np.iinfo(x.dtype).max)).any():
-        raise NotDetermined("the sum of integers overflows")
+        raise Undetermined("the sum of integers overflows")
+    if not count:
+        raise Undetermined("the mean of no integers")
     return np.asarray(np.trunc(total.astype(np.float64) / count)).astype(x.dtype)
 
 
@@ -200,8 +79,8 @@ def _whole(x: Array, y: Array) -> Array:
     if x.dtype.kind == "f":
         return y.astype(x.dtype)
     nearest = np.round(y)
-    if not (np.abs(y) < 2.0**62).all() or ((np.abs(y - nearest) < 1e-9) & (y != nearest)).any():
-        raise NotDetermined("rounding decides")
+    if not (np.abs(y) < np.iinfo(x.dtype).max).all() or ((np.abs(y - nearest) < 1e-9) & (y != nearest)).any():
+        raise Undetermined("rounding decides")
     return np.trunc(y).astype(x.dtype)
 
 
@@ -217,7 +96,7 @@ def _l2(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
     if x.dtype.kind == "f":
         return np.sqrt(_squares(x, axes, keep))
     if (np.sum(x.astype(np.float64) ** 2, axes) >= min(2.0**53, np.iinfo(x.dtype).max)).any():
-        raise NotDetermined("squares of integers overflow")
+        raise Undetermined("squares of integers overflow")
     return _whole(x, np.sqrt(_squares(x, axes, keep).astype(np.float64)))
 
 
@@ -228,6 +107,8 @@ def _log_sum(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
 
 
 def _log_sum_exp(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
+    if x.dtype.kind == "i" and (np.abs(x.astype(np.float64)) >= 2.0**53).any():
+        raise Undetermined("integers that no float holds")
     y = wide(x) if x.dtype.kind == "f" else x.astype(np.float64)
     largest = np.max(y, axes, keepdims=True, initial=-np.inf)
     shift = np.where(np.isfinite(largest), largest, 0)
@@ -288,16 +169,16 @@ def _arg(f: Callable[..., Array]) -> Callable[..., Result]:
     return function
 
 
-# ---- products --------------------------------------------------------------------------------------------------------
+# ---- products ------------------------------------------------------------------------------------------------------
 
 
 def _product(f: Callable[..., Array], dtype: np.dtype[Any], *factors: Array) -> Array:
-    """A sum of products. Raises NotDetermined where it may overflow on the way."""
+    """A sum of products. Raises Undetermined where it may overflow on the way."""
     if dtype not in WIDE:
         return np.asarray(f(*factors)).astype(dtype)
     sizes = f(*(np.where(np.isfinite(x), np.abs(wide(x)), 0) for x in factors))
     if (np.asarray(sizes) > np.finfo(dtype).max).any():
-        raise NotDetermined("a partial sum overflows")
+        raise Undetermined("a partial sum overflows")
     return np.asarray(f(*(wide(x) for x in factors))).astype(dtype)
 
 
@@ -308,14 +189,19 @@ def _matmul(node: Node, a: Array, b: Array) -> Array:
 def _gemm(node: Node, a: Array, b: Array, c: Array | None = None) -> Array:
     """Integers with whole factors only. A factor of 0 drops what it stands before."""
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
-    y = _product(np.matmul, a.dtype, a.T if node.attributes.get("transA", 0) else a, b.T if node.attributes.get("transB", 0) else b)
+    y = _product(
+        np.matmul,
+        a.dtype,
+        a.T if node.attributes.get("transA", 0) else a,
+        b.T if node.attributes.get("transB", 0) else b,
+    )
     if a.dtype.kind == "i":
         y = (y * np.asarray(alpha, a.dtype)).astype(a.dtype)
         return y if c is None else (y + c * np.asarray(beta, a.dtype)).astype(a.dtype)
     y = wide(y) * alpha
     if c is None or beta == 0.0:
         return y.astype(a.dtype)
-    _same_kinds(y.astype(a.dtype) + (wide(c) * beta).astype(a.dtype), (y + wide(c) * beta).astype(a.dtype))
+    same_kinds(y.astype(a.dtype) + (wide(c) * beta).astype(a.dtype), (y + wide(c) * beta).astype(a.dtype))
     return (y + wide(c) * beta).astype(a.dtype)
 
 
@@ -324,7 +210,7 @@ def _einsum(node: Node, *operands: Array) -> Array:
     return _product(lambda *xs: np.einsum(equation, *xs), operands[0].dtype, *operands)
 
 
-# ---- norms -----------------------------------------------------------------------------------------------------------
+# ---- norms and losses ----------------------------------------------------------------------------------------------
 
 
 def _softmax(node: Node, x: Array) -> Array:
@@ -340,11 +226,11 @@ def _log_softmax(node: Node, x: Array) -> Array:
 
 
 def _tame(x: Array) -> None:
-    """Raises NotDetermined where squares of finite numbers may overflow or vanish in the type of x."""
+    """Raises Undetermined where squares of finite numbers may overflow or vanish in the type of x."""
     some = np.abs(x[np.isfinite(x) & (x != 0)])
     info = np.finfo(x.dtype)
     if some.size and (some.max() > math.sqrt(info.max) / max(x.size, 1) or some.min() < math.sqrt(info.tiny) * 2**20):
-        raise NotDetermined("squares overflow or vanish")
+        raise Undetermined("squares overflow or vanish")
 
 
 def standardised(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
@@ -362,7 +248,7 @@ def _layer_norm(node: Node, x: Array, scale: Array, bias: Array | None = None) -
     y, mean, variance = standardised(x, axes, epsilon)
     y = y * scale if bias is None else y * scale + bias
     results = (y, mean, 1 / np.sqrt(variance + epsilon))
-    return tuple(r.astype(x.dtype) for r in results[: len(node.outputs)])
+    return [r.astype(x.dtype) for r in results]
 
 
 def _rms_norm(node: Node, x: Array, scale: Array) -> Array:
@@ -394,15 +280,15 @@ def _batch_norm(node: Node, x: Array, scale: Array, bias: Array, mean: Array, va
         s = scale / np.sqrt(wide(variance) + epsilon)
         y = (wide(x) * _per_channel(s, x.ndim) + _per_channel(bias - mean * s, x.ndim)).astype(x.dtype)
         s = s.astype(x.dtype)
-        _same_kinds(y, x * _per_channel(s, x.ndim) + _per_channel(bias - mean * s, x.ndim))
-        _same_kinds(y, (x - _per_channel(mean, x.ndim)) * _per_channel(s, x.ndim) + _per_channel(bias, x.ndim))
+        same_kinds(y, x * _per_channel(s, x.ndim) + _per_channel(bias - mean * s, x.ndim))
+        same_kinds(y, (x - _per_channel(mean, x.ndim)) * _per_channel(s, x.ndim) + _per_channel(bias, x.ndim))
         return y
     axes = tuple(a for a in range(x.ndim) if a != 1)
     y, now, spread = standardised(x, axes, epsilon)
     y = y * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
     kept = number(node, "momentum", 0.9)
     results = (y, mean * kept + now.reshape(-1) * (1 - kept), variance * kept + spread.reshape(-1) * (1 - kept))
-    return tuple(r.astype(x.dtype) for r in results)
+    return [r.astype(x.dtype) for r in results]
 
 
 def _lp_norm(node: Node, x: Array) -> Array:
@@ -419,10 +305,11 @@ def _lp_norm(node: Node, x: Array) -> Array:
 
 
 def _mean_variance(node: Node, x: Array) -> Array:
-    """ONNX's body adds 10⁻⁹ to the deviation; its text has no such number. Of equal elements, 0."""
+    """As ONNX's body has it: 10⁻⁹ is added to the deviation."""
     axes = tuple(int(a) % x.ndim for a in node.attributes.get("axes", (0, 2, 3)))
-    y, _, variance = standardised(x, axes, 0.0)
-    return np.where(variance == 0, 0, y).astype(x.dtype)
+    y = wide(x)
+    centred = y - np.mean(y, axes, keepdims=True)
+    return np.asarray(centred / (np.sqrt(np.mean(centred**2, axes, keepdims=True)) + 1e-9)).astype(x.dtype)
 
 
 def _lrn(node: Node, x: Array) -> Array:
@@ -437,8 +324,34 @@ def _lrn(node: Node, x: Array) -> Array:
     return (y / (bias + alpha / size * squares) ** beta).astype(x.dtype)
 
 
+def _losses(node: Node, log_p: Array, labels: Array, weights: Array | None) -> Array:
+    """-w log p of every label, in the type of log_p; the mean is weighed."""
+    ignored = node.attributes.get("ignore_index")
+    kept = np.ones(labels.shape, bool) if ignored is None else labels != ignored
+    at = np.where(kept, labels, 0)
+    w = np.where(kept, 1.0 if weights is None else wide(weights)[at], 0.0)
+    each = np.where(kept, -np.take_along_axis(wide(log_p), np.expand_dims(at, 1), 1).squeeze(1) * w, 0.0)
+    match node.attributes.get("reduction", "mean"):
+        case "none":
+            return each.astype(log_p.dtype)
+        case "sum":
+            _held_back(each.astype(log_p.dtype), tuple(range(each.ndim)))
+            return np.sum(each).astype(log_p.dtype)
+        case _:
+            _held_back(each.astype(log_p.dtype), tuple(range(each.ndim)))
+            return (np.sum(each) / np.sum(w)).astype(log_p.dtype)
+
+
+def _log_likelihood(node: Node, log_p: Array, labels: Array, weights: Array | None = None) -> Array:
+    return np.asarray(_losses(node, log_p, labels, weights))
+
+
+def _cross_entropy(node: Node, x: Array, labels: Array, weights: Array | None = None) -> Result:
+    log_p = _log_softmax(Node("LogSoftmax", ("x",), ("y",), {"axis": 1}), x)
+    return [np.asarray(_losses(node, log_p, labels, weights)), log_p]
+
+
 NUMPY: dict[str, Callable[..., Result]] = {
-    **{op: _function(f) for op, f in FUNCTIONS.items()},
     **{op: _reduction(f) for op, f in REDUCTIONS.items()},
     "ArgMax": _arg(np.argmax),
     "ArgMin": _arg(np.argmin),
@@ -454,11 +367,9 @@ NUMPY: dict[str, Callable[..., Result]] = {
     "LogSoftmax": _log_softmax,
     "LpNormalization": _lp_norm,
     "MatMul": _matmul,
-    "Mean": _mean_of,
     "MeanVarianceNormalization": _mean_variance,
-    "PRelu": _prelu,
-    "Pow": _power,
+    "NegativeLogLikelihoodLoss": _log_likelihood,
     "RMSNormalization": _rms_norm,
     "Softmax": _softmax,
-    "Sum": _sum_of,
+    "SoftmaxCrossEntropyLoss": _cross_entropy,
 }
