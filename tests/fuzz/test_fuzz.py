@@ -9,7 +9,7 @@ from stormdrop.codegen import values
 from stormdrop.codegen.text import Value, Writer
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz.draft import Draft
-from tests.fuzz.held import Held
+from tests.fuzz.held import Held, expected
 from tests.fuzz.model import random_model
 from tests.fuzz.recipe import Node, Recipe
 from tests.fuzz.shrink import Failure, check, shrunk
@@ -30,6 +30,7 @@ def test_random_models_compute_what_other_implementations_compute(seeds: range, 
 @pytest.mark.parametrize("name", sorted(path.stem for path in fuzz.CASES.glob("*.json")))
 def test_a_model_that_went_wrong_once_is_right(name: str) -> None:
     failure = fuzz.kept(name)
+    assert expected(failure.recipe, np.random.default_rng(0), failure.special)  # it is not refused
     assert check(failure.recipe, failure.setting, failure.special) is None
 
 
