@@ -1,7 +1,7 @@
 """Recurrent networks, and control flow (`control`).
 
-Not drawn, because Stormdrop says that it does not support them: clip, input_forget, sequences of different lengths or of none,
-activations other than the plain ones.
+Not drawn, because Stormdrop says that it does not support them: clip, input_forget, sequences of different lengths or
+of none, activations other than the plain ones.
 """
 
 from __future__ import annotations
