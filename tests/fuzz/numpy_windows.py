@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where the taps of all windows lie: `at[d]` is [windows, taps] in dimension d, 0 being the image's first element."""
+    """Where the taps of all windows lie: `at[d]` is [windows, taps] in dimension d, 0 being the image's first."""
 
     at: list[Array]
     sizes: tuple[int, ...]
