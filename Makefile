@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help env demo test bench clean
+.PHONY: help env demo test fuzz bench clean
 
 help:
 	@echo "make env     create $(VENV) and install stormdrop with what its tests need"
 	@echo "make demo    a whole model compiled, checked, tuned for a minute, and raced against onnxruntime (about two minutes)"
 	@echo "make test    all tests, ruff, pyright"
+	@echo "make fuzz    random models against other implementations until Ctrl-C; goes on where it was stopped (FUZZ='--special' for NaN and infinities)"
 	@echo "make bench   measure figures of kernels; of models: python -m benchmarks.models --help; of the search: benchmarks.search"
 	@echo "make clean   remove $(VENV) and caches"
 
@@ -38,6 +39,9 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/python -m pytest
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -85,7 +85,7 @@ class Builder:
             raise self.fail(f"written out, the model has more than {MOST_NODES:,} nodes")
         node = Node(op, inputs, (value,), attributes, self.node)
         if all(v in self.constants for v in inputs):
-            array = self._fold(node, [self.constants[v] for v in inputs])
+            array = self._fold(node, [self.constants[v] for v in inputs]) if value.size else np.zeros(shape, NUMPY[dtype])
             if array is not None:
                 self.constants[value] = array
                 return value

@@ -67,9 +67,11 @@ def _is_inf(n: Node, x: Expr) -> Expr:
 
 
 def _shrink(n: Node, x: Expr) -> Expr:
-    limit, bias = n.number("lambd"), n.number("bias")
-    zero = scalar.number(0, x)
-    return select(compare("lt", x, scalar.number(-limit, x)), x + bias, select(compare("gt", x, scalar.number(limit, x)), x - bias, zero))
+    """The attributes are cast to the operand's type, as in ONNX's function body."""
+    as_x = float if x.dtype in FLOATS else int
+    limit, bias = as_x(n.number("lambd")), as_x(n.number("bias"))
+    above = select(compare("gt", x, scalar.number(limit, x)), x - bias, scalar.number(0, x))
+    return select(compare("lt", x, scalar.number(-limit, x)), x + bias, above)
 
 
 def _cast(n: Node, x: Expr) -> Expr:

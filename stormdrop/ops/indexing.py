@@ -53,9 +53,9 @@ def gather_nd(x: Tensor, indices: Tensor, batch: int, name: str = "Y") -> Tensor
 
 
 def reverse_sequence(x: Tensor, lengths: Tensor, time: int, batch: int, name: str = "Y") -> Tensor:
-    """`Y[t, b] = X[L[b] - 1 - t, b]` for t < L[b], else `X[t, b]`."""
+    """`Y[t, b] = X[L[b] - 1 - t, b]` for t < L[b], else `X[t, b]`. No length is larger than the dimension."""
     i = axes_for(x.shape)
-    length, t = build.cast(lengths[i[batch]], "i64"), i[time]
+    length, t = binary("min", build.cast(lengths[i[batch]], "i64"), x.shape[time]), i[time]
     source = clamped(select(compare("lt", t, length), length - 1 - t, t), x.shape[time])
     return compute(name, i, x[tuple(source if d == time else a for d, a in enumerate(i))])
 

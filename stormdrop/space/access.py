@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from stormdrop.ir.affine import affine, bounds, conjunction
+from stormdrop.ir.affine import affine, bounds, conjunction, index_condition
 from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, children, compare, walk
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
@@ -31,7 +31,8 @@ def operands(body: Expr) -> tuple[Expr, ...]:
         if e in seen:
             return
         seen.add(e)
-        if isinstance(e, Load) or (isinstance(e, Select) and isinstance(e.a, Load) and isinstance(e.b, Const)):
+        border = isinstance(e, Select) and index_condition(e.condition) and isinstance(e.a, Load) and isinstance(e.b, Const)
+        if isinstance(e, Load) or border:
             found[e] = None
             return
         for child in children(e):

@@ -214,8 +214,9 @@ def most_code(s: Structure, target: Target) -> float:
     """The instructions that a program may have: as many as its smallest point needs, whatever its expressions are."""
     stages = [x for x in s.stages if x.level is not Level.LOAD]
     usual = MAX_INSTRUCTIONS * max(1, len(stages) ** 0.5)
-    bound = sum(_most_of_one(x, target) for x in stages if not x.unrolled)
-    return usual if bound <= usual else max(usual, float(code_of(_smallest(s, target))))
+    if not any(x.unrolled for x in stages) and sum(_most_of_one(x, target) for x in stages) <= usual:
+        return usual  # no point can be that long at its smallest
+    return max(usual, float(code_of(_smallest(s, target))))
 
 
 def _most_of_one(stage: Stage, target: Target) -> float:

@@ -74,3 +74,9 @@ def test_a_stage_that_is_read_behind_another_is_computed_where_it_is_read() -> N
     """exp is too dear to be computed for every use: it gets a place of its own."""
     exponential = apply(sd.exp, tensor("B", (N, Q)), "E")
     check("placed", product(joined(tensor("A", (N, P)), exponential, 1), tensor("W", (P + Q, M))))
+
+
+def test_constants_chosen_by_data_are_not_packed_when_the_kernel_is_loaded() -> None:
+    x, w, mask = tensor("X", (N, P)), tensor("W", (P, M), constant=True), tensor("B", (P, M), "bool")
+    i, j, k = axis(N), axis(M), reduce_axis(P)
+    check("chosen", compute("C", (i, j), sd.sum(x[i, k] * sd.where(mask[k, j], w[k, j], 0.0), k)))

@@ -20,10 +20,9 @@ from onnx import helper
 from stormdrop.compiler import compile as compile_model
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.verify import verify
-from tests.support.draft import session_of
 from tests.support.float64 import reference64, relative_error
 from tests.support.inputs import inputs_for
-from tests.support.light_models import light, with_logits
+from tests.support.light_models import light, session_of, with_logits
 
 Array = NDArray[Any]
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -85,3 +85,10 @@ def test_a_running_sum_keeps_an_infinity_where_it_has_been_met(exclusive: int, r
     x = draw(3, 6)
     x[1, 2] = np.inf
     on_both("CumSum", x, np.array(1), known=(1,), exclusive=exclusive, reverse=reverse)
+
+
+def test_a_sequence_is_reversed_as_far_as_it_goes() -> None:
+    x, lengths = draw(4, 5), np.array([0, 1, 3, 9, -2])
+    (y,) = OneNode("ReverseSequence", [x, lengths], time_axis=0, batch_axis=1).compiled()
+    for b, n in enumerate([0, 1, 3, 4, 0]):
+        np.testing.assert_array_equal(y[:, b], [*x[:n, b][::-1], *x[n:, b]])

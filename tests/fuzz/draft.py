@@ -6,7 +6,6 @@ are determined well enough to be compared (`held`).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -176,10 +175,9 @@ class Draft:
         `results`: how many, or for each output whether it is wanted.
         """
         wanted = [True] * results if isinstance(results, int) else results
-        fresh = itertools.count(len(self.made))
-        slots = [f"v{next(fresh)}" if want else "" for want in wanted]
-        names = [name for name in slots if name]
-        node = Node(op, inputs, tuple(slots), attributes)
+        names = [f"v{len(self.made) + k}" for k in range(sum(wanted))]
+        left = iter(names)
+        node = Node(op, inputs, tuple(next(left) if want else "" for want in wanted), attributes)
         given = {name: self.held[name] for name in sorted(node.reads()) if name in self.held}
         outputs = apply(node, given, self.opset, self.rng, self.special)
         if any(h.plain.size > MOST_ELEMENTS or h.plain.ndim > 6 for h in outputs):

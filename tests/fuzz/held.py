@@ -25,6 +25,8 @@ UNIT = {np.dtype(np.float32): 2.0**-21, np.dtype(np.float64): 2.0**-50}
 """How far a rounded value is shaken, relative to itself: four units in the last place."""
 ALLOWED = 32
 """An output may be off by this many times its spread (and as many units of its own)."""
+SUBNORMALS = 64
+"""Smallest steps that a rounded value may be off by: a subnormal factor has few digits, and what it is multiplied with is larger."""
 MOST_SPREAD = {np.dtype(np.float32): 1e-3, np.dtype(np.float64): 1e-9}
 """The largest spread of an accepted value, relative to its largest element."""
 LARGEST = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e200}
@@ -44,15 +46,16 @@ EXACT = MOVES | {
 }
 """Operators that round nothing."""
 NORMWISE = {
-    "Conv": 0.0, "GridSample": 0.0, "GroupNormalization": 0.0, "InstanceNormalization": 0.0, "LayerNormalization": 0.0, "Resize": 0.0,
-    "GRU": 1.0, "LSTM": 1.0,
+    "Conv": (0.0, 1), "GridSample": (0.0, 1), "Resize": (0.0, 1), "GRU": (1.0, 1), "LSTM": (1.0, 1),
+    "GroupNormalization": (0.0, 16), "InstanceNormalization": (0.0, 16), "LayerNormalization": (0.0, 16),
+    "MeanVarianceNormalization": (0.0, 16),
 }  # fmt: skip
-"""Operators whose error is relative to the largest values of a tensor, and to at least this number: Winograd's transforms mix
-neighbours, the weights of an interpolation are rounded, what a norm gives is rounded before scale and shift cancel it, gates are of
-size 1 and rounded before they are taken from 1."""
+"""Operators whose error is relative to the largest values of a tensor, and to at least the first number, in as many units: Winograd's
+transforms mix neighbours, the weights of an interpolation are rounded, gates are of size 1 and rounded before they are taken from 1;
+a norm's mean is rounded by units of the data, which may be large beside its deviation."""
 SUMS = frozenset({
     "Attention", "AveragePool", "Col2Im", "Conv", "ConvTranspose", "GRU", "GlobalAveragePool", "GlobalLpPool", "GridSample", "LSTM",
-    "LpPool", "RNN", "Resize", "RotaryEmbedding",
+    "LpPool", "MeanVarianceNormalization", "RNN", "Resize", "RotaryEmbedding",
 })  # fmt: skip
 """Operators that add many elements: near the largest number, the order of the additions decides whether they overflow."""
 ABSOLUTE = frozenset({
@@ -98,8 +101,8 @@ class Held:
             return np.zeros(self.plain.shape)
         with np.errstate(all="ignore"):
             size = np.where(np.isfinite(self.plain), np.abs(self.plain.astype(np.float64)), 0.0)
-            least = float(np.finfo(self.plain.dtype).smallest_subnormal)
-            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size + least)
+            tiny = SUBNORMALS * float(np.finfo(self.plain.dtype).smallest_subnormal)
+            return ALLOWED * (_spread(self.plain, self.shaken) + UNIT[self.plain.dtype] * size + tiny)
 
 
 def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Generator, special: bool) -> list[Held]:
@@ -129,11 +132,12 @@ def apply(node: Node, given: Mapping[str, Held], opset: int, rng: np.random.Gene
         if any(a.shape != b.shape for b in others):
             raise Refused(f"{node.op}'s shape is decided by a hair")
         if node.op in NORMWISE:
-            largest = np.max(np.abs(a), where=np.isfinite(a), initial=NORMWISE[node.op])
-            widest = np.max(_spread(a, tuple(others)), initial=0.0) + UNIT[a.dtype] * largest
+            least, units = NORMWISE[node.op]
+            largest = np.max(np.abs(a), where=np.isfinite(a), initial=least)
+            widest = np.max(_spread(a, tuple(others)), initial=0.0) + units * UNIT[a.dtype] * largest
             others = [(b + widest * np.where(rng.random(b.shape) < 0.5, -1, 1)).astype(a.dtype) for b in others]
         if node.op in ABSOLUTE:
-            others = [(b + UNIT[a.dtype] / 8 * rng.uniform(-1, 1, b.shape)).astype(a.dtype) for b in others]
+            others = [(b + UNIT[a.dtype] * rng.uniform(-1, 1, b.shape)).astype(a.dtype) for b in others]
         others = [b if exact else _shaken(b, rng) for b in others]
         found.append(Held(_accepted(node, a, tuple(others), special), tuple(others), signed))
     return found
@@ -203,8 +207,14 @@ def _is_large(a: Array) -> bool:
 def _shaken(a: Array, rng: np.random.Generator) -> Array:
     if a.dtype not in UNIT:
         return a
+    info = np.finfo(a.dtype)
     with np.errstate(all="ignore"):
-        shaken = (a * (1 + UNIT[a.dtype] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+        by = rng.uniform(0.5, 1, a.shape) * np.where(rng.random(a.shape) < 0.5, -1, 1)  # never by nothing
+        shaken = (a * (1 + UNIT[a.dtype] * by)).astype(a.dtype)
+        is_subnormal = (a != 0) & (np.abs(a) < info.smallest_normal)
+    if is_subnormal.any():  # a factor does not move it: a step of its own does
+        steps = rng.integers(-1, 2, a.shape).astype(a.dtype) * info.smallest_subnormal
+        shaken = np.where(is_subnormal, shaken + steps, shaken)
     return np.where(np.isinf(shaken), a, shaken)  # the largest number stays finite
 
 

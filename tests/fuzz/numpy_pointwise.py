@@ -140,9 +140,10 @@ def _sum_of(node: Node, *inputs: Array) -> Array:
 def _power(node: Node, x: Array, y: Array) -> Array:
     """Integers exactly, where the exponents are whole and not negative."""
     if x.dtype.kind == "f":
-        # Arrays of one shape: for a single exponent of 0.5 NumPy takes a square root, which is NaN for -inf.
-        base, exponent = np.broadcast_arrays(wide(x), y.astype(WIDE[x.dtype]))
-        return np.asarray(np.power(base, exponent)).astype(x.dtype)
+        # For a repeated exponent of 0.5 NumPy takes square roots, which are NaN for -inf: no stride may be 0.
+        base, exponent = (np.array(a) for a in np.broadcast_arrays(wide(x), y.astype(WIDE[x.dtype])))
+        power = np.asarray(np.power(base, exponent))
+        return np.where((exponent == 0.5) & np.isneginf(base), np.inf, power).astype(x.dtype)
     if (y < 0).any() or (y != np.floor(y)).any():
         raise Undetermined("a fraction among integers")
     return np.asarray(np.power(x, y.astype(x.dtype)))
@@ -150,6 +151,17 @@ def _power(node: Node, x: Array, y: Array) -> Array:
 
 def _remainder(node: Node, x: Array, y: Array) -> Array:
     return np.asarray(np.fmod(x, y) if node.attributes.get("fmod", 0) else np.mod(x, y))
+
+
+def _clip(node: Node, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    """Bounds that are not given are the largest finite numbers; a bound that is NaN gives NaN."""
+    info = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
+    least, most = (info.min if low is None else low), (info.max if high is None else high)
+    return np.minimum(np.maximum(x, least), most).astype(x.dtype)
+
+
+def _sign(node: Node, x: Array) -> Array:
+    return np.sign(x)
 
 
 def _prelu(node: Node, x: Array, slope: Array) -> Array:
@@ -169,10 +181,12 @@ def _where(node: Node, condition: Array, x: Array, y: Array) -> Array:
 
 NUMPY: dict[str, Callable[..., Result]] = {
     **{op: _function(f) for op, f in FUNCTIONS.items()},
+    "Clip": _clip,
     "Mean": _mean_of,
     "Mod": _remainder,
     "PRelu": _prelu,
     "Pow": _power,
+    "Sign": _sign,
     "Sum": _sum_of,
     "Where": _where,
 }

@@ -47,7 +47,7 @@ def recurrent(
     ends, cells = np.zeros((directions, batch, hidden)), np.zeros((directions, batch, hidden))
     for d in range(directions):
         both = np.zeros(2 * w.shape[1]) if bias is None else bias[d].astype(np.float64)
-        p = np.zeros(3 * hidden) if peepholes is None else peepholes[d].astype(np.float64)
+        p = None if peepholes is None else peepholes[d].astype(np.float64)
         parts = (w[d].astype(np.float64), r[d].astype(np.float64), both[: w.shape[1]], both[w.shape[1] :])
         acts = [ACTIVATIONS[name] for name in names[d * per : (d + 1) * per]]
         h = np.zeros((batch, hidden)) if h0 is None else h0[d].astype(np.float64)
@@ -80,11 +80,14 @@ def _gru(x: Array, h: Array, parts: tuple[Array, ...], acts: list[Activation], l
 
 
 def _lstm(
-    x: Array, h: Array, c: Array, parts: tuple[Array, ...], peepholes: Array, acts: list[Activation]
+    x: Array, h: Array, c: Array, parts: tuple[Array, ...], peepholes: Array | None, acts: list[Activation]
 ) -> tuple[Array, Array]:
     """Gates in the order input, output, forget, cell; peepholes in the order input, output, forget."""
     w, r, bw, br = parts
     i, o, f, g = np.split(x @ w.T + h @ r.T + bw + br, 4, axis=1)
+    if peepholes is None:  # not zeros: they would make NaN of an infinite cell
+        new = acts[0](f) * c + acts[0](i) * acts[1](g)
+        return acts[0](o) * acts[2](new), new
     pi, po, pf = np.split(peepholes, 3)
     new = acts[0](f + pf * c) * c + acts[0](i + pi * c) * acts[1](g)
     return acts[0](o + po * new) * acts[2](new), new

@@ -303,10 +303,11 @@ def _lp_norm(node: Node, x: Array) -> Array:
 
 
 def _mean_variance(node: Node, x: Array) -> Array:
-    """ONNX's body adds 10⁻⁹ to the deviation; its text has no such number. Of equal elements, 0."""
+    """As ONNX's body has it: 10⁻⁹ is added to the deviation."""
     axes = tuple(int(a) % x.ndim for a in node.attributes.get("axes", (0, 2, 3)))
-    y, _, variance = standardised(x, axes, 0.0)
-    return np.where(variance == 0, 0, y).astype(x.dtype)
+    y = wide(x)
+    centred = y - np.mean(y, axes, keepdims=True)
+    return np.asarray(centred / (np.sqrt(np.mean(centred**2, axes, keepdims=True)) + 1e-9)).astype(x.dtype)
 
 
 def _lrn(node: Node, x: Array) -> Array:

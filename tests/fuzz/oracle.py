@@ -104,7 +104,7 @@ def _numpy(node: Node, given: Given, opset: int) -> list[Array]:
         raise NotKnown(node.op)
     try:
         results = function(node, *(given[name] if name else None for name in node.inputs))
-    except Undetermined as error:
+    except (Undetermined, ValueError, IndexError) as error:  # a shrunk model's shapes may not fit each other
         raise NoOracle(f"{node.op}: {error}") from error
     listed = results if isinstance(results, list) else [results]
     return [a for a, name in zip(listed, node.outputs) if name]

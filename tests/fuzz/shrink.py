@@ -1,7 +1,7 @@
 """A failing model made small: fewer outputs, fewer nodes, a simpler setting, smaller dimensions, plainer numbers.
 
 Every candidate is evaluated by the oracles again and compiled in a process of its own; the first that still fails replaces the
-model, until none does. A failure may change its text on the way: any wrong answer is worth keeping.
+model, until none does. A failure may change its text on the way, but not its kind: any wrong answer is worth keeping.
 """
 
 from __future__ import annotations
@@ -61,6 +61,12 @@ def check(recipe: Recipe, setting: Setting, special: bool) -> str | None:
     return None
 
 
+def kind(why: str) -> str:
+    """The name of the exception, or that of wrong answers: a model that became invalid on the way is no smaller failure."""
+    name = why.partition(":")[0]
+    return name if name.endswith("Error") else "wrong answer"
+
+
 def shrunk(failure: Failure, say: Callable[[str], None] = lambda text: None) -> Failure:
     """A smaller failure, or the same one."""
     checks = 0
@@ -74,7 +80,7 @@ def shrunk(failure: Failure, say: Callable[[str], None] = lambda text: None) -> 
                 if checks > MOST_CHECKS:
                     return failure
                 why = check(recipe, setting, failure.special)
-                if why is not None:
+                if why is not None and kind(why) == kind(failure.why):
                     failure = replace(failure, recipe=recipe, setting=setting, why=why)
                     say(f"{len(recipe.nodes)} nodes: {why}")
                     again = True
@@ -177,7 +183,6 @@ def _with_arrays(recipe: Recipe, arrays: Mapping[str, Array]) -> Recipe:
 
 
 def _evaluated(failure: Failure) -> dict[str, Held] | None:
-    try:
-        return expected(failure.recipe, np.random.default_rng(0), failure.special)
-    except Refused:
-        return None
+    """Every value, computed in a process of its own: an oracle may crash too."""
+    outcome = isolated(lambda: expected(failure.recipe, np.random.default_rng(0), failure.special))
+    return None if isinstance(outcome, Died) else outcome

@@ -35,9 +35,9 @@ from stormdrop.runtime.kernel import is_empty
 from stormdrop.space.default import default_schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
+from tests.fuzz.model import random_model
 from tests.replay.cases import Case, numbered
 from tests.replay.machines import ISAS, machine
-from tests.support.random_models import random_model
 from tests.support.tasks import OWN, random_task
 from tests.support.trials import random_views
 
@@ -169,7 +169,9 @@ def _graph_tasks() -> Iterator[Case]:
     seen: set[str] = set()
     seed = 0
     while len(seen) < GRAPH_TASKS:
-        new = [k for k in _kernels(tasks_of(load(random_model(seed)[0]))) if k[0].class_key not in seen]
+        drawn = random_model(seed)
+        proto = drawn.recipe.proto({name: drawn.held[name].plain for name in drawn.recipe.outputs})
+        new = [k for k in _kernels(tasks_of(load(proto))) if k[0].class_key not in seen]
         for task, views in new[:2]:
             seen.add(task.class_key)
             target = machine(ISAS[len(seen) % len(ISAS)], 1 + len(seen) // len(ISAS) % 2)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from stormdrop.compiler import tasks_of
 from stormdrop.graph.builder import Builder
 from stormdrop.graph.express import task_of
 from stormdrop.graph.graph import Attribute
@@ -32,7 +33,18 @@ def window(kernel: tuple[int, ...], dilations: tuple[int, ...] | None = None, pa
     return {"kernel": kernel, "strides": ones, "dilations": dilations or ones, "before": each, "after": each, "layout": "NHWC"}
 
 
+def winograd_with_a_long_epilogue() -> Task:
+    """F(4,3) writes its output transform out, with a Softplus for each of 16 pixels."""
+    b = Builder()
+    x, w = b.input("x", (1, 9, 1, 17), "f32"), b.constant(np.ones((3, 3, 17, 11), np.float32))
+    y = b.emit("Softplus", b.emit("Conv", x, w, groups=1, **window((3, 3), pads=1)))
+    (use,) = tasks_of(b.graph([y], ["y"], "g", 20)).tasks
+    assert len(use.task.variants) == 3
+    return use.task
+
+
 TASKS: dict[str, Callable[[], Task]] = {
+    "Winograd's transform with a long epilogue": winograd_with_a_long_epilogue,
     "one output of 512 channels and 32,768 taps": lambda: node("Conv", (1, 32768, 512), (32768, 512, 1), groups=1, **window((32768,))),
     "one output of 32,768 channels and 512 taps": lambda: node("Conv", (1, 512, 32768), (512, 32768, 1), groups=1, **window((512,))),
     "a kernel dilated over a large image": lambda: node(

@@ -193,3 +193,13 @@ def _means(y: Array) -> tuple[Array, Array]:
 
 def _floats(a: Array) -> NDArray[np.float32]:
     return np.asarray(a, np.float32)
+
+
+def session_of(model: onnx.ModelProto, threads: int) -> Any:
+    """onnxruntime's session of a model, without its warnings."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

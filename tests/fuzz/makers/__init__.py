@@ -5,20 +5,26 @@ A key is an ONNX operator's name, or lower-case words for an idiom of several op
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-
 from tests.fuzz.draft import Maker
+from tests.fuzz.makers import (
+    attention,
+    blocks,
+    choices,
+    composites,
+    control,
+    gathering,
+    idioms,
+    movement,
+    pointwise,
+    products,
+    recurrent,
+    reductions,
+    resizing,
+    windows,
+)
 
-_MODULES = ("pointwise", "reductions", "products", "idioms", "windows", "movement", "gathering", "resizing", "recurrent")
-
-
-def _tables() -> dict[str, tuple[float, Maker]]:
-    found: dict[str, tuple[float, Maker]] = {}
-    for name in _MODULES:
-        if find_spec(f"tests.fuzz.makers.{name}") is not None:
-            found |= import_module(f"tests.fuzz.makers.{name}").MAKERS
-    return found
-
-
-MAKERS = _tables()
+MODULES = (
+    pointwise, reductions, products, windows, movement, gathering, resizing, recurrent, control, composites,
+    idioms, attention, blocks, choices,
+)  # fmt: skip
+MAKERS: dict[str, tuple[float, Maker]] = {name: made for module in MODULES for name, made in module.MAKERS.items()}
