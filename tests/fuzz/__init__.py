@@ -12,6 +12,7 @@ The way of one model:
                                 │                                        │
                                 └──compile (setting), run twice──▶ outputs ──compare──▶ None | Failure ──shrink──▶ cases/NAME.json
 
-`recipe` is the data, `oracle` evaluates one node, `held` carries values with the rounding they may have, `draft` is a recipe under
-construction, `makers` know the operators, `trial` compiles and compares, `shrink` makes a failure small.
+`recipe` is the data, `oracle` (with `numpy_*` and `control_flow`) evaluates one node, `held` carries values with the
+rounding they may have, `draft` is a recipe under construction, `makers` know the operators,
+`trial` compiles and compares, `shrink` makes a failure small.
 """

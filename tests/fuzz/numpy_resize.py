@@ -1,7 +1,8 @@
 """Resize and GridSample in NumPy, after ONNX's text; Resize with positions as exact fractions.
 
-Positions that lie on the boundary of a decision (which pixel is nearest, whether it is outside) are decided exactly; those within
-rounding of a boundary are refused. Where a length follows from a scale, align_corners counts its fraction too, as ONNX's own tests do.
+Positions that lie on the boundary of a decision (which pixel is nearest, whether it is outside) are decided exactly;
+those within rounding of a boundary are refused. Where a length follows from a scale, align_corners counts its fraction
+too, as ONNX's own tests do.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ HALF = Fraction(1, 2)
 HAIR = Fraction(1, 100_000)
 
 
-def resize(node: Node, x: Array, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None) -> Array:
+def resize(
+    node: Node, x: Array, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None
+) -> Array:
     a = node.attributes
     axes = [int(k) % x.ndim for k in a.get("axes", range(x.ndim))]
     given = sizes is not None and sizes.size > 0
@@ -152,12 +155,15 @@ def _weighed(node: Node, x: Array, axis: int, at: list[Fraction], factor: Fracti
         if (a.get("exclude_outside", 0) or stretch > 1) and weights.sum() != 0:
             weights = weights / weights.sum()
         np.add.at(matrix[i], np.clip(taps, 0, size - 1), weights)
-        beyond = weights[(taps < 0) | (taps >= size)].any()  # several weights of one pixel, added first or last
-        if beyond or stretch > 1 or (weights[(taps > float(p) - reach) & (taps <= float(p) + reach)] == 0).any():
+        beyond = weights[(taps < 0) | (taps >= size)].any()
+        merged = beyond and a["mode"] == "cubic"  # weights of both signs for one pixel, added first or last
+        if merged or stretch > 1 or (weights[(taps > float(p) - reach) & (taps <= float(p) + reach)] == 0).any():
             _finite(np.take(x, np.clip(taps, 0, size - 1), axis=axis))
     moved = np.moveaxis(x, axis, 0)
     terms = matrix.reshape(*matrix.shape, *(1,) * (x.ndim - 1)) * moved[None]
-    return np.moveaxis(np.where(matrix.reshape(*matrix.shape, *(1,) * (x.ndim - 1)) == 0, 0.0, terms).sum(axis=1), 0, axis)
+    return np.moveaxis(
+        np.where(matrix.reshape(*matrix.shape, *(1,) * (x.ndim - 1)) == 0, 0.0, terms).sum(axis=1), 0, axis
+    )
 
 
 def _finite(x: Array) -> None:
@@ -170,7 +176,7 @@ def _finite(x: Array) -> None:
 
 
 def grid_sample(node: Node, x: Array, grid: Array) -> Array:
-    """The image, continued without end by zeros, by its border or by reflections, interpolated: as PyTorch and onnxruntime do."""
+    """The image, continued without end by zeros, by its border or by reflections, interpolated, as PyTorch does."""
     mode: str = node.attributes.get("mode", "linear")
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     padding: str = node.attributes.get("padding_mode", "zeros")
@@ -185,15 +191,15 @@ def grid_sample(node: Node, x: Array, grid: Array) -> Array:
     total = np.zeros((x.shape[0], *grid.shape[1:-1], x.shape[1]))
     batch = np.arange(x.shape[0]).reshape(-1, *(1,) * rank)
     for chosen in product(*taps):
-        weight = np.ones(grid.shape[:-1])
+        weight, inside = np.ones(grid.shape[:-1]), np.ones(grid.shape[:-1], bool)
         index: list[Array] = []
         for (at, w), size in zip(chosen, sizes):
-            inside, pixel = _pixel(at, size, padding, align)
-            weight = weight * np.where(inside, w, 0.0)
+            is_pixel, pixel = _pixel(at, size, padding, align)
+            weight, inside = weight * w, inside & is_pixel
             index.append(pixel)
         pixels = x[(batch, slice(None), *index)].astype(np.float64)
-        _finite(pixels[weight == 0])
-        total = total + np.where(weight[..., None] == 0, 0.0, pixels * weight[..., None])
+        _finite(pixels[inside & (weight == 0)])
+        total = total + np.where(inside[..., None], pixels * weight[..., None], 0.0)
     return np.moveaxis(total, -1, 1).astype(x.dtype)
 
 

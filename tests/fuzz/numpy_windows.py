@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where every tap of every window lies: `at[d]` is [windows, taps] in dimension d, counted from the image's first element."""
+    """Where the taps of all windows lie: `at[d]` is [windows, taps] in dimension d, 0 being the image's first."""
 
     at: list[Array]
     sizes: tuple[int, ...]
@@ -91,7 +91,7 @@ def conv(node: Node, x: Array, w: Array, bias: Array | None = None) -> Array:
 
 
 def max_pool(node: Node, x: Array) -> list[Array]:
-    """The largest element of every window, NaN being the largest of all; the position of the first one in row-major order."""
+    """The largest element of every window, NaN being the largest; the first one's position in row-major order."""
     w, rank = windows_of(node, x.shape[2:]), x.ndim - 2
     mask = w.mask()
     taps = tuple(range(2 + rank, 2 + 2 * rank))
@@ -128,7 +128,9 @@ def average_pool(node: Node, x: Array) -> Array:
 
 def lp_pool(node: Node, x: Array) -> Array:
     w, rank, p = windows_of(node, x.shape[2:]), x.ndim - 2, int(node.attributes.get("p", 2))
-    powers = np.abs(np.where(w.mask(), w.patches(x), 0)).astype(x.dtype) ** p  # small ones underflow as they do elsewhere
+    powers = (
+        np.abs(np.where(w.mask(), w.patches(x), 0)).astype(x.dtype) ** p
+    )  # small ones underflow as they do elsewhere
     total = np.sum(powers.astype(np.float64), axis=tuple(range(2 + rank, 2 + 2 * rank)))
     return (total ** (1 / p)).astype(x.dtype)
 

@@ -40,14 +40,30 @@ STATE = floats(2, 2, 5)
 
 CASES = {
     "conv in groups": node("Conv", IMAGE, floats(4, 3, 3, 2), floats(4), group=2, strides=[2, 1], pads=[1, 0, 2, 1]),
-    "dilated conv of a volume": node("Conv", VOLUME, floats(3, 2, 2, 3, 2), dilations=[1, 2, 1], pads=[1, 0, 0, 0, 2, 1]),
+    "dilated conv of a volume": node(
+        "Conv", VOLUME, floats(3, 2, 2, 3, 2), dilations=[1, 2, 1], pads=[1, 0, 0, 0, 2, 1]
+    ),
     "conv with automatic pads": node("Conv", IMAGE, floats(3, 6, 4, 2), strides=[2, 1], auto_pad="SAME_LOWER"),
     "transposed conv in groups": node(
-        "ConvTranspose", IMAGE, floats(6, 2, 3, 2), floats(4), group=2, strides=[2, 3], output_padding=[1, 0], pads=[1, 0, 0, 1]
+        "ConvTranspose",
+        IMAGE,
+        floats(6, 2, 3, 2),
+        floats(4),
+        group=2,
+        strides=[2, 3],
+        output_padding=[1, 0],
+        pads=[1, 0, 0, 1],
     ),
     "transposed conv of a given shape": node("ConvTranspose", SIGNAL, floats(3, 2, 4), strides=[2], output_shape=[35]),
     "max pool with positions": node(
-        "MaxPool", IMAGE, results=2, kernel_shape=[3, 2], strides=[2, 3], pads=[1, 1, 2, 0], ceil_mode=1, storage_order=1
+        "MaxPool",
+        IMAGE,
+        results=2,
+        kernel_shape=[3, 2],
+        strides=[2, 3],
+        pads=[1, 1, 2, 0],
+        ceil_mode=1,
+        storage_order=1,
     ),
     "average pool of the padded image": node(
         "AveragePool", IMAGE, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 2, 2], ceil_mode=1, count_include_pad=1
@@ -62,28 +78,52 @@ CASES = {
     ),
     "marks": node("OneHot", whole(1, -2, 7, -9), whole(4), np.array([0.5, 2], np.float32), axis=0),
     "cubic resize": node(
-        "Resize", IMAGE, None, np.array([1, 1, 1.5, 0.5], np.float32), mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1
+        "Resize",
+        IMAGE,
+        None,
+        np.array([1, 1, 1.5, 0.5], np.float32),
+        mode="cubic",
+        cubic_coeff_a=-0.5,
+        exclude_outside=1,
     ),
     "linear resize": node(
         "Resize", IMAGE, None, None, whole(2, 6, 5, 11), mode="linear", coordinate_transformation_mode="align_corners"
     ),
     "nearest resize": node(
-        "Resize", SIGNAL, None, np.array([1, 1, 0.75], np.float32), mode="nearest", nearest_mode="ceil",
+        "Resize",
+        SIGNAL,
+        None,
+        np.array([1, 1, 0.75], np.float32),
+        mode="nearest",
+        nearest_mode="ceil",
         coordinate_transformation_mode="asymmetric",
     ),
     "linear samples": node("GridSample", IMAGE, GRID, mode="linear", padding_mode="zeros", align_corners=1),
     "cubic samples": node("GridSample", IMAGE, GRID, mode="cubic", padding_mode="border"),
     "nearest samples": node("GridSample", IMAGE, GRID, mode="nearest", padding_mode="reflection"),
-    "recurrent": node("RNN", X, W3[:1, :5], R3[:1, :5], B3[:1, :10], None, STATE[:1], results=2, hidden_size=5, direction="reverse"),
+    "recurrent": node(
+        "RNN", X, W3[:1, :5], R3[:1, :5], B3[:1, :10], None, STATE[:1], results=2, hidden_size=5, direction="reverse"
+    ),
     "gated": node(
-        "GRU", X, W3, R3, B3, None, STATE, results=2, hidden_size=5, direction="bidirectional",
+        "GRU",
+        X,
+        W3,
+        R3,
+        B3,
+        None,
+        STATE,
+        results=2,
+        hidden_size=5,
+        direction="bidirectional",
         activations=["Sigmoid", "Softsign", "Tanh", "Relu"],
     ),
-    "gated, linear before reset": node("GRU", X, W3[:1], R3[:1], B3[:1], results=2, hidden_size=5, linear_before_reset=1),
+    "gated, linear before reset": node(
+        "GRU", X, W3[:1], R3[:1], B3[:1], results=2, hidden_size=5, linear_before_reset=1
+    ),
     "long short-term memory": node(
         "LSTM", X, W4, R4, B4, None, STATE, STATE, P, results=3, hidden_size=5, direction="bidirectional"
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -108,6 +148,7 @@ def test_what_onnx_leaves_open_has_no_oracle() -> None:
 
 def _loop_body() -> onnx.GraphProto:
     """state, row = state + outer, state * step."""
+
     def port(name: str, code: int, shape: list[int]) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, code, shape)
 
@@ -119,7 +160,9 @@ def _loop_body() -> onnx.GraphProto:
     ]
     two = helper.make_tensor("two", 7, [], [2])
     inputs = [port("i", 7, []), port("go", 9, []), port("s", 1, [3])]
-    return helper.make_graph(nodes, "body", inputs, [port("go_on", 9, []), port("next", 1, [3]), port("row", 1, [3])], [two])
+    return helper.make_graph(
+        nodes, "body", inputs, [port("go_on", 9, []), port("next", 1, [3]), port("row", 1, [3])], [two]
+    )
 
 
 def test_a_loop_is_interpreted_as_onnxruntime_runs_it() -> None:

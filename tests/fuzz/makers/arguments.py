@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from tests.fuzz import values
-from tests.fuzz.draft import Draft, Refused
+from tests.fuzz.draft import TYPES, Draft, Refused
 
 Array = NDArray[Any]
 MOST_MACS = 3_000_000
+INT64, INT32 = np.iinfo(np.int64), np.iinfo(np.int32)
+
+
+def anything(d: Draft, least_rank: int = 0, most_rank: int = 5, most: int = 5_000) -> str:
+    """A value of any type."""
+    ranks = [r for r in (0, 1, 1, 2, 2, 3, 3, 4, 4, 5) if least_rank <= r <= most_rank]
+    rank = d.among(*ranks)
+    return d.take(lambda: d.dims(rank, most), TYPES, lambda s: least_rank <= len(s) <= most_rank and prod(s) <= most)
 
 
 def affordable(macs: int) -> None:

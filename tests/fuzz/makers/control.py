@@ -1,7 +1,8 @@
 """If, Loop and Scan whose conditions and numbers of steps are constants, as Stormdrop needs them.
 
-A body is a draft of its own. Its formal inputs hold the values of the first step; outer values that it reads are inputs of it under
-another name. `Body.graph` gives every value that the body defines a prefix, and outer values their own names.
+A body is a draft of its own. Its formal inputs hold the values of the first step; outer values that it reads are
+inputs of it under another name. `Body.graph` gives every value that the body defines a prefix, and outer values their
+own names.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from tests.fuzz.draft import TYPES, Draft, Maker, Refused
 from tests.fuzz.makers import gathering, movement
-from tests.fuzz.makers.arguments import axis_of, drawn, either_sign, fixed
+from tests.fuzz.makers.arguments import anything, axis_of, drawn, either_sign, fixed
 from tests.fuzz.recipe import port
 
 Array = NDArray[Any]
@@ -40,7 +41,7 @@ class Body:
         names = [d.input(a.shape, array=a) for a in formals]
         captured: dict[str, str] = {}
         for _ in range(outer.among(0, 1, 1, 2) if formals else outer.among(1, 1, 2)):
-            name = movement.anything(outer, most=500)
+            name = anything(outer, most=500)
             alias = d.input(outer.shape(name), array=outer.held[name].plain)
             d.held[alias] = outer.held[name]
             captured[alias] = name
@@ -60,7 +61,7 @@ class Body:
         return list(self.d.made)
 
     def graph(self, results: Sequence[str], prefix: str) -> onnx.GraphProto:
-        """The subgraph, with its own names behind the prefix. New inputs of the body become inputs of the outer draft."""
+        """The subgraph, its own names behind the prefix. The body's new inputs become inputs of the outer draft."""
         d, own = self.d, list[str]()
         for name in results:  # every output is computed by a node of the body, and named once
             own.append(name if name in d.made and name not in own else d.one("Identity", name))
@@ -137,7 +138,9 @@ def stepped(d: Draft, x: str) -> str:
             ends = (d.integers([v]) for v in (-1, np.iinfo(np.int64).min, axis, -1))
             return d.one("Slice", x, *ends)
         case "where":
-            return d.one("Where", d.value([e if d.chance(0.5) else 1 for e in shape], np.bool_), x, d.value(shape, dtype))
+            return d.one(
+                "Where", d.value([e if d.chance(0.5) else 1 for e in shape], np.bool_), x, d.value(shape, dtype)
+            )
         case _:
             return d.one(d.among("Add", "Sub", "Mul", "Max"), x, d.value(shape, dtype))
 
@@ -153,7 +156,7 @@ def _condition(d: Draft) -> str:
     """True or false: a constant, or what follows from the shape of a value."""
     if d.chance(0.7):
         return d.constant(np.array(d.chance(0.5)).reshape(d.among((), (1,))))
-    return d.one(d.among("Greater", "Less", "Equal"), d.one("Size", movement.anything(d)), d.constant(np.int64(d.whole(0, 100))))
+    return d.one(d.among("Greater", "Less", "Equal"), d.one("Size", anything(d)), d.constant(np.int64(d.whole(0, 100))))
 
 
 def branch(d: Draft) -> list[str]:
@@ -183,7 +186,7 @@ def _of_type(d: Draft, dtype: DTypeLike) -> str:
 
 def _states(d: Draft) -> list[str]:
     """What is handed from step to step."""
-    return [movement.anything(d, most_rank=4, most=300) for _ in range(d.among(0, 1, 1, 2))]
+    return [anything(d, most_rank=4, most=300) for _ in range(d.among(0, 1, 1, 2))]
 
 
 def loop(d: Draft) -> list[str]:
@@ -256,7 +259,9 @@ def scan(d: Draft) -> list[str]:
         shape = list(d.dims(d.among(0, 1, 2, 2, 3), 200))
         axis = d.whole(0, len(shape))
         shape.insert(axis, steps)
-        sources.append(d.take(lambda shape=tuple(shape): shape, TYPES, lambda s, a=axis: a < len(s) <= 4 and s[a] == steps))
+        sources.append(
+            d.take(lambda shape=tuple(shape): shape, TYPES, lambda s, a=axis: a < len(s) <= 4 and s[a] == steps)
+        )
         axes.append(axis)
     slices = [np.take(d.held[x].plain, 0, axis=a) for x, a in zip(sources, axes)]
     body = Body.start(d, [*(d.held[s].plain for s in states), *slices])

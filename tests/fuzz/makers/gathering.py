@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.fuzz.draft import INTEGERS, NUMBERS, TYPES, Draft, Maker, Refused, Shape
-from tests.fuzz.makers.arguments import axis_of, drawn, either_sign, fixed, indices, sometimes
-from tests.fuzz.makers.movement import anything
+from tests.fuzz.makers.arguments import anything, axis_of, drawn, either_sign, fixed, indices, sometimes
 
 Array = NDArray[Any]
 REDUCTIONS_SINCE = {"none": 13, "add": 16, "mul": 16, "max": 18, "min": 18}

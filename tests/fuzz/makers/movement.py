@@ -1,4 +1,4 @@
-"""Operators that move elements without computing, and those that make elements from shapes; of every element type."""
+"""Operators that move elements without computing, of every element type; those of `constants` too."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from itertools import pairwise
 from math import prod
 
 import numpy as np
-from numpy.typing import DTypeLike
-from onnx import numpy_helper
 
 from tests.fuzz.draft import TYPES, Draft, Maker, Refused, Shape
-from tests.fuzz.makers.arguments import axis_of, drawn, either_sign, fixed, index_vector, some_axes, sometimes
-
-INT64, INT32 = np.iinfo(np.int64), np.iinfo(np.int32)
-
-
-def anything(d: Draft, least_rank: int = 0, most_rank: int = 5, most: int = 5_000) -> str:
-    """A value of any type."""
-    ranks = [r for r in (0, 1, 1, 2, 2, 3, 3, 4, 4, 5) if least_rank <= r <= most_rank]
-    rank = d.among(*ranks)
-    return d.take(lambda: d.dims(rank, most), TYPES, lambda s: least_rank <= len(s) <= most_rank and prod(s) <= most)
-
+from tests.fuzz.makers import constants
+from tests.fuzz.makers.arguments import (
+    INT32,
+    INT64,
+    anything,
+    axis_of,
+    drawn,
+    either_sign,
+    fixed,
+    index_vector,
+    some_axes,
+    sometimes,
+)
 
 # ---- shapes ----------------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ def tile(d: Draft) -> str:
 
 
 def span(d: Draft, n: int) -> tuple[int, int, int]:
-    """Start, end and step of a slice of n elements: from either end, beyond the ends, backwards, as far as integers go."""
+    """Start, end and step of a slice of n elements: from either end, beyond the ends, backwards, up to huge ones."""
     step = d.among(1, 1, 1, 1, 2, 3, n + 1, INT32.max)
     if d.chance(0.3):
         first = d.among(n - 1, d.whole(0, max(n - 1, 0)), -1, n + 3, -n - 3, INT32.max, INT64.max)
@@ -163,9 +163,7 @@ def cut(d: Draft) -> str:
         raise Refused("nothing is left")
     columns = [list(c) for c in zip(*spans)]
     narrow = d.chance(0.25) and all(INT32.min <= v <= INT32.max for column in columns for v in column)
-    starts, ends, steps, along = (
-        d.constant(np.array(c, np.int32 if narrow else np.int64)) for c in (*columns, axes)
-    )
+    starts, ends, steps, along = (d.constant(np.array(c, np.int32 if narrow else np.int64)) for c in (*columns, axes))
     given = [along if with_axes else "", steps if with_steps else ""]
     while given and not given[-1]:
         given.pop()
@@ -244,7 +242,7 @@ def split_and_joined(d: Draft) -> str:
 
 
 def rejoined(d: Draft) -> str:
-    """Parts of an earlier concatenation joined again: some of them, in another order, with the whole, as slices of it."""
+    """Parts of an earlier concatenation joined again: some, in another order, with the whole, as slices of it."""
     earlier = [n for n in d.nodes if n.op == "Concat" and d.shape(n.outputs[0])]
     node = earlier[d.whole(0, len(earlier) - 1)] if earlier else None
     if node is None:
@@ -325,75 +323,8 @@ def reverse_sequence(d: Draft) -> str:
     return d.one("ReverseSequence", x, lengths, **attributes)
 
 
-# ---- made of shapes --------------------------------------------------------------------------------------------------
-
-
-def _code(dtype: DTypeLike) -> int:
-    return {"float32": 1, "float64": 11, "int32": 6, "int64": 7, "bool": 9}[np.dtype(dtype).name]
-
-
-def eye_like(d: Draft) -> str:
-    x = anything(d, 2, 2)
-    attributes = sometimes(d, 0.5, dtype=_code(d.type_among(TYPES))) | sometimes(d, 0.6, k=d.whole(-4, 4))
-    return d.one("EyeLike", x, **attributes)
-
-
-def _of_shape(d: Draft) -> str:
-    """A shape: a constant, or the shape of a value."""
-    return d.one("Shape", anything(d)) if d.chance(0.3) else d.integers(d.dims(most=5_000))
-
-
-def constant_of_shape(d: Draft) -> str:
-    dtype = d.type_among(TYPES)
-    value = numpy_helper.from_array(drawn(d, (1,), dtype))
-    return d.one("ConstantOfShape", _of_shape(d), **sometimes(d, 0.8, value=value))
-
-
-def constant(d: Draft) -> str:
-    match d.among("value", "value", "value_float", "value_floats", "value_int", "value_ints"):
-        case "value":
-            array = drawn(d, d.dims(most=500), d.type_among(TYPES))
-            return d.one("Constant", value=numpy_helper.from_array(array))
-        case "value_float":
-            return d.one("Constant", value_float=float(np.float32(d.rng.standard_normal())))
-        case "value_floats":
-            return d.one("Constant", value_floats=[float(np.float32(v)) for v in d.rng.standard_normal(d.whole(1, 9))])
-        case "value_int":
-            return d.one("Constant", value_int=d.among(0, -3, 7, INT64.max, INT64.min, 2**53 + 1))
-        case _:
-            return d.one("Constant", value_ints=[d.among(d.whole(-9, 9), INT64.min) for _ in range(d.whole(1, 9))])
-
-
-def counted(d: Draft) -> str:
-    """Range, with numbers that float types hold exactly: the sum of start and steps then has one value."""
-    dtype = d.among(np.float32, np.float64, np.int32, np.int64)
-    steps, delta = d.whole(0 if d.empties else 1, 40), d.among(1, 1, 2, 3, -1, -2, -7)
-    start = d.among(0, 0, d.whole(-50, 50), 2**40 if dtype == np.int64 else 1000)
-    limit = start + steps * delta - (d.whole(0, abs(delta) - 1) * (1 if delta > 0 else -1) if steps else 0)
-    unit = 0.25 if np.dtype(dtype).kind == "f" and d.chance(0.6) else 1
-    inputs = [d.constant(np.array(v * unit, dtype)) for v in (start, limit, delta)]
-    return d.one("Range", *inputs)
-
-
-def shape(d: Draft) -> str:
-    x = anything(d)
-    bound = d.rank(x) + 2
-    attributes = sometimes(d, 0.5, start=d.whole(-bound, bound), end=d.whole(-bound, bound)) if d.opset >= 15 else {}
-    return d.one("Shape", x, **attributes)
-
-
-def size(d: Draft) -> str:
-    return d.one("Size", anything(d))
-
-
 def identity(d: Draft) -> str:
     return d.one("Identity", anything(d))
-
-
-def non_zero(d: Draft) -> str:
-    """Of a constant: the number of elements decides a shape."""
-    array = drawn(d, d.dims(d.among(0, 1, 1, 1, 2, 2, 3), 200), d.type_among(TYPES))
-    return d.one("NonZero", d.constant(array))
 
 
 MAKERS: dict[str, tuple[float, Maker]] = {
@@ -413,12 +344,5 @@ MAKERS: dict[str, tuple[float, Maker]] = {
     "Pad": (1.5, pad),
     "Trilu": (0.7, trilu),
     "ReverseSequence": (0.5, reverse_sequence),
-    "EyeLike": (0.3, eye_like),
-    "ConstantOfShape": (0.4, constant_of_shape),
-    "Constant": (0.3, constant),
-    "Range": (0.3, counted),
-    "Shape": (0.4, shape),
-    "Size": (0.3, size),
     "Identity": (0.4, identity),
-    "NonZero": (0.3, non_zero),
-}
+} | constants.MAKERS

@@ -1,7 +1,7 @@
-"""Recurrent networks, and control flow (`control`).
+"""Recurrent networks.
 
-Not drawn, because Stormdrop says that it does not support them: clip, input_forget, sequences of different lengths or of none,
-activations other than the plain ones.
+Not drawn, because Stormdrop says that it does not support them: clip, input_forget, sequences of different lengths or
+of none, activations other than the plain ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.draft import FLOATS, Draft, Maker
-from tests.fuzz.makers import control
 from tests.fuzz.makers.arguments import affordable, tensor
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -63,4 +62,4 @@ def recurrent(op: str) -> Maker:
     return maker
 
 
-MAKERS: dict[str, tuple[float, Maker]] = {op: (0.7, recurrent(op)) for op in GATES} | control.MAKERS
+MAKERS: dict[str, tuple[float, Maker]] = {op: (0.7, recurrent(op)) for op in GATES}

@@ -19,11 +19,14 @@ SCALES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.25, 1.5, 2.0, 2.0, 3.0, 4.0, 1 / 3, 2 / 3
 def resize(d: Draft) -> str:
     """Nearest of any type; linear and cubic of floats: ONNX does not say how an integer result is rounded.
 
-    Crops are drawn with sizes: with scales, ONNX's text lets the region of interest change the size, and no implementation does.
+    Crops are drawn with sizes: with scales, ONNX's text lets the region of interest change the size, and no
+    implementation does.
     """
     mode = d.among("nearest", "linear", "cubic")
     rank = d.among(1, 2, 3, 3, 4, 4, 4, 4, 5)
-    x = d.take(lambda: d.dims(rank, 1_500), TYPES if mode == "nearest" else FLOATS, lambda s: len(s) > 0 and prod(s) <= 1_500)
+    x = d.take(
+        lambda: d.dims(rank, 1_500), TYPES if mode == "nearest" else FLOATS, lambda s: len(s) > 0 and prod(s) <= 1_500
+    )
     rank = d.rank(x)
     attributes: dict[str, Any] = {} if mode == "nearest" and d.chance(0.3) else {"mode": mode}
     axes = _axes(d, rank)

@@ -46,8 +46,8 @@ class Sliding:
 def sliding(d: Draft, sizes: Shape, dilated: bool = True, pool: bool = False, auto_pad: bool = True) -> Sliding:
     """A window over an image; its pads are smaller than the kernel for a pool. Raises Refused where it does not fit.
 
-    Automatic pads that would be negative, of a window smaller than its stride, are not drawn: ONNX's formula gives a negative
-    number, and every implementation does something else with it.
+    Automatic pads that would be negative, of a window smaller than its stride, are not drawn: ONNX's formula gives a
+    negative number, and every implementation does something else with it.
     """
     rank = len(sizes)
     kernel = [d.among(1, 1, 2, 3, 3, 3, 4, 5, 7) for _ in sizes]
@@ -136,7 +136,11 @@ def conv_transpose(d: Draft) -> str:
     attributes: dict[str, Any] = {}
     match d.among("none", "pads", "pads", "pads", "output_shape", "SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"):
         case "pads":
-            pads = [d.whole(0, r - 1) for r in reach * 2] if d.chance(0.5) else [d.whole(0, max(r // 2, 0)) for r in reach] * 2
+            pads = (
+                [d.whole(0, r - 1) for r in reach * 2]
+                if d.chance(0.5)
+                else [d.whole(0, max(r // 2, 0)) for r in reach] * 2
+            )
             attributes["pads"] = pads
         case "output_shape":
             attributes["output_shape"] = [max(1, f - d.whole(0, r - 1)) for f, r in zip(full, reach)]
@@ -235,7 +239,9 @@ def max_unpool(d: Draft) -> str:
         case "same":
             return d.one("MaxUnpool", y, at, d.integers(d.shape(x)), **attributes)
         case "larger":
-            return d.one("MaxUnpool", y, at, d.integers([*d.shape(x)[:2], *(n + d.whole(0, 2) for n in sizes)]), **attributes)
+            return d.one(
+                "MaxUnpool", y, at, d.integers([*d.shape(x)[:2], *(n + d.whole(0, 2) for n in sizes)]), **attributes
+            )
         case _:
             return d.one("MaxUnpool", y, at, **attributes)
 
