@@ -76,7 +76,8 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
     regions: dict[Tensor, Region] = {}
 
     def add(t: Tensor, role: str, region_of: Region | None = None) -> None:
-        view = views.get(t.name, View(row_strides(t)))
+        given = views.get(t.name) if role in ("input", "output") else None  # a tensor in between may have the same name
+        view = given or View(row_strides(t))
         elements = region_of.buffer.elements if region_of else t.size
         buffer = Buffer(t.name, t.dtype, role, elements, len(table))
         table.append(buffer)
