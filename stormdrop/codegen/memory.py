@@ -242,8 +242,9 @@ class MemoryWriter(Instance):
         return Value(self.w.op(f"icmp ne {vector_type('i8', lanes)} {raw}, {zero}"), "bool", lanes)
 
     def page_elements(self, access: Access) -> int:
-        """How far past a border's address the innermost loop and the chunks read."""
-        reach = self.tile.vectors * self.lanes
+        """How far past a border's address the innermost loop, the steps written out and the chunks read."""
+        vector = self.stage.vector
+        reach = self.lanes + (self.offset[vector] if vector is not None and access.coefficient(vector) else 0)
         for loop in self.tile.reduce:
             if self.inner is not None and loop.axis is self.inner[0]:
                 reach += access.coefficient(loop.axis) * (loop.span.longest + loop.step * loop.unroll)

@@ -30,7 +30,12 @@ from stormdrop.lower.program import (
     Tile,
     View,
 )  # fmt: skip
+<<<<<<< HEAD
 from stormdrop.space.nest import Slot, Tiling, form_of, is_copy, nest_order
+=======
+from stormdrop.space.access import row_strides
+from stormdrop.space.nest import Slot, Tiling, form_of, is_computed_whole, is_copy, nest_order
+>>>>>>> wt-codegen
 from stormdrop.space.structure import Level, Stage, Structure
 from stormdrop.target import ALIGN_BYTES, whole_lines
 
@@ -77,7 +82,12 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
     regions: dict[Tensor, Region] = {}
 
     def add(t: Tensor, role: str, region_of: Region | None = None) -> None:
+<<<<<<< HEAD
         view = views.get(t.name, View(row_strides(t.shape)))
+=======
+        given = views.get(t.name) if role in ("input", "output") else None  # a tensor in between may have the same name
+        view = given or View(row_strides(t))
+>>>>>>> wt-codegen
         elements = region_of.buffer.elements if region_of else t.size
         buffer = Buffer(t.name, t.dtype, role, elements, len(table))
         table.append(buffer)
@@ -217,7 +227,7 @@ def _lower_attached(context: _Context, stage: Stage) -> list[Stmt]:
 
 
 def _needed_spans(context: _Context, stage: Stage) -> dict[Axis, Span]:
-    """The box that the readers need now, with the lengths it can have; the union over readers must be one of them."""
+    """The box that the readers need now, with the lengths it can have."""
     found: dict[Axis, list[Span]] = {a: [] for a in stage.axes}
     for reader in context.structure.readers(stage.tensor):
         host = reader.id == stage.host
@@ -231,7 +241,7 @@ def _needed_spans(context: _Context, stage: Stage) -> dict[Axis, Span]:
                     found[own].append(_index_span(i, around, own.extent))
     spans: dict[Axis, Span] = {a: _whole(a) for a in stage.reduce_axes}
     for a, options in found.items():
-        spans[a] = options[0] if all(o == options[0] for o in options) else _whole(a)
+        spans[a] = _whole(a) if is_computed_whole(context.structure, stage, a) else options[0]
     return spans
 
 

@@ -11,8 +11,8 @@ from tests.support.trials import Given
 N, M, P, Q = 5, 19, 7, 6
 
 
-def check(title: str, *outputs: Tensor) -> None:
-    outcome = crew.check([Given(title, Task(outputs), most=12)])
+def check(title: str, *outputs: Tensor, points: int = 2) -> None:
+    outcome = crew.check([Given(title, Task(outputs), points=points, most=12)])
     assert outcome.points
     assert not outcome.failures, "\n\n".join(outcome.failures[:3])
 
@@ -80,3 +80,10 @@ def test_constants_chosen_by_data_are_not_packed_when_the_kernel_is_loaded() -> 
     x, w, mask = tensor("X", (N, P)), tensor("W", (P, M), constant=True), tensor("B", (P, M), "bool")
     i, j, k = axis(N), axis(M), reduce_axis(P)
     check("chosen", compute("C", (i, j), sd.sum(x[i, k] * sd.where(mask[k, j], w[k, j], 0.0), k)))
+
+
+def test_the_page_of_a_border_is_as_long_as_what_is_read_of_it() -> None:
+    """A row of 15 is some steps of one vector, written out: all of them read the border's value."""
+    x = tensor("X", (4, N, 15))
+    i, j, k = axis(4), reduce_axis(N + 1), reduce_axis(15)
+    check("page", compute("Y", i, sd.sum(sd.where(j < N, x[i, j, k], -2.0), j, k)), points=16)
