@@ -30,12 +30,7 @@ from stormdrop.lower.program import (
     Tile,
     View,
 )  # fmt: skip
-<<<<<<< HEAD
-from stormdrop.space.nest import Slot, Tiling, form_of, is_copy, nest_order
-=======
-from stormdrop.space.access import row_strides
 from stormdrop.space.nest import Slot, Tiling, form_of, is_computed_whole, is_copy, nest_order
->>>>>>> wt-codegen
 from stormdrop.space.structure import Level, Stage, Structure
 from stormdrop.target import ALIGN_BYTES, whole_lines
 
@@ -82,12 +77,8 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
     regions: dict[Tensor, Region] = {}
 
     def add(t: Tensor, role: str, region_of: Region | None = None) -> None:
-<<<<<<< HEAD
-        view = views.get(t.name, View(row_strides(t.shape)))
-=======
         given = views.get(t.name) if role in ("input", "output") else None  # a tensor in between may have the same name
-        view = given or View(row_strides(t))
->>>>>>> wt-codegen
+        view = given or View(row_strides(t.shape))
         elements = region_of.buffer.elements if region_of else t.size
         buffer = Buffer(t.name, t.dtype, role, elements, len(table))
         table.append(buffer)
