@@ -321,7 +321,10 @@ def _lrn(node: Node, x: Array) -> Array:
     for c in range(channels):
         low, high = max(0, c - (size - 1) // 2), min(channels, c + size // 2 + 1)
         squares[:, c] = np.sum(y[:, low:high] ** 2, axis=1)
-    return (y / (bias + alpha / size * squares) ** beta).astype(x.dtype)
+    factor = (bias + alpha / size * squares) ** -beta
+    if (factor < np.finfo(x.dtype).smallest_normal).any():
+        raise Undetermined("the power vanishes in the type of x")
+    return (y * factor).astype(x.dtype)
 
 
 def _losses(node: Node, log_p: Array, labels: Array, weights: Array | None) -> Array:

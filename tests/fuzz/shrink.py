@@ -55,7 +55,7 @@ def check(recipe: Recipe, setting: Setting, special: bool) -> str | None:
     for _ in range(REPEATS):
         outcome = isolated(job)
         if isinstance(outcome, Died):
-            return outcome.cause
+            return f"Died: {outcome.cause}"
         if outcome is not None:
             return outcome
     return None
@@ -64,7 +64,7 @@ def check(recipe: Recipe, setting: Setting, special: bool) -> str | None:
 def kind(why: str) -> str:
     """The name of the exception, or that of wrong answers: a model that became invalid on the way is no smaller failure."""
     name = why.partition(":")[0]
-    return name if name.endswith("Error") else "wrong answer"
+    return name if name.isidentifier() else "wrong answer"
 
 
 def shrunk(failure: Failure, say: Callable[[str], None] = lambda text: None) -> Failure:

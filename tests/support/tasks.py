@@ -1,7 +1,7 @@
 """Random small tasks: the nineteen operators, and a few tasks of our own for what the operators do not have.
 
 Extents are ones, primes, and numbers just below and above a vector; strides, dilations, groups and pads vary, zero pads
-included. Every seed gives the same task for ever.
+included. Every seed gives the same task for ever. Tasks of the graph layer are drawn by `drawn_graphs`.
 """
 
 from __future__ import annotations

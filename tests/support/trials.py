@@ -32,6 +32,7 @@ from stormdrop.runtime.pool import shared_pool
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.target.machine import Target
+from tests.support import drawn_graphs
 from tests.support.guarded import Arena, Bound, bind
 from tests.support.paths import observe
 from tests.support.tasks import DRAWN, Rng, random_task
@@ -39,6 +40,8 @@ from tests.support.tasks import DRAWN, Rng, random_task
 Array = NDArray[Any]
 CASES = 6
 """Cases of one trial."""
+GRAPHS = 1_000_000_000
+"""Trials from this seed on are of tasks that the graph layer makes."""
 LONG_ROWS = ("GMV", "SFM", "NRM", "DOT")
 EPS: dict[Dtype, float] = {"f32": 2.0**-23, "f64": 2.0**-52}
 
@@ -169,21 +172,36 @@ class Trial(Subject):
 
     @cached_property
     def name(self) -> str:
-        return DRAWN[self.seed % len(DRAWN)]
+        return "graph" if self.seed >= GRAPHS else DRAWN[self.seed % len(DRAWN)]
 
     @cached_property
     def dtype(self) -> Dtype:
         return "f64" if self.seed // len(DRAWN) % 5 == 4 else "f32"
 
     @cached_property
+    def _graph(self) -> drawn_graphs.Drawn:
+        return drawn_graphs.draw(self.seed, self.seed)
+
+    @cached_property
     def task(self) -> Task:
+        if self.name == "graph":
+            return self._graph.task
         rng = np.random.default_rng([1, self.seed])
         return random_task(self.name, rng, self.dtype, long=rng.random() < (0.4 if self.name in LONG_ROWS else 0.1))
 
     @cached_property
     def arrays(self) -> dict[str, Array]:
+        if self.name == "graph":
+            return dict(self._graph.arrays)
         rng = np.random.default_rng([2, self.seed])
         return {t.name: random_array(t, rng) for t in self.task.inputs}
+
+    def donor(self, rng: Rng, long: float) -> Task:
+        """Another shape of the task's class; of a graph that has no other one, the task itself."""
+        if self.name != "graph":
+            return random_task(self.name, rng, self.dtype, long=rng.random() < long)
+        other = drawn_graphs.draw(self.seed, int(rng.integers(1 << 31))).task
+        return other if other.class_key == self.task.class_key else self.task
 
     def cases(self) -> Iterator[Case]:
         """Points of three sketches, drawn from those found at this shape or at another one, for this or another machine."""
@@ -204,7 +222,7 @@ class Trial(Subject):
         """Points of another shape of the class, re-fitted to this task."""
         rng = np.random.default_rng([4, self.seed])
         target = detect().with_threads(int(rng.choice([1, 2])))
-        donor = random_task(self.name, rng, self.dtype, long=rng.random() < 0.3)
+        donor = self.donor(rng, 0.3)
         found = sketches(donor, target.with_threads(4))
         for number in range(CASES // 2):
             other = replace(found[int(rng.integers(len(found)))], target=target)
@@ -218,7 +236,7 @@ class Trial(Subject):
         if rng.random() < 0.5:
             wide = target.with_threads(int(rng.choice([4, 8])))
         if rng.random() < 0.4:
-            donor = random_task(self.name, rng, self.dtype, long=rng.random() < 0.5)
+            donor = self.donor(rng, 0.5)
         found = sketches(donor, wide)
         if donor is not self.task:
             return [Sketch(self.task, s.variant, derive(self.task.variants[s.variant], s.structure.steps), target) for s in found]
