@@ -184,7 +184,7 @@ class Table:
                 if int(data["format"]) != FORMAT:
                     raise UserError(f"{path}: this table has format {int(data['format'])}; this version reads {FORMAT}")
                 about = json.loads(data["about"].tobytes())
-                task, target = Task.from_json(about["task"]), Target(**about["target"])
+                task, target = Task.from_json(about["task"]), Target.from_json(about["target"])
                 spaces = tuple(
                     _restored(task, target, sketch, data[f"points{i}"], data[f"seconds{i}"], data[f"spread{i}"])
                     for i, sketch in enumerate(about["sketches"])

@@ -229,7 +229,7 @@ ROLES = {"builder": Builder, "runner": Runner}
 
 def start(request: Message) -> Builder | Runner:
     settings = MeasureSettings(**request["settings"])
-    station = ROLES[request["role"]](Target(**request["target"]), settings)
+    station = ROLES[request["role"]](Target.from_json(request["target"]), settings)
     gc.collect()
     gc.freeze()
     # Whatever is held now, arenas and threads' stacks included, does not count.

@@ -211,7 +211,7 @@ def target_from_json(data: Any) -> Target:
     if isa is None or isa.vector_bytes != data["vector_bytes"]:
         raise UserError(f"not a target: unknown instruction set {data['isa']!r:.60} of {data['vector_bytes']} bytes")
     values: dict[str, Any] = {f.name: float(data[f.name]) if f.type in ("float", float) else data[f.name] for f in fields(Target)}
-    return Target(**values)
+    return Target.from_json(values)
 
 
 @lru_cache(maxsize=256)

@@ -9,7 +9,8 @@ Invariant: code assembled for a target holds no vector wider than `vector_bytes`
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any
 
@@ -98,6 +99,12 @@ class Target:
     dram_gbs: float
     cold: bool = False
     """Constants are not in the caches when a kernel begins, as in a model whose weights exceed them. Only the prior asks."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Target":
+        """The inverse of `asdict`; what an older or newer version wrote besides is left out. Raises TypeError."""
+        known = {f.name for f in fields(cls)}
+        return cls(**{name: value for name, value in data.items() if name in known})
 
     def lanes(self, dtype: Dtype) -> int:
         """Elements of one vector. Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32."""

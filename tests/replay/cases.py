@@ -155,7 +155,7 @@ def write_cases(cases: Sequence[Case]) -> tuple[Case, ...]:
 
 def target_from(values: dict[str, Any]) -> Target:
     """Fields that were recorded and are gone by now are left out: the code says whether they mattered."""
-    return Target(**{f.name: values[f.name] for f in fields(Target) if f.name in values})
+    return Target.from_json({f.name: values[f.name] for f in fields(Target) if f.name in values})
 
 
 def read_expected() -> dict[int, Expected]:
