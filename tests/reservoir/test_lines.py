@@ -175,7 +175,6 @@ BAD: list[tuple[str, Callable[[Any], None]]] = [
     ("target", changed("target", "threads", to=2.5)),
     ("target", changed("target", "name", to=5)),
     ("target", without("target", "l2_bytes")),
-    ("target", changed("target", "color", to="red")),
     ("format", changed("format", to=2)),
     ("verified", changed("verified", to=1)),
     ("versions", changed("versions", to=None)),
