@@ -15,7 +15,20 @@ from typing import Protocol
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.affine import affine, conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.build import neutral
-from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, binary, children, compare, loads, rewrite, select, substitute
+from stormdrop.ir.expr import (
+    Axis,
+    Const,
+    Expr,
+    Load,
+    Select,
+    binary,
+    children,
+    compare,
+    loads,
+    rewrite,
+    select,
+    substitute,
+)  # fmt: skip
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
@@ -338,7 +351,8 @@ class Tile:
         if not stage.unrolled:
             return found
         # Along an axis that is not read as it is written, each of the many instances would gather.
-        return [a for a in found if a not in stage.unrolled and all(is_contiguous(r.indices, a) for r in reads if a in axes_of(r))]
+        kept = [a for a in found if a not in stage.unrolled]
+        return [a for a in kept if all(is_contiguous(load.indices, a) for load in reads if a in axes_of(load))]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         vector = None if args[1] == "-" else stage.axis(str(args[1]))
@@ -431,7 +445,7 @@ def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
 
 
 def _guarded(body: Expr, op: Expr) -> Expr | None:
-    """An operand with the conditions under which the body reads it; those that do not speak of its axes do not protect it.
+    """An operand with the conditions under which the body reads it, as far as they speak of its axes.
 
     None where a condition ties its axes to others: no copy can be made for some of their values only.
     """
@@ -452,7 +466,7 @@ def _conditions(body: Expr, op: Expr) -> frozenset[tuple[Expr, ...]]:
 
     def below(e: Expr) -> frozenset[tuple[Expr, ...]]:
         if e not in found:
-            found[e] = frozenset((*parts, *path) for child in children(e) for parts in [_tested(e, child)] for path in below(child))
+            found[e] = frozenset((*_tested(e, child), *path) for child in children(e) for path in below(child))
         return found[e]
 
     return below(body)
