@@ -211,7 +211,7 @@ class MemoryWriter(Instance):
         return rows
 
     def scalar_load(self, access: Access, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
-        """An element that all lanes share; it is read where the guards hold in some lane. A vector if they differ by lane."""
+        """An element that all lanes share, read where the guards hold in some lane; a vector if they differ by lane."""
         dtype = access.buffer.dtype
         filler = otherwise if otherwise is not None else 0
         uniform, by_lane = self.parted(guards)
@@ -257,8 +257,8 @@ class MemoryWriter(Instance):
     def guarded(self, access: Access, guards: Sequence[Expr], otherwise: Scalar) -> str:
         """The element's address where the guards hold, else that of a page holding `otherwise`.
 
-        The selection stands outside the innermost loop unless a guard depends on it, or the page would be too large: then it
-        is made for this one element.
+        The selection stands outside the innermost loop unless a guard depends on it, or the page would be too large:
+        then it is made for this one element.
         """
         w = self.w
         item = ITEMSIZE[access.buffer.dtype]

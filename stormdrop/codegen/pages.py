@@ -12,7 +12,10 @@ PAGE_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class Pages:
-    """Blocks of one repeated value that borders are read from, by the value as LLVM writes it: 0.0 and -0.0 differ, NaN is one."""
+    """Blocks of one repeated value that borders are read from.
+
+    They are found by the value as LLVM writes it: 0.0 and -0.0 differ, every NaN is one.
+    """
 
     elements: dict[tuple[str, Dtype], int]
 

@@ -30,8 +30,7 @@ def operands(body: Expr) -> tuple[Expr, ...]:
         if e in seen:
             return
         seen.add(e)
-        border = isinstance(e, Select) and index_condition(e.condition) and isinstance(e.a, Load) and isinstance(e.b, Const)
-        if isinstance(e, Load) or border:
+        if isinstance(e, Load) or _is_border(e):
             found[e] = None
             return
         for child in children(e):
@@ -39,6 +38,10 @@ def operands(body: Expr) -> tuple[Expr, ...]:
 
     visit(body)
     return tuple(found)
+
+
+def _is_border(e: Expr) -> bool:
+    return isinstance(e, Select) and isinstance(e.a, Load) and isinstance(e.b, Const) and index_condition(e.condition)
 
 
 def operand_load(operand: Expr) -> Load:

@@ -337,7 +337,8 @@ class Tile:
         if not stage.unrolled:
             return found
         # Along an axis that is not read as it is written, each of the many instances would gather.
-        return [a for a in found if a not in stage.unrolled and all(is_contiguous(r.indices, a) for r in reads if a in axes_of(r))]
+        kept = [a for a in found if a not in stage.unrolled]
+        return [a for a in kept if all(is_contiguous(load.indices, a) for load in reads if a in axes_of(load))]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         vector = None if args[1] == "-" else stage.axis(str(args[1]))
@@ -430,7 +431,7 @@ def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
 
 
 def _guarded(body: Expr, op: Expr) -> Expr | None:
-    """An operand with the conditions under which the body reads it; those that do not speak of its axes do not protect it.
+    """An operand with the conditions under which the body reads it, as far as they speak of its axes.
 
     None where a condition ties its axes to others: no copy can be made for some of their values only.
     """
@@ -451,7 +452,7 @@ def _conditions(body: Expr, op: Expr) -> frozenset[tuple[Expr, ...]]:
 
     def below(e: Expr) -> frozenset[tuple[Expr, ...]]:
         if e not in found:
-            found[e] = frozenset((*parts, *path) for child in children(e) for parts in [_tested(e, child)] for path in below(child))
+            found[e] = frozenset((*_tested(e, child), *path) for child in children(e) for path in below(child))
         return found[e]
 
     return below(body)

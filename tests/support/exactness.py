@@ -2,8 +2,8 @@
 
 A comparison, a conversion to an integer or a floor may turn out differently for two values that differ by a rounding
 error. So every value is followed through the task as an interval and a grain: with grain g it is a multiple of 2⁻ᵍ,
-computed without rounding; without one it is rounded. A task is judged if only exact values are compared, converted or cut,
-and if nothing overflows, divides by zero or leaves the domain of a function.
+computed without rounding; without one it is rounded. A task is judged if only exact values are compared, converted or
+cut, and if nothing overflows, divides by zero or leaves the domain of a function.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Subject(ABC):
 
 
 class Given(Subject):
-    """A task of a test's own: on every machine `points` points of every sketch, or of `most` sketches drawn at random."""
+    """A task of a test's own: on every machine `points` points of every sketch, or of `most` random sketches."""
 
     def __init__(
         self, title: str, task: Task, arrays: Mapping[str, Array] | None = None, points: int = 2, most: int = 1000
