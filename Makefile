@@ -37,6 +37,7 @@ demo: | $(BIN)/stormdrop
 
 test: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/python -m pytest
 

@@ -4,9 +4,10 @@
     python benchmarks/core.py default odd     # some parts; the others keep the results they have
     python benchmarks/core.py --table         # print the stored results as a table
 
-Every share of peak is a median of ratios: kernel, peak and peers are timed in turns, in one process, on the same threads.
-FLOPs are nominal (those of the direct algorithm). Bytes are those of `Task.minimal_bytes`: every input read once, every output
-written once; the triad it is compared with counts its three arrays the same way and has the same total footprint.
+Every share of peak is a median of ratios: kernel, peak and peers are timed in turns, in one process, on the same
+threads. FLOPs are nominal (those of the direct algorithm). Bytes are those of `Task.minimal_bytes`: every input read
+once, every output written once; the triad it is compared with counts its three arrays the same way and has the same
+total footprint.
 """
 
 from __future__ import annotations
@@ -52,13 +53,25 @@ SIX: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("C2D", (1, 7, 7, 512, 512, 3, 1, 1)),
 )
 MEMORY: tuple[tuple[str, tuple[int, ...]], ...] = (
-    ("ADR", (1, 56, 56, 256)), ("ADR", (1, 7, 7, 2048)),
-    ("MXP", (1, 112, 112, 64, 3, 2, 1)), ("MXP", (1, 56, 56, 192, 3, 2, 1)),
-    ("SFM", (256, 256)), ("SFM", (512, 512)), ("SFM", (1024, 1024)), ("SFM", (2048, 2048)),
-    ("DEP", (1, 112, 112, 32, 3, 1, 1)), ("DEP", (1, 112, 112, 64, 3, 2, 1)),
-    ("DEP", (1, 14, 14, 512, 3, 2, 1)), ("DEP", (1, 7, 7, 1024, 3, 1, 1)),
-    ("TRN", (1024, 1024)), ("TRN", (1000, 3000)), ("DOT", (1048576,)), ("DOT", (10007,)), ("GMV", (4096, 4096)), ("GMV", (1000, 2048)),
-)  # fmt: skip
+    ("ADR", (1, 56, 56, 256)),
+    ("ADR", (1, 7, 7, 2048)),
+    ("MXP", (1, 112, 112, 64, 3, 2, 1)),
+    ("MXP", (1, 56, 56, 192, 3, 2, 1)),
+    ("SFM", (256, 256)),
+    ("SFM", (512, 512)),
+    ("SFM", (1024, 1024)),
+    ("SFM", (2048, 2048)),
+    ("DEP", (1, 112, 112, 32, 3, 1, 1)),
+    ("DEP", (1, 112, 112, 64, 3, 2, 1)),
+    ("DEP", (1, 14, 14, 512, 3, 2, 1)),
+    ("DEP", (1, 7, 7, 1024, 3, 1, 1)),
+    ("TRN", (1024, 1024)),
+    ("TRN", (1000, 3000)),
+    ("DOT", (1048576,)),
+    ("DOT", (10007,)),
+    ("GMV", (4096, 4096)),
+    ("GMV", (1000, 2048)),
+)
 
 
 @dataclass
@@ -136,7 +149,9 @@ def shares(bench: Bench, task: Task, runner: Runner, rounds: int = 15) -> tuple[
     return median(times), median(ratios)
 
 
-def peer(bench: Bench, op: str, args: Sequence[int], inputs: Mapping[str, NDArray[Any]]) -> tuple[str, Callable[[], object]] | None:
+def peer(
+    bench: Bench, op: str, args: Sequence[int], inputs: Mapping[str, NDArray[Any]]
+) -> tuple[str, Callable[[], object]] | None:
     """NumPy's BLAS for a product, onnxruntime's Conv (channels first, its own layout) for a convolution."""
     if op == "GMM":
         x, w = inputs["X"][0], inputs["W"][0]
@@ -220,10 +235,18 @@ def part_search(bench: Bench) -> dict[str, Any]:
         runner = Runner(bench, task, found.best, inputs)
         seconds, share = shares(bench, task, runner, 25)
         rows[label(op, args)] = {
-            "seconds": seconds, "share": share, "trials": found.trials, "failed": found.failed, "tuning_seconds": found.tuning_seconds,
-            "median_build_seconds": found.median_build_seconds, "schedule": found.best.to_json(),
-        }  # fmt: skip
-        say(f"search {label(op, args)}: {share:.1%} of peak after {found.tuning_seconds:.0f} s, {found.failed} of {found.trials} failed")
+            "seconds": seconds,
+            "share": share,
+            "trials": found.trials,
+            "failed": found.failed,
+            "tuning_seconds": found.tuning_seconds,
+            "median_build_seconds": found.median_build_seconds,
+            "schedule": found.best.to_json(),
+        }
+        say(
+            f"search {label(op, args)}: {share:.1%} of peak after {found.tuning_seconds:.0f} s, {found.failed} of "
+            f"{found.trials} failed"
+        )
     return {"cases": rows}
 
 
@@ -271,7 +294,11 @@ def part_odd(bench: Bench) -> dict[str, Any]:
             task = build_task(op, args)
             schedule = tune(task, bench.target, seed=bench.seed).best
             found.append(shares(bench, task, Runner(bench, task, schedule, random_inputs(task, rng)), 25)[1])
-        rows[f"{label(*odd)} against {label(*even)}"] = {"odd": found[0], "even": found[1], "ratio": found[0] / found[1]}
+        rows[f"{label(*odd)} against {label(*even)}"] = {
+            "odd": found[0],
+            "even": found[1],
+            "ratio": found[0] / found[1],
+        }
         say(f"odd {label(*odd)}: {found[0]:.1%} against {found[1]:.1%}")
     return {"cases": rows}
 
@@ -296,9 +323,15 @@ def part_memory(bench: Bench) -> dict[str, Any]:
                 ratios.append(rate / triad)
         share = shares(bench, task, runner, 7)[1]
         rows[label(op, args)] = {
-            "gbs": median(rates), "ratio": median(ratios), "share_of_fma_peak": share, "schedule": found.best.to_json(),
-        }  # fmt: skip
-        say(f"memory {label(op, args)}: {median(rates):.1f} GB/s, {median(ratios):.2f} of triad, {share:.1%} of FMA peak")
+            "gbs": median(rates),
+            "ratio": median(ratios),
+            "share_of_fma_peak": share,
+            "schedule": found.best.to_json(),
+        }
+        say(
+            f"memory {label(op, args)}: {median(rates):.1f} GB/s, {median(ratios):.2f} of triad, {share:.1%} of FMA "
+            "peak"
+        )
     return {"cases": rows}
 
 
@@ -320,7 +353,10 @@ def part_build(bench: Bench) -> dict[str, Any]:
                     times.append(_build_seconds(bench, task, sketch.schedule(point)))
                 except StormdropError as error:
                     failures.append(f"{label(op, args)}: {error}")
-    say(f"build: defaults {1e3 * median(rows.values()):.1f} ms, random points {1e3 * median(times):.1f} ms median of {len(times)}")
+    say(
+        f"build: defaults {1e3 * median(rows.values()):.1f} ms, random points {1e3 * median(times):.1f} ms median of "
+        f"{len(times)}"
+    )
     return {"defaults": rows, "random_median_seconds": median(times), "random_points": len(times), "failures": failures}
 
 
@@ -349,17 +385,28 @@ def part_space(bench: Bench) -> dict[str, Any]:
         rows = sketch.sample(200_000, rng)
         distinct.update(row.tobytes() for row in rows[sketch.legal(rows)])
     programs = {str(program_of(task, sketch.schedule(p), bench.target)) for p in sketch.sample_legal(500, rng)}
-    say(f"space: {max(rate):,.0f} points per second, more than {len(distinct):,} legal points in one of {len(found)} sketches")
+    say(
+        f"space: {max(rate):,.0f} points per second, more than {len(distinct):,} legal points in one of {len(found)} "
+        "sketches"
+    )
     return {
-        "features_per_second": max(rate), "legal_points_seen": len(distinct), "sketches": len(found),
+        "features_per_second": max(rate),
+        "legal_points_seen": len(distinct),
+        "sketches": len(found),
         "distinct_of_500_programs": len(programs),
-    }  # fmt: skip
+    }
 
 
 PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
-    "space": part_space, "build": part_build, "default": part_default, "shapes": part_shapes, "narrow": part_narrow,
-    "odd": part_odd, "search": part_search, "memory": part_memory,
-}  # fmt: skip
+    "space": part_space,
+    "build": part_build,
+    "default": part_default,
+    "shapes": part_shapes,
+    "narrow": part_narrow,
+    "odd": part_odd,
+    "search": part_search,
+    "memory": part_memory,
+}
 
 
 def say(text: str) -> None:
@@ -369,13 +416,22 @@ def say(text: str) -> None:
 def table(results: Mapping[str, Any]) -> str:
     """The stored results as Markdown."""
     lines = [f"{results['machine']}, {results['threads']} threads, f32, peak {results['peak_gflops']:.0f} GFLOP/s", ""]
-    lines += ["| case | default: share of peak | against | searched: share of peak | seconds of search |", "|---|---|---|---|---|"]
+    lines += [
+        "| case | default: share of peak | against | searched: share of peak | seconds of search |",
+        "|---|---|---|---|---|",
+    ]
     for name, row in results.get("default", {}).get("cases", {}).items():
         tuned = results.get("search", {}).get("cases", {}).get(name)
         versus = f"{row['speedup']:.2f}x {row['peer']}" if "speedup" in row else ""
         after = f"{tuned['share']:.1%} | {tuned['tuning_seconds']:.0f} |" if tuned else "| |"
         lines.append(f"| {name} | {row['share']:.1%} | {versus} | {after}")
-    lines += ["", *_sentences(results), "", "| memory-bound case | GB/s | of triad | of FMA peak |", "|---|---|---|---|"]
+    lines += [
+        "",
+        *_sentences(results),
+        "",
+        "| memory-bound case | GB/s | of triad | of FMA peak |",
+        "|---|---|---|---|",
+    ]
     for name, row in results.get("memory", {}).get("cases", {}).items():
         lines.append(f"| {name} | {row['gbs']:.1f} | {row['ratio']:.0%} | {row['share_of_fma_peak']:.0%} |")
     return "\n".join(lines)
@@ -401,7 +457,9 @@ def _sentences(results: Mapping[str, Any]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=f"some of: {', '.join(PARTS)} (default: all)")
-    parser.add_argument("--seed", type=int, default=None, help="of random shapes and searches (default: from the clock)")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of random shapes and searches (default: from the clock)"
+    )
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--table", action="store_true", help="print the stored results")
     given = parser.parse_args()
@@ -417,7 +475,11 @@ def main() -> None:
     seed = given.seed if given.seed is not None else time.time_ns() % 1_000_000
     bench = Bench(target, pool, PeakMeter(target, pool), seed)
     bench.peak.search(3)
-    results |= {"machine": target.name, "threads": target.threads, "peak_gflops": median([bench.peak.gflops() for _ in range(9)])}
+    results |= {
+        "machine": target.name,
+        "threads": target.threads,
+        "peak_gflops": median([bench.peak.gflops() for _ in range(9)]),
+    }
     for name in given.parts or PARTS:
         results[name] = PARTS[name](bench)
         RESULTS.parent.mkdir(exist_ok=True)

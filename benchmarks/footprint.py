@@ -2,7 +2,8 @@
 
     python -m benchmarks.footprint ours|theirs MODEL.onnx [--threads 2] [--tuned]       # prints JSON, bytes
 
-Each side imports only what its user would import. `peak` is the most that was ever in memory, `after` what is left after the runs.
+Each side imports only what its user would import. `peak` is the most that was ever in memory, `after` what is left
+after the runs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ RUNS = 3
 
 def footprint(side: str, path: Path, threads: int, tuned: bool) -> dict[str, int]:
     """Of a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.footprint", side, str(path), "--threads", str(threads), *(["--tuned"] if tuned else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.footprint",
+        side,
+        str(path),
+        "--threads",
+        str(threads),
+        *(["--tuned"] if tuned else []),
+    ]
     done = subprocess.run(command, cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
 
@@ -36,7 +46,11 @@ def _ours(path: str, threads: int, tuned: bool) -> None:
     from stormdrop.driver.compile import compile as compile_model
     from stormdrop.ir.expr import NUMPY
 
-    model = compile_model(path, threads=threads) if tuned else compile_model(path, threads=threads, schedules=lambda task: None)
+    model = (
+        compile_model(path, threads=threads)
+        if tuned
+        else compile_model(path, threads=threads, schedules=lambda task: None)
+    )
     inputs = {port.name: np.ones(port.shape, NUMPY[port.dtype]) for port in model.inputs}
     for _ in range(RUNS):
         model.run(inputs)

@@ -1,8 +1,9 @@
-"""Which part of a task's space a table records: of some sketches a grid of choices with about the wanted number of programs.
+"""Which part of a task's space a table records: of some sketches a grid of choices with about the wanted number of
+programs.
 
-A grid has a home, a point that proved good. First it grows: knobs are widened one after the other, over their whole range, those
-first that make good points rarest by the prior. Then choices are taken out again that too many good points have in common, by an
-estimate: good kernels abound, and a table full of them would tell no search from another.
+A grid has a home, a point that proved good. First it grows: knobs are widened one after the other, over their whole
+range, those first that make good points rarest by the prior. Then choices are taken out again that too many good points
+have in common, by an estimate: good kernels abound, and a table full of them would tell no search from another.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def _combinations(grid: Grid) -> int:
     return total
 
 
-# ---- growing -----------------------------------------------------------------------------------------------------------
+# ---- growing
+# -----------------------------------------------------------------------------------------------------------
 
 
 def grown_grid(sketch: Sketch, home: Points, points: int) -> Grid:
@@ -110,14 +112,17 @@ def _good(seconds: NDArray[np.floating], slack: float) -> float:
     return float((seconds <= (1 + slack) * np.nanmin(seconds)).mean())
 
 
-# ---- shrinking ---------------------------------------------------------------------------------------------------------
+# ---- shrinking
+# ---------------------------------------------------------------------------------------------------------
 
 
-def pruned(spaces: Sequence[TableSpace], points: int, near: float, slack: float, choices: int = 2) -> tuple[TableSpace, ...]:
+def pruned(
+    spaces: Sequence[TableSpace], points: int, near: float, slack: float, choices: int = 2
+) -> tuple[TableSpace, ...]:
     """Spaces with choices taken out until fewer than `near` of their points are within `slack` of the best.
 
-    At least `points`, and so many choices of a knob, stay. A choice goes that takes more good points with it, for all that it
-    takes, than any other.
+    At least `points`, and so many choices of a knob, stay. A choice goes that takes more good points with it, for all
+    that it takes, than any other.
     """
     found = tuple(spaces)
     while _good(_seconds(found), slack) >= near:
@@ -129,9 +134,11 @@ def pruned(spaces: Sequence[TableSpace], points: int, near: float, slack: float,
 
 
 def shrunk(spaces: Sequence[TableSpace], points: int, slack: float, homes: Sequence[Points]) -> tuple[TableSpace, ...]:
-    """Spaces with choices taken out until hardly more than `points` are left, their homes among them, and good ones are rare.
+    """Spaces with choices taken out until hardly more than `points` are left, their homes among them, and good ones are
+    rare.
 
-    They become as rare as `AIM`, not rarer: a needle is found by luck. Knobs keep several choices as long as that can be.
+    They become as rare as `AIM`, not rarer: a needle is found by luck. Knobs keep several choices as long as that can
+    be.
     """
     found = tuple(spaces)
     for choices in range(LEAST_CHOICES, 0, -1):
@@ -145,7 +152,8 @@ def _smaller(
 ) -> tuple[TableSpace, ...] | None:
     """The spaces without the choice that is best taken out; None where too few points would be left without any.
 
-    That is the one which leaves good points rarest for what it takes; or as rare as they are, where that is less than `aim`.
+    That is the one which leaves good points rarest for what it takes; or as rare as they are, where that is less than
+    `aim`.
     """
     least = points // (3 * len(spaces)) if homes else 1  # of each space
     count, share = len(_seconds(spaces)), _good(_seconds(spaces), slack)
@@ -175,7 +183,9 @@ def _without_one_choice(space: TableSpace, least: int) -> Iterator[TableSpace]:
             continue
         stands_for = np.minimum(np.searchsorted(choices, space.points[:, i]), len(choices) - 1)
         for place in range(len(choices)):
-            smaller = replace(space, grid=(*space.grid[:i], (*choices[:place], *choices[place + 1 :]), *space.grid[i + 1 :]))
+            smaller = replace(
+                space, grid=(*space.grid[:i], (*choices[:place], *choices[place + 1 :]), *space.grid[i + 1 :])
+            )
             kept = stands_for != place
             own = space.points[~kept]
             kept[~kept] = (smaller.canonical(own) == own).all(axis=1)  # a larger choice is clamped to the same

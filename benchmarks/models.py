@@ -6,9 +6,9 @@
     python -m benchmarks.models resnet50 --profile --overhead --rss --float64
     python -m benchmarks.models --table                  # print what is stored
 
-A model of the zoo goes by its name, a light one of ONNX's suite by light_NAME. Both sides get the same number of threads and all
-their optimisations; onnxruntime's threads spin as they do by default, and each side's turn begins when the other's have gone to sleep.
-A run is what a user's call takes, from Python to Python.
+A model of the zoo goes by its name, a light one of ONNX's suite by light_NAME. Both sides get the same number of
+threads and all their optimisations; onnxruntime's threads spin as they do by default, and each side's turn begins when
+the other's have gone to sleep. A run is what a user's call takes, from Python to Python.
 
 --rss       peak memory of a fresh process that loads the model from a file and runs it, for each side
 --overhead  how much of a run is not spent in kernels
@@ -66,7 +66,11 @@ def build(name: str) -> onnx.ModelProto:
 
 
 def compiled(model: onnx.ModelProto | str, threads: int, tuned: bool) -> Model:
-    return compile_model(model, threads=threads) if tuned else compile_model(model, schedules=lambda task: None, threads=threads)
+    return (
+        compile_model(model, threads=threads)
+        if tuned
+        else compile_model(model, schedules=lambda task: None, threads=threads)
+    )
 
 
 def session_of(model: onnx.ModelProto | str, threads: int) -> Any:
@@ -107,9 +111,13 @@ def in_turns(ours: Callable[[], object], theirs: Callable[[], object], seconds: 
         ratios.append(median(found[1]) / median(found[0]))
     a, b = samples
     return {
-        "seconds": median(a), "least": min(a), "their_seconds": median(b), "their_least": min(b), "speedup": median(ratios),
+        "seconds": median(a),
+        "least": min(a),
+        "their_seconds": median(b),
+        "their_least": min(b),
+        "speedup": median(ratios),
         "rounds": len(ratios),
-    }  # fmt: skip
+    }
 
 
 def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
@@ -127,7 +135,9 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     row["error"] = max(relative_error(found[k], wanted[k]) for k in names)
     if given.float64:
         exact = reference64(model, inputs)
-        row["error64"], row["their_error64"] = (max(relative_error(side[k], exact[k]) for k in names) for side in (found, wanted))
+        row["error64"], row["their_error64"] = (
+            max(relative_error(side[k], exact[k]) for k in names) for side in (found, wanted)
+        )
         del exact
     row |= in_turns(lambda: ours.run(inputs), lambda: session.run(None, inputs), given.seconds)
     row["kernels"], row["kinds"] = len(ours.image.steps), len(ours.image.kernels)
@@ -145,9 +155,13 @@ def inside(model: Model, inputs: Sequence[Array], wall: float, alone: bool) -> d
     for _ in range(LEAST_ROUNDS):  # the round that was disturbed least says most
         whole = median(turn(lambda: model(*inputs), repeats))
         native = float(np.median(model.bench(*inputs, repeats=repeats)))
-        rounds.append((whole, native, model.profile(*inputs, repeats=repeats).seconds))  # all kernels of a run, the median of runs
+        rounds.append(
+            (whole, native, model.profile(*inputs, repeats=repeats).seconds)
+        )  # all kernels of a run, the median of runs
     whole, native, kernels = (min(times) for times in zip(*rounds))
-    found: dict[str, Any] = {"overhead": {"wall": whole, "native": native, "kernels": kernels, "share": (whole - kernels) / whole}}
+    found: dict[str, Any] = {
+        "overhead": {"wall": whole, "native": native, "kernels": kernels, "share": (whole - kernels) / whole}
+    }
     if alone:
         profile = model.profile(*inputs, repeats=repeats, standalone=True)
         kernels = sum(row.seconds for row in profile.rows)
@@ -155,12 +169,23 @@ def inside(model: Model, inputs: Sequence[Array], wall: float, alone: bool) -> d
         standalone = sum(row.standalone or 0.0 for row in profile.rows)
         rows = [
             {
-                "label": row.label, "digest": row.digest, "count": row.count, "seconds": row.seconds, "standalone": row.standalone,
-                "gflops": row.gflops, "gbs": row.gbs, "peak_share": row.peak_share,
+                "label": row.label,
+                "digest": row.digest,
+                "count": row.count,
+                "seconds": row.seconds,
+                "standalone": row.standalone,
+                "gflops": row.gflops,
+                "gbs": row.gbs,
+                "peak_share": row.peak_share,
             }
             for row in profile.by_task().rows
-        ]  # fmt: skip
-        found["profile"] = {"in_model": kernels, "standalone": standalone, "peak_gflops": profile.peak_gflops, "kernels": rows}
+        ]
+        found["profile"] = {
+            "in_model": kernels,
+            "standalone": standalone,
+            "peak_gflops": profile.peak_gflops,
+            "kernels": rows,
+        }
     return found
 
 
@@ -195,9 +220,14 @@ def table(results: Mapping[str, Any], ways: Sequence[str] = ("default", "tuned")
         rows = {name: entry[way] for name, entry in results.items() if way in entry}
         if not rows:
             continue
-        machines = sorted({f"{r['machine']}, {r['threads']} threads, onnxruntime {r['onnxruntime']}" for r in rows.values()})
+        machines = sorted(
+            {f"{r['machine']}, {r['threads']} threads, onnxruntime {r['onnxruntime']}" for r in rows.values()}
+        )
         lines += [*([""] if lines else []), f"{way} schedules; {'; '.join(machines)}", ""]
-        lines += ["| model | ms | onnxruntime ms | speed | compile s | kernels | error |", "|---|---|---|---|---|---|---|"]
+        lines += [
+            "| model | ms | onnxruntime ms | speed | compile s | kernels | error |",
+            "|---|---|---|---|---|---|---|",
+        ]
         for name, r in rows.items():
             lines.append(
                 f"| {name} | {r['seconds'] * 1e3:.2f} | {r['their_seconds'] * 1e3:.2f} | {r['speedup']:.2f} "
@@ -212,8 +242,10 @@ def table(results: Mapping[str, Any], ways: Sequence[str] = ("default", "tuned")
 
 def details(name: str, row: Mapping[str, Any]) -> str:
     parts = [
-        f"{name}: {row['seconds'] * 1e3:.2f} ms (least {row['least'] * 1e3:.2f}), onnxruntime {row['their_seconds'] * 1e3:.2f} "
-        f"({row['their_least'] * 1e3:.2f}): {row['speedup']:.2f}x, compiled in {row['compile_seconds']:.1f} s, error {row['error']:.1e}"
+        f"{name}: {row['seconds'] * 1e3:.2f} ms (least {row['least'] * 1e3:.2f}), onnxruntime "
+        f"{row['their_seconds'] * 1e3:.2f} "
+        f"({row['their_least'] * 1e3:.2f}): {row['speedup']:.2f}x, compiled in {row['compile_seconds']:.1f} s, error "
+        f"{row['error']:.1e}"
     ]
     if "error64" in row:
         parts.append(f"error against float64 {row['error64']:.1e}, theirs {row['their_error64']:.1e}")
@@ -248,9 +280,13 @@ def main(arguments: Iterable[str] | None = None) -> None:
         for name in given.names or [n for n in known()[given.set] if given.again or way not in held.get(n, {})]:
             row = measure(name, given)
             about = {  # the load tells later whether the machine was busy with something else
-                "load": round(os.getloadavg()[0], 1), "machine": target.name, "threads": target.threads, "stormdrop": stormdrop.__version__,
-                "onnxruntime": onnxruntime.__version__, "date": date.today().isoformat(),
-            }  # fmt: skip
+                "load": round(os.getloadavg()[0], 1),
+                "machine": target.name,
+                "threads": target.threads,
+                "stormdrop": stormdrop.__version__,
+                "onnxruntime": onnxruntime.__version__,
+                "date": date.today().isoformat(),
+            }
             store(given.json, name, way, row, about)
             say(details(name, row))
             gc.collect()

@@ -46,8 +46,10 @@ def measure_pool(threads: int, code: Code) -> None:
     for phases in (1, 2, 16):
         seconds = pool.bench(*job, phases, 20_000 if threads <= available_cpus() else 500)
         low, median, high = np.quantile(seconds, [0.0, 0.5, 0.99]) * 1e6
-        print(f"  {phases:2d} empty regions   {median:8.2f} µs median  {low:8.2f} least  {high:8.2f} 99 %"
-              f"  {seconds.mean() * 1e6:8.2f} mean")  # fmt: skip
+        print(
+            f"  {phases:2d} empty regions   {median:8.2f} µs median  {low:8.2f} least  {high:8.2f} 99 %"
+            f"  {seconds.mean() * 1e6:8.2f} mean"
+        )
     print(f"  Pool.run           {microseconds(lambda: pool.run(*job, 1), 2000):8.2f} µs, workers awake")
     print(f"  Pool.run           {microseconds(lambda: pool.run(*job, 1), 100, 0.002):8.2f} µs, workers asleep")
     pool.close()

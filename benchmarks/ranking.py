@@ -1,11 +1,12 @@
 """How well the cost model ranks programs of an operator that it has never seen, beside the prior and beside chance.
 
-    python benchmarks/ranking.py              # collect (some five minutes), then the table; goes on where it was stopped
+    python benchmarks/ranking.py            # collect (some five minutes), then the table; resumable
     python benchmarks/ranking.py --table      # from what was collected before
 
-Points of all sketches of the cases of `operators.json` are timed until the two fastest timings agree, and the fastest counts:
-disturbances only ever add. Half of the points are the prior's best of a random handful, as a search would take them. A pair is in
-order if the score is higher for the one that is faster; pairs count that differ by more than 5 %, by both timings.
+Points of all sketches of the cases of `operators.json` are timed until the two fastest timings agree, and the fastest
+counts: disturbances only ever add. Half of the points are the prior's best of a random handful, as a search would take
+them. A pair is in order if the score is higher for the one that is faster; pairs count that differ by more than 5 %, by
+both timings.
 """
 
 from __future__ import annotations
@@ -81,14 +82,20 @@ class Case:
         return Case(self.operator, self.name, self.features[rows], self.passes[:, rows])
 
 
-# ---- collecting ----------------------------------------------------------------------------------------------------------
+# ---- collecting
+# ----------------------------------------------------------------------------------------------------------
 
 
 def collect(folder: Path, points: int, seconds: float, seed: int) -> None:
     """Time points of the cases that `folder` does not hold yet, until all are there or the time is up."""
     folder.mkdir(parents=True, exist_ok=True)
     table: Mapping[str, Sequence[Sequence[int]]] = json.loads((HERE / "operators.json").read_text())
-    cases = [(operator, args) for k in range(max(map(len, table.values()))) for operator, all in table.items() for args in all[k : k + 1]]
+    cases = [
+        (operator, args)
+        for k in range(max(map(len, table.values())))
+        for operator, all in table.items()
+        for args in all[k : k + 1]
+    ]
     target, end = detect(), time.monotonic() + seconds
     with Measurer(target) as measurer:
         for operator, args in cases:  # first the first case of every operator
@@ -108,7 +115,9 @@ def collect(folder: Path, points: int, seconds: float, seed: int) -> None:
 
 
 def draw(task: Task, target: Target, points: int, rng: np.random.Generator) -> tuple[list[Schedule], Floats] | None:
-    """Different legal points over all sketches with their features; None where a kernel takes too long to run many of them."""
+    """Different legal points over all sketches with their features; None where a kernel takes too long to run many of
+    them.
+    """
     found = ranked(sketches(task, target))
     if found[0][2] > TOO_SLOW:
         return None
@@ -149,7 +158,8 @@ def read(folder: Path) -> list[Case]:
     return [c for c in found if np.isfinite(c.seconds).sum() > 1]
 
 
-# ---- judging -------------------------------------------------------------------------------------------------------------
+# ---- judging
+# -------------------------------------------------------------------------------------------------------------
 
 
 def pairs(case: Case) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
@@ -179,7 +189,9 @@ def judge(cases: Sequence[Case], score: Score) -> dict[str, Any]:
     each: dict[str, list[list[float]]] = {}
     for case in cases:
         scores = score(case)
-        each.setdefault(case.operator, []).append([in_order(case, scores), *(best_of_top(case, scores, k) for k in TOP)])
+        each.setdefault(case.operator, []).append(
+            [in_order(case, scores), *(best_of_top(case, scores, k) for k in TOP)]
+        )
     by_operator = {operator: np.nanmean(rows, axis=0) for operator, rows in each.items()}
     mean = np.nanmean(list(by_operator.values()), axis=0)
     return {
@@ -199,7 +211,10 @@ def taught(cases: Sequence[Case], settings: CostSettings) -> CostModel:
 
 
 def table(cases: Sequence[Case], settings: CostSettings, seed: int) -> dict[str, Any]:
-    """All rows of the table. What is learned from never holds a case of the operator, or of the family, that is judged."""
+    """All rows of the table.
+
+    What is learned from never holds a case of the operator, or of the family, that is judged.
+    """
     rng = np.random.default_rng(seed)
     still = replace(settings, growth=inf)  # of what is judged only own trees may learn
     by_operator = {o: taught([c for c in cases if c.operator != o], still) for o in {c.operator for c in cases}}

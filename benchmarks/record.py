@@ -2,9 +2,10 @@
 
     python -m benchmarks.record C2D 1 14 14 64 64 3 1 1 --points 12000 -o tests/data/tables/c2d.npz
 
-Takes some minutes, on a machine that does nothing else. What is measured is kept in a file beside the output: run the same
-command again to go on where it was broken off. Programs are measured in random order, so that a drift of the machine wrongs no
-part of the grid; at the end those that were disturbed are measured again, and the fastest are timed in turns.
+Takes some minutes, on a machine that does nothing else. What is measured is kept in a file beside the output: run the
+same command again to go on where it was broken off. Programs are measured in random order, so that a drift of the
+machine wrongs no part of the grid; at the end those that were disturbed are measured again, and the fastest are timed
+in turns.
 """
 
 from __future__ import annotations
@@ -103,12 +104,19 @@ class Recording:
             for s, sec, wide in zip(self.spaces, self.seconds, self.spread)
         )
         s = self.settings
-        notes = {"min_seconds": s.min_seconds, "slow_factor": s.slow_factor, "slower_factor": s.slower_factor, "rounds": ROUNDS}
+        notes = {
+            "min_seconds": s.min_seconds,
+            "slow_factor": s.slow_factor,
+            "slower_factor": s.slower_factor,
+            "rounds": ROUNDS,
+        }
         return Table(self.task, self.target, spaces, notes)
 
 
 class Partial:
-    """A file of JSON lines beside the output: what the recording is of, its grids, then a line for every measured batch."""
+    """A file of JSON lines beside the output: what the recording is of, its grids, then a line for every measured
+    batch.
+    """
 
     def __init__(self, path: Path, identity: Mapping[str, object]) -> None:
         """Raises UserError where the file is of another recording."""
@@ -132,10 +140,13 @@ class Partial:
         self._path.unlink()
 
 
-def scouted(task: Task, found: Sequence[Sketch], most: int, measurer: Measures) -> tuple[list[tuple[int, Points]], Estimate]:
+def scouted(
+    task: Task, found: Sequence[Sketch], most: int, measurer: Measures
+) -> tuple[list[tuple[int, Points]], Estimate]:
     """The fastest of some points of each of the best few sketches, and what a cost model learned from them all.
 
-    Points are the best and a spread by the prior, but never its favourite: a grid around that would make it look wiser than it is.
+    Points are the best and a spread by the prior, but never its favourite: a grid around that would make it look wiser
+    than it is.
     """
     order = sorted(range(len(found)), key=lambda k: ranked([found[k]])[0][2])[:most]
     model, homes, each = CostModel(), list[tuple[int, Points]](), SCOUTS // (2 * len(order))
@@ -186,7 +197,11 @@ def record(recording: Recording, partial: Partial, measurer: Measures) -> Table:
         done += len(places)
         rate = (done - restored) / (time.monotonic() - began)
         best = f"{recording.best * 1e6:.1f} µs" if recording.best is not None else "none"
-        _say(f"\r{done} of {len(order)} programs, {rate:.0f} a second, best {best}, {sum(recording.failures.values())} failed ", end="")
+        _say(
+            f"\r{done} of {len(order)} programs, {rate:.0f} a second, best {best}, {sum(recording.failures.values())} "
+            "failed ",
+            end="",
+        )
     _say("")
     for message, count in recording.failures.items():
         _say(f"{count} times {message}")
@@ -276,10 +291,15 @@ def main() -> None:
     table.save(given.output)
     partial.remove()
     near = table.share_within(0.05)
-    print(f"{given.output}: {table.size} programs, {given.output.stat().st_size / 1000:.0f} kB, "
-          f"best {table.optimum * 1e6:.1f} µs, {near:.2%} within 5 % of it")  # fmt: skip
+    print(
+        f"{given.output}: {table.size} programs, {given.output.stat().st_size / 1000:.0f} kB, "
+        f"best {table.optimum * 1e6:.1f} µs, {near:.2%} within 5 % of it"
+    )
     if table.size < LEAST_POINTS or near >= MOST_NEAR:
-        _say(f"a table for benchmarks should have at least {LEAST_POINTS} programs, and fewer than {MOST_NEAR:.1%} of them that near")
+        _say(
+            f"a table for benchmarks should have at least {LEAST_POINTS} programs, and fewer than {MOST_NEAR:.1%} of "
+            "them that near"
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """How many measurements a search needs: every strategy on recorded tables, Optuna's TPE beside them.
 
-    python -m benchmarks.replayed                    # all tables in tests/data/tables; results go to benchmarks/results/replayed.json
+    python -m benchmarks.replayed                    # all tables; results in benchmarks/results/replayed.json
     python -m benchmarks.replayed gmm --seeds 5      # one of them, quickly
     python -m benchmarks.replayed --table            # print the stored results
 
-Counted are candidates, until one is within 5 % of the table's optimum; the median of many seeds. Every search may know what is
-legal without measuring. The cost model starts empty; storm begins, as always, from what the analytic prior likes. Random search
-takes the sketches in turn and draws from their rows; a droplet begins at a random row, and at another one when it ends. TPE sees
-each knob as an ordered range, the sketch and flags as categories; what it proposes twice, or what is illegal, is not counted.
+Counted are candidates, until one is within 5 % of the table's optimum; the median of many seeds. Every search may know
+what is legal without measuring. The cost model starts empty; storm begins, as always, from what the analytic prior
+likes. Random search takes the sketches in turn and draws from their rows; a droplet begins at a random row, and at
+another one when it ends. TPE sees each knob as an ordered range, the sketch and flags as categories; what it proposes
+twice, or what is illegal, is not counted.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ BATCH = 16  # what our searches are asked for at once: where measuring costs not
 ASKS = 4  # proposals of TPE for each measurement it may make
 
 Search = Callable[[Table, int, int, float], int | None]
-"""A table, a number of measurements, a seed, and seconds that are enough: the measurements that were needed, None if too few."""
+"""A table, a number of measurements, a seed, and seconds that are enough: the measurements that were needed, None if
+too few.
+"""
 
 
 class Rain:
@@ -158,9 +161,13 @@ def compared(path: Path, searches: Sequence[str], seeds: int, trials: int, proce
         found[name] = {"median": _median(each), "each": each, "seconds": round(lasted, 1)}
         _say(f"  {name}: {_shown(found[name]['median'])} measurements, {lasted:.1f} s")
     return {
-        "task": table.task.name, "programs": table.size, "optimum": table.optimum, "near": table.share_within(SLACK),
-        "trials": min(trials, table.size), "searches": found,
-    }  # fmt: skip
+        "task": table.task.name,
+        "programs": table.size,
+        "optimum": table.optimum,
+        "near": table.share_within(SLACK),
+        "trials": min(trials, table.size),
+        "searches": found,
+    }
 
 
 def _median(each: Sequence[int | None]) -> float | None:
@@ -178,7 +185,9 @@ def report(results: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for name, one in results.items():
         best = f"{one['optimum'] * 1e6:.1f} µs"
-        lines.append(f"{name}: {one['task']}, {one['programs']} programs, {one['near']:.2%} within {SLACK:.0%} of {best}")
+        lines.append(
+            f"{name}: {one['task']}, {one['programs']} programs, {one['near']:.2%} within {SLACK:.0%} of {best}"
+        )
         ours = one["searches"].get("storm+droplet", {}).get("median")
         for search, found in one["searches"].items():
             value = found["median"]
@@ -206,7 +215,9 @@ def main() -> None:
     if given.table:
         print(report(results))
         return
-    paths = [Path(t) if t.endswith(".npz") else TABLES / f"{t}.npz" for t in given.tables] or sorted(TABLES.glob("*.npz"))
+    paths = [Path(t) if t.endswith(".npz") else TABLES / f"{t}.npz" for t in given.tables] or sorted(
+        TABLES.glob("*.npz")
+    )
     if not paths:
         sys.exit(f"there are no tables in {TABLES}; python -m benchmarks.record makes one")
     searches = list(given.search or SEARCHES)

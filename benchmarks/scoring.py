@@ -3,9 +3,9 @@
     python -m benchmarks.scoring                              # C2D 1 14 14 256 256 3 1 1
     python -m benchmarks.scoring GMM 1 512 512 512 --rows 4096
 
-First the chain: legal rows are mutated, made canonical, told apart, checked and scored by the learned model; every
-row goes through every step, in pieces of a generation's size. Then batches of a real storm, which scores only what is new and legal.
-Times are those of the thread, not of the wall, so that other work on the machine disturbs them less.
+First the chain: legal rows are mutated, made canonical, told apart, checked and scored by the learned model; every row
+goes through every step, in pieces of a generation's size. Then batches of a real storm, which scores only what is new
+and legal. Times are those of the thread, not of the wall, so that other work on the machine disturbs them less.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -93,9 +94,16 @@ def trained(found: Sequence[Sketch], groups: Sequence[str]) -> Ranker:
     for group in groups:
         for sketch in found:
             points = sketch.sample_legal(ceil(600 / len(found)), rng)
-            model.add(group, sketch.features(points), sketch.prior(points) * np.exp(0.3 * rng.standard_normal(len(points))))
+            model.add(
+                group, sketch.features(points), sketch.prior(points) * np.exp(0.3 * rng.standard_normal(len(points)))
+            )
     model.refresh()
     return ModelRanker(found, model, "this")
+
+
+def _mutated(genome: Genome, parents: Points, operators: Operators, rng: np.random.Generator) -> Points:
+    drawn = operators.drawn(len(parents), 1.0, rng)
+    return genome.values(evolve.mutated(genome, genome.places(parents), drawn, 1.0, rng))
 
 
 def chain(found: Sequence[Sketch], rankers: Sequence[Ranker], watch: Watch, rows: int, repeats: int) -> None:
@@ -108,8 +116,7 @@ def chain(found: Sequence[Sketch], rankers: Sequence[Ranker], watch: Watch, rows
         seen = hasher(sketch.sample_legal(rows, rng))
         for _ in range(repeats):
             n = len(parents)
-            children = watch("mutate", n, lambda: genome.values(  # noqa: B023
-                evolve.mutated(genome, genome.places(parents), operators.drawn(n, 1.0, rng), 1.0, rng)))  # noqa: B023  # fmt: skip
+            children = watch("mutate", n, partial(_mutated, genome, parents, operators, rng))
             points = watch("canonical", n, lambda: sketch.canonical(children))  # noqa: B023
             watch("unseen", n, lambda: evolve.unseen(hasher(points), seen))  # noqa: B023
             watch("legal", n, lambda: sketch.legal(points))  # noqa: B023
@@ -118,10 +125,17 @@ def chain(found: Sequence[Sketch], rankers: Sequence[Ranker], watch: Watch, rows
                 watch(f"score{number}", n, lambda: ranker.score(k, parents))  # noqa: B023
 
 
-def storm(found: Sequence[Sketch], ranker: Ranker, seeds: Sequence[Points], watch: Watch, batches: int, n: int) -> tuple[int, int]:
+def storm(
+    found: Sequence[Sketch], ranker: Ranker, seeds: Sequence[Points], watch: Watch, batches: int, n: int
+) -> tuple[int, int]:
     """Batches that are told their priors as values. Returns the rows made and the rows scored."""
     spaces = [TimedSpace(s, watch) for s in found]
-    search = Storm(spaces, TimedRanker(ranker, watch), np.random.default_rng(0), seeds=[candidate(k, p) for k, p in enumerate(seeds)])
+    search = Storm(
+        spaces,
+        TimedRanker(ranker, watch),
+        np.random.default_rng(0),
+        seeds=[candidate(k, p) for k, p in enumerate(seeds)],
+    )
     for _ in range(batches):
         proposal = watch("ask", n, lambda: search.ask(n))
         search.tell([Outcome(c, float(found[c.sketch].prior(np.array([c.point]))[0])) for c in proposal.candidates])
@@ -138,7 +152,10 @@ def main() -> None:
     best = ranked(sketches(build(args.task[0], [int(a) for a in args.task[1:]]), cross("avx512")))
     found = [s for s, _, _ in best]
     rankers = [trained(found, ["this"]), trained(found, ["this", "another"])]
-    print(f"{' '.join(args.task)}: {len(found)} sketches, {min(len(s.knobs) for s in found)} to {max(len(s.knobs) for s in found)} knobs")
+    print(
+        f"{' '.join(args.task)}: {len(found)} sketches, {min(len(s.knobs) for s in found)} to "
+        f"{max(len(s.knobs) for s in found)} knobs"
+    )
     watch = Watch()
     chain(found, rankers, Watch(), args.rows, 1)
     chain(found, rankers, watch, args.rows, args.repeats)
@@ -149,11 +166,17 @@ def main() -> None:
         print(f"  {step:10}{micros:8.2f}")
     for trees, micros in models.items():
         beside = sum(cost.values()) - cost["features"]  # scoring computes the features itself
-        print(f"  model     {micros - cost['features']:8.2f} with {trees}: together {1e6 / (beside + micros):,.0f} rows per second")
+        print(
+            f"  model     {micros - cost['features']:8.2f} with {trees}: together {1e6 / (beside + micros):,.0f} rows "
+            "per second"
+        )
     watch = Watch()
     made, scored = storm(found, rankers[0], [p for _, p, _ in best], watch, args.batches, 64)
     total = watch.seconds["ask"]
-    print(f"a storm: {args.batches} batches of 64 in {total:.2f} s; {made / total:,.0f} rows made, {scored / total:,.0f} scored a second")
+    print(
+        f"a storm: {args.batches} batches of 64 in {total:.2f} s; {made / total:,.0f} rows made, "
+        f"{scored / total:,.0f} scored a second"
+    )
     for step in ("canonical", "legal", "sample", "score"):
         print(f"  {step:10}{watch.seconds[step] / total:8.0%}")
 

@@ -68,15 +68,32 @@ REACH: tuple[tuple[Case, float, float], ...] = (  # a case, TVM's share of peak 
     (("C2D", (1, 14, 14, 256, 256, 3, 1, 1)), 0.98, 262),
 )
 ONE_EACH: tuple[Case, ...] = (
-    ("GMM", (1, 512, 512, 512)), ("C1D", (1, 64, 256, 256, 5, 1, 2)), ("C2D", (1, 14, 14, 256, 256, 3, 1, 1)),
-    ("C3D", (1, 16, 7, 7, 512, 512, 3, 1, 1)), ("GRP", (1, 14, 14, 256, 256, 3, 1, 1, 4)), ("DIL", (1, 7, 7, 512, 512, 3, 1, 1, 2)),
-    ("DEP", (1, 112, 112, 32, 3, 1, 1)), ("T2D", (1, 8, 8, 256, 128, 4, 2, 1)), ("CAP", (1, 8, 8, 32, 32, 3, 1, 1)),
-    ("NRM", (1, 512, 512)), ("SFM", (512, 512)), ("CBR", (1, 28, 28, 128, 256, 1, 2, 0)), ("TBG", (1, 128, 12, 64)),
-    ("MXP", (1, 56, 56, 192, 3, 2, 1)), ("ADR", (1, 56, 56, 256)), ("GMV", (1000, 2048)), ("DOT", (1048576,)), ("TRN", (1024, 1024)),
+    ("GMM", (1, 512, 512, 512)),
+    ("C1D", (1, 64, 256, 256, 5, 1, 2)),
+    ("C2D", (1, 14, 14, 256, 256, 3, 1, 1)),
+    ("C3D", (1, 16, 7, 7, 512, 512, 3, 1, 1)),
+    ("GRP", (1, 14, 14, 256, 256, 3, 1, 1, 4)),
+    ("DIL", (1, 7, 7, 512, 512, 3, 1, 1, 2)),
+    ("DEP", (1, 112, 112, 32, 3, 1, 1)),
+    ("T2D", (1, 8, 8, 256, 128, 4, 2, 1)),
+    ("CAP", (1, 8, 8, 32, 32, 3, 1, 1)),
+    ("NRM", (1, 512, 512)),
+    ("SFM", (512, 512)),
+    ("CBR", (1, 28, 28, 128, 256, 1, 2, 0)),
+    ("TBG", (1, 128, 12, 64)),
+    ("MXP", (1, 56, 56, 192, 3, 2, 1)),
+    ("ADR", (1, 56, 56, 256)),
+    ("GMV", (1000, 2048)),
+    ("DOT", (1048576,)),
+    ("TRN", (1024, 1024)),
     ("DEN", (12, 128, 128, 64)),
-)  # fmt: skip
+)
 LONG_TRIALS = 2000
-LONGEST: tuple[Case, ...] = (("GMM", (1, 128, 128, 128)), ("C2D", (1, 56, 56, 64, 64, 1, 1, 0)), ("CAP", (1, 8, 8, 16, 16, 3, 1, 1)))
+LONGEST: tuple[Case, ...] = (
+    ("GMM", (1, 128, 128, 128)),
+    ("C2D", (1, 56, 56, 64, 64, 1, 1, 0)),
+    ("CAP", (1, 8, 8, 16, 16, 3, 1, 1)),
+)
 LONGEST_TRIALS = 10_000
 SIZES = (10, 25, 50, 100, 200, 300)
 
@@ -106,7 +123,9 @@ class Bench:
         return Measurer(self.target, MeasureSettings(threads=self.target.threads, seed=seed, turn_seconds=turn))
 
 
-def seconds_in_turns(bench: Bench, task: Task, schedules: Sequence[Schedule], rounds: int = ROUNDS) -> list[list[float]]:
+def seconds_in_turns(
+    bench: Bench, task: Task, schedules: Sequence[Schedule], rounds: int = ROUNDS
+) -> list[list[float]]:
     """Seconds of every round, in a process that has seen none of the schedules."""
     with bench.measurer(12345, TURN_SECONDS) as measurer:
         results = measurer.retime(task, schedules, rounds)
@@ -140,10 +159,19 @@ def child(case: Case, seed: int, threads: int) -> None:
         again = measurer.retime(task, schedules, ROUNDS)
     peak = max(peak, median(meter.gflops() for _ in range(9)))
     shares = [task.flops / r.seconds / 1e9 / peak if isinstance(r, Timing) else 0.0 for r in again]
-    print(json.dumps({
-        "trials": tuned.trials, "failed": tuned.failed, "ended": ended, "peak": peak, "seconds": tuned.seconds, "stopped": tuned.stopped,
-        "improvements": [[at, share] for (at, _), share in zip(improvements[-12:], shares)],
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "trials": tuned.trials,
+                "failed": tuned.failed,
+                "ended": ended,
+                "peak": peak,
+                "seconds": tuned.seconds,
+                "stopped": tuned.stopped,
+                "improvements": [[at, share] for (at, _), share in zip(improvements[-12:], shares)],
+            }
+        )
+    )
 
 
 def from_nothing(case: Case, seed: int, threads: int) -> dict[str, Any]:
@@ -154,7 +182,9 @@ def from_nothing(case: Case, seed: int, threads: int) -> dict[str, Any]:
         command = [sys.executable, "-m", "benchmarks.search", "--child", op, *map(str, args)]
         command += ["--seed", str(seed), "--threads", str(threads)]
         began = time.time()
-        done = subprocess.run(command, env=environment, cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(
+            command, env=environment, cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE, check=True
+        )
     found = json.loads(done.stdout)
     found["wall"] = found.pop("ended") - began
     found["improvements"] = [[at - began, share] for at, share in found["improvements"]]
@@ -167,7 +197,10 @@ def part_rate(bench: Bench) -> None:
 
         def measure(seed: int = seed) -> dict[str, Any]:
             found = from_nothing(case, seed, bench.target.threads)
-            return {"rate": found["trials"] / found["wall"], **{k: found[k] for k in ("trials", "failed", "wall", "stopped")}}
+            return {
+                "rate": found["trials"] / found["wall"],
+                **{k: found[k] for k in ("trials", "failed", "wall", "stopped")},
+            }
 
         bench.once("rate", f"{label(*case)} seed {seed}", measure)
 
@@ -177,11 +210,19 @@ def part_reach(bench: Bench) -> None:
     for case, share, theirs in REACH:
         for seed in range(5):
 
-            def measure(case: Case = case, share: float = share, theirs: float = theirs, seed: int = seed) -> dict[str, Any]:
+            def measure(
+                case: Case = case, share: float = share, theirs: float = theirs, seed: int = seed
+            ) -> dict[str, Any]:
                 found = from_nothing(case, seed, bench.target.threads)
                 reached = [at for at, s in found["improvements"] if s >= share]
                 best = max(s for _, s in found["improvements"])
-                return {"seconds": min(reached, default=None), "share": best, "wanted": share, "theirs": theirs, "wall": found["wall"]}
+                return {
+                    "seconds": min(reached, default=None),
+                    "share": best,
+                    "wanted": share,
+                    "theirs": theirs,
+                    "wall": found["wall"],
+                }
 
             bench.once("reach", f"{label(*case)} seed {seed}", measure)
 
@@ -254,7 +295,11 @@ def _gains(bench: Bench, task: Task, seed: int, search: str | StrategyFactory) -
     """One storm; droplets from its first 10, 25, … trials, with a model that has seen those only."""
     with bench.measurer(seed) as measurer:
         storm = tune(task, bench.target, search=search, trials=max(SIZES), seed=seed, measurer=measurer)
-        pairs = {size: _droplet_from(bench, task, measurer, storm.history[:size], seed) for size in SIZES if size <= storm.trials}
+        pairs = {
+            size: _droplet_from(bench, task, measurer, storm.history[:size], seed)
+            for size in SIZES
+            if size <= storm.trials
+        }
     flat = [s for pair in pairs.values() for s in pair[:2]]
     seconds = seconds_in_turns(bench, task, flat)
     rows: dict[str, Any] = {}
@@ -264,7 +309,9 @@ def _gains(bench: Bench, task: Task, seed: int, search: str | StrategyFactory) -
     return rows
 
 
-def _droplet_from(bench: Bench, task: Task, measurer: Measurer, trials: Sequence[Trial], seed: int) -> tuple[Schedule, Schedule, int]:
+def _droplet_from(
+    bench: Bench, task: Task, measurer: Measurer, trials: Sequence[Trial], seed: int
+) -> tuple[Schedule, Schedule, int]:
     """The fastest of some trials, where droplets from them end, and how many kernels those measured."""
     cost = CostModel(TuneSettings().cost)
     values: dict[Candidate, float | None] = {}
@@ -308,7 +355,9 @@ def part_long(bench: Bench) -> None:
 def part_longest(bench: Bench) -> None:
     for seed in range(bench.seeds):
         for case in bench.cases(LONGEST):
-            bench.once("longest", f"{label(*case)} seed {seed}", lambda c=case, s=seed: _long(bench, c, s, LONGEST_TRIALS))
+            bench.once(
+                "longest", f"{label(*case)} seed {seed}", lambda c=case, s=seed: _long(bench, c, s, LONGEST_TRIALS)
+            )
 
 
 def _long(bench: Bench, case: Case, seed: int, trials: int) -> dict[str, Any]:
@@ -318,10 +367,15 @@ def _long(bench: Bench, case: Case, seed: int, trials: int) -> dict[str, Any]:
     long = tune(task, bench.target, search="storm", trials=trials, seed=seed)
     seconds = seconds_in_turns(bench, task, [long.best, short.best])
     return {
-        "speed": ratio(seconds[0], seconds[1]), "time": short.tuning_seconds / long.tuning_seconds, "short_trials": short.trials,
-        "short_seconds": short.tuning_seconds, "long_trials": long.trials, "long_seconds": long.tuning_seconds,
-        "reached": _reached(long, short.seconds), "seconds": [median(s) for s in seconds],
-    }  # fmt: skip
+        "speed": ratio(seconds[0], seconds[1]),
+        "time": short.tuning_seconds / long.tuning_seconds,
+        "short_trials": short.trials,
+        "short_seconds": short.tuning_seconds,
+        "long_trials": long.trials,
+        "long_seconds": long.tuning_seconds,
+        "reached": _reached(long, short.seconds),
+        "seconds": [median(s) for s in seconds],
+    }
 
 
 def _reached(tuned: Tuned, seconds: float) -> list[float] | None:
@@ -344,24 +398,40 @@ def table(results: Mapping[str, Any]) -> str:
             found = [r["seconds"] for k, r in rows.items() if k.startswith(label(*case) + " seed")]
             shown = ", ".join("never" if s is None else f"{s:.1f}" for s in found)
             middle = median(float("inf") if s is None else s for s in found) if found else float("nan")
-            lines.append(f"- reach: {label(*case)} at {share:.0%} of peak after {shown} s (median {middle:.1f}; TVM {theirs:.0f})")
+            lines.append(
+                f"- reach: {label(*case)} at {share:.0%} of peak after {shown} s (median {middle:.1f}; TVM "
+                f"{theirs:.0f})"
+            )
     if rows := results.get("fresh"):
         off = [abs(r["ratio"] - 1) for r in rows.values()]
         lines.append(f"- fresh: recorded against re-measured: median {median(off):.1%} apart, most {max(off):.1%}")
     if rows := results.get("ranker"):
-        lines.append(f"- ranker: random ranking is {geometric_mean([r['loss'] for r in rows.values()]):.3f}x slower at 100 trials")
+        lines.append(
+            f"- ranker: random ranking is {geometric_mean([r['loss'] for r in rows.values()]):.3f}x slower at 100 "
+            "trials"
+        )
     for part in ("gain", "gain-unseeded"):
         rows = results.get(part, {})
-        lines += ["", f"| {part}: storm size | droplet's gain (geometric mean) | least | most | trials (median) |", "|---|---|---|---|---|"]
+        lines += [
+            "",
+            f"| {part}: storm size | droplet's gain (geometric mean) | least | most | trials (median) |",
+            "|---|---|---|---|---|",
+        ]
         for size in map(str, SIZES):
             found = [r[size] for r in rows.values() if size in r]
             gains = [f["gain"] for f in found]
             if gains:
                 trials = median(f["trials"] for f in found)
-                lines.append(f"| {size} | {geometric_mean(gains):.3f} | {min(gains):.3f} | {max(gains):.3f} | {trials:.0f} |")
+                lines.append(
+                    f"| {size} | {geometric_mean(gains):.3f} | {min(gains):.3f} | {max(gains):.3f} | {trials:.0f} |"
+                )
     for part in ("long", "longest"):
         if rows := results.get(part):
-            lines += ["", f"| {part} | speed against the long storm | share of its time | it got there after |", "|---|---|---|---|"]
+            lines += [
+                "",
+                f"| {part} | speed against the long storm | share of its time | it got there after |",
+                "|---|---|---|---|",
+            ]
             for key, r in rows.items():
                 reached = "never" if r["reached"] is None else f"{r['reached'][0]:.0f} trials, {r['reached'][1]:.0f} s"
                 lines.append(f"| {key} | {r['speed']:.3f} | {r['time']:.2f} | {reached} |")
@@ -378,14 +448,23 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
-    lines = (("gain", "tab:blue", "storm from the prior's best"), ("gain-unseeded", "tab:orange", "storm from random points"))
+    lines = (
+        ("gain", "tab:blue", "storm from the prior's best"),
+        ("gain-unseeded", "tab:orange", "storm from random points"),
+    )
     for part, colour, name in lines:
         gains = [[r[str(n)]["gain"] for r in results.get(part, {}).values() if str(n) in r] for n in SIZES]
         if all(gains):
             axes.plot(SIZES, [geometric_mean(g) for g in gains], "o-", color=colour, label=name)
             axes.fill_between(SIZES, [min(g) for g in gains], [max(g) for g in gains], color=colour, alpha=0.12)
     axes.axhline(1.0, color="grey", linewidth=0.8)
-    axes.set(xscale="log", xticks=SIZES, xticklabels=SIZES, xlabel="trials of the storm", ylabel="speed after droplets / before")
+    axes.set(
+        xscale="log",
+        xticks=SIZES,
+        xticklabels=SIZES,
+        xlabel="trials of the storm",
+        ylabel="speed after droplets / before",
+    )
     axes.minorticks_off()
     axes.set_title("One case of each operator: geometric mean; least to most", fontsize=10)
     axes.legend()
@@ -397,9 +476,15 @@ def _values(rows: Mapping[str, Any], key: str, form: str) -> str:
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    "rate": part_rate, "reach": part_reach, "fresh": part_fresh, "ranker": part_ranker, "gain": part_gain,
-    "gain-unseeded": part_gain_unseeded, "long": part_long, "longest": part_longest,
-}  # fmt: skip
+    "rate": part_rate,
+    "reach": part_reach,
+    "fresh": part_fresh,
+    "ranker": part_ranker,
+    "gain": part_gain,
+    "gain-unseeded": part_gain_unseeded,
+    "long": part_long,
+    "longest": part_longest,
+}
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
@@ -410,7 +495,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--table", action="store_true", help="print the stored results")
     parser.add_argument("--plot", type=Path, help="draw the parts gain and gain-unseeded")
     parser.add_argument("--again", action="store_true", help="forget what is stored of these parts")
-    parser.add_argument("--only", nargs="+", default=(), metavar="OP", help="some operators, where a part has one case of each")
+    parser.add_argument(
+        "--only", nargs="+", default=(), metavar="OP", help="some operators, where a part has one case of each"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)

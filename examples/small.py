@@ -1,4 +1,6 @@
-"""Writes small.onnx, the model that docs/models.md follows: a stem, two branches put side by side, a residual sum, a classifier."""
+"""Writes small.onnx, the model that docs/models.md follows: a stem, two branches put side by side, a residual sum, a
+classifier.
+"""
 
 from pathlib import Path
 

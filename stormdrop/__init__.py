@@ -40,7 +40,7 @@ from stormdrop.ir.build import (
     sum,
     tanh,
     where,
-)  # fmt: skip
+)
 from stormdrop.ir.build import reduce_max as max
 from stormdrop.ir.build import reduce_min as min
 from stormdrop.ir.tensor import Task, Tensor, Variant, axis, compute, reduce_axis, tensor
@@ -64,13 +64,23 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # What needs the compiler is loaded when it is first asked for.
 _LAZY = {
-    "Graph": "stormdrop.graph.graph", "compile": "stormdrop.driver.compile", "load": "stormdrop.driver.compile",
-    "Model": "stormdrop.runtime.model", "load_compiled": "stormdrop.runtime.model",
-    "Kernel": "stormdrop.runtime.kernel", "build": "stormdrop.runtime.kernel",
-    "Schedule": "stormdrop.space.schedule", "Sketch": "stormdrop.space.sketch", "sketches": "stormdrop.space.sketch",
-    "Store": "stormdrop.reservoir.store", "Target": "stormdrop.target.machine", "detect": "stormdrop.runtime.host",
-    "Tuned": "stormdrop.search.events", "TunedModel": "stormdrop.search.model_events", "tune": "stormdrop.driver.tune",
-}  # fmt: skip
+    "Graph": "stormdrop.graph.graph",
+    "compile": "stormdrop.driver.compile",
+    "load": "stormdrop.driver.compile",
+    "Model": "stormdrop.runtime.model",
+    "load_compiled": "stormdrop.runtime.model",
+    "Kernel": "stormdrop.runtime.kernel",
+    "build": "stormdrop.runtime.kernel",
+    "Schedule": "stormdrop.space.schedule",
+    "Sketch": "stormdrop.space.sketch",
+    "sketches": "stormdrop.space.sketch",
+    "Store": "stormdrop.reservoir.store",
+    "Target": "stormdrop.target.machine",
+    "detect": "stormdrop.runtime.host",
+    "Tuned": "stormdrop.search.events",
+    "TunedModel": "stormdrop.search.model_events",
+    "tune": "stormdrop.driver.tune",
+}
 
 __all__ = [
     "BuildError",
@@ -120,7 +130,7 @@ __all__ = [
     "tensor",
     "tune",
     "where",
-]  # fmt: skip
+]
 
 
 def __getattr__(name: str) -> Any:

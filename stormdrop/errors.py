@@ -1,7 +1,7 @@
 """Errors, sorted by whose fault they are.
 
-`UserError` is the caller's mistake, `ScheduleError` an illegal candidate (expected, dropped), `BuildError`, `RunError` and
-`Timeout` a candidate that failed. Anything else that is raised is a bug of ours and propagates.
+`UserError` is the caller's mistake, `ScheduleError` an illegal candidate (expected, dropped), `BuildError`, `RunError`
+and `Timeout` a candidate that failed. Anything else that is raised is a bug of ours and propagates.
 """
 
 

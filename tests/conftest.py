@@ -8,9 +8,15 @@ DEFAULT_POINTS = 4000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--points", type=int, default=DEFAULT_POINTS, help="how many points the property test builds and runs")
-    parser.addoption("--case", default="", metavar="SEED[:NUMBER]", help="replay one trial, or one case, of the property test")
-    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing with them")
+    parser.addoption(
+        "--points", type=int, default=DEFAULT_POINTS, help="how many points the property test builds and runs"
+    )
+    parser.addoption(
+        "--case", default="", metavar="SEED[:NUMBER]", help="replay one trial, or one case, of the property test"
+    )
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden files instead of comparing with them"
+    )
 
 
 @pytest.fixture

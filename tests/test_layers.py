@@ -14,9 +14,28 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = "stormdrop"
 LAYERS = (
-    "base", "ir", "target", "ops", "graph", "frontend", "zoo", "space", "lower", "codegen", "runtime", "measure",
-    "cost", "reservoir", "search", "export", "driver", "compare", "report", "cli", "api",
-)  # fmt: skip
+    "base",
+    "ir",
+    "target",
+    "ops",
+    "graph",
+    "frontend",
+    "zoo",
+    "space",
+    "lower",
+    "codegen",
+    "runtime",
+    "measure",
+    "cost",
+    "reservoir",
+    "search",
+    "export",
+    "driver",
+    "compare",
+    "report",
+    "cli",
+    "api",
+)
 """Lowest first."""
 LAYER_OF = {"errors": "base", "paths": "base", "version": "base", "__main__": "api"}
 """Of modules in no package; the package itself, above all others, is the API."""

@@ -23,9 +23,14 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_loads_neither_the_compiler_nor_the_search_nor_the_store() -> None:
     script = "import sys, stormdrop; print(*sys.modules)"
-    loaded = set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())
+    loaded = set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
     assert "stormdrop.ir.tensor" in loaded
-    assert not {"llvmlite", "sqlite3", "rich", "matplotlib", "lightgbm", "stormdrop.search.tune", "stormdrop.space.sketch"} & loaded
+    assert (
+        not {"llvmlite", "sqlite3", "rich", "matplotlib", "lightgbm", "stormdrop.search.tune", "stormdrop.space.sketch"}
+        & loaded
+    )
 
 
 def test_no_module_hides_a_function_of_the_package() -> None:

@@ -1,7 +1,7 @@
 """Bugs planted into lowering and code generation: the property check must catch each of them, and nothing without one.
 
-Most of them change the loop program or its LLVM text between lowering and machine code; the others patch a function of the
-product. All are mistakes that somebody writing this compiler could make.
+Most of them change the loop program or its LLVM text between lowering and machine code; the others patch a function of
+the product. All are mistakes that somebody writing this compiler could make.
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ def rest_of_the_unrolling_is_dropped(program: Program) -> Program:
             turn = loop.step * loop.unroll
             if loop.unroll > 1 and loop.span.is_fixed and loop.span.longest > turn:
                 length = loop.span.longest // turn * turn
-                loops[k] = replace(loop, span=replace(loop.span, length=Const(length, "i64"), lengths=frozenset({length})))
+                loops[k] = replace(
+                    loop, span=replace(loop.span, length=Const(length, "i64"), lengths=frozenset({length}))
+                )
         return replace(t, reduce=tuple(loops))
 
     return changed(program, short)
@@ -126,7 +128,9 @@ def window_is_read_one_pixel_aside(program: Program) -> Program:
     """A reduce axis that moves along an image counts from one."""
 
     def aside(t: Tile) -> Tile:
-        moved: dict[Axis, Affine] = {a: b.shifted(1) if a.kind == "reduce" and a.name == "kw" else b for a, b in t.base.items()}
+        moved: dict[Axis, Affine] = {
+            a: b.shifted(1) if a.kind == "reduce" and a.name == "kw" else b for a, b in t.base.items()
+        }
         return replace(t, base=moved)
 
     return changed(program, aside, at_load=False)
@@ -162,10 +166,16 @@ def horizontal_sum_loses_its_last_half(text: str) -> str:
 
 
 PROGRAMS = (
-    remainder_tile_is_a_row_short, mask_is_ignored, tail_trips_are_rounded_down, packed_panel_has_a_wrong_stride,
-    partial_sums_are_not_loaded_again, finish_is_applied_twice, rest_of_the_unrolling_is_dropped, window_is_read_one_pixel_aside,
+    remainder_tile_is_a_row_short,
+    mask_is_ignored,
+    tail_trips_are_rounded_down,
+    packed_panel_has_a_wrong_stride,
+    partial_sums_are_not_loaded_again,
+    finish_is_applied_twice,
+    rest_of_the_unrolling_is_dropped,
+    window_is_read_one_pixel_aside,
     last_unit_is_left_out,
-)  # fmt: skip
+)
 TEXTS = (border_page_holds_ones, lanes_of_a_tail_mask_are_reversed, horizontal_sum_loses_its_last_half)
 
 

@@ -1,8 +1,8 @@
 """The invariant of the project: every legal point of every sketch computes what the reference interpreter computes.
 
-    pytest tests/test_property.py -s                    prints how often every path was taken
-    pytest tests/test_property.py --points 1000000      the long run
-    pytest tests/test_property.py --case 145:2          one case again, as a failure names it
+pytest tests/test_property.py -s                    prints how often every path was taken
+pytest tests/test_property.py --points 1000000      the long run
+pytest tests/test_property.py --case 145:2          one case again, as a failure names it
 """
 
 from __future__ import annotations
@@ -15,35 +15,87 @@ from tests.support.trials import Trial
 OFTEN = 50
 
 RULES = (
-    "inline", "unroll", "rfactor", "fuse", "place thread", "place load", "tile SSRSRS vector", "tile SSRSRS reduced vector",
-    "tile SSRS vector", "tile SSRS reduced vector", "tile SSS vector", "pack load", "pack thread", "pack block", "pack root",
-)  # fmt: skip
+    "inline",
+    "unroll",
+    "rfactor",
+    "fuse",
+    "place thread",
+    "place load",
+    "tile SSRSRS vector",
+    "tile SSRSRS reduced vector",
+    "tile SSRS vector",
+    "tile SSRS reduced vector",
+    "tile SSS vector",
+    "pack load",
+    "pack thread",
+    "pack block",
+    "pack root",
+)
 
-PLACES = ("stage at root", "stage at thread", "stage at load", "copy at load", "copy at thread", "copy at block", "copy at root")
+PLACES = (
+    "stage at root",
+    "stage at thread",
+    "stage at load",
+    "copy at load",
+    "copy at thread",
+    "copy at block",
+    "copy at root",
+)
 
 TAILS = (
-    "full tile only", "remainder of one axis", "remainders of two axes", "loop of constant trips", "loop with a tail", "whole vectors",
-    "masked vectors", "vectors masked by a tail", "masked load", "masked store", "reduce block with a tail", "unrolled evenly",
-    "unrolled with a rest", "reduced vector of whole steps", "reduced vector with a masked end", "loop that may be empty",
-)  # fmt: skip
+    "full tile only",
+    "remainder of one axis",
+    "remainders of two axes",
+    "loop of constant trips",
+    "loop with a tail",
+    "whole vectors",
+    "masked vectors",
+    "vectors masked by a tail",
+    "masked load",
+    "masked store",
+    "reduce block with a tail",
+    "unrolled evenly",
+    "unrolled with a rest",
+    "reduced vector of whole steps",
+    "reduced vector with a masked end",
+    "loop that may be empty",
+)
 
 BORDERS = (
-    "border: narrowed loop", "border: decided per instance", "border: never reached", "border: page", "border: lane mask",
+    "border: narrowed loop",
+    "border: decided per instance",
+    "border: never reached",
+    "border: page",
+    "border: lane mask",
     "border: tile with a body for the interior",
-)  # fmt: skip
+)
 
 OTHERS = (
-    "gather", "scatter", "partial sums", "partial sums of a reduced vector", "finished in registers", "reduction in scratch",
-    "reduce loop written out", "phase at load", "fma", "transposed load", "guarded finish",
-)  # fmt: skip
+    "gather",
+    "scatter",
+    "partial sums",
+    "partial sums of a reduced vector",
+    "finished in registers",
+    "reduction in scratch",
+    "reduce loop written out",
+    "phase at load",
+    "fma",
+    "transposed load",
+    "guarded finish",
+)
 
 KNOBS = (
-    *(f"knob {kind} {size}" for kind in ("space.1", "space.2", "space.3", "reduce.1") for size in ("1", "2", "3-4", "5-8", "9+")),
+    *(
+        f"knob {kind} {size}"
+        for kind in ("space.1", "space.2", "space.3", "reduce.1")
+        for size in ("1", "2", "3-4", "5-8", "9+")
+    ),
     *(f"knob copy.{level} {size}" for level in (1, 2) for size in ("1", "2-4", "5+")),
     *(f"knob unroll {size}" for size in ("1", "2", "3-4", "5-8", "9+")),
     *(f"knob v {size}" for size in ("1", "2", "3-4", "5-8")),
-    "knob peel 0", "knob peel 1",
-)  # fmt: skip
+    "knob peel 0",
+    "knob peel 1",
+)
 
 
 @pytest.mark.timeout(0)
@@ -54,7 +106,11 @@ def test_every_legal_point_computes_what_the_reference_computes(points: int, cho
     print(outcome.report())
     assert not outcome.failures, f"{len(outcome.failures)} failures\n\n" + "\n\n".join(outcome.failures[:10])
     often = min(OFTEN, OFTEN * points // 4000)
-    rare = {path: outcome.paths[path] for path in (*RULES, *PLACES, *TAILS, *BORDERS, *OTHERS, *KNOBS) if outcome.paths[path] < often}
+    rare = {
+        path: outcome.paths[path]
+        for path in (*RULES, *PLACES, *TAILS, *BORDERS, *OTHERS, *KNOBS)
+        if outcome.paths[path] < often
+    }
     assert not rare, f"each path must occur {often} times"
 
 

@@ -1,4 +1,6 @@
-"""What a newcomer reads is true: code in the README runs, commands of all pages are ones there are, files they name exist."""
+"""What a newcomer reads is true: code in the README runs, commands of all pages are ones there are, files they name
+exist.
+"""
 
 from __future__ import annotations
 
@@ -72,12 +74,17 @@ def test_python_of_the_readme_runs(number: int, folder: Path) -> None:
         tiles = found["x"].reshape(3, 7, 32, 7, 32)
         filters = next(a for v, a in load(path).constants.items() if v.rank == 4)
         expected = np.einsum("cyixj,ocij->o", tiles, filters) / 49
-        for y in (found["y"], found["model"](found["x"])):  # of the model in memory, and of the one that was written and read
+        for y in (
+            found["y"],
+            found["model"](found["x"]),
+        ):  # of the model in memory, and of the one that was written and read
             np.testing.assert_allclose(y.reshape(2), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_pages_show_every_command_for_models() -> None:
-    assert {"bench", "check", "compile", "info", "op", "run", "show", "tune", "zoo"} <= {args[0] for _, args in commands()}
+    assert {"bench", "check", "compile", "info", "op", "run", "show", "tune", "zoo"} <= {
+        args[0] for _, args in commands()
+    }
 
 
 @pytest.mark.parametrize(("page", "args"), list(commands()), ids=lambda x: x if isinstance(x, str) else " ".join(x))
@@ -96,8 +103,12 @@ def test_commands_are_spelt_as_they_are_understood(page: str, args: list[str]) -
 def test_files_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text()
     named = re.findall(r"`((?:docs|stormdrop|tests|benchmarks|examples)/[\w./-]*\.(?:md|py|json|sh))`", text)
-    inside = re.findall(r"`((?:graph|runtime|ops|space|codegen|lower|search|zoo|reservoir|measure|cost)/\w+\.py)`", text)
-    missing = [n for n in named if not (ROOT / n).exists()] + [n for n in inside if not (ROOT / "stormdrop" / n).exists()]
+    inside = re.findall(
+        r"`((?:graph|runtime|ops|space|codegen|lower|search|zoo|reservoir|measure|cost)/\w+\.py)`", text
+    )
+    missing = [n for n in named if not (ROOT / n).exists()] + [
+        n for n in inside if not (ROOT / "stormdrop" / n).exists()
+    ]
     assert [n for n in missing if n != "benchmarks/results/models.json"] == []  # made by whoever measures
 
 

@@ -59,22 +59,40 @@ Examples:
 )
 @source_options
 @compiled_option
-@click.option("--against", type=click.Choice(ORACLES), help="Whose results are right.  [default: onnxruntime if installed, else reference]")
-@click.option("--tolerance", type=float, default=TOLERANCE, show_default=True, callback=_positive, metavar="T",
-              help="Largest error allowed, as a share of the output's largest magnitude.")  # fmt: skip
+@click.option(
+    "--against",
+    type=click.Choice(ORACLES),
+    help="Whose results are right.  [default: onnxruntime if installed, else reference]",
+)
+@click.option(
+    "--tolerance",
+    type=float,
+    default=TOLERANCE,
+    show_default=True,
+    callback=_positive,
+    metavar="T",
+    help="Largest error allowed, as a share of the output's largest magnitude.",
+)
 @input_options
 @untuned_option
 @threads_option
 @json_option
 @log_options
 def check(
-    source: Source, compiled: str | None, against: str | None, tolerance: float, given: tuple[str, ...], seed: int, untuned: bool,
-    threads: int | None, as_json: bool,
-) -> None:  # fmt: skip
+    source: Source,
+    compiled: str | None,
+    against: str | None,
+    tolerance: float,
+    given: tuple[str, ...],
+    seed: int,
+    untuned: bool,
+    threads: int | None,
+    as_json: bool,
+) -> None:
     """Run a MODEL (an ONNX file or zoo:NAME) here and elsewhere on the same inputs and compare all outputs.
 
-    The exit code is 1 if one of them is too far off. Whole numbers and truth values must be equal, NaNs and infinities where
-    they are expected.
+    The exit code is 1 if one of them is too far off. Whole numbers and truth values must be equal, NaNs and infinities
+    where they are expected.
     """
     from stormdrop.compare.oracle import agreements
     from stormdrop.report.console import results
@@ -88,10 +106,17 @@ def check(
     expected = oracle.run({**arrays, **opened.bound})
     judged = agreements([p.name for p in model.outputs], found, expected, tolerance)
     if as_json:
-        head = {"model": source.model, "threads": model.threads, "against": oracle.told, "seed": None if given else seed}
+        head = {
+            "model": source.model,
+            "threads": model.threads,
+            "against": oracle.told,
+            "seed": None if given else seed,
+        }
         click.echo(json.dumps(head | check_json(judged, tolerance), allow_nan=False))
     else:
-        print_check(results(), source.model, oracle.told, judged, "the given inputs" if given else f"random inputs, seed {seed}")
+        print_check(
+            results(), source.model, oracle.told, judged, "the given inputs" if given else f"random inputs, seed {seed}"
+        )
     if not all(a.ok for a in judged):
         raise SystemExit(1)
 
@@ -121,10 +146,24 @@ Examples:
 @source_options
 @compiled_option
 @click.option("--against", type=click.Choice(PEERS), help="Race it against this, with as many threads, in turns.")
-@click.option("--repeats", type=click.IntRange(min=1), metavar="N", help="Timed runs of each side.  [default: as --seconds says]")
-@click.option("--seconds", type=Duration(), metavar="T", default=SECONDS, help="Time to run each side for: 10, 30s, 2m.  [default: 3s]")
-@click.option("--warm-up", type=click.IntRange(min=0), default=3, show_default=True, metavar="N",
-              help="Runs of each side before any is timed.")  # fmt: skip
+@click.option(
+    "--repeats", type=click.IntRange(min=1), metavar="N", help="Timed runs of each side.  [default: as --seconds says]"
+)
+@click.option(
+    "--seconds",
+    type=Duration(),
+    metavar="T",
+    default=SECONDS,
+    help="Time to run each side for: 10, 30s, 2m.  [default: 3s]",
+)
+@click.option(
+    "--warm-up",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Runs of each side before any is timed.",
+)
 @click.option("--profile", is_flag=True, help="Also say where the time goes, kernel by kernel.")
 @input_options
 @untuned_option
@@ -133,9 +172,20 @@ Examples:
 @log_options
 @click.pass_context
 def bench(
-    ctx: click.Context, source: Source, compiled: str | None, against: str | None, repeats: int | None, seconds: float, warm_up: int,
-    profile: bool, given: tuple[str, ...], seed: int, untuned: bool, threads: int | None, as_json: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    source: Source,
+    compiled: str | None,
+    against: str | None,
+    repeats: int | None,
+    seconds: float,
+    warm_up: int,
+    profile: bool,
+    given: tuple[str, ...],
+    seed: int,
+    untuned: bool,
+    threads: int | None,
+    as_json: bool,
+) -> None:
     """Time whole runs of a MODEL (an ONNX file, zoo:NAME, or a compiled .sd file), NumPy arrays in and out.
 
     With --against each side has its turn in every round, with threads of the other asleep; medians are compared.
@@ -191,4 +241,8 @@ def _doubt(model: Model, peer: OnnxRuntime, arrays: Arrays, all_arrays: Arrays) 
     judged = agreements([p.name for p in model.outputs], model.run(arrays), peer.run(all_arrays))
     for a in judged:
         if not a.ok:
-            say(notes(), f"WARNING: the output {name_text(a.name)} differs by {a.relative:.1e} of its magnitude; see `stormdrop check`")
+            say(
+                notes(),
+                f"WARNING: the output {name_text(a.name)} differs by {a.relative:.1e} of its magnitude; see "
+                "`stormdrop check`",
+            )

@@ -36,7 +36,9 @@ ABORTED = 130  # 128 + SIGINT, as shells have it
 
 
 class _Commands(click.Group):
-    """Turns our own errors into one line and exit code 1, Ctrl-C into 130; anything else is a bug and keeps its traceback."""
+    """Turns our own errors into one line and exit code 1, Ctrl-C into 130; anything else is a bug and keeps its
+    traceback.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         from stormdrop.report.text import clean
@@ -46,7 +48,9 @@ class _Commands(click.Group):
         except StormdropError as error:
             raise click.ClickException(clean(" ".join(str(error).split()))) from error
         except MemoryError as error:
-            raise click.ClickException(clean(f"out of memory: {error or 'this machine has not enough of it'}")) from error
+            raise click.ClickException(
+                clean(f"out of memory: {error or 'this machine has not enough of it'}")
+            ) from error
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -60,9 +64,13 @@ class _Commands(click.Group):
         for title, names in _SECTIONS.items():
             found = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
             with formatter.section(title):
-                formatter.write_dl([(name, command.get_short_help_str(formatter.width)) for name, command in found], col_max=12)
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(formatter.width)) for name, command in found], col_max=12
+                )
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         return name, command.load() if isinstance(command, _Elsewhere) else command, rest
 
@@ -85,9 +93,9 @@ class _Elsewhere(click.Command):
 def main(ctx: click.Context) -> None:
     """Make an ONNX model fast on the machine you have.
 
-    A model is cut into kernels, and these become native code: well chosen at once, and faster after some minutes of tuning.
-    What is measured is kept and used again. A MODEL is an ONNX file, or zoo:NAME for one of the networks that `stormdrop zoo ls`
-    lists.
+    A model is cut into kernels, and these become native code: well chosen at once, and faster after some minutes of
+    tuning. What is measured is kept and used again. A MODEL is an ONNX file, or zoo:NAME for one of the networks that
+    `stormdrop zoo ls` lists.
     """
     from stormdrop.report.logs import configure, silence
 

@@ -1,4 +1,5 @@
-"""`stormdrop info`, `compile`, `run` and `show`: look at a model, make native code of it, run it. `check` and `bench` are in `cli_check`.
+"""`stormdrop info`, `compile`, `run` and `show`: look at a model, make native code of it, run it. `check` and `bench`
+are in `cli_check`.
 
 Imports nothing but click until a command runs.
 """
@@ -14,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormdrop.cli.options import json_option, log_options, threads_option
-from stormdrop.cli.source import COMPILED, Chosen, Source, built, compile_model, input_options, source_options, untuned_option
+from stormdrop.cli.source import (
+    COMPILED,
+    Chosen,
+    Source,
+    built,
+    compile_model,
+    input_options,
+    source_options,
+    untuned_option,
+)
 from stormdrop.errors import UserError
 
 if TYPE_CHECKING:
@@ -112,17 +122,26 @@ Examples:
 """,
 )
 @source_options
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-              help="Where to write: .sd for Stormdrop, .so for a C library.  [default: the model's name with .sd, here]")  # fmt: skip
-@click.option("--header", type=click.Path(path_type=Path), metavar="FILE.h",
-              help="With a library: the C header.  [default: beside it, with .h]")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where to write: .sd for Stormdrop, .so for a C library.  [default: the model's name with .sd, here]",
+)
+@click.option(
+    "--header",
+    type=click.Path(path_type=Path),
+    metavar="FILE.h",
+    help="With a library: the C header.  [default: beside it, with .h]",
+)
 @untuned_option
 @threads_option
 @json_option
 @log_options
 def compile(
     source: Source, output: Path | None, header: Path | None, untuned: bool, threads: int | None, as_json: bool
-) -> None:  # fmt: skip
+) -> None:
     """Make native code of a MODEL (an ONNX file or zoo:NAME) for this machine and write it to a file.
 
     Kernels are built as the store knows them to be fastest, the others by the analytic default.
@@ -148,11 +167,19 @@ def compile(
     files = [f for f in (path, header) if f is not None]
     sizes = {str(f): f.stat().st_size for f in files}
     if as_json:
-        _print({
-            "model": source.model, "files": sizes, "threads": image.threads, "tasks": made.tasks, "stored_tasks": made.stored,
-            "kernels": len(image.steps), "weights_bytes": image.weights_bytes, "arena_bytes": image.arena_bytes,
-            "seconds": made.seconds,
-        })  # fmt: skip
+        _print(
+            {
+                "model": source.model,
+                "files": sizes,
+                "threads": image.threads,
+                "tasks": made.tasks,
+                "stored_tasks": made.stored,
+                "kernels": len(image.steps),
+                "weights_bytes": image.weights_bytes,
+                "arena_bytes": image.arena_bytes,
+                "seconds": made.seconds,
+            }
+        )
         return
     console = results()
     heading(console, f"{source.model}, {threads_text(image.threads)}")
@@ -204,8 +231,14 @@ Examples:
 @json_option
 @log_options
 def run(
-    source: Source, given: tuple[str, ...], seed: int, output: Path | None, untuned: bool, threads: int | None, as_json: bool
-) -> None:  # fmt: skip
+    source: Source,
+    given: tuple[str, ...],
+    seed: int,
+    output: Path | None,
+    untuned: bool,
+    threads: int | None,
+    as_json: bool,
+) -> None:
     """Run a MODEL once (an ONNX file, zoo:NAME, or a compiled .sd file) and say what comes out.
 
     Without --input floats are standard normal, and whole numbers and truth values 0 or 1.
@@ -227,7 +260,13 @@ def run(
     names = _save(output, outputs) if output is not None else {}
     if as_json:
         told = {"model": source.model, "threads": model.threads, "random": not given, "seed": None if given else seed}
-        _print({**told, "outputs": [summary_json(n, a) for n, a in outputs.items()], "saved": None if output is None else str(output)})
+        _print(
+            {
+                **told,
+                "outputs": [summary_json(n, a) for n, a in outputs.items()],
+                "saved": None if output is None else str(output),
+            }
+        )
         return
     print_outputs(results(), outputs)
     if output is not None:
@@ -259,15 +298,24 @@ Examples:
 )
 @source_options
 @click.argument("task", required=False)
-@click.option("--as", "parts", type=click.Choice(SHOWN), multiple=True, help="What to print; may be repeated.  [default: schedule, loops]")
+@click.option(
+    "--as",
+    "parts",
+    type=click.Choice(SHOWN),
+    multiple=True,
+    help="What to print; may be repeated.  [default: schedule, loops]",
+)
 @untuned_option
 @threads_option
 @json_option
 @log_options
-def show(source: Source, task: str | None, parts: tuple[str, ...], untuned: bool, threads: int | None, as_json: bool) -> None:
+def show(
+    source: Source, task: str | None, parts: tuple[str, ...], untuned: bool, threads: int | None, as_json: bool
+) -> None:
     """Show how a TASK of a MODEL is computed: by the best schedule the store knows, or by default.
 
-    TASK is an id as `info` lists it, the beginning of a digest, the name of a node or value, or a part of a name or label.
+    TASK is an id as `info` lists it, the beginning of a digest, the name of a node or value, or a part of a name or
+    label.
     """
     from stormdrop.driver.compile import suited
     from stormdrop.report.console import notes, results
@@ -300,16 +348,26 @@ def _show(use: TaskUse, stored: Schedule | None, target: Target, parts: tuple[st
 
     schedule = stored or default_schedule(use.task, target)
     origin = "the best the store knows" if stored is not None else "by default"
-    code = code_sections(program_of(use.task, schedule, target), target, parts) if {*parts} & {"loops", "llvm", "asm"} else []
+    code = (
+        code_sections(program_of(use.task, schedule, target), target, parts)
+        if {*parts} & {"loops", "llvm", "asm"}
+        else []
+    )
     if as_json:
         texts = {"task": str(use.task)} if "task" in parts else {}
         texts |= dict(zip([p for p in ("loops", "llvm", "asm") if p in parts], (text for _, text in code)))
-        tree = Listed(use, stored is not None).to_json() | {"threads": target.threads, "schedule": schedule.to_json(), "text": texts}
+        tree = Listed(use, stored is not None).to_json() | {
+            "threads": target.threads,
+            "schedule": schedule.to_json(),
+            "text": texts,
+        }
         _print(tree | ({"sketches": _sketches(use, target)} if "sketch" in parts else {}))
         return
     console = results()
     heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")
-    print_pairs(console, [("called", counted(use.count, "time")), ("for", calls_text(use)), ("digest", use.task.digest)])
+    print_pairs(
+        console, [("called", counted(use.count, "time")), ("for", calls_text(use)), ("digest", use.task.digest)]
+    )
     print_sections(console, [("task", str(use.task))] if "task" in parts else [])
     if "sketch" in parts:
         console.print()
@@ -324,6 +382,11 @@ def _sketches(use: TaskUse, target: Target) -> list[dict[str, Any]]:
     from stormdrop.space.sketch import sketches
 
     return [
-        {"expected_seconds": seconds, "knobs": len(s.knobs), "variant": use.task.variants[s.variant].name, "derivation": derivation_text(s)}
+        {
+            "expected_seconds": seconds,
+            "knobs": len(s.knobs),
+            "variant": use.task.variants[s.variant].name,
+            "derivation": derivation_text(s),
+        }
         for s, _, seconds in ranked(sketches(use.task, target))
     ]

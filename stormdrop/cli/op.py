@@ -52,17 +52,44 @@ Examples:
 @click.argument("name")
 @click.argument("args", nargs=-1, type=int)
 @click.option("--default", "default_only", is_flag=True, help="Only time the analytic choice; search nothing.")
-@click.option("--search", "searches", type=click.Choice(SEARCHES), multiple=True, default=("storm+droplet",), show_default="storm+droplet",
-              help="How to search; several are run one after the other, each from nothing, and compared.")  # fmt: skip
-@click.option("--trials", type=click.IntRange(min=1), metavar="N",
-              help="Candidates to measure at most.  [default: until droplets find no more, else 300]")  # fmt: skip
+@click.option(
+    "--search",
+    "searches",
+    type=click.Choice(SEARCHES),
+    multiple=True,
+    default=("storm+droplet",),
+    show_default="storm+droplet",
+    help="How to search; several are run one after the other, each from nothing, and compared.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Candidates to measure at most.  [default: until droplets find no more, else 300]",
+)
 @click.option("--time", "seconds", type=Duration(), metavar="T", help="Search for at most so long: 10, 30s, 5m.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of the search and the data.")
-@click.option("--store", "store_path", metavar="PATH",
-              help="Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]")  # fmt: skip
-@click.option("--plot", "plot_path", type=click.Path(path_type=Path), metavar="PATH",
-              help="Draw the best so far over time and trials: .png, .svg or .pdf.")  # fmt: skip
-@click.option("--show", type=click.Choice(SHOWN), multiple=True, help="What to print with the figures; may be repeated.  [default: loops]")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of the search and the data."
+)
+@click.option(
+    "--store",
+    "store_path",
+    metavar="PATH",
+    help="Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]",
+)
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Draw the best so far over time and trials: .png, .svg or .pdf.",
+)
+@click.option(
+    "--show",
+    type=click.Choice(SHOWN),
+    multiple=True,
+    help="What to print with the figures; may be repeated.  [default: loops]",
+)
 @threads_option
 @json_option
 @log_options
@@ -106,7 +133,9 @@ def op(
 
     console = notes()
     store = None if default_only else open_store(store_path)
-    plan = Plan(name.upper(), args, task, detect(threads), () if default_only else searches, trials, seconds, seed, store)
+    plan = Plan(
+        name.upper(), args, task, detect(threads), () if default_only else searches, trials, seconds, seed, store
+    )
     report = measured(plan, console, quiet=verbosity_of(ctx).verbosity > 0)
     if as_json:
         click.echo(json.dumps(report.to_json()))
@@ -142,7 +171,13 @@ def _refuse_contradictions(
         raise click.UsageError("--show prints text and --json prints one object: give one of them")
     if len(set(searches)) < len(searches):
         raise click.UsageError("the same --search is given twice: their results would only differ by chance")
-    options = {"searches": "--search", "trials": "--trials", "seconds": "--time", "store_path": "--store", "plot_path": "--plot"}
+    options = {
+        "searches": "--search",
+        "trials": "--trials",
+        "seconds": "--time",
+        "store_path": "--store",
+        "plot_path": "--plot",
+    }
     for parameter, option in options.items():
         if default_only and ctx.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"--default searches nothing: leave out {option}")

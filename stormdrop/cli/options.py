@@ -61,8 +61,13 @@ def log_options(command: Any) -> Any:
     """`--verbose` and `--log-file`, which may stand before or behind the command's name; given to it as nothing."""
     path = click.Path(dir_okay=False, path_type=Path)
     file = click.option(
-        "--log-file", type=path, metavar="PATH", expose_value=False, callback=_log, help="Append everything to this file."
-    )  # fmt: skip
+        "--log-file",
+        type=path,
+        metavar="PATH",
+        expose_value=False,
+        callback=_log,
+        help="Append everything to this file.",
+    )
     told = "Log rounds and new bests instead of showing them live; twice: every trial."
     verbose = click.option("-v", "--verbose", "verbosity", count=True, expose_value=False, callback=_log, help=told)
     return file(verbose(command))

@@ -1,4 +1,5 @@
-"""The model that a command names: a file, `zoo:NAME` or one compiled before, and the options that say how to read and build it.
+"""The model that a command names: a file, `zoo:NAME` or one compiled before, and the options that say how to read and
+build it.
 
 Imports nothing but click until a command runs. A model is read once, so whatever reading it warns of is said once.
 """
@@ -43,7 +44,9 @@ class Shape(_Shape):
 
     name = "shape"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, tuple[int, ...]]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[int, ...]]:
         if isinstance(value, tuple):
             return value
         name, found, extents = str(value).rpartition("=")
@@ -72,7 +75,10 @@ class Source:
         return self.model.removeprefix(ZOO) if self.model.startswith(ZOO) else Path(self.model).stem
 
     def open(self) -> Opened:
-        """Read it. Raises UserError; click.UsageError where the zoo has no such network, or the model is compiled already."""
+        """Read it.
+
+        Raises UserError; click.UsageError where the zoo has no such network, or the model is compiled already.
+        """
         from stormdrop.compare.inputs import read_bound
         from stormdrop.driver.compile import load, network
         from stormdrop.frontend.call import NeedsConstant
@@ -116,7 +122,9 @@ class Source:
         from stormdrop.runtime.package import load
 
         if self.shapes or self.bound:
-            raise click.UsageError("shapes and constants of a compiled model are settled: leave out --shapes and --bind")
+            raise click.UsageError(
+                "shapes and constants of a compiled model are settled: leave out --shapes and --bind"
+            )
         if not self.winograd:
             raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd")
         return Model(*load(self.model, threads))
@@ -148,16 +156,31 @@ def source_options(command: Callable[..., Any]) -> Any:
 
     @functools.wraps(command)
     def bundled(
-        *args: Any, model: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], bound: tuple[str, ...], no_winograd: bool, **rest: Any
-    ) -> Any:  # fmt: skip
+        *args: Any,
+        model: str,
+        shapes: tuple[tuple[str, tuple[int, ...]], ...],
+        bound: tuple[str, ...],
+        no_winograd: bool,
+        **rest: Any,
+    ) -> Any:
         if len(dict(shapes)) < len(shapes):
             raise click.UsageError("--shapes gives the shape of one input twice")
         return command(*args, source=Source(model, dict(shapes), bound, not no_winograd), **rest)
 
-    shape = click.option("--shapes", type=Shape(), multiple=True, metavar="NAME=1x3x224x224",
-                         help="The shape of an input that leaves it open; may be repeated.")  # fmt: skip
-    bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy",
-                        help="An input that is always this array: it becomes a constant; may be repeated.")  # fmt: skip
+    shape = click.option(
+        "--shapes",
+        type=Shape(),
+        multiple=True,
+        metavar="NAME=1x3x224x224",
+        help="The shape of an input that leaves it open; may be repeated.",
+    )
+    bind = click.option(
+        "--bind",
+        "bound",
+        multiple=True,
+        metavar="NAME=FILE.npy",
+        help="An input that is always this array: it becomes a constant; may be repeated.",
+    )
     direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
     return click.argument("model")(shape(bind(direct(bundled))))
 
@@ -173,15 +196,25 @@ def compiled_option(command: Any) -> Any:
 
 
 def input_options(command: Any) -> Any:
-    given = click.option("--input", "given", multiple=True, metavar="NAME=FILE.npy",
-                         help="An input; or FILE.npz with several by name; may be repeated.  [default: random]")  # fmt: skip
-    seed = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of random inputs.")
+    given = click.option(
+        "--input",
+        "given",
+        multiple=True,
+        metavar="NAME=FILE.npy",
+        help="An input; or FILE.npz with several by name; may be repeated.  [default: random]",
+    )
+    seed = click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of random inputs."
+    )
     return given(seed(command))
 
 
 @dataclass(slots=True)
 class Chosen:
-    """Schedules for a model's tasks, and how many of them the store knew. A store that cannot be read is told of once."""
+    """Schedules for a model's tasks, and how many of them the store knew.
+
+    A store that cannot be read is told of once.
+    """
 
     target: Target
     untuned: bool
@@ -262,6 +295,8 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
     began = time.perf_counter()
     with console.status("compiling") as status:
         parts = opened.parts
-        chosen = Chosen(suited(target, parts), untuned, console, lambda text: status.update(Text(f"compiling, {one_line(text)}")))
+        chosen = Chosen(
+            suited(target, parts), untuned, console, lambda text: status.update(Text(f"compiling, {one_line(text)}"))
+        )
         model = build_model(parts, target, chosen)
     return Built(model, chosen.asked, len(chosen.known), time.perf_counter() - began)

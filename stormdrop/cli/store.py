@@ -1,4 +1,7 @@
-"""`stormdrop store …`: look at what was measured, move it, tidy it up. Imports nothing but click until a command runs."""
+"""`stormdrop store …`: look at what was measured, move it, tidy it up.
+
+Imports nothing but click until a command runs.
+"""
 
 from __future__ import annotations
 
@@ -102,12 +105,14 @@ def _print(tree: object) -> None:
 def store() -> None:
     """Look at what was measured, move it, tidy it up.
 
-    Every trial of every search is kept in one file, with its task, its schedule, the machine and the versions it was measured
-    with. Later searches begin from it, and so does the cost model.
+    Every trial of every search is kept in one file, with its task, its schedule, the machine and the versions it was
+    measured with. Later searches begin from it, and so does the cost model.
     """
 
 
-@store.command(short_help="Where the store is.", epilog="\b\nExamples:\n  stormdrop store path\n  du -h $(stormdrop store path)\n")
+@store.command(
+    short_help="Where the store is.", epilog="\b\nExamples:\n  stormdrop store path\n  du -h $(stormdrop store path)\n"
+)
 @store_option
 @json_option
 def path(path: Path | None, as_json: bool) -> None:
@@ -119,7 +124,9 @@ def path(path: Path | None, as_json: bool) -> None:
         click.echo(str(place).encode("utf-8", "surrogateescape"))
 
 
-@store.command(short_help="How large it is.", epilog="\b\nExamples:\n  stormdrop store size\n  stormdrop store size --json\n")
+@store.command(
+    short_help="How large it is.", epilog="\b\nExamples:\n  stormdrop store size\n  stormdrop store size --json\n"
+)
 @store_option
 @json_option
 def size(path: Path | None, as_json: bool) -> None:
@@ -206,7 +213,9 @@ def _found(opened: Store, wanted: Filters) -> list[Any]:
         return found
     known = [s.name for s in opened.summaries()]
     near = get_close_matches(str(wanted.task), known, 1)
-    hint = f"did you mean {near[0]!r}?" if near and near[0] != wanted.task else "`stormdrop store ls` lists what it knows"
+    hint = (
+        f"did you mean {near[0]!r}?" if near and near[0] != wanted.task else "`stormdrop store ls` lists what it knows"
+    )
     raise UserError(f"the store knows no such trials of {wanted.task}; {hint}")
 
 
@@ -264,8 +273,8 @@ Examples:
 def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> None:
     """Take over the trials of a FILE (`-`: stdin) that `export` wrote here or elsewhere.
 
-    What is known already is skipped. A line that is no record of this version is refused with its number and the reason; the
-    others are kept. The exit code is 1 if any was refused.
+    What is known already is skipped. A line that is no record of this version is refused with its number and the
+    reason; the others are kept. The exit code is 1 if any was refused.
     """
     from stormdrop.reservoir.store import Store
 
@@ -295,8 +304,16 @@ Examples:
   stormdrop store prune --older-than 1y --winners
 """,
 )
-@click.option("--max-size", "max_bytes", type=Size(), metavar="SIZE", help="Forget the oldest trials until it fits; winners go last.")
-@click.option("--older-than", "age", type=Age(), metavar="AGE", help="Forget trials of that age, but no verified winners.")
+@click.option(
+    "--max-size",
+    "max_bytes",
+    type=Size(),
+    metavar="SIZE",
+    help="Forget the oldest trials until it fits; winners go last.",
+)
+@click.option(
+    "--older-than", "age", type=Age(), metavar="AGE", help="Forget trials of that age, but no verified winners."
+)
 @click.option("--winners", is_flag=True, help="With --older-than: verified winners too.")
 @store_option
 @json_option

@@ -31,13 +31,25 @@ Examples:
 """,
 )
 @source_options
-@click.option("--trials", type=click.IntRange(min=1), metavar="N",
-              help="Candidates to measure at most, of all tasks together.  [default: about 64 a task]")  # fmt: skip
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Candidates to measure at most, of all tasks together.  [default: about 64 a task]",
+)
 @click.option("--time", "seconds", type=Duration(), metavar="T", help="Tune for at most so long: 300, 90s, 5m, 1h.")
-@click.option("--search", type=click.Choice(SEARCHES), default="storm+droplet", show_default=True, help="How to search.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of the search and the data.")
-@click.option("--store", "store_path", metavar="PATH",
-              help="Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]")  # fmt: skip
+@click.option(
+    "--search", type=click.Choice(SEARCHES), default="storm+droplet", show_default=True, help="How to search."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of the search and the data."
+)
+@click.option(
+    "--store",
+    "store_path",
+    metavar="PATH",
+    help="Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; warnings are shown.")
 @threads_option
 @json_option
@@ -57,9 +69,9 @@ def tune(
 ) -> None:
     """Find fast kernels for a MODEL (an ONNX file or zoo:NAME) on this machine, and keep them in the store.
 
-    Every task is measured; most trials go to those in which the model spends its time. What earlier runs measured is not
-    measured again. Ctrl-C ends the search with what is known by then; a second one aborts. `stormdrop compile`, `run` and
-    `bench` take what the store knows.
+    Every task is measured; most trials go to those in which the model spends its time. What earlier runs measured is
+    not measured again. Ctrl-C ends the search with what is known by then; a second one aborts. `stormdrop compile`,
+    `run` and `bench` take what the store knows.
     """
     parts = _parts(source)
     from stormdrop.report.console import notes, results
@@ -75,7 +87,9 @@ def tune(
     meter = PeakMeter(target, shared_pool(target.threads))
     peak_gflops = meter.gflops()
     with _Listener(console, peak_gflops, quiet, is_logged=verbosity_of(ctx).verbosity > 0) as listen:
-        tuned = tune_model(parts, target, trials=trials, seconds=seconds, search=search, seed=seed, store=store, listen=listen)
+        tuned = tune_model(
+            parts, target, trials=trials, seconds=seconds, search=search, seed=seed, store=store, listen=listen
+        )
     peak_gflops = max(peak_gflops, meter.gflops())
     if not as_json:
         print_tuned(results(), tuned, peak_gflops)
@@ -146,12 +160,22 @@ def _print_summary(tuned: TunedModel, timed: InModel | None, kept: str | None) -
     console = results()
     failed = [t for t in tuned.tasks if t.failure]
     if failed:
-        say(console, f"left as they are, since nothing of them could be timed: {', '.join(f'{t.id} {t.label}' for t in failed)}")
+        say(
+            console,
+            f"left as they are, since nothing of them could be timed: {', '.join(f'{t.id} {t.label}' for t in failed)}",
+        )
     console.print()
-    spent = f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, in {span_text(tuned.tuning_seconds)}; ended by: {tuned.stopped}"
-    estimated = f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {seconds_text(tuned.default_seconds)})"
+    spent = (
+        f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, in "
+        f"{span_text(tuned.tuning_seconds)}; ended by: {tuned.stopped}"
+    )
+    estimated = (
+        f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {seconds_text(tuned.default_seconds)})"
+    )
     rows = [("search", spent), ("stored", kept or "nothing is kept"), ("estimated", estimated)]
     if timed is not None:
         gain = f"{timed.default_seconds / timed.seconds:.2f}x" if timed.seconds else ""
-        rows.append(("in-model", f"{seconds_text(timed.seconds)} (untuned: {seconds_text(timed.default_seconds)}), {gain}"))
+        rows.append(
+            ("in-model", f"{seconds_text(timed.seconds)} (untuned: {seconds_text(timed.default_seconds)}), {gain}")
+        )
     print_pairs(console, rows)

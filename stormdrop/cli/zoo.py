@@ -40,7 +40,9 @@ def ls(as_json: bool) -> None:
 
     rows = [(n, parameters(n), flops(n) / 1e9, {i.name: (1, *i.sizes) for i in describe(n).inputs}) for n in names()]
     if as_json:
-        click.echo(json.dumps({"networks": [dict(zip(("name", "parameters", "gflops", "inputs"), row)) for row in rows]}))
+        click.echo(
+            json.dumps({"networks": [dict(zip(("name", "parameters", "gflops", "inputs"), row)) for row in rows]})
+        )
         return
     from stormdrop.report.console import print_table, results
 
@@ -60,13 +62,21 @@ Examples:
 """,
 )
 @click.argument("name")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Where to write.  [default: NAME.onnx, here]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where to write.  [default: NAME.onnx, here]",
+)
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Inputs at once.")
 @click.option("--symbolic-batch", is_flag=True, help="Leave the batch open instead.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of the weights.")
 @click.option("--opset", type=int, metavar="V", help="ONNX operators to use.  [default: 18]")
 @json_option
-def build(name: str, output: Path | None, batch: int, symbolic_batch: bool, seed: int, opset: int | None, as_json: bool) -> None:
+def build(
+    name: str, output: Path | None, batch: int, symbolic_batch: bool, seed: int, opset: int | None, as_json: bool
+) -> None:
     """Write a network as an ONNX file; one that is there is replaced once the new one is whole."""
     from stormdrop.report.text import bytes_text, clean
     from stormdrop.zoo import DEFAULT_OPSET, build, parameters

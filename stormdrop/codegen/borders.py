@@ -24,14 +24,18 @@ class Narrowing:
 @lru_cache(maxsize=4096)
 def bordered_loads(e: Expr) -> frozenset[Load]:
     """The loads inside selections by an index condition."""
-    return frozenset(load for n in walk(e) if isinstance(n, Select) and index_condition(n.condition) for load in loads(n))
+    return frozenset(
+        load for n in walk(e) if isinstance(n, Select) and index_condition(n.condition) for load in loads(n)
+    )
 
 
-def folded(e: Expr, decided: Callable[[Expr], bool | None], part: Callable[[Expr], Const | None] | None = None) -> Const | None:
+def folded(
+    e: Expr, decided: Callable[[Expr], bool | None], part: Callable[[Expr], Const | None] | None = None
+) -> Const | None:
     """The constant an expression is known to be once some conditions are decided.
 
-    A factor that a condition makes 0 (a border, a coefficient of Winograd's) makes the product 0; a constant of the model does not:
-    0 times infinity is NaN. `part` answers for what stands inside it, where someone remembers.
+    A factor that a condition makes 0 (a border, a coefficient of Winograd's) makes the product 0; a constant of the
+    model does not: 0 times infinity is NaN. `part` answers for what stands inside it, where someone remembers.
     """
     part = part or (lambda inner: folded(inner, decided))
     match e:
@@ -60,7 +64,9 @@ def deciding_axes(e: Expr) -> tuple[Axis, ...]:
 
 
 def narrowings(tile: Tile) -> list[Narrowing]:
-    """Conditions whose failure makes the body neutral, linear in a rolled reduce axis and fixed inside the register tile."""
+    """Conditions whose failure makes the body neutral, linear in a rolled reduce axis and fixed inside the register
+    tile.
+    """
     stage = tile.stage
     if stage.combiner is None:
         return []
@@ -84,7 +90,12 @@ def narrowings(tile: Tile) -> list[Narrowing]:
             axis = max(candidates, key=lambda a: rolled[a])
             later = {loop.axis for k, loop in enumerate(tile.reduce) if k > rolled[axis]}
             form = non_negative(part)
-            if form is None or axes & later or not form.coefficient(axis) or any(not isinstance(a, Axis) for a, _ in form.terms):
+            if (
+                form is None
+                or axes & later
+                or not form.coefficient(axis)
+                or any(not isinstance(a, Axis) for a, _ in form.terms)
+            ):
                 continue
             found[part] = Narrowing(part, axis, form)
     return list(found.values())

@@ -2,8 +2,9 @@
 
     void kernel(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)
 
-runs a range of one phase; `prepare`, of the same type, runs the phases that pack constants. `buffers` is the pointer table,
-`scratch` this thread's memory. No address is baked in and no external symbol is used, so the object can be shipped anywhere.
+runs a range of one phase; `prepare`, of the same type, runs the phases that pack constants. `buffers` is the pointer
+table, `scratch` this thread's memory. No address is baked in and no external symbol is used, so the object can be
+shipped anywhere.
 """
 
 from __future__ import annotations
@@ -38,14 +39,23 @@ def emit(program: Program, target: Target) -> str:
 
 def _dispatcher(name: str, numbers: list[int], attributes: str) -> list[str]:
     cases = " ".join(f"i64 {k}, label %phase{n}" for k, n in enumerate(numbers))
-    lines = [f"define void @{name}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {attributes} {{", "entry:"]
+    lines = [
+        f"define void @{name}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {attributes} {{",
+        "entry:",
+    ]
     lines.append(f"  switch i64 %phase, label %done [ {cases} ]")
     for n in numbers:
-        lines += [f"phase{n}:", f"  call void @phase.{n}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end)", "  br label %done"]
+        lines += [
+            f"phase{n}:",
+            f"  call void @phase.{n}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end)",
+            "  br label %done",
+        ]
     return [*lines, "done:", "  ret void", "}"]
 
 
-def _phase(program: Program, phase: Phase, number: int, target: Target, pages: Pages, declarations: set[str], attributes: str) -> str:
+def _phase(
+    program: Program, phase: Phase, number: int, target: Target, pages: Pages, declarations: set[str], attributes: str
+) -> str:
     w = Writer()
     w.here.append("entry:")
     pointers: dict[Buffer, str] = {}
@@ -100,7 +110,9 @@ def _body(w: Writer, body: tuple[Stmt, ...], pointers: dict[Buffer, str], target
 
 
 def _tile(w: Writer, tile: Tile, pointers: dict[Buffer, str], target: Target, pages: Pages) -> None:
-    """A tile; where borders would be tested in short inner loops, once for tiles that touch none and once for the others."""
+    """A tile; where borders would be tested in short inner loops, once for tiles that touch none and once for the
+    others.
+    """
     found = interior(tile)
     if found is None:
         TileWriter(w, tile, pointers, target, pages).write()

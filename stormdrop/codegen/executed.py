@@ -123,7 +123,9 @@ def _inside(tile: Tile, k: int, env: Env, bounds: Bounds, offsets: Mapping[Axis,
     return float(_live_rows(tile, bounds, offsets))
 
 
-def _innermost(tile: Tile, loop: ReduceLoop, low: int, high: int, static: bool, bounds: Bounds, offsets: Mapping[Axis, int]) -> float:
+def _innermost(
+    tile: Tile, loop: ReduceLoop, low: int, high: int, static: bool, bounds: Bounds, offsets: Mapping[Axis, int]
+) -> float:
     """Steps times rows; steps written out at constant positions may each lose other rows to the border.
 
     Where the length is not known, the masked end of a vectorised reduction always runs.
@@ -149,7 +151,11 @@ def _range(tile: Tile, loop: ReduceLoop, env: Env, offsets: Mapping[Axis, int]) 
         for atom, c in n.form.terms:
             assert isinstance(atom, Axis)
             base = tile.base[atom]
-            rest += c * (_affine(base, env) + offsets.get(atom, 0) + (env.get(_open(tile, atom), 0) if atom is not loop.axis else 0))
+            rest += c * (
+                _affine(base, env)
+                + offsets.get(atom, 0)
+                + (env.get(_open(tile, atom), 0) if atom is not loop.axis else 0)
+            )
             static = static and not base.terms and (atom is loop.axis or atom in offsets or atom in tile.stage.axes)
         c = n.form.coefficient(loop.axis)
         if c > 0:
@@ -174,7 +180,9 @@ def _guarding(tile: Tile) -> frozenset[Axis]:
 
 
 def _live_rows(tile: Tile, bounds: Bounds, offsets: Mapping[Axis, int]) -> int:
-    """Rows whose step is not known to be neutral; what is known depends on constant offsets and on loops' ranges alone."""
+    """Rows whose step is not known to be neutral; what is known depends on constant offsets and on loops' ranges
+    alone.
+    """
     guarding = _guarding(tile)
     if not guarding:
         return tile.row_count

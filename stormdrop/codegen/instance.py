@@ -1,7 +1,7 @@
 """Instances of a register tile: constant offsets of its unrolled axes, and what index expressions are there.
 
-A tile is written out for every row, vector and unrolled reduce step. The writers in this package share one state, `offset`,
-that says which instance is being written; index arithmetic, conditions and masks are evaluated for it.
+A tile is written out for every row, vector and unrolled reduce step. The writers in this package share one state,
+`offset`, that says which instance is being written; index arithmetic, conditions and masks are evaluated for it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,14 @@ class Instance:
     """The state of one tile under construction."""
 
     def __init__(
-        self, w: Writer, tile: Tile, pointers: dict[Buffer, str], target: Target, pages: Pages, holding: frozenset[Expr] = frozenset()
-    ) -> None:  # fmt: skip
+        self,
+        w: Writer,
+        tile: Tile,
+        pointers: dict[Buffer, str],
+        target: Target,
+        pages: Pages,
+        holding: frozenset[Expr] = frozenset(),
+    ) -> None:
         """`holding`: conditions that are known to hold all over this tile."""
         self.w, self.tile, self.pointers, self.pages = w, tile, pointers, pages
         self.fma, self.reach = target.has_fma, target.reach_bytes
@@ -152,7 +158,9 @@ class Instance:
         return found
 
     def gap(self, condition: Expr) -> Gap | None:
-        """A comparison as `base + offset >= 0`, where only the offset differs between instances; None if it is not linear."""
+        """A comparison as `base + offset >= 0`, where only the offset differs between instances; None if it is not
+        linear.
+        """
         key = (condition, *self.open.values())
         if key not in self._gaps:
             form = non_negative(condition)
@@ -173,7 +181,9 @@ class Instance:
         return self._gaps[key]
 
     def test(self, condition: Expr) -> Expr:
-        """The condition in this instance (of its lane 0), over loop variables, in a form that equal conditions share."""
+        """The condition in this instance (of its lane 0), over loop variables, in a form that equal conditions
+        share.
+        """
         gap = self.gap(condition)
         if gap is None:
             return normal(self.here(condition))
@@ -225,7 +235,9 @@ class Instance:
                 return Value(self.w.op(f"{op} {x}, {y.name}"), "bool", self.lanes)
             case Cmp(op, a, b):
                 sign = op if op in ("eq", "ne") else "s" + op
-                return Value(self.w.op(f"icmp {sign} {self.lane_index(a)}, {self.lane_index(b).name}"), "bool", self.lanes)
+                return Value(
+                    self.w.op(f"icmp {sign} {self.lane_index(a)}, {self.lane_index(b).name}"), "bool", self.lanes
+                )
             case Const(value):
                 return Value(splat(bool(value), "bool", self.lanes), "bool", self.lanes)
             case _:

@@ -98,8 +98,8 @@ def _compile(text: str, target: TargetLike, *, as_object: bool) -> Any:
 def _fast_codegen(on: bool) -> None:
     """Leave out the two slowest passes over our code, which comes with its addresses already reduced and placed.
 
-    Half of all code generation time, and no kernel slower (measured on convolutions, products, softmax, depthwise). The options
-    are LLVM's globals: they are put back after each build, for others who use llvmlite in this process.
+    Half of all code generation time, and no kernel slower (measured on convolutions, products, softmax, depthwise). The
+    options are LLVM's globals: they are put back after each build, for others who use llvmlite in this process.
     """
     for name in ("disable-lsr", "disable-cgp"):
         llvm.set_option("stormdrop", f"-{name}={int(on)}")

@@ -50,7 +50,9 @@ class MemoryWriter(Instance):
                 skip = self.w.op(f"mul i64 {low}, {slope * item}")
                 return self.w.op(f"getelementptr i8, ptr {start}, i64 {skip}")
 
-            pointer = frame.pointer((access.buffer, form.terms, form.constant + far, slope), first, slope * self.inner_step * item)
+            pointer = frame.pointer(
+                (access.buffer, form.terms, form.constant + far, slope), first, slope * self.inner_step * item
+            )
         else:
             pointer = self.pointer_at(access.buffer, self.form(access, with_inner=True))
         return self.moved(pointer, constant * item)
@@ -85,7 +87,12 @@ class MemoryWriter(Instance):
         """One address per lane."""
         vector, w, n = self.stage.vector, self.w, self.lanes
         assert vector is not None
-        plain = Access(access.buffer, access.outer, access.coefficients, tuple((a, c) for a, c in access.atoms if vector not in axes_of(a)))
+        plain = Access(
+            access.buffer,
+            access.outer,
+            access.coefficients,
+            tuple((a, c) for a, c in access.atoms if vector not in axes_of(a)),
+        )
         base = self.address(plain)
         slope = access.coefficient(vector)
         steps = ", ".join(f"i64 {slope * i}" for i in range(n))
@@ -98,7 +105,10 @@ class MemoryWriter(Instance):
         return w.op(f"getelementptr {MEMORY[access.buffer.dtype]}, ptr {base}, {index}")
 
     def load(self, e: Load, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
-        """An element or a vector of a tensor; `otherwise` is its value where a guard fails. One address is loaded once."""
+        """An element or a vector of a tensor; `otherwise` is its value where a guard fails.
+
+        One address is loaded once.
+        """
         access = self.tile.access[e]
         if has_data(access):
             # The index is loaded under the same guards, and what it gives there is not for the code around.
@@ -144,16 +154,22 @@ class MemoryWriter(Instance):
                 raw = self.w.op(f"load {type}, ptr {address}, align {item}")
             else:
                 name = f"masked.load.{suffix(dtype, self.lanes)}.p0"
-                raw = self.w.intrinsic(name, type, ("ptr", address), ("i32", str(item)), (mask.type, mask.name), (type, fill))
+                raw = self.w.intrinsic(
+                    name, type, ("ptr", address), ("i32", str(item)), (mask.type, mask.name), (type, fill)
+                )
         elif e not in self.bordered and (block := self.transposed(access)) is not None:
             raw = block
         else:
             addresses = self.addresses(access)
             bits = mask or Value(splat(True, "bool", self.lanes), "bool", self.lanes)
             raw = self.w.intrinsic(
-                f"masked.gather.{suffix(dtype, self.lanes)}.v{self.lanes}p0", type, (vector_type("ptr", self.lanes), addresses),
-                ("i32", str(item)), (bits.type, bits.name), (type, fill),
-            )  # fmt: skip
+                f"masked.gather.{suffix(dtype, self.lanes)}.v{self.lanes}p0",
+                type,
+                (vector_type("ptr", self.lanes), addresses),
+                ("i32", str(item)),
+                (bits.type, bits.name),
+                (type, fill),
+            )
         return self.from_memory(raw, dtype, self.lanes)
 
     def transposed(self, access: Access) -> str | None:
@@ -175,7 +191,9 @@ class MemoryWriter(Instance):
         return self.blocks[key][here % n]
 
     def lane_row(self, access: Access, lane: int) -> str:
-        """The contiguous elements that one lane contributes to a block; a dead lane reads what the tile's first lane reads."""
+        """The contiguous elements that one lane contributes to a block; a dead lane reads what the tile's first lane
+        reads.
+        """
         vector, w = self.stage.vector, self.w
         assert vector is not None
         item = ITEMSIZE[access.buffer.dtype]
@@ -252,7 +270,11 @@ class MemoryWriter(Instance):
 
     def page_fits(self, access: Access) -> bool:
         negative = self.inner is not None and access.coefficient(self.inner[0]) < 0
-        return not negative and not has_data(access) and self.page_elements(access) * ITEMSIZE[access.buffer.dtype] <= PAGE_BYTES
+        return (
+            not negative
+            and not has_data(access)
+            and self.page_elements(access) * ITEMSIZE[access.buffer.dtype] <= PAGE_BYTES
+        )
 
     def guarded(self, access: Access, guards: Sequence[Expr], otherwise: Scalar) -> str:
         """The element's address where the guards hold, else that of a page holding `otherwise`.
@@ -294,7 +316,11 @@ class MemoryWriter(Instance):
         self.place(row, chunk)
         address = self.address(access)
         type = vector_type(LLVM[access.buffer.dtype], self.lanes)
-        return Value(self.w.op(f"load {type}, ptr {address}, align {ITEMSIZE[access.buffer.dtype]}"), access.buffer.dtype, self.lanes)
+        return Value(
+            self.w.op(f"load {type}, ptr {address}, align {ITEMSIZE[access.buffer.dtype]}"),
+            access.buffer.dtype,
+            self.lanes,
+        )
 
     def store(self, value: Value, scalar: bool, inside: Value | None = None) -> None:
         """Write one value or vector; `inside` masks lanes beyond the live ones."""
@@ -339,7 +365,10 @@ class MemoryWriter(Instance):
 
 @lru_cache(maxsize=65536)
 def is_data(atom: Expr) -> bool:
-    """Whether a part of an index is loaded from memory. Lowering has seen to it that the index stays inside its tensor."""
+    """Whether a part of an index is loaded from memory.
+
+    Lowering has seen to it that the index stays inside its tensor.
+    """
     return any(isinstance(n, Load) for n in walk(atom))
 
 

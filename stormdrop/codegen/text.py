@@ -1,7 +1,7 @@
 """Writing LLVM IR as text: instructions, scopes and loops.
 
-Index arithmetic is placed in the prologue of the outermost loop in which its variables are known, so invariant code never
-stands inside a loop. Loops are rotated (tested at the end) and carry values in phis.
+Index arithmetic is placed in the prologue of the outermost loop in which its variables are known, so invariant code
+never stands inside a loop. Loops are rotated (tested at the end) and carry values in phis.
 """
 
 from __future__ import annotations
@@ -197,7 +197,9 @@ class Writer:
         """A linear form, summed from the outermost variables inwards."""
         if not form.terms:
             return str(form.constant)
-        parts = sorted(((self.depth_of(atom), k, atom, c) for k, (atom, c) in enumerate(form.terms)), key=lambda p: p[:2])
+        parts = sorted(
+            ((self.depth_of(atom), k, atom, c) for k, (atom, c) in enumerate(form.terms)), key=lambda p: p[:2]
+        )
         sum_name = ""
         key: tuple[object, ...] = ()
         depth = 0
@@ -205,9 +207,15 @@ class Writer:
             x = self.integer(atom)
             term = x if c == 1 else self.at(depth, ("mul", atom, c), lambda x=x, c=c: self.op(f"mul i64 {x}, {c}"))
             key = (*key, (atom, c))
-            sum_name = term if not sum_name else self.at(depth, ("sum", key), lambda t=term, s=sum_name: self.op(f"add i64 {s}, {t}"))
+            sum_name = (
+                term
+                if not sum_name
+                else self.at(depth, ("sum", key), lambda t=term, s=sum_name: self.op(f"add i64 {s}, {t}"))
+            )
         if form.constant:
-            sum_name = self.at(depth, ("sum", key, form.constant), lambda: self.op(f"add i64 {sum_name}, {form.constant}"))
+            sum_name = self.at(
+                depth, ("sum", key, form.constant), lambda: self.op(f"add i64 {sum_name}, {form.constant}")
+            )
         return sum_name
 
     def affine_depth(self, form: Affine) -> int:
@@ -222,9 +230,16 @@ class Writer:
         return scope
 
     def loop(
-        self, var: Var, low: str, high: str, step: int, interval: Interval, may_be_empty: bool, carried: Sequence[Value],
+        self,
+        var: Var,
+        low: str,
+        high: str,
+        step: int,
+        interval: Interval,
+        may_be_empty: bool,
+        carried: Sequence[Value],
         body: Callable[[Sequence[Value], Loop], Sequence[Value]],
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """`for var in range(low, high, step)`, carrying values round."""
         start, inside, done = self.block, self.new_label("loop"), self.new_label("done")
         before: Text = []
@@ -266,7 +281,9 @@ class Writer:
             return results
         merged: list[Value] = []
         for v, first, last in zip(inner, carried, results):
-            merged.append(Value(self.op(f"phi {v.type} [ {first.name}, %{start} ], [ {last.name}, %{latch} ]"), v.dtype, v.lanes))
+            merged.append(
+                Value(self.op(f"phi {v.type} [ {first.name}, %{start} ], [ {last.name}, %{latch} ]"), v.dtype, v.lanes)
+            )
         return merged
 
     def branch(self, condition: str, then: Callable[[], None], orelse: Callable[[], None] | None = None) -> None:

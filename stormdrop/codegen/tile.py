@@ -1,9 +1,10 @@
 """Code for one register tile: accumulators in SSA values over the whole reduction, then the finish and the stores.
 
-Every value is computed for an *instance*: constant offsets of the unrolled axes. Values that do not depend on an offset are
-computed once, so an operand shared by rows or vectors is loaded once. Borders (selections by an index condition) are treated
-in this order: the range of a rolled reduce loop is narrowed; an instance that is decided by bounds is simplified; what
-survives selects between the element's address and a page that holds the border's value, above the innermost loop if it can.
+Every value is computed for an *instance*: constant offsets of the unrolled axes. Values that do not depend on an offset
+are computed once, so an operand shared by rows or vectors is loaded once. Borders (selections by an index condition)
+are treated in this order: the range of a rolled reduce loop is narrowed; an instance that is decided by bounds is
+simplified; what survives selects between the element's address and a page that holds the border's value, above the
+innermost loop if it can.
 """
 
 from __future__ import annotations
@@ -16,7 +17,22 @@ from stormdrop.codegen.memory import MemoryWriter
 from stormdrop.codegen.text import Loop, Value
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts, index_condition, opposite
-from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, Var, binary, identity_of, walk
+from stormdrop.ir.expr import (
+    ITEMSIZE,
+    Axis,
+    Bin,
+    Call,
+    Cast,
+    Cmp,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    binary,
+    identity_of,
+    walk,
+)
 from stormdrop.lower.program import ReduceLoop
 from stormdrop.space.access import axes_of
 
@@ -58,7 +74,7 @@ class TileWriter(MemoryWriter):
         return [
             Value(self.w.op(f"phi {a.type} [ {a.name}, %{before} ], [ {b.name}, %{after} ]"), a.dtype, a.lanes)
             for a, b in zip(fresh, loaded)
-        ]  # fmt: skip
+        ]
 
     def save(self, accs: Sequence[Value]) -> None:
         assert self.tile.accumulate is not None
@@ -166,7 +182,9 @@ class TileWriter(MemoryWriter):
             c = form.coefficient(loop.var)
             rest = Affine(tuple((a, k) for a, k in form.terms if a is not loop.var), form.constant)
             if c > 0:  # c·r + rest >= 0
-                bound = binary("floordiv", rest.scaled(-1).shifted(c - 1).expr(), c) if c > 1 else rest.scaled(-1).expr()
+                bound = (
+                    binary("floordiv", rest.scaled(-1).shifted(c - 1).expr(), c) if c > 1 else rest.scaled(-1).expr()
+                )
                 low = binary("max", low, bound) if not self.is_at_most(bound, low) else low
             else:
                 bound = binary("floordiv", rest.expr(), -c) if c < -1 else rest.expr()
@@ -219,7 +237,9 @@ class TileWriter(MemoryWriter):
         rest = self.w.op(f"urem i64 {length}, {of}")
         return self.w.op(f"sub i64 {length}, {rest}")
 
-    def turns(self, loop: ReduceLoop, low: str, high: str, unroll: int, may_be_empty: bool, accs: list[Value]) -> list[Value]:
+    def turns(
+        self, loop: ReduceLoop, low: str, high: str, unroll: int, may_be_empty: bool, accs: list[Value]
+    ) -> list[Value]:
         def body(carried: Sequence[Value], frame: Loop) -> Sequence[Value]:
             self.open[loop.axis] = loop.var
             self.inner = (loop.axis, frame, low)
@@ -234,12 +254,16 @@ class TileWriter(MemoryWriter):
             del self.open[loop.axis]
             return results
 
-        accs = self.w.loop(loop.var, low, high, loop.step * unroll, (0, max(0, loop.span.longest - 1)), may_be_empty, accs, body)
+        accs = self.w.loop(
+            loop.var, low, high, loop.step * unroll, (0, max(0, loop.span.longest - 1)), may_be_empty, accs, body
+        )
         self.forget()
         return accs
 
     def straight(self, loop: ReduceLoop, low: int, steps: int, accs: list[Value]) -> list[Value]:
-        """Steps written out at constant positions: all steps of one row, then the next, so that few operands are live at once."""
+        """Steps written out at constant positions: all steps of one row, then the next, so that few operands are live
+        at once.
+        """
         results = list(accs)
         for i in range(len(results)) if steps > 1 else [None]:
             for k in range(steps):
@@ -361,11 +385,13 @@ class TileWriter(MemoryWriter):
         return v.choice(self.w, self.condition(parts), inside, outside)
 
     def under(self, parts: Sequence[Expr], e: Expr) -> Value:
-        """A value whose loads happen only where the conditions hold; what was loaded so is not for the code around it."""
+        """A value whose loads happen only where the conditions hold; what was loaded so is not for the code around
+        it.
+        """
         outside, self.memo = self.memo, dict(self.memo)
         self.guards += parts
         value = self.compute(e)
-        del self.guards[len(self.guards) - len(parts):]
+        del self.guards[len(self.guards) - len(parts) :]
         self.memo = outside
         return value
 

@@ -110,7 +110,9 @@ def extremum(w: Writer, op: str, x: Value, y: Value) -> Value:
     sign = "ogt" if op == "max" else "olt"
     first = w.op(f"fcmp {sign} {x}, {y.name}")
     best = w.op(f"select {mask} {first}, {x}, {y}")  # y where either is NaN
-    kept = w.op(f"fcmp ord {x}, {x.name}")  # where x is NaN it stays: a maximum under a mask, two instructions on AVX-512
+    kept = w.op(
+        f"fcmp ord {x}, {x.name}"
+    )  # where x is NaN it stays: a maximum under a mask, two instructions on AVX-512
     return Value(w.op(f"select {mask} {kept}, {x.type} {best}, {x}"), x.dtype, x.lanes)
 
 
@@ -197,6 +199,8 @@ def horizontal(w: Writer, combiner: Combiner, x: Value) -> Value:
             if half == 1:
                 pieces.append(Value(w.op(f"extractelement {x}, i64 {start}"), x.dtype, 1))
             else:
-                pieces.append(Value(w.op(f"shufflevector {x}, {x.type} poison, <{half} x i32> <{order}>"), x.dtype, half))
+                pieces.append(
+                    Value(w.op(f"shufflevector {x}, {x.type} poison, <{half} x i32> <{order}>"), x.dtype, half)
+                )
         x = combine(w, combiner, pieces[0], pieces[1])
     return x

@@ -52,18 +52,41 @@ class Format:
 
 
 F32 = Format(
-    name="float", int_name="i32", mantissa_bits=23, bias=127, exp_range=(-104.0, 89.0), expm1_bottom=-20.0,
-    sigmoid_end=20.0, tanh_end=10.0, erf_end=4.0, ln2=(0.693145751953125, 1.4286068203094173e-06),
-)  # fmt: skip
+    name="float",
+    int_name="i32",
+    mantissa_bits=23,
+    bias=127,
+    exp_range=(-104.0, 89.0),
+    expm1_bottom=-20.0,
+    sigmoid_end=20.0,
+    tanh_end=10.0,
+    erf_end=4.0,
+    ln2=(0.693145751953125, 1.4286068203094173e-06),
+)
 F64 = Format(
-    name="double", int_name="i64", mantissa_bits=52, bias=1023, exp_range=(-746.0, 710.0), expm1_bottom=-40.0,
-    sigmoid_end=40.0, tanh_end=20.0, erf_end=6.0, ln2=(0.6931471803691238, 1.9082149292705877e-10),
-)  # fmt: skip
+    name="double",
+    int_name="i64",
+    mantissa_bits=52,
+    bias=1023,
+    exp_range=(-746.0, 710.0),
+    expm1_bottom=-40.0,
+    sigmoid_end=40.0,
+    tanh_end=20.0,
+    erf_end=6.0,
+    ln2=(0.6931471803691238, 1.9082149292705877e-10),
+)
 FORMATS = {"f32": F32, "f64": F64}
 
 _INTRINSICS: Mapping[str, int] = {
-    "ceil": 1, "copysign": 2, "fabs": 1, "floor": 1, "fma": 3, "fshl": 3, "roundeven": 1, "sqrt": 1,
-}  # fmt: skip
+    "ceil": 1,
+    "copysign": 2,
+    "fabs": 1,
+    "floor": 1,
+    "fma": 3,
+    "fshl": 3,
+    "roundeven": 1,
+    "sqrt": 1,
+}
 _CALL = re.compile(rf"call (<\d+ x \w+>|\w+) @llvm\.({'|'.join(_INTRINSICS)})\.(\w+)\(")
 
 

@@ -1,4 +1,5 @@
-"""What tuning is worth where it counts: a model with the schedules that were found and one with defaults, timed in turns.
+"""What tuning is worth where it counts: a model with the schedules that were found and one with defaults, timed in
+turns.
 
 Kernels are tuned one at a time, on memory of their own; in the model they share caches and follow each other.
 """
@@ -27,10 +28,17 @@ class InModel:
 
 
 def in_model(
-    parts: Partition, target: Target, schedules: Schedules, defaults: Schedules = lambda _: None, seconds: float = 1.0,
+    parts: Partition,
+    target: Target,
+    schedules: Schedules,
+    defaults: Schedules = lambda _: None,
+    seconds: float = 1.0,
     tell: Callable[[str], None] = lambda _: None,
-) -> InModel:  # fmt: skip
-    """Compile with found and with default schedules, and time each about so long; `tell` hears what is done. Raises as compiling does."""
+) -> InModel:
+    """Compile with found and with default schedules, and time each about so long; `tell` hears what is done.
+
+    Raises as compiling does.
+    """
     tell("compiling with what was found")
     found = build_model(parts, target, schedules)
     tell("compiling with defaults")

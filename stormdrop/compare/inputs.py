@@ -28,9 +28,19 @@ Array = NDArray[Any]
 
 
 _UNREADABLE = (
-    ValueError, EOFError, KeyError, SyntaxError, NotImplementedError, RuntimeError, MemoryError, OverflowError, zipfile.BadZipFile,
-    zlib.error, struct.error, tokenize.TokenError,
-)  # fmt: skip
+    ValueError,
+    EOFError,
+    KeyError,
+    SyntaxError,
+    NotImplementedError,
+    RuntimeError,
+    MemoryError,
+    OverflowError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    tokenize.TokenError,
+)
 """What NumPy and its helpers raise for files that are damaged or something else."""
 
 
@@ -46,7 +56,9 @@ class Wanted(Protocol):
 
 
 def random_inputs(wanted: Iterable[Wanted], seed: int = 0) -> dict[str, Array]:
-    """Floats are standard normal, whole numbers 0 or 1 (which are in range wherever something is looked up), the same for a seed."""
+    """Floats are standard normal, whole numbers 0 or 1 (which are in range wherever something is looked up), the same
+    for a seed.
+    """
     rng = np.random.default_rng(seed)
     found: dict[str, Array] = {}
     for v in wanted:
@@ -122,7 +134,9 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise UserError(f"{path} is no regular file")
             loaded: Any = np.load(file, allow_pickle=False)
-            found: dict[str, Any] = {"": loaded} if isinstance(loaded, np.ndarray) else {str(k): loaded[k] for k in loaded.files}
+            found: dict[str, Any] = (
+                {"": loaded} if isinstance(loaded, np.ndarray) else {str(k): loaded[k] for k in loaded.files}
+            )
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     except _UNREADABLE as error:
@@ -143,7 +157,9 @@ def _fitting(v: Wanted, array: Array, path: Path) -> Array:
     if array.shape != v.shape:
         raise UserError(f"{path} has shape {list(array.shape)}; the input {_told(v)} needs {list(v.shape)}")
     if array.dtype != dtype:
-        raise UserError(f"{path} has type {array.dtype}; the input {_told(v)} needs {dtype}, as array.astype(np.{dtype}) makes it")
+        raise UserError(
+            f"{path} has type {array.dtype}; the input {_told(v)} needs {dtype}, as array.astype(np.{dtype}) makes it"
+        )
     return array
 
 
@@ -158,7 +174,13 @@ def saved(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
     """
     names: dict[str, str] = {}
     for name in arrays:
-        is_harmless = name and name.isprintable() and "\\" not in name and ".." not in name.split("/") and not name.startswith("/")
+        is_harmless = (
+            name
+            and name.isprintable()
+            and "\\" not in name
+            and ".." not in name.split("/")
+            and not name.startswith("/")
+        )
         kept = name if is_harmless else shown(name) or "output"
         while kept in names.values():
             kept += "_"

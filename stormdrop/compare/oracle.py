@@ -1,8 +1,9 @@
 """Whom a compiled model is compared with: onnxruntime where it is installed, else the reference interpreter.
 
-onnxruntime is a peer, not a part: it is imported only when asked for, and never needed. `agreement` judges one output by its
-largest error, relative to the largest magnitude that is expected: networks end in sums, whose small results carry the errors of
-large terms. NaNs and infinities must be where they are expected; whole numbers and truth values must be equal.
+onnxruntime is a peer, not a part: it is imported only when asked for, and never needed. `agreement` judges one output
+by its largest error, relative to the largest magnitude that is expected: networks end in sums, whose small results
+carry the errors of large terms. NaNs and infinities must be where they are expected; whole numbers and truth values
+must be equal.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def has_onnxruntime() -> bool:
 
 
 class OnnxRuntime:
-    """A session on the CPU with every optimisation, threads as given, and everything else as it comes (its threads spin)."""
+    """A session on the CPU with every optimisation, threads as given, and everything else as it comes (its threads
+    spin).
+    """
 
     def __init__(self, model: str | bytes, threads: int) -> None:
         """Raises UserError where it is not installed, or refuses the model."""
@@ -119,7 +122,9 @@ def agreement(name: str, found: Array, expected: Array, tolerance: float = TOLER
     """Compare one output."""
     is_exact = not np.issubdtype(expected.dtype, np.floating)
     absolute, magnitude = _difference(found, expected)
-    return Agreement(name, found.shape, str(found.dtype), absolute, absolute / max(magnitude, LEAST_MAGNITUDE), is_exact, tolerance)
+    return Agreement(
+        name, found.shape, str(found.dtype), absolute, absolute / max(magnitude, LEAST_MAGNITUDE), is_exact, tolerance
+    )
 
 
 def agreements(
@@ -145,5 +150,9 @@ def _difference(found: Array, expected: Array) -> tuple[float, float]:
         return 0.0, 0.0
     if a.dtype == np.int64:  # their differences may overflow, and float64 may not tell them apart
         magnitude = float(np.max(np.abs(b.astype(np.float64))))
-        return (0.0 if np.array_equal(a, b) else max(1.0, float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64)))))), magnitude
+        return (
+            0.0
+            if np.array_equal(a, b)
+            else max(1.0, float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64)))))
+        ), magnitude
     return float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))

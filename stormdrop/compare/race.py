@@ -1,8 +1,8 @@
 """Ways to run one model, timed in turns.
 
-Each has its turn in every round, so that a machine that slows down slows all of them. Runtimes keep their threads spinning for a
-while after a call, onnxruntime's for 34 ms here: a turn begins with a pause, in which the other side's fall asleep, and
-with runs that do not count. Nothing here knows what is run.
+Each has its turn in every round, so that a machine that slows down slows all of them. Runtimes keep their threads
+spinning for a while after a call, onnxruntime's for 34 ms here: a turn begins with a pause, in which the other side's
+fall asleep, and with runs that do not count. Nothing here knows what is run.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ class Budget:
 
 
 def race(
-    sides: Mapping[str, Callable[[], object]], budget: Budget, clock: Callable[[], float] = time.perf_counter,
-    pause: Callable[[float], None] = time.sleep, tell: Callable[[int], None] = lambda _: None,
-) -> dict[str, Runs]:  # fmt: skip
+    sides: Mapping[str, Callable[[], object]],
+    budget: Budget,
+    clock: Callable[[], float] = time.perf_counter,
+    pause: Callable[[float], None] = time.sleep,
+    tell: Callable[[int], None] = lambda _: None,
+) -> dict[str, Runs]:
     """Time them; `tell` hears the number of each round. One side alone needs no pauses."""
     for run in sides.values():
         for _ in range(budget.warm_up):
@@ -51,7 +54,9 @@ def race(
     return {name: Runs(np.array(seconds), False) for name, seconds in each.items()}
 
 
-def _turn(run: Callable[[], object], budget: Budget, rounds: int, number: int, clock: Callable[[], float]) -> list[float]:
+def _turn(
+    run: Callable[[], object], budget: Budget, rounds: int, number: int, clock: Callable[[], float]
+) -> list[float]:
     """One side's share of the budget, one run at least."""
     found: list[float] = []
     # What is left over by the division goes to the first rounds.

@@ -1,8 +1,9 @@
-"""Running a graph node by node, each as a kernel of its own: slow, simple, and what every faster way is checked against.
+"""Running a graph node by node, each as a kernel of its own: slow, simple, and what every faster way is checked
+against.
 
-Views are NumPy's. A task is compiled once per digest. With `pack` the model's constants are constants of the kernels too: packed
-when a node first runs, as a real model's weights must be; without it they are inputs like any other, and nodes of equal shapes share
-one kernel.
+Views are NumPy's. A task is compiled once per digest. With `pack` the model's constants are constants of the kernels
+too: packed when a node first runs, as a real model's weights must be; without it they are inputs like any other, and
+nodes of equal shapes share one kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ Array = NDArray[Any]
 
 
 class Unfused:
-    """Compiled tasks by digest, shared by all graphs run with it. With `interpret` nothing is built: the reference runs."""
+    """Compiled tasks by digest, shared by all graphs run with it.
+
+    With `interpret` nothing is built: the reference runs.
+    """
 
     def __init__(self, interpret: bool = False, pack: bool = False, threads: int | None = None) -> None:
         self.interpret, self.pack = interpret, pack
@@ -48,7 +52,9 @@ class Unfused:
         last = {v: k for k, node in enumerate(graph.nodes) for v in node.inputs}
         kept = set(graph.outputs)
         for k, node in enumerate(graph.nodes):
-            values[node.output] = self.node(node, [values[v] for v in node.inputs], graph.constants if self.pack else ())
+            values[node.output] = self.node(
+                node, [values[v] for v in node.inputs], graph.constants if self.pack else ()
+            )
             for v in set(node.inputs):
                 if last[v] == k and v not in kept:
                     del values[v]
@@ -72,7 +78,9 @@ class Unfused:
         return self._kernel(node, task, arrays)(*(arrays[t.name] for t in task.runtime_inputs))
 
     def _kernel(self, node: Node, task: Task, arrays: Mapping[str, Array]) -> Kernel:
-        """The kernel of this digest; one with constants is the node's own, but takes its schedule from the first of its kind."""
+        """The kernel of this digest; one with constants is the node's own, but takes its schedule from the first of its
+        kind.
+        """
         known = self.kernels.get(task.digest)
         if known is not None and not task.constants:
             return known

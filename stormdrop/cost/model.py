@@ -1,13 +1,15 @@
 """The learned cost model: trees over the features of a point say how fast it is beside the best point of its task.
 
-A label is best / seconds within one group (a task at one temperature), in (0, 1], and 0 for a candidate that failed. What is
-learned is log2 of it. A score is the sum of what is known, the surest first; only scores of one group may be compared:
+A label is best / seconds within one group (a task at one temperature), in (0, 1], and 0 for a candidate that failed.
+What is learned is log2 of it. A score is the sum of what is known, the surest first; only scores of one group may be
+compared:
 
     - log2 prior                                                          nothing was learned yet
     (1 - prior_share) · shared trees  -  prior_share · log2 prior         with rows of other groups
-    … + own trees                                                         with rows of the group itself: what the above misses
+    … + own trees                                                     with rows of the group: what the above misses
 
-The model is a function of its rows, whatever the order in which they came, and of its settings. Calls come one at a time.
+The model is a function of its rows, whatever the order in which they came, and of its settings. Calls come one at a
+time.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from lightgbm import Booster
 
 PRIOR_ALONE = 0.5
-"""The weight of the prior under own trees when there are no shared ones: at 1 what the prior exaggerates has to be unlearned."""
+"""The weight of the prior under own trees when there are no shared ones: at 1 what the prior exaggerates has to be
+unlearned.
+"""
 FLOOR = -3.0
 """Eight times slower than the best is as bad as it gets, so that a disturbed measurement does not bend the trees."""
 FAILED = FLOOR - 1.0
@@ -39,7 +43,13 @@ _PRIOR = FEATURES.index("prior")
 _TERMS = [FEATURES.index(name) for name in ("fma", "load", "ends", "l2", "l3", "dram", "other_seconds")]
 _RATIOS = [
     (FEATURES.index(a), FEATURES.index(b))
-    for a, b in (("prior", "nominal"), ("executed", "nominal"), ("code", "nominal"), ("tiles", "units"), ("steps", "tiles"))
+    for a, b in (
+        ("prior", "nominal"),
+        ("executed", "nominal"),
+        ("code", "nominal"),
+        ("tiles", "units"),
+        ("steps", "tiles"),
+    )
 ]
 _MIX = np.random.default_rng(0).random(len(FEATURES))
 _WIDTH = len(FEATURES) + len(_TERMS) + len(_RATIOS)
@@ -134,7 +144,9 @@ class CostModel:
         self._add(rows, seconds, np.zeros(len(rows), np.int64), [group])
         self._touched.add(self._number[group])
 
-    def add_rows(self, features: ArrayLike, seconds: ArrayLike, group: ArrayLike, names: Sequence[str] | None = None) -> None:
+    def add_rows(
+        self, features: ArrayLike, seconds: ArrayLike, group: ArrayLike, names: Sequence[str] | None = None
+    ) -> None:
         """Rows of many groups, oldest first, as a store holds them: row k is of the group `names[group[k]]`.
 
         Groups without names are never spoken of again: they teach the shared trees only. Raises as `add`.
@@ -187,7 +199,9 @@ class CostModel:
                 scores += self._output(own, wide)
         return np.nan_to_num(scores, nan=-LARGE, posinf=LARGE, neginf=-LARGE)
 
-    def _base(self, prior: NDArray[np.float64], wide: NDArray[np.float32], shared: Booster | None) -> NDArray[np.float64]:
+    def _base(
+        self, prior: NDArray[np.float64], wide: NDArray[np.float32], shared: Booster | None
+    ) -> NDArray[np.float64]:
         """What own trees start from; `prior` is a score."""
         if shared is None:
             return PRIOR_ALONE * prior
@@ -195,7 +209,9 @@ class CostModel:
         return (1.0 - share) * self._output(shared, wide) + share * prior
 
     def _shared_for(self, group: int | None) -> Booster | None:
-        """The shared trees, unless they know hardly more than the group itself, to whose own trees they would leave nothing."""
+        """The shared trees, unless they know hardly more than the group itself, to whose own trees they would leave
+        nothing.
+        """
         shared = self._shared
         if shared is None or (group in self._own and shared.foreign(group) < self.settings.min_rows):
             return None
@@ -214,7 +230,9 @@ class CostModel:
         rows = rows[np.isin(rows.group, list(self._best))]  # where all failed, nothing is known of how to do better
         n = len(rows)
         target, weight = self._targets(rows)
-        trees = self._grow(rows, target, weight, None, self.settings.trees, self.settings.leaves, min(20, max(4, n // 50)), bagging=0.7)
+        trees = self._grow(
+            rows, target, weight, None, self.settings.trees, self.settings.leaves, min(20, max(4, n // 50)), bagging=0.7
+        )
         counts = np.unique(rows.group, return_counts=True)
         return _Shared(trees, added, dict(zip(*(a.tolist() for a in counts))))
 
@@ -224,9 +242,13 @@ class CostModel:
         rows = rows[rows.group == group]
         n, settings = len(rows), self.settings
         target, weight = self._targets(rows)
-        base = self._base(-rows.features[:, _PRIOR].astype(np.float64), _widened(rows.features), self._shared_for(group))
+        base = self._base(
+            -rows.features[:, _PRIOR].astype(np.float64), _widened(rows.features), self._shared_for(group)
+        )
         base += np.average(target - base, weights=weight)
-        return self._grow(rows, target, weight, base, min(settings.trees, max(15, n // 2)), min(settings.leaves, max(4, n // 10)), 4)
+        return self._grow(
+            rows, target, weight, base, min(settings.trees, max(15, n // 2)), min(settings.leaves, max(4, n // 10)), 4
+        )
 
     def _targets(self, rows: _Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """log2 labels and weights."""
@@ -240,22 +262,43 @@ class CostModel:
         return np.nan_to_num(1.0 / (1.0 + (rows.values - best) / np.maximum(np.abs(best), 1.0 / LARGE)))
 
     def _grow(
-        self, rows: _Rows, target: NDArray[np.float64], weight: NDArray[np.float64], start: NDArray[np.float64] | None,
-        trees: int, leaves: int, least: int, bagging: float = 1.0,
-    ) -> Booster:  # fmt: skip
+        self,
+        rows: _Rows,
+        target: NDArray[np.float64],
+        weight: NDArray[np.float64],
+        start: NDArray[np.float64] | None,
+        trees: int,
+        leaves: int,
+        least: int,
+        bagging: float = 1.0,
+    ) -> Booster:
         import lightgbm  # some 0.2 s, and only who learns needs it
 
         parameters = {
-            "objective": "regression", "learning_rate": self.settings.learning_rate, "num_leaves": leaves, "min_data_in_leaf": least,
-            "max_bin": BINS, "feature_fraction": 0.3, "bagging_fraction": bagging, "bagging_freq": int(bagging < 1.0),
-            "num_threads": self.settings.threads, "seed": self.settings.seed, "deterministic": True, "force_col_wise": True,
+            "objective": "regression",
+            "learning_rate": self.settings.learning_rate,
+            "num_leaves": leaves,
+            "min_data_in_leaf": least,
+            "max_bin": BINS,
+            "feature_fraction": 0.3,
+            "bagging_fraction": bagging,
+            "bagging_freq": int(bagging < 1.0),
+            "num_threads": self.settings.threads,
+            "seed": self.settings.seed,
+            "deterministic": True,
+            "force_col_wise": True,
             "verbosity": -1,
-        }  # fmt: skip
-        order = np.lexsort((target, (rows.features.astype(np.float64) * _MIX).sum(axis=1)))  # bagging must not see who came first
+        }
+        order = np.lexsort(
+            (target, (rows.features.astype(np.float64) * _MIX).sum(axis=1))
+        )  # bagging must not see who came first
         data = lightgbm.Dataset(
-            _widened(rows.features[order]), target[order], weight=weight[order],
-            init_score=None if start is None else start[order], params=parameters,
-        )  # fmt: skip
+            _widened(rows.features[order]),
+            target[order],
+            weight=weight[order],
+            init_score=None if start is None else start[order],
+            params=parameters,
+        )
         return lightgbm.train(parameters, data, trees)
 
     def _output(self, trees: Booster, wide: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -1,4 +1,7 @@
-"""Rankers for a search: the learned model, and pure chance to compare it with. Scores of one ranker may be compared across sketches."""
+"""Rankers for a search: the learned model, and pure chance to compare it with.
+
+Scores of one ranker may be compared across sketches.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ class Featured(Protocol):
 
 
 class ModelRanker:
-    """The learned model; the prior while nothing was learned. `group`: what the task's rows are added to the model as."""
+    """The learned model; the prior while nothing was learned.
+
+    `group`: what the task's rows are added to the model as.
+    """
 
     def __init__(self, spaces: Sequence[Featured], model: CostModel, group: str | None = None) -> None:
         self._spaces, self._model, self._group = spaces, model, group

@@ -1,7 +1,8 @@
-"""Building the kernels of a model: this process works through the list from its beginning, worker processes from its end.
+"""Building the kernels of a model: this process works through the list from its beginning, worker processes from its
+end.
 
-Python and LLVM use one core in a process, so there are as many processes as CPUs. A worker takes a third of a second to start: a
-short list is not worth it. What a worker cannot build, this process does, and says why it cannot either.
+Python and LLVM use one core in a process, so there are as many processes as CPUs. A worker takes a third of a second to
+start: a short list is not worth it. What a worker cannot build, this process does, and says why it cannot either.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ WORTH_A_WORKER = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A kernel to build: a task, how (None: by default), and the strides of its tensors that are not row-major, by name."""
+    """A kernel to build: a task, how (None: by default), and the strides of its tensors that are not row-major, by
+    name.
+    """
 
     task: Task
     schedule: Schedule | None
@@ -48,7 +51,9 @@ def build_kernel(job: Job, target: Target) -> Artifact:
         return build_artifact(job.task, None, target, views)
     except ScheduleError as error:
         outputs = ", ".join(map(repr, job.task.outputs))
-        raise BuildError(f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?") from error
+        raise BuildError(
+            f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?"
+        ) from error
 
 
 def build_kernels(jobs: Sequence[Job], target: Target, cpus: int | None = None) -> list[Artifact]:
@@ -92,4 +97,8 @@ def build_kernels(jobs: Sequence[Job], target: Target, cpus: int | None = None) 
 
 def _request(job: Job) -> dict[str, Any]:
     schedule = None if job.schedule is None else job.schedule.to_json()
-    return {"op": "build", "schedule": schedule, "views": {name: list(strides) for name, strides in job.strides.items()}}
+    return {
+        "op": "build",
+        "schedule": schedule,
+        "views": {name: list(strides) for name, strides in job.strides.items()},
+    }

@@ -48,7 +48,9 @@ Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto, whi
 Schedules = Callable[[Task], Schedule | None]
 
 
-def load(model: Source, shapes: Mapping[str, Sequence[int]] | None = None, constants: Mapping[str, ArrayLike] | None = None) -> Graph:
+def load(
+    model: Source, shapes: Mapping[str, Sequence[int]] | None = None, constants: Mapping[str, ArrayLike] | None = None
+) -> Graph:
     """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is. Raises UserError."""
     if isinstance(model, Graph):
         if shapes or constants:
@@ -81,8 +83,9 @@ def compile(
 ) -> Model:
     """A model that runs on this machine.
 
-    `schedules` says how to compute a task, None meaning the default; without it the store's best are used. With `winograd=False`
-    convolutions are summed directly, which rounds less. Raises UserError for a model that cannot be read or is not supported.
+    `schedules` says how to compute a task, None meaning the default; without it the store's best are used. With
+    `winograd=False` convolutions are summed directly, which rounds less. Raises UserError for a model that cannot be
+    read or is not supported.
     """
     machine = (target or detect()).with_threads(thread_count(threads))
     return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules)
@@ -94,7 +97,9 @@ def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
 
 
 def stored_schedules(target: Target) -> Schedules:
-    """What the user's store knows to be fastest at the target's temperature, else at the other one; no store knows nothing."""
+    """What the user's store knows to be fastest at the target's temperature, else at the other one; no store knows
+    nothing.
+    """
     from stormdrop.reservoir.store import Store, default_path
 
     path = default_path()
@@ -127,7 +132,10 @@ def build_model(parts: Partition, target: Target, schedules: Schedules | None = 
 
 
 def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
-    """The kernels of one run, and the bytes of the arena for their results. Nothing is built: what schedules need besides is not known."""
+    """The kernels of one run, and the bytes of the arena for their results.
+
+    Nothing is built: what schedules need besides is not known.
+    """
     build = _Build(parts, target, lambda task: None)
     return len(build.laid.calls), plan([life for _, life in build._lifetimes([])])[1]
 
@@ -171,16 +179,32 @@ class _Build:
         lifetimes = self._lifetimes(kernels)
         offsets, total = plan([life for _, life in lifetimes])
         arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
-        steps = tuple(self._step(k, call, kernel, arena) for k, (call, kernel) in enumerate(zip(self.laid.calls, kernels)))
-        self._readers = Counter(v for sources in self._sources for v in set(sources.values())) + Counter(self._weights.whole.keys())
+        steps = tuple(
+            self._step(k, call, kernel, arena) for k, (call, kernel) in enumerate(zip(self.laid.calls, kernels))
+        )
+        self._readers = Counter(v for sources in self._sources for v in set(sources.values())) + Counter(
+            self._weights.whole.keys()
+        )
         target = self.target
         return Image(
-            self._name, self._inputs, self._outputs, tuple(self._kernels), steps, total, self._weights.total,
-            target.threads, target.triple, target.cpu, target.features,
-        )  # fmt: skip
+            self._name,
+            self._inputs,
+            self._outputs,
+            tuple(self._kernels),
+            steps,
+            total,
+            self._weights.total,
+            target.threads,
+            target.triple,
+            target.cpu,
+            target.features,
+        )
 
     def constants_of(self, step: int) -> Mapping[str, Array]:
-        """The raw constants that a step packs or keeps, by the name of their slot. It is asked once, and forgets what no other needs."""
+        """The raw constants that a step packs or keeps, by the name of their slot.
+
+        It is asked once, and forgets what no other needs.
+        """
         sources = self._sources[step]
         found = {name: self._constants[v] for name, v in sources.items()}
         if self._given_up > GIVE_BACK_BYTES:
@@ -268,7 +292,9 @@ class _Build:
                     sources[slot.name] = v = next(constants)
                     addresses.append(Address("weights", 0, self._weights.constant(v)) if slot.resident else None)
                 case "packed":
-                    addresses.append(Address("weights", 0, self._weights.reserve(slot_bytes(slot))) if slot.resident else None)
+                    addresses.append(
+                        Address("weights", 0, self._weights.reserve(slot_bytes(slot))) if slot.resident else None
+                    )
                 case _:
                     addresses.append(Address("arena", 0, arena[(k, s)]))
         self._sources.append(sources)
@@ -284,4 +310,3 @@ class _Build:
                 return Address("weights", 0, start + offset)
             case "input" | "output":
                 return Address(buffer.kind, buffer.index, offset)
-

@@ -1,7 +1,8 @@
-"""One operator, searched for in one or several ways or by default, timed beside the machine's peak: what `stormdrop op` reports.
+"""One operator, searched for in one or several ways or by default, timed beside the machine's peak: what `stormdrop op`
+reports.
 
-Where several searches are compared, each begins with nothing: it sees neither the store nor the others' trials. What it has
-measured is kept all the same, once it has ended.
+Where several searches are compared, each begins with nothing: it sees neither the store nor the others' trials. What it
+has measured is kept all the same, once it has ended.
 """
 
 from __future__ import annotations
@@ -121,13 +122,18 @@ class OperatorReport:
     def to_json(self) -> dict[str, object]:
         """One search: its keys stand beside the operator's. Several: they are in a list, `searches`."""
         head: dict[str, object] = {
-            "op": self.op, "args": list(self.args), "threads": self.target.threads, "peak_gflops": self.peak_gflops,
-        }  # fmt: skip
+            "op": self.op,
+            "args": list(self.args),
+            "threads": self.target.threads,
+            "peak_gflops": self.peak_gflops,
+        }
         searches = [f.to_json(self.peak_gflops) for f in self.found]
         return head | ({"searches": searches} if self.is_comparison else searches[0])
 
 
-def measure_operator(plan: Plan, watch: PeakWatch, listeners: Sequence[Listener], tell: Callable[[str], None]) -> OperatorReport:
+def measure_operator(
+    plan: Plan, watch: PeakWatch, listeners: Sequence[Listener], tell: Callable[[str], None]
+) -> OperatorReport:
     """Carry out a plan; the peak is timed before, after, and between rounds. `tell` takes remarks for the user.
 
     An interrupted search is the last one. Raises RunError if no candidate could be timed.
@@ -144,7 +150,10 @@ def measure_operator(plan: Plan, watch: PeakWatch, listeners: Sequence[Listener]
         tell(f"not run: {', '.join(plan.searches[len(found) :])}")
     watch.take()
     if watch.lowest < STEADY * watch.highest:
-        tell(f"the peak moved between {watch.lowest:.0f} and {watch.highest:.0f} GFLOP/s: is something else running here?")
+        tell(
+            f"the peak moved between {watch.lowest:.0f} and {watch.highest:.0f} GFLOP/s: is something else running "
+            "here?"
+        )
     return OperatorReport(plan.op, plan.args, plan.task, plan.target, watch.highest, tuple(found), not plan.searches)
 
 
@@ -158,9 +167,15 @@ def _search(plan: Plan, search: str, listen: Listener) -> Found:
     alone = Store.in_memory() if plan.is_comparison and plan.store is not None else None
     try:
         tuned = tune(
-            plan.task, plan.target, search=search, trials=plan.trials, seconds=plan.seconds, seed=plan.seed, store=alone or plan.store,
+            plan.task,
+            plan.target,
+            search=search,
+            trials=plan.trials,
+            seconds=plan.seconds,
+            seed=plan.seed,
+            store=alone or plan.store,
             listen=listen,
-        )  # fmt: skip
+        )
     finally:
         if alone is not None and plan.store is not None:
             _keep(alone.trials(plan.task, plan.target), plan.store, listen)

@@ -34,28 +34,52 @@ from stormdrop.target.machine import Target
 
 @overload
 def tune(
-    what: Task, target: Target | None = None, *, search: str | StrategyFactory = ..., trials: int | None = None,
-    seconds: float | None = None, seed: int = 0, store: Store | None = None, start: Schedule | None = None,
-    objective: Objective | None = None, cold: bool = False, listen: Listener = ..., settings: TuneSettings | None = None,
-    measurer: Measures | None = None, spaces: Sequence[Sketch] | None = None,
-) -> Tuned: ...  # fmt: skip
+    what: Task,
+    target: Target | None = None,
+    *,
+    search: str | StrategyFactory = ...,
+    trials: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    store: Store | None = None,
+    start: Schedule | None = None,
+    objective: Objective | None = None,
+    cold: bool = False,
+    listen: Listener = ...,
+    settings: TuneSettings | None = None,
+    measurer: Measures | None = None,
+    spaces: Sequence[Sketch] | None = None,
+) -> Tuned: ...
 
 
 @overload
 def tune(
-    what: Partition | Source, target: Target | None = None, *, shapes: Mapping[str, Sequence[int]] | None = None,
-    constants: Mapping[str, ArrayLike] | None = None, threads: int | None = None, winograd: bool = True,
-    search: str | StrategyFactory = ..., trials: int | None = None, seconds: float | None = None, seed: int = 0,
-    store: Store | None = None, listen: ModelListener = ..., settings: TuneSettings | None = None, measurer: Measures | None = None,
-    cold: bool | None = None, divide: Divide | None = None,
-) -> TunedModel: ...  # fmt: skip
+    what: Partition | Source,
+    target: Target | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    threads: int | None = None,
+    winograd: bool = True,
+    search: str | StrategyFactory = ...,
+    trials: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    store: Store | None = None,
+    listen: ModelListener = ...,
+    settings: TuneSettings | None = None,
+    measurer: Measures | None = None,
+    cold: bool | None = None,
+    divide: Divide | None = None,
+) -> TunedModel: ...
 
 
 def tune(what: Task | Partition | Source, target: Target | None = None, **options: Any) -> Tuned | TunedModel:
     """Search for the fastest schedule of a task, or of every task of a model.
 
-    A task is kept in `store`, if one is given. A model is kept in the user's store unless another is given: `sd.compile` reads it.
-    Raises UserError for a model that cannot be read and for a wrong budget, RunError if nothing could be timed.
+    A task is kept in `store`, if one is given. A model is kept in the user's store unless another is given:
+    `sd.compile` reads it. Raises UserError for a model that cannot be read and for a wrong budget, RunError if nothing
+    could be timed.
     """
     if isinstance(what, Task):
         return tune_task(what, target, **options)

@@ -6,8 +6,8 @@
     resnet_call(model, pixels, scores);
     resnet_close(model);
 
-The library holds kernels, weights and the thread pool, and needs nothing but libc. Kernels keep the bytes they have in the image, under
-names of their own; weights go from memory to the linker's input file without a copy.
+The library holds kernels, weights and the thread pool, and needs nothing but libc. Kernels keep the bytes they have in
+the image, under names of their own; weights go from memory to the linker's input file without a copy.
 
 Invariant: a library is there whole or not at all.
 """
@@ -51,27 +51,44 @@ class Library:
 
 
 def write_library(
-    image: Image, weights: NDArray[np.uint8], output: Path, header: Path | None, name: str, linkers: Sequence[Linker] | None = None
+    image: Image,
+    weights: NDArray[np.uint8],
+    output: Path,
+    header: Path | None,
+    name: str,
+    linkers: Sequence[Linker] | None = None,
 ) -> Library:
-    """Write the library to `output`, and its header to `header` or beside it. `name` becomes the prefix of its functions.
+    """Write the library to `output`, and its header to `header` or beside it. `name` becomes the prefix of its
+    functions.
 
-    `linkers` are tried in turn; by default those of the system. Raises UserError if there is no linker, if it fails, if a file cannot
-    be written, and for a model that was compiled for another architecture.
+    `linkers` are tried in turn; by default those of the system. Raises UserError if there is no linker, if it fails, if
+    a file cannot be written, and for a model that was compiled for another architecture.
     """
     verify(image)
     machine = _machine_of(image)
-    if weights.dtype != np.uint8 or weights.ndim != 1 or not weights.flags.c_contiguous or len(weights) < image.weights_bytes:
-        raise UserError(f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}")
+    if (
+        weights.dtype != np.uint8
+        or weights.ndim != 1
+        or not weights.flags.c_contiguous
+        or len(weights) < image.weights_bytes
+    ):
+        raise UserError(
+            f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}"
+        )
     if image.weights_bytes > MOST_WEIGHTS_BYTES:
         sizes = f"{image.weights_bytes >> 20} MiB of weights, and a C library holds {MOST_WEIGHTS_BYTES >> 20}"
         raise UserError(f"{image.name} has {sizes}; save it as an .sd file")
-    library = Library(_target(output), _target(header if header is not None else Path(output).with_suffix(".h")), identifier(name))
+    library = Library(
+        _target(output), _target(header if header is not None else Path(output).with_suffix(".h")), identifier(name)
+    )
     if library.path == library.header:
         raise UserError(f"{str(output)!r} cannot be both the library and its header; give header= another name")
     try:
         # Beside the library, so that it can be moved to its place in one step; nobody else can see into it.
         with tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.path.parent) as folder:
-            objects = _write_objects(Path(folder), image, weights[: image.weights_bytes], Names(library.prefix), machine)
+            objects = _write_objects(
+                Path(folder), image, weights[: image.weights_bytes], Names(library.prefix), machine
+            )
             link(Path(folder), objects, "library", _soname(library), linkers)
             _move(Path(folder) / "library", library.path)
         with tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.header.parent) as folder:
@@ -85,7 +102,10 @@ def write_library(
 def _machine_of(image: Image) -> str:
     theirs, ours = image.triple.partition("-")[0], platform.machine()
     if theirs != ours or ours not in MACHINES:
-        raise UserError(f"a C library is linked on a machine of its own kind: the model is compiled for {theirs}, and this is {ours}")
+        raise UserError(
+            f"a C library is linked on a machine of its own kind: the model is compiled for {theirs}, and this is "
+            f"{ours}"
+        )
     return ours
 
 
@@ -116,7 +136,9 @@ def _target(path: Path) -> Path:
     try:
         place = Path(os.path.realpath(path))
         if place.exists() and not place.is_file():
-            raise UserError(f"{str(path)!r} is {'a directory' if place.is_dir() else 'no regular file'}; give the name of a file")
+            raise UserError(
+                f"{str(path)!r} is {'a directory' if place.is_dir() else 'no regular file'}; give the name of a file"
+            )
     except (OSError, ValueError) as error:
         raise UserError(f"{str(path)!r} cannot be written: {error}") from error
     return place

@@ -1,7 +1,7 @@
 """Relocatable ELF objects: new names for the symbols of one, and an object that holds nothing but data.
 
-A linker needs kernels under names of their own, and weights that need not pass through a compiler. Only what LLVM writes for
-64-bit little-endian machines is read here.
+A linker needs kernels under names of their own, and weights that need not pass through a compiler. Only what LLVM
+writes for 64-bit little-endian machines is read here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def renamed(data: bytes, names: Mapping[str, str]) -> bytes:
         offset, size, link = symbols[0][4], symbols[0][5], symbols[0][6]
         strings = sections[link]
         text = data[strings[4] : strings[4] + strings[5]]
-        # The new names follow the old ones in a copy of the string table at the end of the file: names may share their bytes.
+        # The new names follow the old ones in a copy of the string table at the end of the file: names may share their
+        # bytes.
         added = bytearray(text)
         for at in range(offset, offset + size, _SYMBOL.size):
             name, info, other, section, value, extent = _SYMBOL.unpack_from(data, at)
@@ -96,9 +97,21 @@ def data_object(machine: str, symbol: str, nbytes: int, room: int) -> DataObject
     ]
     table = append(b"".join(_SECTION.pack(*row) for row in rows))
     header = _HEADER.pack(
-        _IDENT.ljust(16, b"\0"), _RELOCATABLE, MACHINES[machine], 1, 0, 0, table, 0, _HEADER.size, 0, 0, _SECTION.size,
-        len(rows), len(rows) - 1,
-    )  # fmt: skip
+        _IDENT.ljust(16, b"\0"),
+        _RELOCATABLE,
+        MACHINES[machine],
+        1,
+        0,
+        0,
+        table,
+        0,
+        _HEADER.size,
+        0,
+        0,
+        _SECTION.size,
+        len(rows),
+        len(rows) - 1,
+    )
     return DataObject(header.ljust(begin, b"\0"), bytes(tail))
 
 

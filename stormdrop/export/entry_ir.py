@@ -2,10 +2,12 @@
 
 A handle is one block of memory, zeroed when it is made:
 
-    handle · control block of the pool · pointer tables of all steps · steps · arena · scratch of each thread · crew (thread, block, number)
+    handle · control block of the pool · pointer tables of all steps · steps · arena · scratch of each thread ·
+    crew (thread, block, number)
 
-`open` fills the tables with all addresses but those of the caller's arrays, `run` adds these and hands the list of steps to the pool,
-which goes through it as it does for `Model`. Linux is reached through libc: mmap, pthread_create, and what they need.
+`open` fills the tables with all addresses but those of the caller's arrays, `run` adds these and hands the list of
+steps to the pool, which goes through it as it does for `Model`. Linux is reached through libc: mmap, pthread_create,
+and what they need.
 
 Invariant: nothing but the three functions is visible outside the library.
 """
@@ -69,12 +71,25 @@ def _numbers(image: Image) -> dict[str, int]:
     arena = whole_lines(steps + 8 * STEP_WORDS * len(image.steps))
     scratch = arena + whole_lines(image.arena_bytes) + SLACK_BYTES
     return {
-        "THREADS": image.threads, "MOST_THREADS": MOST_THREADS, "STEPS": len(image.steps), "POINTERS": pointers, "BINDS": binds,
-        "BLOCK_AT": block, "POINTERS_AT": tables, "STEPS_AT": steps, "ARENA_AT": arena, "SCRATCH_AT": scratch,
-        "STRIDE": scratch_stride(image.scratch_bytes), "CREW_BYTES": _CREW_BYTES, "THREADS_OFFSET": THREADS_OFFSET,
-        "SPIN_OFFSET": SPIN_TICKS_OFFSET, "HUGE": HUGE_BYTES, "HUGE_FROM": HUGE_FROM_BYTES,
-        "SPIN": round(SPIN_SECONDS * 1e9), "CROWDED_SPIN": round(CROWDED_SPIN_SECONDS * 1e9),
-    }  # fmt: skip
+        "THREADS": image.threads,
+        "MOST_THREADS": MOST_THREADS,
+        "STEPS": len(image.steps),
+        "POINTERS": pointers,
+        "BINDS": binds,
+        "BLOCK_AT": block,
+        "POINTERS_AT": tables,
+        "STEPS_AT": steps,
+        "ARENA_AT": arena,
+        "SCRATCH_AT": scratch,
+        "STRIDE": scratch_stride(image.scratch_bytes),
+        "CREW_BYTES": _CREW_BYTES,
+        "THREADS_OFFSET": THREADS_OFFSET,
+        "SPIN_OFFSET": SPIN_TICKS_OFFSET,
+        "HUGE": HUGE_BYTES,
+        "HUGE_FROM": HUGE_FROM_BYTES,
+        "SPIN": round(SPIN_SECONDS * 1e9),
+        "CROWDED_SPIN": round(CROWDED_SPIN_SECONDS * 1e9),
+    }
 
 
 def _tables(image: Image, names: Names) -> str:
@@ -94,7 +109,9 @@ def _tables(image: Image, names: Names) -> str:
         for slot, a in zip(kernel.slots, step.addresses):
             if a is not None and a.space in ("input", "output"):
                 mask, is_input = ITEMSIZE[slot.dtype] - 1, int(a.space == "input")
-                binds.append(f"%bind {{ i64 {len(places)}, i64 {a.index}, i64 {a.offset}, i64 {mask}, i64 {is_input} }}")
+                binds.append(
+                    f"%bind {{ i64 {len(places)}, i64 {a.index}, i64 {a.offset}, i64 {mask}, i64 {is_input} }}"
+                )
             kind, offset = (_LATER, 0) if a is None else (_KINDS.get(a.space, _LATER), a.offset)
             places.append(f"%place {{ i64 {kind}, i64 {offset} }}")
     for name, rows in (("place", places), ("bind", binds), ("plan", plans)):

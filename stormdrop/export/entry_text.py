@@ -1,4 +1,5 @@
-"""The native text of a C library's entry points, with `$NAME$` for every number that depends on the model: see `entry_ir`.
+"""The native text of a C library's entry points, with `$NAME$` for every number that depends on the model: see
+`entry_ir`.
 
 Unlike the pool, which it is compiled with, it calls libc: for memory, threads, the clock and the CPUs there are.
 """
@@ -6,7 +7,8 @@ Unlike the pool, which it is compiled with, it calls libc: for memory, threads, 
 from __future__ import annotations
 
 TYPES = """
-%handle = type { ptr, i64, i64, i64, ptr, i32 }  ; mapping, its bytes, crew, crew members started, control block (null: alone), busy
+; mapping, its bytes, crew, crew members started, control block (null: alone), busy
+%handle = type { ptr, i64, i64, i64, ptr, i32 }
 %place = type { i64, i64 }  ; 0: set by run, or never read; 1: weights; 2: arena - and the offset
 %bind = type { i64, i64, i64, i64, i64 }  ; pointer, number of the array, offset, low bits that must be 0, is an input
 %plan = type { ptr, i64, ptr, i64 }  ; kernel, offset of its pointers, extents, phases
@@ -82,7 +84,8 @@ define internal ptr @crew_member(ptr %member) nounwind {
   ret ptr null
 }
 
-define internal i1 @gather(ptr %handle, i64 %threads) nounwind {  ; start all threads but the caller's; false: not all could be
+; Start all threads but the caller's; false: not all could be started.
+define internal i1 @gather(ptr %handle, i64 %threads) nounwind {
   %all = alloca [16 x i64], align 8
   %before = alloca [16 x i64], align 8
   %block = getelementptr i8, ptr %handle, i64 $BLOCK_AT$
@@ -101,7 +104,7 @@ define internal i1 @gather(ptr %handle, i64 %threads) nounwind {  ; start all th
   %members = getelementptr i8, ptr %handle, i64 %crew
   %started.at = getelementptr %handle, ptr %handle, i64 0, i32 3
   %s0 = call i32 @sigfillset(ptr %all)
-  %s1 = call i32 @pthread_sigmask(i32 2, ptr %all, ptr %before)  ; SIG_SETMASK: signals are for the program's own threads
+  %s1 = call i32 @pthread_sigmask(i32 2, ptr %all, ptr %before)  ; SIG_SETMASK: signals are for the program
   br label %head
 head:
   %t = phi i64 [ 1, %0 ], [ %t.next, %again ]

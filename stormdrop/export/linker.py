@@ -42,14 +42,19 @@ def linkers() -> list[Linker]:
     return [Linker(os.path.abspath(where), is_driver) for where, is_driver in found if where]
 
 
-def link(folder: Path, objects: Sequence[str], output: str, soname: str, candidates: Sequence[Linker] | None = None) -> None:
+def link(
+    folder: Path, objects: Sequence[str], output: str, soname: str, candidates: Sequence[Linker] | None = None
+) -> None:
     """Link files of `folder` into another one there, with the first linker that can.
 
     Raises UserError if there is none, or with what the first one said if none could.
     """
     found = linkers() if candidates is None else candidates
     if not found:
-        raise UserError(f"a C library needs a linker, and none of {', '.join((*DRIVERS, *LINKERS))} is on the PATH; install gcc or clang")
+        raise UserError(
+            f"a C library needs a linker, and none of {', '.join((*DRIVERS, *LINKERS))} is on the PATH; install gcc "
+            "or clang"
+        )
     said: list[str] = []
     for linker in found:
         problem = _attempt(linker.command(objects, output, soname), folder)
@@ -63,7 +68,13 @@ def _attempt(command: Sequence[str], folder: Path) -> str | None:
     environment = {"PATH": _path(), "LC_ALL": "C", "TMPDIR": str(folder)}
     try:
         done = subprocess.run(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return str(error)

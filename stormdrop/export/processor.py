@@ -1,4 +1,5 @@
-"""Native code that asks the processor whether it has what kernels use: `open` says no where a run would be an illegal instruction.
+"""Native code that asks the processor whether it has what kernels use: `open` says no where a run would be an illegal
+instruction.
 
 Features that the tables do not know are taken to be there: LLVM has names for more than ordinary code is ever made of.
 """
@@ -10,32 +11,70 @@ from collections.abc import Collection
 # leaf, subleaf and register of cpuid -> bits
 _CPUID: dict[tuple[int, int, str], dict[str, int]] = {
     (1, 0, "ecx"): {
-        "sse3": 0, "pclmul": 1, "ssse3": 9, "fma": 12, "cx16": 13, "sse4.1": 19, "sse4.2": 20, "crc32": 20, "movbe": 22, "popcnt": 23,
-        "aes": 25, "avx": 28, "f16c": 29,
+        "sse3": 0,
+        "pclmul": 1,
+        "ssse3": 9,
+        "fma": 12,
+        "cx16": 13,
+        "sse4.1": 19,
+        "sse4.2": 20,
+        "crc32": 20,
+        "movbe": 22,
+        "popcnt": 23,
+        "aes": 25,
+        "avx": 28,
+        "f16c": 29,
     },
     (1, 0, "edx"): {"cx8": 8, "cmov": 15, "mmx": 23, "sse": 25, "sse2": 26},
     (7, 0, "ebx"): {
-        "bmi": 3, "avx2": 5, "bmi2": 8, "avx512f": 16, "avx512dq": 17, "adx": 19, "avx512ifma": 21, "avx512cd": 28, "sha": 29,
-        "avx512bw": 30, "avx512vl": 31,
+        "bmi": 3,
+        "avx2": 5,
+        "bmi2": 8,
+        "avx512f": 16,
+        "avx512dq": 17,
+        "adx": 19,
+        "avx512ifma": 21,
+        "avx512cd": 28,
+        "sha": 29,
+        "avx512bw": 30,
+        "avx512vl": 31,
     },
     (7, 0, "ecx"): {
-        "avx512vbmi": 1, "avx512vbmi2": 6, "gfni": 8, "vaes": 9, "vpclmulqdq": 10, "avx512vnni": 11, "avx512bitalg": 12,
+        "avx512vbmi": 1,
+        "avx512vbmi2": 6,
+        "gfni": 8,
+        "vaes": 9,
+        "vpclmulqdq": 10,
+        "avx512vnni": 11,
+        "avx512bitalg": 12,
         "avx512vpopcntdq": 14,
     },
     (7, 0, "edx"): {"avx512vp2intersect": 8, "avx512fp16": 23},
     (7, 1, "eax"): {"avxvnni": 4, "avx512bf16": 5, "avxifma": 23},
     (7, 1, "edx"): {"avxvnniint8": 4, "avxneconvert": 5, "avxvnniint16": 10},
     (0x80000001, 0, "ecx"): {"sahf": 0, "lzcnt": 5, "sse4a": 6, "prfchw": 8, "xop": 11, "fma4": 16, "tbm": 21},
-}  # fmt: skip
+}
 _REGISTERS = ("eax", "ebx", "ecx", "edx")
 _SAVES_AVX, _SAVES_AVX512 = 0x06, 0xE6  # of XCR0: the registers that the operating system keeps apart for each thread
 _OSXSAVE = 27
 
 # Bits of AT_HWCAP.
 _HWCAP = {
-    "fp-armv8": (0,), "neon": (1,), "aes": (3,), "sha2": (5, 6), "crc": (7,), "lse": (8,), "fullfp16": (9, 10), "rdm": (12,),
-    "jsconv": (13,), "complxnum": (14,), "rcpc": (15,), "sha3": (17,), "dotprod": (20,), "sve": (22,),
-}  # fmt: skip
+    "fp-armv8": (0,),
+    "neon": (1,),
+    "aes": (3,),
+    "sha2": (5, 6),
+    "crc": (7,),
+    "lse": (8,),
+    "fullfp16": (9, 10),
+    "rdm": (12,),
+    "jsconv": (13,),
+    "complxnum": (14,),
+    "rcpc": (15,),
+    "sha3": (17,),
+    "dotprod": (20,),
+    "sve": (22,),
+}
 
 _CPUID_TEXT = r"""
 define internal {i32, i32, i32, i32} @cpuid(i32 %leaf, i32 %subleaf) nounwind {  ; rbx may be in use as a frame's base
@@ -107,7 +146,11 @@ def _x86(features: Collection[str]) -> str:
             f"next{n}:",
         ]
     if state:  # without OSXSAVE the instruction itself is illegal
-        lines += ["  %saved = call i32 @saved_state()", f"  %kept = and i32 %saved, {state}", f"  %all = icmp eq i32 %kept, {state}"]
+        lines += [
+            "  %saved = call i32 @saved_state()",
+            f"  %kept = and i32 %saved, {state}",
+            f"  %all = icmp eq i32 %kept, {state}",
+        ]
         lines += ["  br i1 %all, label %yes, label %no"]
     else:
         lines += ["  br label %yes"]

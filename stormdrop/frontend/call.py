@@ -1,4 +1,6 @@
-"""One node of the file as its importer sees it: inputs that are values, attributes that are checked, constants that are known."""
+"""One node of the file as its importer sees it: inputs that are values, attributes that are checked, constants that are
+known.
+"""
 
 from __future__ import annotations
 

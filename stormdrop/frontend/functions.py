@@ -106,7 +106,9 @@ def body_of(node: Any, versions: Mapping[str, int], inputs: Sequence[Value | Non
 
 
 def bound_nodes(body: Any, schema: Any, node: Any, inner: dict[str, Value], label: str) -> list[Any]:
-    """The body's nodes with the caller's attributes put in, and absent inputs left out; `label` names them in messages."""
+    """The body's nodes with the caller's attributes put in, and absent inputs left out; `label` names them in
+    messages.
+    """
     from onnx import NodeProto
 
     given = {a.name: a for a in node.attribute}
@@ -139,7 +141,11 @@ def _bind_attributes(node: Any, given: Mapping[str, Any]) -> None:
                 value.CopyFrom(given[a.ref_attr_name])
                 value.name = a.name
                 kept.append(value)
-        copies = [type(a).FromString(a.SerializeToString()) for a in kept] if any(a.ref_attr_name for a in n.attribute) else None
+        copies = (
+            [type(a).FromString(a.SerializeToString()) for a in kept]
+            if any(a.ref_attr_name for a in n.attribute)
+            else None
+        )
         if copies is not None:
             del n.attribute[:]
             n.attribute.extend(copies)

@@ -27,7 +27,9 @@ def _indices(n: Call, k: int, extent: int) -> Value:
 
 
 def _index_tuples(n: Call, k: int, extents: Sequence[int]) -> Value:
-    """An input whose last dimension holds indices into the first of `extents`; where it is known, each must lie in its dimension."""
+    """An input whose last dimension holds indices into the first of `extents`; where it is known, each must lie in its
+    dimension.
+    """
     value = n.input(k)
     depth = value.shape[-1] if value.rank else 0
     known = n.build.array(value)
@@ -129,7 +131,9 @@ def _hardmax(n: Call) -> Value:
     flat = b.reshape(x, (prod(x.shape[:along]), prod(x.shape[along:]))) if n.version < 13 else x
     along = 1 if n.version < 13 else along
     best = b.emit("ArgMax", flat, axis=along, keepdims=1, last=0)
-    at = b.reshape(b.constant(np.arange(bounded(n, flat.shape[along]))), [e if d == along else 1 for d, e in enumerate(flat.shape)])
+    at = b.reshape(
+        b.constant(np.arange(bounded(n, flat.shape[along]))), [e if d == along else 1 for d, e in enumerate(flat.shape)]
+    )
     return b.reshape(b.cast(b.emit("Equal", best, at), x.dtype), x.shape)
 
 
@@ -144,7 +148,18 @@ def _compress(n: Call) -> Value:
 
 
 GATHERING: dict[str, Importer] = {
-    "Gather": _gather, "GatherElements": _gather_elements, "GatherND": _gather_nd, "ScatterElements": _scatter_elements,
-    "Scatter": _scatter_elements, "ScatterND": _scatter_nd, "ReverseSequence": _reverse_sequence, "CumSum": _cumulative("CumSum"),
-    "CumProd": _cumulative("CumProd"), "ArgMax": _arg, "ArgMin": _arg, "TopK": _top_k, "Hardmax": _hardmax, "Compress": _compress,
-}  # fmt: skip
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "ScatterElements": _scatter_elements,
+    "Scatter": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "ReverseSequence": _reverse_sequence,
+    "CumSum": _cumulative("CumSum"),
+    "CumProd": _cumulative("CumProd"),
+    "ArgMax": _arg,
+    "ArgMin": _arg,
+    "TopK": _top_k,
+    "Hardmax": _hardmax,
+    "Compress": _compress,
+}

@@ -40,8 +40,10 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: Builder, run: Body, label
     body = attributes["body"].g
     scanned = int(attributes["num_scan_inputs"].i)
     if not 1 <= scanned <= len(inputs) or len(body.input) != len(inputs) or len(body.output) < len(inputs) - scanned:
-        raise UserError(f"node {shown(label)}: {scanned} of {len(inputs)} inputs are scanned, which does not fit its body")
-    states, sources = list(inputs[: len(inputs) - scanned]), list(inputs[len(inputs) - scanned:])  # fmt: skip
+        raise UserError(
+            f"node {shown(label)}: {scanned} of {len(inputs)} inputs are scanned, which does not fit its body"
+        )
+    states, sources = list(inputs[: len(inputs) - scanned]), list(inputs[len(inputs) - scanned :])
     outputs = len(body.output) - len(states)
 
     def listed(key: str, count: int) -> list[int]:
@@ -54,7 +56,10 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: Builder, run: Body, label
     backwards, stacking = listed("scan_input_directions", scanned), listed("scan_output_axes", outputs)
     turned = listed("scan_output_directions", outputs)
     if len(backwards) != scanned or len(stacking) != outputs or len(turned) != outputs:
-        raise UserError(f"node {shown(label)}: {scanned} inputs and {outputs} outputs are scanned, but other numbers of axes or directions")
+        raise UserError(
+            f"node {shown(label)}: {scanned} inputs and {outputs} outputs are scanned, but other numbers of axes or "
+            "directions"
+        )
     lengths = {v.shape[a] for v, a in zip(sources, axes)}
     if len(lengths) != 1 or not 1 <= (steps := lengths.pop()) <= MOST_STEPS:
         raise UserError(f"node {shown(label)}: a scan over lengths {sorted(v.shape for v in sources)} is not supported")
@@ -63,7 +68,7 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: Builder, run: Body, label
         slices = [_element(b, v, a, steps - 1 - t if back else t) for v, a, back in zip(sources, axes, backwards)]
         results = run(body, dict(zip((i.name for i in body.input), [*states, *slices])))
         states = results[: len(states)]
-        for found, v in zip(collected, results[len(states):]):  # fmt: skip
+        for found, v in zip(collected, results[len(states) :]):
             found.append(v)
     whole: list[Value] = []
     for found, along, back in zip(collected, stacking, turned):
@@ -82,8 +87,14 @@ def unroll_loop(node: Any, inputs: Sequence[Value | None], b: Builder, run: Body
     if count is not None and limit is None:
         raise NeedsConstant(f"node {shown(label)}: Loop needs its number of trips when the model is loaded", count.name)
     states = [v for v in inputs[2:] if v is not None]
-    if len(body.input) != 2 + len(states) or len(body.output) < 1 + len(states) or (limit is not None and limit.size != 1):
-        raise UserError(f"node {shown(label)}: a loop with {len(states)} states, or its number of trips, does not fit its body")
+    if (
+        len(body.input) != 2 + len(states)
+        or len(body.output) < 1 + len(states)
+        or (limit is not None and limit.size != 1)
+    ):
+        raise UserError(
+            f"node {shown(label)}: a loop with {len(states)} states, or its number of trips, does not fit its body"
+        )
     most = MOST_STEPS + 1 if limit is None else int(limit.reshape(()))
     collected: list[list[Value]] = [[] for _ in range(len(body.output) - 1 - len(states))]
     condition = go if go is not None else b.constant(True)
@@ -91,7 +102,9 @@ def unroll_loop(node: Any, inputs: Sequence[Value | None], b: Builder, run: Body
     while step < most:
         known = b.array(condition)
         if known is None:
-            raise NeedsConstant(f"node {shown(label)}: Loop needs its condition when the model is loaded", condition.name)
+            raise NeedsConstant(
+                f"node {shown(label)}: Loop needs its condition when the model is loaded", condition.name
+            )
         if known.size != 1:
             raise UserError(f"node {shown(label)}: a loop's condition must be one truth value, not {condition}")
         if not bool(known.reshape(())):
@@ -101,7 +114,7 @@ def unroll_loop(node: Any, inputs: Sequence[Value | None], b: Builder, run: Body
         values = [b.constant(np.int64(step)), condition, *states]
         results = run(body, dict(zip((i.name for i in body.input), values)))
         condition, states = results[0], results[1 : 1 + len(states)]
-        for found, v in zip(collected, results[1 + len(states):]):  # fmt: skip
+        for found, v in zip(collected, results[1 + len(states) :]):
             found.append(v)
         step += 1
     if any(not found for found in collected):

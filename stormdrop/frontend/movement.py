@@ -85,7 +85,9 @@ def cut(n: Call, x: Value, ranges: dict[int, tuple[int, int, int]]) -> Value:
     if parts == whole:
         return x
     starts, steps, shape = (tuple(p[k] for p in parts) for k in range(3))
-    return n.build.emit("Slice", x, starts=tuple(s if c else 0 for s, c in zip(starts, shape)), steps=steps, shape=shape)
+    return n.build.emit(
+        "Slice", x, starts=tuple(s if c else 0 for s, c in zip(starts, shape)), steps=steps, shape=shape
+    )
 
 
 def _slice(n: Call) -> Value:
@@ -105,7 +107,10 @@ def _slice(n: Call) -> Value:
 
 
 def _effective(start: int, end: int, step: int, extent: int) -> tuple[int, int]:
-    """Both ends as ONNX clamps them. Going backward, a start before the first element is the first element: not as in Python."""
+    """Both ends as ONNX clamps them.
+
+    Going backward, a start before the first element is the first element: not as in Python.
+    """
     start, end = (i + extent if i < 0 else i for i in (start, end))
     if step > 0:
         return min(max(start, 0), extent), min(max(end, 0), extent)
@@ -240,7 +245,9 @@ def _range(n: Call) -> Value:
     dtype = n.input(0).dtype
     if delta == 0 or not all(map(math.isfinite, (start, limit, delta))):
         raise n.fail(f"a range from {start} to {limit} in steps of {delta} never ends")
-    steps = math.ceil(min(max((limit - start) / delta, 0.0), 2.0**62)) if dtype in FLOATS else -((start - limit) // delta)
+    steps = (
+        math.ceil(min(max((limit - start) / delta, 0.0), 2.0**62)) if dtype in FLOATS else -((start - limit) // delta)
+    )
     count = bounded(n, max(0, steps))
     return n.build.constant((start + np.arange(count) * delta).astype(NUMPY[dtype]))
 
@@ -286,7 +293,9 @@ def _one_hot(n: Call) -> Value:
 
 
 def _nonzero(n: Call) -> Value:
-    """Indices of the non-zero elements, a row per dimension; a scalar has no dimension, so its result is of shape (0, 0) or (0, 1)."""
+    """Indices of the non-zero elements, a row per dimension; a scalar has no dimension, so its result is of shape (0,
+    0) or (0, 1).
+    """
     x = n.array(0)
     found = np.array(np.nonzero(np.atleast_1d(x)), np.int64)
     bounded(n, found.size)
@@ -294,8 +303,26 @@ def _nonzero(n: Call) -> Value:
 
 
 MOVEMENT: dict[str, Importer] = {
-    "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Transpose": _transpose, "Concat": _concat,
-    "Slice": _slice, "Split": _split, "Pad": _pad, "Expand": _expand, "Tile": _tile, "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth, "Shape": _shape, "Size": _size, "Constant": _constant, "ConstantOfShape": _constant_of_shape,
-    "Range": _range, "EyeLike": _eye_like, "Trilu": _trilu, "OneHot": _one_hot, "NonZero": _nonzero,
-}  # fmt: skip
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Transpose": _transpose,
+    "Concat": _concat,
+    "Slice": _slice,
+    "Split": _split,
+    "Pad": _pad,
+    "Expand": _expand,
+    "Tile": _tile,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "Shape": _shape,
+    "Size": _size,
+    "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
+    "EyeLike": _eye_like,
+    "Trilu": _trilu,
+    "OneHot": _one_hot,
+    "NonZero": _nonzero,
+}

@@ -1,4 +1,6 @@
-"""Names in a file must be text: protocol buffers give bytes for those that are no UTF-8, and nothing else expects them."""
+"""Names in a file must be text: protocol buffers give bytes for those that are no UTF-8, and nothing else expects
+them.
+"""
 
 from __future__ import annotations
 

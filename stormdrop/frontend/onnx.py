@@ -3,10 +3,11 @@
     g = load("resnet50.onnx")                                        # or bytes, or an onnx.ModelProto
     g = load("m.onnx", shapes={"input": (1, 3, 224, 224)}, constants={"axes": np.array([1])})
 
-All shapes are numbers afterwards: a symbolic dimension takes its number from `shapes` (of any input that has it), else 1, which
-is announced. Inputs that decide shapes can be bound with `constants`. Nodes are imported in order, each input's shape and, if it
-is a constant, its value being known; so shape arithmetic folds away as it is met. What an importer does not know is expanded by
-the function body that ONNX gives for it, or refused: one error names all such operators.
+All shapes are numbers afterwards: a symbolic dimension takes its number from `shapes` (of any input that has it), else
+1, which is announced. Inputs that decide shapes can be bound with `constants`. Nodes are imported in order, each
+input's shape and, if it is a constant, its value being known; so shape arithmetic folds away as it is met. What an
+importer does not know is expanded by the function body that ONNX gives for it, or refused: one error names all such
+operators.
 """
 
 from __future__ import annotations
@@ -48,10 +49,14 @@ _BRANCHES = frozenset({"If", "Scan", "Loop"})
 
 
 def load(
-    model: str | os.PathLike[str] | bytes | Any, shapes: Mapping[str, Sequence[int]] | None = None,
+    model: str | os.PathLike[str] | bytes | Any,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
-) -> Graph:  # fmt: skip
-    """Read a model. Raises UserError for files that are not ONNX, and for models that cannot be imported, saying where and why."""
+) -> Graph:
+    """Read a model.
+
+    Raises UserError for files that are not ONNX, and for models that cannot be imported, saying where and why.
+    """
     proto, folder, label = _parsed(model)
     try:
         return _Import(proto, folder, _shapes(shapes), _arrays(constants)).run()
@@ -71,7 +76,9 @@ def _shapes(given: Any) -> dict[str, tuple[int, ...]]:
         try:
             found[name] = tuple(operator.index(n) for n in shape)
         except TypeError:
-            raise UserError(f"shapes= gives {shown(repr(shape))} for {shown(str(name))}; a shape is a list of whole numbers") from None
+            raise UserError(
+                f"shapes= gives {shown(repr(shape))} for {shown(str(name))}; a shape is a list of whole numbers"
+            ) from None
     return found
 
 
@@ -122,17 +129,26 @@ def is_standard(domain: str) -> bool:
 class _Import:
     """One import: the values known by their names in the file, and the graph so far."""
 
-    def __init__(self, proto: Any, folder: str | None, shapes: dict[str, tuple[int, ...]], constants: dict[str, Array]) -> None:
+    def __init__(
+        self, proto: Any, folder: str | None, shapes: dict[str, tuple[int, ...]], constants: dict[str, Array]
+    ) -> None:
         check_names(proto)
         versions = [int(o.version) for o in proto.opset_import if is_standard(o.domain)]
         if len(set(versions)) != 1:
-            raise UserError(f"it imports versions {versions or 'none'} of the standard operators; one is needed. Is the file complete?")
+            raise UserError(
+                f"it imports versions {versions or 'none'} of the standard operators; one is needed. Is the file "
+                "complete?"
+            )
         self.version = versions[0]
         self.versions = {"" if is_standard(o.domain) else o.domain: int(o.version) for o in proto.opset_import}
         if self.version < OLDEST:
-            raise UserError(f"it uses operator set {self.version}; {OLDEST} and newer are supported (see onnx.version_converter)")
+            raise UserError(
+                f"it uses operator set {self.version}; {OLDEST} and newer are supported (see onnx.version_converter)"
+            )
         if self.version > NEWEST:
-            raise UserError(f"it uses operator set {self.version}; up to {NEWEST} are known (see onnx.version_converter)")
+            raise UserError(
+                f"it uses operator set {self.version}; up to {NEWEST} are known (see onnx.version_converter)"
+            )
         self.proto = local_functions_inlined(proto)
         self.folder, self.shapes, self.given = folder, shapes, constants
         self.build = Builder()
@@ -152,7 +168,9 @@ class _Import:
         outputs: list[Value] = []
         for o in graph.output:
             if not o.type.HasField("tensor_type") and o.type.WhichOneof("value"):
-                raise UserError(f"output {shown(o.name)} is no tensor but a {o.type.WhichOneof('value')}, which is not supported")
+                raise UserError(
+                    f"output {shown(o.name)} is no tensor but a {o.type.WhichOneof('value')}, which is not supported"
+                )
             if o.name not in env:
                 raise UserError(f"output {shown(o.name)} is computed by no node")
             outputs.append(env[o.name])
@@ -177,7 +195,10 @@ class _Import:
                 missing.setdefault(where + shown(node.op_type), []).append(shown(label_of(node)))
         if not missing:
             return
-        lines = [f"{op} ({len(names)}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''})" for op, names in sorted(missing.items())]
+        lines = [
+            f"{op} ({len(names)}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+            for op, names in sorted(missing.items())
+        ]
         raise UserError(f"operators that are not supported (opset {self.version}): {'; '.join(lines)}")
 
     # Inputs and constants
@@ -194,7 +215,9 @@ class _Import:
         for what, table in (("shapes", self.shapes), ("constants", self.given)):
             for name in table:
                 if name not in names:
-                    raise UserError(f"{what} name {shown(name)}, which is no input; the inputs are {', '.join(map(shown, names))}")
+                    raise UserError(
+                        f"{what} name {shown(name)}, which is no input; the inputs are {', '.join(map(shown, names))}"
+                    )
         if len(set(names)) != len(names):
             raise UserError("two inputs have the same name")
         listed = [i for i in declared if i.name in names]
@@ -213,7 +236,10 @@ class _Import:
             raise UserError(f"input {shown(i.name)} is no tensor but a {i.type.WhichOneof('value') or 'nothing'}")
         code = i.type.tensor_type.elem_type
         if code not in ELEMENT_TYPES:
-            raise UserError(f"input {shown(i.name)} has element type {type_name(code)}; supported are {', '.join(ELEMENT_TYPES.values())}")
+            raise UserError(
+                f"input {shown(i.name)} has element type {type_name(code)}; supported are "
+                f"{', '.join(ELEMENT_TYPES.values())}"
+            )
         return ELEMENT_TYPES[code]
 
     def _given(self, name: str, dtype: Dtype) -> Value:
@@ -234,7 +260,9 @@ class _Import:
                 if d.dim_value != n and d.dim_value > 0:
                     raise UserError(f"input {shown(i.name)} has the fixed shape {_dims(dims)}, but {shape} is given")
             elif d.dim_param and self.symbols.setdefault(d.dim_param, n) != n:
-                raise UserError(f"dimension {shown(d.dim_param)} is given both as {self.symbols[d.dim_param]} and as {n}")
+                raise UserError(
+                    f"dimension {shown(d.dim_param)} is given both as {self.symbols[d.dim_param]} and as {n}"
+                )
 
     def _shape(self, i: Any) -> tuple[int, ...]:
         if i.name in self.shapes:
@@ -252,7 +280,10 @@ class _Import:
                 shape.append(self.symbols[dim.dim_param])
             else:
                 symbol = dim.dim_param or f"{i.name}[{d}]"
-                told = "input %s: dimension %s is open and taken as 1; giving the input a shape sets it (shapes=, or --shapes)"
+                told = (
+                    "input %s: dimension %s is open and taken as 1; giving the input a shape "
+                    "sets it (shapes=, or --shapes)"
+                )
                 log.warning(told, shown(i.name), shown(symbol))
                 self.symbols[symbol] = 1
                 shape.append(1)
@@ -292,7 +323,9 @@ class _Import:
             return
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
-        results = IMPORTERS[node.op_type](Call(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build))
+        results = IMPORTERS[node.op_type](
+            Call(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
+        )
         listed = [results] if isinstance(results, Value) else list(results)
         for o, value in zip(node.output, listed):
             if o and value is not None:
@@ -318,7 +351,9 @@ class _Import:
             case _:
                 raise UserError(f"node {shown(label)}: attribute {shown(a.name)} is of a kind that is not supported")
 
-    def _function(self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int, label: str) -> None:
+    def _function(
+        self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int, label: str
+    ) -> None:
         """A composite operator: the body that ONNX defines for it, imported in place."""
         if depth >= MOST_NESTED:
             raise UserError(f"node {shown(label)}: functions are nested too deeply")
@@ -327,7 +362,10 @@ class _Import:
             raise UserError("ONNX gives no body for these inputs")
         inner = {formal: value for formal, value in zip(body.input, inputs) if value is not None}
         nodes = bound_nodes(body, schema_of(node, self.versions), node, inner, label)
-        outside, self.version = self.version, next((int(o.version) for o in body.opset_import if is_standard(o.domain)), self.version)
+        outside, self.version = (
+            self.version,
+            next((int(o.version) for o in body.opset_import if is_standard(o.domain)), self.version),
+        )
         self._check_known(nodes)
         self._import(ordered(nodes, inner), inner, depth + 1)
         self.version = outside
@@ -336,7 +374,9 @@ class _Import:
                 env[o] = inner[formal]
 
     def _branch(self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int, label: str) -> None:
-        """Subgraphs: the branch that a known condition takes, or the body of a loop of known length, imported in place."""
+        """Subgraphs: the branch that a known condition takes, or the body of a loop of known length, imported in
+        place.
+        """
         if depth >= MOST_NESTED:
             raise UserError(f"node {shown(label)}: subgraphs are nested too deeply")
 

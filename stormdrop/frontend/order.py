@@ -16,12 +16,17 @@ def label_of(node: Any) -> str:
 
 
 def ordered(nodes: Sequence[Any], env: Collection[str]) -> list[Any]:
-    """The nodes with producers first, in linear time. Raises UserError for cycles and for values that nothing computes."""
+    """The nodes with producers first, in linear time.
+
+    Raises UserError for cycles and for values that nothing computes.
+    """
     producers: dict[str, int] = {}
     for k, node in enumerate(nodes):
         for o in node.output:
             if o in producers and o:
-                raise UserError(f"nodes {shown(label_of(nodes[producers[o]]))} and {shown(label_of(node))} both compute {shown(o)}")
+                raise UserError(
+                    f"nodes {shown(label_of(nodes[producers[o]]))} and {shown(label_of(node))} both compute {shown(o)}"
+                )
             producers[o] = k
     waiting: dict[int, list[int]] = {}
     missing = [0] * len(nodes)
@@ -57,7 +62,12 @@ def _read(node: Any) -> Iterable[str]:
     stack: list[tuple[Any, frozenset[str]]] = [(a.g, frozenset()) for a in node.attribute if a.type == GRAPH]
     while stack:
         g, around = stack.pop()
-        own = around | {i.name for i in g.input} | {t.name for t in g.initializer} | {o for inner in g.node for o in inner.output}
+        own = (
+            around
+            | {i.name for i in g.input}
+            | {t.name for t in g.initializer}
+            | {o for inner in g.node for o in inner.output}
+        )
         for inner in g.node:
             yield from (i for i in inner.input if i and i not in own)
             stack += [(a.g, own) for a in inner.attribute if a.type == GRAPH]

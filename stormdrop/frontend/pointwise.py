@@ -17,10 +17,28 @@ Importer = Callable[[Call], Results]
 
 ELEMENT_TYPES: dict[int, Dtype] = {1: "f32", 11: "f64", 6: "i32", 7: "i64", 9: "bool"}
 OTHER_TYPES = {
-    2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 8: "string", 10: "float16", 12: "uint32", 13: "uint64", 14: "complex64",
-    15: "complex128", 16: "bfloat16", 17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2", 20: "float8e5m2fnuz", 21: "uint4",
-    22: "int4", 23: "float4e2m1", 24: "float8e8m0", 25: "uint2", 26: "int2",
-}  # fmt: skip
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    8: "string",
+    10: "float16",
+    12: "uint32",
+    13: "uint64",
+    14: "complex64",
+    15: "complex128",
+    16: "bfloat16",
+    17: "float8e4m3fn",
+    18: "float8e4m3fnuz",
+    19: "float8e5m2",
+    20: "float8e5m2fnuz",
+    21: "uint4",
+    22: "int4",
+    23: "float4e2m1",
+    24: "float8e8m0",
+    25: "uint2",
+    26: "int2",
+}
 
 
 def type_name(code: int) -> str:
@@ -58,7 +76,9 @@ def _gelu(n: Call) -> Value:
 
 
 def _is_inf(n: Call) -> Value:
-    return n.build.emit("IsInf", n.input(0), positive=n.integer("detect_positive", 1), negative=n.integer("detect_negative", 1))
+    return n.build.emit(
+        "IsInf", n.input(0), positive=n.integer("detect_positive", 1), negative=n.integer("detect_negative", 1)
+    )
 
 
 def _variadic(op: str) -> Importer:
@@ -72,7 +92,9 @@ def _mean(n: Call) -> Value:
 
 def _cast_to(n: Call, code: int) -> Value:
     if code not in ELEMENT_TYPES:
-        raise n.fail(f"element type {type_name(code)} is not supported; supported are {', '.join(ELEMENT_TYPES.values())}")
+        raise n.fail(
+            f"element type {type_name(code)} is not supported; supported are {', '.join(ELEMENT_TYPES.values())}"
+        )
     return n.build.cast(n.input(0), ELEMENT_TYPES[code])
 
 
@@ -157,14 +179,75 @@ def _bit_not(n: Call) -> Value:
 
 POINTWISE: dict[str, Importer] = {
     **dict.fromkeys(
-        ("Abs", "Neg", "Not", "Exp", "Log", "Sqrt", "Tanh", "Erf", "Sigmoid", "Sin", "Cos", "Floor", "Ceil", "Round", "Tan", "Asin", "Acos",
-         "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Sign", "Reciprocal", "Relu", "Softplus", "Softsign", "Mish", "IsNaN",
-         "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Where"), _same,
+        (
+            "Abs",
+            "Neg",
+            "Not",
+            "Exp",
+            "Log",
+            "Sqrt",
+            "Tanh",
+            "Erf",
+            "Sigmoid",
+            "Sin",
+            "Cos",
+            "Floor",
+            "Ceil",
+            "Round",
+            "Tan",
+            "Asin",
+            "Acos",
+            "Atan",
+            "Sinh",
+            "Cosh",
+            "Asinh",
+            "Acosh",
+            "Atanh",
+            "Sign",
+            "Reciprocal",
+            "Relu",
+            "Softplus",
+            "Softsign",
+            "Mish",
+            "IsNaN",
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "And",
+            "Or",
+            "Xor",
+            "Equal",
+            "Less",
+            "LessOrEqual",
+            "Greater",
+            "GreaterOrEqual",
+            "Where",
+        ),
+        _same,
     ),
-    "LeakyRelu": _with("LeakyRelu", alpha=0.01), "Elu": _with("Elu", alpha=1.0), "Selu": _selu, "Celu": _celu,
-    "HardSigmoid": _with("HardSigmoid", alpha=0.2, beta=0.5), "HardSwish": _hard_swish, "Gelu": _gelu,
-    "ThresholdedRelu": _with("ThresholdedRelu", alpha=1.0), "Shrink": _with("Shrink", lambd=0.5, bias=0.0), "Swish": _silu_alpha,
-    "IsInf": _is_inf, "Max": _variadic("Max"), "Min": _variadic("Min"), "Sum": _variadic("Add"), "Mean": _mean,
-    "Cast": _cast, "CastLike": _cast_like, "Pow": _pow, "Mod": _mod, "Clip": _clip, "PRelu": _prelu,
-    "Identity": _identity, "Dropout": _dropout, "BitwiseNot": _bit_not,
-}  # fmt: skip
+    "LeakyRelu": _with("LeakyRelu", alpha=0.01),
+    "Elu": _with("Elu", alpha=1.0),
+    "Selu": _selu,
+    "Celu": _celu,
+    "HardSigmoid": _with("HardSigmoid", alpha=0.2, beta=0.5),
+    "HardSwish": _hard_swish,
+    "Gelu": _gelu,
+    "ThresholdedRelu": _with("ThresholdedRelu", alpha=1.0),
+    "Shrink": _with("Shrink", lambd=0.5, bias=0.0),
+    "Swish": _silu_alpha,
+    "IsInf": _is_inf,
+    "Max": _variadic("Max"),
+    "Min": _variadic("Min"),
+    "Sum": _variadic("Add"),
+    "Mean": _mean,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Pow": _pow,
+    "Mod": _mod,
+    "Clip": _clip,
+    "PRelu": _prelu,
+    "Identity": _identity,
+    "Dropout": _dropout,
+    "BitwiseNot": _bit_not,
+}

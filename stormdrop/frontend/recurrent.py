@@ -1,6 +1,7 @@
 """Recurrent networks and static loops, unrolled in time.
 
-A sequence's length is known, so every step is a few nodes of its own; the product with the inputs is one product for all steps.
+A sequence's length is known, so every step is a few nodes of its own; the product with the inputs is one product for
+all steps.
 """
 
 from __future__ import annotations
@@ -86,10 +87,17 @@ class _Cell:
         b, n, size = self.build, self.n, self.hidden
         first = _part(n, self.r, 0, 0, 2 * size)
         bias = self.bias_r
-        recurrent = self.plus(b.emit("MatMul", h, first, transpose_b=1), _part(n, bias, 0, 0, 2 * size) if bias is not None else None)
+        recurrent = self.plus(
+            b.emit("MatMul", h, first, transpose_b=1), _part(n, bias, 0, 0, 2 * size) if bias is not None else None
+        )
         z, r = (self.act(0, b.emit("Add", self.gate(x, k), self.gate(recurrent, k))) for k in (0, 1))
         last = b.emit("MatMul", b.emit("Mul", r, h), _part(n, self.r, 0, 2 * size, size), transpose_b=1)
-        new = self.act(1, b.emit("Add", self.gate(x, 2), self.plus(last, _part(n, bias, 0, 2 * size, size) if bias is not None else None)))
+        new = self.act(
+            1,
+            b.emit(
+                "Add", self.gate(x, 2), self.plus(last, _part(n, bias, 0, 2 * size, size) if bias is not None else None)
+            ),
+        )
         return self._mix(z, new, h)
 
     def _lstm(self, gates: Value, c: Value) -> tuple[Value, Value]:
@@ -119,8 +127,15 @@ def _recurrent(n: Call) -> Results:
     steps, batch = x.shape[0], x.shape[1]
     directions, hidden = n.input(1).shape[0], n.integer("hidden_size", n.input(2).shape[-1])
     way = n.text("direction", "forward")
-    if steps > MOST_STEPS or steps < 1 or n.input(1).shape[1] != gates * hidden or directions != (2 if way == "bidirectional" else 1):
-        raise n.fail(f"a sequence of {steps} steps, or weights {n.input(1)} for {directions} directions, are not supported")
+    if (
+        steps > MOST_STEPS
+        or steps < 1
+        or n.input(1).shape[1] != gates * hidden
+        or directions != (2 if way == "bidirectional" else 1)
+    ):
+        raise n.fail(
+            f"a sequence of {steps} steps, or weights {n.input(1)} for {directions} directions, are not supported"
+        )
     if n.optional(4) is not None and set(n.array(4).tolist()) != {steps}:
         raise n.fail("sequences of different lengths are not supported")
     sequences: list[Value] = []
@@ -129,7 +144,10 @@ def _recurrent(n: Call) -> Results:
     for d in range(directions):
         cell = _Cell(n, d, hidden, gates)
         projected = cell.from_inputs(x)
-        h, c = _start(n, 5, d, batch, hidden, batch_first), _start(n, 6, d, batch, hidden, batch_first) if n.op == "LSTM" else None
+        h, c = (
+            _start(n, 5, d, batch, hidden, batch_first),
+            _start(n, 6, d, batch, hidden, batch_first) if n.op == "LSTM" else None,
+        )
         outputs: list[Value | None] = [None] * steps
         backwards = way == "reverse" or d == 1
         for t in reversed(range(steps)) if backwards else range(steps):

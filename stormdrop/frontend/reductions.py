@@ -20,8 +20,11 @@ def _axes(n: Call, x: Value) -> list[int]:
     return n.dims(given, x.rank)
 
 
-def _reduced(kind: str, before: Callable[[Builder, Value], Value] | None = None,
-             after: Callable[[Builder, Value], Value] | None = None) -> Importer:  # fmt: skip
+def _reduced(
+    kind: str,
+    before: Callable[[Builder, Value], Value] | None = None,
+    after: Callable[[Builder, Value], Value] | None = None,
+) -> Importer:
     def importer(n: Call) -> Value:
         x = n.input(0)
         axes = _axes(n, x)
@@ -122,12 +125,14 @@ def _einsum(n: Call) -> Value:
     full: list[str] = []
     for t, v in zip(terms, operands):
         mine = v.rank - (len(t) - 3) if "..." in t else 0
-        full.append(t.replace("...", dots[len(dots) - mine:]))  # fmt: skip
+        full.append(t.replace("...", dots[len(dots) - mine :]))
     if not arrow:
         joined = "".join(terms).replace(".", "")
         right = ("..." if "..." in left else "") + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
     result = right.replace("...", dots)
-    if any(len(t) != v.rank or (not t.isalpha() and t) for t, v in zip(full, operands)) or set(result) - set("".join(full)):
+    if any(len(t) != v.rank or (not t.isalpha() and t) for t, v in zip(full, operands)) or set(result) - set(
+        "".join(full)
+    ):
         raise n.fail(f"the equation {text} does not fit its inputs")
     return n.build.emit("Einsum", *operands, equation=f"{','.join(full)}->{result}")
 
@@ -244,11 +249,26 @@ def _mean_variance(n: Call) -> Value:
 
 
 REDUCTIONS: dict[str, Importer] = {
-    "ReduceSum": _reduced("Sum"), "ReduceMax": _reduced("Max"), "ReduceMin": _reduced("Min"), "ReduceProd": _reduced("Prod"),
-    "ReduceMean": _mean, "ReduceL1": _reduced("Sum", _abs), "ReduceL2": _reduced("Sum", _square, _sqrt),
-    "ReduceSumSquare": _reduced("Sum", _square), "ReduceLogSum": _reduced("Sum", None, _log), "ReduceLogSumExp": _log_sum_exp,
-    "MatMul": _matmul, "Gemm": _gemm, "Einsum": _einsum, "Softmax": _softmax, "LogSoftmax": _softmax,
-    "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "RMSNormalization": _rms_norm,
-    "InstanceNormalization": _instance_norm, "GroupNormalization": _group_norm, "LpNormalization": _lp_norm,
+    "ReduceSum": _reduced("Sum"),
+    "ReduceMax": _reduced("Max"),
+    "ReduceMin": _reduced("Min"),
+    "ReduceProd": _reduced("Prod"),
+    "ReduceMean": _mean,
+    "ReduceL1": _reduced("Sum", _abs),
+    "ReduceL2": _reduced("Sum", _square, _sqrt),
+    "ReduceSumSquare": _reduced("Sum", _square),
+    "ReduceLogSum": _reduced("Sum", None, _log),
+    "ReduceLogSumExp": _log_sum_exp,
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Einsum": _einsum,
+    "Softmax": _softmax,
+    "LogSoftmax": _softmax,
+    "BatchNormalization": _batch_norm,
+    "LayerNormalization": _layer_norm,
+    "RMSNormalization": _rms_norm,
+    "InstanceNormalization": _instance_norm,
+    "GroupNormalization": _group_norm,
+    "LpNormalization": _lp_norm,
     "MeanVarianceNormalization": _mean_variance,
-}  # fmt: skip
+}

@@ -1,4 +1,6 @@
-"""ONNX's Resize and Upsample: one dimension after the other, each a gather or a weighted sum of taps known at import."""
+"""ONNX's Resize and Upsample: one dimension after the other, each a gather or a weighted sum of taps known at
+import.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ Floats = NDArray[np.float64]
 def _coordinates(n: Call, mode: str, size: int, out: int, scale: float, roi: tuple[float, float]) -> Floats:
     """Where every output pixel lies in the input.
 
-    Where the length comes from a scale, corners are aligned by its fraction too: ONNX's tests say so, its text does not.
+    Where the length comes from a scale, corners are aligned by its fraction too: ONNX's tests say so, its text does
+    not.
     """
     length = size * scale if _is_scaled(n) else out
     i = np.arange(out, dtype=np.float64)
@@ -83,7 +86,9 @@ def _taps(n: Call, x: Floats, size: int, scale: float, cubic: bool) -> tuple[NDA
     """Input positions and weights of every output pixel, [out, k]; a filter is stretched where it must not alias."""
     stretch = max(1.0, 1 / scale) if n.integer("antialias", 0) else 1.0
     reach = (2 if cubic else 1) * stretch
-    first = np.floor(x - reach).astype(np.int64) + 1 if stretch > 1 else np.floor(x).astype(np.int64) - (1 if cubic else 0)
+    first = (
+        np.floor(x - reach).astype(np.int64) + 1 if stretch > 1 else np.floor(x).astype(np.int64) - (1 if cubic else 0)
+    )
     count = int(np.ceil(2 * reach)) + (1 if stretch > 1 else 0)
     bounded(n, count * len(x))
     at = first[:, None] + np.arange(count)[None, :]
@@ -96,12 +101,16 @@ def _taps(n: Call, x: Floats, size: int, scale: float, cubic: bool) -> tuple[NDA
     return np.clip(at, 0, size - 1), weights
 
 
-def _one_dimension(n: Call, x: Value, d: int, out: int, scale: float, roi: tuple[float, float]) -> tuple[Value, NDArray[np.bool_]]:
+def _one_dimension(
+    n: Call, x: Value, d: int, out: int, scale: float, roi: tuple[float, float]
+) -> tuple[Value, NDArray[np.bool_]]:
     """Resample dimension d, and which outputs lie outside the input."""
     size, b = x.shape[d], n.build
     if not size and out:
         raise n.fail(f"{x} has nothing along dimension {d} to be resized")
-    coordinate_mode = n.text("coordinate_transformation_mode", "half_pixel" if n.op == "Resize" and n.version >= 11 else "asymmetric")
+    coordinate_mode = n.text(
+        "coordinate_transformation_mode", "half_pixel" if n.op == "Resize" and n.version >= 11 else "asymmetric"
+    )
     at = _coordinates(n, coordinate_mode, size, bounded(n, out), scale, roi)
     outside = (at < 0) | (at > size - 1)
     mode = n.text("mode", "nearest")
@@ -186,7 +195,13 @@ def _enlarged(n: Call, sizes: Sequence[int], factors: Sequence[float]) -> list[i
 def _grid_sample(n: Call) -> Value:
     x, grid = n.input(0), n.input(1)
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(n.text("mode", "linear"), n.text("mode", "linear"))
-    if x.rank < 3 or grid.rank != x.rank or grid.shape[-1] != x.rank - 2 or grid.shape[0] != x.shape[0] or 0 in x.shape[2:]:
+    if (
+        x.rank < 3
+        or grid.rank != x.rank
+        or grid.shape[-1] != x.rank - 2
+        or grid.shape[0] != x.shape[0]
+        or 0 in x.shape[2:]
+    ):
         raise n.fail(f"grid {grid} does not fit {x}")
     padding, align = n.text("padding_mode", "zeros"), n.integer("align_corners", 0)
     if mode not in ("nearest", "linear", "cubic") or padding not in ("zeros", "border", "reflection"):

@@ -17,12 +17,22 @@ from stormdrop.graph.graph import Value, shown
 from stormdrop.ir.expr import Dtype
 
 TYPES: dict[Dtype, str] = {
-    "f32": "tensor(float)", "f64": "tensor(double)", "i32": "tensor(int32)", "i64": "tensor(int64)", "bool": "tensor(bool)",
-}  # fmt: skip
+    "f32": "tensor(float)",
+    "f64": "tensor(double)",
+    "i32": "tensor(int32)",
+    "i64": "tensor(int64)",
+    "bool": "tensor(bool)",
+}
 KINDS = {
-    1: "a number", 2: "an integer", 3: "a text", 4: "a tensor", 5: "a graph", 6: "a list of numbers", 7: "a list of integers",
+    1: "a number",
+    2: "an integer",
+    3: "a text",
+    4: "a tensor",
+    5: "a graph",
+    6: "a list of numbers",
+    7: "a list of integers",
     8: "a list of texts",
-}  # fmt: skip
+}
 NUMBER, INTEGER = 1, 2
 OLDEST, NEWEST = 7, 28
 """Versions of the standard operators."""
@@ -40,7 +50,10 @@ class Formal:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An operator of one version. `last` stands for all inputs behind those listed, where there may be any number of them."""
+    """An operator of one version.
+
+    `last` stands for all inputs behind those listed, where there may be any number of them.
+    """
 
     formals: tuple[Formal, ...]
     last: Formal | None
@@ -52,7 +65,10 @@ class Form:
 
 @cache
 def form_of(op: str, version: int) -> Form | None:
-    """None where ONNX does not know the operator. One that is newer than `version`, or given up before it, is taken as it is elsewhere."""
+    """None where ONNX does not know the operator.
+
+    One that is newer than `version`, or given up before it, is taken as it is elsewhere.
+    """
     newest = _schema(op, NEWEST)
     if newest is None:
         return None
@@ -66,7 +82,9 @@ def form_of(op: str, version: int) -> Form | None:
     for i in schema.inputs:
         types = set(i.types) | wider.get(i.name, set())
         group = i.type_str if i.type_str in constraints and i.is_homogeneous else None
-        formal = Formal(i.name, group, frozenset(d for d, t in TYPES.items() if t in types), i.option.name == "Optional")
+        formal = Formal(
+            i.name, group, frozenset(d for d, t in TYPES.items() if t in types), i.option.name == "Optional"
+        )
         if i.option.name == "Variadic":
             last = formal
         else:
@@ -91,7 +109,11 @@ def check(node: Any, version: int, inputs: Sequence[Value | None], kinds: Mappin
     if form is None:
         return
     if len(inputs) < form.least_inputs or (form.last is None and len(inputs) > len(form.formals)):
-        wanted = str(form.least_inputs) if form.last is None and form.least_inputs == len(form.formals) else f"{form.least_inputs} or more"
+        wanted = (
+            str(form.least_inputs)
+            if form.last is None and form.least_inputs == len(form.formals)
+            else f"{form.least_inputs} or more"
+        )
         raise UserError(f"it has {len(inputs)} inputs; {node.op_type} takes {wanted}")
     if not 1 <= len(node.output) <= form.most_outputs:
         raise UserError(f"it has {len(node.output)} outputs; {node.op_type} gives 1 to {form.most_outputs}")
@@ -99,7 +121,9 @@ def check(node: Any, version: int, inputs: Sequence[Value | None], kinds: Mappin
     for name, kind in kinds.items():
         wanted_kind = form.kinds.get(name, kind)
         if kind != wanted_kind and (wanted_kind, kind) != (NUMBER, INTEGER):
-            raise UserError(f"attribute {shown(name)} is {KINDS.get(kind, 'something else')}, not {KINDS.get(wanted_kind, 'that')}")
+            raise UserError(
+                f"attribute {shown(name)} is {KINDS.get(kind, 'something else')}, not {KINDS.get(wanted_kind, 'that')}"
+            )
     for name in form.required:
         if name not in kinds:
             raise UserError(f"attribute {shown(name)} is missing")
@@ -115,6 +139,11 @@ def _check_types(form: Form, inputs: Sequence[Value | None]) -> None:
                 raise UserError(f"input {k} ({formal.name}) is missing")
             continue
         if formal.dtypes and v.dtype not in formal.dtypes:
-            raise UserError(f"input {k} ({formal.name}) is {v.dtype}; it may be {', '.join(d for d in TYPES if d in formal.dtypes)}")
+            raise UserError(
+                f"input {k} ({formal.name}) is {v.dtype}; it may be {', '.join(d for d in TYPES if d in formal.dtypes)}"
+            )
         if formal.group is not None and groups.setdefault(formal.group, v.dtype) != v.dtype:
-            raise UserError(f"input {k} ({formal.name}) is {v.dtype}, but one before it is {groups[formal.group]}; they must be alike")
+            raise UserError(
+                f"input {k} ({formal.name}) is {v.dtype}, but one before it is {groups[formal.group]}; they must be "
+                "alike"
+            )

@@ -1,6 +1,7 @@
 """Arrays stored in a model or beside it. Nothing is believed: sizes are compared before memory is taken.
 
-External data is read only from a regular file inside the model's folder: no absolute path, no `..`, no link that leads out.
+External data is read only from a regular file inside the model's folder: no absolute path, no `..`, no link that leads
+out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ Array = NDArray[Any]
 EXTERNAL = 1
 MOST_MODEL_BYTES = 1 << 31
 """Protocol buffers hold no more: larger weights lie in files of their own."""
-_FIELDS: dict[Dtype, str] = {"f32": "float_data", "f64": "double_data", "i32": "int32_data", "i64": "int64_data", "bool": "int32_data"}
+_FIELDS: dict[Dtype, str] = {
+    "f32": "float_data",
+    "f64": "double_data",
+    "i32": "int32_data",
+    "i64": "int64_data",
+    "bool": "int32_data",
+}
 
 
 def array_of(proto: Any, folder: str | None, what: str) -> Array:
@@ -34,7 +41,9 @@ def array_of(proto: Any, folder: str | None, what: str) -> Array:
     if len(dims) > MOST_DIMENSIONS:
         raise UserError(f"{what} has {len(dims)} dimensions; at most {MOST_DIMENSIONS} are supported")
     if proto.data_type not in ELEMENT_TYPES:
-        raise UserError(f"{what} has element type {type_name(proto.data_type)}; supported are {', '.join(ELEMENT_TYPES.values())}")
+        raise UserError(
+            f"{what} has element type {type_name(proto.data_type)}; supported are {', '.join(ELEMENT_TYPES.values())}"
+        )
     if proto.HasField("segment"):
         raise UserError(f"{what} is stored in segments, which is not supported")
     dtype = ELEMENT_TYPES[proto.data_type]
@@ -67,7 +76,9 @@ def _external(proto: Any, folder: str | None, nbytes: int, what: str) -> bytes:
     if not all(isinstance(text, str) for text in entries.values()):  # bytes, where they are no UTF-8
         raise UserError(f"{what}: where it lies is no text")
     if folder is None:
-        raise UserError(f"{what} lies in the file {shown(location)}; load the model by its path so that it can be found")
+        raise UserError(
+            f"{what} lies in the file {shown(location)}; load the model by its path so that it can be found"
+        )
     try:
         offset, length = int(entries.get("offset", "0") or 0), int(entries.get("length", nbytes) or nbytes)
     except ValueError:
@@ -98,7 +109,9 @@ def _inside(folder: str, location: str, what: str) -> str:
 
 
 def _opened(path: str, what: str, more_flags: int = 0) -> Any:
-    """A regular file, opened so that no pipe can keep us waiting. (O_NOFOLLOW: nor a link put there in the meantime lead us astray.)"""
+    """A regular file, opened so that no pipe can keep us waiting. (O_NOFOLLOW: nor a link put there in the meantime
+    lead us astray.)
+    """
     flags = os.O_RDONLY | more_flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         handle = os.open(path, flags)
@@ -116,7 +129,9 @@ def read_file(path: str) -> bytes:
     with _opened(path, path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_MODEL_BYTES:
-            raise UserError(f"{path} is no ONNX model: it has {size:,} bytes, and no such file has more than {MOST_MODEL_BYTES:,}")
+            raise UserError(
+                f"{path} is no ONNX model: it has {size:,} bytes, and no such file has more than {MOST_MODEL_BYTES:,}"
+            )
         try:
             return file.read(MOST_MODEL_BYTES)
         except OSError as error:

@@ -21,8 +21,13 @@ MOST_PIXELS = 1 << 31
 
 def attributes_of(w: Window) -> dict[str, Attribute]:
     return {
-        "kernel": w.kernel, "strides": w.strides, "dilations": w.dilations, "before": w.before, "after": w.after, "layout": LAYOUT,
-    }  # fmt: skip
+        "kernel": w.kernel,
+        "strides": w.strides,
+        "dilations": w.dilations,
+        "before": w.before,
+        "after": w.after,
+        "layout": LAYOUT,
+    }
 
 
 def _listed(n: Call, key: str, rank: int) -> tuple[int, ...]:
@@ -47,7 +52,9 @@ def window_of(n: Call, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Win
     before, after = list(pads[:rank]), list(pads[rank:])
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         for d in range(rank):
-            total = max(0, (-(-sizes[d] // strides[d]) - 1) * strides[d] + dilations[d] * (kernel[d] - 1) + 1 - sizes[d])
+            total = max(
+                0, (-(-sizes[d] // strides[d]) - 1) * strides[d] + dilations[d] * (kernel[d] - 1) + 1 - sizes[d]
+            )
             before[d] = total // 2 if auto == "SAME_UPPER" else -(-total // 2)
             after[d] = total - before[d]
     elif auto == "VALID":
@@ -59,7 +66,9 @@ def window_of(n: Call, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Win
         for d in range(rank):
             reach = dilations[d] * (kernel[d] - 1) + 1
             count = -(-(before[d] + sizes[d] + after[d] - reach) // strides[d]) + 1
-            if (count - 1) * strides[d] >= sizes[d] + before[d]:  # a window must start inside the image or the pad before it
+            if (count - 1) * strides[d] >= sizes[d] + before[
+                d
+            ]:  # a window must start inside the image or the pad before it
                 count -= 1
             after[d] = max(0, (count - 1) * strides[d] + reach - sizes[d] - before[d])
     return Window(tuple(kernel), strides, dilations, tuple(before), tuple(after)), given
@@ -204,7 +213,9 @@ def _lrn(n: Call) -> Value:
     flat = b.reshape(b.emit("Mul", x, x), (x.shape[0], 1, x.shape[1], prod(x.shape[2:])))
     window = Window((size, 1), (1, 1), (1, 1), ((size - 1) // 2, 0), (size // 2, 0))
     total = b.reshape(b.emit("SumPool", flat, **attributes_of(window)), x.shape)
-    base = b.emit("Add", b.emit("Mul", total, b.number(n.number("alpha", 1e-4) / size, x)), b.number(n.number("bias", 1.0), x))
+    base = b.emit(
+        "Add", b.emit("Mul", total, b.number(n.number("alpha", 1e-4) / size, x)), b.number(n.number("bias", 1.0), x)
+    )
     return b.emit("Mul", x, b.emit("PowConst", base, exponent=-n.number("beta", 0.75)))
 
 
@@ -213,12 +224,14 @@ def _max_unpool(n: Call) -> Value:
     b, x, positions = n.build, n.input(0), n.input(1)
     kernel = _kernel(n, x)
     strides, pads = _listed(n, "strides", len(kernel)), _pads(n, len(kernel))
-    sizes = [(e - 1) * s - p - q + k for e, s, k, p, q in zip(x.shape[2:], strides, kernel, pads, pads[len(kernel):])]  # fmt: skip
+    sizes = [(e - 1) * s - p - q + k for e, s, k, p, q in zip(x.shape[2:], strides, kernel, pads, pads[len(kernel) :])]
     if min(sizes) < 1 or positions.shape != x.shape:
         raise n.fail(f"pads {pads} or positions {positions} do not fit {x}")
     shape = (*x.shape[:2], *sizes)
     zeros = b.expand(b.number(0, x), (prod(shape),))
-    flat = b.emit("ScatterElements", zeros, b.reshape(positions, (x.size,)), b.reshape(x, (x.size,)), axis=0, reduction="none")
+    flat = b.emit(
+        "ScatterElements", zeros, b.reshape(positions, (x.size,)), b.reshape(x, (x.size,)), axis=0, reduction="none"
+    )
     image = b.reshape(flat, shape)
     if n.optional(2) is None:
         return image
@@ -226,7 +239,11 @@ def _max_unpool(n: Call) -> Value:
     if len(wanted) != len(shape) or wanted[:2] != list(shape[:2]) or any(w < s for w, s in zip(wanted, shape)):
         raise n.fail(f"an output of {wanted} does not hold {list(shape)}")
     behind = tuple(w - s for w, s in zip(wanted, shape))
-    return b.emit("Pad", image, before=(0,) * len(shape), after=behind, mode="constant", value=0.0) if any(behind) else image
+    return (
+        b.emit("Pad", image, before=(0,) * len(shape), after=behind, mode="constant", value=0.0)
+        if any(behind)
+        else image
+    )
 
 
 def _col2im(n: Call) -> Value:
@@ -246,7 +263,15 @@ def _col2im(n: Call) -> Value:
 
 
 WINDOWS: dict[str, Importer] = {
-    "Conv": _conv, "ConvTranspose": _conv_transpose, "MaxPool": _max_pool, "AveragePool": _average_pool, "LpPool": _lp_pool,
-    "GlobalAveragePool": _global("mean"), "GlobalMaxPool": _global("max"), "GlobalLpPool": _global("lp"), "LRN": _lrn,
-    "MaxUnpool": _max_unpool, "Col2Im": _col2im,
-}  # fmt: skip
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "LpPool": _lp_pool,
+    "GlobalAveragePool": _global("mean"),
+    "GlobalMaxPool": _global("max"),
+    "GlobalLpPool": _global("lp"),
+    "LRN": _lrn,
+    "MaxUnpool": _max_unpool,
+    "Col2Im": _col2im,
+}

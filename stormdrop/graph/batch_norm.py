@@ -1,15 +1,16 @@
 """Scales and shifts by constants go into the weights beside them.
 
-Batch norm is a Mul and an Add of constants here, a bias an Add. Around a product with constant weights W (Conv, ConvTranspose,
-MatMul) they are one product and one Add:
+Batch norm is a Mul and an Add of constants here, a bias an Add. Around a product with constant weights W (Conv,
+ConvTranspose, MatMul) they are one product and one Add:
 
     (W ∗ (a·x + b)) · s + t   =   (a·W·s) ∗ x + ((W ∗ b)·s + t)
 
-a and b are per input channel, s per output channel, t anything that the result has room for; b needs a window without padding.
-Only values with a single reader, that are no output, are merged; nothing is looked through but movements of scalars. New weights
-are computed in f64 and rounded once. What would overflow stays as it is.
+a and b are per input channel, s per output channel, t anything that the result has room for; b needs a window without
+padding. Only values with a single reader, that are no output, are merged; nothing is looked through but movements of
+scalars. New weights are computed in f64 and rounded once. What would overflow stays as it is.
 
-Invariant: `_Folding` holds a graph at every moment: `producers` gives each value's node, `uses` and `readers` are those of now.
+Invariant: `_Folding` holds a graph at every moment: `producers` gives each value's node, `uses` and `readers` are those
+of now.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product with constant weights. `reads` and `writes` are the channel dimensions of its data and of its result."""
+    """A product with constant weights.
+
+    `reads` and `writes` are the channel dimensions of its data and of its result.
+    """
 
     node: Node
     data: int
@@ -95,7 +99,8 @@ class _Product:
             return channels if last != bool(node.integer(stored, 0)) else channels[:, None]
         groups, kernel = node.integer("groups"), (1,) * (w.rank - 2)
         first = node.text("layout") == "NCHW"
-        # Of the two channel dimensions the first one here holds all groups (a Conv's outputs), the other one is of one group.
+        # Of the two channel dimensions the first one here holds all groups (a Conv's outputs), the other one is of one
+        # group.
         if outwards == (node.op == "Conv"):
             table = channels[:, None]
         elif groups == 1:
@@ -108,7 +113,10 @@ class _Product:
         return table.T if node.op == "Conv" else table
 
     def response(self, channels: Array, w: Array) -> Array:
-        """What adding numbers per input channel adds to the result, shaped to be added to it. Only where `takes_shift`."""
+        """What adding numbers per input channel adds to the result, shaped to be added to it.
+
+        Only where `takes_shift`.
+        """
         node = self.node
         if node.op == "MatMul":
             over = -2 if self.data == 0 else -1
@@ -132,7 +140,10 @@ def _shaped(channels: Array, rank: int, at: int) -> Array:
 
 
 def _channels(c: Array, rank: int, at: int | None) -> Array | None:
-    """A constant as numbers per channel, or as one for all; None where it is neither. Without `at` there are no channels."""
+    """A constant as numbers per channel, or as one for all; None where it is neither.
+
+    Without `at` there are no channels.
+    """
     shape = (1,) * (rank - c.ndim) + c.shape
     if at is not None and all(e == 1 for d, e in enumerate(shape) if d != at):
         return c.reshape(-1)
@@ -241,7 +252,10 @@ class _Folding:
             step = self._step(node, None)
             if step is None or self._is_mean(step):
                 break
-            found = [None if c is None else _channels(c, v.rank, None if moved else product.reads) for c in (step.scale, step.shift)]
+            found = [
+                None if c is None else _channels(c, v.rank, None if moved else product.reads)
+                for c in (step.scale, step.shift)
+            ]
             if any(c is not None and f is None for c, f in zip((step.scale, step.shift), found)):
                 break
             scale, shift = found
@@ -324,7 +338,9 @@ class _Folding:
         self.dropped.add(step.output)
 
     def _addend(self, product: _Product, shift: Array) -> Array:
-        """As the importer shapes a bias: of an image's rank behind a window, without leading ones behind a matrix product."""
+        """As the importer shapes a bias: of an image's rank behind a window, without leading ones behind a matrix
+        product.
+        """
         rank = product.node.output.rank
         shape = (1,) * (rank - shift.ndim) + shift.shape
         if product.node.op == "MatMul":

@@ -1,7 +1,8 @@
 """Making a graph node by node. Shapes follow from the operators; what depends on constants alone is computed at once.
 
-Bounds: what is folded is little (see `fold`); no value of a model may be larger than `MOST_VALUE` or have more dimensions than
-`MOST_DIMENSIONS`, and no model more nodes than `MOST_NODES`: a small file cannot ask for a huge array, or for endless work.
+Bounds: what is folded is little (see `fold`); no value of a model may be larger than `MOST_VALUE` or have more
+dimensions than `MOST_DIMENSIONS`, and no model more nodes than `MOST_NODES`: a small file cannot ask for a huge array,
+or for endless work.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ DTYPES: dict[np.dtype[Any], Dtype] = {np.dtype(t): d for d, t in NUMPY.items()}
 
 
 class Builder:
-    """A graph under construction. `node` is the name put on emitted nodes and into messages, `hint` names their values."""
+    """A graph under construction.
+
+    `node` is the name put on emitted nodes and into messages, `hint` names their values.
+    """
 
     def __init__(self) -> None:
         self.inputs: list[Value] = []
@@ -84,7 +88,9 @@ class Builder:
             raise self.fail(f"written out, the model has more than {MOST_NODES:,} nodes")
         node = Node(op, inputs, (value,), attributes, self.node)
         if all(v in self.constants for v in inputs):
-            array = self._fold(node, [self.constants[v] for v in inputs]) if value.size else np.zeros(shape, NUMPY[dtype])
+            array = (
+                self._fold(node, [self.constants[v] for v in inputs]) if value.size else np.zeros(shape, NUMPY[dtype])
+            )
             if array is not None:
                 self.constants[value] = array
                 return value
@@ -94,9 +100,13 @@ class Builder:
     def _check_size(self, value: Value) -> None:
         extents = [max(1, n) for n in value.shape]  # NumPy refuses large extents beside a zero as well
         if prod(extents) * ITEMSIZE[value.dtype] > MOST_VALUE:
-            raise UserError(f"{value} would have {value.size:,} elements, more than a model may hold ({MOST_VALUE >> 30} GiB)")
+            raise UserError(
+                f"{value} would have {value.size:,} elements, more than a model may hold ({MOST_VALUE >> 30} GiB)"
+            )
         if value.rank > MOST_DIMENSIONS:
-            raise UserError(f"%{shown(value.name)} has {value.rank} dimensions; at most {MOST_DIMENSIONS} are supported")
+            raise UserError(
+                f"%{shown(value.name)} has {value.rank} dimensions; at most {MOST_DIMENSIONS} are supported"
+            )
 
     def rename(self, value: Value, name: str, since: int) -> Value:
         """Give the result of one of the nodes emitted after position `since` another name, if that is free."""
@@ -106,11 +116,15 @@ class Builder:
             if self.nodes[k].output == value:
                 fresh = Value(name, value.shape, value.dtype)
                 self._names[name] = 0
-                self.nodes[k] = Node(self.nodes[k].op, self.nodes[k].inputs, (fresh,), self.nodes[k].attributes, self.nodes[k].name)
+                self.nodes[k] = Node(
+                    self.nodes[k].op, self.nodes[k].inputs, (fresh,), self.nodes[k].attributes, self.nodes[k].name
+                )
                 for j in range(k + 1, len(self.nodes)):
                     n = self.nodes[j]
                     if value in n.inputs:
-                        self.nodes[j] = Node(n.op, tuple(fresh if v == value else v for v in n.inputs), n.outputs, n.attributes, n.name)
+                        self.nodes[j] = Node(
+                            n.op, tuple(fresh if v == value else v for v in n.inputs), n.outputs, n.attributes, n.name
+                        )
                 return fresh
         return value
 
@@ -141,7 +155,9 @@ class Builder:
 
     def graph(self, outputs: Sequence[Value], names: Sequence[str], name: str, opset: int) -> Graph:
         """The finished graph, without what no output needs."""
-        return Graph(tuple(self.inputs), tuple(outputs), tuple(self.nodes), self.constants, name, opset, tuple(names)).pruned()
+        return Graph(
+            tuple(self.inputs), tuple(outputs), tuple(self.nodes), self.constants, name, opset, tuple(names)
+        ).pruned()
 
     def fail(self, message: str) -> UserError:
         return UserError(f"node {shown(self.node)}: {message}")

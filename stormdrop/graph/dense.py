@@ -1,10 +1,10 @@
 """Dense layers next to images: the order of a flattened image is put into the constant weights, not into the data.
 
-    MatMul(Relu(Reshape[n, k](Transpose(x))), W)          ->   MatMul(Relu(Reshape[n, k](x)), rows of W in another order)
-    Transpose(Reshape[n, c, h, w](Relu(MatMul(x, W))))    ->   Reshape[n, h, w, c](Relu(MatMul(x, columns of W in another order)))
+    MatMul(Relu(Reshape[n, k](Transpose(x))), W)       ->  MatMul(Relu(Reshape[n, k](x)), W with permuted rows)
+    Transpose(Reshape[n, c, h, w](Relu(MatMul(x, W)))) ->  Reshape[n, h, w, c](Relu(MatMul(x, W with permuted columns)))
 
-Between the two stand elementwise nodes at most, whose constants are reordered likewise. Each weight is copied once. A rewrite
-applies only where its Transpose vanishes: where nothing else reads what it gives.
+Between the two stand elementwise nodes at most, whose constants are reordered likewise. Each weight is copied once. A
+rewrite applies only where its Transpose vanishes: where nothing else reads what it gives.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ class Shuffle:
     order: Order
 
     def apply(self, array: Array, axis: int) -> Array:
-        before, after = array.shape[:axis], array.shape[axis + 1:]  # fmt: skip
+        before, after = array.shape[:axis], array.shape[axis + 1 :]
         lead = len(before)
-        order = (*range(lead), *(lead + d for d in self.order), *range(lead + len(self.order), lead + len(self.order) + len(after)))
+        order = (
+            *range(lead),
+            *(lead + d for d in self.order),
+            *range(lead + len(self.order), lead + len(self.order) + len(after)),
+        )
         return array.reshape(*before, *self.extents, *after).transpose(order).reshape(array.shape)
 
 
@@ -63,14 +67,16 @@ class _Changes:
         (now,) = self.nodes.get(product, [product])
         w = now.inputs[1]
         last = of_rows == bool(now.integer("transpose_b", 0))
-        self.nodes[product] = [replace(now, inputs=(now.inputs[0], self.constant(w, shuffle, w.rank - (1 if last else 2))))]
+        self.nodes[product] = [
+            replace(now, inputs=(now.inputs[0], self.constant(w, shuffle, w.rank - (1 if last else 2))))
+        ]
 
     def reordered(self, node: Node, shuffle: Shuffle, size: int) -> None:
         """An elementwise node whose constants of the flattened extent are reordered."""
         inputs = tuple(
             self.constant(v, shuffle, v.rank - 1) if v in self.graph.constants and v.rank and v.shape[-1] == size else v
             for v in node.inputs
-        )  # fmt: skip
+        )
         if inputs != node.inputs:
             self.nodes[node] = [replace(node, inputs=inputs)]
 
@@ -95,7 +101,7 @@ def _shuffle(image: Sequence[int], dims: Order, order: Sequence[int]) -> Shuffle
     others = [d for d in seen if d not in dims]
     if list(seen[: len(others)]) != sorted(others):
         return None
-    moved = seen[len(others):]  # fmt: skip
+    moved = seen[len(others) :]
     return Shuffle(tuple(image[d] for d in dims), tuple(dims.index(d) for d in moved))
 
 
@@ -106,7 +112,9 @@ def _flattening(node: Node, changes: _Changes) -> bool:
     if reshape is None or reshape.op != "Reshape" or not reshape.output.rank:
         return False
     size = reshape.output.shape[-1]
-    dims = next((s for s, t in matched(image.shape, reshape.output.shape) or () if t == (reshape.output.rank - 1,)), None)
+    dims = next(
+        (s for s, t in matched(image.shape, reshape.output.shape) or () if t == (reshape.output.rank - 1,)), None
+    )
     if dims is None:
         return False
     perm = node.integers("perm")
@@ -125,7 +133,9 @@ def _flattening(node: Node, changes: _Changes) -> bool:
 
 
 def _between(changes: _Changes, start: Value) -> tuple[list[Node], list[Node]] | None:
-    """The elementwise nodes that read a flattened value, and the products they end in; None where it goes anywhere else."""
+    """The elementwise nodes that read a flattened value, and the products they end in; None where it goes anywhere
+    else.
+    """
     graph = changes.graph
     reached, elementwise, products = {start: None}, dict[Node, None](), dict[Node, None]()
     waiting = [start]
@@ -134,7 +144,12 @@ def _between(changes: _Changes, start: Value) -> tuple[list[Node], list[Node]] |
         if v in changes.outputs:
             return None
         for n in graph.consumers.get(v, ()):
-            if n.op == "MatMul" and n.inputs[0] == v and n.inputs[1] in graph.constants and not n.integer("transpose_a", 0):
+            if (
+                n.op == "MatMul"
+                and n.inputs[0] == v
+                and n.inputs[1] in graph.constants
+                and not n.integer("transpose_a", 0)
+            ):
                 products[n] = None
             elif n.op in ELEMENTWISE:
                 elementwise[n] = None
@@ -145,15 +160,24 @@ def _between(changes: _Changes, start: Value) -> tuple[list[Node], list[Node]] |
                     waiting.append(n.output)
             else:
                 return None
-    alike = all(v in reached or v in graph.constants or not v.rank or v.shape[-1] == 1 for n in elementwise for v in n.inputs)
+    alike = all(
+        v in reached or v in graph.constants or not v.rank or v.shape[-1] == 1 for n in elementwise for v in n.inputs
+    )
     return (list(elementwise), list(products)) if alike else None
 
 
 def _unflattening(node: Node, changes: _Changes) -> None:
-    """From a Transpose up: a Reshape, elementwise nodes, and a product with constant weights; nobody else reads any of them."""
+    """From a Transpose up: a Reshape, elementwise nodes, and a product with constant weights; nobody else reads any of
+    them.
+    """
     graph = changes.graph
     reshape = graph.producers.get(node.inputs[0])
-    if reshape is None or reshape.op != "Reshape" or changes.sole_reader(reshape.output) is not node or not reshape.inputs[0].rank:
+    if (
+        reshape is None
+        or reshape.op != "Reshape"
+        or changes.sole_reader(reshape.output) is not node
+        or not reshape.inputs[0].rank
+    ):
         return
     image, flat = reshape.output, reshape.inputs[0]
     size = flat.shape[-1]
@@ -170,7 +194,9 @@ def _unflattening(node: Node, changes: _Changes) -> None:
         if producer.op == "MatMul" and producer.inputs[1] in graph.constants:
             break
         main = [u for u in producer.inputs if u not in graph.constants and u.rank and u.shape[-1] == size]
-        others = [u for u in producer.inputs if u not in main and u not in graph.constants and u.rank and u.shape[-1] != 1]
+        others = [
+            u for u in producer.inputs if u not in main and u not in graph.constants and u.rank and u.shape[-1] != 1
+        ]
         if producer.op not in ELEMENTWISE or len(main) != 1 or others:
             return
         chain.append(producer)

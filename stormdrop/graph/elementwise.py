@@ -100,29 +100,67 @@ def dtype_of(text: str) -> Dtype:
 
 
 _ONE: dict[str, Callable[[Node, Expr], Expr]] = {
-    "Floor": _rounding("floor"), "Ceil": _rounding("ceil"), "Round": _rounding("round"), "Reciprocal": lambda n, x: 1.0 / x,
-    "LeakyRelu": _leaky, "Elu": _elu, "HardSigmoid": _hard_sigmoid, "HardSwish": lambda n, x: x * _hard_sigmoid(n, x),
-    "Softsign": lambda n, x: x / (call("abs", x) + 1.0), "Swish": _swish,
-    "Gelu": lambda n, x: scalar.gelu(x, n.text("approximate", "none") == "tanh"), "ThresholdedRelu": _thresholded, "Shrink": _shrink,
-    "Clip": _clip, "Cast": _cast, "IsInf": _is_inf, "Copy": lambda n, x: x,
+    "Floor": _rounding("floor"),
+    "Ceil": _rounding("ceil"),
+    "Round": _rounding("round"),
+    "Reciprocal": lambda n, x: 1.0 / x,
+    "LeakyRelu": _leaky,
+    "Elu": _elu,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": lambda n, x: x * _hard_sigmoid(n, x),
+    "Softsign": lambda n, x: x / (call("abs", x) + 1.0),
+    "Swish": _swish,
+    "Gelu": lambda n, x: scalar.gelu(x, n.text("approximate", "none") == "tanh"),
+    "ThresholdedRelu": _thresholded,
+    "Shrink": _shrink,
+    "Clip": _clip,
+    "Cast": _cast,
+    "IsInf": _is_inf,
+    "Copy": lambda n, x: x,
     "PowConst": lambda n, x: scalar.power(x, scalar.number(n.number("exponent"), x)),
-}  # fmt: skip
+}
 
 _FUNCTION: dict[str, Callable[[Expr], Expr]] = {
-    "Tan": scalar.tan, "Asin": scalar.asin, "Acos": scalar.acos, "Atan": scalar.atan, "Sinh": scalar.sinh, "Cosh": scalar.cosh,
-    "Asinh": scalar.asinh, "Acosh": scalar.acosh, "Atanh": scalar.atanh, "Sign": scalar.sign, "Relu": build.relu,
-    "Softplus": scalar.softplus, "Mish": scalar.mish, "IsNaN": scalar.is_nan,
-}  # fmt: skip
+    "Tan": scalar.tan,
+    "Asin": scalar.asin,
+    "Acos": scalar.acos,
+    "Atan": scalar.atan,
+    "Sinh": scalar.sinh,
+    "Cosh": scalar.cosh,
+    "Asinh": scalar.asinh,
+    "Acosh": scalar.acosh,
+    "Atanh": scalar.atanh,
+    "Sign": scalar.sign,
+    "Relu": build.relu,
+    "Softplus": scalar.softplus,
+    "Mish": scalar.mish,
+    "IsNaN": scalar.is_nan,
+}
 
 _CORE = {
-    "Abs": "abs", "Neg": "neg", "Not": "not", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Rsqrt": "rsqrt", "Tanh": "tanh",
-    "Erf": "erf", "Sigmoid": "sigmoid", "Sin": "sin", "Cos": "cos",
-}  # fmt: skip
+    "Abs": "abs",
+    "Neg": "neg",
+    "Not": "not",
+    "Exp": "exp",
+    "Log": "log",
+    "Sqrt": "sqrt",
+    "Rsqrt": "rsqrt",
+    "Tanh": "tanh",
+    "Erf": "erf",
+    "Sigmoid": "sigmoid",
+    "Sin": "sin",
+    "Cos": "cos",
+}
 
 _TWO: dict[str, Callable[[Node, Expr, Expr], Expr]] = {
-    "Add": lambda n, a, b: a + b, "Sub": lambda n, a, b: a - b, "Mul": lambda n, a, b: a * b,
-    "Div": lambda n, a, b: scalar.divide(a, b), "Mod": _mod, "Pow": lambda n, a, b: scalar.power(a, b), "PRelu": _prelu,
-}  # fmt: skip
+    "Add": lambda n, a, b: a + b,
+    "Sub": lambda n, a, b: a - b,
+    "Mul": lambda n, a, b: a * b,
+    "Div": lambda n, a, b: scalar.divide(a, b),
+    "Mod": _mod,
+    "Pow": lambda n, a, b: scalar.power(a, b),
+    "PRelu": _prelu,
+}
 
 _BINARY = {"Min": "min", "Max": "max", "And": "and", "Or": "or", "Xor": "xor"}
 _COMPARISON = {"Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge"}
@@ -137,5 +175,7 @@ ELEMENTWISE: dict[str, Scalar] = {
     "Where": lambda n, x: select(x[0], x[1], x[2]),
 }
 
-TRUTHS = frozenset({"Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf"})
+TRUTHS = frozenset(
+    {"Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf"}
+)
 """Operators whose result is bool."""

@@ -1,7 +1,7 @@
 """What holds no element is computed by nobody.
 
-After this pass a value without elements is an input or a constant, and a node whose result has elements reads none of them:
-kernels never see an empty loop over something that matters.
+After this pass a value without elements is an input or a constant, and a node whose result has elements reads none of
+them: kernels never see an empty loop over something that matters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def empties(graph: Graph) -> Graph:
     """A result without elements is a constant; a result that has some, of operands that have none, is what it equals:
 
         Concat(a, empty, b)        ->  Concat(a, b)
-        ReduceSum over no element  ->  0, and so a product with k = 0, a convolution of no channels; ReduceMax -> -inf, …
+        ReduceSum over no element  ->  0, also a product with k = 0, a convolution of no channels; ReduceMax -> -inf
         Pad(empty, value)          ->  value everywhere
         Scatter(x, no updates)     ->  x
 
@@ -70,7 +70,9 @@ def _equal(sweep: Sweep, node: Node) -> Value:
         case op if op in SUMS:
             return _filled(sweep, node, 0)
         case _:
-            raise UserError(f"{node.op} node {shown(node.name or node.output.name)}: there is nothing to take its result from")
+            raise UserError(
+                f"{node.op} node {shown(node.name or node.output.name)}: there is nothing to take its result from"
+            )
 
 
 def _filled(sweep: Sweep, node: Node, value: Scalar) -> Value:
@@ -78,4 +80,6 @@ def _filled(sweep: Sweep, node: Node, value: Scalar) -> Value:
     shape, dtype = node.output.shape, node.output.dtype
     if node.output.size * ITEMSIZE[dtype] <= MOST_BYTES:
         return sweep.constant(np.full(shape, value, NUMPY[dtype]), f"{node.output.name}.c")
-    return sweep.emit("Expand", (sweep.constant(np.full((), value, NUMPY[dtype]), f"{node.output.name}.c"),), {"shape": shape}, node)
+    return sweep.emit(
+        "Expand", (sweep.constant(np.full((), value, NUMPY[dtype]), f"{node.output.name}.c"),), {"shape": shape}, node
+    )

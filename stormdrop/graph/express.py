@@ -1,6 +1,6 @@
 """Every operator as a tensor expression: a table from names to functions of a node and its inputs' tensors.
 
-    express(node, [x, w]) -> Tensor          # computed from x and w; put several together and the result is a fused task
+    express(node, [x, w]) -> Tensor          # computed from x and w; several together are a fused task
 
 The functions are pure: no arrays, no layout changes. Constants are tensors with constant=True, as the caller made them.
 `task_of(node)` is the task of one node alone; its inputs are named x0, x1, … so that equal nodes have equal tasks.
@@ -78,7 +78,9 @@ def _conv(n: Node, x: Sequence[Tensor]) -> Tensor:
 
 
 def _conv_transpose(n: Node, x: Sequence[Tensor]) -> Tensor:
-    return window.conv_transpose_nd(x[0], x[1], window_of(n), n.integers("extents"), n.integer("groups"), n.text("layout"))
+    return window.conv_transpose_nd(
+        x[0], x[1], window_of(n), n.integers("extents"), n.integer("groups"), n.text("layout")
+    )
 
 
 EXPRESS: dict[str, Express] = {
@@ -97,19 +99,33 @@ EXPRESS: dict[str, Express] = {
     "GatherND": lambda n, x: indexing.gather_nd(x[0], x[1], n.integer("batch_dims")),
     "ScatterElements": lambda n, x: indexing.scatter_elements(x[0], x[1], x[2], n.integer("axis"), n.text("reduction")),
     "ScatterND": lambda n, x: indexing.scatter_nd(x[0], x[1], x[2], n.text("reduction")),
-    "ReverseSequence": lambda n, x: indexing.reverse_sequence(x[0], x[1], n.integer("time_axis"), n.integer("batch_axis")),
-    "GridSample": lambda n, x: sampling.grid_sample(x[0], x[1], n.text("mode"), n.text("padding"), bool(n.integer("align_corners"))),
-    "CumSum": _cumulative("sum"), "CumProd": _cumulative("prod"),
-    "TopKIndices": lambda n, x: indexing.top_k_indices(x[0], n.integer("axis"), n.integer("k"), bool(n.integer("largest"))),
-    "ReduceSum": _reduce("sum"), "ReduceMax": _reduce("max"), "ReduceMin": _reduce("min"), "ReduceProd": _reduce("prod"),
-    "ArgMax": _arg(True), "ArgMin": _arg(False),
+    "ReverseSequence": lambda n, x: indexing.reverse_sequence(
+        x[0], x[1], n.integer("time_axis"), n.integer("batch_axis")
+    ),
+    "GridSample": lambda n, x: sampling.grid_sample(
+        x[0], x[1], n.text("mode"), n.text("padding"), bool(n.integer("align_corners"))
+    ),
+    "CumSum": _cumulative("sum"),
+    "CumProd": _cumulative("prod"),
+    "TopKIndices": lambda n, x: indexing.top_k_indices(
+        x[0], n.integer("axis"), n.integer("k"), bool(n.integer("largest"))
+    ),
+    "ReduceSum": _reduce("sum"),
+    "ReduceMax": _reduce("max"),
+    "ReduceMin": _reduce("min"),
+    "ReduceProd": _reduce("prod"),
+    "ArgMax": _arg(True),
+    "ArgMin": _arg(False),
     "Softmax": lambda n, x: normalize.softmax_along(x[0], n.integer("axis")),
     "LogSoftmax": lambda n, x: normalize.log_softmax(x[0], n.integer("axis")),
     "Standardize": lambda n, x: normalize.standardize(x[0], n.integers("axes"), n.number("epsilon")),
     "RmsNormalize": lambda n, x: normalize.rms_normalize(x[0], n.integers("axes"), n.number("epsilon")),
-    "MatMul": _matmul, "Einsum": _einsum, "Conv": _conv, "ConvTranspose": _conv_transpose,
+    "MatMul": _matmul,
+    "Einsum": _einsum,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
     "MaxPool": lambda n, x: window.max_pool(x[0], window_of(n), n.text("layout")),
     "SumPool": lambda n, x: window.sum_pool(x[0], window_of(n), n.text("layout")),
     "Fold": lambda n, x: window.fold(x[0], window_of(n), n.integers("extents")),
     "MaxPoolIndices": lambda n, x: window.max_pool_indices(x[0], window_of(n), bool(n.integer("column_major", 0))),
-}  # fmt: skip
+}

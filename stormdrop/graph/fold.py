@@ -3,9 +3,9 @@
     folding = Folding()
     array = folding(node, arrays)          # None where it is too much: such a node stays in the graph
 
-The common operators run in NumPy; every other one runs in the reference interpreter on its own tensor expression, so both
-mean the same. Invariant: what is made and what is worked is bounded, for one node and for all together, so that a small file
-can ask neither for much memory nor for much time.
+The common operators run in NumPy; every other one runs in the reference interpreter on its own tensor expression, so
+both mean the same. Invariant: what is made and what is worked is bounded, for one node and for all together, so that a
+small file can ask neither for much memory nor for much time.
 """
 
 from __future__ import annotations
@@ -90,7 +90,10 @@ def _steps(task: Task) -> int:
 
 
 def _slice(n: Node, x: Sequence[Array]) -> Array:
-    grid = [start + step * np.arange(count) for start, step, count in zip(n.integers("starts"), n.integers("steps"), n.integers("shape"))]
+    grid = [
+        start + step * np.arange(count)
+        for start, step, count in zip(n.integers("starts"), n.integers("steps"), n.integers("shape"))
+    ]
     return x[0][np.ix_(*grid)] if grid else x[0]
 
 
@@ -112,8 +115,16 @@ NUMPY_OPS: dict[str, Callable[[Node, Sequence[Array]], Array]] = {
     "Expand": lambda n, x: np.broadcast_to(x[0], n.integers("shape")),
     "Concat": lambda n, x: np.concatenate(x, n.integer("axis")),
     "Tile": lambda n, x: np.tile(x[0], n.integers("times")),
-    "Slice": _slice, "Gather": _gather, "MatMul": _matmul,
-    "Add": lambda n, x: x[0] + x[1], "Sub": lambda n, x: x[0] - x[1], "Mul": lambda n, x: x[0] * x[1],
-    "Neg": lambda n, x: -x[0], "Sqrt": lambda n, x: np.sqrt(x[0]), "Where": lambda n, x: np.where(x[0], x[1], x[2]),
-    "Equal": lambda n, x: x[0] == x[1], "Less": lambda n, x: x[0] < x[1], "Greater": lambda n, x: x[0] > x[1],
-}  # fmt: skip
+    "Slice": _slice,
+    "Gather": _gather,
+    "MatMul": _matmul,
+    "Add": lambda n, x: x[0] + x[1],
+    "Sub": lambda n, x: x[0] - x[1],
+    "Mul": lambda n, x: x[0] * x[1],
+    "Neg": lambda n, x: -x[0],
+    "Sqrt": lambda n, x: np.sqrt(x[0]),
+    "Where": lambda n, x: np.where(x[0], x[1], x[2]),
+    "Equal": lambda n, x: x[0] == x[1],
+    "Less": lambda n, x: x[0] < x[1],
+    "Greater": lambda n, x: x[0] > x[1],
+}

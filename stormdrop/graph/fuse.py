@@ -2,13 +2,13 @@
 
     groups(graph) -> [Group(nodes)], in the order in which they can run
 
-An anchor (convolution, product, reduction, pooling, normalisation) takes the elementwise nodes behind it as its epilogue, and a
-cheap elementwise chain before it as its prologue; what is left of elementwise and movement nodes forms chains of its own.
-Nodes that only rename memory (`is_alias`) belong to no group: `storage` lets them cost nothing.
+An anchor (convolution, product, reduction, pooling, normalisation) takes the elementwise nodes behind it as its
+epilogue, and a cheap elementwise chain before it as its prologue; what is left of elementwise and movement nodes forms
+chains of its own. Nodes that only rename memory (`is_alias`) belong to no group: `storage` lets them cost nothing.
 
-A group grows from its last node T to T's immediate post-dominator P, the first node that all of T's readers lead to, if everything
-on the way is elementwise and of T's shape. So no value inside a group is read outside it, and no cycle between groups can arise:
-whatever depends on T and leads to P is on the way. A group stands where its last node stood.
+A group grows from its last node T to T's immediate post-dominator P, the first node that all of T's readers lead to, if
+everything on the way is elementwise and of T's shape. So no value inside a group is read outside it, and no cycle
+between groups can arise: whatever depends on T and leads to P is on the way. A group stands where its last node stood.
 """
 
 from __future__ import annotations
@@ -26,10 +26,39 @@ REDUCTIONS = frozenset({"ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "Ma
 NORMS = frozenset({"Softmax", "LogSoftmax", "Standardize", "RmsNormalize"})
 ANCHORS = PRODUCTS | REDUCTIONS | NORMS
 MOVEMENT = frozenset({"Transpose", "Expand", "Slice", "Pad", "Repeat", "Tile", "Trilu", "Gather"})
-DEAR = frozenset({
-    "Exp", "Log", "Tanh", "Erf", "Sigmoid", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh",
-    "Softplus", "Mish", "Swish", "Gelu", "Elu", "Pow", "PowConst", "Div", "Mod", "Sqrt", "Rsqrt", "Reciprocal", "Softsign",
-})  # fmt: skip
+DEAR = frozenset(
+    {
+        "Exp",
+        "Log",
+        "Tanh",
+        "Erf",
+        "Sigmoid",
+        "Sin",
+        "Cos",
+        "Tan",
+        "Asin",
+        "Acos",
+        "Atan",
+        "Sinh",
+        "Cosh",
+        "Asinh",
+        "Acosh",
+        "Atanh",
+        "Softplus",
+        "Mish",
+        "Swish",
+        "Gelu",
+        "Elu",
+        "Pow",
+        "PowConst",
+        "Div",
+        "Mod",
+        "Sqrt",
+        "Rsqrt",
+        "Reciprocal",
+        "Softsign",
+    }
+)
 """Elementwise operators of many instructions: not to be computed again for every reader."""
 MOST_NODES = 24
 """A longer chain is cut: code grows, and registers run out."""
@@ -136,7 +165,11 @@ class _Fusion:
             if source is None or source not in self.group_of or v in self.outputs or self.consumers[v] != (node,):
                 continue
             theirs = self.group_of[source]
-            if theirs is mine or len(mine) + len(theirs) > MOST_NODES or not all(n.op in ELEMENTWISE or n.op in MOVEMENT for n in theirs):
+            if (
+                theirs is mine
+                or len(mine) + len(theirs) > MOST_NODES
+                or not all(n.op in ELEMENTWISE or n.op in MOVEMENT for n in theirs)
+            ):
                 continue
             if self._worth(node, v, theirs):
                 for n in theirs:
@@ -150,7 +183,11 @@ class _Fusion:
             case "MatMul" | "Einsum":
                 return (chain[0].op == "Transpose" and len(chain) == 1) or (cheap and not moves and v == node.inputs[0])
             case "Conv":
-                pointwise = prod(node.integers("kernel")) == 1 and node.integer("groups") == 1 and prod(node.integers("strides")) == 1
+                pointwise = (
+                    prod(node.integers("kernel")) == 1
+                    and node.integer("groups") == 1
+                    and prod(node.integers("strides")) == 1
+                )
                 return cheap and not moves and pointwise and v == node.inputs[0]
             case "ConvTranspose":
                 return False
@@ -170,7 +207,9 @@ class _Fusion:
 
 
 def post_dominators(graph: Graph) -> Mapping[Node, Node]:
-    """For every node the first one that all ways from it to the model's outputs share; none where they part for good."""
+    """For every node the first one that all ways from it to the model's outputs share; none where they part for
+    good.
+    """
     parent: dict[Node, Node | None] = {}
     depth: dict[Node, int] = {}
     outputs = frozenset(graph.outputs)

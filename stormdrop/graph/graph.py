@@ -3,9 +3,9 @@
     g = load("model.onnx");  print(g)
     g2 = g.rewrite(lambda node: [...] or None)        # a new graph; what is not replaced is shared
 
-A value is a name, a shape and an element type; all shapes are numbers. Every node has exactly one output and its attributes
-are plain data: axes, pads, sizes and the like are attributes, never inputs. Invariant (see `verify`): every value is an
-input, a constant or the output of one node that stands before its readers, and names are unique.
+A value is a name, a shape and an element type; all shapes are numbers. Every node has exactly one output and its
+attributes are plain data: axes, pads, sizes and the like are attributes, never inputs. Invariant (see `verify`): every
+value is an input, a constant or the output of one node that stands before its readers, and names are unique.
 
 Names come from files and may hold anything. They are data inside the graph; `shown` makes them fit to print.
 """
@@ -50,7 +50,9 @@ class Value:
     dtype: Dtype
 
     def __hash__(self) -> int:
-        return hash(self.name)  # which Python keeps; names are unique in a graph, and passes look up values all the time
+        return hash(
+            self.name
+        )  # which Python keeps; names are unique in a graph, and passes look up values all the time
 
     @property
     def rank(self) -> int:
@@ -176,7 +178,9 @@ class Graph:
                 found.setdefault(v, {})[node] = None
         return {v: tuple(nodes) for v, nodes in found.items()}
 
-    def rewrite(self, visit: Callable[[Node], Sequence[Node] | None], constants: Mapping[Value, Array] | None = None) -> Graph:
+    def rewrite(
+        self, visit: Callable[[Node], Sequence[Node] | None], constants: Mapping[Value, Array] | None = None
+    ) -> Graph:
         """A new graph in which every node that `visit` answers is replaced by its answer (perhaps by nothing).
 
         The answer must compute the outputs that are still read. `constants` are added. What nobody reads is dropped.
@@ -201,7 +205,7 @@ class Graph:
         nodes = [
             replace(n, inputs=tuple(final(v) for v in n.inputs)) if any(v in values for v in n.inputs) else n
             for n in self.nodes
-        ]  # fmt: skip
+        ]
         return replace(self, nodes=tuple(nodes), outputs=tuple(final(v) for v in self.outputs)).pruned()
 
     def pruned(self) -> Graph:
@@ -230,4 +234,7 @@ class Graph:
         return "\n".join(self.lines())
 
     def __repr__(self) -> str:
-        return f"<graph {shown(self.name)}: {len(self.nodes)} nodes, {len(self.inputs)} inputs, {len(self.outputs)} outputs>"
+        return (
+            f"<graph {shown(self.name)}: {len(self.nodes)} nodes, {len(self.inputs)} inputs, "
+            f"{len(self.outputs)} outputs>"
+        )

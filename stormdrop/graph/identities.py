@@ -2,12 +2,12 @@
 
     Add(x, 0) -> x        Transpose(Transpose(x)) -> Transpose(x)        Mul(Mul(x, 2), 3) -> Mul(x, 6)
 
-All are exact for every number including NaN and infinities, with three exceptions that no one can want back: x + 0.0 turns -0.0
-into 0.0 and x does not; a sum over one element is that element; and two constants added or multiplied one after the other are
-rounded once instead of twice (`joined` refuses those that would overflow, vanish or cancel).
+All are exact for every number including NaN and infinities, with three exceptions that no one can want back: x + 0.0
+turns -0.0 into 0.0 and x does not; a sum over one element is that element; and two constants added or multiplied one
+after the other are rounded once instead of twice (`joined` refuses those that would overflow, vanish or cancel).
 
-A rule is given a node whose inputs are simplified already. It answers a value (readers read that), another node for the same
-value (which is looked at again), or None.
+A rule is given a node whose inputs are simplified already. It answers a value (readers read that), another node for the
+same value (which is looked at again), or None.
 """
 
 from __future__ import annotations
@@ -53,13 +53,21 @@ INVOLUTIONS = frozenset({"Neg", "Not"})
 KEEPS_LEFT = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": 1, "Or": 0, "Xor": 0}
 """x op this = x; for the commutative ones also this op x."""
 COMMUTES = frozenset({"Add", "Mul", "And", "Or", "Xor", "Max", "Min"})
-EXACTLY_IN = {("bool", "i32"), ("bool", "i64"), ("bool", "f32"), ("bool", "f64"), ("i32", "i64"), ("i32", "f64"), ("f32", "f64")}
+EXACTLY_IN = {
+    ("bool", "i32"),
+    ("bool", "i64"),
+    ("bool", "f32"),
+    ("bool", "f64"),
+    ("i32", "i64"),
+    ("i32", "f64"),
+    ("f32", "f64"),
+}
 """Casts that lose nothing."""
 
 
 def joined(op: str, a: Array, b: Array) -> Array | None:
-    """The constant that does what `op` with a and then with b does, or None: where it would be larger than both, overflow, vanish,
-    or where a sum of huge numbers would cancel what was rounded on purpose.
+    """The constant that does what `op` with a and then with b does, or None: where it would be larger than both,
+    overflow, vanish, or where a sum of huge numbers would cancel what was rounded on purpose.
     """
     shape = broadcast_shape(a.shape, b.shape)
     if math.prod(shape) > max(a.size, b.size):
@@ -122,7 +130,9 @@ class _Rules:
         return (x, c) if (x.shape, x.dtype) == (node.output.shape, node.output.dtype) else None
 
     def arithmetic(self, node: Node) -> Answer:
-        """x + 0, x · 1, … is x; a difference or quotient by a constant is a sum or product where that is the same; two are one."""
+        """x + 0, x · 1, … is x; a difference or quotient by a constant is a sum or product where that is the same; two
+        are one.
+        """
         found = self.operands(node)
         if found is None:
             return node.inputs[0] if node.op in ("And", "Or") and node.inputs[0] == node.inputs[1] else None
@@ -221,7 +231,11 @@ class _Rules:
         if x.dtype == node.output.dtype:
             return x
         inner = self.made_by(x, "Cast")
-        return replace(node, inputs=inner.inputs) if inner is not None and (inner.inputs[0].dtype, x.dtype) in EXACTLY_IN else None
+        return (
+            replace(node, inputs=inner.inputs)
+            if inner is not None and (inner.inputs[0].dtype, x.dtype) in EXACTLY_IN
+            else None
+        )
 
     def slice(self, node: Node) -> Answer:
         """A slice of a slice is a slice."""
@@ -233,7 +247,9 @@ class _Rules:
             return None
         whole = list(zip(starts, steps, inner.integers("starts"), inner.integers("steps")))
         starts, steps = tuple(s0 + s * t0 for s, _, s0, t0 in whole), tuple(t * t0 for _, t, _, t0 in whole)
-        return replace(node, inputs=inner.inputs, attributes={"starts": starts, "steps": steps, "shape": node.output.shape})
+        return replace(
+            node, inputs=inner.inputs, attributes={"starts": starts, "steps": steps, "shape": node.output.shape}
+        )
 
     def pad(self, node: Node) -> Answer:
         before, after = node.integers("before"), node.integers("after")
@@ -279,9 +295,25 @@ class _Rules:
 
 
 RULES: Mapping[str, Callable[[_Rules, Node], Answer]] = {
-    "Max": _Rules.extreme, "Min": _Rules.extreme, "Where": _Rules.where, "Reshape": _Rules.reshape, "Transpose": _Rules.transpose,
-    "Expand": _Rules.expand, "Cast": _Rules.cast, "Slice": _Rules.slice, "Pad": _Rules.pad, "Clip": _Rules.clip,
-    "PowConst": _Rules.power, "Concat": _Rules.concat, "Copy": _Rules.copy, "Repeat": _Rules.unchanged, "Tile": _Rules.unchanged,
-    "MaxPool": _Rules.unchanged, "SumPool": _Rules.unchanged,
-    "ReduceSum": _Rules.reduction, "ReduceMax": _Rules.reduction, "ReduceMin": _Rules.reduction, "ReduceProd": _Rules.reduction,
-}  # fmt: skip
+    "Max": _Rules.extreme,
+    "Min": _Rules.extreme,
+    "Where": _Rules.where,
+    "Reshape": _Rules.reshape,
+    "Transpose": _Rules.transpose,
+    "Expand": _Rules.expand,
+    "Cast": _Rules.cast,
+    "Slice": _Rules.slice,
+    "Pad": _Rules.pad,
+    "Clip": _Rules.clip,
+    "PowConst": _Rules.power,
+    "Concat": _Rules.concat,
+    "Copy": _Rules.copy,
+    "Repeat": _Rules.unchanged,
+    "Tile": _Rules.unchanged,
+    "MaxPool": _Rules.unchanged,
+    "SumPool": _Rules.unchanged,
+    "ReduceSum": _Rules.reduction,
+    "ReduceMax": _Rules.reduction,
+    "ReduceMin": _Rules.reduction,
+    "ReduceProd": _Rules.reduction,
+}

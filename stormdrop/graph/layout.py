@@ -4,11 +4,12 @@
     Relu, Add, Concat, Slice, …  ->   the same on permuted operands
     Transpose                    ->   nothing: a value in another order
 
-Every value is held in one order of its dimensions, or in several once readers ask for them. Going backward, each node says in which
-order it would like its inputs (`layout_rules.wishes`); going forward, each takes the way (`layout_rules.options`) that costs least:
-bytes to be transposed for its inputs, and for its readers as far as they have said. A transpose is emitted when somebody needs it and
-at most once per value and order; one that moves only dimensions of extent 1 is a Reshape. Constants become transposed views of their
-arrays, so no weight is copied here. Inputs and outputs of the graph stay as they are. The time is linear in the number of nodes.
+Every value is held in one order of its dimensions, or in several once readers ask for them. Going backward, each node
+says in which order it would like its inputs (`layout_rules.wishes`); going forward, each takes the way
+(`layout_rules.options`) that costs least: bytes to be transposed for its inputs, and for its readers as far as they
+have said. A transpose is emitted when somebody needs it and at most once per value and order; one that moves only
+dimensions of extent 1 is a Reshape. Constants become transposed views of their arrays, so no weight is copied here.
+Inputs and outputs of the graph stay as they are. The time is linear in the number of nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ CONSIDERED = 3
 
 
 def channels_last(graph: Graph) -> Graph:
-    """The same function with windows in NHWC and as few transposes as that needs; the graph itself where it gains nothing."""
+    """The same function with windows in NHWC and as few transposes as that needs; the graph itself where it gains
+    nothing.
+    """
     windows = any(is_window(n) and n.text("layout") == "NCHW" for n in graph.nodes)
     found = _Relayout(keep_apart(graph) if windows else graph).result()
     if not windows and transposed_bytes(found) >= transposed_bytes(graph):
@@ -61,7 +64,9 @@ def wished_orders(graph: Graph) -> dict[Value, dict[Order, int]]:
         # As many for one as for another: a window will not do without, a sum may follow its other operand.
         order = max(votes, key=lambda o, v=node.output, votes=votes: (votes[o], (v, o) in windowed)) if votes else ()
         for v, liked in zip(node.inputs, wishes(node, order)):
-            seen = wish(v, liked, 0 if node.op == "MatMul" else 1)  # a product can take its matrices the other way round
+            seen = wish(
+                v, liked, 0 if node.op == "MatMul" else 1
+            )  # a product can take its matrices the other way round
             if is_window(node):
                 windowed.add((v, seen))
     return found
@@ -77,7 +82,9 @@ class _Relayout:
         self.wished = wished_orders(graph)
         self.held: dict[Value, dict[Order, Value]] = {}
         self.formed: dict[tuple[Value, Form], Value] = {}
-        self.renamed: dict[Value, tuple[Value, Order]] = {}  # a Transpose's result: another value, its dimensions in this order
+        self.renamed: dict[
+            Value, tuple[Value, Order]
+        ] = {}  # a Transpose's result: another value, its dimensions in this order
         self.known: dict[tuple[Value, Order], Node] = {}  # the old graph's Transposes, in the same terms
         self.viewed: dict[Value, Value] = {}  # what a Reshape of the new graph is a view of
         self.names = Names(graph)
@@ -145,7 +152,9 @@ class _Relayout:
         return best
 
     def cost(self, node: Node, option: Option, wished: list[Order]) -> float:
-        """Bytes to transpose: inputs that do not exist in this form yet, shared among those who wish it, and the result for readers."""
+        """Bytes to transpose: inputs that do not exist in this form yet, shared among those who wish it, and the result
+        for readers.
+        """
         total = 0.0
         for v, form in zip(node.inputs, option.forms):
             root, own = self.resolve(v, form)
@@ -219,7 +228,9 @@ class _Relayout:
         self.viewed[output] = root
         return output
 
-    def emit(self, op: str, inputs: tuple[Value, ...], output: Value, attributes: Mapping[str, Attribute], name: str) -> None:
+    def emit(
+        self, op: str, inputs: tuple[Value, ...], output: Value, attributes: Mapping[str, Attribute], name: str
+    ) -> None:
         self.nodes.append(Node(op, inputs, (output,), attributes, name))
 
     def named(self, v: Value, form: Form) -> Value:

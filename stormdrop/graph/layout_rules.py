@@ -1,12 +1,14 @@
-"""What a node does when its inputs come with their dimensions in another order: the ways it can be computed, and the order it would like.
+"""What a node does when its inputs come with their dimensions in another order: the ways it can be computed, and the
+order it would like.
 
-    order   some dimensions of a value as they follow each other in memory: (0, 2, 3, 1) is channels-last of [n, c, h, w]
+    order   dimensions of a value in memory order: (0, 2, 3, 1) is channels-last of [n, c, h, w]
     form    an order in which -1 stands for an inserted dimension of extent 1, and dimensions of extent 1 may be missing
     block   dimensions of the input and the dimensions of the result that they become: what a Reshape keeps together
 
-A node that follows its input's order is described by blocks: ((2,), (2,)) for each dimension of a Slice, ((2, 3), (2,)) where a
-Reshape joins h and w, ((2,), ()) where a reduction drops h. Blocks move as a whole, and everything else follows from that. Invariant:
-an `Option` says exactly what the node says, of permuted inputs, and its result permuted by `order`.
+A node that follows its input's order is described by blocks: ((2,), (2,)) for each dimension of a Slice, ((2, 3), (2,))
+where a Reshape joins h and w, ((2,), ()) where a reduction drops h. Blocks move as a whole, and everything else follows
+from that. Invariant: an `Option` says exactly what the node says, of permuted inputs, and its result permuted by
+`order`.
 """
 
 from __future__ import annotations
@@ -26,11 +28,32 @@ Held = Sequence[Order] | None
 
 # How many of its inputs share the node's order (None: all); the others are read as they are.
 FOLLOWERS: dict[str, int | None] = {
-    "Reshape": 1, "Transpose": 1, "Concat": None, "Slice": 1, "Pad": 1, "Repeat": 1, "Tile": 1, "Interpolate": 1, "Gather": 1,
-    "GatherElements": None, "ScatterElements": None, "ReverseSequence": 1, "CumSum": 1, "CumProd": 1, "TopKIndices": 1,
-    "ReduceSum": 1, "ReduceMax": 1, "ReduceMin": 1, "ReduceProd": 1, "ArgMax": 1, "ArgMin": 1,
-    "Softmax": 1, "LogSoftmax": 1, "Standardize": 1, "RmsNormalize": 1,
-}  # fmt: skip
+    "Reshape": 1,
+    "Transpose": 1,
+    "Concat": None,
+    "Slice": 1,
+    "Pad": 1,
+    "Repeat": 1,
+    "Tile": 1,
+    "Interpolate": 1,
+    "Gather": 1,
+    "GatherElements": None,
+    "ScatterElements": None,
+    "ReverseSequence": 1,
+    "CumSum": 1,
+    "CumProd": 1,
+    "TopKIndices": 1,
+    "ReduceSum": 1,
+    "ReduceMax": 1,
+    "ReduceMin": 1,
+    "ReduceProd": 1,
+    "ArgMax": 1,
+    "ArgMin": 1,
+    "Softmax": 1,
+    "LogSoftmax": 1,
+    "Standardize": 1,
+    "RmsNormalize": 1,
+}
 POOLS = frozenset({"MaxPool", "SumPool"})
 _ONE_DIMENSION = ("axis", "time_axis", "batch_axis")
 _EACH_DIMENSION = {"Slice": ("starts", "steps", "shape"), "Pad": ("before", "after"), "Tile": ("times",)}
@@ -89,10 +112,14 @@ def options(node: Node, held: Sequence[Held], wished: Iterable[Order]) -> Iterat
 
 
 def wishes(node: Node, order: Order) -> list[Order]:
-    """The order in which the node would like each of its inputs, given that its readers would like its result in `order`."""
+    """The order in which the node would like each of its inputs, given that its readers would like its result in
+    `order`.
+    """
     plain = [identity(v.rank) for v in node.inputs]
     if node.op in ELEMENTWISE or node.op == "Expand":
-        return [tuple(d - node.output.rank + v.rank for d in order if d >= node.output.rank - v.rank) for v in node.inputs]
+        return [
+            tuple(d - node.output.rank + v.rank for d in order if d >= node.output.rank - v.rank) for v in node.inputs
+        ]
     if is_window(node):
         if _is_flat(node):
             return [order]
@@ -110,7 +137,9 @@ def wishes(node: Node, order: Order) -> list[Order]:
 
 
 def blocks_of(node: Node) -> tuple[Block, ...] | None:
-    """How dimensions of the input become dimensions of the result, in the input's order; None where no other order will do."""
+    """How dimensions of the input become dimensions of the result, in the input's order; None where no other order will
+    do.
+    """
     if node.op not in FOLLOWERS:
         return None
     rank = node.inputs[0].rank
@@ -122,7 +151,9 @@ def blocks_of(node: Node) -> tuple[Block, ...] | None:
             return tuple(((d,), (place[d],)) for d in range(rank))
         case "Gather":
             along, more = node.integer("axis"), node.inputs[1].rank - 1
-            return tuple(((d,), tuple(range(d, d + 1 + more)) if d == along else (d + more * (d > along),)) for d in range(rank))
+            return tuple(
+                ((d,), tuple(range(d, d + 1 + more)) if d == along else (d + more * (d > along),)) for d in range(rank)
+            )
         case _ if rank != node.output.rank:
             gone = node.integers("axes") if "axes" in node.attributes else (node.integer("axis"),)
             return tuple(((d,), () if d in gone else (d - sum(g < d for g in gone),)) for d in range(rank))
@@ -157,7 +188,9 @@ def _followers(node: Node) -> int:
     return len(node.inputs) if count is None else count
 
 
-def _following_options(node: Node, blocks: Sequence[Block], held: Sequence[Held], wished: Iterable[Order]) -> Iterator[Option]:
+def _following_options(
+    node: Node, blocks: Sequence[Block], held: Sequence[Held], wished: Iterable[Order]
+) -> Iterator[Option]:
     rank, count = node.inputs[0].rank, _followers(node)
     tried = {order: None for h in held[:count] for order in h or ()}
     tried |= {completed(back, rank): None for w in wished for back in [returned(blocks, w)] if back is not None}
@@ -200,12 +233,16 @@ def _aligned_options(node: Node, held: Sequence[Held], wished: Iterable[Order]) 
 
 
 def _aligned(node: Node, held: Sequence[Held], order: Order) -> Option:
-    """Operands are aligned at their last dimensions, so one of lower rank gets dimensions of extent 1 where the order needs them."""
+    """Operands are aligned at their last dimensions, so one of lower rank gets dimensions of extent 1 where the order
+    needs them.
+    """
     if order == identity(len(order)):
         return Option(order, tuple(identity(v.rank) for v in node.inputs))
     forms: list[Form] = []
     # A constant may lose leading dimensions of extent 1, unless it is what gives the result its rank.
-    spare = any(orders is not None and v.rank == len(order) for v, orders in zip(node.inputs, held)) or node.op == "Expand"
+    spare = (
+        any(orders is not None and v.rank == len(order) for v, orders in zip(node.inputs, held)) or node.op == "Expand"
+    )
     for v, orders in zip(node.inputs, held):
         lead = len(order) - v.rank
         form = [d - lead if d >= lead else -1 for d in order] if v.size != 1 else list(range(v.rank))
@@ -235,7 +272,10 @@ def _weights(node: Node, at: Order) -> Form:
 
 
 def _is_flat(node: Node) -> bool:
-    """A pool over an image of one channel: response normalisation sums over channels this way. It is good in any order."""
+    """A pool over an image of one channel: response normalisation sums over channels this way.
+
+    It is good in any order.
+    """
     return node.op in POOLS and node.inputs[0].shape[_roles(node)[2]] == 1
 
 
@@ -264,7 +304,9 @@ def _window(node: Node, moved: Order) -> Option:
 
 
 def _flat_window(node: Node, order: Order) -> Option:
-    """A pool with its spatial dimensions in another order, still channels-first: the last one is what vectors run along."""
+    """A pool with its spatial dimensions in another order, still channels-first: the last one is what vectors run
+    along.
+    """
     _, at, _ = _roles(node)
     attributes: dict[str, Attribute] = dict(node.attributes)
     for key in _NOTHING_MOVES:

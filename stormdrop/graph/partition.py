@@ -3,8 +3,9 @@
     parts = partition(optimise(load("model.onnx")))
     for use in parts.tasks: print(use.count, use.task)
 
-A `Call` is one fused kernel: several nodes put together as one task. Equal tasks (same digest) are one `TaskUse` with a count:
-they are tuned and compiled once. A convolution that Winograd's algorithm fits has it as further variants of its task.
+A `Call` is one fused kernel: several nodes put together as one task. Equal tasks (same digest) are one `TaskUse` with a
+count: they are tuned and compiled once. A convolution that Winograd's algorithm fits has it as further variants of its
+task.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ WINOGRAD_CHANNELS = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One kernel of the model. `inputs` stand for `task.inputs` in order, constants among them; `nodes` are what it computes."""
+    """One kernel of the model.
+
+    `inputs` stand for `task.inputs` in order, constants among them; `nodes` are what it computes.
+    """
 
     task: Task
     inputs: tuple[Value, ...]
@@ -73,7 +77,10 @@ class Partition:
         return sum(v.nbytes for v in self.graph.constants)
 
     def __str__(self) -> str:
-        return "\n".join(f"{call.output} = {call.label}({', '.join(f'%{shown(v.name)}' for v in call.inputs)})" for call in self.calls)
+        return "\n".join(
+            f"{call.output} = {call.label}({', '.join(f'%{shown(v.name)}' for v in call.inputs)})"
+            for call in self.calls
+        )
 
 
 def partition(graph: Graph, winograd: Sequence[int] = tuple(TRANSFORMS)) -> Partition:
@@ -104,7 +111,11 @@ def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: S
     variants = [Variant((expressed(express),))]
     for tile in winograd:
         if any(_winograd_fits(n, constants) for n in nodes):
-            way = Variant((expressed(lambda n, x, m=tile: _winograd(n, x, m)),), f"winograd F({tile},3)", TRANSFORMS[tile].error_bound)
+            way = Variant(
+                (expressed(lambda n, x, m=tile: _winograd(n, x, m)),),
+                f"winograd F({tile},3)",
+                TRANSFORMS[tile].error_bound,
+            )
             variants.append(way)
     label = label_of(nodes)
     task = Task(variants=variants, name=label)
@@ -116,7 +127,9 @@ Express = Callable[[Node, Sequence[Tensor]], Tensor]
 
 
 def _elementwise(node: Node, tensors: Mapping[Value, Tensor], numbers: Mapping[Value, Const]) -> Tensor:
-    """An elementwise node in which constant numbers are written out; if all operands are, the first is read after all."""
+    """An elementwise node in which constant numbers are written out; if all operands are, the first is read after
+    all.
+    """
     axes = axes_for(node.output.shape)
     written = numbers if any(v not in numbers for v in node.inputs) else {}
     operands: list[Expr] = [written[v] if v in written else read(tensors[v], axes) for v in node.inputs]
@@ -129,7 +142,12 @@ def _number(v: Value, constants: Mapping[Value, Array]) -> Const | None:
 
 
 def _winograd_fits(node: Node, constants: Mapping[Value, Array]) -> bool:
-    if node.op != "Conv" or node.text("layout") != "NHWC" or node.inputs[1] not in constants or node.inputs[0].dtype != "f32":
+    if (
+        node.op != "Conv"
+        or node.text("layout") != "NHWC"
+        or node.inputs[1] not in constants
+        or node.inputs[0].dtype != "f32"
+    ):
         return False
     plain = node.integers("kernel") == (3, 3) and node.integers("strides") == node.integers("dilations") == (1, 1)
     pads = {*node.integers("before"), *node.integers("after")}

@@ -3,8 +3,8 @@
     graph = optimise(load("model.onnx"))
     optimise(graph, listen=lambda name, before, after: print(name, len(before.nodes), len(after.nodes)))
 
-Every pass is a function from a graph to a graph of the same interface that computes the same; the graph is verified after each.
-Simplification runs before and after the layout is chosen.
+Every pass is a function from a graph to a graph of the same interface that computes the same; the graph is verified
+after each. Simplification runs before and after the layout is chosen.
 """
 
 from __future__ import annotations

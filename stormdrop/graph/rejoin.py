@@ -3,8 +3,9 @@
     Reshape[n, g, c/g·h·w] ─ Standardize(axes=2) ─ Reshape[n, c, h, w]
     ->  Reshape[n, g, c/g, h, w] ─ Standardize(axes=2, 3, 4) ─ Reshape[n, c, h, w]
 
-Joined, channels and pixels could not be held in another order, and every such norm would cost two transposes. Applies where everything
-between the Reshapes is elementwise or works on whole dimensions, with constants as the only other operands. Values do not change.
+Joined, channels and pixels could not be held in another order, and every such norm would cost two transposes. Applies
+where everything between the Reshapes is elementwise or works on whole dimensions, with constants as the only other
+operands. Values do not change.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def keep_apart(graph: Graph) -> Graph:
 
 
 def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
-    """For every target dimension the extents it is made of; None where the source has no dimensions that are joined, or none that fit.
+    """For every target dimension the extents it is made of; None where the source has no dimensions that are joined, or
+    none that fit.
 
     (1, 64, 8, 8), (1, 32, 128)  ->  ((1,), (32,), (2, 8, 8))
     """
@@ -65,7 +67,9 @@ def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
 
 
 def _between(graph: Graph, outputs: set[Value], start: Node, apart: Pieces) -> list[Node] | None:
-    """The nodes that read a Reshape's result and whatever they give, up to other Reshapes; None where one of them will not do."""
+    """The nodes that read a Reshape's result and whatever they give, up to other Reshapes; None where one of them will
+    not do.
+    """
     found: dict[Node, None] = {}
     reached = {start.output}
     waiting = [start.output]
@@ -76,7 +80,9 @@ def _between(graph: Graph, outputs: set[Value], start: Node, apart: Pieces) -> l
         for node in graph.consumers.get(v, ()):
             if node.op == "Reshape":
                 continue
-            if not (node.op in ELEMENTWISE or (node.op in WHOLE and node.integer("keepdims", 1))) or node.output.rank != len(apart):
+            if not (
+                node.op in ELEMENTWISE or (node.op in WHOLE and node.integer("keepdims", 1))
+            ) or node.output.rank != len(apart):
                 return None
             found[node] = None
             if len(found) > MOST_BETWEEN:
@@ -92,16 +98,21 @@ def _between(graph: Graph, outputs: set[Value], start: Node, apart: Pieces) -> l
 
 def _shape(shape: Sequence[int], apart: Pieces) -> tuple[int, ...] | None:
     """A shape that broadcasts against the joined dimensions, as it broadcasts against their pieces."""
-    own = apart[len(apart) - len(shape):]  # fmt: skip
+    own = apart[len(apart) - len(shape) :]
     if any(n not in (1, prod(p)) for n, p in zip(shape, own)):
         return None
     return tuple(chain.from_iterable(p if n == prod(p) else (1,) * len(p) for n, p in zip(shape, own)))
 
 
 def _rewrite(
-    graph: Graph, start: Node, between: Sequence[Node], apart: Pieces, names: Names,
-    nodes: dict[Node, list[Node]], constants: dict[Value, Array],
-) -> None:  # fmt: skip
+    graph: Graph,
+    start: Node,
+    between: Sequence[Node],
+    apart: Pieces,
+    names: Names,
+    nodes: dict[Node, list[Node]],
+    constants: dict[Value, Array],
+) -> None:
     stand_ins: dict[Value, Value] = {}
 
     def split(v: Value) -> Value:
@@ -119,7 +130,10 @@ def _rewrite(
         attributes: Mapping[str, Attribute] = node.attributes
         if node.op in WHOLE:
             ends = [0, *accumulate(len(p) for p in apart)]
-            attributes = {**attributes, "axes": tuple(k for d in node.integers("axes") for k in range(ends[d], ends[d + 1]))}
+            attributes = {
+                **attributes,
+                "axes": tuple(k for d in node.integers("axes") for k in range(ends[d], ends[d + 1])),
+            }
         nodes[node] = [Node(node.op, tuple(map(split, node.inputs)), (split(node.output),), attributes, node.name)]
     for v in [start.output, *(node.output for node in between)]:
         for reader in graph.consumers.get(v, ()):

@@ -122,7 +122,7 @@ def _gather(n: Node) -> Shape:
     x, indices = n.inputs
     along = n.integer("axis")
     _dims(n, (along,))
-    return (*x.shape[:along], *indices.shape, *x.shape[along + 1:])  # fmt: skip
+    return (*x.shape[:along], *indices.shape, *x.shape[along + 1 :])
 
 
 def _gather_nd(n: Node) -> Shape:
@@ -131,7 +131,7 @@ def _gather_nd(n: Node) -> Shape:
     fits = 0 <= batch < min(x.rank, indices.rank)
     if not fits or batch + indices.shape[-1] > x.rank or indices.shape[:batch] != x.shape[:batch]:
         raise UserError(f"indices {indices} do not fit {x}")
-    return (*indices.shape[:-1], *x.shape[batch + indices.shape[-1]:])  # fmt: skip
+    return (*indices.shape[:-1], *x.shape[batch + indices.shape[-1] :])
 
 
 def _gather_elements(n: Node) -> Shape:
@@ -155,7 +155,11 @@ def _scatter_elements(n: Node) -> Shape:
 def _scatter_nd(n: Node) -> Shape:
     x, indices, updates = n.inputs
     _reduction(n)
-    if indices.rank != 2 or indices.shape[1] > x.rank or updates.shape != (indices.shape[0], *x.shape[indices.shape[1]:]):  # fmt: skip
+    if (
+        indices.rank != 2
+        or indices.shape[1] > x.rank
+        or updates.shape != (indices.shape[0], *x.shape[indices.shape[1] :])
+    ):
         raise UserError(f"updates {updates} and indices {indices} do not fit {x}")
     return x.shape
 
@@ -245,16 +249,42 @@ def _fold(n: Node) -> Shape:
 
 
 RULES: dict[str, Rule] = {
-    "Reshape": _reshape, "Transpose": _transpose, "Expand": _expand, "Concat": _concat, "Slice": _slice, "Pad": _pad,
-    "Repeat": _repeat, "Interpolate": _interpolate, "Trilu": _trilu,
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "Expand": _expand,
+    "Concat": _concat,
+    "Slice": _slice,
+    "Pad": _pad,
+    "Repeat": _repeat,
+    "Interpolate": _interpolate,
+    "Trilu": _trilu,
     "Tile": lambda n: tuple(e * k for e, k in zip(n.inputs[0].shape, n.integers("times"))),
-    "Gather": _gather, "GatherElements": _gather_elements, "GatherND": _gather_nd,
-    "ScatterElements": _scatter_elements, "ScatterND": _scatter_nd, "ReverseSequence": _same,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "ReverseSequence": _same,
     "GridSample": lambda n: (*n.inputs[0].shape[:2], *n.inputs[1].shape[1:-1]),
-    "CumSum": _same_dims, "CumProd": _same_dims, "TopKIndices": _along("k"),
-    "ReduceSum": _reduced, "ReduceMax": _reduced, "ReduceMin": _reduced, "ReduceProd": _reduced, "ArgMax": _reduced, "ArgMin": _reduced,
-    "Softmax": _same_dims, "LogSoftmax": _same_dims, "Standardize": _same_dims, "RmsNormalize": _same_dims,
-    "MatMul": _matmul, "Einsum": _einsum,
-    "Conv": _windows, "ConvTranspose": _conv_transpose, "MaxPool": _windows, "SumPool": _windows, "MaxPoolIndices": _windows,
+    "CumSum": _same_dims,
+    "CumProd": _same_dims,
+    "TopKIndices": _along("k"),
+    "ReduceSum": _reduced,
+    "ReduceMax": _reduced,
+    "ReduceMin": _reduced,
+    "ReduceProd": _reduced,
+    "ArgMax": _reduced,
+    "ArgMin": _reduced,
+    "Softmax": _same_dims,
+    "LogSoftmax": _same_dims,
+    "Standardize": _same_dims,
+    "RmsNormalize": _same_dims,
+    "MatMul": _matmul,
+    "Einsum": _einsum,
+    "Conv": _windows,
+    "ConvTranspose": _conv_transpose,
+    "MaxPool": _windows,
+    "SumPool": _windows,
+    "MaxPoolIndices": _windows,
     "Fold": _fold,
-}  # fmt: skip
+}

@@ -1,7 +1,7 @@
 """Passes that make a graph smaller without changing a bit of what it computes, and the one that settles its outputs.
 
-Each is a function from a graph to a graph. None changes the interface, each gives back the same graph where there is nothing to do,
-and all are linear in the nodes. See `identities` and `empties` for what single operators allow.
+Each is a function from a graph to a graph. None changes the interface, each gives back the same graph where there is
+nothing to do, and all are linear in the nodes. See `identities` and `empties` for what single operators allow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal"})
 def fold_constants(graph: Graph) -> Graph:
     """A node that reads constants alone is its result, within the bounds of `fold`.
 
-        y = Transpose(w)   ->   y constant
+    y = Transpose(w)   ->   y constant
     """
     sweep, fold = Sweep(graph), Folding()
     for node in graph.nodes:
@@ -40,7 +40,7 @@ def fold_constants(graph: Graph) -> Graph:
 def common_subexpressions(graph: Graph) -> Graph:
     """Nodes that do the same to the same values are one; so are constants of the same bits.
 
-        a = Relu(x); b = Relu(x); y = Add(a, b)   ->   a = Relu(x); y = Add(a, a)
+    a = Relu(x); b = Relu(x); y = Add(a, b)   ->   a = Relu(x); y = Add(a, a)
     """
     sweep = Sweep(graph)
     for old, new in _equal_constants(graph).items():
@@ -66,10 +66,15 @@ def _key(node: Node) -> Hashable:
 
 
 def _equal_constants(graph: Graph) -> dict[Value, Value]:
-    """Constants and an earlier one of the same type, shape and bits. Only those that agree in a few elements are read whole."""
+    """Constants and an earlier one of the same type, shape and bits.
+
+    Only those that agree in a few elements are read whole.
+    """
     alike: dict[Hashable, list[Value]] = {}
     for v, array in graph.constants.items():
-        some = np.asarray(array.flat[:: max(1, array.size // 8)])  # an array may be a transposed view: never ask for it whole
+        some = np.asarray(
+            array.flat[:: max(1, array.size // 8)]
+        )  # an array may be a transposed view: never ask for it whole
         alike.setdefault((v.dtype, v.shape, some.tobytes()), []).append(v)
     same: dict[Value, Value] = {}
     for values in alike.values():
@@ -91,8 +96,8 @@ def pads_into_windows(graph: Graph) -> Graph:
 
         Conv(Pad(x, before=p, after=q), w, before=b, after=a)   ->   Conv(x, w, before=p + b, after=q + a)
 
-    Likewise for SumPool (a mean is a SumPool times a constant, which already counts these zeros) and, where the pad is the
-    lowest number, for MaxPool. Positions of a MaxPoolIndices count in the padded image: such a Pad stays.
+    Likewise for SumPool (a mean is a SumPool times a constant, which already counts these zeros) and, where the pad is
+    the lowest number, for MaxPool. Positions of a MaxPoolIndices count in the padded image: such a Pad stays.
     """
     pads = {n.output: n for n in graph.nodes if n.op == "Pad" and len(n.inputs) == 1 and n.text("mode") == "constant"}
     if not pads:
@@ -108,7 +113,9 @@ def pads_into_windows(graph: Graph) -> Graph:
         if pad is None or readers[pad.output] or not _takes_pad(node, pad):
             sweep.keep(node)
             continue
-        before, after = (tuple(a + b for a, b in zip(_spatial(node, pad.integers(k)), node.integers(k))) for k in ("before", "after"))
+        before, after = (
+            tuple(a + b for a, b in zip(_spatial(node, pad.integers(k)), node.integers(k))) for k in ("before", "after")
+        )
         attributes = {**node.attributes, "before": before, "after": after}
         sweep.keep_other(replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), attributes=attributes))
     return sweep.finished()
@@ -129,8 +136,8 @@ def _takes_pad(node: Node, pad: Node) -> bool:
 
 
 def own_outputs(graph: Graph) -> Graph:
-    """Every output is the result of a node and of no other output's: kernels write outputs, so inputs, constants and what comes
-    twice are copied.
+    """Every output is the result of a node and of no other output's: kernels write outputs, so inputs, constants and
+    what comes twice are copied.
 
         return x, y, y   ->   a = Copy(x); b = Copy(y); return a, y, b
 

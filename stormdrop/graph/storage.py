@@ -1,11 +1,12 @@
 """Where every value of a model lives: in a buffer of its own, or inside another's.
 
-Concatenation, slicing, reshaping and transposing (of all but the rows) are no work where memory is laid out for them: the parts
-of a concatenation are written where they belong in the whole, and what is cut out is read where it lies. `storage` lays it out,
-and adds a copying call wherever that is not possible (a value wanted in two wholes, an input that is also a part, …).
+Concatenation, slicing, reshaping and transposing (of all but the rows) are no work where memory is laid out for them:
+the parts of a concatenation are written where they belong in the whole, and what is cut out is read where it lies.
+`storage` lays it out, and adds a copying call wherever that is not possible (a value wanted in two wholes, an input
+that is also a part, …).
 
-First, backwards: a value that an alias makes part of another is placed inside it, if a kernel writes it and nothing else has claimed
-it. Then, forwards: every other value gets a buffer, every other alias a view of its source, or a copy.
+First, backwards: a value that an alias makes part of another is placed inside it, if a kernel writes it and nothing
+else has claimed it. Then, forwards: every other value gets a buffer, every other alias a view of its source, or a copy.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ class _Layout:
         self.calls = {call.output: call for call in parts.calls}
         self.places: dict[Value, Place] = {}
         fixed: dict[Kind, Sequence[Value]] = {
-            "input": self.graph.inputs, "output": self.graph.outputs, "constant": tuple(self.graph.constants),
-        }  # fmt: skip
+            "input": self.graph.inputs,
+            "output": self.graph.outputs,
+            "constant": tuple(self.graph.constants),
+        }
         for kind, values in fixed.items():
             for k, v in enumerate(values):
                 self.places[v] = Place(Buffer(v, kind, k), row_strides(v.shape))
@@ -91,7 +94,9 @@ class _Layout:
             case "Concat":
                 self._claim_parts(node)
             case "Transpose":
-                if self._is_free(node.inputs[0]) and (node.output in self.places or self.graph.consumers[node.inputs[0]] == (node,)):
+                if self._is_free(node.inputs[0]) and (
+                    node.output in self.places or self.graph.consumers[node.inputs[0]] == (node,)
+                ):
                     whole = self._own(node.output)
                     perm = node.integers("perm")
                     strides = [0] * len(perm)
@@ -131,7 +136,12 @@ class _Layout:
         start = first.offset
         for v in parts:
             p = self.places[v]
-            if p.buffer is not first.buffer or p.buffer.kind not in ("arena", "output") or p.strides != first.strides or p.offset != start:
+            if (
+                p.buffer is not first.buffer
+                or p.buffer.kind not in ("arena", "output")
+                or p.strides != first.strides
+                or p.offset != start
+            ):
                 return None
             start += v.shape[along] * p.strides[along]
         return first
@@ -206,7 +216,9 @@ def _view(node: Node, source: Place) -> Place | None:
             strides = reshaped_strides(node.inputs[0].shape, source.strides, node.output.shape)
             return None if strides is None else Place(source.buffer, strides, source.offset)
         case "Slice":
-            offset = source.offset + sum(start * stride for start, stride in zip(node.integers("starts"), source.strides))
+            offset = source.offset + sum(
+                start * stride for start, stride in zip(node.integers("starts"), source.strides)
+            )
             return Place(source.buffer, source.strides, offset)
         case _:
             return Place(source.buffer, tuple(source.strides[d] for d in node.integers("perm")), source.offset)

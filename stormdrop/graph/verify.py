@@ -10,7 +10,8 @@ from stormdrop.ir.expr import NUMPY
 
 def verify(graph: Graph) -> None:
     """Raise UserError where a value is defined twice or read before it is, or where a node's result is not what its
-    operator gives for its inputs; where a constant's array is not what its value says; where nothing reads a node or constant.
+    operator gives for its inputs; where a constant's array is not what its value says; where nothing reads a node or
+    constant.
     """
     defined: dict[str, Value] = {}
 
@@ -19,7 +20,9 @@ def verify(graph: Graph) -> None:
             raise UserError(f"{what} {v} is defined twice")
         defined[v.name] = v
 
-    def check(v: Value, what: object) -> None:  # formatted only where it is wrong: a graph may have a hundred thousand nodes
+    def check(
+        v: Value, what: object
+    ) -> None:  # formatted only where it is wrong: a graph may have a hundred thousand nodes
         if defined.get(v.name) != v:
             raise UserError(f"{what} reads {v}, which is not defined before it")
 

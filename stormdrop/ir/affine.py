@@ -152,7 +152,13 @@ def decide(condition: Expr, of_atom: Callable[[Expr], Interval | None]) -> bool 
             if gap is None:
                 return None
             always = {"lt": gap[1] < 0, "le": gap[1] <= 0, "gt": gap[0] > 0, "ge": gap[0] >= 0, "eq": gap == (0, 0)}
-            never = {"lt": gap[0] >= 0, "le": gap[0] > 0, "gt": gap[1] <= 0, "ge": gap[1] < 0, "eq": gap[0] > 0 or gap[1] < 0}
+            never = {
+                "lt": gap[0] >= 0,
+                "le": gap[0] > 0,
+                "gt": gap[1] <= 0,
+                "ge": gap[1] < 0,
+                "eq": gap[0] > 0 or gap[1] < 0,
+            }
             if op == "ne":
                 return True if never["eq"] else False if always["eq"] else None
             return True if always[op] else False if never[op] else None

@@ -17,7 +17,7 @@ from stormdrop.ir.expr import (
     call,
     compare,
     select,
-)  # fmt: skip
+)
 
 
 def _reduce(combiner: Combiner, body: Expr, axes: tuple[Axis, ...]) -> Reduce:

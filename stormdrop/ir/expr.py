@@ -1,7 +1,7 @@
 """Expressions: interned, immutable trees over scalars.
 
-Equality is identity: two nodes built from equal parts are the same object, and constants keep their type and sign (1, 1.0,
-True and -0.0 differ). Index arithmetic is `i64`; data is `f32`, `f64`, `i32`, `i64` or `bool`.
+Equality is identity: two nodes built from equal parts are the same object, and constants keep their type and sign (1,
+1.0, True and -0.0 differ). Index arithmetic is `i64`; data is `f32`, `f64`, `i32`, `i64` or `bool`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,36 @@ Scalar = bool | int | float
 AxisKind = Literal["spatial", "reduce"]
 Combiner = Literal["sum", "max", "min", "prod"]
 
-NUMPY: dict[Dtype, type[np.generic]] = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "bool": np.bool_}
+NUMPY: dict[Dtype, type[np.generic]] = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "i32": np.int32,
+    "i64": np.int64,
+    "bool": np.bool_,
+}
 ITEMSIZE: dict[Dtype, int] = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
 FLOATS = ("f32", "f64")
 
 LOGICAL = ("and", "or", "xor")
 UNARY = (
-    "neg", "abs", "not", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos",
-    "floor", "ceil", "round",
-)  # fmt: skip
+    "neg",
+    "abs",
+    "not",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "tanh",
+    "erf",
+    "sigmoid",
+    "sin",
+    "cos",
+    "floor",
+    "ceil",
+    "round",
+)
 
 _table: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
 
@@ -265,7 +286,8 @@ def identity_of(combiner: Combiner, dtype: Dtype) -> Scalar:
 def lift(value: Expr | Scalar, dtype: Dtype) -> Expr:
     """A Python number as a constant of `dtype`; an expression as it is.
 
-    Raises UserError for anything else, and for a number that `dtype` cannot hold: a fraction or an overflow of an integer.
+    Raises UserError for anything else, and for a number that `dtype` cannot hold: a fraction or an overflow of an
+    integer.
     """
     if isinstance(value, Expr):
         return value
@@ -293,12 +315,22 @@ def index(value: Expr | Scalar) -> Expr:
 
 
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "min": min, "max": max,
-    "and": lambda a, b: a and b, "or": lambda a, b: a or b,
-    "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
-}  # fmt: skip
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
 
 
 def wrapped(value: int, dtype: Dtype) -> int:
@@ -329,7 +361,7 @@ def binary(op: str, a: Expr, b: Expr | Scalar) -> Expr:
         match op, a, b:
             case _, Const(x), Const(y) if op in _FOLD and not (op in ("floordiv", "mod") and y == 0):
                 return Const(wrapped(_FOLD[op](x, y), a.dtype), a.dtype)
-            case ("add" | "sub"), _, Const(0):
+            case (("add" | "sub"), _, Const(0)):
                 return a
             case "add", Const(0), _:
                 return b

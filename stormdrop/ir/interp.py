@@ -52,8 +52,12 @@ class Samples:
     magnitudes: Array
 
 
-def evaluate(task: Task, arrays: Mapping[str, Array], variant: int = 0, precision: Literal["f64"] | None = None,
-             ) -> dict[str, Array]:  # fmt: skip
+def evaluate(
+    task: Task,
+    arrays: Mapping[str, Array],
+    variant: int = 0,
+    precision: Literal["f64"] | None = None,
+) -> dict[str, Array]:
     """The outputs by name. With precision "f64" every f32 is computed as float64, inputs being taken as they are.
 
     Raises UserError for missing or misshapen arrays and for reads outside a tensor.
@@ -70,8 +74,13 @@ def magnitude(task: Task, arrays: Mapping[str, Array], variant: int = 0) -> dict
     return {mine.name: machine.known[t][1] for t, mine in zip(task.variants[variant].outputs, task.outputs)}
 
 
-def sample(task: Task, arrays: Mapping[str, Array], points: int, rng: np.random.Generator, variant: int = 0,
-           ) -> dict[str, Samples]:  # fmt: skip
+def sample(
+    task: Task,
+    arrays: Mapping[str, Array],
+    points: int,
+    rng: np.random.Generator,
+    variant: int = 0,
+) -> dict[str, Samples]:
     """About `points` random elements of every output in float64, with error scales; corners and edges come up often."""
     machine = _Machine(_inputs(task, arrays, wide=True), wide=True, scales=True)
     found: dict[str, Samples] = {}
@@ -371,26 +380,62 @@ def _power(x: Array, y: Array) -> Array:
 _REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide, "mod": np.mod,
-    "fmod": np.fmod, "min": np.minimum, "max": np.maximum, "pow": _power, "copysign": np.copysign,
-    "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
-}  # fmt: skip
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+    "fmod": np.fmod,
+    "min": np.minimum,
+    "max": np.maximum,
+    "pow": _power,
+    "copysign": np.copysign,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+}
 
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
-    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
-}  # fmt: skip
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
 
 _UNARY: dict[str, Callable[[Array], Array]] = {
-    "neg": np.negative, "abs": np.abs, "not": np.logical_not, "exp": np.exp, "expm1": np.expm1, "log": np.log,
-    "log1p": np.log1p, "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x), "tanh": np.tanh, "erf": _erf, "sigmoid": _sigmoid,
-    "sin": np.sin, "cos": np.cos, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
-}  # fmt: skip
+    "neg": np.negative,
+    "abs": np.abs,
+    "not": np.logical_not,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "tanh": np.tanh,
+    "erf": _erf,
+    "sigmoid": _sigmoid,
+    "sin": np.sin,
+    "cos": np.cos,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+}
 
 _SLOPE: dict[str, Callable[[Array], Array]] = {
-    "exp": np.exp, "expm1": np.exp, "log": lambda x: 1 / x, "log1p": lambda x: 1 / (1 + x),
-    "sqrt": lambda x: 0.5 / np.sqrt(x), "rsqrt": lambda x: 0.5 / (x * np.sqrt(x)),
-    "tanh": lambda x: 1 - np.tanh(x) ** 2, "erf": lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x),
-    "sigmoid": lambda x: 1 / (2 + np.exp(x) + np.exp(-x)), "sin": np.cos, "cos": np.sin,
-}  # fmt: skip
+    "exp": np.exp,
+    "expm1": np.exp,
+    "log": lambda x: 1 / x,
+    "log1p": lambda x: 1 / (1 + x),
+    "sqrt": lambda x: 0.5 / np.sqrt(x),
+    "rsqrt": lambda x: 0.5 / (x * np.sqrt(x)),
+    "tanh": lambda x: 1 - np.tanh(x) ** 2,
+    "erf": lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x),
+    "sigmoid": lambda x: 1 / (2 + np.exp(x) + np.exp(-x)),
+    "sin": np.cos,
+    "cos": np.sin,
+}
 """Derivatives, up to their sign, of the functions that round."""

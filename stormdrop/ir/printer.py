@@ -10,10 +10,21 @@ if TYPE_CHECKING:
     from stormdrop.ir.tensor import Task, Tensor
 
 _SIGNS = {
-    "add": ("+", 4), "sub": ("-", 4), "mul": ("*", 5), "div": ("/", 5), "floordiv": ("//", 5), "mod": ("%", 5),
-    "lt": ("<", 3), "le": ("<=", 3), "gt": (">", 3), "ge": (">=", 3), "eq": ("==", 3), "ne": ("!=", 3),
-    "and": ("and", 2), "or": ("or", 1),
-}  # fmt: skip
+    "add": ("+", 4),
+    "sub": ("-", 4),
+    "mul": ("*", 5),
+    "div": ("/", 5),
+    "floordiv": ("//", 5),
+    "mod": ("%", 5),
+    "lt": ("<", 3),
+    "le": ("<=", 3),
+    "gt": (">", 3),
+    "ge": (">=", 3),
+    "eq": ("==", 3),
+    "ne": ("!=", 3),
+    "and": ("and", 2),
+    "or": ("or", 1),
+}
 
 
 def show(e: Expr, outer: int = 0) -> str:

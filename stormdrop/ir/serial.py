@@ -15,7 +15,9 @@ def task_to_json(task: Task) -> dict[str, object]:
     return {
         "format": FORMAT,
         "name": task.name,
-        "inputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "constant": t.constant} for t in task.inputs],
+        "inputs": [
+            {"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "constant": t.constant} for t in task.inputs
+        ],
         "variants": [_variant_to_json(task, v) for v in task.variants],
     }
 
@@ -24,7 +26,13 @@ def nameless(task: Task) -> object:
     """What remains of a task's JSON when tasks that differ in names alone are to be equal."""
     inputs = [[list(t.shape), t.dtype, t.constant] for t in task.inputs]
     variants = [_variant_to_json(task, v) for v in task.variants]
-    return [inputs, [[v["outputs"], v["error_bound"], [_unnamed(stage) for stage in cast("list[Any]", v["stages"])]] for v in variants]]
+    return [
+        inputs,
+        [
+            [v["outputs"], v["error_bound"], [_unnamed(stage) for stage in cast("list[Any]", v["stages"])]]
+            for v in variants
+        ],
+    ]
 
 
 def _unnamed(stage: dict[str, Any]) -> list[object]:
@@ -41,14 +49,21 @@ def _variant_to_json(task: Task, variant: Variant) -> dict[str, object]:
         assert c is not None
         axes: dict[Expr, str] = {a: f"a{i}" for i, a in enumerate(c.axes)}
         axes.update({a: f"r{i}" for i, a in enumerate(c.reduce_axes)})
-        stages.append({
-            "name": t.name,
-            "axes": [[a.name, a.extent] for a in c.axes],
-            "reduce": [[a.name, a.extent] for a in c.reduce_axes],
-            "combiner": c.combiner,
-            "body": _expr_to_json(c.body, axes, names),
-        })  # fmt: skip
-    return {"name": variant.name, "error_bound": variant.error_bound, "stages": stages, "outputs": [names[t] for t in variant.outputs]}
+        stages.append(
+            {
+                "name": t.name,
+                "axes": [[a.name, a.extent] for a in c.axes],
+                "reduce": [[a.name, a.extent] for a in c.reduce_axes],
+                "combiner": c.combiner,
+                "body": _expr_to_json(c.body, axes, names),
+            }
+        )
+    return {
+        "name": variant.name,
+        "error_bound": variant.error_bound,
+        "stages": stages,
+        "outputs": [names[t] for t in variant.outputs],
+    }
 
 
 def _expr_to_json(e: Expr, axes: dict[Expr, str], names: dict[Tensor, str]) -> object:
@@ -81,7 +96,10 @@ def task_from_json(data: Any) -> Task:
     try:
         if data["format"] != FORMAT:
             raise UserError(f"this task has format {data['format']}; this version reads {FORMAT}")
-        inputs = {f"i{k}": Tensor(t["name"], tuple(t["shape"]), t["dtype"], bool(t["constant"])) for k, t in enumerate(data["inputs"])}
+        inputs = {
+            f"i{k}": Tensor(t["name"], tuple(t["shape"]), t["dtype"], bool(t["constant"]))
+            for k, t in enumerate(data["inputs"])
+        }
         return Task(variants=[_variant_from_json(v, dict(inputs)) for v in data["variants"]], name=data["name"])
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise UserError(f"not a task: {error!r}") from error

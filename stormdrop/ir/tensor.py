@@ -1,8 +1,8 @@
 """Tensors, computes and tasks.
 
-A `Compute` fills a tensor: one value per point of its axes, perhaps reduced over reduce axes. A `Task` is a DAG of computes
-with one or more variants that are equal as functions; it is what a kernel is built for. Stages and axes have ids taken from
-the structure alone (`s1`, `s1.a0`, `s1.r2`), never from names.
+A `Compute` fills a tensor: one value per point of its axes, perhaps reduced over reduce axes. A `Task` is a DAG of
+computes with one or more variants that are equal as functions; it is what a kernel is built for. Stages and axes have
+ids taken from the structure alone (`s1`, `s1.a0`, `s1.r2`), never from names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from stormdrop.ir.expr import (
     lift,
     loads,
     walk,
-)  # fmt: skip
+)
 
 MAX_ELEMENTS = 2**63 - 1
 
@@ -63,12 +63,16 @@ class Tensor:
             raise UserError(f"tensor {self.name}: shape {self.shape} is too large to address")
 
     def __iter__(self) -> Iterator[Load]:
-        raise TypeError(f"tensor {self.name} cannot be iterated over")  # Python would otherwise ask for [0], [1], … for ever
+        raise TypeError(
+            f"tensor {self.name} cannot be iterated over"
+        )  # Python would otherwise ask for [0], [1], … for ever
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         indices = indices if isinstance(indices, tuple) else (indices,)
         if len(indices) != len(self.shape):
-            raise UserError(f"tensor {self.name} has {len(self.shape)} dimensions, but is read with {len(indices)} indices")
+            raise UserError(
+                f"tensor {self.name} has {len(self.shape)} dimensions, but is read with {len(indices)} indices"
+            )
         return Load(self, [index(i) for i in indices])
 
     @property
@@ -132,7 +136,9 @@ class Task:
     name: str = "task"
     flops: float = field(default=0.0)
 
-    def __init__(self, outputs: Tensor | Sequence[Tensor] = (), variants: Sequence[Variant] = (), name: str = "task") -> None:
+    def __init__(
+        self, outputs: Tensor | Sequence[Tensor] = (), variants: Sequence[Variant] = (), name: str = "task"
+    ) -> None:
         from stormdrop.ir.verify import verify_task
 
         variants = tuple(variants) or (Variant((outputs,) if isinstance(outputs, Tensor) else tuple(outputs)),)
@@ -163,7 +169,9 @@ class Task:
 
     @cached_property
     def class_key(self) -> str:
-        """The structure without sizes and names: equal for the same operator at any shape, stride, dilation and padding."""
+        """The structure without sizes and names: equal for the same operator at any shape, stride, dilation and
+        padding.
+        """
         text = json.dumps([_structure(v) for v in self.variants])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -197,7 +205,9 @@ class Task:
 
 
 def nominal_flops(variant: Variant) -> float:
-    """Arithmetic on floats in the bodies, each operation once; a reduction adds its combiner; padding is counted as computed."""
+    """Arithmetic on floats in the bodies, each operation once; a reduction adds its combiner; padding is counted as
+    computed.
+    """
     total = 0.0
     for t in variant.stages:
         assert t.compute is not None
@@ -226,7 +236,9 @@ def _structure(variant: Variant) -> list[object]:
             if load.tensor not in number:
                 count = sum(n.startswith("i") for n in number.values())
                 number[load.tensor] = f"i{count}{'c' if load.tensor.constant else ''}{load.tensor.dtype}"
-        described.append([number[t], t.dtype, c.combiner, len(c.axes), len(c.reduce_axes), _shape_free(c.body, axes, number)])
+        described.append(
+            [number[t], t.dtype, c.combiner, len(c.axes), len(c.reduce_axes), _shape_free(c.body, axes, number)]
+        )
     return [described, [number[t] for t in variant.outputs]]
 
 

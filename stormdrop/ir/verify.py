@@ -49,7 +49,8 @@ Guard = tuple[Expr, bool]  # a condition on indices, and whether it holds
 def _verify_indices(name: str, body: Expr) -> None:
     """Every read must lie inside its tensor wherever the conditions on indices around it let it happen.
 
-    A condition on data is no protection: both sides of such a selection are computed. An index made of data is not judged here.
+    A condition on data is no protection: both sides of such a selection are computed. An index made of data is not
+    judged here.
     """
     for load, guards in _reads(body, (), set()):
         for d, (i, extent) in enumerate(zip(load.indices, load.tensor.shape)):
@@ -63,7 +64,9 @@ def _verify_indices(name: str, body: Expr) -> None:
                 raise UserError(f"{name}: {load} {where}, outside 0 to {extent - 1}")
 
 
-def _reads(e: Expr, guards: tuple[Guard, ...], seen: set[tuple[Expr, tuple[Guard, ...]]]) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
+def _reads(
+    e: Expr, guards: tuple[Guard, ...], seen: set[tuple[Expr, tuple[Guard, ...]]]
+) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
     """Every load with the index conditions under which it happens."""
     if (e, guards) in seen:
         return
@@ -79,7 +82,9 @@ def _reads(e: Expr, guards: tuple[Guard, ...], seen: set[tuple[Expr, tuple[Guard
 
 
 def _reached(i: Expr, guards: tuple[Guard, ...]) -> tuple[int, int] | None:
-    """The least and largest value of an index where all guards hold; None where there is none, or too many points to try."""
+    """The least and largest value of an index where all guards hold; None where there is none, or too many points to
+    try.
+    """
     axes = {n for n in walk(i) if isinstance(n, Axis)}
     relevant = [(c, holds) for c, holds in guards if axes & {n for n in walk(c) if isinstance(n, Axis)}]
     axes |= {n for c, _ in relevant for n in walk(c) if isinstance(n, Axis)}
@@ -96,10 +101,22 @@ def _reached(i: Expr, guards: tuple[Guard, ...]) -> tuple[int, int] | None:
 
 
 _NUMPY: dict[str, Callable[[Any, Any], Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod, "min": np.minimum, "max": np.maximum,
-    "and": np.logical_and, "or": np.logical_or, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "eq": np.equal, "ne": np.not_equal,
-}  # fmt: skip
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
 
 
 def _values(e: Expr, grid: Mapping[Axis, Any]) -> Any:

@@ -1,8 +1,8 @@
 """Lowering: one point of a sketch to a loop program.
 
-Rolled loops run `ceil(remaining / inner)` trips, computed where they start. Every axis carries the set of lengths it can have
-at each level, so that a loop whose trip count never varies has a constant one, and a register tile has one body for each
-length that occurs: the full one and the exact remainders. The vector axis is masked.
+Rolled loops run `ceil(remaining / inner)` trips, computed where they start. Every axis carries the set of lengths it
+can have at each level, so that a loop whose trip count never varies has a constant one, and a register tile has one
+body for each length that occurs: the full one and the exact remainders. The vector axis is masked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stormdrop.lower.program import (
     Stmt,
     Tile,
     View,
-)  # fmt: skip
+)
 from stormdrop.space.nest import Slot, Tiling, form_of, is_computed_whole, is_copy, nest_order
 from stormdrop.space.structure import Level, Stage, Structure
 from stormdrop.target import ALIGN_BYTES, whole_lines
@@ -71,7 +71,10 @@ class _Context:
 
 
 def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mapping[str, View] | None = None) -> Program:
-    """The program of one point. `views` gives the memory layout of run-time inputs and outputs that are not row-major."""
+    """The program of one point.
+
+    `views` gives the memory layout of run-time inputs and outputs that are not row-major.
+    """
     views = views or {}
     table: list[Buffer] = []
     regions: dict[Tensor, Region] = {}
@@ -132,7 +135,9 @@ def _panel_region(stage: Stage, own: Tiling, reader: Tiling, spans: Mapping[Axis
         strides[a] = size
         size *= extent[a]
     buffer = Buffer(stage.tensor.name, stage.tensor.dtype, "scratch", max(size, 1))
-    return Region(buffer, base, tuple(strides[a] for a in stage.axes), 0, width if vector is not None else 0, panel_stride)
+    return Region(
+        buffer, base, tuple(strides[a] for a in stage.axes), 0, width if vector is not None else 0, panel_stride
+    )
 
 
 def _box_region(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> Region:
@@ -188,7 +193,11 @@ def _lower_root(context: _Context, stage: Stage) -> Phase:
     spans = {a: _whole(a) for a in (*stage.axes, *stage.reduce_axes)}
     loops: list[tuple[Var, int]] = []
     order = nest_order(stage)
-    parallel = [slot for slot in order if slot.axis.kind == "spatial" and slot.level == 0] if form_of(stage).register > 0 else []
+    parallel = (
+        [slot for slot in order if slot.axis.kind == "spatial" and slot.level == 0]
+        if form_of(stage).register > 0
+        else []
+    )
     for slot in parallel:
         var = Var(f"{slot.axis.name}_{stage.axis_id(slot.axis)}_0")
         trips, most, piece = _split(spans[slot.axis], tiling.span[slot], var)
@@ -201,7 +210,7 @@ def _lower_root(context: _Context, stage: Stage) -> Phase:
     for inner in context.structure.attached(stage):
         if inner.level is Level.THREAD:
             body += _lower_attached(context, inner)
-    body += _loops(context, stage, order[len(parallel):], dict(spans))
+    body += _loops(context, stage, order[len(parallel) :], dict(spans))
     return Phase(stage.id, tuple(loops), tuple(body), stage.level is Level.LOAD)
 
 
@@ -361,7 +370,12 @@ def _variants(context: _Context, stage: Stage, spans: Mapping[Axis, Span], accum
 
 
 def _tile(
-    context: _Context, stage: Stage, spans: Mapping[Axis, Span], rows: Mapping[Axis, int], accumulate: Accumulate | None, tiling: Tiling
+    context: _Context,
+    stage: Stage,
+    spans: Mapping[Axis, Span],
+    rows: Mapping[Axis, int],
+    accumulate: Accumulate | None,
+    tiling: Tiling,
 ) -> Tile:
     live: Expr | None = None
     vectors = tiling.vectors
@@ -414,11 +428,15 @@ def _access(context: _Context, tensor: Tensor, indices: tuple[Expr, ...], base: 
                 outer = outer + base[atom].scaled(c * stride)
             else:
                 atoms.append((atom, c * stride))
-    return Access(region.buffer, outer, tuple((a, c) for a, c in coefficients.items() if c), tuple(atoms), region.panel > 0)
+    return Access(
+        region.buffer, outer, tuple((a, c) for a, c in coefficients.items() if c), tuple(atoms), region.panel > 0
+    )
 
 
 def _check_data(tensor: Tensor, d: int, i: Expr) -> None:
-    """An index made of data must be clamped, max(min(i, n - 1), 0), or taken modulo n: no input may lead outside a tensor."""
+    """An index made of data must be clamped, max(min(i, n - 1), 0), or taken modulo n: no input may lead outside a
+    tensor.
+    """
     if not any(isinstance(n, Load) for n in walk(i)):
         return
     known = bounds(i, _whatever)
@@ -428,5 +446,7 @@ def _check_data(tensor: Tensor, d: int, i: Expr) -> None:
 
 def _whatever(atom: Expr) -> tuple[int, int] | None:
     """The bounds of data: all integers. Operations that narrow them are looked into."""
-    narrows = isinstance(atom, (Axis, Select)) or (isinstance(atom, Bin) and atom.op in ("min", "max", "mod", "floordiv"))
+    narrows = isinstance(atom, (Axis, Select)) or (
+        isinstance(atom, Bin) and atom.op in ("min", "max", "mod", "floordiv")
+    )
     return None if narrows else (-(2**63), 2**63 - 1)

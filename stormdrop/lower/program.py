@@ -1,8 +1,8 @@
 """The concrete loop program that code is generated from.
 
-A program is a list of phases; a phase is one parallel range over loops with constant trip counts. Inside stand serial loops
-whose trip counts may depend on outer loops (tails), and register tiles, in which everything is unrolled. All index arithmetic
-is in elements.
+A program is a list of phases; a phase is one parallel range over loops with constant trip counts. Inside stand serial
+loops whose trip counts may depend on outer loops (tails), and register tiles, in which everything is unrolled. All
+index arithmetic is in elements.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class View:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
-    """A piece of memory. `role` input, constant, output, packed and shared are entries of the pointer table; scratch is per thread."""
+    """A piece of memory.
+
+    `role` input, constant, output, packed and shared are entries of the pointer table; scratch is per thread.
+    """
 
     name: str
     dtype: Dtype
@@ -40,8 +43,8 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An element's address inside a register tile: `outer` (over loop variables) + Σ coefficient · (axis relative to the tile)
-    + Σ coefficient · atom, where atoms are the parts that are not linear in the axes."""
+    """An element's address inside a register tile: `outer` (over loop variables) + Σ coefficient · (axis relative to
+    the tile) + Σ coefficient · atom, where atoms are the parts that are not linear in the axes."""
 
     buffer: Buffer
     outer: Affine
@@ -72,7 +75,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class ReduceLoop:
-    """A reduce loop of a tile: `step` elements a trip (lanes times vectors on the vector axis), `unroll` trips a turn."""
+    """A reduce loop of a tile: `step` elements a trip (lanes times vectors on the vector axis), `unroll` trips a
+    turn.
+    """
 
     axis: Axis
     span: Span
@@ -138,7 +143,10 @@ Stmt = For | If | Tile
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A parallel range over the product of `loops`; a barrier follows it. `at_load`: it runs once, to pack constants."""
+    """A parallel range over the product of `loops`; a barrier follows it.
+
+    `at_load`: it runs once, to pack constants.
+    """
 
     name: str
     loops: tuple[tuple[Var, int], ...]
@@ -226,7 +234,11 @@ def _tile_lines(t: Tile, depth: int) -> Iterator[str]:
     for loop in t.reduce:
         how = " written out" if loop.peeled else f" unroll {loop.unroll}" if loop.unroll > 1 else ""
         start = f"{loop.span.base} + " if loop.span.base.terms or loop.span.base.constant else ""
-        yield f"{inner}for {loop.axis} in {start}0:{loop.span.length}" + (f" step {loop.step}" if loop.step > 1 else "") + how
+        yield (
+            f"{inner}for {loop.axis} in {start}0:{loop.span.length}"
+            + (f" step {loop.step}" if loop.step > 1 else "")
+            + how
+        )
         inner += "  "
     if t.stage.is_reduction:
         yield f"{inner}{t.stage.acc} {t.stage.combiner}= {t.stage.body}"

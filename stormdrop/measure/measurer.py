@@ -64,14 +64,20 @@ class _Built:
 class Measurer:
     """Owns the workers; a context manager. They start with the first call and stay until `close`.
 
-        with Measurer(detect()) as measurer:
-            results = measurer.measure(task, schedules)
+    with Measurer(detect()) as measurer:
+        results = measurer.measure(task, schedules)
     """
 
     def __init__(
-        self, target: Target, settings: MeasureSettings | None = None, builders: int | None = None, shared_proofs: bool = False
+        self,
+        target: Target,
+        settings: MeasureSettings | None = None,
+        builders: int | None = None,
+        shared_proofs: bool = False,
     ) -> None:
-        """`shared_proofs`: winners are proved in one process for as long as nothing fails there, which saves half a second each."""
+        """`shared_proofs`: winners are proved in one process for as long as nothing fails there, which saves half a
+        second each.
+        """
         if builders is not None and builders < 1:
             raise UserError(f"{builders} builders cannot build anything; give 1 or more")
         self.target, self.settings = target, settings or MeasureSettings()
@@ -87,7 +93,11 @@ class Measurer:
         self._finalizer = weakref.finalize(self, _close, [self._runner, *self._builders, self._prover], os.getpid())
 
     def measure(
-        self, task: Task, candidates: Sequence[Candidate], best: float | None = None, meanwhile: Callable[[], None] | None = None
+        self,
+        task: Task,
+        candidates: Sequence[Candidate],
+        best: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[Result]:
         """Build and time candidates; results in their order. `best`: seconds to beat, if known.
 
@@ -109,9 +119,11 @@ class Measurer:
             return self._on_runner(lambda: _Turns(self, message, built).take(rounds))
 
     def prove(self, task: Task, candidate: Candidate, witness: Schedule | None = None) -> Result:
-        """Check a winner in a fresh process against many reference values, and all of its output against a witness's; time it.
+        """Check a winner in a fresh process against many reference values, and all of its output against a witness's;
+        time it.
 
-        Where proofs share a process, it has run nothing but winners, and what fails there is proved again in one of its own.
+        Where proofs share a process, it has run nothing but winners, and what fails there is proved again in one of its
+        own.
         """
         with self._busy:
             message = self._message(task)
@@ -275,7 +287,9 @@ class Measurer:
         self._await([future], stop)
         return future.result()
 
-    def _await(self, futures: Sequence[Future[Any]], stop: threading.Event, meanwhile: Callable[[], None] | None = None) -> None:
+    def _await(
+        self, futures: Sequence[Future[Any]], stop: threading.Event, meanwhile: Callable[[], None] | None = None
+    ) -> None:
         """Wait for lanes; if one fails, or the user interrupts, end the others' work before raising."""
         try:
             if meanwhile is not None:

@@ -173,7 +173,9 @@ class Worker:
                 self._process = None
         for fd in (process.requests, process.replies, process.log):
             os.close(fd)
-        _log.debug("worker %d ended: %s, at most %d MiB", process.child.pid, _ending(process.child.returncode), peak >> 20)
+        _log.debug(
+            "worker %d ended: %s, at most %d MiB", process.child.pid, _ending(process.child.returncode), peak >> 20
+        )
         return process.child.returncode, peak
 
     # ---- conversation ----------------------------------------------------------------------------------------------
@@ -270,9 +272,14 @@ def _spawn() -> _Process:
     command = [sys.executable, "-P", "-m", "stormdrop.measure.worker", *map(str, (theirs_in, theirs_out, os.getpid()))]
     try:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, pass_fds=(theirs_in, theirs_out),
-            start_new_session=True, env=environment,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            pass_fds=(theirs_in, theirs_out),
+            start_new_session=True,
+            env=environment,
+        )
     except OSError as error:
         for fd in (ours_in, ours_out, log):
             os.close(fd)

@@ -2,9 +2,9 @@
 
     Table.load(path) ──▶ spaces (restricted sketches) for the strategies, TableMeasurer for the loop
 
-A table holds a task, a target and, for a few sketches, the measured seconds of *every* legal program that a grid of choices
-spells: of each knob some choices, of some knobs only one. Invariant: the canonical form of any combination of a space's
-choices is a row of the table, or it was illegal when the table was recorded.
+A table holds a task, a target and, for a few sketches, the measured seconds of *every* legal program that a grid of
+choices spells: of each knob some choices, of some knobs only one. Invariant: the canonical form of any combination of a
+space's choices is a row of the table, or it was illegal when the table was recorded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class TableSpace(Sketch):
-    """A sketch held to the points of a table: its knobs have the recorded choices, what was not recorded is not legal."""
+    """A sketch held to the points of a table: its knobs have the recorded choices, what was not recorded is not
+    legal.
+    """
 
     grid: tuple[tuple[int, ...], ...] = ()
     """The choices of every knob."""
@@ -49,7 +51,9 @@ class TableSpace(Sketch):
 
     @cached_property
     def _knobs(self) -> tuple[Knob, ...]:
-        return tuple(replace(k, choices=c) for k, c in zip(knobs_of(self.structure, self.target), self.grid, strict=True))
+        return tuple(
+            replace(k, choices=c) for k, c in zip(knobs_of(self.structure, self.target), self.grid, strict=True)
+        )
 
     def parts(self) -> tuple[Sketch, ...]:
         """A table is of whole points."""
@@ -113,7 +117,9 @@ class TableSpace(Sketch):
 
 
 def row_hashes(points: Points) -> NDArray[np.uint64]:
-    """64 bits of each row, by random odd multipliers; `rows` compares what they find, so a collision costs a point at most."""
+    """64 bits of each row, by random odd multipliers; `rows` compares what they find, so a collision costs a point at
+    most.
+    """
     draws = np.random.default_rng(7).integers(0, 2**63, size=points.shape[1], dtype=np.uint64)
     return points.astype(np.uint64) @ (draws * np.uint64(2) + np.uint64(1))
 
@@ -164,9 +170,16 @@ class Table:
 
     def save(self, path: Path) -> None:
         """Write a compressed .npz; columns of sorted points compress to a few bits a point."""
-        about = {"task": self.task.to_json(), "target": asdict(self.target), "notes": dict(self.notes),
-                 "sketches": [_described(s) for s in self.spaces]}  # fmt: skip
-        arrays: dict[str, NDArray[Any]] = {"format": np.array(FORMAT), "about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+        about = {
+            "task": self.task.to_json(),
+            "target": asdict(self.target),
+            "notes": dict(self.notes),
+            "sketches": [_described(s) for s in self.spaces],
+        }
+        arrays: dict[str, NDArray[Any]] = {
+            "format": np.array(FORMAT),
+            "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
+        }
         for i, s in enumerate(self.spaces):
             order = np.lexsort(s.points.T[::-1]) if s.points.shape[1] else np.arange(len(s.points))
             arrays[f"points{i}"] = _narrowed(s.points[order].T)
@@ -178,7 +191,9 @@ class Table:
 
     @staticmethod
     def load(path: Path) -> Table:
-        """Raises UserError for a file that is not a table, and for one whose sketches this version derives otherwise."""
+        """Raises UserError for a file that is not a table, and for one whose sketches this version derives
+        otherwise.
+        """
         try:
             with np.load(path, allow_pickle=False) as data:
                 if int(data["format"]) != FORMAT:
@@ -199,21 +214,33 @@ def _described(space: TableSpace) -> dict[str, object]:
     return {"variant": space.variant, "steps": steps, "grid": {k.name: k.choices for k in space.knobs}}
 
 
-def _restored(task: Task, target: Target, about: Any, points: NDArray[Any], seconds: NDArray[Any], spread: NDArray[Any]) -> TableSpace:
-    schedule = Schedule.from_json({"class": task.class_key, "variant": about["variant"], "steps": about["steps"], "values": {}})
+def _restored(
+    task: Task, target: Target, about: Any, points: NDArray[Any], seconds: NDArray[Any], spread: NDArray[Any]
+) -> TableSpace:
+    schedule = Schedule.from_json(
+        {"class": task.class_key, "variant": about["variant"], "steps": about["steps"], "values": {}}
+    )
     structure = derive(task.variants[schedule.variant], schedule.steps)
     names = tuple(k.name for k in knobs_of(structure, target))
     if names != tuple(about["grid"]):
         raise UserError(f"{task.name}: this version gives the table's sketch other knobs: {', '.join(names)}")
     grid = tuple(tuple(int(c) for c in choices) for choices in about["grid"].values())
     space = TableSpace(
-        task, schedule.variant, structure, target, grid, np.ascontiguousarray(points.T, dtype=np.int64), seconds.astype(np.float32),
+        task,
+        schedule.variant,
+        structure,
+        target,
+        grid,
+        np.ascontiguousarray(points.T, dtype=np.int64),
+        seconds.astype(np.float32),
         spread.astype(np.float32),
-    )  # fmt: skip
+    )
     if not len(space.points) == len(space.seconds) == len(space.spread):
         raise UserError(f"{task.name}: the table's columns differ in length")
     if not np.array_equal(space.canonical(space.points), space.points):
-        raise UserError(f"{task.name}: what was recorded as one program is another in this version; record the table again")
+        raise UserError(
+            f"{task.name}: what was recorded as one program is another in this version; record the table again"
+        )
     return space
 
 
@@ -232,9 +259,16 @@ class TableMeasurer:
         self._slower = MeasureSettings().slower_factor
 
     def measure(
-        self, task: Task, candidates: Sequence[Schedule], best: float | None = None, meanwhile: Callable[[], None] | None = None
+        self,
+        task: Task,
+        candidates: Sequence[Schedule],
+        best: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[Result]:
-        """What the table says. As on hardware, what is clearly slower than the best before it counts as briefly timed."""
+        """What the table says.
+
+        As on hardware, what is clearly slower than the best before it counts as briefly timed.
+        """
         if meanwhile is not None:
             meanwhile()
         results: list[Result] = []
@@ -261,5 +295,11 @@ class TableMeasurer:
         seconds = float(space.seconds[row])
         if not np.isfinite(seconds):
             return Failure("build", "this candidate failed when the table was recorded")
-        samples = seconds * np.exp(self._noise * self._rng.standard_normal(rounds)) if self._noise else np.full(rounds, seconds)
-        return Timing(float(np.median(samples)), float(space.spread[row]), rounds, 0.0, samples=tuple(float(s) for s in samples))
+        samples = (
+            seconds * np.exp(self._noise * self._rng.standard_normal(rounds))
+            if self._noise
+            else np.full(rounds, seconds)
+        )
+        return Timing(
+            float(np.median(samples)), float(space.spread[row]), rounds, 0.0, samples=tuple(float(s) for s in samples)
+        )

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 FailureKind = Literal["schedule", "build", "crash", "timeout", "memory", "wrong", "bug"]
-"""An illegal schedule; code that LLVM refuses or cannot load; a worker that died, stopped or wrote on our pipe; one that
-took too long; one that took too much memory; a kernel that computed something else; an exception nobody foresaw."""
+"""An illegal schedule; code that LLVM refuses or cannot load; a worker that died, stopped or wrote on our pipe; one
+that took too long; one that took too much memory; a kernel that computed something else; an exception nobody
+foresaw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,14 @@ class Timing:
     stopped_early: bool = False
     """Clearly slower than the best: measured too briefly to be compared closely."""
     samples: tuple[float, ...] = ()
-    """Seconds of single runs, evenly thinned to a few dozen; where candidates were timed in turns, of each round its fastest run."""
+    """Seconds of single runs, evenly thinned to a few dozen; where candidates were timed in turns, of each round its
+    fastest run.
+    """
 
     @property
     def floor(self) -> float:
-        """The fastest of the samples. Noise only ever slows: of a few milliseconds of runs the fastest varies by 2 % where their
-        median varies by 6 % (C2D 14/256 3x3), so this is what searches compare."""
+        """The fastest of the samples. Noise only ever slows: of a few milliseconds of runs the fastest varies by 2 %
+        where their median varies by 6 % (C2D 14/256 3x3), so this is what searches compare."""
         return min(self.samples, default=self.seconds)
 
 

@@ -34,7 +34,8 @@ class MeasureSettings:
     """Compare random elements of every candidate's output with the reference."""
     sample_points: int = 256
     final_points: int = 2048
-    """Compared with the reference before a winner is recorded; all others are compared with another schedule's output."""
+    """Compared with the reference before a winner is recorded; all others are compared with another schedule's output.
+    """
     threads: int | None = None
     """None: as many as the target has."""
     seed: int = 0

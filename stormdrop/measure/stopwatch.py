@@ -98,9 +98,7 @@ def cold_bench(kernel: LoadedKernel, memory: CallMemory, arena: NDArray[np.uint8
 
     Inputs, scratch and code stay as warm as they are. Without weights it is `warm_bench`.
     """
-    weights = [
-        (k, slot_bytes(slot)) for k, slot in enumerate(kernel.artifact.slots) if is_kept(slot)
-    ]
+    weights = [(k, slot_bytes(slot)) for k, slot in enumerate(kernel.artifact.slots) if is_kept(slot)]
     if not weights:
         return warm_bench(kernel, memory)
     padded = [whole_lines(nbytes) + ALIGN_BYTES for _, nbytes in weights]

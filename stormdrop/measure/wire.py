@@ -2,8 +2,9 @@
 
     magic (4) | sequence (u32) | bytes of JSON (u32) | bytes of blobs (u32) | CRC-32 of both (u32) | JSON | blobs
 
-Machine code crosses as a blob: in the JSON its place is held by `{"": [offset, length]}`. A candidate runs in the process that holds
-the pipe and may write anything on it. Whatever is not exactly the reply that is due raises `Garbled`.
+Machine code crosses as a blob: in the JSON its place is held by `{"": [offset, length]}`. A candidate runs in the
+process that holds the pipe and may write anything on it. Whatever is not exactly the reply that is due raises
+`Garbled`.
 """
 
 from __future__ import annotations

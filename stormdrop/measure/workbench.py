@@ -103,15 +103,16 @@ class Workbench:
                 return found
         return None
 
-
     def disagreement(self, expected: Sequence[NDArray[Any]]) -> str | None:
-        """Where the outputs differ from another right kernel's by more than both may err; the magnitude of any element is
-        taken to be the largest that was sampled."""
+        """Where the outputs differ from another right kernel's by more than both may err; the magnitude of any element
+        is taken to be the largest that was sampled."""
         bound = max(v.error_bound for v in self.task.variants)
         for tensor, output, other in zip(self.task.outputs, self.outputs, expected):
             found, allowed = output.array, 0.0
             if tensor.dtype in FLOATS and tensor.name in self.references:
-                allowed = 2 * bound * EPS[tensor.dtype] * float(np.max(self.references[tensor.name].magnitudes, initial=0.0))
+                allowed = (
+                    2 * bound * EPS[tensor.dtype] * float(np.max(self.references[tensor.name].magnitudes, initial=0.0))
+                )
             with np.errstate(all="ignore"):
                 right = found == other
                 if tensor.dtype in FLOATS:

@@ -12,8 +12,8 @@ from stormdrop.ops.reduce import softmax
 def attention_weights(q: Tensor, k: Tensor, name: str = "Y") -> Tensor:
     """Both operands arrive as [batch, seq, heads, dim] and are transposed by stages of their own.
 
-        Qt[b, h, i, d] = Q[b, i, h, d];   Kt[b, h, d, j] = K[b, j, h, d]
-        scores[b, h, i, j] = Σ_d Qt[b, h, i, d] · Kt[b, h, d, j];   Y = softmax over j of scores
+    Qt[b, h, i, d] = Q[b, i, h, d];   Kt[b, h, d, j] = K[b, j, h, d]
+    scores[b, h, i, j] = Σ_d Qt[b, h, i, d] · Kt[b, h, d, j];   Y = softmax over j of scores
     """
     if len(q.shape) != 4 or len(k.shape) != 4 or (q.shape[0], *q.shape[2:]) != (k.shape[0], *k.shape[2:]):
         raise UserError(f"attention_weights: {q!r} and {k!r} are not both [batch, seq, heads, dim]")

@@ -32,9 +32,13 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def read(x: Tensor, axes: Sequence[Expr]) -> Load:
-    """An element of `x` where it is broadcast to the axes: it lacks leading ones, and where only its own extent is 1 it stays at 0."""
-    own = list(axes)[len(axes) - len(x.shape):]  # fmt: skip
-    return x[tuple(a if n != 1 or (isinstance(a, Axis) and a.extent == 1) else Const(0, "i64") for a, n in zip(own, x.shape))]
+    """An element of `x` where it is broadcast to the axes: it lacks leading ones, and where only its own extent is 1 it
+    stays at 0.
+    """
+    own = list(axes)[len(axes) - len(x.shape) :]
+    return x[
+        tuple(a if n != 1 or (isinstance(a, Axis) and a.extent == 1) else Const(0, "i64") for a, n in zip(own, x.shape))
+    ]
 
 
 def elementwise(function: Callable[[Sequence[Expr]], Expr], operands: Sequence[Tensor], name: str = "Y") -> Tensor:
@@ -54,8 +58,8 @@ def reshape(x: Tensor, shape: Sequence[int], name: str = "Y") -> Tensor:
 
         Y[h, w] = X[(h·W + w) // C, (h·W + w) % C]
 
-    Runs of dimensions that hold equally many elements on both sides are matched first, so that a dimension which stays is
-    read directly, and one that only splits or joins needs as few divisions as can be.
+    Runs of dimensions that hold equally many elements on both sides are matched first, so that a dimension which stays
+    is read directly, and one that only splits or joins needs as few divisions as can be.
     """
     i = axes_for(shape)
     return compute(name, i, x[tuple(reshaped_indices(x.shape, i))])
@@ -99,13 +103,22 @@ def concat(parts: Sequence[Tensor], along: int, name: str = "Y") -> Tensor:
 def cut(x: Tensor, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int], name: str = "Y") -> Tensor:
     """`Y[i] = X[start + i·step]` in every dimension; a step may be negative."""
     i = axes_for(shape)
-    return compute(name, i, x[tuple(binary("add", binary("mul", a, step), start) for a, start, step in zip(i, starts, steps))])
+    return compute(
+        name, i, x[tuple(binary("add", binary("mul", a, step), start) for a, start, step in zip(i, starts, steps))]
+    )
 
 
 def pad_constant(
-    x: Tensor, before: Sequence[int], after: Sequence[int], value: Scalar | Expr, dims: Sequence[int] | None = None, name: str = "P"
-) -> Tensor:  # fmt: skip
-    """`P[i] = where(i is inside, X[i - before], value)`; the dimensions `dims` are compared even where nothing is added."""
+    x: Tensor,
+    before: Sequence[int],
+    after: Sequence[int],
+    value: Scalar | Expr,
+    dims: Sequence[int] | None = None,
+    name: str = "P",
+) -> Tensor:
+    """`P[i] = where(i is inside, X[i - before], value)`; the dimensions `dims` are compared even where nothing is
+    added.
+    """
     axes = axes_for([b + n + a for b, n, a in zip(before, x.shape, after)])
     wanted = [d for d in range(len(axes)) if before[d] or after[d]] if dims is None else list(dims)
     sides = [c for d in wanted for c in (axes[d] >= before[d], axes[d] < x.shape[d] + before[d])]
@@ -142,7 +155,9 @@ def repeat(x: Tensor, along: int, times: int, name: str = "Y") -> Tensor:
 def tile(x: Tensor, times: Sequence[int], name: str = "Y") -> Tensor:
     """`Y[i] = X[i mod n]` in every dimension."""
     i = axes_for([n * k for n, k in zip(x.shape, times)])
-    indices = [a if k == 1 else Const(0, "i64") if n == 1 else binary("mod", a, n) for a, n, k in zip(i, x.shape, times)]
+    indices = [
+        a if k == 1 else Const(0, "i64") if n == 1 else binary("mod", a, n) for a, n, k in zip(i, x.shape, times)
+    ]
     return compute(name, i, x[tuple(indices)])
 
 

@@ -12,7 +12,9 @@ from stormdrop.ops.broadcast import axes_for, broadcast_shape, read
 
 
 def matmul_nd(x: Tensor, w: Tensor, transpose_x: bool = False, transpose_w: bool = False, name: str = "Y") -> Tensor:
-    """`Y[b…, n, m] = Σ_k X[b…, n, k] · W[b…, k, m]`, the leading dimensions broadcasting; either matrix may be stored transposed."""
+    """`Y[b…, n, m] = Σ_k X[b…, n, k] · W[b…, k, m]`, the leading dimensions broadcasting; either matrix may be stored
+    transposed.
+    """
     if len(x.shape) < 2 or len(w.shape) < 2:
         raise UserError(f"matmul: {x!r} and {w!r} must be matrices")
     rows, inner = x.shape[-2:] if not transpose_x else x.shape[:-3:-1]

@@ -31,10 +31,16 @@ def _need(what: str, x: Tensor, w: Tensor, holds: bool, wanted: str) -> None:
         raise UserError(f"{what}: {x!r} and {w!r} do not fit; wanted {wanted}")
 
 
-def _windows(what: str, sizes: Sequence[int], kernel: Sequence[int], stride: int, padding: Pad, dilation: int = 1,
-             ) -> tuple[list[Axis], list[Axis], list[Expr]]:  # fmt: skip
+def _windows(
+    what: str,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    stride: int,
+    padding: Pad,
+    dilation: int = 1,
+) -> tuple[list[Axis], list[Axis], list[Expr]]:
     """Per spatial dimension the output axis, the reduce axis over the kernel, and the index into the padded image."""
-    names = "dhw"[-len(sizes):]  # fmt: skip
+    names = "dhw"[-len(sizes) :]
     extents = [window_extent(what, size, k, stride, padding, dilation) for size, k in zip(sizes, kernel)]
     at = [axis(n, f"o{c}") for n, c in zip(extents, names)]
     over = [reduce_axis(k, f"k{c}") for k, c in zip(kernel, names)]
@@ -44,11 +50,16 @@ def _windows(what: str, sizes: Sequence[int], kernel: Sequence[int], stride: int
 def conv(x: Tensor, w: Tensor, stride: int = 1, padding: Pad = 0, dilation: int = 1, name: str = "Y") -> Tensor:
     """A convolution over one, two or three spatial dimensions; stride s, dilation d.
 
-        Y[n, h, w, co] = Σ_{kh,kw,ci} P[n, h·s + kh·d, w·s + kw·d, ci] · W[kh, kw, ci, co]
+    Y[n, h, w, co] = Σ_{kh,kw,ci} P[n, h·s + kh·d, w·s + kw·d, ci] · W[kh, kw, ci, co]
     """
     rank = len(x.shape) - 2
-    _need("conv", x, w, 1 <= rank <= 3 and len(w.shape) == rank + 2 and w.shape[-2] == x.shape[-1],
-          "[n, spatial…, ci] and [kernel…, ci, co]")  # fmt: skip
+    _need(
+        "conv",
+        x,
+        w,
+        1 <= rank <= 3 and len(w.shape) == rank + 2 and w.shape[-2] == x.shape[-1],
+        "[n, spatial…, ci] and [kernel…, ci, co]",
+    )
     at, over, source = _windows("conv", x.shape[1:-1], w.shape[:-2], stride, padding, dilation)
     p = pad(x, [padding] * rank)
     n, ci, co = axis(x.shape[0], "n"), reduce_axis(x.shape[-1], "ci"), axis(w.shape[-1], "co")
@@ -62,8 +73,13 @@ def grouped_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: Pad = 0, name
 
     In memory this is [n, h, w, channels], and W is [kh, kw, in / groups, out].
     """
-    _need("grouped_conv2d", x, w, len(x.shape) == len(w.shape) == 5 and w.shape[2:4] == x.shape[:2:-1],
-          "[n, h, w, g, ci] and [kh, kw, ci, g, co]")  # fmt: skip
+    _need(
+        "grouped_conv2d",
+        x,
+        w,
+        len(x.shape) == len(w.shape) == 5 and w.shape[2:4] == x.shape[:2:-1],
+        "[n, h, w, g, ci] and [kh, kw, ci, g, co]",
+    )
     at, over, source = _windows("grouped_conv2d", x.shape[1:3], w.shape[:2], stride, padding)
     p = pad(x, [padding] * 2)
     n, g, ci, co = axis(x.shape[0], "n"), axis(x.shape[3], "g"), reduce_axis(x.shape[4], "ci"), axis(w.shape[4], "co")
@@ -72,8 +88,13 @@ def grouped_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: Pad = 0, name
 
 def depthwise_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: Pad = 0, name: str = "Y") -> Tensor:
     """`Y[n, h, w, c] = Σ_{kh,kw} P[n, h·s + kh, w·s + kw, c] · W[kh, kw, c]`."""
-    _need("depthwise_conv2d", x, w, len(x.shape) == 4 and len(w.shape) == 3 and x.shape[3] == w.shape[2],
-          "[n, h, w, c] and [kh, kw, c]")  # fmt: skip
+    _need(
+        "depthwise_conv2d",
+        x,
+        w,
+        len(x.shape) == 4 and len(w.shape) == 3 and x.shape[3] == w.shape[2],
+        "[n, h, w, c] and [kh, kw, c]",
+    )
     at, over, source = _windows("depthwise_conv2d", x.shape[1:3], w.shape[:2], stride, padding)
     p = pad(x, [padding] * 2)
     n, c = axis(x.shape[0], "n"), axis(x.shape[3], "c")
@@ -83,10 +104,15 @@ def depthwise_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: Pad = 0, na
 def capsule_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: Pad = 0, name: str = "Y") -> Tensor:
     """A convolution whose pixels are matrices (capsules): every product is a product of matrices.
 
-        Y[n, h, w, i, j, co] = Σ_{kh,kw,k,ci} P[n, h·s + kh, w·s + kw, i, k, ci] · W[kh, kw, k, j, ci, co]
+    Y[n, h, w, i, j, co] = Σ_{kh,kw,k,ci} P[n, h·s + kh, w·s + kw, i, k, ci] · W[kh, kw, k, j, ci, co]
     """
-    _need("capsule_conv2d", x, w, len(x.shape) == len(w.shape) == 6 and x.shape[4:] == (w.shape[2], w.shape[4]),
-          "[n, h, w, i, k, ci] and [kh, kw, k, j, ci, co]")  # fmt: skip
+    _need(
+        "capsule_conv2d",
+        x,
+        w,
+        len(x.shape) == len(w.shape) == 6 and x.shape[4:] == (w.shape[2], w.shape[4]),
+        "[n, h, w, i, k, ci] and [kh, kw, k, j, ci, co]",
+    )
     at, over, source = _windows("capsule_conv2d", x.shape[1:3], w.shape[:2], stride, padding)
     p = pad(x, [padding] * 2)
     n, i, j, co = axis(x.shape[0], "n"), axis(x.shape[3], "i"), axis(w.shape[3], "j"), axis(w.shape[5], "co")
@@ -95,7 +121,9 @@ def capsule_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: Pad = 0, name
     return compute(name, (n, *at, i, j, co), build.sum(product, *over, k, ci))
 
 
-def transposed_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, name: str = "Y", guarded: bool = False) -> Tensor:
+def transposed_conv2d(
+    x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, name: str = "Y", guarded: bool = False
+) -> Tensor:
     """The adjoint of a strided convolution, computed phase by phase so that no product is with a zero between pixels.
 
     The plain definition is Y[n, i·s + kh - p, …, co] += X[n, i, …, ci] · W[kh, …, ci, co]. An output row h = y·s + py
@@ -105,12 +133,14 @@ def transposed_conv2d(x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, n
         F[n, y, py, x, px, co]    = Σ_{jy,jx,ci} P[n, y + (py + p) // s - jy + J - 1, …, ci] · V[py, px, jy, jx, ci, co]
         Y[n, h, w, co]            = F[n, h // s, h % s, w // s, w % s, co]                     J = ceil(KH / s) taps
 
-    Where s does not divide KH, some phases have a tap less than others, and a zero in its place, which an infinite pixel turns
-    into NaN. Not so if `guarded`: then F reads X itself, under one condition for the border and for the tap.
+    Where s does not divide KH, some phases have a tap less than others, and a zero in its place, which an infinite
+    pixel turns into NaN. Not so if `guarded`: then F reads X itself, under one condition for the border and for the
+    tap.
     """
     what, s = "transposed_conv2d", stride
-    _need(what, x, w, len(x.shape) == len(w.shape) == 4 and x.shape[3] == w.shape[2],
-          "[n, h, w, ci] and [kh, kw, ci, co]")  # fmt: skip
+    _need(
+        what, x, w, len(x.shape) == len(w.shape) == 4 and x.shape[3] == w.shape[2], "[n, h, w, ci] and [kh, kw, ci, co]"
+    )
     if s < 1 or padding < 0 or min(w.shape[:2]) < 1:
         raise UserError(f"{what}: stride {s} and kernel {w.shape[:2]} must be at least 1, and pad {padding} at least 0")
     extents = [(size - 1) * s - 2 * padding + k for size, k in zip(x.shape[1:3], w.shape[:2])]

@@ -1,8 +1,8 @@
 """Indices that are data: gather, scatter, ordering.
 
-An index counts from the end where it is negative and is then clamped to its dimension: no input can read or write outside a
-tensor. (Importers refuse constant indices that are out of range.) Scatter and ordering compare every candidate, so their work
-is the product of both sizes.
+An index counts from the end where it is negative and is then clamped to its dimension: no input can read or write
+outside a tensor. (Importers refuse constant indices that are out of range.) Scatter and ordering compare every
+candidate, so their work is the product of both sizes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def clamped(index: Expr, extent: int) -> Expr:
 
 def gather(x: Tensor, indices: Tensor, along: int, name: str = "Y") -> Tensor:
     """`Y[a…, i…, b…] = X[a…, I[i…], b…]`."""
-    shape = (*x.shape[:along], *indices.shape, *x.shape[along + 1:])  # fmt: skip
+    shape = (*x.shape[:along], *indices.shape, *x.shape[along + 1 :])
     i = axes_for(shape)
     at = i[along : along + len(indices.shape)]
     chosen = clamped(wrapped(indices[tuple(at)], x.shape[along]), x.shape[along])
-    return compute(name, i, x[(*i[:along], chosen, *i[along + len(at):])])  # fmt: skip
+    return compute(name, i, x[(*i[:along], chosen, *i[along + len(at) :])])
 
 
 def gather_elements(x: Tensor, indices: Tensor, along: int, name: str = "Y") -> Tensor:
@@ -46,7 +46,7 @@ def gather_elements(x: Tensor, indices: Tensor, along: int, name: str = "Y") -> 
 def gather_nd(x: Tensor, indices: Tensor, batch: int, name: str = "Y") -> Tensor:
     """`Y[b…, i…, r…] = X[b…, I[b…, i…, 0], I[b…, i…, 1], …, r…]`."""
     depth, lead = indices.shape[-1], len(indices.shape) - 1
-    i = axes_for((*indices.shape[:-1], *x.shape[batch + depth:]))  # fmt: skip
+    i = axes_for((*indices.shape[:-1], *x.shape[batch + depth :]))
     chosen = [clamped(wrapped(indices[(*i[:lead], k)], x.shape[batch + k]), x.shape[batch + k]) for k in range(depth)]
     return compute(name, i, x[(*i[:batch], *chosen, *i[lead:])])
 
@@ -64,10 +64,17 @@ def interpolate(x: Tensor, taps: Tensor, weights: Tensor, along: int, name: str 
     i = axes_for([taps.shape[0] if d == along else n for d, n in enumerate(x.shape)])
     k = reduce_axis(taps.shape[1], "k")
     tap = clamped(build.cast(taps[i[along], k], "i64"), x.shape[along])
-    return compute(name, i, build.sum(weights[i[along], k] * x[tuple(tap if d == along else a for d, a in enumerate(i))], k))
+    return compute(
+        name, i, build.sum(weights[i[along], k] * x[tuple(tap if d == along else a for d, a in enumerate(i))], k)
+    )
 
 
-_COMBINE: dict[str, tuple[Combiner, str]] = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max", "max"), "min": ("min", "min")}
+_COMBINE: dict[str, tuple[Combiner, str]] = {
+    "add": ("sum", "add"),
+    "mul": ("prod", "mul"),
+    "max": ("max", "max"),
+    "min": ("min", "min"),
+}
 
 
 def _reduce(combiner: Combiner, body: Expr, over: Axis) -> Expr:
@@ -79,11 +86,13 @@ def _all(conditions: Sequence[Expr]) -> Expr:
     return reduce(Expr.__and__, conditions)
 
 
-def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, along: int, reduction: str, name: str = "Y") -> Tensor:
+def scatter_elements(
+    x: Tensor, indices: Tensor, updates: Tensor, along: int, reduction: str, name: str = "Y"
+) -> Tensor:
     """`Y = X; Y[…, I[…, j, …], …] = U[…, j, …]` for all j, the last one winning, or combined with what was there.
 
-        K[…, i, …] = max_j where(I[…, j, …] == i, j, -1);   Y[…, i, …] = where(K >= 0, U[…, K, …], X[…, i, …])
-        C[…, i, …] = Σ_j where(I[…, j, …] == i, U[…, j, …], 0);   Y = X + C                    (likewise mul, max, min)
+    K[…, i, …] = max_j where(I[…, j, …] == i, j, -1);   Y[…, i, …] = where(K >= 0, U[…, K, …], X[…, i, …])
+    C[…, i, …] = Σ_j where(I[…, j, …] == i, U[…, j, …], 0);   Y = X + C                    (likewise mul, max, min)
     """
     extent = x.shape[along]
 
@@ -119,14 +128,24 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str, name
     count, depth = indices.shape
     i, k = axes_for(x.shape), reduce_axis(count, "k")
     lead = i[:depth]
-    hit = _all([compare("eq", wrapped(indices[k, d], x.shape[d]), lead[d]) for d in range(depth)]) if depth else compare("ge", k, 0)
+    hit = (
+        _all([compare("eq", wrapped(indices[k, d], x.shape[d]), lead[d]) for d in range(depth)])
+        if depth
+        else compare("ge", k, 0)
+    )
     if reduction == "none":
         last = compute("K", lead, build.reduce_max(select(hit, k, Const(-1, "i64")), k))
         i = axes_for(x.shape)
         chosen = last[tuple(i[:depth])]
-        return compute(name, i, select(compare("ge", chosen, 0), updates[(clamped(chosen, count), *i[depth:])], x[tuple(i)]))
+        return compute(
+            name, i, select(compare("ge", chosen, 0), updates[(clamped(chosen, count), *i[depth:])], x[tuple(i)])
+        )
     combiner, op = _scatter_kind(reduction)
-    found = compute("C", i, _reduce(combiner, select(hit, updates[(k, *i[depth:])], Const(identity_of(combiner, x.dtype), x.dtype)), k))
+    found = compute(
+        "C",
+        i,
+        _reduce(combiner, select(hit, updates[(k, *i[depth:])], Const(identity_of(combiner, x.dtype), x.dtype)), k),
+    )
     i = axes_for(x.shape)
     return compute(name, i, binary(op, x[tuple(i)], found[tuple(i)]))
 
@@ -134,7 +153,7 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str, name
 def arg_extremum(x: Tensor, along: int, largest: bool, last: bool, name: str = "Y") -> Tensor:
     """The first (or last) position of the largest (or smallest) value, keeping the dimension; NaN counts as extreme.
 
-        M = max_k X[k];   Y = min_k where(X[k] == M or X[k] is NaN, k, n)
+    M = max_k X[k];   Y = min_k where(X[k] == M or X[k] is NaN, k, n)
     """
     shape = [1 if d == along else n for d, n in enumerate(x.shape)]
 
@@ -184,4 +203,8 @@ def cumulative(x: Tensor, along: int, combiner: Combiner, exclusive: bool, rever
     i, k = axes_for(x.shape), reduce_axis(x.shape[along], "k")
     op = ("gt" if exclusive else "ge") if reverse else ("lt" if exclusive else "le")
     element = x[tuple(k if d == along else a for d, a in enumerate(i))]
-    return compute(name, i, _reduce(combiner, select(compare(op, k, i[along]), element, Const(identity_of(combiner, x.dtype), x.dtype)), k))
+    return compute(
+        name,
+        i,
+        _reduce(combiner, select(compare(op, k, i[along]), element, Const(identity_of(combiner, x.dtype), x.dtype)), k),
+    )

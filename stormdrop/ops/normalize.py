@@ -12,15 +12,25 @@ from stormdrop.ops.broadcast import axes_for
 from stormdrop.ops.reduce import softmax
 
 _REDUCE: dict[Combiner, Callable[..., Expr]] = {
-    "sum": build.sum, "prod": build.prod, "max": build.reduce_max, "min": build.reduce_min,
-}  # fmt: skip
+    "sum": build.sum,
+    "prod": build.prod,
+    "max": build.reduce_max,
+    "min": build.reduce_min,
+}
 
 
 def reduce_dims(
-    x: Tensor, dims: Sequence[int], combiner: Combiner, keep: bool, of: Callable[[Load, Sequence[Axis]], Expr] | None = None,
+    x: Tensor,
+    dims: Sequence[int],
+    combiner: Combiner,
+    keep: bool,
+    of: Callable[[Load, Sequence[Axis]], Expr] | None = None,
     name: str = "Y",
-) -> Tensor:  # fmt: skip
-    """`Y[kept] = Σ over dims of f(X)`. With `keep` the reduced dimensions stay with extent 1; `of` also sees the kept axes."""
+) -> Tensor:
+    """`Y[kept] = Σ over dims of f(X)`.
+
+    With `keep` the reduced dimensions stay with extent 1; `of` also sees the kept axes.
+    """
     over = {d: reduce_axis(x.shape[d], f"k{d}") for d in sorted(dims)}
     shape = [1 if d in over else n for d, n in enumerate(x.shape) if keep or d not in over]
     i = axes_for(shape)
@@ -59,7 +69,9 @@ def log_softmax(x: Tensor, along: int, name: str = "Y") -> Tensor:
 
 
 def standardize(x: Tensor, dims: Sequence[int], epsilon: float, name: str = "Y") -> Tensor:
-    """`Y = (X - mean) / √(variance + ε)` over the given dimensions; the variance is summed of differences, in a second pass."""
+    """`Y = (X - mean) / √(variance + ε)` over the given dimensions; the variance is summed of differences, in a second
+    pass.
+    """
     share = 1.0 / max(1, prod(x.shape[d] for d in dims))
     total = reduce_dims(x, dims, "sum", True, name="S")
     i = axes_for(total.shape)

@@ -29,7 +29,7 @@ def matrix_norm(x: Tensor, name: str = "Y") -> Tensor:
 def softmax(x: Tensor, name: str = "Y") -> Tensor:
     """Softmax over the last dimension, shifted by the row's maximum so that exp cannot overflow.
 
-        M[i] = max_j X[i, j];   E[i, j] = exp(X[i, j] - M[i]);   R[i] = 1 / Σ_j E[i, j];   Y[i, j] = E[i, j] · R[i]
+    M[i] = max_j X[i, j];   E[i, j] = exp(X[i, j] - M[i]);   R[i] = 1 / Σ_j E[i, j];   Y[i, j] = E[i, j] · R[i]
     """
     if not x.shape:
         raise UserError(f"softmax: {x!r} has no dimension to sum over")

@@ -1,8 +1,8 @@
 """Sliding windows over any number of spatial dimensions, in either layout.
 
-A `Window` says for every spatial dimension how it slides. `layout` is "NCHW" (channels second) or "NHWC" (channels last; the
-names stand for any number of spatial dimensions); weights are [co, ci, kernel…] or [kernel…, ci, co] accordingly. The padded
-image is always a stage of its own, so all pads share a class key.
+A `Window` says for every spatial dimension how it slides. `layout` is "NCHW" (channels second) or "NHWC" (channels
+last; the names stand for any number of spatial dimensions); weights are [co, ci, kernel…] or [kernel…, ci, co]
+accordingly. The padded image is always a stage of its own, so all pads share a class key.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def padded(x: Tensor, w: Window, layout: str, value: Scalar = 0) -> Tensor:
 
 def slides(x: Tensor, w: Window, layout: str) -> tuple[list[Axis], list[Axis], list[Expr]]:
     """Output axes, reduce axes over the kernel, and the index into the padded image."""
-    names = "dhw"[-len(w.kernel):] if len(w.kernel) <= 3 else [str(d) for d in range(len(w.kernel))]  # fmt: skip
+    names = "dhw"[-len(w.kernel) :] if len(w.kernel) <= 3 else [str(d) for d in range(len(w.kernel))]
     at = [axis(n, f"o{c}") for n, c in zip(w.extents(spatial(x, layout)), names)]
     over = [reduce_axis(k, f"k{c}") for k, c in zip(w.kernel, names)]
     source = [binary("mul", o, s) + binary("mul", k, d) for o, k, s, d in zip(at, over, w.strides, w.dilations)]
@@ -76,10 +76,12 @@ def slides(x: Tensor, w: Window, layout: str) -> tuple[list[Axis], list[Axis], l
 def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, name: str = "Y") -> Tensor:
     """A convolution; with groups, a dimension for the group is split off the channels and joined again.
 
-        F[n, h, w, g, co] = Σ_{kh,kw,ci} P[n, h·s + kh·d, w·s + kw·d, g·CI + ci] · W[kh, kw, ci, g·CO + co]
-        Y[n, h, w, c]     = F[n, h, w, c // CO, c % CO]
+    F[n, h, w, g, co] = Σ_{kh,kw,ci} P[n, h·s + kh·d, w·s + kw·d, g·CI + ci] · W[kh, kw, ci, g·CO + co]
+    Y[n, h, w, c]     = F[n, h, w, c // CO, c % CO]
     """
-    outs, per_group = (weights.shape[0], weights.shape[1]) if layout == "NCHW" else (weights.shape[-1], weights.shape[-2])
+    outs, per_group = (
+        (weights.shape[0], weights.shape[1]) if layout == "NCHW" else (weights.shape[-1], weights.shape[-2])
+    )
     if channels(x, layout) != per_group * groups or outs % groups:
         raise UserError(f"conv: {x!r} and {weights!r} do not fit with {groups} groups")
     p = padded(x, w, layout)
@@ -97,7 +99,9 @@ def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, nam
     order = (ci, *over) if layout == "NCHW" else (*over, ci)
     if groups == 1:
         co = axis(outs, "co")
-        return compute(name, place(layout, n, [co], at), build.sum(p[place(layout, n, [ci], source)] * weight(co, ci), *order))
+        return compute(
+            name, place(layout, n, [co], at), build.sum(p[place(layout, n, [ci], source)] * weight(co, ci), *order)
+        )
     g, co = axis(groups, "g"), axis(per_out, "co")
     product = p[place(layout, n, [g * per_group + ci], source)] * weight(g * per_out + co, ci)
     f = compute("F", place(layout, n, [g, co], at), build.sum(product, *order))
@@ -107,13 +111,17 @@ def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, nam
 
 def conv_transpose_nd(
     x: Tensor, weights: Tensor, w: Window, extents: Sequence[int], groups: int, layout: str, name: str = "Y"
-) -> Tensor:  # fmt: skip
-    """The adjoint of a convolution: weights are [ci, co / groups, kernel…] (NCHW) or [kernel…, ci, co] (NHWC, one group).
+) -> Tensor:
+    """The adjoint of a convolution: weights are [ci, co / groups, kernel…] (NCHW) or [kernel…, ci, co] (NHWC, one
+    group).
 
-        Y[n, co, h] = Σ_{ci,kh} where((h + p - kh·d) is a multiple of s inside the image, X[n, ci, (h + p - kh·d) // s], 0) · W[ci, co, kh]
+    Y[n, co, h] = Σ_{ci,kh} where((h + p - kh·d) is a multiple of s inside the image, X[n, ci, (h + p - kh·d) // s], 0)
+    · W[ci, co, kh]
     """
     if layout == "NHWC" and _phases_fit(x, w, extents):
-        return transposed_conv2d(x, weights, w.strides[0], w.before[0], name, guarded=any(k % w.strides[0] for k in w.kernel))
+        return transposed_conv2d(
+            x, weights, w.strides[0], w.before[0], name, guarded=any(k % w.strides[0] for k in w.kernel)
+        )
     per_out, sizes = (weights.shape[1] if layout == "NCHW" else weights.shape[-1]), spatial(x, layout)
     per_group = channels(x, layout) // groups
     if layout == "NHWC" and groups > 1:
@@ -142,7 +150,7 @@ def _reaching(at: Sequence[Axis], over: Sequence[Axis], w: Window, counts: Seque
 def fold(x: Tensor, w: Window, extents: Sequence[int], name: str = "Y") -> Tensor:
     """Windows added back into an image: the adjoint of cutting it into them. X is [n, c, kernel…, windows…].
 
-        Y[n, c, h] = Σ_kh where(h + p - kh·d is a multiple of s, and of a window, X[n, c, kh, (h + p - kh·d) // s], 0)
+    Y[n, c, h] = Σ_kh where(h + p - kh·d is a multiple of s, and of a window, X[n, c, kh, (h + p - kh·d) // s], 0)
     """
     rank = len(w.kernel)
     n, c = axis(x.shape[0], "n"), axis(x.shape[1], "c")
@@ -179,11 +187,16 @@ def _pool(x: Tensor, w: Window, layout: str, kind: str, name: str) -> Tensor:
     at, over, source = slides(x, w, layout)
     n, c = axis(x.shape[0], "n"), axis(channels(x, layout), "c")
     element = p[place(layout, n, [c], source)]
-    return compute(name, place(layout, n, [c], at), build.reduce_max(element, *over) if kind == "max" else build.sum(element, *over))
+    return compute(
+        name,
+        place(layout, n, [c], at),
+        build.reduce_max(element, *over) if kind == "max" else build.sum(element, *over),
+    )
 
 
 def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") -> Tensor:
-    """The flat position in X (channels first) of every window's first maximum in row-major order; NaN is the largest value.
+    """The flat position in X (channels first) of every window's first maximum in row-major order; NaN is the largest
+    value.
 
         M = max over the window
         K = min over the window of where(P == M or P is NaN, position in the image, last position)

@@ -22,8 +22,9 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """F(m, 3). The error bound, in the units of `interp.magnitude`, is at least four times what random data of
-    16 and more channels showed (0.5 for F(2,3); 3.6 for F(4,3) at the usual points); with three channels, many zero, that reached 80.
+    """F(m, 3). The error bound, in the units of `interp.magnitude`, is at least four times what random data of 16 and
+    more channels showed (0.5 for F(2,3); 3.6 for F(4,3) at the usual points); with three channels, many zero, that
+    reached 80.
     """
 
     input: Matrix
@@ -40,20 +41,33 @@ F23 = Transform(
 )
 
 _A, _B = 0.5**0.5, 2.0**0.5
-"""F(4,3) interpolates at 0, ±√½, ±√2 and infinity. At 0, ±1, ±2, which Lavin and Gray take, the same sums of 256 channels were
-off by twice as much (root mean square), single ones by five times."""
+"""F(4,3) interpolates at 0, ±√½, ±√2 and infinity. At 0, ±1, ±2, which Lavin and Gray take, the same sums of 256
+channels were off by twice as much (root mean square), single ones by five times."""
 F43 = Transform(
     input=(
-        (1, 0, -5 / 2, 0, 1, 0), (0, -_B, -2, _A, 1, 0), (0, _B, -2, -_A, 1, 0),
-        (0, -_A, -1 / 2, _B, 1, 0), (0, _A, -1 / 2, -_B, 1, 0), (0, 1, 0, -5 / 2, 0, 1),
+        (1, 0, -5 / 2, 0, 1, 0),
+        (0, -_B, -2, _A, 1, 0),
+        (0, _B, -2, -_A, 1, 0),
+        (0, -_A, -1 / 2, _B, 1, 0),
+        (0, _A, -1 / 2, -_B, 1, 0),
+        (0, 1, 0, -5 / 2, 0, 1),
     ),
     filter=(
-        (1, 0, 0), (-2 / 3, -_B / 3, -1 / 3), (-2 / 3, _B / 3, -1 / 3),
-        (1 / 6, _B / 6, 1 / 3), (1 / 6, -_B / 6, 1 / 3), (0, 0, 1),
+        (1, 0, 0),
+        (-2 / 3, -_B / 3, -1 / 3),
+        (-2 / 3, _B / 3, -1 / 3),
+        (1 / 6, _B / 6, 1 / 3),
+        (1 / 6, -_B / 6, 1 / 3),
+        (0, 0, 1),
     ),
-    output=((1, 1, 1, 1, 1, 0), (0, _A, -_A, _B, -_B, 0), (0, 1 / 2, 1 / 2, 2, 2, 0), (0, _A / 2, -_A / 2, 2 * _B, -2 * _B, 1)),
+    output=(
+        (1, 1, 1, 1, 1, 0),
+        (0, _A, -_A, _B, -_B, 0),
+        (0, 1 / 2, 1 / 2, 2, 2, 0),
+        (0, _A / 2, -_A / 2, 2 * _B, -2 * _B, 1),
+    ),
     error_bound=16.0,
-)  # fmt: skip
+)
 
 TRANSFORMS = {2: F23, 4: F43}
 

@@ -1,6 +1,7 @@
 """Where reports go: results to stdout, progress to stderr, plain text whenever nobody watches.
 
-Names and messages come from users and files: they are printed as text, never as rich markup, and without control characters.
+Names and messages come from users and files: they are printed as text, never as rich markup, and without control
+characters.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def results() -> Console:
 
 def notes() -> Console:
     """For progress and remarks."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if _is_watched(sys.stderr) else _wide())
+    return Console(
+        stderr=True, highlight=False, markup=False, emoji=False, width=None if _is_watched(sys.stderr) else _wide()
+    )
 
 
 def _is_watched(stream: TextIO | None) -> bool:
@@ -41,9 +44,15 @@ def _wide() -> int:
 
 
 def print_table(
-    console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int] = (0,), spare: Sequence[int] = ()
-) -> None:  # fmt: skip
-    """Columns two spaces apart; those numbered in `words` are aligned left, the others right, `spare` ones left out if it is too narrow."""
+    console: Console,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    words: Collection[int] = (0,),
+    spare: Sequence[int] = (),
+) -> None:
+    """Columns two spaces apart; those numbered in `words` are aligned left, the others right, `spare` ones left out if
+    it is too narrow.
+    """
     for number, text in enumerate(table_lines(headings, rows, words, spare, console.width)):
         if text:
             console.print(Text(text, style="" if number else "bold"), soft_wrap=True)
@@ -51,15 +60,21 @@ def print_table(
 
 def table_lines(
     headings: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int], spare: Sequence[int], width: int
-) -> list[str]:  # fmt: skip
-    """A table as text, without trailing blanks. Where it is wider than `width`, columns go in the order of `spare` until it is not."""
+) -> list[str]:
+    """A table as text, without trailing blanks.
+
+    Where it is wider than `width`, columns go in the order of `spare` until it is not.
+    """
     lines = [[clean(cell) for cell in line] for line in (headings, *rows)]
     kept = {k: max(len(line[k]) for line in lines) for k in range(len(headings))}
     for k in spare:
         if table_width(kept.values()) <= width:
             break
         del kept[k]
-    return ["  ".join(f"{line[k]:<{w}}" if k in words else f"{line[k]:>{w}}" for k, w in kept.items()).rstrip() for line in lines]
+    return [
+        "  ".join(f"{line[k]:<{w}}" if k in words else f"{line[k]:>{w}}" for k, w in kept.items()).rstrip()
+        for line in lines
+    ]
 
 
 def table_width(columns: Iterable[int]) -> int:

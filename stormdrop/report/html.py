@@ -1,4 +1,5 @@
-"""A tuned task as a page of its own, for notebooks: figures, a curve of the search, the schedule. No script, nothing is loaded.
+"""A tuned task as a page of its own, for notebooks: figures, a curve of the search, the schedule. No script, nothing is
+loaded.
 
 All text is escaped: names and messages are other people's.
 """
@@ -24,11 +25,14 @@ ROOM_ABOVE = 4.0
 
 def tuned_html(tuned: Tuned) -> str:
     """What a notebook shows for the result of `sd.tune`."""
-    rows = "".join(f'<tr><th style="text-align:left">{_text(name)}</th><td style="text-align:left">{_text(value)}</td></tr>'
-                   for name, value in [*_figures(tuned), *search_rows(tuned, None)])  # fmt: skip
+    rows = "".join(
+        f'<tr><th style="text-align:left">{_text(name)}</th><td style="text-align:left">{_text(value)}</td></tr>'
+        for name, value in [*_figures(tuned), *search_rows(tuned, None)]
+    )
     code = _text("\n".join([*map(str, tuned.best.steps), *(f"{n} = {v}" for n, v in tuned.best.values)]))
     return (
-        f'<div class="stormdrop"><strong>{_text(tuned.task.name)}</strong> on {_text(tuned.target.name)}, {_text(tuned.target.isa)}, '
+        f'<div class="stormdrop"><strong>{_text(tuned.task.name)}</strong> on '
+        f"{_text(tuned.target.name)}, {_text(tuned.target.isa)}, "
         f"{threads_text(tuned.target.threads)}{_svg(tuned)}<table>{rows}</table>"
         f"<details><summary>schedule</summary><pre>{code}</pre></details></div>"
     )
@@ -48,19 +52,28 @@ def _figures(tuned: Tuned) -> list[tuple[str, str]]:
 
 
 def _svg(tuned: Tuned) -> str:
-    """The best so far over trials: a staircase among the trials' dots, the droplets' part shaded; time is logarithmic."""
+    """The best so far over trials: a staircase among the trials' dots, the droplets' part shaded; time is
+    logarithmic.
+    """
     found = improvements(tuned.history)
     if not found:
         return ""
     across, down = _Scale(1, max(2, tuned.trials), LEFT, WIDTH - RIGHT), _down(found)
-    parts = [f'<rect x="{across(p.first):.1f}" y="{TOP}" width="{across(p.last) - across(p.first):.1f}" height="{HEIGHT - TOP - BOTTOM}" '
-             'fill="#0072b2" opacity="0.1"><title>droplets</title></rect>'
-             for p in phases(tuned.history) if p.name == "droplet" and p.first > 1]  # fmt: skip
+    parts = [
+        f'<rect x="{across(p.first):.1f}" y="{TOP}" '
+        f'width="{across(p.last) - across(p.first):.1f}" height="{HEIGHT - TOP - BOTTOM}" '
+        'fill="#0072b2" opacity="0.1"><title>droplets</title></rect>'
+        for p in phases(tuned.history)
+        if p.name == "droplet" and p.first > 1
+    ]
     parts += _dots(tuned, across, down)
-    parts.append(f'<path d="{_staircase(found, tuned.trials, across, down)}" fill="none" stroke="#0072b2" stroke-width="2"/>')
+    parts.append(
+        f'<path d="{_staircase(found, tuned.trials, across, down)}" fill="none" stroke="#0072b2" stroke-width="2"/>'
+    )
     parts += _labels(tuned, found, down)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'width="{WIDTH}" height="{HEIGHT}" role="img" '
         f'style="display:block" font-family="sans-serif" font-size="11" fill="currentColor">{"".join(parts)}</svg>'
     )
 
@@ -84,9 +97,14 @@ def _down(found: Sequence[Improvement]) -> _Scale:
 
 
 def _dots(tuned: Tuned, across: _Scale, down: _Scale) -> Iterable[str]:
-    timed = [(t.number, t.result.seconds) for t in tuned.history if isinstance(t.result, Timing) and t.result.seconds > 0]
+    timed = [
+        (t.number, t.result.seconds) for t in tuned.history if isinstance(t.result, Timing) and t.result.seconds > 0
+    ]
     for number, seconds in timed[:: max(1, math.ceil(len(timed) / MOST_DOTS))]:
-        yield f'<circle cx="{across(number):.1f}" cy="{down(math.log(seconds)):.1f}" r="1.5" fill="#0072b2" opacity="0.3"/>'
+        yield (
+            f'<circle cx="{across(number):.1f}" cy="{down(math.log(seconds)):.1f}" r="1.5" '
+            'fill="#0072b2" opacity="0.3"/>'
+        )
 
 
 def _staircase(found: Sequence[Improvement], trials: int, across: _Scale, down: _Scale) -> str:
@@ -98,7 +116,10 @@ def _staircase(found: Sequence[Improvement], trials: int, across: _Scale, down: 
 def _labels(tuned: Tuned, found: Sequence[Improvement], down: _Scale) -> Iterable[str]:
     """The slowest and the fastest time that are shown, and how far the axis goes."""
     floor = HEIGHT - BOTTOM
-    yield f'<path d="M{LEFT} {TOP}V{floor}H{WIDTH - RIGHT}" fill="none" stroke="currentColor" stroke-width="1" opacity="0.5"/>'
+    yield (
+        f'<path d="M{LEFT} {TOP}V{floor}H{WIDTH - RIGHT}" fill="none" stroke="currentColor" '
+        'stroke-width="1" opacity="0.5"/>'
+    )
     for seconds in (math.exp(down.high), found[-1].seconds):
         y = down(math.log(seconds)) + 4
         yield f'<text x="{LEFT - 6}" y="{y:.1f}" text-anchor="end">{_text(seconds_text(seconds))}</text>'

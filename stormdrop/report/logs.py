@@ -1,4 +1,5 @@
-"""What happens, for a log: Stormdrop logs under `stormdrop` and, as a library should, leaves it to the program where that goes.
+"""What happens, for a log: Stormdrop logs under `stormdrop` and, as a library should, leaves it to the program where
+that goes.
 
     logging.getLogger("stormdrop").setLevel(logging.INFO)          # in a program that has handlers of its own
     sd.tune(task, listen=LogListener())                            # rounds and new bests at INFO, every trial at DEBUG
@@ -50,25 +51,49 @@ class LogListener:
         match event:
             case TaskStarted(task, sketches, strategy, trials, seconds, known):
                 self._flops, self._fastest = task.flops, None
-                budget = f"trials {trials if trials is not None else 'any'}, seconds {seconds if seconds is not None else 'any'}"
-                log.info("%s: %s over %s; %s; %d known", task.name, strategy, counted(sketches, "sketch", "sketches"), budget, known)
+                budget = (
+                    f"trials {trials if trials is not None else 'any'}, seconds "
+                    f"{seconds if seconds is not None else 'any'}"
+                )
+                log.info(
+                    "%s: %s over %s; %s; %d known",
+                    task.name,
+                    strategy,
+                    counted(sketches, "sketch", "sketches"),
+                    budget,
+                    known,
+                )
             case Measured(trial):
                 if log.isEnabledFor(logging.DEBUG):
                     log.debug("trial %d (%s): %s", trial.number, trial.phase, _told(trial))
             case NewBest(trial, seconds):
                 if log.isEnabledFor(logging.INFO):
                     change = change_text(self._fastest, trial.schedule)
-                    log.info("new best at trial %d (%s): %s; %s", trial.number, trial.phase, self._speed(seconds), change)
+                    log.info(
+                        "new best at trial %d (%s): %s; %s", trial.number, trial.phase, self._speed(seconds), change
+                    )
                 self._fastest = trial.schedule
             case RoundEnded(phase, measured, failed, best, elapsed):
                 told = self._speed(best) if best is not None else "nothing ran yet"
-                log.info("round ended (%s): %d measured, %d failed, best %s, %s", phase, measured, failed, told, span_text(elapsed))
+                log.info(
+                    "round ended (%s): %d measured, %d failed, best %s, %s",
+                    phase,
+                    measured,
+                    failed,
+                    told,
+                    span_text(elapsed),
+                )
             case Retiming(candidates):
                 log.info("timing the best %d again, in turns", candidates)
             case Warned(message):
                 log.warning("%s", message)
             case TaskEnded(tuned):
-                told = (self._speed(tuned.seconds), counted(tuned.trials, "trial"), tuned.failed, span_text(tuned.tuning_seconds))
+                told = (
+                    self._speed(tuned.seconds),
+                    counted(tuned.trials, "trial"),
+                    tuned.failed,
+                    span_text(tuned.tuning_seconds),
+                )
                 log.info("ended (%s): best %s; %s, %d failed, %s", tuned.stopped, *told)
             case TaskFailed(first):
                 log.error("every candidate failed; the first: %s", one_line(str(first), 500))
@@ -89,7 +114,10 @@ class ModelLogListener:
         log = self._logger
         match event:
             case ModelStarted(name, rows, strategy, trials, seconds, cold):
-                budget = f"trials {trials if trials is not None else 'any'}, seconds {seconds if seconds is not None else 'any'}"
+                budget = (
+                    f"trials {trials if trials is not None else 'any'}, seconds "
+                    f"{seconds if seconds is not None else 'any'}"
+                )
                 told = (name, strategy, counted(len(rows), "task"), budget, "cold" if cold else "warm", event.known)
                 log.info("%s: %s over %s; %s; %s; %d trials known", *told)
             case TaskMoved(row, elapsed, happened):
@@ -115,7 +143,14 @@ class ModelLogListener:
             case NewBest(trial):
                 log.info("%s: new best at trial %d (%s): %s", name, trial.number, trial.phase, speed)
             case RoundEnded():
-                log.info("%s: round ended (%s): %d measured, best %s, %s", name, row.phase, row.trials, speed, span_text(elapsed))
+                log.info(
+                    "%s: round ended (%s): %d measured, best %s, %s",
+                    name,
+                    row.phase,
+                    row.trials,
+                    speed,
+                    span_text(elapsed),
+                )
             case None:
                 log.info("%s: %s, %s", name, row.phase, speed)
             case _:
@@ -152,7 +187,8 @@ class _File(logging.FileHandler):
 def configure(verbosity: int = 0, file: Path | str | None = None) -> None:
     """Say warnings (0), rounds and new bests (1) or everything (2) on stderr; append everything to `file`.
 
-    Below 1 the live view says what tuning has to say. Called again, it replaces what it set up before, and nothing else.
+    Below 1 the live view says what tuning has to say. Called again, it replaces what it set up before, and nothing
+    else.
 
     Raises UserError if the file cannot be written.
     """

@@ -1,7 +1,7 @@
 """Models for people and for scripts: what `stormdrop info`, `compile`, `run` and `show` print.
 
-Names come from files: a port's is printed so that it can be typed again, control characters escaped, and cut where it is endless;
-all others go through `shown`.
+Names come from files: a port's is printed so that it can be typed again, control characters escaped, and cut where it
+is endless; all others go through `shown`.
 """
 
 from __future__ import annotations
@@ -69,9 +69,14 @@ class Listed:
     def to_json(self) -> dict[str, Any]:
         use = self.use
         return {
-            "id": use.id, "digest": use.task.digest, "label": use.calls[0].label, "shapes": shapes_text(use.calls[0]), "count": use.count,
-            "gflop": use.task.flops / 1e9, "stored": self.is_stored,
-        }  # fmt: skip
+            "id": use.id,
+            "digest": use.task.digest,
+            "label": use.calls[0].label,
+            "shapes": shapes_text(use.calls[0]),
+            "count": use.count,
+            "gflop": use.task.flops / 1e9,
+            "stored": self.is_stored,
+        }
 
 
 def print_tasks(console: Console, listed: Sequence[Listed]) -> None:
@@ -79,22 +84,32 @@ def print_tasks(console: Console, listed: Sequence[Listed]) -> None:
     if not listed:
         say(console, "nothing is computed: there are no tasks")
         return
-    titles, words, spare = ("task", "what", "shapes", "count", "GFLOP", "digest", "schedule"), (0, 1, 2, 5, 6), (5, 6, 4)
+    titles, words, spare = (
+        ("task", "what", "shapes", "count", "GFLOP", "digest", "schedule"),
+        (0, 1, 2, 5, 6),
+        (5, 6, 4),
+    )
     for most in (3, 2, 1, 0):
         rows = [
             (
-                t.use.id, one_line(t.use.calls[0].label, LABEL), shapes_text(t.use.calls[0], most), str(t.use.count),
-                f"{t.use.task.flops / 1e9:.3f}", t.use.task.digest[:SHORT], "stored" if t.is_stored else "default",
+                t.use.id,
+                one_line(t.use.calls[0].label, LABEL),
+                shapes_text(t.use.calls[0], most),
+                str(t.use.count),
+                f"{t.use.task.flops / 1e9:.3f}",
+                t.use.task.digest[:SHORT],
+                "stored" if t.is_stored else "default",
             )
             for t in listed
-        ]  # fmt: skip
+        ]
         if max(map(len, table_lines(titles, rows, words, spare[:1], console.width))) <= console.width:
             break
     print_table(console, titles, rows, words, spare)
 
 
 def find_task(parts: Partition, wanted: str) -> TaskUse:
-    """The task with this id, the beginning of this digest, a node or value of this name, this label, or part of one of them.
+    """The task with this id, the beginning of this digest, a node or value of this name, this label, or part of one of
+    them.
 
     The first of these that anything fits decides. Raises UserError, with candidates, where it is none or several.
     """
@@ -134,7 +149,10 @@ def _names(use: TaskUse) -> set[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelReport:
-    """What can be said of a model without compiling it. `arena_bytes` is for activations; kernels may need working memory beside them."""
+    """What can be said of a model without compiling it.
+
+    `arena_bytes` is for activations; kernels may need working memory beside them.
+    """
 
     model: str
     graph: Graph
@@ -170,7 +188,10 @@ class ModelReport:
             "inputs": [port_json(v) for v in graph.inputs],
             "outputs": [port_json(v, name) for name, v in zip(graph.output_names, graph.outputs)],
             "operators": self.operators,
-            "parameters": {"count": sum(v.size for v in self.parameters), "bytes": sum(v.nbytes for v in self.parameters)},
+            "parameters": {
+                "count": sum(v.size for v in self.parameters),
+                "bytes": sum(v.nbytes for v in self.parameters),
+            },
             "gflop": self.gflop,
             "kernels": self.kernels,
             "arena_bytes": self.arena_bytes,
@@ -197,9 +218,17 @@ def print_model(console: Console, report: ModelReport) -> None:
     count, nbytes = sum(v.size for v in parameters), sum(v.nbytes for v in parameters)
     rows = [
         ("parameters", f"{count:,}, {bytes_text(nbytes)}"),
-        ("work", f"{report.gflop:.3f} GFLOP a run, in {counted(report.kernels, 'kernel')} of {counted(len(report.tasks), 'task')}"),
+        (
+            "work",
+            f"{report.gflop:.3f} GFLOP a run, in {counted(report.kernels, 'kernel')} of "
+            f"{counted(len(report.tasks), 'task')}",
+        ),
         ("activations", f"{bytes_text(report.arena_bytes)} in one block, used again and again"),
-        ("tuned", f"the store knows {report.stored} of {counted(len(report.tasks), 'task')}, with {threads_text(report.threads)}"),
+        (
+            "tuned",
+            f"the store knows {report.stored} of {counted(len(report.tasks), 'task')}, with "
+            f"{threads_text(report.threads)}",
+        ),
     ]
     print_pairs(console, rows)
 
@@ -213,11 +242,19 @@ def print_ports(console: Console, inputs: Sequence[tuple[str, Wanted]], outputs:
 def image_json(model: str, image: Image) -> dict[str, Any]:
     """Of a model that was compiled before."""
     return {
-        "model": model, "name": image.name, "inputs": [port_json(p) for p in image.inputs],
-        "outputs": [port_json(p) for p in image.outputs], "gflop": sum(s.flops for s in image.steps) / 1e9, "kernels": len(image.steps),
-        "arena_bytes": image.arena_bytes, "weights_bytes": image.weights_bytes, "code_bytes": code_bytes(image),
-        "threads": image.threads, "target": image.triple, "cpu": image.cpu,
-    }  # fmt: skip
+        "model": model,
+        "name": image.name,
+        "inputs": [port_json(p) for p in image.inputs],
+        "outputs": [port_json(p) for p in image.outputs],
+        "gflop": sum(s.flops for s in image.steps) / 1e9,
+        "kernels": len(image.steps),
+        "arena_bytes": image.arena_bytes,
+        "weights_bytes": image.weights_bytes,
+        "code_bytes": code_bytes(image),
+        "threads": image.threads,
+        "target": image.triple,
+        "cpu": image.cpu,
+    }
 
 
 def print_image(console: Console, model: str, image: Image) -> None:
@@ -231,7 +268,11 @@ def print_image(console: Console, model: str, image: Image) -> None:
 def image_rows(image: Image) -> list[tuple[str, str]]:
     gflop = sum(s.flops for s in image.steps) / 1e9
     return [
-        ("work", f"{gflop:.3f} GFLOP a run, in {counted(len(image.steps), 'kernel')}, {len(image.kernels)} of them different"),
+        (
+            "work",
+            f"{gflop:.3f} GFLOP a run, in {counted(len(image.steps), 'kernel')}, {len(image.kernels)} of them "
+            "different",
+        ),
         ("weights", f"{bytes_text(image.weights_bytes)}, packed"),
         ("arena", bytes_text(image.arena_bytes)),
         ("code", bytes_text(code_bytes(image))),
@@ -251,9 +292,14 @@ def summary_json(name: str, array: Array) -> dict[str, Any]:
     good = values[np.isfinite(values)]
     low, high, mean = (float(f(good)) if good.size else None for f in (np.min, np.max, np.mean))
     return {
-        "name": name, "shape": list(array.shape), "dtype": str(array.dtype), "min": low, "max": high, "mean": mean,
+        "name": name,
+        "shape": list(array.shape),
+        "dtype": str(array.dtype),
+        "min": low,
+        "max": high,
+        "mean": mean,
         "not_finite": int(values.size - good.size),
-    }  # fmt: skip
+    }
 
 
 def print_outputs(console: Console, outputs: Mapping[str, Array]) -> None:
@@ -261,7 +307,13 @@ def print_outputs(console: Console, outputs: Mapping[str, Array]) -> None:
     has_holes = any(s["not_finite"] for s in found)
     numbers = [["" if s[k] is None else f"{s[k]:.6g}" for k in ("min", "max", "mean")] for s in found]
     rows = [
-        [name_text(s["name"]), s["dtype"], shape_text(s["shape"]), *three, *([str(s["not_finite"])] if has_holes else [])]
+        [
+            name_text(s["name"]),
+            s["dtype"],
+            shape_text(s["shape"]),
+            *three,
+            *([str(s["not_finite"])] if has_holes else []),
+        ]
         for s, three in zip(found, numbers)
     ]
     titles = ["output", "type", "shape", "min", "max", "mean", *(["not finite"] if has_holes else [])]

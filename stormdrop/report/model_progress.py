@@ -1,6 +1,8 @@
-"""Tuning of a whole model as it happens, on stderr: a live table of its tasks on a terminal, a line every few seconds elsewhere.
+"""Tuning of a whole model as it happens, on stderr: a live table of its tasks on a terminal, a line every few seconds
+elsewhere.
 
-As with one task, nothing is drawn unless an event arrives, and never more than four times a second: kernels are being timed.
+As with one task, nothing is drawn unless an event arrives, and never more than four times a second: kernels are being
+timed.
 """
 
 from __future__ import annotations
@@ -105,7 +107,9 @@ class ModelBoard:
     @property
     def spent(self) -> str:
         s = self.started
-        trials = f"{self.trials} of {counted(s.trials, 'trial')}" if s.trials is not None else counted(self.trials, "trial")
+        trials = (
+            f"{self.trials} of {counted(s.trials, 'trial')}" if s.trials is not None else counted(self.trials, "trial")
+        )
         time = span_text(self.elapsed) + (f" of {span_text(s.seconds)}" if s.seconds is not None else "")
         return f"{trials}, {self.failed} failed, {time}"
 
@@ -124,10 +128,17 @@ class ModelBoard:
         order = sorted(self.rows.values(), key=lambda row: row.total, reverse=True)
         shown = order[: max(1, height - BESIDE)]
         lines = table_lines(HEADINGS, [cells(row, self.peak_gflops) for row in shown], WORDS, SPARE, width)
-        texts = [Text(line, "bold" if n == 0 else "green" if self.last and n and shown[n - 1].id == self.last.id else "")
-                 for n, line in enumerate(lines)]  # fmt: skip
+        texts = [
+            Text(line, "bold" if n == 0 else "green" if self.last and n and shown[n - 1].id == self.last.id else "")
+            for n, line in enumerate(lines)
+        ]
         if len(shown) < len(order):
-            texts.append(Text(f"and {len(order) - len(shown)} more, {seconds_text(sum(r.total for r in order[len(shown) :]))} together"))
+            texts.append(
+                Text(
+                    f"and {len(order) - len(shown)} more, {seconds_text(sum(r.total for r in order[len(shown) :]))} "
+                    "together"
+                )
+            )
         texts.append(Text(self.estimate, "bold"))
         texts.append(Text(f"{self.spent}{'; proving the winners' if self.is_proving else ''}"))
         return Text("\n", no_wrap=True, overflow="ellipsis").join(texts)
@@ -147,7 +158,9 @@ class ModelProgress:
     def __enter__(self) -> ModelProgress:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop()
 
     def __call__(self, event: ModelEvent) -> None:
@@ -162,7 +175,10 @@ class ModelProgress:
             case Proving(tasks):
                 self._show(at_once=True)
                 if self._live is None:
-                    say(self._console, f"timing the best of {counted(tasks, 'task')} again in turns, and proving the winners")
+                    say(
+                        self._console,
+                        f"timing the best of {counted(tasks, 'task')} again in turns, and proving the winners",
+                    )
             case Warned(message):
                 say(self._console, one_line(message, 500))
             case ModelEnded(tuned):
@@ -179,7 +195,9 @@ class ModelProgress:
         for line in board.opening:
             say(self._console, line)
         if self._is_live:
-            self._live = Live(board.drawn(self._console.height, self._console.width), console=self._console, auto_refresh=False)
+            self._live = Live(
+                board.drawn(self._console.height, self._console.width), console=self._console, auto_refresh=False
+            )
             self._live.start(refresh=True)
 
     def _show(self, at_once: bool = False) -> None:
@@ -203,10 +221,25 @@ class ModelProgress:
 
 def print_tuned(console: Console, tuned: TunedModel, peak_gflops: float) -> None:
     """What was found for every task, those that take longest first."""
-    headings = ("", "task", "count", "GFLOP", "default ms", "best ms", "GFLOP/s", "of peak", "share", "trials", "failed", "")
+    headings = (
+        "",
+        "task",
+        "count",
+        "GFLOP",
+        "default ms",
+        "best ms",
+        "GFLOP/s",
+        "of peak",
+        "share",
+        "trials",
+        "failed",
+        "",
+    )
     rows: list[list[str]] = []
     for t in sorted(tuned.tasks, key=lambda t: t.count * (t.seconds or 0.0), reverse=True):
-        row = TaskRow(t.id, t.label, t.count, t.task.flops, t.seconds, t.default_seconds, t.trials, t.failed, t.known, t.ended)
+        row = TaskRow(
+            t.id, t.label, t.count, t.task.flops, t.seconds, t.default_seconds, t.trials, t.failed, t.known, t.ended
+        )
         name, task, count, work, best, rate, share, *rest = cells(row, peak_gflops)
         before = f"{t.default_seconds * 1e3:.3f}" if t.default_seconds is not None else ""
         part = f"{t.count * (t.seconds or 0.0) / tuned.seconds:.1%}" if tuned.seconds else ""

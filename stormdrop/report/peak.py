@@ -21,5 +21,8 @@ def print_peak(console: Console, target: Target, peak: Peak) -> None:
     print_pairs(console, rows)
     console.print()
     found = [peak.bandwidth(level, threads) for threads in dict.fromkeys((1, peak.threads)) for level in LEVELS]
-    cells = [(b.level, str(b.threads), bytes_text(b.footprint_bytes), f"{b.read_gbs:.1f}", f"{b.triad_gbs:.1f}") for b in found]
+    cells = [
+        (b.level, str(b.threads), bytes_text(b.footprint_bytes), f"{b.read_gbs:.1f}", f"{b.triad_gbs:.1f}")
+        for b in found
+    ]
     print_table(console, ("bandwidth, GB/s", "threads", "footprint", "read", "triad"), cells)

@@ -186,5 +186,3 @@ def _round_shares(low: float, high: float) -> list[float]:
 def _plain(text: str) -> str:
     """A dollar sign would begin a formula."""
     return clean(text).replace("$", r"\$")
-
-

@@ -1,7 +1,7 @@
 """Tuning as it happens, on stderr: a small live board on a terminal, about one line a second elsewhere.
 
-Candidates are timed in another process meanwhile, so this one must stay quiet: nothing is drawn unless an event arrives, never
-more than four times a second, and no thread refreshes anything.
+Candidates are timed in another process meanwhile, so this one must stay quiet: nothing is drawn unless an event
+arrives, never more than four times a second, and no thread refreshes anything.
 """
 
 from __future__ import annotations
@@ -61,7 +61,13 @@ class Board:
                 self.improvements.append((trial.number, seconds, clean(change_text(self._fastest, trial.schedule))))
                 self.best, self._fastest = seconds, trial.schedule
             case RoundEnded(phase, measured, failed, best, elapsed):
-                self.phase, self.measured, self.failed, self.best, self.elapsed = clean(phase), measured, failed, best, elapsed
+                self.phase, self.measured, self.failed, self.best, self.elapsed = (
+                    clean(phase),
+                    measured,
+                    failed,
+                    best,
+                    elapsed,
+                )
             case Retiming():
                 self.phase = "timing the best again"
             case TaskStarted() | Warned() | TaskEnded() | TaskFailed():
@@ -84,23 +90,35 @@ class Board:
         limits += [span_text(self.seconds)] if self.seconds is not None else []
         budget = "at most " + " or ".join(limits) if limits else "until nothing is gained"
         known = f"; {counted(self.started.known, 'trial')} of it known" if self.started.known else ""
-        return f"tuning {self.name}: {self.strategy} over {counted(self.started.sketches, 'sketch', 'sketches')}, {budget}{known}"
+        return (
+            f"tuning {self.name}: {self.strategy} over "
+            f"{counted(self.started.sketches, 'sketch', 'sketches')}, {budget}{known}"
+        )
 
     @property
     def line(self) -> str:
         """One round for a log."""
         trials = f"{self.measured}/{self.trials}" if self.trials is not None else str(self.measured)
         phase = f", {self.phase}" if self.phase else ""
-        return f"  {trials} measured{phase}, {self.failed} failed, best {self.speed}; {self.rate:.1f} candidates/s, {self._spent}"
+        return (
+            f"  {trials} measured{phase}, {self.failed} failed, best {self.speed}; "
+            f"{self.rate:.1f} candidates/s, {self._spent}"
+        )
 
     def drawn(self) -> Text:
-        """The board: what is tuned, how far it is, the best so far, and how it came to that. A line too long is cut off."""
+        """The board: what is tuned, how far it is, the best so far, and how it came to that.
+
+        A line too long is cut off.
+        """
         trials = f"{self.measured} of {self.trials}" if self.trials is not None else str(self.measured)
         lines = [
             _row("tuning", self.name),
             _row("search", f"{self.strategy}: {self.phase}" if self.phase else self.strategy),
             _row("best", self.speed, "green" if self.best is not None else ""),
-            _row("trials", f"{_bar(self.measured, self.trials)}{trials}, {self.failed} failed, {self.rate:.1f} candidates/s"),
+            _row(
+                "trials",
+                f"{_bar(self.measured, self.trials)}{trials}, {self.failed} failed, {self.rate:.1f} candidates/s",
+            ),
             _row("time", f"{_bar(self.elapsed, self.seconds)}{self._spent}"),
         ]
         if self.improvements:
@@ -131,7 +149,10 @@ def _bar(done: float, budget: float | None) -> str:
 
 
 class TuningProgress:
-    """Listens to tuning events and shows them; a context manager. One after the other, several searches may be shown."""
+    """Listens to tuning events and shows them; a context manager.
+
+    One after the other, several searches may be shown.
+    """
 
     def __init__(self, console: Console, peak_gflops: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._peak_gflops, self._clock = console, peak_gflops, clock
@@ -144,7 +165,9 @@ class TuningProgress:
     def __enter__(self) -> TuningProgress:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop()
 
     def __call__(self, event: Event) -> None:
@@ -164,7 +187,9 @@ class TuningProgress:
             case Retiming(candidates):
                 self._draw(at_once=True)
                 if self._live is None:
-                    self._say(f"timing the best {candidates} again, in turns" if candidates > 1 else "timing the best again")
+                    self._say(
+                        f"timing the best {candidates} again, in turns" if candidates > 1 else "timing the best again"
+                    )
             case Warned(message):
                 self._say(one_line(message, 500))
             case TaskEnded(tuned):

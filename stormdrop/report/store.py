@@ -63,9 +63,18 @@ def _when(created: float) -> str:
 
 def summary_json(s: Summary) -> dict[str, Any]:
     return {
-        "name": s.name, "digest": s.digest, "class": s.class_key, "target": s.target, "temperature": _temperature(s.cold),
-        "trials": s.trials, "failed": s.failed, "seconds": s.seconds, "verified": s.verified, "gflops": s.gflops, "created": s.created,
-    }  # fmt: skip
+        "name": s.name,
+        "digest": s.digest,
+        "class": s.class_key,
+        "target": s.target,
+        "temperature": _temperature(s.cold),
+        "trials": s.trials,
+        "failed": s.failed,
+        "seconds": s.seconds,
+        "verified": s.verified,
+        "gflops": s.gflops,
+        "created": s.created,
+    }
 
 
 def print_summaries(console: Console, found: Sequence[Summary]) -> None:
@@ -75,12 +84,19 @@ def print_summaries(console: Console, found: Sequence[Summary]) -> None:
     titles = ("task", "digest", "class", "target", "temperature", "trials", "failed", "best", "GFLOP/s", "when")
     rows = [
         (
-            _cut(s.name), s.digest[:SHORT], s.class_key[:SHORT], s.target, _temperature(s.cold), str(s.trials), str(s.failed),
+            _cut(s.name),
+            s.digest[:SHORT],
+            s.class_key[:SHORT],
+            s.target,
+            _temperature(s.cold),
+            str(s.trials),
+            str(s.failed),
             "" if s.seconds is None else seconds_text(s.seconds) + ("" if s.verified else " ?"),
-            "" if s.gflops is None else f"{s.gflops:.1f}", _when(s.created),
+            "" if s.gflops is None else f"{s.gflops:.1f}",
+            _when(s.created),
         )
         for s in found
-    ]  # fmt: skip
+    ]
     print_table(console, titles, rows, words=(0, 1, 2, 3, 4, 9))
 
 
@@ -93,13 +109,28 @@ def best_json(summary: Summary, record: Record) -> dict[str, Any]:
     timing, versions = record.result, record.versions
     seconds = timing.seconds
     return {
-        "name": summary.name, "digest": summary.digest, "class": summary.class_key, "target": summary.target,
-        "temperature": _temperature(summary.cold), "seconds": seconds, "gflops": _gflops(summary, seconds),
-        "verified": record.verified, "spread": timing.spread, "runs": timing.runs, "build_seconds": timing.build_seconds,
-        "strategy": record.strategy, "seed": record.seed, "number": record.number, "elapsed": record.elapsed, "model": record.model,
-        "created": record.created, "versions": {"stormdrop": versions.stormdrop, "llvm": versions.llvm, "features": versions.features},
-        "trials": summary.trials, "failed": summary.failed, "schedule": record.schedule.to_json(),
-    }  # fmt: skip
+        "name": summary.name,
+        "digest": summary.digest,
+        "class": summary.class_key,
+        "target": summary.target,
+        "temperature": _temperature(summary.cold),
+        "seconds": seconds,
+        "gflops": _gflops(summary, seconds),
+        "verified": record.verified,
+        "spread": timing.spread,
+        "runs": timing.runs,
+        "build_seconds": timing.build_seconds,
+        "strategy": record.strategy,
+        "seed": record.seed,
+        "number": record.number,
+        "elapsed": record.elapsed,
+        "model": record.model,
+        "created": record.created,
+        "versions": {"stormdrop": versions.stormdrop, "llvm": versions.llvm, "features": versions.features},
+        "trials": summary.trials,
+        "failed": summary.failed,
+        "schedule": record.schedule.to_json(),
+    }
 
 
 def _gflops(summary: Summary, seconds: float) -> float | None:
@@ -118,12 +149,20 @@ def print_best(console: Console, summary: Summary, record: Record) -> None:
     block(console, "\n".join(f"  {line}" for line in schedule_lines(record.schedule)))
     console.print()
     proof = "timed again in a fresh process and compared with the reference there" if record.verified else "no, a trial"
-    found = f"{record.strategy or 'unknown search'}, seed {record.seed}, trial {record.number} of {summary.trials} known"
+    found = (
+        f"{record.strategy or 'unknown search'}, seed {record.seed}, trial {record.number} of {summary.trials} known"
+    )
     rows = [
-        ("time", f"{speed_text(timing.seconds, summary.flops)}; {counted(timing.runs, 'run')}, spread {timing.spread:.1%}"),
+        (
+            "time",
+            f"{speed_text(timing.seconds, summary.flops)}; {counted(timing.runs, 'run')}, spread {timing.spread:.1%}",
+        ),
         ("verified", proof),
         ("found by", f"{found}; {summary.failed} failed"),
-        ("measured", f"{_when(record.created)} by Stormdrop {record.versions.stormdrop} with LLVM {record.versions.llvm}"),
+        (
+            "measured",
+            f"{_when(record.created)} by Stormdrop {record.versions.stormdrop} with LLVM {record.versions.llvm}",
+        ),
         ("digest", f"{summary.digest}, class {summary.class_key}"),
     ]
     if record.model:

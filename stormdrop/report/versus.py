@@ -1,4 +1,7 @@
-"""A model beside another runtime: errors of its outputs, and times of both. What `stormdrop check` and `bench` print."""
+"""A model beside another runtime: errors of its outputs, and times of both.
+
+What `stormdrop check` and `bench` print.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,15 @@ def check_json(judged: Sequence[Agreement], tolerance: float) -> dict[str, Any]:
     """Errors are None where outputs cannot be compared: other shapes or types, or NaNs in other places."""
     outputs = [
         {
-            "name": a.name, "shape": list(a.shape), "dtype": a.dtype, "absolute_error": finite(a.absolute),
-            "relative_error": finite(a.relative), "ok": a.ok,
+            "name": a.name,
+            "shape": list(a.shape),
+            "dtype": a.dtype,
+            "absolute_error": finite(a.absolute),
+            "relative_error": finite(a.relative),
+            "ok": a.ok,
         }
         for a in judged
-    ]  # fmt: skip
+    ]
     return {"tolerance": tolerance, "ok": all(a.ok for a in judged), "outputs": outputs}
 
 
@@ -31,12 +38,19 @@ def print_check(console: Console, model: str, against: str, judged: Sequence[Agr
     heading(console, f"{model} on {inputs}, against {against}")
     rows = [
         (
-            name_text(a.name), a.dtype, shape_text(a.shape), _error(a.absolute), _error(a.relative),
-            "equal" if a.is_exact else f"{a.tolerance:.0e}", "ok" if a.ok else "WRONG",
+            name_text(a.name),
+            a.dtype,
+            shape_text(a.shape),
+            _error(a.absolute),
+            _error(a.relative),
+            "equal" if a.is_exact else f"{a.tolerance:.0e}",
+            "ok" if a.ok else "WRONG",
         )
         for a in judged
-    ]  # fmt: skip
-    print_table(console, ("output", "type", "shape", "largest error", "of magnitude", "allowed", ""), rows, words=(0, 1, 2, 6))
+    ]
+    print_table(
+        console, ("output", "type", "shape", "largest error", "of magnitude", "allowed", ""), rows, words=(0, 1, 2, 6)
+    )
     console.print()
     wrong, outputs = sum(not a.ok for a in judged), counted(len(judged), "output")
     heading(console, f"{wrong} of {outputs} too far off" if wrong else f"all right: {outputs}")
@@ -59,10 +73,19 @@ def bench_json(model: str, threads: int, times: Mapping[str, Runs]) -> dict[str,
     return tree if speedup is None else tree | {"speedup": speedup}
 
 
-def print_bench(console: Console, model: str, threads: int, times: Mapping[str, Runs], settings: Mapping[str, str]) -> None:
+def print_bench(
+    console: Console, model: str, threads: int, times: Mapping[str, Runs], settings: Mapping[str, str]
+) -> None:
     heading(console, f"{model}, {threads_text(threads)}")
     cells = [
-        (name, seconds_text(r.seconds), seconds_text(float(r.each.min())), f"{r.spread:.1%}", str(len(r.each)), f"{1 / r.seconds:.1f}")
+        (
+            name,
+            seconds_text(r.seconds),
+            seconds_text(float(r.each.min())),
+            f"{r.spread:.1%}",
+            str(len(r.each)),
+            f"{1 / r.seconds:.1f}",
+        )
         for name, r in times.items()
     ]
     print_table(console, ("", "median", "min", "spread", "runs", "runs/s"), cells)

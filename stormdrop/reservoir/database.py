@@ -3,8 +3,8 @@
     write(work)   one transaction, taken at once (BEGIN IMMEDIATE), repeated while other processes write
     read(work)    one snapshot; with a write-ahead log no writer is waited for
 
-Each thread of each process has a connection of its own: a forked child neither uses nor closes its parent's. A store in memory
-has one connection, and its threads take turns.
+Each thread of each process has a connection of its own: a forked child neither uses nor closes its parent's. A store in
+memory has one connection, and its threads take turns.
 
 Invariant: a file that is not a store of this or an earlier version is never written to, not a byte.
 """
@@ -44,7 +44,9 @@ _abandoned: list[sqlite3.Connection] = []
 
 
 class StoreFull(StoreError):
-    """The disk, a quota or a limit on file sizes leaves no room; what was to be written is not in the file, all else is."""
+    """The disk, a quota or a limit on file sizes leaves no room; what was to be written is not in the file, all else
+    is.
+    """
 
 
 class StoreBusy(StoreError):
@@ -67,7 +69,10 @@ _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 class Database:
-    """A store's file, or (`path` None) memory. `vfs` names one of SQLite's own ways to lock files, for odd file systems."""
+    """A store's file, or (`path` None) memory.
+
+    `vfs` names one of SQLite's own ways to lock files, for odd file systems.
+    """
 
     def __init__(self, path: Path | None, vfs: str = "") -> None:
         self.path, self._vfs = path, vfs
@@ -82,7 +87,8 @@ class Database:
     def name(self) -> str:
         return str(self.path) if self.path else "the store in memory"
 
-    # ---- connections ---------------------------------------------------------------------------------------------------
+    # ---- connections
+    # ---------------------------------------------------------------------------------------------------
 
     def connection(self) -> sqlite3.Connection:
         """This thread's, in this process."""
@@ -134,7 +140,10 @@ class Database:
         mode = _journal(connection)
         if mode not in ("wal", "") and not self._has_told:
             self._has_told = True
-            _log.warning("%s: no write-ahead log on this file system, using a rollback journal: readers wait for writers", self.path)
+            _log.warning(
+                "%s: no write-ahead log on this file system, using a rollback journal: readers wait for writers",
+                self.path,
+            )
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
@@ -167,7 +176,8 @@ class Database:
         except OSError:
             return True
 
-    # ---- transactions --------------------------------------------------------------------------------------------------
+    # ---- transactions
+    # --------------------------------------------------------------------------------------------------
 
     def write(self, work: Work[T]) -> T:
         """All of `work` or nothing. It may be called again after a collision, so it must not change anything else.
@@ -268,10 +278,14 @@ def _ours(error: sqlite3.Error | OSError, name: str) -> Exception:
 
 
 def damaged(name: str, error: sqlite3.Error) -> str:
-    return f"{name} is damaged ({error}); move it away, and a new store begins (`sqlite3 FILE .recover` may save some of it)"
+    return (
+        f"{name} is damaged ({error}); move it away, and a new store begins (`sqlite3 FILE "
+        ".recover` may save some of it)"
+    )
 
 
-# ---- opening -----------------------------------------------------------------------------------------------------------
+# ---- opening
+# -----------------------------------------------------------------------------------------------------------
 
 
 def open_file(path: Path, vfs: str = "") -> Database:
@@ -300,13 +314,19 @@ def open_file(path: Path, vfs: str = "") -> Database:
 
 
 def examine(path: Path) -> None:
-    """Look at a file without changing it. Raises UserError if it is no store that this version reads, OSError if it is unreadable."""
+    """Look at a file without changing it.
+
+    Raises UserError if it is no store that this version reads, OSError if it is unreadable.
+    """
     try:
         found = path.stat()
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode):
-        raise UserError(f"{path} is a {'directory' if stat.S_ISDIR(found.st_mode) else 'device'}, not a store; give the name of a file")
+        raise UserError(
+            f"{path} is a {'directory' if stat.S_ISDIR(found.st_mode) else 'device'}, not a store; give the name of a "
+            "file"
+        )
     if not found.st_size:
         return
     with path.open("rb") as file:
@@ -320,7 +340,8 @@ def examine(path: Path) -> None:
         with closing(_opened(f"{path.as_uri()}?mode=ro")) as connection:
             _patiently(lambda: schema.check(connection, str(path)))
     except sqlite3.Error as error:
-        # A reader may neither finish what a killed writer began nor, in a read-only folder, read a log: the opening proper decides.
+        # A reader may neither finish what a killed writer began nor, in a read-only folder, read a log: the opening
+        # proper decides.
         if _kind(error) not in (*_CLOSED, *_BUSY):
             raise UserError(damaged(str(path), error)) from error
 

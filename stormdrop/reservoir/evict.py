@@ -21,7 +21,10 @@ class Pruned:
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    pages, free, size = (int(connection.execute(f"PRAGMA {what}").fetchone()[0]) for what in ("page_count", "freelist_count", "page_size"))
+    pages, free, size = (
+        int(connection.execute(f"PRAGMA {what}").fetchone()[0])
+        for what in ("page_count", "freelist_count", "page_size")
+    )
     return (pages - free) * size
 
 

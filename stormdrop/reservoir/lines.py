@@ -1,7 +1,8 @@
 """Records as lines of JSON: what `store export` writes and `store import` reads.
 
-A line stands for itself: it holds the task, the target, the schedule and everything that was measured. What is read comes from
-anybody. A line is kept only if this version could have written it: `line_of(row_of(record))` of what was read says the same.
+A line stands for itself: it holds the task, the target, the schedule and everything that was measured. What is read
+comes from anybody. A line is kept only if this version could have written it: `line_of(row_of(record))` of what was
+read says the same.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from stormdrop.reservoir.rows import (
     result_of,
     rules_of,
     target_from_json,
-)  # fmt: skip
+)
 from stormdrop.space.analysis import FEATURE_VERSION, FEATURES
 from stormdrop.space.derive import derive
 from stormdrop.space.schedule import Schedule
@@ -50,7 +51,8 @@ class Refused(Exception):
     """A line that is not kept; the message says why."""
 
 
-# ---- writing -----------------------------------------------------------------------------------------------------------
+# ---- writing
+# -----------------------------------------------------------------------------------------------------------
 
 
 def line_of(row: Row) -> str:
@@ -59,11 +61,20 @@ def line_of(row: Row) -> str:
     tail = {
         "result": _result_json(result_of(row)),
         "versions": {"stormdrop": row.stormdrop, "llvm": row.llvm, "features": row.feature_version},
-        "strategy": row.strategy, "seed": int(row.seed), "number": row.number, "elapsed": row.elapsed, "model": row.model,
-        "verified": bool(row.verified), "created": row.created, "features": features,
-    }  # fmt: skip
+        "strategy": row.strategy,
+        "seed": int(row.seed),
+        "number": row.number,
+        "elapsed": row.elapsed,
+        "model": row.model,
+        "verified": bool(row.verified),
+        "created": row.created,
+        "features": features,
+    }
     cold = "true" if row.cold else "false"
-    head = f'{{"format":{FORMAT},"task":{row.task_json},"target":{row.target_json},"cold":{cold},"schedule":{row.schedule},'
+    head = (
+        ""
+        f'{{"format":{FORMAT},"task":{row.task_json},"target":{row.target_json},"cold":{cold},"schedule":{row.schedule},'
+    )
     return head + compact(tail)[1:]
 
 
@@ -73,16 +84,23 @@ def _result_json(result: Result) -> dict[str, object]:
             return {"failure": kind, "message": message, "build_seconds": build_seconds}
         case Timing(seconds, spread, runs, build_seconds, stopped_early, samples):
             return {
-                "seconds": seconds, "spread": spread, "runs": runs, "build_seconds": build_seconds, "stopped_early": stopped_early,
+                "seconds": seconds,
+                "spread": spread,
+                "runs": runs,
+                "build_seconds": build_seconds,
+                "stopped_early": stopped_early,
                 "samples": list(samples),
-            }  # fmt: skip
+            }
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------------
+# ---- reading
+# -----------------------------------------------------------------------------------------------------------
 
 
 def read_lines(file: IO[bytes], most: int = LINE_BYTES) -> Iterator[tuple[int, bytes | None]]:
-    """Number (from 1) and content of each line that is not blank; None for one too long to be a record, which is not held in memory."""
+    """Number (from 1) and content of each line that is not blank; None for one too long to be a record, which is not
+    held in memory.
+    """
     number = 0
     while line := file.readline(most):
         number += 1
@@ -129,7 +147,10 @@ class LineReader:
         return [(number, next(checked) if isinstance(a, Record) else a) for (number, _), a in zip(lines, answers)]
 
     def record(self, line: bytes | None) -> Record:
-        """Raises Refused, and nothing else, for whatever is not a record. Whether its schedule can be replayed is for `replayed` to say."""
+        """Raises Refused, and nothing else, for whatever is not a record.
+
+        Whether its schedule can be replayed is for `replayed` to say.
+        """
         if line is None:
             raise Refused(f"longer than {LINE_BYTES} bytes")
         try:
@@ -138,7 +159,9 @@ class LineReader:
             raise
         except UserError as error:
             raise Refused(_short(str(error))) from error
-        except Exception as error:  # anything may stand in the file: no assumption of the code that replays it need hold
+        except (
+            Exception
+        ) as error:  # anything may stand in the file: no assumption of the code that replays it need hold
             raise Refused(_short(f"it cannot be read: {error!r}")) from error
 
     def _record(self, data: dict[str, Any]) -> Record:
@@ -146,7 +169,11 @@ class LineReader:
             raise Refused(f"format {data.get('format')!r:.40}; this version reads {FORMAT}")
         target = target_from_json(_field(data, "target", dict))
         if target.cpu != self.here.cpu and not self.foreign:
-            raise Refused(_short(f"measured on another CPU, {target.cpu}; this is {self.here.cpu} (import with --foreign to keep it)"))
+            raise Refused(
+                _short(
+                    f"measured on another CPU, {target.cpu}; this is {self.here.cpu} (import with --foreign to keep it)"
+                )
+            )
         task = self._task(_field(data, "task", dict))
         result, verified = _result(_field(data, "result", dict)), _field(data, "verified", bool)
         if verified and isinstance(result, Failure):
@@ -157,11 +184,21 @@ class LineReader:
         if schedule.class_key != task.class_key:
             raise Refused("the schedule is of another class than the task")
         return Record(
-            task, schedule, target, _field(data, "cold", bool), result,
+            task,
+            schedule,
+            target,
+            _field(data, "cold", bool),
+            result,
             Versions(_text(versions, "stormdrop"), _text(versions, "llvm"), feature_version),
-            _text(data, "strategy"), _field(data, "seed", int), _count(data, "number"), _amount(data, "elapsed"), _text(data, "model"),
-            verified, _amount(data, "created"), _features(data, feature_version),
-        )  # fmt: skip
+            _text(data, "strategy"),
+            _field(data, "seed", int),
+            _count(data, "number"),
+            _amount(data, "elapsed"),
+            _text(data, "model"),
+            verified,
+            _amount(data, "created"),
+            _features(data, feature_version),
+        )
 
     def _task(self, data: Any) -> Task:
         text = compact(data)
@@ -304,7 +341,9 @@ def replayed(records: Sequence[Record]) -> list[Record | Refused]:
     for places in sketches.values():
         answers = _replayed_together([records[k] for k in places])
         if answers is None:
-            answers = [(_replayed_together([records[k]]) or [Refused("the schedule cannot be replayed")])[0] for k in places]
+            answers = [
+                (_replayed_together([records[k]]) or [Refused("the schedule cannot be replayed")])[0] for k in places
+            ]
         for k, answer in zip(places, answers):
             found[k] = answer
     return found

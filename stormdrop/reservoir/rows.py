@@ -94,40 +94,73 @@ def compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-# ---- records to rows ---------------------------------------------------------------------------------------------------
+# ---- records to rows
+# ---------------------------------------------------------------------------------------------------
 
 
 def row_of(record: Record) -> Row:
     """Raises StoreError for a record whose figures are not numbers: it would mislead every search to come."""
     result, versions = record.result, record.versions
     digest, class_key, name, flops, task_json = _task(record.task)
-    for what, value in (("elapsed", record.elapsed), ("created", record.created), ("build_seconds", result.build_seconds)):
+    for what, value in (
+        ("elapsed", record.elapsed),
+        ("created", record.created),
+        ("build_seconds", result.build_seconds),
+    ):
         if not math.isfinite(value):
             raise StoreError(f"a trial of {name} cannot be kept: {what} is {value}")
     features = None if record.features is None else np.ascontiguousarray(record.features, "<f4")
     if features is not None and not np.isfinite(features).all():
         features = None  # no model may learn from it, but the time is good
     common = dict[str, Any](
-        task_digest=digest, class_key=class_key, task_name=name, flops=flops, task_json=task_json,
-        target_key=record.target.key(), target_json=target_text(record.target),
-        stormdrop=versions.stormdrop, llvm=versions.llvm, feature_version=versions.features,
-        cold=int(record.cold), verified=int(record.verified), strategy=text(record.strategy), seed=str(record.seed),
-        number=record.number, elapsed=float(record.elapsed), model=text(record.model), created=float(record.created),
-        build_seconds=float(result.build_seconds), features=None if features is None else features.tobytes(),
+        task_digest=digest,
+        class_key=class_key,
+        task_name=name,
+        flops=flops,
+        task_json=task_json,
+        target_key=record.target.key(),
+        target_json=target_text(record.target),
+        stormdrop=versions.stormdrop,
+        llvm=versions.llvm,
+        feature_version=versions.features,
+        cold=int(record.cold),
+        verified=int(record.verified),
+        strategy=text(record.strategy),
+        seed=str(record.seed),
+        number=record.number,
+        elapsed=float(record.elapsed),
+        model=text(record.model),
+        created=float(record.created),
+        build_seconds=float(result.build_seconds),
+        features=None if features is None else features.tobytes(),
         schedule=compact(record.schedule.to_json()),
-    )  # fmt: skip
+    )
     match result:
         case Failure(kind, message):
             told = text(message, MESSAGE_CHARACTERS)
-            return Row(**common, seconds=None, spread=None, runs=None, stopped_early=0, failure=kind, message=told, samples=b"")
+            return Row(
+                **common, seconds=None, spread=None, runs=None, stopped_early=0, failure=kind, message=told, samples=b""
+            )
         case Timing():
-            if not (is_duration(result.seconds) and all(is_duration(s) for s in result.samples) and 0 <= result.spread < math.inf):
-                raise StoreError(f"a trial of {name} cannot be kept: it took {result.seconds} s with a spread of {result.spread}")
+            if not (
+                is_duration(result.seconds)
+                and all(is_duration(s) for s in result.samples)
+                and 0 <= result.spread < math.inf
+            ):
+                raise StoreError(
+                    f"a trial of {name} cannot be kept: it took {result.seconds} s with a spread of {result.spread}"
+                )
             samples = np.asarray(result.samples, "<f8").tobytes()
             return Row(
-                **common, seconds=float(result.seconds), spread=float(result.spread), runs=result.runs,
-                stopped_early=int(result.stopped_early), failure=None, message=None, samples=samples,
-            )  # fmt: skip
+                **common,
+                seconds=float(result.seconds),
+                spread=float(result.spread),
+                runs=result.runs,
+                stopped_early=int(result.stopped_early),
+                failure=None,
+                message=None,
+                samples=samples,
+            )
 
 
 def is_duration(seconds: float) -> bool:
@@ -135,7 +168,9 @@ def is_duration(seconds: float) -> bool:
 
 
 def text(value: str, most: int = NAME_CHARACTERS) -> str:
-    """As SQLite and files can hold it: no lone surrogates, which the output of a crashed program may have, and not too long."""
+    """As SQLite and files can hold it: no lone surrogates, which the output of a crashed program may have, and not too
+    long.
+    """
     return value[:most].encode("utf-8", "replace").decode()
 
 
@@ -149,7 +184,8 @@ def target_text(target: Target) -> str:
     return compact(asdict(target))
 
 
-# ---- rows to records ---------------------------------------------------------------------------------------------------
+# ---- rows to records
+# ---------------------------------------------------------------------------------------------------
 
 
 def record_of(row: Row, task: Task, target: Target | None = None) -> Record:
@@ -165,9 +201,21 @@ def record_of(row: Row, task: Task, target: Target | None = None) -> Record:
         own = target
     features = None if row.features is None else np.frombuffer(row.features, "<f4").astype(np.float32)
     return Record(
-        task, _schedule(row.schedule), own, bool(row.cold), result_of(row), Versions(row.stormdrop, row.llvm, row.feature_version),
-        row.strategy, int(row.seed), row.number, row.elapsed, row.model, bool(row.verified), row.created, features,
-    )  # fmt: skip
+        task,
+        _schedule(row.schedule),
+        own,
+        bool(row.cold),
+        result_of(row),
+        Versions(row.stormdrop, row.llvm, row.feature_version),
+        row.strategy,
+        int(row.seed),
+        row.number,
+        row.elapsed,
+        row.model,
+        bool(row.verified),
+        row.created,
+        features,
+    )
 
 
 def result_of(row: Row) -> Result:
@@ -208,7 +256,9 @@ def target_from_json(data: Any) -> Target:
     isa = ISAS.get(data["isa"])
     if isa is None or isa.vector_bytes != data["vector_bytes"]:
         raise UserError(f"not a target: unknown instruction set {data['isa']!r:.60} of {data['vector_bytes']} bytes")
-    values: dict[str, Any] = {f.name: float(data[f.name]) if f.type in ("float", float) else data[f.name] for f in fields(Target)}
+    values: dict[str, Any] = {
+        f.name: float(data[f.name]) if f.type in ("float", float) else data[f.name] for f in fields(Target)
+    }
     return Target.from_json(values)
 
 

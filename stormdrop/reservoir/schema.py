@@ -1,13 +1,13 @@
 """The tables of a store, and how a file of an earlier version becomes one of this version.
 
-Version n is reached from version n - 1 by `STEPS[n - 1]`, a new file from nothing by all of them: there is one way to every
-version, and it is walked in one transaction. A step that was released never changes.
+Version n is reached from version n - 1 by `STEPS[n - 1]`, a new file from nothing by all of them: there is one way to
+every version, and it is walked in one transaction. A step that was released never changes.
 
     task ◀── trial ──▶ machine, target, version, rule_set
 
 A trial is a row of its own. What many trials share is a row of another table: the task, the machine's key, its full
-description (rates are measured anew now and then, so one machine has several), the versions, the rules a schedule needs.
-Order is that of the row ids, never that of a clock.
+description (rates are measured anew now and then, so one machine has several), the versions, the rules a schedule
+needs. Order is that of the row ids, never that of a clock.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ Step = Callable[[sqlite3.Connection], None]
 
 _FIRST = (
     """CREATE TABLE task (
-        id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, class_key TEXT NOT NULL, name TEXT NOT NULL, flops REAL NOT NULL,
+        id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, class_key TEXT NOT NULL, name TEXT NOT NULL,
+        flops REAL NOT NULL,
         json TEXT NOT NULL)""",
     "CREATE TABLE machine (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE)",
-    "CREATE TABLE target (id INTEGER PRIMARY KEY, machine_id INTEGER NOT NULL REFERENCES machine, json TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE target (id INTEGER PRIMARY KEY, machine_id INTEGER NOT NULL REFERENCES machine, json TEXT NOT NULL "
+    "UNIQUE)",
     """CREATE TABLE version (
         id INTEGER PRIMARY KEY, stormdrop TEXT NOT NULL, llvm TEXT NOT NULL, features INTEGER NOT NULL,
         UNIQUE (stormdrop, llvm, features))""",
@@ -44,7 +46,7 @@ _FIRST = (
         features BLOB, schedule TEXT NOT NULL, samples BLOB NOT NULL)""",
     "CREATE INDEX task_class ON task (class_key)",
     "CREATE INDEX trial_task ON trial (task_id, machine_id, cold)",
-)  # fmt: skip
+)
 
 
 def _first(connection: sqlite3.Connection) -> None:
@@ -70,16 +72,23 @@ _SECOND_INDEXES = (
 
 
 def _second(connection: sqlite3.Connection) -> None:
-    """Which rules a trial needs, which feature version it has, and what tells it from others, so that SQL can ask for them."""
+    """Which rules a trial needs, which feature version it has, and what tells it from others, so that SQL can ask for
+    them.
+    """
     for statement in _SECOND:
         connection.execute(statement)
     columns = {
-        "task_digest": "task.digest", "target_key": "machine.key", "target_json": "target.json",
-        "stormdrop": "version.stormdrop", "llvm": "version.llvm", "feature_version": "version.features",
-    }  # fmt: skip
+        "task_digest": "task.digest",
+        "target_key": "machine.key",
+        "target_json": "target.json",
+        "stormdrop": "version.stormdrop",
+        "llvm": "version.llvm",
+        "feature_version": "version.features",
+    }
     listed = ", ".join(columns.get(name, f"trial.{name}") for name in MARKED)
     query = f"""SELECT trial.id, trial.features IS NOT NULL, {listed} FROM trial JOIN task ON task.id = task_id
-        JOIN machine ON machine.id = trial.machine_id JOIN target ON target.id = target_id JOIN version ON version.id = version_id
+        JOIN machine ON machine.id = trial.machine_id JOIN target ON target.id = target_id
+        JOIN version ON version.id = version_id
         WHERE trial.id > ? ORDER BY trial.id LIMIT 1000"""
     schedule, version = MARKED.index("schedule"), MARKED.index("feature_version")
     known: dict[str, int] = {}
@@ -126,14 +135,19 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def check(connection: sqlite3.Connection, name: str) -> None:
-    """Raises UserError if the file is another program's or a newer version's; sqlite3.DatabaseError where tables are damaged."""
+    """Raises UserError if the file is another program's or a newer version's; sqlite3.DatabaseError where tables are
+    damaged.
+    """
     if is_empty(connection) and not version_of(connection):
         return
     if application_of(connection) != APPLICATION_ID:
         raise UserError(foreign_text(name))
     version = version_of(connection)
     if version > VERSION:
-        raise UserError(f"{name} was written by a newer Stormdrop (store version {version}; this one reads up to {VERSION}): upgrade")
+        raise UserError(
+            f"{name} was written by a newer Stormdrop (store version {version}; this one reads up to {VERSION}): "
+            "upgrade"
+        )
     if version < 1:
         raise UserError(f"{name} is damaged: it has no version")
     for probe in _PROBES:
@@ -141,7 +155,9 @@ def check(connection: sqlite3.Connection, name: str) -> None:
 
 
 def migrate(connection: sqlite3.Connection, name: str) -> None:
-    """Bring a store to this version; the caller holds the one write transaction, and others may have done it meanwhile."""
+    """Bring a store to this version; the caller holds the one write transaction, and others may have done it
+    meanwhile.
+    """
     check(connection, name)
     try:
         for step in STEPS[version_of(connection) :]:

@@ -11,10 +11,17 @@ from typing import Any
 from stormdrop.reservoir.rows import MARKED, Row, are_known, mark_of, rules_of
 
 _ELSEWHERE = {
-    "task_digest": "task.digest", "class_key": "task.class_key", "task_name": "task.name", "flops": "task.flops",
-    "task_json": "task.json", "target_key": "machine.key", "target_json": "target.json", "stormdrop": "version.stormdrop",
-    "llvm": "version.llvm", "feature_version": "version.features",
-}  # fmt: skip
+    "task_digest": "task.digest",
+    "class_key": "task.class_key",
+    "task_name": "task.name",
+    "flops": "task.flops",
+    "task_json": "task.json",
+    "target_key": "machine.key",
+    "target_json": "target.json",
+    "stormdrop": "version.stormdrop",
+    "llvm": "version.llvm",
+    "feature_version": "version.features",
+}
 _OWN = tuple(f.name for f in fields(Row) if f.name not in _ELSEWHERE)
 ROW = ", ".join(_ELSEWHERE.get(f.name, f"trial.{f.name}") for f in fields(Row))
 """What to select for `Row(*found)`, from `FROM`."""
@@ -34,7 +41,14 @@ def insert(connection: sqlite3.Connection, rows: Sequence[Row], skip_known: bool
             continue
         machine = shared.id("machine", key=row.target_key)
         ids = (
-            shared.id("task", digest=row.task_digest, class_key=row.class_key, name=row.task_name, flops=row.flops, json=row.task_json),
+            shared.id(
+                "task",
+                digest=row.task_digest,
+                class_key=row.class_key,
+                name=row.task_name,
+                flops=row.flops,
+                json=row.task_json,
+            ),
             machine,
             shared.id("target", json=row.target_json, machine_id=machine),
             shared.version(row),
@@ -47,7 +61,9 @@ def insert(connection: sqlite3.Connection, rows: Sequence[Row], skip_known: bool
 
 
 class _Shared:
-    """The ids of rows that many trials refer to, within one transaction: another process may remove them between two."""
+    """The ids of rows that many trials refer to, within one transaction: another process may remove them between
+    two.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -67,7 +83,9 @@ class _Shared:
         if key not in self._ids:
             found = self._connection.execute(f"SELECT id FROM {table} WHERE {where}", values).fetchone()
             if found is None:
-                insert = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) RETURNING id"
+                insert = (
+                    f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) RETURNING id"
+                )
                 found = self._connection.execute(insert, tuple(columns.values())).fetchone()
             self._ids[key] = int(found[0])
         return self._ids[key]
@@ -86,4 +104,6 @@ def machine_id(connection: sqlite3.Connection, key: str) -> int:
 
 def allowed_rules(connection: sqlite3.Connection) -> str:
     """The ids of all sets of rules that this version can replay, as SQL lists them."""
-    return ", ".join(str(int(id)) for id, rules in connection.execute("SELECT id, rules FROM rule_set") if are_known(rules))
+    return ", ".join(
+        str(int(id)) for id, rules in connection.execute("SELECT id, rules FROM rule_set") if are_known(rules)
+    )

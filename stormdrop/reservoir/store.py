@@ -6,8 +6,9 @@
     store.training(target, version)             matrices for the cost model
     store.export(file), .import_(file)          lines of JSON
 
-Invariants: what `add` returned from is in the file, whoever is killed afterwards. Trials are ordered by row id, in which order
-they came; clocks decide nothing. Warm and cold trials never meet. Tasks are the same if their digests are, whatever their names.
+Invariants: what `add` returned from is in the file, whoever is killed afterwards. Trials are ordered by row id, in
+which order they came; clocks decide nothing. Warm and cold trials never meet. Tasks are the same if their digests are,
+whatever their names.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ MAX_REFUSALS = 1000
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """What a cost model learns from, oldest first. Seconds of one `group` (one task at one temperature) may be compared, others not."""
+    """What a cost model learns from, oldest first.
+
+    Seconds of one `group` (one task at one temperature) may be compared, others not.
+    """
 
     features: NDArray[np.float32]
     seconds: NDArray[np.float64]
@@ -124,8 +128,8 @@ class Store:
     def open(path: Path | None = None, cap_bytes: int | None = CAP_BYTES, vfs: str = "") -> Store:
         """The store in a file, by default `default_path()`; made, or brought to this version, as needed.
 
-        Where it cannot be written, one warning says so, and the store lives in memory, beginning with what the file holds.
-        `vfs`: one of SQLite's, such as `unix-dotfile` for a file system without locks.
+        Where it cannot be written, one warning says so, and the store lives in memory, beginning with what the file
+        holds. `vfs`: one of SQLite's, such as `unix-dotfile` for a file system without locks.
 
         Raises UserError if the file is damaged, another program's or a newer version's; it is left as it is.
         """
@@ -163,7 +167,9 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -183,7 +189,8 @@ class Store:
         """Without free pages and the log; this is what the cap limits."""
         return self._database.read(used_bytes)
 
-    # ---- writing -------------------------------------------------------------------------------------------------------
+    # ---- writing
+    # -------------------------------------------------------------------------------------------------------
 
     def add(self, records: Sequence[Record]) -> None:
         """Keep all of them, or none. Beyond the cap the oldest trials go.
@@ -201,24 +208,28 @@ class Store:
             _log.info("%s exceeded %d bytes: %d old trials were removed", self._database.name, self._cap_bytes, removed)
 
     def prune(self, max_bytes: int | None = None, older_than: float | None = None, winners: bool = False) -> Pruned:
-        """Remove the oldest trials until at most `max_bytes` are used, verified ones last; and those made before `older_than`
-        (Unix time), verified ones only with `winners`. The file shrinks.
+        """Remove the oldest trials until at most `max_bytes` are used, verified ones last; and those made before
+        `older_than` (Unix time), verified ones only with `winners`. The file shrinks.
         """
         before, removed = self.used_bytes, 0
         if older_than is not None:
             which = "created < ?" if winners else "created < ? AND verified = 0"
-            removed += self._database.write(lambda c: c.execute(f"DELETE FROM trial WHERE {which}", (older_than,)).rowcount)
+            removed += self._database.write(
+                lambda c: c.execute(f"DELETE FROM trial WHERE {which}", (older_than,)).rowcount
+            )
         if max_bytes is not None:
             removed += evict(self._database, max_bytes)
         shrink(self._database)
         return Pruned(removed, before, self.used_bytes)
 
-    # ---- reading -------------------------------------------------------------------------------------------------------
+    # ---- reading
+    # -------------------------------------------------------------------------------------------------------
 
     def best(self, task: Task, target: Target, cold: bool = False, versions: Versions | None = None) -> Record | None:
         """The fastest verified record; without one the fastest trial that was not stopped early.
 
-        Any version's, or with `versions` only what the same Stormdrop and LLVM measured. Never one whose rules are unknown here.
+        Any version's, or with `versions` only what the same Stormdrop and LLVM measured. Never one whose rules are
+        unknown here.
         """
         return self._best(task.digest, target.key(), cold, versions, task, target)
 
@@ -237,7 +248,8 @@ class Store:
                 wanted += [versions.stormdrop, versions.llvm]
             for verified in (1, 0):
                 query = f"""SELECT {ROW} FROM {FROM} WHERE trial.id = (SELECT id FROM trial
-                    WHERE task_id = ? AND machine_id = ? AND cold = ? AND verified = {verified} AND stopped_early = 0 AND seconds > 0
+                    WHERE task_id = ? AND machine_id = ? AND cold = ? AND verified = {verified}
+                    AND stopped_early = 0 AND seconds > 0
                     {version} AND rules_id IN ({allowed_rules(c)}) ORDER BY seconds LIMIT 1)"""
                 if found := c.execute(query, wanted).fetchone():
                     return Row(*found)
@@ -247,13 +259,18 @@ class Store:
         return None if row is None else record_of(row, task or task_of(row.task_json), target)
 
     def trials(self, task: Task, target: Target, cold: bool = False) -> list[Record]:
-        """All that was measured of a task, in order. Those whose rules this version does not know are skipped, with a remark."""
+        """All that was measured of a task, in order.
+
+        Those whose rules this version does not know are skipped, with a remark.
+        """
 
         def found(c: sqlite3.Connection) -> tuple[list[Any], int]:
             wanted = task_id(c, task.digest), machine_id(c, target.key()), int(cold)
             where = "trial.task_id = ? AND trial.machine_id = ? AND trial.cold = ?"
             query = f"SELECT {ROW} FROM {FROM} WHERE {where} AND rules_id IN ({allowed_rules(c)}) ORDER BY trial.id"
-            return c.execute(query, wanted).fetchall(), int(c.execute(f"SELECT count(*) FROM trial WHERE {where}", wanted).fetchone()[0])
+            return c.execute(query, wanted).fetchall(), int(
+                c.execute(f"SELECT count(*) FROM trial WHERE {where}", wanted).fetchone()[0]
+            )
 
         rows, known = self._database.read(found)
         records: list[Record] = []
@@ -271,7 +288,9 @@ class Store:
         """How many trials of a task there are."""
         query = "SELECT count(*) FROM trial WHERE task_id = ? AND machine_id = ? AND cold = ?"
         return self._database.read(
-            lambda c: int(c.execute(query, (task_id(c, task.digest), machine_id(c, target.key()), int(cold))).fetchone()[0])
+            lambda c: int(
+                c.execute(query, (task_id(c, task.digest), machine_id(c, target.key()), int(cold))).fetchone()[0]
+            )
         )
 
     def training(self, target: Target, feature_version: int, limit: int = TRAINING_ROWS) -> TrainingRows:
@@ -283,15 +302,20 @@ class Store:
                 """SELECT features, seconds, 2 * task_id + cold FROM trial INDEXED BY trial_recent
                 WHERE machine_id = ? AND feature_version = ? AND length(features) = ? ORDER BY id DESC LIMIT ?""",
                 (machine, feature_version, 4 * len(FEATURES), limit),
-            ).fetchall()  # fmt: skip
-            others = "SELECT features FROM version WHERE features <> ?"  # named one by one, so that the index leads to them alone
+            ).fetchall()
+            # Named one by one, so that the index leads to them alone
+            others = "SELECT features FROM version WHERE features <> ?"
             query = f"SELECT count(*) FROM trial WHERE machine_id = ? AND feature_version IN ({others})"
             digests = dict(c.execute("SELECT id, digest FROM task").fetchall())
             return rows, digests, int(c.execute(query, (machine, feature_version)).fetchone()[0])
 
         rows, digests, left_out = self._database.read(found)
         rows.reverse()
-        features = np.frombuffer(b"".join([row[0] for row in rows]), "<f4").astype(np.float32).reshape(len(rows), len(FEATURES))
+        features = (
+            np.frombuffer(b"".join([row[0] for row in rows]), "<f4")
+            .astype(np.float32)
+            .reshape(len(rows), len(FEATURES))
+        )
         seconds = np.array([row[1] for row in rows], dtype=np.float64)  # None becomes NaN
         keys, group = np.unique(np.array([row[2] for row in rows], dtype=np.int64), return_inverse=True)
         names = tuple(group_name(digests[k // 2], bool(k % 2)) for k in keys.tolist())
@@ -308,7 +332,10 @@ class Store:
             JOIN task ON task.id = g.task_id JOIN machine ON machine.id = g.machine_id JOIN trial ON trial.id = g.last
             ORDER BY g.last"""
         rows = self._database.read(lambda c: c.execute(query).fetchall())
-        found = [Summary(d, n, k, t, bool(cold), count, failed, s, bool(v), f, at) for d, n, k, t, cold, count, failed, s, v, f, at in rows]
+        found = [
+            Summary(d, n, k, t, bool(cold), count, failed, s, bool(v), f, at)
+            for d, n, k, t, cold, count, failed, s, v, f, at in rows
+        ]
         return [s for s in found if wanted is None or _is_wanted(s, wanted)]
 
     def integrity(self) -> list[str]:
@@ -316,7 +343,10 @@ class Store:
 
         def problems(c: sqlite3.Connection) -> list[str]:
             found = [str(row[0]) for row in c.execute("PRAGMA integrity_check")]
-            dangling = [f"row {row[1]} of {row[0]} refers to nothing in {row[2]}" for row in c.execute("PRAGMA foreign_key_check")]
+            dangling = [
+                f"row {row[1]} of {row[0]} refers to nothing in {row[2]}"
+                for row in c.execute("PRAGMA foreign_key_check")
+            ]
             return [line for line in found if line != "ok"] + dangling
 
         try:
@@ -324,7 +354,8 @@ class Store:
         except StoreError as error:
             return [str(error)]
 
-    # ---- files of lines ------------------------------------------------------------------------------------------------
+    # ---- files of lines
+    # ------------------------------------------------------------------------------------------------
 
     def export(self, file: IO[str], wanted: Filters | None = None) -> int:
         """Write trials as lines of JSON, in order; how many."""
@@ -341,7 +372,11 @@ class Store:
             digests = sorted({s.digest for s in self.summaries(Filters(task=wanted.task))})
             where.append(f"task.digest IN ({', '.join('?' * len(digests))})")
             values += digests
-        for column, value in (("machine.key", wanted.target), ("trial.cold", wanted.cold), ("trial.verified", wanted.verified)):
+        for column, value in (
+            ("machine.key", wanted.target),
+            ("trial.cold", wanted.cold),
+            ("trial.verified", wanted.verified),
+        ):
             if value is not None:
                 where.append(f"{column} = ?")
                 values.append(value)
@@ -353,8 +388,9 @@ class Store:
             last = rows[-1][0]
 
     def import_(self, file: IO[bytes], here: Target | None = None, foreign: bool = False) -> Imported:
-        """Read lines that `export` wrote, anywhere. A line that is not a record of this version, or that was measured on another
-        CPU than `here` (by default this machine; unless `foreign`), is refused; what is in the store already is skipped.
+        """Read lines that `export` wrote, anywhere. A line that is not a record of this version, or that was measured
+        on another CPU than `here` (by default this machine; unless `foreign`), is refused; what is in the store already
+        is skipped.
 
         Raises StoreError where the store takes no more; the batches before are kept.
         """
@@ -381,7 +417,11 @@ def default_path() -> Path:
 
 
 def _is_wanted(s: Summary, wanted: Filters) -> bool:
-    if wanted.task is not None and s.name != wanted.task and not (len(wanted.task) >= 4 and s.digest.startswith(wanted.task)):
+    if (
+        wanted.task is not None
+        and s.name != wanted.task
+        and not (len(wanted.task) >= 4 and s.digest.startswith(wanted.task))
+    ):
         return False
     if wanted.target is not None and s.target != wanted.target:
         return False

@@ -1,8 +1,8 @@
 """The time of a model's kernels alone, each as warm as it is inside the model.
 
-A kernel that is run again and again finds its weights in the cache; in a model whose weights exceed the caches it does not. There,
-every run of a kernel alone reads its weights from another copy, and a whole cache of others lies between two runs of one copy.
-Inputs and outputs stay where they are: in a model they have just been written, too.
+A kernel that is run again and again finds its weights in the cache; in a model whose weights exceed the caches it does
+not. There, every run of a kernel alone reads its weights from another copy, and a whole cache of others lies between
+two runs of one copy. Inputs and outputs stay where they are: in a model they have just been written, too.
 """
 
 from __future__ import annotations
@@ -24,10 +24,18 @@ BUFFERS = 1
 """The word of a step's record that points to its pointer table."""
 
 
-def seconds_alone(image: Image, n: int, record: np.ndarray[tuple[int], np.dtype[np.int64]], pool: Pool, repeats: int, cache: int) -> float:
-    """The median time of step `n`, whose record is given, with weights as cold as in the model; `cache` is the last cache's bytes."""
+def seconds_alone(
+    image: Image, n: int, record: np.ndarray[tuple[int], np.dtype[np.int64]], pool: Pool, repeats: int, cache: int
+) -> float:
+    """The median time of step `n`, whose record is given, with weights as cold as in the model; `cache` is the last
+    cache's bytes.
+    """
     slots = image.kernels[image.steps[n].kernel].slots
-    kept = [(k, slot_bytes(slots[k])) for k, a in enumerate(image.steps[n].addresses) if a is not None and a.space == "weights"]
+    kept = [
+        (k, slot_bytes(slots[k]))
+        for k, a in enumerate(image.steps[n].addresses)
+        if a is not None and a.space == "weights"
+    ]
     room = [whole_lines(nbytes) for _, nbytes in kept]
     copies = ceil(2 * cache / sum(room)) if kept and image.weights_bytes > cache else 1
     if copies == 1 or copies > MOST_COPIES:

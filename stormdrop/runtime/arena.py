@@ -2,9 +2,9 @@
 
     offsets, total_bytes = plan([Lifetime(4096, first=0, last=2), Lifetime(1024, first=3, last=5)])
 
-Greedy by size: the largest buffer is placed first, each into the smallest gap that fits between those already placed that
-live at the same time, or behind all of them. Where that ends above the lower bound (`least_bytes`), other orders are tried,
-and then, a few times, the buffer that sticks out furthest goes first.
+Greedy by size: the largest buffer is placed first, each into the smallest gap that fits between those already placed
+that live at the same time, or behind all of them. Where that ends above the lower bound (`least_bytes`), other orders
+are tried, and then, a few times, the buffer that sticks out furthest goes first.
 
 Invariant: buffers that live at some common step do not overlap.
 """

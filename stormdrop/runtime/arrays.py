@@ -1,7 +1,7 @@
 """The caller's arrays: whether they are what a kernel or a model takes, and memory for what it gives.
 
-Any memory layout is accepted: an input that is not C-contiguous and aligned is copied, an output that is not is written through
-a copy. Shapes and types must be right; nothing is converted silently.
+Any memory layout is accepted: an input that is not C-contiguous and aligned is copied, an output that is not is written
+through a copy. Shapes and types must be right; nothing is converted silently.
 """
 
 from __future__ import annotations
@@ -44,10 +44,14 @@ def checked(t: Described, value: ArrayLike) -> Array:
     try:
         return array if is_plain(array) else np.array(array, order="C", copy=True)
     except MemoryError as error:
-        raise RunError(f"there is no memory for a copy of {t!r}: {t.nbytes:,} bytes; a C-contiguous array needs none") from error
+        raise RunError(
+            f"there is no memory for a copy of {t!r}: {t.nbytes:,} bytes; a C-contiguous array needs none"
+        ) from error
 
 
-def checked_outputs(wanted: Sequence[Described], out: Array | Sequence[Array] | None, inputs: Sequence[Array]) -> list[Array]:
+def checked_outputs(
+    wanted: Sequence[Described], out: Array | Sequence[Array] | None, inputs: Sequence[Array]
+) -> list[Array]:
     """What `out=` gave, or new arrays. Raises UserError, also where an output overlaps an input or another output."""
     if out is None:
         return [new_array(t) for t in wanted]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # a model that was compiled elsewhere is loaded without the c
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One entry of the pointer table. `role`: input, constant, output, packed (filled by prepare), shared (working memory).
+    """One entry of the pointer table. `role`: input, constant, output, packed (filled by prepare), shared (working
+    memory).
 
     A constant, packed or not, that is not `resident` is only read while others are packed.
     """

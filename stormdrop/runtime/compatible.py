@@ -1,19 +1,53 @@
 """Whether machine code that was compiled somewhere else can run on this machine.
 
-Code may use every feature that its target had switched on, so this machine must have them all, apart from those that only
-operating systems and intrinsics reach. A missing one would end the process with an illegal instruction, in the middle of a run.
+Code may use every feature that its target had switched on, so this machine must have them all, apart from those that
+only operating systems and intrinsics reach. A missing one would end the process with an illegal instruction, in the
+middle of a run.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# Never chosen by LLVM for ordinary code. Hypervisors show them or not, so that a file would not run on the machine next to it.
+# Never chosen by LLVM for ordinary code. Hypervisors show them or not, so that a file would not run on the machine next
+# to it.
 _SYSTEM = {
-    "64bit", "cldemote", "clflushopt", "clwb", "clzero", "enqcmd", "fsgsbase", "fxsr", "hreset", "invpcid", "kl", "lwp", "mwaitx",
-    "pconfig", "pku", "prefetchi", "ptwrite", "rdpid", "rdpru", "rdrnd", "rdseed", "rtm", "serialize", "sgx", "shstk", "tsxldtrk",
-    "uintr", "usermsr", "waitpkg", "wbnoinvd", "widekl", "xsave", "xsavec", "xsaveopt", "xsaves",
-}  # fmt: skip
+    "64bit",
+    "cldemote",
+    "clflushopt",
+    "clwb",
+    "clzero",
+    "enqcmd",
+    "fsgsbase",
+    "fxsr",
+    "hreset",
+    "invpcid",
+    "kl",
+    "lwp",
+    "mwaitx",
+    "pconfig",
+    "pku",
+    "prefetchi",
+    "ptwrite",
+    "rdpid",
+    "rdpru",
+    "rdrnd",
+    "rdseed",
+    "rtm",
+    "serialize",
+    "sgx",
+    "shstk",
+    "tsxldtrk",
+    "uintr",
+    "usermsr",
+    "waitpkg",
+    "wbnoinvd",
+    "widekl",
+    "xsave",
+    "xsavec",
+    "xsaveopt",
+    "xsaves",
+}
 
 # What goes with a feature that is switched off, as LLVM does it.
 _AVX512 = ("avx512", "avx10", "amx-avx512")
@@ -40,7 +74,9 @@ _A64FX_SVE_BYTES = 64
 
 
 def required_features(cpu: str, features: str) -> frozenset[str] | None:
-    """The features code for such a target may use; None where the processor's name says it all and is not known here."""
+    """The features code for such a target may use; None where the processor's name says it all and is not known
+    here.
+    """
     flags = [flag for flag in features.split(",") if flag]
     on: set[str] = set()
     if not any(flag.startswith("+") for flag in flags):
@@ -58,7 +94,9 @@ def required_features(cpu: str, features: str) -> frozenset[str] | None:
 
 
 def unfit(triple: str, cpu: str, features: str, here: tuple[str, str, str] | None = None) -> str | None:
-    """Why code for this target cannot run on a machine (triple, cpu, features; by default this one), or None if it can."""
+    """Why code for this target cannot run on a machine (triple, cpu, features; by default this one), or None if it
+    can.
+    """
     if here is None:
         from stormdrop.codegen.llvm import host  # llvmlite, which loading the code needs anyway
 
@@ -74,7 +112,9 @@ def unfit(triple: str, cpu: str, features: str, here: tuple[str, str, str] | Non
         named = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         return f"it was compiled for {cpu or 'a processor'} and uses {named}, which this processor ({here[1]}) lacks"
     if cpu == "a64fx" and "sve" in needed and _sve_bytes() != _A64FX_SVE_BYTES:
-        return f"it was compiled for vectors of {_A64FX_SVE_BYTES} bytes, and those of this processor have {_sve_bytes()}"
+        return (
+            f"it was compiled for vectors of {_A64FX_SVE_BYTES} bytes, and those of this processor have {_sve_bytes()}"
+        )
     return None
 
 

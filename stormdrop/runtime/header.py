@@ -1,7 +1,8 @@
 """The header of a compiled model's file: an `Image` without its code, as JSON, and back.
 
-Invariant: what `read_header` returns is consistent. Every address lies within its space, every step has one address for each slot
-of its kernel, every number is one that a run can use. A header that is not like that is refused, whoever wrote it.
+Invariant: what `read_header` returns is consistent. Every address lies within its space, every step has one address for
+each slot of its kernel, every number is one that a run can use. A header that is not like that is refused, whoever
+wrote it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ def write_header(image: Image, versions: dict[str, str]) -> bytes:
 
 
 def read_header(data: bytes, code: memoryview, weights_bytes: int) -> Image:
-    """The image that a header describes. Raises ValueError if it is not well-formed, UserError if its parts do not fit each other."""
+    """The image that a header describes.
+
+    Raises ValueError if it is not well-formed, UserError if its parts do not fit each other.
+    """
     try:
         tree = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -111,7 +115,9 @@ def _check_reach(image: Image) -> None:
                 continue
             room = rooms[a.space][a.index]
             if a.offset + slot.elements * ITEMSIZE[slot.dtype] > room:
-                raise ValueError(f"step {n} has {slot.elements} {slot.dtype} at byte {a.offset} of the {room} of {a.space} {a.index}")
+                raise ValueError(
+                    f"step {n} has {slot.elements} {slot.dtype} at byte {a.offset} of the {room} of {a.space} {a.index}"
+                )
 
 
 def _kernels(trees: list[Any], code: memoryview) -> tuple[Artifact, ...]:

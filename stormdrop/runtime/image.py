@@ -1,8 +1,8 @@
 """A compiled model as data: kernels in order, and where each of their pointers points.
 
-An `Image` with its weights is everything a run needs; it holds no address, no graph and no schedule, so it can be written to a
-file. Memory is in four spaces: the caller's input and output arrays, the arena (one per call; liveness is already planned),
-and the weights (one read-only block, packed when the model was compiled).
+An `Image` with its weights is everything a run needs; it holds no address, no graph and no schedule, so it can be
+written to a file. Memory is in four spaces: the caller's input and output arrays, the arena (one per call; liveness is
+already planned), and the weights (one read-only block, packed when the model was compiled).
 
 Invariant: every output is written by some step, and a step reads only what inputs, weights and steps before it hold.
 """

@@ -4,8 +4,8 @@
     c = kernel(a)                                 # run-time inputs only, in the order of task.runtime_inputs
     kernel(a, out=c)
 
-Arrays must have the task's shapes and types. Any memory layout is accepted: an input that is not C-contiguous and aligned is
-copied, an `out` that is not is written through a copy. `out` may not overlap an input.
+Arrays must have the task's shapes and types. Any memory layout is accepted: an input that is not C-contiguous and
+aligned is copied, an `out` that is not is written through a copy. `out` may not overlap an input.
 """
 
 from __future__ import annotations
@@ -36,8 +36,13 @@ class Kernel:
     """A task built for this machine. Several Python threads may call it at once."""
 
     def __init__(
-        self, task: Task, schedule: Schedule | None, artifact: Artifact | None, constants: Mapping[str, Array], threads: int
-    ) -> None:  # fmt: skip
+        self,
+        task: Task,
+        schedule: Schedule | None,
+        artifact: Artifact | None,
+        constants: Mapping[str, Array],
+        threads: int,
+    ) -> None:
         self.task, self.schedule, self.threads = task, schedule, threads
         self._constants = {name: a.copy() for name, a in constants.items()} if artifact is None else {}
         self._loaded = LoadedKernel(artifact, constants, shared_pool(threads)) if artifact is not None else None
@@ -82,9 +87,12 @@ class Kernel:
 
 
 def build(
-    task: Task, constants: Mapping[str, ArrayLike] | None = None, schedule: Schedule | None = None, threads: int | None = None,
+    task: Task,
+    constants: Mapping[str, ArrayLike] | None = None,
+    schedule: Schedule | None = None,
+    threads: int | None = None,
     target: Target | None = None,
-) -> Kernel:  # fmt: skip
+) -> Kernel:
     """Build a task for this machine, with its default schedule unless one is given.
 
     Raises UserError for missing or wrong constants, ScheduleError for a schedule of another class, BuildError.
@@ -112,4 +120,6 @@ def build(
 
 def is_empty(task: Task) -> bool:
     """Whether some axis has extent zero: there is nothing to loop over, and the reference gives the (tiny) answer."""
-    return any(a.extent == 0 for t in task.variants[0].stages if t.compute for a in (*t.compute.axes, *t.compute.reduce_axes))
+    return any(
+        a.extent == 0 for t in task.variants[0].stages if t.compute for a in (*t.compute.axes, *t.compute.reduce_axes)
+    )

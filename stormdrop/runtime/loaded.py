@@ -15,7 +15,8 @@ from stormdrop.runtime.artifact import Artifact, Slot
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import Pool
 
-# Past the end of packed constants a whole vector may be read; between threads' scratch stands a line, against false sharing.
+# Past the end of packed constants a whole vector may be read; between threads' scratch stands a line, against false
+# sharing.
 SLACK_BYTES = 512
 
 
@@ -36,8 +37,9 @@ def is_kept(slot: Slot) -> bool:
 
 def pack_constants(
     code: Code, artifact: Artifact, constants: Mapping[str, NDArray[np.generic]], places: Mapping[int, int], pool: Pool
-) -> None:  # fmt: skip
-    """Write a kernel's constants to `places`, the addresses of its kept slots: packed ones by the kernel itself, others as they are.
+) -> None:
+    """Write a kernel's constants to `places`, the addresses of its kept slots: packed ones by the kernel itself, others
+    as they are.
 
     Raises ValueError for a constant of another size.
     """
@@ -51,13 +53,22 @@ def pack_constants(
         extents = np.array(artifact.prepare_extents, np.int64)
         table = (ctypes.c_void_p * len(artifact.slots))()
         passing = {  # what is packed from and not kept: a Winograd filter before it is put in order
-            k: aligned(slot_bytes(slot)) for k, slot in enumerate(artifact.slots) if slot.role == "packed" and not slot.resident
+            k: aligned(slot_bytes(slot))
+            for k, slot in enumerate(artifact.slots)
+            if slot.role == "packed" and not slot.resident
         }
         for k, address in (*places.items(), *((k, a.ctypes.data) for k, a in (*raw.items(), *passing.items()))):
             table[k] = address
         stride = scratch_stride(artifact.scratch_bytes)
         scratch = aligned(stride * pool.threads)
-        pool.run(code.address(PREPARE), ctypes.addressof(table), scratch.ctypes.data, stride, extents.ctypes.data, len(extents))
+        pool.run(
+            code.address(PREPARE),
+            ctypes.addressof(table),
+            scratch.ctypes.data,
+            stride,
+            extents.ctypes.data,
+            len(extents),
+        )
     for k, array in raw.items():
         if is_kept(artifact.slots[k]):
             ctypes.memmove(places[k], array.ctypes.data, array.nbytes)
@@ -108,8 +119,12 @@ class CallMemory:
         self._held.append(scratch)
         self._extents = kernel._extents
         self.arguments = (
-            ctypes.addressof(self.table), scratch.ctypes.data, kernel.scratch_stride, kernel._extents.ctypes.data, len(kernel._extents)
-        )  # fmt: skip
+            ctypes.addressof(self.table),
+            scratch.ctypes.data,
+            kernel.scratch_stride,
+            kernel._extents.ctypes.data,
+            len(kernel._extents),
+        )
 
     def bind(self, slot: int, address: int) -> None:
         self.table[slot] = address

@@ -1,8 +1,9 @@
 """Aligned memory that NumPy can see, in huge pages where it is large enough to gain from them.
 
-Ordinary pages lie anywhere in physical memory: some of them share cache sets, others do not, and a kernel's speed varies by
-several percent from one process to the next (measured: 5 % on products of 512² matrices). Within a huge page addresses decide alone.
-Mappings are private: Linux gives no huge pages to shared ones by default, and a forked child must not write into its parent's.
+Ordinary pages lie anywhere in physical memory: some of them share cache sets, others do not, and a kernel's speed
+varies by several percent from one process to the next (measured: 5 % on products of 512² matrices). Within a huge page
+addresses decide alone. Mappings are private: Linux gives no huge pages to shared ones by default, and a forked child
+must not write into its parent's.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ def aligned(nbytes: int, align: int = ALIGN_BYTES) -> NDArray[np.uint8]:
 
 
 def give_back() -> None:
-    """Return to the system what was freed: glibc would keep it for later, and a model's raw weights are as large as its packed ones."""
+    """Return to the system what was freed: glibc would keep it for later, and a model's raw weights are as large as its
+    packed ones.
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def huge(nbytes: int) -> memoryview[Any]:
-    """At least so many zeroed bytes of their own pages, huge ones if the system gives them; they start where such a page may.
+    """At least so many zeroed bytes of their own pages, huge ones if the system gives them; they start where such a
+    page may.
 
     Raises MemoryError.
     """

@@ -5,9 +5,10 @@
     model(x, out=y)
     named = model.run({"input": x})       # arrays by name, in and out
 
-Arrays are taken as `runtime.arrays` says: inputs are read where they are, outputs are written where they will stay. Every call has
-its own arena, scratch and pointer tables (kept for the next one), so several Python threads may call at once; the pool
-lets one of them run at a time. A call holds no lock while Python code runs, and releases the GIL while native code does.
+Arrays are taken as `runtime.arrays` says: inputs are read where they are, outputs are written where they will stay.
+Every call has its own arena, scratch and pointer tables (kept for the next one), so several Python threads may call at
+once; the pool lets one of them run at a time. A call holds no lock while Python code runs, and releases the GIL while
+native code does.
 
 Invariant: the weights are never written after `pack`.
 """
@@ -50,7 +51,10 @@ TURN_SECONDS = 0.2
 
 
 class Model:
-    """A compiled model, ready to run. Raises UserError for a damaged image or too few weights, BuildError for code of another machine."""
+    """A compiled model, ready to run.
+
+    Raises UserError for a damaged image or too few weights, BuildError for code of another machine.
+    """
 
     def __init__(self, image: Image, weights: Bytes) -> None:
         verify(image)
@@ -114,13 +118,18 @@ class Model:
         return seconds
 
     def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
-        """The time of each kernel inside the running model; with `standalone`, also of each one alone (`runtime.alone`)."""
+        """The time of each kernel inside the running model; with `standalone`, also of each one alone
+        (`runtime.alone`).
+        """
         memory, arrays = self._bound(inputs)
         seconds = _in_turns(lambda n: self._pool.profile_steps(*memory.steps, n), repeats)
         alone = None
         if standalone:  # a kernel that works in place now reads what it wrote: its time is that of any other values
             cache = detect(self.threads).l3_bytes
-            alone = [seconds_alone(self.image, n, record, self._pool, repeats, cache) for n, record in enumerate(memory.records)]
+            alone = [
+                seconds_alone(self.image, n, record, self._pool, repeats, cache)
+                for n, record in enumerate(memory.records)
+            ]
         del arrays
         peak = calibrated(detect(self.threads)).peak_gflops * self.threads
         return profile_of(self.name, self.threads, self.image.steps, seconds, peak, alone)
@@ -158,7 +167,10 @@ class Model:
 
     def __repr__(self) -> str:
         steps, threads = len(self.image.steps), self.threads
-        return f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {threads} thread{'s' if threads != 1 else ''}>"
+        return (
+            f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {threads} "
+            f"thread{'s' if threads != 1 else ''}>"
+        )
 
 
 def _in_turns(timed: Callable[[int], NDArray[np.float64]], repeats: int) -> NDArray[np.float64]:
@@ -171,15 +183,18 @@ def _in_turns(timed: Callable[[int], NDArray[np.float64]], repeats: int) -> NDAr
 
 
 def load_compiled(path: str | os.PathLike[str], threads: int | None = None) -> Model:
-    """A model that `save` wrote. It is native code: load only what you trust. Raises UserError for any other or a damaged file."""
+    """A model that `save` wrote.
+
+    It is native code: load only what you trust. Raises UserError for any other or a damaged file.
+    """
     return Model(*load(path, threads))
 
 
 def pack(image: Image, constants: Constants, pool: Pool | None = None) -> Bytes:
     """The weights of an image: each step's constants packed by its kernel, or copied, to where its addresses say.
 
-    `constants(n)` is asked for step n just before it is packed, and only where something is to be packed: raw weights can be
-    freed one after another. Steps of one kernel with the same addresses are packed once.
+    `constants(n)` is asked for step n just before it is packed, and only where something is to be packed: raw weights
+    can be freed one after another. Steps of one kernel with the same addresses are packed once.
     """
     verify(image)
     pool = pool or shared_pool(image.threads)
@@ -190,7 +205,9 @@ def pack(image: Image, constants: Constants, pool: Pool | None = None) -> Bytes:
     # The largest first: what packing needs for a moment comes on top of little.
     for n in sorted(range(len(image.steps)), key=lambda n: -_constant_bytes(image.kernels[image.steps[n].kernel])):
         step, artifact = image.steps[n], image.kernels[image.steps[n].kernel]
-        places = {k: base + a.offset for k, a in enumerate(step.addresses) if a is not None and is_kept(artifact.slots[k])}
+        places = {
+            k: base + a.offset for k, a in enumerate(step.addresses) if a is not None and is_kept(artifact.slots[k])
+        }
         what = (step.kernel, tuple(places.values()))
         if not places or what in done:
             continue
@@ -208,7 +225,8 @@ def _constant_bytes(artifact: Artifact) -> int:
 class _Tables:
     """What all calls of a model share: code, and the pointer table and step records but for a call's own addresses.
 
-    The pointer tables of all steps stand one after another in `pointers`; inputs and outputs are lists of (entry, byte offset).
+    The pointer tables of all steps stand one after another in `pointers`; inputs and outputs are lists of (entry, byte
+    offset).
     """
 
     def __init__(self, image: Image, weights: int) -> None:
@@ -258,7 +276,9 @@ class _CallMemory:
         try:
             self.block = aligned(nbytes)
         except MemoryError as error:
-            raise RunError(f"there is no memory for a run of {tables.image.name}: {nbytes:,} bytes between its kernels") from error
+            raise RunError(
+                f"there is no memory for a run of {tables.image.name}: {nbytes:,} bytes between its kernels"
+            ) from error
         self.arena = self.block[: tables.image.arena_bytes]
         self._tables = tables  # the code and the extents that the records point to
         self._pointers = tables.pointers.copy()
@@ -282,7 +302,9 @@ class _CallMemory:
 def _usable(image: Image, weights: Bytes) -> Bytes:
     """The weights as kernels can read them, copied only if they do not start at a multiple of `ALIGN_BYTES`."""
     if weights.dtype != np.uint8 or weights.ndim != 1 or len(weights) < image.weights_bytes:
-        raise UserError(f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}")
+        raise UserError(
+            f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}"
+        )
     if weights.flags.c_contiguous and weights.ctypes.data % ALIGN_BYTES == 0:
         return weights
     copy = aligned(image.weights_bytes)

@@ -9,8 +9,9 @@
     40  header (JSON), code (the kernels' objects one after the other), zeros up to a multiple of 64, weights
      …  SHA-256 of all that precedes, and the end of the file
 
-All numbers are little-endian. Nothing is interpreted, and no code loaded, before the checksum has been found right. It finds
-accidents, not intent: a file holds machine code, and whoever wrote it can do whatever the process that loads it may do.
+All numbers are little-endian. Nothing is interpreted, and no code loaded, before the checksum has been found right. It
+finds accidents, not intent: a file holds machine code, and whoever wrote it can do whatever the process that loads it
+may do.
 
 Invariants: a file is there whole or not at all; at no time is there a second copy of the weights in memory.
 """
@@ -58,8 +59,15 @@ def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8])
     """
     from stormdrop.codegen.llvm import llvm_version
 
-    if weights.dtype != np.uint8 or weights.ndim != 1 or not weights.flags.c_contiguous or len(weights) < image.weights_bytes:
-        raise UserError(f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}")
+    if (
+        weights.dtype != np.uint8
+        or weights.ndim != 1
+        or not weights.flags.c_contiguous
+        or len(weights) < image.weights_bytes
+    ):
+        raise UserError(
+            f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}"
+        )
     weights = weights[: image.weights_bytes]
     code = b"".join(k.code for k in image.kernels)
     header = write_header(image, {"stormdrop": __version__, "llvm": llvm_version()})
@@ -79,8 +87,9 @@ def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8])
 def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Image, NDArray[np.uint8]]:
     """Read what `save` wrote: an image and its weights, which are read-only.
 
-    A model keeps the number of threads it was compiled for, or has as many as `thread_count` says if that is fewer; `threads` asks for
-    another. Raises UserError for anything but a whole, undamaged file that was compiled for a machine like this one.
+    A model keeps the number of threads it was compiled for, or has as many as `thread_count` says if that is fewer;
+    `threads` asks for another. Raises UserError for anything but a whole, undamaged file that was compiled for a
+    machine like this one.
     """
     name = repr(os.fspath(path))
     with _opened(path, name) as file:
@@ -132,7 +141,10 @@ def _read(file: io.FileIO, name: str) -> tuple[bytes, bytes, NDArray[np.uint8]]:
     if magic != MAGIC:
         raise UserError(f"{name} is no compiled model (Model.save writes them, sd.compile makes one from an ONNX file)")
     if version != FORMAT_VERSION:
-        whose = f"{'a newer' if version > FORMAT_VERSION else 'another'} Stormdrop (format {version}, this one reads {FORMAT_VERSION})"
+        whose = (
+            f"{'a newer' if version > FORMAT_VERSION else 'another'} Stormdrop (format {version}, "
+            f"this one reads {FORMAT_VERSION})"
+        )
         raise UserError(f"{name} was written by {whose}; {_AGAIN} with this one")
     padding = _padding(header_bytes, code_bytes)
     expected = _PREAMBLE.size + header_bytes + code_bytes + padding + weights_bytes + _DIGEST_BYTES
@@ -160,25 +172,35 @@ def _opened(path: str | os.PathLike[str], name: str) -> Generator[io.FileIO]:
         raise UserError(f"{name} does not exist") from error
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise UserError(f"{name} cannot be opened: {getattr(error, 'strerror', None) or error}") from error
-    with io.FileIO(descriptor, "rb") if stat.S_ISREG(os.fstat(descriptor).st_mode) else _refused(descriptor, name) as file:
+    with (
+        io.FileIO(descriptor, "rb")
+        if stat.S_ISREG(os.fstat(descriptor).st_mode)
+        else _refused(descriptor, name) as file
+    ):
         yield file
 
 
 def _refused(descriptor: int, name: str) -> io.FileIO:
     mode = os.fstat(descriptor).st_mode
     os.close(descriptor)
-    raise UserError(f"{name} is a directory, not a compiled model" if stat.S_ISDIR(mode) else f"{name} is no regular file")
+    raise UserError(
+        f"{name} is a directory, not a compiled model" if stat.S_ISDIR(mode) else f"{name} is no regular file"
+    )
 
 
 @contextmanager
 def _replacing(path: str | os.PathLike[str]) -> Generator[Callable[[memoryview], None]]:
-    """Write a file beside `path` that takes its place, complete and on the disk, when the block ends without an error."""
+    """Write a file beside `path` that takes its place, complete and on the disk, when the block ends without an
+    error.
+    """
     name = repr(os.fspath(path))
     unfinished: Path | None = None
     try:
         place = Path(os.path.realpath(path))  # a link stays, what it points to is replaced
         if place.exists() and not place.is_file():
-            raise UserError(f"{name} is {'a directory' if place.is_dir() else 'no regular file'}; give the name of a file")
+            raise UserError(
+                f"{name} is {'a directory' if place.is_dir() else 'no regular file'}; give the name of a file"
+            )
         temporary = place.parent / f".stormdrop-{secrets.token_hex(8)}.tmp"
         # Not `tempfile`: the file is to have the permissions that the user's umask gives to new files.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -113,9 +113,11 @@ class Pool:
         return np.diff(ticks[:done], axis=1) * scale
 
     def pin(self) -> None:
-        """Keep the calling thread and every worker on a CPU of its own, where there are enough: for processes that measure.
+        """Keep the calling thread and every worker on a CPU of its own, where there are enough: for processes that
+        measure.
 
-        Without it two threads sometimes wake up on one CPU and share it for tens of milliseconds, which halves all timings.
+        Without it two threads sometimes wake up on one CPU and share it for tens of milliseconds, which halves all
+        timings.
         """
         cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
         if self.threads > len(cpus):

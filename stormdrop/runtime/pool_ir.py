@@ -13,9 +13,9 @@ sleepers if it counts any. No wake-up is lost: the waker writes the word and the
 the count and then has the kernel compare the word, and all four are sequentially consistent.
 
 A job is one step, or a list of steps which the workers go through without coming back to `go` in between: its entry is
-then null, its buffers are the steps, its phases their number. Each phase ends in a barrier, a thread without a part in it
-included. A barrier's last arrival resets `arrived` and raises `phase`. At the last one of a job only the caller waits;
-workers return to `go`. A worker that is late for `go` cannot miss a job, since no job ends without it.
+then null, its buffers are the steps, its phases their number. Each phase ends in a barrier, a thread without a part in
+it included. A barrier's last arrival resets `arrived` and raises `phase`. At the last one of a job only the caller
+waits; workers return to `go`. A worker that is late for `go` cannot miss a job, since no job ends without it.
 
 Functions call no external symbol. `machine_ir` has those that differ from one machine to another.
 """
@@ -113,7 +113,8 @@ done:
   ret void
 }
 
-; Thread %t's part of every phase of every step; %block is null for a thread that works alone. Writes the ticks at the end
+; Thread %t's part of every phase of every step; %block is null for a thread that works alone.
+; Writes the ticks at the end
 ; of step k to %marks[k + 1] unless that is null.
 define internal void @share(ptr %block, ptr %job, i64 %t, i64 %threads, i64 %spin, ptr %marks) nounwind {
   %alone = icmp eq ptr %block, null

@@ -4,9 +4,9 @@
     print(profile)                 # kernels in the order they run
     print(profile.by_task())       # equal kernels together, the most expensive first
 
-A kernel's time is the median over whole runs of the model, from the end of the step before it to its own end on all threads.
-`standalone` is its median when it is run alone again and again, its weights as cold as in the model: the difference is what kernels
-cost each other.
+A kernel's time is the median over whole runs of the model, from the end of the step before it to its own end on all
+threads. `standalone` is its median when it is run alone again and again, its weights as cold as in the model: the
+difference is what kernels cost each other.
 """
 
 from __future__ import annotations
@@ -76,23 +76,45 @@ class Profile:
 
 
 def profile_of(
-    name: str, threads: int, steps: Sequence[Step], seconds: Seconds, peak_gflops: float, standalone: Sequence[float] | None = None
-) -> Profile:  # fmt: skip
+    name: str,
+    threads: int,
+    steps: Sequence[Step],
+    seconds: Seconds,
+    peak_gflops: float,
+    standalone: Sequence[float] | None = None,
+) -> Profile:
     """The profile of measured seconds by run and step."""
     each = np.median(seconds, axis=0) if len(seconds) else np.zeros(len(steps))
     whole = float(np.median(seconds.sum(axis=1))) if len(seconds) else 0.0
     total = float(each.sum())
     rows = [
-        _row(step.label, step.digest, 1, float(t), total, step.flops, step.nbytes, peak_gflops, standalone[k] if standalone else None)
+        _row(
+            step.label,
+            step.digest,
+            1,
+            float(t),
+            total,
+            step.flops,
+            step.nbytes,
+            peak_gflops,
+            standalone[k] if standalone else None,
+        )
         for k, (step, t) in enumerate(zip(steps, each))
     ]
     return Profile(name, threads, len(seconds), whole, peak_gflops, tuple(rows))
 
 
 def _row(
-    label: str, digest: str, count: int, seconds: float, total: float, flops: float, nbytes: int, peak_gflops: float,
+    label: str,
+    digest: str,
+    count: int,
+    seconds: float,
+    total: float,
+    flops: float,
+    nbytes: int,
+    peak_gflops: float,
     standalone: float | None,
-) -> Row:  # fmt: skip
+) -> Row:
     gflops, gbs = (flops / seconds / 1e9, nbytes / seconds / 1e9) if seconds > 0 else (0.0, 0.0)
     share, peak_share = seconds / total if total > 0 else 0.0, gflops / peak_gflops if peak_gflops > 0 else 0.0
     return Row(label, digest, count, seconds, share, flops, nbytes, gflops, gbs, peak_share, standalone)
@@ -103,9 +125,16 @@ def _together(rows: Sequence[Row], peak_gflops: float) -> Row:
     total = seconds / share if (share := sum(row.share for row in rows)) > 0 else 0.0
     alone = [row.standalone for row in rows if row.standalone is not None]
     return _row(
-        first.label, first.digest, sum(row.count for row in rows), seconds, total, sum(row.flops for row in rows),
-        sum(row.nbytes for row in rows), peak_gflops, sum(alone) if alone else None,
-    )  # fmt: skip
+        first.label,
+        first.digest,
+        sum(row.count for row in rows),
+        seconds,
+        total,
+        sum(row.flops for row in rows),
+        sum(row.nbytes for row in rows),
+        peak_gflops,
+        sum(alone) if alone else None,
+    )
 
 
 def _cells(row: Row, alone: bool) -> list[str]:

@@ -25,7 +25,9 @@ class Improvement:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Consecutive trials of one phase; `first` and `last` are trial numbers, `began` and `ended` seconds of the search."""
+    """Consecutive trials of one phase; `first` and `last` are trial numbers, `began` and `ended` seconds of the
+    search.
+    """
 
     name: str
     first: int
@@ -63,7 +65,9 @@ def phases(history: Iterable[Trial]) -> list[Phase]:
         if found and found[-1].name == trial.phase:
             found[-1] = Phase(trial.phase, found[-1].first, trial.number, found[-1].began, trial.elapsed)
         else:
-            found.append(Phase(trial.phase, trial.number, trial.number, found[-1].ended if found else 0.0, trial.elapsed))
+            found.append(
+                Phase(trial.phase, trial.number, trial.number, found[-1].ended if found else 0.0, trial.elapsed)
+            )
     return found
 
 

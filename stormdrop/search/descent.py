@@ -1,7 +1,7 @@
 """One descent: from a start to a point that no move improves, on measured values.
 
     sweep:   measure the neighbours, those that helped before and those that the ranker likes first, a batch at a time
-    leap:    some look faster by more than noise -> all of them at once, the best one twice as far, while that looks faster still
+    leap:    some look faster by more than noise -> all of them at once, the best one twice as far, while that is faster
     duel:    the fastest few and the incumbent in turns; whoever is faster beyond chance is the next incumbent
     end:     a whole sweep, the nearly equal ones and a few pairs of moves brought no gain
 
@@ -35,8 +35,8 @@ PAIRED = 8  # of the best single moves are paired
 class DropletSettings:
     starts: int = 3
     reach: float = 0.05
-    """A start that is so much slower than the fastest one is not descended from: a storm has looked there already. The fewer
-    points it has measured, the less its order of sketches means: five points of doubt are shared among them."""
+    """A start that is so much slower than the fastest one is not descended from: a storm has looked there already. The
+    fewer points it has measured, the less its order of sketches means: five points of doubt are shared among them."""
     batch: int = 8
     """Candidates measured between two decisions; fewer decide sooner, more keep more builders busy."""
     alpha: float = 0.05
@@ -52,7 +52,9 @@ class DropletSettings:
     pairs: int = 24
     """Of moves that are tried where no single one helps."""
     worth: float = 0.01
-    """A descent whose last sweep's worth of trials gained less than this in all ends: other starts and tasks need them more."""
+    """A descent whose last sweep's worth of trials gained less than this in all ends: other starts and tasks need them
+    more.
+    """
     behind: float = 0.12
     """A descent that is so much slower than the best end, a sweep's worth of trials after its start, is given up."""
     duel: DuelSettings = field(default_factory=DuelSettings)
@@ -113,11 +115,19 @@ class Descent:
         rival: float = inf,
         passed: Iterable[Candidate] = (),
     ) -> None:
-        """`rival` is the value of the best end so far; `passed` are incumbents of other descents, which end this one."""
+        """`rival` is the value of the best end so far; `passed` are incumbents of other descents, which end this
+        one.
+        """
         self.path: list[Way] = [Way(start)]
         self.stopped = "no move helps"
         self.duels = 0
-        self._space, self._ranker, self._rng, self._settings, self._ledger = spaces[start.sketch], ranker, rng, settings, ledger
+        self._space, self._ranker, self._rng, self._settings, self._ledger = (
+            spaces[start.sketch],
+            ranker,
+            rng,
+            settings,
+            ledger,
+        )
         self._rival, self._passed = rival, set(passed)
         self._noise = 0.0
         self._recent: list[float] = []  # the incumbent's samples
@@ -157,7 +167,9 @@ class Descent:
         return self.incumbent
 
     def _improve(self, here: Way) -> Talk[Way | None]:
-        """The way to a candidate that is faster than the incumbent; None where there is none, or the incumbent failed."""
+        """The way to a candidate that is faster than the incumbent; None where there is none, or the incumbent
+        failed.
+        """
         self._duelled, self._heads = {here.end}, []
         ways = {w.end: w for w in self._around(here)}
         self._sweep = max(self._sweep, len(ways), SHORTEST_SWEEP)
@@ -181,7 +193,9 @@ class Descent:
         return (yield from self._settle(here, ways, is_last=True))
 
     def _is_behind(self, here: Way) -> bool:
-        return self._screened >= self._sweep and self._ledger.value(here.end) > (1 + self._settings.behind) * self._rival
+        return (
+            self._screened >= self._sweep and self._ledger.value(here.end) > (1 + self._settings.behind) * self._rival
+        )
 
     def _is_slow(self) -> bool:
         since = self._screened - self._sweep
@@ -190,7 +204,9 @@ class Descent:
     # ---- neighbours ------------------------------------------------------------------------------------------------
 
     def _around(self, here: Way) -> list[Way]:
-        """Where the last way leads if it is taken again, also twice as far, and all neighbours, the most promising first."""
+        """Where the last way leads if it is taken again, also twice as far, and all neighbours, the most promising
+        first.
+        """
         moves, _ = neighbour_rows(self._space.knobs, here.end.point)
         again = [(here.moves, step) for step in (1, min(2 * here.step, self._settings.max_step))] if here.moves else []
         ways = self._ways(here, [*(((m,), 1) for m in moves), *again])
@@ -284,7 +300,9 @@ class Descent:
             self._ledger.revalue({here.end: self._recent[-RECENT:]})
             self._noise = relative_noise(self._recent[-RECENT:])
             if verdict.winner is not None:
-                self._gains.append((self._screened, gain_of_medians(verdict.samples[verdict.winner], verdict.samples[here.end])))
+                self._gains.append(
+                    (self._screened, gain_of_medians(verdict.samples[verdict.winner], verdict.samples[here.end]))
+                )
                 self._recent = list(verdict.samples[verdict.winner])
                 return ways[verdict.winner]
             if not is_last or self._ledger.failed(here.end):
@@ -296,11 +314,15 @@ class Descent:
         waiting = [w for w in ways.values() if w.end not in self._duelled]
         found = self._faster(here, waiting, -self._margin if is_last else 0.0)
         if is_last:
-            # The machine may have slowed since the incumbent was timed: the fastest of its batch deserves a fair comparison.
-            found = list(dict.fromkeys([*found, *(w for w in self._faster(here, waiting, -DRIFT) if w.end in self._heads)]))
+            # The machine may have slowed since the incumbent was timed: the fastest of its batch deserves a fair
+            # comparison.
+            found = list(
+                dict.fromkeys([*found, *(w for w in self._faster(here, waiting, -DRIFT) if w.end in self._heads)])
+            )
             return [w.end for w in found[:room]]
         if not found and not self._recent:
-            # The start may have been measured on another day: its value must be known as it is now before it rules anything out.
+            # The start may have been measured on another day: its value must be known as it is now before it rules
+            # anything out.
             found = self._faster(here, waiting, -inf)[:1]
         if not found:
             return []
@@ -308,7 +330,9 @@ class Descent:
         return [w.end for w in found if self._ledger.value(w.end) <= limit][:room]
 
     def _level(self, n: int) -> float:
-        """The error allowed for each of the next `n` challengers: the first group shares one half of alpha, all others the rest."""
+        """The error allowed for each of the next `n` challengers: the first group shares one half of alpha, all others
+        the rest.
+        """
         s = self._settings
         first = min(s.group, s.challengers)
         if len(self._duelled) == 1 and n <= first:

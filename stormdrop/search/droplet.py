@@ -1,7 +1,8 @@
 """Droplets: coordinate descent on measured values, from the best few points of a storm or from any start.
 
-Starts are taken one after the other, the fastest first; each runs down to a point that no move improves (`descent`), and
-a later end replaces an earlier one only by a duel. What is given back is a start, unless something was statistically faster.
+Starts are taken one after the other, the fastest first; each runs down to a point that no move improves (`descent`),
+and a later end replaces an earlier one only by a duel. What is given back is a start, unless something was
+statistically faster.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class Droplet:
         settings: DropletSettings | None = None,
         asked: Mapping[Candidate, float | None] | None = None,
     ) -> None:
-        """A start without a value is measured first. `asked` was measured elsewhere and is not measured again; None: it failed."""
+        """A start without a value is measured first.
+
+        `asked` was measured elsewhere and is not measured again; None: it failed.
+        """
         self._spaces, self._ranker, self._rng, self._settings = spaces, ranker, rng, settings or DropletSettings()
         self._starts = list(dict.fromkeys(c for c, _ in starts))
         self._ledger = Ledger({**(asked or {}), **{c: v for c, v in starts if v is not None}})
@@ -91,7 +95,9 @@ class Droplet:
         return here if is_ahead else self._champion
 
     def ask(self, n: int) -> Proposal:
-        """At most `n` new candidates, or a duel of old ones, which costs no trial and takes two even where `n` is one."""
+        """At most `n` new candidates, or a duel of old ones, which costs no trial and takes two even where `n` is
+        one.
+        """
         while self._wish is not None:
             wish = self._wish
             if wish.rounds:
@@ -105,7 +111,10 @@ class Droplet:
         return Proposal(())
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn what became of candidates, also of those that others proposed. Who is asked and not told counts as failed."""
+        """Learn what became of candidates, also of those that others proposed.
+
+        Who is asked and not told counts as failed.
+        """
         told = {o.candidate: o for o in outcomes}
         asked, self._asked = self._asked, None
         if asked is not None and any(c in told for c in asked.candidates):
@@ -145,7 +154,9 @@ class Droplet:
             rival = inf if self._champion is None else self._ledger.value(self._champion)
             trail = Trail(start)
             self._trails.append(trail)
-            self._descent = Descent(start, self._spaces, self._ranker, self._rng, self._settings, self._ledger, rival, passed)
+            self._descent = Descent(
+                start, self._spaces, self._ranker, self._rng, self._settings, self._ledger, rival, passed
+            )
             end = yield from self._descent.run()
             trail.stopped = self._descent.stopped if end is not None else "failed"
             if end is not None and end not in passed:

@@ -1,7 +1,7 @@
 """A duel: an incumbent and a few challengers, timed in turns until the question who is faster is settled.
 
-First measurements only choose who duels. A challenger wins when it is faster beyond chance and by enough to be worth a move;
-it is asked again, with more rounds, while that is open. Both sides are always timed alike.
+First measurements only choose who duels. A challenger wins when it is faster beyond chance and by enough to be worth a
+move; it is asked again, with more rounds, while that is open. Both sides are always timed alike.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from stormdrop.search.strategy import Candidate, Outcome, Proposal
 
 T = TypeVar("T")
 Talk = Generator[Proposal, Mapping[Candidate, Outcome], T]
-"""Search as a conversation: it yields what to measure, best first, gets what became of the part that was, and returns a T."""
+"""Search as a conversation: it yields what to measure, best first, gets what became of the part that was, and returns a
+T.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A look at the samples after so many more rounds. It takes a share of the error that is allowed to a duel; a challenger
-    with a larger p than `futile` is given up."""
+    """A look at the samples after so many more rounds. It takes a share of the error that is allowed to a duel; a
+    challenger with a larger p than `futile` is given up."""
 
     rounds: int
     share: float
@@ -29,16 +31,16 @@ class Look:
 
 
 LOOKS = Look(4, 0.0, 0.6), Look(2, 0.25, 0.35), Look(6, 0.25, 0.1), Look(12, 0.5, 0.0)
-"""Four rounds send home who does not even look faster. Six are the fewest that can be sure: the smallest p of a rank test is
-0.0011 then, and 0.004 with five. 24 find 2 % at 1 % noise."""
+"""Four rounds send home who does not even look faster. Six are the fewest that can be sure: the smallest p of a rank
+test is 0.0011 then, and 0.004 with five. 24 find 2 % at 1 % noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class DuelSettings:
     looks: tuple[Look, ...] = LOOKS
     held: int = 1
-    """Rounds in one proposal, for which candidates stay loaded. One: where code and data happen to lie shifts short kernels by
-    up to 3 % for as long as they lie there, which no number of rounds would show to be chance."""
+    """Rounds in one proposal, for which candidates stay loaded. One: where code and data happen to lie shifts short
+    kernels by up to 3 % for as long as they lie there, which no number of rounds would show to be chance."""
     min_gain: float = 0.005
     """Of medians: what is less is not worth a move, even if it is certain."""
 
@@ -52,7 +54,8 @@ class Verdict:
 
 
 def duel(incumbent: Candidate, challengers: Sequence[Candidate], level: float, settings: DuelSettings) -> Talk[Verdict]:
-    """Find the fastest challenger that beats the incumbent; `level` is the error allowed for each of them, over all looks.
+    """Find the fastest challenger that beats the incumbent; `level` is the error allowed for each of them, over all
+    looks.
 
     Who fails is out. Where the incumbent fails, nobody wins.
     """

@@ -1,8 +1,8 @@
 """Evolution as array operations: thousands of rows are mutated, crossed, told apart and picked from at once.
 
-A row of a `Genome` holds, per knob, the place of its value among the knob's choices; operators turn matrices of places into
-matrices of places. A canonical value that is no choice (it was clamped) stands for the next larger one, which is clamped to it
-again: values(places(p)) has the canonical form p.
+A row of a `Genome` holds, per knob, the place of its value among the knob's choices; operators turn matrices of places
+into matrices of places. A canonical value that is no choice (it was clamped) stands for the next larger one, which is
+clamped to it again: values(places(p)) has the canonical form p.
 """
 
 from __future__ import annotations
@@ -43,9 +43,14 @@ class Genome:
         self._keys: NDArray[np.float64] = self._choices + self._stride * np.repeat(np.arange(len(knobs)), self.counts)
         self._table = self._place_table() if self._stride * len(knobs) <= MAX_TABLE else None
         axes = [_axis(k) for k in knobs]
-        self.siblings: Rows = np.array([(i, j) for i, j in permutations(self.live, 2) if axes[i] == axes[j] is not None]).reshape(-1, 2)
+        self.siblings: Rows = np.array(
+            [(i, j) for i, j in permutations(self.live, 2) if axes[i] == axes[j] is not None]
+        ).reshape(-1, 2)
         """Ordered pairs of knobs of one axis, between which a factor can be shifted."""
-        self.groups: tuple[Rows, ...] = (_numbered([a or k.name for a, k in zip(axes, knobs)]), _numbered([_stage(k) for k in knobs]))
+        self.groups: tuple[Rows, ...] = (
+            _numbered([a or k.name for a, k in zip(axes, knobs)]),
+            _numbered([_stage(k) for k in knobs]),
+        )
         """For every knob the number of its axis, and of its stage: what crossover keeps together."""
 
     @property
@@ -58,7 +63,11 @@ class Genome:
 
     def everything(self) -> Rows:
         """Every row; ask for `combinations` first."""
-        return np.stack(np.unravel_index(np.arange(self.combinations), tuple(self.counts)), axis=1) if len(self.counts) else _nothing(1)
+        return (
+            np.stack(np.unravel_index(np.arange(self.combinations), tuple(self.counts)), axis=1)
+            if len(self.counts)
+            else _nothing(1)
+        )
 
     def random(self, n: int, rng: Rng) -> Rows:
         return rng.integers(0, self.counts, size=(n, len(self.counts)))
@@ -87,7 +96,9 @@ class Genome:
         return self._choices[self._first[knobs] + places]
 
     def nearest(self, knobs: Rows, values: NDArray[Any]) -> Rows:
-        """For single entries, the place of the choice closest by ratio, the smaller on a tie; a zero counts as a half."""
+        """For single entries, the place of the choice closest by ratio, the smaller on a tie; a zero counts as a
+        half.
+        """
         first, last = self._first[knobs], self._first[knobs] + self.counts[knobs] - 1
         keys = np.clip(values, 0.0, self._stride - 1.0) + self._stride * knobs
         above = np.clip(np.searchsorted(self._keys, keys), first, last)
@@ -167,13 +178,17 @@ def shifted(g: Genome, rows: Rows, rng: Rng) -> Rows:
     before = g.value(a, rows[i, a])
     # Half of the factors are those of an adjacent choice, which are smaller than two where choices are dense.
     near = _stepped(g, a, rows[i, a], rng)
-    rows[i, a] = np.where(rng.random(len(rows)) < 0.5, near, g.nearest(a, before * rng.choice(_FACTORS, size=len(rows))))
+    rows[i, a] = np.where(
+        rng.random(len(rows)) < 0.5, near, g.nearest(a, before * rng.choice(_FACTORS, size=len(rows)))
+    )
     rows[i, b] = g.nearest(b, g.value(b, rows[i, b]) * before / np.maximum(g.value(a, rows[i, a]), 1))
     return rows
 
 
 def crossed(g: Genome, rows: Rows, mates: Rows, rng: Rng) -> Rows:
-    """Some knobs from one parent, the rest from the other: each on its own, or all of an axis or of a stage together."""
+    """Some knobs from one parent, the rest from the other: each on its own, or all of an axis or of a stage
+    together.
+    """
     own = rng.random(rows.shape) < 0.5
     way = rng.integers(0, 1 + len(g.groups), size=len(rows))
     for number, group in enumerate(g.groups, 1):
@@ -259,7 +274,9 @@ def moved(to: Genome, rows: Rows, donors: Points, link: Link) -> Rows:
 
 
 class Hasher:
-    """Rows of integers to 64 bits, by random odd multipliers: equal rows are equal, others collide once in 2^64 pairs or so."""
+    """Rows of integers to 64 bits, by random odd multipliers: equal rows are equal, others collide once in 2^64 pairs
+    or so.
+    """
 
     def __init__(self, width: int) -> None:
         draws = np.random.default_rng(0x5EED).integers(0, 2**63, size=width, dtype=np.uint64)

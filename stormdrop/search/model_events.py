@@ -1,4 +1,7 @@
-"""What happens while a whole model is tuned, and what comes out of it. The loop emits these values; views and logs listen."""
+"""What happens while a whole model is tuned, and what comes out of it.
+
+The loop emits these values; views and logs listen.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ class TaskRow:
 class TunedTask:
     """What was found for one task. Without `schedule` nothing could be timed, or the budget ended before its turn.
 
-    `seconds` and `default_seconds` are timed alike: in turns for those that were proved, else the fastest runs of single trials.
+    `seconds` and `default_seconds` are timed alike: in turns for those that were proved, else the fastest runs of
+    single trials.
     """
 
     id: str

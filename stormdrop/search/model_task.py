@@ -68,9 +68,17 @@ class ModelTask:
     def row(self) -> TaskRow:
         use = self.use
         return TaskRow(
-            use.id, use.calls[0].label, use.count, use.task.flops, self.best, self.default_seconds, self.trials, self.failed, self.known,
+            use.id,
+            use.calls[0].label,
+            use.count,
+            use.task.flops,
+            self.best,
+            self.default_seconds,
+            self.trials,
+            self.failed,
+            self.known,
             self.phase,
-        )  # fmt: skip
+        )
 
     @property
     def standing(self) -> Standing:
@@ -138,15 +146,31 @@ class ModelTask:
         found = self.leader if self.best is not None else None
         use, failure = self.use, str(self.failure or "") if self.best is None else ""
         return TunedTask(
-            use.id, use.task, use.calls[0].label, use.count, found, self.session.default if self.session is not None else None, self.best,
-            self.default_seconds, self.trials, self.failed, self.known, self.is_verified or (found is not None and self.was_proved),
-            self.phase, failure,
-        )  # fmt: skip
+            use.id,
+            use.task,
+            use.calls[0].label,
+            use.count,
+            found,
+            self.session.default if self.session is not None else None,
+            self.best,
+            self.default_seconds,
+            self.trials,
+            self.failed,
+            self.known,
+            self.is_verified or (found is not None and self.was_proved),
+            self.phase,
+            failure,
+        )
 
 
 def least_seconds(task: Task, target: Target) -> float:
-    """What a task's operations and bytes need at least, in caches, and the cost of a call: an estimate before anything is measured."""
-    return max(task.flops / (target.peak_gflops * target.threads), task.minimal_bytes / target.l3_gbs) / 1e9 + LAUNCH_SECONDS
+    """What a task's operations and bytes need at least, in caches, and the cost of a call: an estimate before anything
+    is measured.
+    """
+    return (
+        max(task.flops / (target.peak_gflops * target.threads), task.minimal_bytes / target.l3_gbs) / 1e9
+        + LAUNCH_SECONDS
+    )
 
 
 def negligible(tasks: Iterable[ModelTask]) -> set[ModelTask]:

@@ -1,4 +1,5 @@
-"""What a storm knows of one sketch: a pool of rows that nobody asked for, the measured elite, and what was asked for already.
+"""What a storm knows of one sketch: a pool of rows that nobody asked for, the measured elite, and what was asked for
+already.
 
 A pool holds canonical, legal rows, each once, the best first; none of them was ever asked for.
 """
@@ -41,9 +42,11 @@ class Pool:
         scores = np.concatenate([self.scores, other.scores])
         order = np.argsort(-scores, kind="stable")[:most]
         return Pool(
-            np.concatenate([self.points, other.points])[order], scores[order],
-            np.concatenate([self.hashes, other.hashes])[order], np.concatenate([self.origins, other.origins])[order],
-        )  # fmt: skip
+            np.concatenate([self.points, other.points])[order],
+            scores[order],
+            np.concatenate([self.hashes, other.hashes])[order],
+            np.concatenate([self.origins, other.origins])[order],
+        )
 
     def rescored(self, scores: Floats) -> Pool:
         order = np.argsort(-scores, kind="stable")

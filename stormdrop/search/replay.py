@@ -54,11 +54,19 @@ def run_on_table(
     """
     settings = settings or TuneSettings()
     found = ranked(table.spaces)
-    run = _Run(table, [s for s, _, _ in found if isinstance(s, TableSpace)], TableMeasurer(table, noise, seed), settings)
+    run = _Run(
+        table, [s for s, _, _ in found if isinstance(s, TableSpace)], TableMeasurer(table, noise, seed), settings
+    )
     context = Context(
-        run.spaces, run, np.random.default_rng(seed), [candidate(k, p) for k, (_, p, _) in enumerate(found)],
-        trials, None, lambda: 0.0, settings,
-    )  # fmt: skip
+        run.spaces,
+        run,
+        np.random.default_rng(seed),
+        [candidate(k, p) for k, (_, p, _) in enumerate(found)],
+        trials,
+        None,
+        lambda: 0.0,
+        settings,
+    )
     strategy = factory(context)
     while len(run.curve) < trials and not (run.curve and run.curve[-1] <= enough):
         proposal = strategy.ask(min(settings.batch, trials - len(run.curve)))
@@ -71,7 +79,9 @@ def run_on_table(
 class _Run:
     """Measures proposals and keeps the books; a ranker too: the model learns what is new only when it is asked."""
 
-    def __init__(self, table: Table, spaces: Sequence[TableSpace], measurer: TableMeasurer, settings: TuneSettings) -> None:
+    def __init__(
+        self, table: Table, spaces: Sequence[TableSpace], measurer: TableMeasurer, settings: TuneSettings
+    ) -> None:
         self.spaces = spaces
         self.measured: dict[Candidate, float] = {}
         self.curve: list[float] = []

@@ -36,7 +36,7 @@ from stormdrop.search.events import (
     Tuned,
     Warned,
     ignore,
-)  # fmt: skip
+)
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import Context, StrategyFactory
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, candidate
@@ -50,14 +50,21 @@ PROOFS = 3  # of one winner, where it seems disturbed
 DISTURBED = 0.05  # slower in its fresh process than just before
 
 Objective = Callable[[Result], float]
-"""What is minimised: the seconds of the fastest run, unless the user says otherwise. What is not finite counts as a failure."""
+"""What is minimised: the seconds of the fastest run, unless the user says otherwise.
+
+What is not finite counts as a failure.
+"""
 
 
 class Measures(Protocol):
     """What a session needs of a measurer; `stormdrop.measure` has one that measures and one that replays."""
 
     def measure(
-        self, task: Task, candidates: Sequence[Schedule], best: float | None = None, meanwhile: Callable[[], None] | None = None
+        self,
+        task: Task,
+        candidates: Sequence[Schedule],
+        best: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[Result]: ...
     def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]: ...
     def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result: ...
@@ -118,7 +125,9 @@ class Session:
         self.known = len(stored)
         self.default_known = stored.get(self._default)
         """The default schedule's seconds as the store has them."""
-        best_known = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)[: self._settings.known]
+        best_known = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)[
+            : self._settings.known
+        ]
         fresh = [c for c in seeds if c not in stored]
         first = [] if start is None else [self._locate(start)]
         seeds = list(dict.fromkeys([*first, *best_known, *fresh]))
@@ -133,9 +142,15 @@ class Session:
         self._gained_at = 0  # the trial that last brought a gain worth its name
         self._upcoming: Proposal | None = None
         context = Context(
-            self.spaces, ModelRanker(self.spaces, cost, self._group), np.random.default_rng(origin.seed), seeds, trials, seconds,
-            lambda: self.elapsed, self._settings,
-        )  # fmt: skip
+            self.spaces,
+            ModelRanker(self.spaces, cost, self._group),
+            np.random.default_rng(origin.seed),
+            seeds,
+            trials,
+            seconds,
+            lambda: self.elapsed,
+            self._settings,
+        )
         self.strategy = factory(context)
         again = set(seeds)
         old = [Outcome(c, v) for c, v in stored.items() if c not in again]
@@ -215,7 +230,9 @@ class Session:
         return True
 
     def settle(self) -> None:
-        """Hold the duels that the strategy still wants: they cost no trial, and without them its last gain is not sure."""
+        """Hold the duels that the strategy still wants: they cost no trial, and without them its last gain is not
+        sure.
+        """
         for _ in range(MOST_DUELS):
             proposal = self._upcoming or self._ask(0)
             if not proposal.rounds:
@@ -237,7 +254,8 @@ class Session:
         """Tell everybody what became of a batch."""
         features = self._features(candidates)
         trials = [
-            Trial(s, r, len(self._history) + i, self.elapsed, self.strategy.phase) for i, (s, r) in enumerate(zip(schedules, results), 1)
+            Trial(s, r, len(self._history) + i, self.elapsed, self.strategy.phase)
+            for i, (s, r) in enumerate(zip(schedules, results), 1)
         ]
         values = [self._value(r) for r in results]
         self._cost.add(self._group, features, np.array([np.nan if v is None else v for v in values]))
@@ -295,9 +313,21 @@ class Session:
     def _record(self, trial: Trial, features: NDArray[np.float64], verified: bool = False) -> Record:
         o = self.origin
         return Record(
-            self.task, trial.schedule, self.target, o.cold, trial.result, o.versions, o.strategy, o.seed, trial.number, trial.elapsed,
-            o.model, verified, time.time(), features.astype(np.float32),
-        )  # fmt: skip
+            self.task,
+            trial.schedule,
+            self.target,
+            o.cold,
+            trial.result,
+            o.versions,
+            o.strategy,
+            o.seed,
+            trial.number,
+            trial.elapsed,
+            o.model,
+            verified,
+            time.time(),
+            features.astype(np.float32),
+        )
 
     def _keep(self, records: Sequence[Record]) -> None:
         """A store that takes no more is given up with one warning; tuning goes on."""
@@ -317,7 +347,8 @@ class Session:
         A finalist that fails now is out. Raises RunError with the first failure if no candidate could be timed.
         """
         left = sorted(self._values, key=self._values.__getitem__)
-        # Single measurements flatter whoever was lucky: the best of those that were timed in turns are among the first finalists.
+        # Single measurements flatter whoever was lucky: the best of those that were timed in turns are among the first
+        # finalists.
         left = list(dict.fromkeys([*[c for c in left if c in self._settled][: self._settings.finalists // 2], *left]))
         while left:
             finalists = left[: self._settings.finalists]
@@ -334,7 +365,9 @@ class Session:
         raise RunError(f"{self.task.name}: none of {len(self._history)} candidates could be timed; the first: {first}")
 
     def _proved(self, c: Candidate, expected: float) -> Result:
-        """The proof of a winner; where its time is far from what was just measured, something disturbed it, and it is timed again."""
+        """The proof of a winner; where its time is far from what was just measured, something disturbed it, and it is
+        timed again.
+        """
         results: list[Timing] = []
         for _ in range(PROOFS):
             result = self._measurer.prove(self.task, self._schedule(c), self.default)
@@ -365,7 +398,9 @@ class Session:
         medians = {c: median(each) for c, each in samples.items()}
         self.final_times |= {self._schedule(c): value for c, value in medians.items()}
         if self._settings.against_default and self._default in medians:
-            medians[self._default] -= self._settings.gain * abs(medians[self._default])  # what is not really faster is not worth a change
+            medians[self._default] -= self._settings.gain * abs(
+                medians[self._default]
+            )  # what is not really faster is not worth a change
         order = sorted(medians, key=medians.__getitem__)
         return {c: self.final_times[self._schedule(c)] for c in order}
 
@@ -381,9 +416,16 @@ class Session:
         trial = Trial(schedule, proved, number, self.elapsed, "final")
         self._keep([self._record(trial, self._features([c])[0], verified=True)])
         tuned = Tuned(
-            self.task, self.target, self.origin.strategy, self.origin.seed, schedule, proved.seconds, self.elapsed, tuple(self._history),
+            self.task,
+            self.target,
+            self.origin.strategy,
+            self.origin.seed,
+            schedule,
+            proved.seconds,
+            self.elapsed,
+            tuple(self._history),
             stopped,
-        )  # fmt: skip
+        )
         self._listen(TaskEnded(tuned))
         return tuned
 

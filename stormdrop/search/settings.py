@@ -24,7 +24,9 @@ class TuneSettings:
     gain: float = 0.005
     finalists: int = 5
     rounds: int = 12
-    """How often the finalists are timed in turns; they are loaded anew after every few, since where they lie matters too."""
+    """How often the finalists are timed in turns; they are loaded anew after every few, since where they lie matters
+    too.
+    """
     held: int = 3
     against_default: bool = False
     """The default schedule is always a finalist, and stays unless another is faster by `gain`."""

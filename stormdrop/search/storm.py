@@ -1,9 +1,10 @@
-"""Storm: exploration. A population over all sketches evolves under a ranker; the best rows that nobody measured are proposed.
+"""Storm: exploration. A population over all sketches evolves under a ranker; the best rows that nobody measured are
+proposed.
 
-    seeds, random rows, the elite ──operators──▶ canonical, unseen, legal ──ranker──▶ pools ──▶ picks ──measured──▶ elite
+    seeds, random rows, the elite ─operators─▶ canonical, unseen, legal ─ranker─▶ pools ─▶ picks ─measured─▶ elite
 
-Thousands of rows are judged for each batch that is measured. No canonical point is proposed twice, and what failed has no
-offspring. The ranker may change between two calls of `ask`: pools are scored anew.
+Thousands of rows are judged for each batch that is measured. No canonical point is proposed twice, and what failed has
+no offspring. The ranker may change between two calls of `ask`: pools are scored anew.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ UNKNOWN = 1e9  # the prior of a sketch without any legal point
 
 @dataclass(frozen=True, slots=True)
 class StormSettings:
-    """Sizes and shares of a storm. The defaults judge about 160 rows for each candidate; many more find what the ranker is wrong about."""
+    """Sizes and shares of a storm.
+
+    The defaults judge about 160 rows for each candidate; many more find what the ranker is wrong about.
+    """
 
     population: int = 4096
     """Rows of one generation, over all sketches, at most."""
@@ -104,8 +108,13 @@ class Storm:
         """`seeds`, best first, are measured before anything else."""
         self._ranker, self._rng, self.settings = ranker, rng, settings
         self._all = [Population(k, s) for k, s in enumerate(spaces)]
-        self._links = {(a.number, b.number): link for a in self._all for b in self._all if a is not b
-                       if (link := evolve.linked(a.genome, b.genome)) is not None}  # fmt: skip
+        self._links = {
+            (a.number, b.number): link
+            for a in self._all
+            for b in self._all
+            if a is not b
+            if (link := evolve.linked(a.genome, b.genome)) is not None
+        }
         self._asked: dict[Candidate, int] = {}  # with their origins
         self._pending: dict[Candidate, None] = {}  # asked for and not told
         self._batch = 0
@@ -137,7 +146,10 @@ class Storm:
         return Proposal(tuple(picks))
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn values, also of candidates that were never asked for. What failed is not asked for again and has no offspring."""
+        """Learn values, also of candidates that were never asked for.
+
+        What failed is not asked for again and has no offspring.
+        """
         self._spend([(o.candidate, SEED) for o in outcomes], told=True)
         for outcome in outcomes:
             c = outcome.candidate
@@ -157,7 +169,9 @@ class Storm:
     # ---- where it begins -------------------------------------------------------------------------------------------
 
     def _plant(self, seeds: Sequence[Candidate]) -> list[Candidate]:
-        """The seeds to measure, in their order; the last ones, if far from the best by the prior, only wait in their pools."""
+        """The seeds to measure, in their order; the last ones, if far from the best by the prior, only wait in their
+        pools.
+        """
         priors: dict[Candidate, float] = {}
         for seed in seeds:
             population = self._all[seed.sketch]
@@ -172,7 +186,10 @@ class Storm:
         return list(priors)[: last + 1]
 
     def _promise(self) -> Floats:
-        """How likely each sketch seems to win: by the best it has shown, or its prior, and by hope; and a floor. It sums to 1."""
+        """How likely each sketch seems to win: by the best it has shown, or its prior, and by hope; and a floor.
+
+        It sums to 1.
+        """
         s = self.settings
         for p in self._all:
             if np.isinf(p.prior):
@@ -180,7 +197,8 @@ class Storm:
         priors = np.array([p.prior for p in self._all])
         values = np.array([p.best for p in self._all])
         measured = np.isfinite(values)
-        # A sketch never timed is taken to be as much worse than the best timed one as its prior is, and more with every failure.
+        # A sketch never timed is taken to be as much worse than the best timed one as its prior is, and more with every
+        # failure.
         worse = priors / (priors[np.argmin(values)] if measured.any() else priors.min())
         worse *= 1.0 + np.array([p.failed for p in self._all])
         worse[measured] = _ratio(values[measured], values.min())
@@ -225,7 +243,9 @@ class Storm:
         self._strength = min(MAX_STRENGTH, self._strength * 1.25) if stale else max(1.0, self._strength / 1.25)
 
     def _active(self, rows: int, promise: Floats) -> list[tuple[Population, int]]:
-        """The sketches that take part, with their numbers of rows: drawn by promise and, of several, by what the ranker likes."""
+        """The sketches that take part, with their numbers of rows: drawn by promise and, of several, by what the ranker
+        likes.
+        """
         slots = min(len(promise), max(1, rows // self.settings.rows_per_sketch))
         favour = self._favour / self._favour.sum() if slots > 1 and self._favour.any() else promise
         barren = np.array([p.barren for p in self._all])
@@ -270,7 +290,9 @@ class Storm:
             return p.genome.random(m, self._rng)
         measured = 0 if not len(elite) else m if not len(p.pool) else round(m * s.elite_share)
         sources = ((elite, measured), (p.pool.points, m - measured))
-        return p.genome.places(np.concatenate([x[evolve.drawn(len(x), n, s.pressure, self._rng)] for x, n in sources if n]))
+        return p.genome.places(
+            np.concatenate([x[evolve.drawn(len(x), n, s.pressure, self._rng)] for x, n in sources if n])
+        )
 
     def _donors(self, p: Population) -> list[Population]:
         """Sketches that share knobs with this one and have something to give."""
@@ -334,7 +356,9 @@ class Storm:
         return [(p, i) for p in self._all if p.woken == self._batch for i in range(len(p.fresh))]
 
     def _ranked(self, n: int, promise: Floats) -> list[tuple[Candidate, int]]:
-        """The ranker's favourites, not all of them alike; some are drawn by sketch, so that it errs on none for long."""
+        """The ranker's favourites, not all of them alike; some are drawn by sketch, so that it errs on none for
+        long.
+        """
         awake = self._awake
         if n <= 0 or not awake:
             return []
@@ -359,7 +383,10 @@ class Storm:
                 left[rest[0]] = False
                 chosen.append(int(rest[0]))
         owners = [awake[owner[i]] for i in chosen]
-        return [(candidate(p.number, table[i, 2 : 2 + len(p.space.knobs)]), int(pool.origins[i])) for p, i in zip(owners, chosen)]
+        return [
+            (candidate(p.number, table[i, 2 : 2 + len(p.space.knobs)]), int(pool.origins[i]))
+            for p, i in zip(owners, chosen)
+        ]
 
     def _spend(self, picks: Iterable[tuple[Candidate, int]], told: bool = False) -> list[Candidate]:
         """Those that were never asked for, which now are; `told`: by somebody else."""
@@ -374,13 +401,17 @@ class Storm:
         return list(new)
 
     def _count(self, made: Codes, kept: Codes) -> None:
-        for name, m, k in zip(ORIGINS, np.bincount(made, minlength=len(ORIGINS)), np.bincount(kept, minlength=len(ORIGINS))):
+        for name, m, k in zip(
+            ORIGINS, np.bincount(made, minlength=len(ORIGINS)), np.bincount(kept, minlength=len(ORIGINS))
+        ):
             self.statistics[name].made += int(m)
             self.statistics[name].kept += int(k)
 
 
 def _ratio(values: Floats, best: float) -> Floats:
-    """How many times worse values are than the best one: their ratio, or what is like it where an objective is negative."""
+    """How many times worse values are than the best one: their ratio, or what is like it where an objective is
+    negative.
+    """
     return 1.0 + (values - best) / max(abs(best), 1e-12)
 
 
@@ -407,4 +438,6 @@ def _rows(candidates: Sequence[Candidate], width: int) -> Points:
 
 def summary(statistics: Mapping[str, Tally]) -> str:
     """One line per origin, for people."""
-    return "\n".join(f"{name:8}{t.made:9} made{t.kept:9} new{t.picked:7} picked{t.gained:5} gained" for name, t in statistics.items())
+    return "\n".join(
+        f"{name:8}{t.made:9} made{t.kept:9} new{t.picked:7} picked{t.gained:5} gained" for name, t in statistics.items()
+    )

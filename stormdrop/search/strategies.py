@@ -20,7 +20,10 @@ from stormdrop.search.strategy import Candidate, Outcome, Proposal, Ranker, Spac
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a strategy is made from. `seeds` begin with the best known start; `trials` and `seconds` are budgets, if any."""
+    """What a strategy is made from.
+
+    `seeds` begin with the best known start; `trials` and `seconds` are budgets, if any.
+    """
 
     spaces: Sequence[Space]
     ranker: Ranker
@@ -37,7 +40,9 @@ StrategyFactory = Callable[[Context], Strategy]
 
 
 class StormThenDroplet:
-    """Explore as a storm, exploit as a raindrop: at most so many measured kernels, then coordinate descent from the best few."""
+    """Explore as a storm, exploit as a raindrop: at most so many measured kernels, then coordinate descent from the
+    best few.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -47,7 +52,9 @@ class StormThenDroplet:
         self._brief: set[Candidate] = set()
         self._waiting = 0  # candidates of the storm that are asked and not told
         most = context.settings.storm_trials
-        self._left = most if context.trials is None else min(most, max(1, round(context.settings.storm_share * context.trials)))
+        self._left = (
+            most if context.trials is None else min(most, max(1, round(context.settings.storm_share * context.trials)))
+        )
 
     @property
     def phase(self) -> str:

@@ -2,8 +2,8 @@
 
     tuned = tune(task, trials=300)
 
-Stops on trials, on seconds, when the strategy has nothing left to propose, when a further gain is unlikely, or on Ctrl-C:
-the first ends the search with what is known, a second one aborts. Everything measured is in the store by then.
+Stops on trials, on seconds, when the strategy has nothing left to propose, when a further gain is unlikely, or on
+Ctrl-C: the first ends the search with what is known, a second one aborts. Everything measured is in the store by then.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def tune(
     """Search for the fastest schedule of a task.
 
     Without `trials` or `seconds` a storm of 300 kernels is followed by droplets until they find no more. `start` is a
-    schedule to begin from, `spaces` are the sketches to search, by default all. Raises UserError for a wrong budget, strategy
-    or start, RunError if nothing could be timed.
+    schedule to begin from, `spaces` are the sketches to search, by default all. Raises UserError for a wrong budget,
+    strategy or start, RunError if nothing could be timed.
     """
     if trials is not None and trials < 1:
         raise UserError(f"{trials} trials measure nothing; give 1 or more")
@@ -74,15 +74,29 @@ def tune(
         trials = settings.storm_trials
     with ExitStack() as stack:
         if measurer is None:
-            measurer = stack.enter_context(Measurer(target, MeasureSettings(threads=target.threads, seed=seed, cold=cold)))
+            measurer = stack.enter_context(
+                Measurer(target, MeasureSettings(threads=target.threads, seed=seed, cold=cold))
+            )
         if isinstance(measurer, Measurer):
             measurer.warm_up(task)
         cost = cost_model(target, store if objective is None else None, settings)
         origin = Origin(name, seed, versions(), cold)
         session = Session(
-            task, target, measurer, factory, origin, cost=cost, store=store, objective=objective, start=start, trials=trials,
-            seconds=seconds, listen=listen, settings=settings, spaces=spaces,
-        )  # fmt: skip
+            task,
+            target,
+            measurer,
+            factory,
+            origin,
+            cost=cost,
+            store=store,
+            objective=objective,
+            start=start,
+            trials=trials,
+            seconds=seconds,
+            listen=listen,
+            settings=settings,
+            spaces=spaces,
+        )
         listen(TaskStarted(task, len(session.spaces), name, trials, seconds, session.known))
         with interruptible() as stop:
             ended = _spend(session, trials, seconds, settings, stop)
@@ -135,7 +149,8 @@ class Stop:
 def interruptible() -> Generator[Stop]:
     """The first Ctrl-C asks the loop to stop after its batch, the second raises KeyboardInterrupt as usual.
 
-    Only the main thread may do so; elsewhere nothing changes. Nothing is told from within the handler: the listener may be at work.
+    Only the main thread may do so; elsewhere nothing changes. Nothing is told from within the handler: the listener may
+    be at work.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():

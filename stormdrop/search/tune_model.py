@@ -3,9 +3,9 @@
     tuned = tune_model(tasks_of(load("resnet50.onnx")), seconds=300, store=Store.open())
     model = build_model(parts, target, tuned.schedules)
 
-One measurer, one cost model and one store serve all sessions. A budget of seconds covers everything, the proofs of the winners
-included: time for those is set aside as winners appear. Everything measured is in the store at once, so that a broken-off run
-is continued by the next.
+One measurer, one cost model and one store serve all sessions. A budget of seconds covers everything, the proofs of the
+winners included: time for those is set aside as winners appear. Everything measured is in the store at once, so that a
+broken-off run is continued by the next.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stormdrop.search.model_events import (
     TaskMoved,
     TunedModel,
     ignore_model,
-)  # fmt: skip
+)
 from stormdrop.search.model_task import ModelTask, Tools, negligible
 from stormdrop.search.session import Measures, Origin, Session
 from stormdrop.search.settings import TuneSettings
@@ -55,7 +55,9 @@ TRIALS_PER_SECOND = 20.0
 LEAST_TRIALS = 24
 """What a task's storm and droplets can count on."""
 FINAL_TRIALS = 9
-"""To time a task's finalists in turns and to prove the winner takes about as long as so many trials, and so many runs of the kernel:"""
+"""To time a task's finalists in turns and to prove the winner takes about as long as so many trials, and so many runs
+of the kernel:
+"""
 FINAL_RUNS = 80
 FINAL_SHARE = 0.4
 """Of a budget of seconds, at most, is set aside for that."""
@@ -81,11 +83,12 @@ def tune_model(
     divide: Divide | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> TunedModel:
-    """Search for the fastest schedules of a model's tasks, for so many trials or seconds in all, whichever is spent first.
+    """Search for the fastest schedules of a model's tasks, for so many trials or seconds in all, whichever is spent
+    first.
 
-    Without either, 64 trials for each task that matters. `cold` None: kernels are timed with weights out of cache where the
-    model's do not fit the L3. The first Ctrl-C ends the search and proves what has gained, a second one aborts. Raises UserError
-    for a wrong budget or strategy, RunError if no task could be timed.
+    Without either, 64 trials for each task that matters. `cold` None: kernels are timed with weights out of cache where
+    the model's do not fit the L3. The first Ctrl-C ends the search and proves what has gained, a second one aborts.
+    Raises UserError for a wrong budget or strategy, RunError if no task could be timed.
     """
     if trials is not None and trials < 1:
         raise UserError(f"{trials} trials measure nothing; give 1 or more")
@@ -97,7 +100,9 @@ def tune_model(
     target = target or detect()
     settings = settings or MODEL_SETTINGS
     cold = parts.constant_bytes > target.l3_bytes if cold is None else cold
-    target = replace(target, cold=cold)  # the prior knows of it, and so does who compiles: both choose the same defaults
+    target = replace(
+        target, cold=cold
+    )  # the prior knows of it, and so does who compiles: both choose the same defaults
     with ExitStack() as stack:
         if measurer is None:
             how = MeasureSettings(threads=target.threads, seed=seed, cold=cold, final_seconds=0.05)
@@ -146,7 +151,9 @@ class Pace(NamedTuple):
 class _Search:
     """The loop over all tasks of one model."""
 
-    def __init__(self, uses: Sequence[TaskUse], tools: Tools, budget: _Budget, listen: ModelListener, stop: Stop) -> None:
+    def __init__(
+        self, uses: Sequence[TaskUse], tools: Tools, budget: _Budget, listen: ModelListener, stop: Stop
+    ) -> None:
         self._tools, self._budget, self._listen, self._stop = tools, budget, listen, stop
         self._all = [ModelTask(use, tools, self._moved) for use in uses]
         self._small = negligible(self._all)
@@ -170,7 +177,7 @@ class _Search:
             raise RunError(f"{origin.model}: none of its {len(tasks)} tasks could be timed; the first: {first}")
         tuned = TunedModel(
             origin.model, self._tools.target, origin.strategy, origin.seed, origin.cold, tasks, budget.elapsed, stopped
-        )  # fmt: skip
+        )
         self._listen(ModelEnded(tuned))
         return tuned
 
@@ -249,9 +256,17 @@ class _Search:
             tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
         try:
             task.session = Session(
-                task.use.task, tools.target, tools.measurer, tools.factory, tools.origin, cost=self._cost, store=tools.store,
-                trials=expected, listen=task.listen, settings=tools.settings,
-            )  # fmt: skip
+                task.use.task,
+                tools.target,
+                tools.measurer,
+                tools.factory,
+                tools.origin,
+                cost=self._cost,
+                store=tools.store,
+                trials=expected,
+                listen=task.listen,
+                settings=tools.settings,
+            )
         except StormdropError as error:
             task.failure = Failure("schedule", str(error))
             self._give_up(task)
@@ -260,7 +275,9 @@ class _Search:
         return True
 
     def _round(self, task: ModelTask, most: int, is_ahead: bool = False) -> bool:
-        """One round of at most `most` candidates, fewer where the budget ends; False where the strategy has nothing left."""
+        """One round of at most `most` candidates, fewer where the budget ends; False where the strategy has nothing
+        left.
+        """
         assert task.session is not None
         n = int(min(most, max(1, self._budget.trials_left)))
         if task.trials and self._time_left < inf:
@@ -291,7 +308,10 @@ class _Search:
         for task in left:
             task.move("" if task in unknown else "known")
         if unknown:
-            told = f"the search ended before {len(unknown)} of {len(self._all)} tasks were measured; estimates leave them out"
+            told = (
+                f"the search ended before {len(unknown)} of {len(self._all)} tasks were measured; "
+                "estimates leave them out"
+            )
             self._listen(Warned(told))
 
     # ---- proving ---------------------------------------------------------------------------------------------------
@@ -302,7 +322,9 @@ class _Search:
         return sorted(found, key=lambda t: t.gain, reverse=True)
 
     def _prove(self, is_interrupted: bool) -> None:
-        """Time the best few of every task that gained in turns with its default, and prove the fastest, as far as time permits."""
+        """Time the best few of every task that gained in turns with its default, and prove the fastest, as far as time
+        permits.
+        """
         winners = self._winners()
         if winners:
             self._listen(Proving(len(winners), self._budget.elapsed))

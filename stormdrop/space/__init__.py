@@ -1,1 +1,3 @@
-"""The space of programs: structures derived by rules, knobs, and what can be said of every point without lowering it."""
+"""The space of programs: structures derived by rules, knobs, and what can be said of every point without lowering
+it.
+"""

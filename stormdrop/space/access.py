@@ -64,7 +64,9 @@ def dimension_of(indices: tuple[Expr, ...], axis: Axis) -> list[tuple[int, int |
 
 
 def is_contiguous(indices: tuple[Expr, ...], axis: Axis) -> bool:
-    """Whether the axis walks the last dimension: a question of structure, so that it holds at every shape of a class."""
+    """Whether the axis walks the last dimension: a question of structure, so that it holds at every shape of a
+    class.
+    """
     dims = dimension_of(indices, axis)
     return len(dims) == 1 and dims[0][0] == len(indices) - 1 and dims[0][1] is not None
 
@@ -88,7 +90,9 @@ def has_reuse(stage: Stage) -> bool:
 
 @lru_cache(maxsize=16384)
 def transposing_axis(stage: Stage) -> Axis | None:
-    """The axis along which a copy reads side by side, where that is not its vector axis: it reads whole squares and turns them."""
+    """The axis along which a copy reads side by side, where that is not its vector axis: it reads whole squares and
+    turns them.
+    """
     if stage.is_reduction or stage.vector is None:
         return None
     for load in stage.reads():
@@ -101,7 +105,9 @@ def transposing_axis(stage: Stage) -> Axis | None:
 
 def choosing_axes(e: Expr) -> frozenset[Axis]:
     """The axes that an expression compares with numbers to choose constants, as a transform's matrix does."""
-    return frozenset(n.a for n in walk(e) if isinstance(n, Cmp) and n.op == "eq" and isinstance(n.a, Axis) and isinstance(n.b, Const))
+    return frozenset(
+        n.a for n in walk(e) if isinstance(n, Cmp) and n.op == "eq" and isinstance(n.a, Axis) and isinstance(n.b, Const)
+    )
 
 
 def is_expensive(e: Expr) -> bool:
@@ -113,8 +119,11 @@ def has_selection(e: Expr) -> bool:
     return any(isinstance(n, Select) for n in walk(e))
 
 
-def invert(indices: tuple[Expr, ...], own: tuple[Axis, ...], reader: tuple[Axis, ...]) -> tuple[dict[Axis, Expr], Expr] | None:
-    """The reader's axes as expressions of the producer's, and where they are in range; None where reading is not one-to-one.
+def invert(
+    indices: tuple[Expr, ...], own: tuple[Axis, ...], reader: tuple[Axis, ...]
+) -> tuple[dict[Axis, Expr], Expr] | None:
+    """The reader's axes as expressions of the producer's, and where they are in range; None where reading is not
+    one-to-one.
 
         C[i, j]             ->  i = a0, j = a1
         C[h // 2, h % 2]    ->  h = a0*2 + a1

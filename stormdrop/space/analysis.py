@@ -2,7 +2,8 @@
 
 The prior is a roofline per stage,
 
-    seconds = max(multiply-adds or their latency, loads, L2, L3 and DRAM bytes over bandwidth) · imbalance + tile and loop overheads,
+    seconds = max(multiply-adds or their latency, loads, L2, L3 and DRAM bytes over bandwidth) · imbalance
+              + tile and loop overheads,
 
 summed over stages, plus a fork for each phase. It ranks; it does not promise seconds.
 """
@@ -26,7 +27,7 @@ from stormdrop.space.footprint import (
     sum_of,
     traffic,
     variants,
-)  # fmt: skip
+)
 from stormdrop.space.knobs import knobs_of
 from stormdrop.space.nest import CACHED, Slot, Tiling, form_of, is_copy, tile_all
 from stormdrop.space.operands import stage_operands
@@ -54,7 +55,9 @@ def bare_costs(s: Structure, tilings: Mapping[str, Tiling]) -> list[StageCost]:
         if stage.host is not None:
             reader = tilings[stage.reader] if stage.reader is not None else None
             within = stage.level is Level.BLOCK and reader is not None
-            executions = 1 if within and reader is not None and reader.stage.host is None else _parallel(tilings[stage.host])
+            executions = (
+                1 if within and reader is not None and reader.stage.host is None else _parallel(tilings[stage.host])
+            )
             if within and reader is not None:
                 executions = executions * _entries(reader)
         found.append(cost_of(tilings[stage.id], executions, stage_operands(stage, packed)))
@@ -96,7 +99,9 @@ def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
         turns = c.tiling.trips[Slot(inner, blocks - 1)]
         starts = c.steps / turns
         ends = ends + starts * (8.0 + guards * c.rows * where(turns > 16.0, 2.0, 0.5))
-        ends = ends + c.steps / c.tiling.unroll * minimum(1.0, 3.0 / c.accumulators)  # the loop itself, hidden behind a large tile
+        ends = ends + c.steps / c.tiling.unroll * minimum(
+            1.0, 3.0 / c.accumulators
+        )  # the loop itself, hidden behind a large tile
         if blocks == 2:
             repeats = prod_of([c.tiling.trips[Slot(a, 0)] for a in stage.reduce_axes])
             ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * 3.0
@@ -190,7 +195,11 @@ def scratch_of(costs: list[StageCost]) -> Num:
         if stage.host is not None:
             scratch = scratch + prod_of([t.extent[a] for a in stage.axes]) * stage.itemsize
         if form_of(stage).blocks == 2:
-            scratch = scratch + prod_of([minimum(t.span.get(Slot(a, 1), t.extent[a]), t.extent[a]) for a in stage.axes]) * stage.itemsize
+            scratch = (
+                scratch
+                + prod_of([minimum(t.span.get(Slot(a, 1), t.extent[a]), t.extent[a]) for a in stage.axes])
+                * stage.itemsize
+            )
     return scratch
 
 
@@ -239,18 +248,58 @@ def own_demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Nu
 
 def demands(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
     """All constraints, those on the whole program included."""
-    return [*own_demands(s, target, costs), code_of(costs) / most_code(s, target), scratch_of(costs) / MAX_SCRATCH_BYTES]
+    return [
+        *own_demands(s, target, costs),
+        code_of(costs) / most_code(s, target),
+        scratch_of(costs) / MAX_SCRATCH_BYTES,
+    ]
 
 
 OPERANDS, LEVELS = 3, 5
 FEATURES: tuple[str, ...] = (
-    "prior", "fma", "load", "ends", "l2", "l3", "dram",
-    "stages", "phases", "units", "imbalance", "code", "attached_bytes",
-    "executed", "nominal", "tiles", "steps", "rows", "vectors", "accumulators", "loads", "reuse", "unroll", "peel", "turns", "blocks",
-    "lane_use", "lines_per_set", "variants", "reduced", "gathers", "guards",
-    *(f"operand{k}.{what}" for k in range(OPERANDS) for what in (*(f"box{n}" for n in range(LEVELS)), "l1", "l2", "l3", "stride")),
-    "other_steps", "other_seconds", "other_loads", "other_bytes", "recompute",
-)  # fmt: skip
+    "prior",
+    "fma",
+    "load",
+    "ends",
+    "l2",
+    "l3",
+    "dram",
+    "stages",
+    "phases",
+    "units",
+    "imbalance",
+    "code",
+    "attached_bytes",
+    "executed",
+    "nominal",
+    "tiles",
+    "steps",
+    "rows",
+    "vectors",
+    "accumulators",
+    "loads",
+    "reuse",
+    "unroll",
+    "peel",
+    "turns",
+    "blocks",
+    "lane_use",
+    "lines_per_set",
+    "variants",
+    "reduced",
+    "gathers",
+    "guards",
+    *(
+        f"operand{k}.{what}"
+        for k in range(OPERANDS)
+        for what in (*(f"box{n}" for n in range(LEVELS)), "l1", "l2", "l3", "stride")
+    ),
+    "other_steps",
+    "other_seconds",
+    "other_loads",
+    "other_bytes",
+    "recompute",
+)
 
 
 def features(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
@@ -266,21 +315,45 @@ def features(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
     inner = t.trips[Slot(stage.reduce_axes[-1], form_of(stage).blocks - 1)] if stage.is_reduction else 1.0
     blocks = prod_of([t.trips[Slot(a, 0)] for a in stage.reduce_axes]) if form_of(stage).blocks == 2 else 1.0
     values: list[Num] = [
-        total * 1e9, *bounds,
-        float(len(costs)), float(sum(x.tiling.stage.host is None for x in costs)),
-        host.parallel, _imbalance(host, target.threads) * 16.0, code_of(costs),
-        sum((prod_of([x.tiling.extent[a] for a in x.tiling.stage.axes]) * 4.0 for x in costs if x.tiling.stage.host), 0.0),
-        c.vector_steps * t.lanes, _nominal(c), c.tiles, c.steps, c.rows, c.vectors, c.accumulators, c.loads,
-        c.accumulators / maximum(c.loads, 0.25), t.unroll, t.peel, inner, blocks,
-        c.lane_use * 16.0, c.lines_per_set, variants(t), float(stage.vector_is_reduced) * 3.0,
-        float(sum(o.stride not in (0, 1) for o in c.operands)), float(sum(o.guarded for o in c.operands)),
-    ]  # fmt: skip
+        total * 1e9,
+        *bounds,
+        float(len(costs)),
+        float(sum(x.tiling.stage.host is None for x in costs)),
+        host.parallel,
+        _imbalance(host, target.threads) * 16.0,
+        code_of(costs),
+        sum(
+            (prod_of([x.tiling.extent[a] for a in x.tiling.stage.axes]) * 4.0 for x in costs if x.tiling.stage.host),
+            0.0,
+        ),
+        c.vector_steps * t.lanes,
+        _nominal(c),
+        c.tiles,
+        c.steps,
+        c.rows,
+        c.vectors,
+        c.accumulators,
+        c.loads,
+        c.accumulators / maximum(c.loads, 0.25),
+        t.unroll,
+        t.peel,
+        inner,
+        blocks,
+        c.lane_use * 16.0,
+        c.lines_per_set,
+        variants(t),
+        float(stage.vector_is_reduced) * 3.0,
+        float(sum(o.stride not in (0, 1) for o in c.operands)),
+        float(sum(o.guarded for o in c.operands)),
+    ]
     values += _operand_features(c, target)
     values += [
-        sum((x.vector_steps for x in others), 0.0), sum((_seconds(terms[k]) for k in range(len(costs)) if k != main), 0.0) * 1e9,
-        sum((x.loads * x.steps for x in others), 0.0), sum((x.footprints[-1][-1] * x.executions for x in others), 0.0),
+        sum((x.vector_steps for x in others), 0.0),
+        sum((_seconds(terms[k]) for k in range(len(costs)) if k != main), 0.0) * 1e9,
+        sum((x.loads * x.steps for x in others), 0.0),
+        sum((x.footprints[-1][-1] * x.executions for x in others), 0.0),
         sum((x.vector_steps * x.tiling.lanes / max(1.0, _nominal(x)) for x in others), 0.0),
-    ]  # fmt: skip
+    ]
     return values
 
 

@@ -1,7 +1,7 @@
 """What can be asked of the points of one structure on one target: matrices in, columns out.
 
-The formulas of `nest`, `footprint` and `analysis` are run once, on columns that stand for the knobs; what they note is then
-computed for any number of points. Nothing is traced before it is asked for.
+The formulas of `nest`, `footprint` and `analysis` are run once, on columns that stand for the knobs; what they note is
+then computed for any number of points. Nothing is traced before it is asked for.
 """
 
 from __future__ import annotations
@@ -161,7 +161,11 @@ def _values(tilings: dict[str, Tiling]) -> dict[str, Num]:
             name = block_knob(stage, axis)
             if name is not None:
                 found[name] = t.trips[Slot(axis, 1)]
-        for name, value in ((vectors_knob(stage), t.vectors), (unroll_knob(stage), t.unroll), (peel_knob(stage), t.peel)):
+        for name, value in (
+            (vectors_knob(stage), t.vectors),
+            (unroll_knob(stage), t.unroll),
+            (peel_knob(stage), t.peel),
+        ):
             if name is not None:
                 found[name] = value
     return found

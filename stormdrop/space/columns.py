@@ -1,8 +1,10 @@
-"""Columns: numbers that depend on the point. They are written down once, and then computed for whole matrices of points.
+"""Columns: numbers that depend on the point. They are written down once, and then computed for whole matrices of
+points.
 
-Arithmetic on a `Column` computes nothing: it adds a step to the column's `Tape`, where equal steps are one. A `Program` is the
-steps that some results need; running it on a matrix of points is one NumPy call a step. Steps are noted as they are written
-(only x + 0, x - 0, x * 1 and x / 1 are left out), so a program gives the same bits as the same arithmetic on arrays.
+Arithmetic on a `Column` computes nothing: it adds a step to the column's `Tape`, where equal steps are one. A `Program`
+is the steps that some results need; running it on a matrix of points is one NumPy call a step. Steps are noted as they
+are written (only x + 0, x - 0, x * 1 and x / 1 are left out), so a program gives the same bits as the same arithmetic
+on arrays.
 
 The functions here take Python numbers (one point, or what no knob changes), arrays, and columns alike.
 """
@@ -21,19 +23,50 @@ Num = Any  # int or float, a float64 array of one value per point, or a Column
 Array = NDArray[Any]
 
 FUNCTIONS: tuple[Callable[..., Array], ...] = (
-    np.add, np.subtract, np.multiply, np.divide, np.minimum, np.maximum, np.ceil, np.floor, np.where, np.equal,
-    np.greater, np.greater_equal, np.less, np.less_equal, np.logical_and, np.logical_or,
-)  # fmt: skip
+    np.add,
+    np.subtract,
+    np.multiply,
+    np.divide,
+    np.minimum,
+    np.maximum,
+    np.ceil,
+    np.floor,
+    np.where,
+    np.equal,
+    np.greater,
+    np.greater_equal,
+    np.less,
+    np.less_equal,
+    np.logical_and,
+    np.logical_or,
+)
 (
-    ADD, SUBTRACT, MULTIPLY, DIVIDE, MINIMUM, MAXIMUM, CEIL, FLOOR, WHERE, EQUAL,
-    GREATER, GREATER_EQUAL, LESS, LESS_EQUAL, AND, OR, INPUT, NUMBER,
-) = range(18)  # fmt: skip
+    ADD,
+    SUBTRACT,
+    MULTIPLY,
+    DIVIDE,
+    MINIMUM,
+    MAXIMUM,
+    CEIL,
+    FLOOR,
+    WHERE,
+    EQUAL,
+    GREATER,
+    GREATER_EQUAL,
+    LESS,
+    LESS_EQUAL,
+    AND,
+    OR,
+    INPUT,
+    NUMBER,
+) = range(18)
 NONE = 0  # the number of an operand that is not there
 BITS = 20  # of a value's number
 
 
 class Tape:
-    """The steps that columns were made by. A value's number says where its step stands: a function and up to three values.
+    """The steps that columns were made by. A value's number says where its step stands: a function and up to three
+    values.
 
     Flat lists of integers and no object per step: thousands of steps are noted for every sketch.
     """
@@ -125,7 +158,9 @@ class Tape:
                 at[k] = len(slots)
                 slots.append(None)
         functions = [FUNCTIONS[ops[k]] for k in kept]
-        return Program(functions, [at[k] for k in kept], x, y, z, tuple(slots), tuple(inputs), tuple(at[k] for k in wanted))
+        return Program(
+            functions, [at[k] for k in kept], x, y, z, tuple(slots), tuple(inputs), tuple(at[k] for k in wanted)
+        )
 
 
 class Column:
@@ -145,7 +180,11 @@ class Column:
         return self if other == 0 else self.tape.note(ADD, self.tape.number(other), self.number)
 
     def __sub__(self, other: Num) -> Num:
-        return self if type(other) is not Column and other == 0 else self.tape.note(SUBTRACT, self.number, self.tape.number(other))
+        return (
+            self
+            if type(other) is not Column and other == 0
+            else self.tape.note(SUBTRACT, self.number, self.tape.number(other))
+        )
 
     def __rsub__(self, other: Num) -> Num:
         return self.tape.note(SUBTRACT, self.tape.number(other), self.number)
@@ -207,7 +246,9 @@ class Program:
     results: tuple[int, ...]
 
     def run(self, columns: NDArray[np.float64]) -> list[Array]:
-        """The results for points given by columns: each an array of one value per point, or a single value where all agree."""
+        """The results for points given by columns: each an array of one value per point, or a single value where all
+        agree.
+        """
         slots: list[Any] = list(self.slots)
         for k, slot in self.inputs:
             slots[slot] = columns[k]

@@ -1,10 +1,10 @@
 """The default schedule: the best point by the analytic prior, found without measuring anything.
 
-A sketch falls into parts that share no knob, and the sketches of a task share parts. Points of each part are drawn with a fixed
-seed, and from the best few coordinates are moved to adjacent choices while the estimate falls. It is a race: a part moves on
-only while a sketch that it belongs to is close to the best, and ever closer. In the winning sketch the parts are moved once
-more, also from points nearby, each with the rest of the program as it is. The same task on the same target always gets the
-same schedule.
+A sketch falls into parts that share no knob, and the sketches of a task share parts. Points of each part are drawn with
+a fixed seed, and from the best few coordinates are moved to adjacent choices while the estimate falls. It is a race: a
+part moves on only while a sketch that it belongs to is close to the best, and ever closer. In the winning sketch the
+parts are moved once more, also from points nearby, each with the rest of the program as it is. The same task on the
+same target always gets the same schedule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from stormdrop.target.machine import Target
 SAMPLES = 640  # of each part
 STARTS = 8
 SWEEPS = 40
-SLACK = 0.6  # how much slower than the best a sketch may be after the first sweep; half of it after the second, and so on
+SLACK = (
+    0.6  # how much slower than the best a sketch may be after the first sweep; half of it after the second, and so on
+)
 START_SLACK = 0.18  # the same among the points of a part
 KICKS = 24  # points near the winner's from which its parts are moved again
 KICK_SLACK = 0.5
@@ -195,7 +197,11 @@ class _Part:
 
     def judge(self, points: Points) -> Floats:
         """Estimated seconds of the part as if it were a program; infinite where that is not legal."""
-        return self.sketch.assess(self.sketch.canonical(points)) if self._alone else judged(self.sketch, amounts(self.sketch, points))
+        return (
+            self.sketch.assess(self.sketch.canonical(points))
+            if self._alone
+            else judged(self.sketch, amounts(self.sketch, points))
+        )
 
     def amounts(self) -> Floats:
         """Of the best point."""
@@ -212,7 +218,11 @@ def amounts(part: Sketch, points: Points) -> Floats:
 def judged(sketch: Sketch, amounts: Floats) -> Floats:
     """Estimated seconds of programs with these amounts; infinite where one is not legal."""
     seconds, code, scratch, misfits = amounts
-    legal = (misfits == 0.0) & (code <= analysis.most_code(sketch.structure, sketch.target)) & (scratch <= analysis.MAX_SCRATCH_BYTES)
+    legal = (
+        (misfits == 0.0)
+        & (code <= analysis.most_code(sketch.structure, sketch.target))
+        & (scratch <= analysis.MAX_SCRATCH_BYTES)
+    )
     return np.where(legal, analysis.prior(seconds, code, analysis.phases(sketch.structure)), np.inf)
 
 
@@ -230,7 +240,9 @@ class _Draft:
         return float(sum(p.descent.seconds.min() for p in self.parts))
 
     def point(self) -> Points:
-        values = {name: value for p, point in zip(self.parts, self._points) for name, value in zip(p.sketch.names, point)}
+        values = {
+            name: value for p, point in zip(self.parts, self._points) for name, value in zip(p.sketch.names, point)
+        }
         point = np.array([values[name] for name in self.sketch.names], dtype=np.int64)
         return point if self.seconds < np.inf else self.sketch.repair(point[None])[0]
 
@@ -257,7 +269,9 @@ class _Draft:
             def judge(points: Points) -> Floats:
                 return judged(self.sketch, amounts(part.sketch, points) + rest)
 
-        descent = Descent(part.sketch, judge, np.concatenate([self._points[k][None], part.descent.points, self._kicked(k, kicks)]))
+        descent = Descent(
+            part.sketch, judge, np.concatenate([self._points[k][None], part.descent.points, self._kicked(k, kicks)])
+        )
         descent.run(KICK_SLACK)
         best = descent.best()
         if descent.seconds[best] < self.seconds:
@@ -269,4 +283,6 @@ class _Draft:
         """The part's point with about three knobs drawn anew."""
         rng = np.random.default_rng(1)
         point, drawn = self._points[k], self.parts[k].sketch.draw(n, rng)
-        return self.parts[k].sketch.canonical(np.where(rng.random(drawn.shape) * max(1, len(point)) < 3.0, drawn, point))
+        return self.parts[k].sketch.canonical(
+            np.where(rng.random(drawn.shape) * max(1, len(point)) < 3.0, drawn, point)
+        )

@@ -1,4 +1,6 @@
-"""Derivation: from a task's variant to structures, by rules; and replay, from steps to the one structure they describe."""
+"""Derivation: from a task's variant to structures, by rules; and replay, from steps to the one structure they
+describe.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,9 @@ def _apply(s: Structure, rule: Rule, stage: Stage, args: Args) -> Structure:
 def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule] = RULES) -> list[Structure]:
     """Every structure that the rules find worth exploring, at most `MAX_STRUCTURES`; never none.
 
-    Rules are applied one after the other; each visits the stages from the last to the first, so that a reader is decided
-    before what it reads. A structure that needs too much scratch however small its tiles are is left out. Where all do, what is
-    left are those that compute no stage inside another.
+    Rules are applied one after the other; each visits the stages from the last to the first, so that a reader is
+    decided before what it reads. A structure that needs too much scratch however small its tiles are is left out. Where
+    all do, what is left are those that compute no stage inside another.
     """
     fitting = [s for s in _enumerated(variant, target, rules, attaching=True) if fits_scratch(s, target)]
     return fitting or _enumerated(variant, target, rules, attaching=False)
@@ -56,7 +58,10 @@ def _enumerated(variant: Variant, target: Target, rules: Sequence[Rule], attachi
 
 
 def _explore(s: Structure, rule: Rule, target: Target, known: dict[object, Stage], attaching: bool) -> list[Structure]:
-    """What a rule makes of a structure. Equal stages of different structures are one object: what is known of one is known of all."""
+    """What a rule makes of a structure.
+
+    Equal stages of different structures are one object: what is known of one is known of all.
+    """
     open_states = [(s, [stage.id for stage in reversed(s.stages)])]
     finished: list[Structure] = []
     while open_states:

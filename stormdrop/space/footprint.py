@@ -1,7 +1,7 @@
 """What one stage costs, for one point or a whole column of points: instructions, loads, bytes at every cache level.
 
-Every quantity is computed from tile sizes and index expressions alone, by the formulas in the docstrings; counting the loops of
-the lowered program gives the same numbers.
+Every quantity is computed from tile sizes and index expressions alone, by the formulas in the docstrings; counting the
+loops of the lowered program gives the same numbers.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class StageCost:
     parallel: Num
     streams: Num  # rows of unpacked operands that are read side by side
     useful: Num  # share of the steps that borders leave over
-    footprints: list[list[Num]] = field(default_factory=list[list[Num]])  # by operand: at the register tile, inside each loop, whole
+    footprints: list[list[Num]] = field(
+        default_factory=list[list[Num]]
+    )  # by operand: at the register tile, inside each loop, whole
     totals: list[Num] = field(default_factory=list[Num])
     blocks: list[Num] = field(default_factory=list[Num])
     loops: list[Slot] = field(default_factory=list[Slot])
@@ -138,7 +140,9 @@ def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...]) -> StageC
         reduce_steps = reduce_steps * (ceil_div(tiling.extent[a], lanes * vectors) if a is vector else tiling.extent[a])
     whole_rows = prod_of([tiling.extent[a] for a in stage.axes if a is not vector])
     if vector is not None and vector in stage.axes:
-        vector_steps = executions * whole_rows * ceil_div(tiling.extent[vector], lanes * vectors) * vectors * reduce_steps
+        vector_steps = (
+            executions * whole_rows * ceil_div(tiling.extent[vector], lanes * vectors) * vectors * reduce_steps
+        )
         lane_use = tiling.extent[vector] / (ceil_div(tiling.extent[vector], lanes * vectors) * vectors * lanes)
     elif vector is not None:
         vector_steps = executions * whole_rows * reduce_steps * vectors
@@ -150,11 +154,31 @@ def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...]) -> StageC
         loads = loads + _loads(tiling, tile, o)
     code = _code_size(tiling, rows, loads, len(ops))
     cost = StageCost(
-        tiling, tile, ops, executions, rows, vectors, rows * vectors, tiles, tiles * reduce_steps, vector_steps, loads,
-        lane_use, code, _lines_per_set(tile, ops), 1,
-        sum((prod_of([tile[a] for a in stage.axes if a in o.axes and a is not vector]) for o in ops[:-1] if not o.packed), 0.0),
+        tiling,
+        tile,
+        ops,
+        executions,
+        rows,
+        vectors,
+        rows * vectors,
+        tiles,
+        tiles * reduce_steps,
+        vector_steps,
+        loads,
+        lane_use,
+        code,
+        _lines_per_set(tile, ops),
+        1,
+        sum(
+            (
+                prod_of([tile[a] for a in stage.axes if a in o.axes and a is not vector])
+                for o in ops[:-1]
+                if not o.packed
+            ),
+            0.0,
+        ),
         _useful(tiling, tile, ops),
-    )  # fmt: skip
+    )
     if stage.host is None:
         cost.parallel = prod_of([tiling.trips[Slot(a, 0)] for a in stage.axes])
     return cost
@@ -196,7 +220,9 @@ def _distinct(tiling: Tiling, rows: Num, o: Operand, axis: Axis) -> Num:
 
 
 def live_vectors(c: StageCost) -> Num:
-    """Vector registers that a step needs at once: accumulators, one vector operand, a broadcast; a sliding window stays loaded."""
+    """Vector registers that a step needs at once: accumulators, one vector operand, a broadcast; a sliding window stays
+    loaded.
+    """
     stage, t = c.tiling.stage, c.tiling
     if not stage.is_reduction:
         return c.accumulators
@@ -223,7 +249,9 @@ def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int) -> Num:
     steps: Num = tiling.unroll
     if stage.is_reduction:
         inner = stage.reduce_axes[-1]
-        length = tiling.span[Slot(inner, form_of(stage).blocks - 2)] if form_of(stage).blocks == 2 else tiling.extent[inner]
+        length = (
+            tiling.span[Slot(inner, form_of(stage).blocks - 2)] if form_of(stage).blocks == 2 else tiling.extent[inner]
+        )
         step = tiling.lanes * tiling.vectors if inner is stage.vector else 1
         trips = ceil_div(length, step)
         steps = steps + (trips - rounded_down(trips / tiling.unroll) * tiling.unroll)  # what is left of the unrolling
@@ -291,10 +319,16 @@ def _lines_per_set(tile: Mapping[Axis, Num], ops: tuple[Operand, ...]) -> Num:
 def add_boxes(c: StageCost) -> None:
     """Boxes of all operands at the register tile and inside every rolled loop, from the inside out."""
     t, stage = c.tiling, c.tiling.stage
-    lens: dict[Axis, Num] = {a: c.tile[a] if a is not stage.vector else minimum(c.tile[a], t.extent[a]) for a in stage.axes}
+    lens: dict[Axis, Num] = {
+        a: c.tile[a] if a is not stage.vector else minimum(c.tile[a], t.extent[a]) for a in stage.axes
+    }
     for a in stage.reduce_axes:
         lens[a] = minimum(t.lanes * t.vectors, t.extent[a]) if a is stage.vector else 1
-    c.loops = [slot for slot in reversed(nest_order(stage)) if not (isinstance(t.extent[slot.axis], int) and t.extent[slot.axis] == 1)]
+    c.loops = [
+        slot
+        for slot in reversed(nest_order(stage))
+        if not (isinstance(t.extent[slot.axis], int) and t.extent[slot.axis] == 1)
+    ]
     sizes = [box_bytes(o, lens) for o in c.operands]
     counts = {a: ceil_div(t.extent[a], lens[a]) for a in (*stage.axes, *stage.reduce_axes)}
     blocks = prod_of((c.executions, *counts.values()))
@@ -333,7 +367,7 @@ def moved_at(c: StageCost) -> list[list[Num]]:
             for slot, box, blocks in zip(c.loops, boxes, c.blocks)
         ]
         for o, boxes in zip(c.operands, c.footprints)
-    ]  # fmt: skip
+    ]
 
 
 def traffic(c: StageCost, moved: list[Num], capacity: float) -> Num:

@@ -17,7 +17,10 @@ MAX_ROWS = 28
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One coordinate. `unit` says what a value counts: trips, (few) rows of a register tile, vectors, unrolled steps, or a flag."""
+    """One coordinate.
+
+    `unit` says what a value counts: trips, (few) rows of a register tile, vectors, unrolled steps, or a flag.
+    """
 
     name: str
     choices: tuple[int, ...]
@@ -97,7 +100,9 @@ def _stage_knobs(stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
     name = unroll_knob(stage)
     if name is not None:
         inner = stage.reduce_axes[-1].extent
-        found.append(Knob(name, tuple(sorted({c for c in (1, 2, 3, 4, 8, 16, inner) if c <= min(max(1, inner), 24)})), "steps"))
+        found.append(
+            Knob(name, tuple(sorted({c for c in (1, 2, 3, 4, 8, 16, inner) if c <= min(max(1, inner), 24)})), "steps")
+        )
     name = peel_knob(stage)
     if name is not None:
         found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))

@@ -1,10 +1,10 @@
 """Moves: the steps from one point to its neighbours. Coordinate descent, by the prior or by the clock, takes no others.
 
     up, down      one knob to an adjacent choice
-    shift         one knob of an axis up and another of the same axis down, or the reverse: the product stays about the same
+    shift         one knob of an axis up and another of the same axis down, or the reverse
 
-A move counts in choices, not in values: step 2 is two choices further. A canonical value may lie between two choices; its
-neighbours are those two. Rows that moves give are choices, not yet canonical, and may be illegal.
+A move counts in choices, not in values: step 2 is two choices further. A canonical value may lie between two choices;
+its neighbours are those two. Rows that moves give are choices, not yet canonical, and may be illegal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def moves_of(knobs: tuple[Knob, ...]) -> tuple[Move, ...]:
 
 
 def moved(knobs: Sequence[Knob], point: Sequence[int], moves: Sequence[Move], step: int = 1) -> tuple[int, ...] | None:
-    """The row that moves of different knobs lead to together. Those that leave the choices stay out; None where all do."""
+    """The row that moves of different knobs lead to together.
+
+    Those that leave the choices stay out; None where all do.
+    """
     row = list(point)
     for move in moves:
         value = stepped(knobs[move.knob].choices, point[move.knob], move.sign * step)
@@ -95,9 +98,13 @@ class Neighbourhood:
             row[: len(k.choices)] = k.choices
         shifts = [k for k, m in enumerate(moves) if m.partner is not None]
         return Neighbourhood(
-            choices, np.array([len(k.choices) for k in knobs], np.int64), np.array([m.knob for m in moves], np.int64),
-            np.array([m.sign > 0 for m in moves], bool), np.array(shifts, np.int64), np.array([moves[k].partner for k in shifts], np.int64),
-        )  # fmt: skip
+            choices,
+            np.array([len(k.choices) for k in knobs], np.int64),
+            np.array([m.knob for m in moves], np.int64),
+            np.array([m.sign > 0 for m in moves], bool),
+            np.array(shifts, np.int64),
+            np.array([moves[k].partner for k in shifts], np.int64),
+        )
 
     def rows(self, points: Points, step: int = 1) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Points]:
         """The rows that moves lead to, and for each its point and its move; those that lead nowhere are left out."""
@@ -136,4 +143,6 @@ def _siblings(knobs: tuple[Knob, ...]) -> tuple[tuple[int, ...], ...]:
     """For every knob the others of the same axis that have a choice, between which a factor can be shifted."""
     axes = [k.name.rpartition(".")[0] if k.unit != "flag" else k.name for k in knobs]
     free = [len(k.choices) > 1 for k in knobs]
-    return tuple(tuple(j for j, other in enumerate(axes) if other == axis and j != i and free[j]) for i, axis in enumerate(axes))
+    return tuple(
+        tuple(j for j, other in enumerate(axes) if other == axis and j != i and free[j]) for i, axis in enumerate(axes)
+    )

@@ -1,7 +1,7 @@
 """Tile sizes of every stage at one point or at a whole matrix of points.
 
-The arithmetic is written once over numbers: Python integers when a point is lowered, columns when thousands of points are
-judged. A tile knob is clamped from the inside out,
+The arithmetic is written once over numbers: Python integers when a point is lowered, columns when thousands of points
+are judged. A tile knob is clamped from the inside out,
 
     n = min(choice, rest);  rest = ceil(rest / n);  the outermost level is what rests,
 
@@ -25,7 +25,10 @@ CACHED = 16384  # stages whose facts are kept: those of all sketches of a large 
 
 
 class Slot(NamedTuple):
-    """One rolled loop of a nest: level `level` of `axis`. A tuple, since it is looked up thousands of times per sketch."""
+    """One rolled loop of a nest: level `level` of `axis`.
+
+    A tuple, since it is looked up thousands of times per sketch.
+    """
 
     axis: Axis
     level: int
@@ -51,7 +54,9 @@ def form_of(stage: Stage) -> Form:
 
 
 def rest_level(stage: Stage, axis: Axis) -> int:
-    """The level that takes what the knobs leave: the outermost, but one further in for an axis that is not cut in parallel."""
+    """The level that takes what the knobs leave: the outermost, but one further in for an axis that is not cut in
+    parallel.
+    """
     form = form_of(stage)
     return min(form.first + 1, form.register) if axis in stage.whole else form.first
 
@@ -69,7 +74,9 @@ def spatial_knobs(stage: Stage, axis: Axis) -> list[tuple[str, int]]:
     if stage.level is Level.LOAD or axis in stage.unrolled:
         return []
     last = form.register - 1 if is_copy(stage) and axis is stage.vector else form.register
-    return [(f"{stage.id}.{stage.axis_id(axis)}.{level}", level) for level in range(rest_level(stage, axis) + 1, last + 1)]
+    return [
+        (f"{stage.id}.{stage.axis_id(axis)}.{level}", level) for level in range(rest_level(stage, axis) + 1, last + 1)
+    ]
 
 
 def block_knob(stage: Stage, axis: Axis) -> str | None:
@@ -134,7 +141,9 @@ def _letters(stage: Stage) -> str:
 
 
 def _spatial_order(stage: Stage, level: int) -> list[Axis]:
-    """Outer levels in the axes' order; inner ones with the vector axis outermost, so that a packed panel is used again at once."""
+    """Outer levels in the axes' order; inner ones with the vector axis outermost, so that a packed panel is used again
+    at once.
+    """
     axes = list(stage.axes)
     if level >= 2 and stage.vector in axes and stage.is_reduction:
         axes.remove(stage.vector)  # type: ignore[arg-type]
@@ -184,10 +193,11 @@ def _cuts(stage: Stage) -> tuple[tuple[Axis, tuple[_Cut, ...]], ...]:
 
 def tile_stage(
     stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict[Axis, Num], reader: Tiling | None, lone: bool
-) -> Tiling:  # fmt: skip
+) -> Tiling:
     """Clamp the knobs of one stage to its extents and derive every trip count and span.
 
-    `lone`: nothing is computed inside its loops, so that the trips of an axis of extent 1 need not be counted for anyone.
+    `lone`: nothing is computed inside its loops, so that the trips of an axis of extent 1 need not be counted for
+    anyone.
     """
     form = form_of(stage)
     trips: dict[Slot, Num] = {}
@@ -242,7 +252,9 @@ def tile_stage(
 
 
 def _can_peel(stage: Stage, extent: Mapping[Axis, Num], span: Mapping[Slot, Num], blocks: int) -> Num:
-    """Whether the loop around the innermost one can be written out: more than one and at most eight trips, always as many."""
+    """Whether the loop around the innermost one can be written out: more than one and at most eight trips, always as
+    many.
+    """
     axis = stage.reduce_axes[-2]
     if axis is stage.vector:
         return False
@@ -259,7 +271,9 @@ def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict
         lanes = vector_bytes // stage.itemsize if stage.vector is not None else 1
         reader = done.get(stage.reader or "")
         if reader is not None and stage.vector is not None and not reader.stage.vector_is_reduced:
-            lanes = min(lanes, reader.lanes)  # a reader of wider elements has fewer lanes, and panels are cut to its tile
+            lanes = min(
+                lanes, reader.lanes
+            )  # a reader of wider elements has fewer lanes, and panels are cut to its tile
         extent: dict[Axis, Num] = {a: a.extent for a in (*stage.axes, *stage.reduce_axes)}
         if stage.host is not None:
             extent.update(region(s, stage, done))
@@ -274,7 +288,11 @@ def needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
     for a in reader.stage.axes:
         slot = Slot(a, 1 if block else 0)
         root = reader.stage.host is None
-        lens[a] = minimum(reader.span[slot], reader.extent[a]) if slot in reader.span and (root or block) else reader.extent[a]
+        lens[a] = (
+            minimum(reader.span[slot], reader.extent[a])
+            if slot in reader.span and (root or block)
+            else reader.extent[a]
+        )
     for a in reader.stage.reduce_axes:
         lens[a] = minimum(reader.span[Slot(a, 0)], reader.extent[a]) if block else reader.extent[a]
     return lens

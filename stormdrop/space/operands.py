@@ -41,7 +41,9 @@ class Operand:
     guarded: bool
     dims: tuple[Dim, ...]  # innermost first
     conflicts: tuple[tuple[Axis, float], ...]  # rows along an axis: the share of a 4 KiB cache way between two of them
-    borders: tuple[tuple[Axis, Axis, float], ...] = ()  # spatial axis, reduce axis, share of their pairs inside the border
+    borders: tuple[
+        tuple[Axis, Axis, float], ...
+    ] = ()  # spatial axis, reduce axis, share of their pairs inside the border
 
     @property
     def itemsize(self) -> int:
@@ -56,7 +58,9 @@ def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> tuple[Operand, ..
     for op in operands(body):
         load = operand_load(op)
         one = _operand(stage, load.tensor, load.indices, load.tensor in packed, isinstance(op, Select))
-        found.append(replace(one, borders=_borders(stage, op)) if isinstance(op, Select) and stage.is_reduction else one)
+        found.append(
+            replace(one, borders=_borders(stage, op)) if isinstance(op, Select) and stage.is_reduction else one
+        )
     if not stage.is_reduction:
         seen = {operand_load(op) for op in operands(body)}
         found += [_operand(stage, x.tensor, x.indices, False, False) for x in stage.reads() if x not in seen]
@@ -68,7 +72,9 @@ def _operand(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], packed: bo
     axes: frozenset[Axis] = frozenset[Axis]().union(*(axes_of(i) for i in indices)) if indices else frozenset()
     dims = tuple(_dim(i, n) for i, n in zip(reversed(indices), reversed(tensor.shape)))
     conflicts = () if packed else _conflicts(stage, tensor, indices, axes)
-    return Operand(tensor, indices, axes, packed, _stride(stage, tensor, indices, axes, packed), guarded, dims, conflicts)
+    return Operand(
+        tensor, indices, axes, packed, _stride(stage, tensor, indices, axes, packed), guarded, dims, conflicts
+    )
 
 
 def _stride(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis], packed: bool) -> int | None:
@@ -91,7 +97,9 @@ def _dim(index: Expr, extent: int) -> Dim:
     return Dim(extent, linear, tuple(axes_of(a) for a, _ in terms if not isinstance(a, Axis)))
 
 
-def _conflicts(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis]) -> tuple[tuple[Axis, float], ...]:
+def _conflicts(
+    stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis]
+) -> tuple[tuple[Axis, float], ...]:
     found: list[tuple[Axis, float]] = []
     forms = [(affine(i), s) for i, s in zip(indices, row_strides(tensor.shape))]
     for a in stage.axes:
@@ -103,7 +111,9 @@ def _conflicts(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: fr
 
 
 def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
-    """How much of the work lies inside the borders, for each pair of a spatial and a reduce axis that a condition ties together."""
+    """How much of the work lies inside the borders, for each pair of a spatial and a reduce axis that a condition ties
+    together.
+    """
     tied: dict[tuple[Axis, Axis], list[Expr]] = {}
     for part in conjuncts(op.condition):
         spatial = [a for a in stage.axes if a in axes_of(part)]

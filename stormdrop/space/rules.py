@@ -1,7 +1,7 @@
 """The derivation rules: each rewrites a structure and says how in its docstring.
 
-`options` lists the arguments worth exploring at this shape on this target (None: also leave the stage as it is); `apply`
-performs one of them and looks only at structure, so that replaying a schedule within its class cannot fail.
+`options` lists the arguments worth exploring at this shape on this target (None: also leave the stage as it is);
+`apply` performs one of them and looks only at structure, so that replaying a schedule within its class cannot fail.
 """
 
 from __future__ import annotations
@@ -14,7 +14,21 @@ from typing import Protocol
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.affine import affine, conjunction, conjuncts, index_condition, opposite
-from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, binary, children, compare, identity_of, loads, rewrite, select, substitute
+from stormdrop.ir.expr import (
+    Axis,
+    Const,
+    Expr,
+    Load,
+    Select,
+    binary,
+    children,
+    compare,
+    identity_of,
+    loads,
+    rewrite,
+    select,
+    substitute,
+)
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
@@ -28,7 +42,7 @@ from stormdrop.space.access import (
     operand_load,
     operands,
     without_ones,
-)  # fmt: skip
+)
 from stormdrop.space.structure import Level, Stage, Structure
 from stormdrop.target.machine import Target
 
@@ -49,7 +63,7 @@ class Rule(Protocol):
 class Inline:
     """Compute a stage where it is read.
 
-        P[i] = f(i);  C[j] = g(P[h(j)])   ->   C[j] = g(f(h(j)))
+    P[i] = f(i);  C[j] = g(P[h(j)])   ->   C[j] = g(f(h(j)))
     """
 
     name, version = "inline", 1
@@ -84,7 +98,9 @@ class Inline:
             return rewrite(e, visit)
 
         stages = [
-            replace(r, body=substituted(r.body), finish=substituted(r.finish)) if stage.tensor in {x.tensor for x in r.reads()} else r
+            replace(r, body=substituted(r.body), finish=substituted(r.finish))
+            if stage.tensor in {x.tensor for x in r.reads()}
+            else r
             for r in s.stages
             if r is not stage
         ]
@@ -94,7 +110,7 @@ class Inline:
 class RFactor:
     """Cut a reduction into parts that can run at once.
 
-        C = sum(k, f(k))   ->   P[p] = sum(q, f(p*Q + q));  C = sum(p, P[p])
+    C = sum(k, f(k))   ->   P[p] = sum(q, f(p*Q + q));  C = sum(p, P[p])
     """
 
     name, version = "rfactor", 1
@@ -106,7 +122,9 @@ class RFactor:
         length = prod(a.extent for a in stage.reduce_axes)
         if space >= 4 * target.threads or length < 4096 or stage.id.endswith("p"):
             return [None]
-        axis = stage.axis_id(next((a for a in stage.reduce_axes if a.extent >= 4 * target.threads), stage.reduce_axes[-1]))
+        axis = stage.axis_id(
+            next((a for a in stage.reduce_axes if a.extent >= 4 * target.threads), stage.reduce_axes[-1])
+        )
         return [None, (axis, target.threads), (axis, 4 * target.threads)]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
@@ -131,12 +149,22 @@ class RFactor:
         names[inner] = names.pop(axis)
         names[outer] = "p0"
         first = replace(
-            stage, id=stage.id + "p", axes=axes, reduce_axes=reduce_axes, body=body, finish=Load(partial, axes), acc=partial,
-            tensor=partial, place=axes, names=names,
-        )  # fmt: skip
+            stage,
+            id=stage.id + "p",
+            axes=axes,
+            reduce_axes=reduce_axes,
+            body=body,
+            finish=Load(partial, axes),
+            acc=partial,
+            tensor=partial,
+            place=axes,
+            names=names,
+        )
         again = Axis(axis.name + "p", count, "reduce")
         rest = {a: n for a, n in stage.names.items() if a in stage.axes}
-        second = replace(stage, reduce_axes=(again,), body=Load(partial, (again, *stage.axes)), names={**rest, again: "r0"})
+        second = replace(
+            stage, reduce_axes=(again,), body=Load(partial, (again, *stage.axes)), names={**rest, again: "r0"}
+        )
         stages: list[Stage] = []
         for r in s.stages:
             stages += [first, second] if r is stage else [r]
@@ -185,7 +213,7 @@ class Fuse:
 class Place:
     """Compute a producer inside the parallel loop of the nest that reads it, or in a phase before it.
 
-        phase: P = …;  phase: for i: C[i] = f(P)     ->     phase: for i: { P over what this i needs;  C[i] = f(P) }
+    phase: P = …;  phase: for i: C[i] = f(P)     ->     phase: for i: { P over what this i needs;  C[i] = f(P) }
     """
 
     name, version = "place", 1
@@ -195,13 +223,17 @@ class Place:
         if stage.tensor in s.outputs or not readers or not all(isinstance(i, Axis) for i in stage.place):
             return None
         hosts = {r.host or r.id for r in readers}
-        if len(hosts) != 1 or not all(self._can_attach(r, load) for r in readers for load in r.reads() if load.tensor is stage.tensor):
+        if len(hosts) != 1 or not all(
+            self._can_attach(r, load) for r in readers for load in r.reads() if load.tensor is stage.tensor
+        ):
             return None
         host = s.stage(hosts.pop())
         return host if host.level is Level.ROOT else None
 
     def _can_attach(self, reader: Stage, load: Load) -> bool:
-        """Whether the box that is read follows from the loops alone: linear indices, and no condition that keeps them in range."""
+        """Whether the box that is read follows from the loops alone: linear indices, and no condition that keeps them
+        in range.
+        """
         guarded = any(path for e in (reader.body, reader.finish) for path in _conditions(e, load))
         return is_linear(load.indices) and not guarded
 
@@ -259,7 +291,7 @@ def _through(s: Structure, reader: Stage, host: Stage, axis: Axis) -> set[Axis]:
 class Unroll:
     """Write out the axes that choose constants, so that every coefficient is a number and zeros cost nothing.
 
-        for a, i: V[a] += P[i] * B(a, i)   ->   V[0] += P[0] - P[2];  V[1] += P[1] + P[2];  …
+    for a, i: V[a] += P[i] * B(a, i)   ->   V[0] += P[0] - P[2];  V[1] += P[1] + P[2];  …
     """
 
     name, version = "unroll", 1
@@ -328,10 +360,12 @@ class Tile:
             spatial = [a for a in stage.axes if a.extent > 1][-1:]
         reads = [operand_load(op) for op in operands(stage.body)] if stage.is_reduction else []
         reduced = [
-            a for a in stage.reduce_axes
-            if a.extent > 1 and any(a in axes_of(load) for load in reads)
+            a
+            for a in stage.reduce_axes
+            if a.extent > 1
+            and any(a in axes_of(load) for load in reads)
             and all(_walks(load.tensor, load.indices, a) for load in reads if a in axes_of(load))
-        ]  # fmt: skip
+        ]
         others = (*stage.axes, *stage.reduce_axes)
         found = [*spatial, *reduced] or [a for a in others if a.extent > 1][-1:] or list(others[-1:])
         if not stage.unrolled:
@@ -419,13 +453,28 @@ def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
     body = substitute(source_element, own)
     axes = tuple(own[a] for a in order)
     source = operand_load(op).tensor
-    packed = Tensor(f"{source.name}.packed", tuple(a.extent for a in axes), source.dtype, source.constant, Compute(axes, body))
+    packed = Tensor(
+        f"{source.name}.packed", tuple(a.extent for a in axes), source.dtype, source.constant, Compute(axes, body)
+    )
     host = None if level in (Level.LOAD, Level.ROOT) else (stage.host or stage.id)
     names = {own[a]: stage.axis_id(a) for a in order}
     copy = Stage(
-        f"{stage.id}.{k}", axes, (), None, body, body, packed, packed, axes, level=level, host=host, reader=stage.id,
-        vector=axes[-1] if axes else None, tiling="SSS" if host is None else "SS", names=names,
-    )  # fmt: skip
+        f"{stage.id}.{k}",
+        axes,
+        (),
+        None,
+        body,
+        body,
+        packed,
+        packed,
+        axes,
+        level=level,
+        host=host,
+        reader=stage.id,
+        vector=axes[-1] if axes else None,
+        tiling="SSS" if host is None else "SS",
+        names=names,
+    )
     reader = replace(stage, body=substitute(stage.body, {op: Load(packed, tuple(order))}))
     return copy, reader
 

@@ -1,7 +1,7 @@
 """Sketches: a structure with its knobs, and everything that can be asked of many points at once.
 
-A point is one row of knob values. `canonical` clamps rows so that equal programs are equal rows; `features`, `legal` and
-`prior` look at whole matrices without lowering anything; `schedule` and `tilings` turn one row into what is built.
+A point is one row of knob values. `canonical` clamps rows so that equal programs are equal rows; `features`, `legal`
+and `prior` look at whole matrices without lowering anything; `schedule` and `tilings` turn one row into what is built.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from stormdrop.target.machine import Target
 Points = NDArray[np.int64]
 SHRINKS = 24
 REPAIR_DRAWS = 1000
+
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
@@ -76,7 +77,7 @@ class Sketch:
         columns = [
             choices[shares.searchsorted(u, side="right")] if len(choices) > 1 else np.repeat(choices, n)
             for u, (choices, shares) in zip(uniform, self._odds)
-        ]  # fmt: skip
+        ]
         return np.stack(columns, axis=1) if columns else np.zeros((n, 0), np.int64)
 
     def sample(self, n: int, rng: np.random.Generator) -> Points:
@@ -96,7 +97,10 @@ class Sketch:
         return found
 
     def sample_legal(self, n: int, rng: np.random.Generator) -> Points:
-        """At least one and at most `n` legal points, each once. Illegal ones are shrunk, a random knob at a time, until they fit."""
+        """At least one and at most `n` legal points, each once.
+
+        Illegal ones are shrunk, a random knob at a time, until they fit.
+        """
         points = self.sample(2 * n, rng)
         for _ in range(SHRINKS):
             bad = np.flatnonzero(~self.legal(points))
@@ -117,7 +121,9 @@ class Sketch:
         draws = rng.random(points.shape) * weights * (points > least)
         column = np.argmax(draws, axis=1)
         rows = np.arange(len(points))
-        points[rows, column] = np.maximum(least[column], (points[rows, column] * rng.random(len(points))).astype(np.int64))
+        points[rows, column] = np.maximum(
+            least[column], (points[rows, column] * rng.random(len(points))).astype(np.int64)
+        )
         return self.canonical(self.snapped(points))
 
     def snapped(self, points: Points) -> Points:
@@ -177,7 +183,9 @@ class Sketch:
         raise ScheduleError("no legal point was found near the given one")
 
     def _legal_somewhere(self) -> Points:
-        """A legal point where shrinking found none: a box of packed panels must be whole, which the smallest point's is not."""
+        """A legal point where shrinking found none: a box of packed panels must be whole, which the smallest point's is
+        not.
+        """
         drawn = self.sample(REPAIR_DRAWS, np.random.default_rng(0))
         legal = drawn[self.legal(drawn)]
         if not len(legal):
@@ -185,7 +193,10 @@ class Sketch:
         return legal[0]
 
     def _smaller(self, point: Points) -> Points | None:
-        """One knob one choice down: the one that frees most register, code or scratch space. None for the smallest point."""
+        """One knob one choice down: the one that frees most register, code or scratch space.
+
+        None for the smallest point.
+        """
         trials: list[Points] = []
         for i, k in enumerate(self.knobs):
             lower = [c for c in k.choices if c < point[i]]
@@ -202,7 +213,9 @@ class Sketch:
 
 def sketches(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> list[Sketch]:
     """All sketches of a task, over its variants."""
-    return [Sketch(task, k, s, target) for k, v in enumerate(task.variants) for s in enumerate_structures(v, target, rules)]
+    return [
+        Sketch(task, k, s, target) for k, v in enumerate(task.variants) for s in enumerate_structures(v, target, rules)
+    ]
 
 
 def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
@@ -211,11 +224,15 @@ def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule]
     Raises ScheduleError where the schedule is of another class.
     """
     if schedule.class_key != task.class_key:
-        raise ScheduleError(f"this schedule is for tasks of class {schedule.class_key}; the task is of class {task.class_key}")
+        raise ScheduleError(
+            f"this schedule is for tasks of class {schedule.class_key}; the task is of class {task.class_key}"
+        )
     sketch = _replayed(task, schedule.variant, schedule.steps, target, tuple(rules))
     values = schedule.by_name
     row = np.array([[values.get(n, 1) for n in sketch.names]], dtype=np.int64)
-    same = set(sketch.names) == set(values) and np.array_equal(sketch.canonical(row), row) and bool(sketch.legal(row)[0])
+    same = (
+        set(sketch.names) == set(values) and np.array_equal(sketch.canonical(row), row) and bool(sketch.legal(row)[0])
+    )
     return sketch, (row if same else sketch.fit(values))[0]
 
 

@@ -56,7 +56,9 @@ class Stage:
     acc: Tensor  # the tensor whose value the accumulators hold
     tensor: Tensor  # the tensor that is written
     place: tuple[Expr, ...]  # the index written, over the axes
-    guard: Expr | None = None  # write only where it holds: the consumer that finishes the stage may want less than all of it
+    guard: Expr | None = (
+        None  # write only where it holds: the consumer that finishes the stage may want less than all of it
+    )
     level: Level = Level.ROOT
     host: str | None = None  # the root stage it is attached under
     reader: str | None = None  # the stage it is packed for
@@ -81,9 +83,25 @@ class Stage:
     def content(self) -> tuple[object, ...]:
         """Equal for stages that are alike in everything. (Stages derived from one another share their names.)"""
         return (
-            self.id, self.axes, self.reduce_axes, self.combiner, self.body, self.finish, self.acc, self.tensor, self.place, self.guard,
-            self.level, self.host, self.reader, self.vector, self.tiling, self.whole, self.unrolled, id(self.names),
-        )  # fmt: skip
+            self.id,
+            self.axes,
+            self.reduce_axes,
+            self.combiner,
+            self.body,
+            self.finish,
+            self.acc,
+            self.tensor,
+            self.place,
+            self.guard,
+            self.level,
+            self.host,
+            self.reader,
+            self.vector,
+            self.tiling,
+            self.whole,
+            self.unrolled,
+            id(self.names),
+        )
 
     @property
     def is_reduction(self) -> bool:
@@ -134,7 +152,9 @@ class Structure:
         return [s for s in self.stages if s.level in (Level.ROOT, Level.LOAD)]
 
     def parts(self) -> list[tuple[Stage, ...]]:
-        """The stages that run when the kernel is called, in groups that share no knob: a nest, all inside it, all packed for it."""
+        """The stages that run when the kernel is called, in groups that share no knob: a nest, all inside it, all
+        packed for it.
+        """
         group: dict[str, str] = {s.id: s.id for s in self.stages}
 
         def of(id: str) -> str:

@@ -98,7 +98,10 @@ class Target:
     l3_gbs: float
     dram_gbs: float
     cold: bool = False
-    """Constants are not in the caches when a kernel begins, as in a model whose weights exceed them. Only the prior asks."""
+    """Constants are not in the caches when a kernel begins, as in a model whose weights exceed them.
+
+    Only the prior asks.
+    """
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Target":

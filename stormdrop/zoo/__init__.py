@@ -1,4 +1,5 @@
-"""Networks to try things on: twenty-four well-known ones as ONNX models, with seeded random weights and nothing to download.
+"""Networks to try things on: twenty-four well-known ones as ONNX models, with seeded random weights and nothing to
+download.
 
     from stormdrop import zoo
 
@@ -6,8 +7,8 @@
     model = zoo.build("resnet50")                # an onnx.ModelProto, the same for the same seed
     model = zoo.build("resnet50", batch=None)    # the batch is symbolic
 
-Graphs are what torch's exporter writes, parameters are named as torchvision names them. Activations stay near one in size by
-construction, so an output tells right kernels from wrong ones. onnx is imported only when a model is built.
+Graphs are what torch's exporter writes, parameters are named as torchvision names them. Activations stay near one in
+size by construction, so an output tells right kernels from wrong ones. onnx is imported only when a model is built.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def names() -> tuple[str, ...]:
 def build(name: str, batch: int | None = 1, seed: int = 0, opset: int = DEFAULT_OPSET) -> onnx.ModelProto:
     """Describe a network and draw its weights.
 
-    Raises UserError where the name is not in the zoo, the batch is below one, the seed is negative or the opset unsupported.
+    Raises UserError where the name is not in the zoo, the batch is below one, the seed is negative or the opset
+    unsupported.
     """
     from stormdrop.zoo.export import model
 
@@ -47,7 +49,9 @@ def skeleton(name: str, batch: int | None = 1, opset: int = DEFAULT_OPSET) -> on
 
 
 def parameters(name: str) -> int:
-    """How many trained numbers a network has, as the literature counts: inception_v3 with its auxiliary head, which `build` leaves out."""
+    """How many trained numbers a network has, as the literature counts: inception_v3 with its auxiliary head, which
+    `build` leaves out.
+    """
     return describe(name).parameter_count + TRAINING_ONLY.get(name, 0)
 
 

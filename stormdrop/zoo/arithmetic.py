@@ -1,7 +1,7 @@
 """How much arithmetic a graph does: its multiply-adds, counted twice, over the shapes that ONNX infers.
 
-Convolutions, transposed convolutions and matrix products are counted, at borders as if padding were data, as everybody counts
-them. Biases, batch norms, activations and pools are not.
+Convolutions, transposed convolutions and matrix products are counted, at borders as if padding were data, as everybody
+counts them. Biases, batch norms, activations and pools are not.
 """
 
 from __future__ import annotations

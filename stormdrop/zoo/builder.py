@@ -1,12 +1,14 @@
-"""A small language for describing networks: each method adds the node that an exporter would write and returns its value.
+"""A small language for describing networks: each method adds the node that an exporter would write and returns its
+value.
 
     net = Builder("tiny", batch=1, opset=18)
     x = net.input("input", (3, 32, 32))
     x = net.relu(net.norm(net.conv(x, "conv1", 16, 3, pad=1, bias=False), "bn1"))
     network = net.finish(net.linear(net.flatten(net.global_average(x, "avgpool")), "fc", 10))
 
-Parameters are named as torchvision names them. Nodes are named after their layer, or after their input and what they do to it;
-a value is named like its node, but for the outputs. Invariant: every value leads with the batch, and `sizes` are its other extents.
+Parameters are named as torchvision names them. Nodes are named after their layer, or after their input and what they do
+to it; a value is named like its node, but for the outputs. Invariant: every value leads with the batch, and `sizes` are
+its other extents.
 """
 
 from __future__ import annotations
@@ -132,7 +134,13 @@ class Builder:
         return name
 
     def node(
-        self, op: str, name: str, inputs: Sequence[Value | str], sizes: tuple[int, ...], expected: Moments, **attributes: Attribute
+        self,
+        op: str,
+        name: str,
+        inputs: Sequence[Value | str],
+        sizes: tuple[int, ...],
+        expected: Moments,
+        **attributes: Attribute,
     ) -> Value:
         name = self._unique(name)
         read = tuple(i.name if isinstance(i, Value) else i for i in inputs)
@@ -147,7 +155,15 @@ class Builder:
     # Layers with weights
 
     def conv(
-        self, x: Value, name: str, out: int, kernel: Sizes, stride: Sizes = 1, pad: Sizes = 0, groups: int = 1, bias: bool = True
+        self,
+        x: Value,
+        name: str,
+        out: int,
+        kernel: Sizes,
+        stride: Sizes = 1,
+        pad: Sizes = 0,
+        groups: int = 1,
+        bias: bool = True,
     ) -> Value:
         axes = len(x.sizes) - 1
         kernels, strides, pads = _per_axis(kernel, axes), _per_axis(stride, axes), _per_axis(pad, axes)
@@ -156,9 +172,17 @@ class Builder:
         inputs = [x, *self._weight_and_bias(name, shape, x.moments, balanced=groups == 1, bias=bias)]
         sizes = (out, *(_windows(e, k, s, p, False) for e, k, s, p in zip(x.sizes[1:], kernels, strides, pads)))
         return self.node(
-            "Conv", name, inputs, sizes, Moments(),
-            dilations=(1,) * axes, group=groups, kernel_shape=kernels, pads=pads * 2, strides=strides,
-        )  # fmt: skip
+            "Conv",
+            name,
+            inputs,
+            sizes,
+            Moments(),
+            dilations=(1,) * axes,
+            group=groups,
+            kernel_shape=kernels,
+            pads=pads * 2,
+            strides=strides,
+        )
 
     def conv_transpose(self, x: Value, name: str, out: int, kernel: int, stride: int, pad: int) -> Value:
         axes = len(x.sizes) - 1
@@ -168,9 +192,17 @@ class Builder:
         weight = self.parameter(f"{name}.weight", (x.channels, out, *(kernel,) * axes), fill)
         sizes = (out, *((e - 1) * stride - 2 * pad + kernel for e in x.sizes[1:]))
         return self.node(
-            "ConvTranspose", name, [x, weight], sizes, Moments(),
-            dilations=(1,) * axes, group=1, kernel_shape=(kernel,) * axes, pads=(pad,) * 2 * axes, strides=(stride,) * axes,
-        )  # fmt: skip
+            "ConvTranspose",
+            name,
+            [x, weight],
+            sizes,
+            Moments(),
+            dilations=(1,) * axes,
+            group=1,
+            kernel_shape=(kernel,) * axes,
+            pads=(pad,) * 2 * axes,
+            strides=(stride,) * axes,
+        )
 
     def linear(self, x: Value, name: str, out: int) -> Value:
         """A classifier: Gemm on rows, its weight as (out, in)."""
@@ -179,7 +211,9 @@ class Builder:
         return self.node("Gemm", name, inputs, (out,), Moments(), transB=1)
 
     def dense(self, x: Value, name: str, out: int) -> Value:
-        """A linear layer on the last axis of a sequence, as exporters write it: MatMul by the transposed weight, then Add."""
+        """A linear layer on the last axis of a sequence, as exporters write it: MatMul by the transposed weight, then
+        Add.
+        """
         fan = x.sizes[-1]
         weight = self.parameter(f"{name}.weight.T", (fan, out), Normal(1 / math.sqrt(fan * x.moments.square)))
         bias = self.parameter(f"{name}.bias", (out,), Normal(BIAS_DEVIATION))
@@ -195,7 +229,9 @@ class Builder:
             x,
             self.parameter(f"{name}.weight", (x.channels,), NormScale(gain, SCALE_SPREAD, variance, running, ratio)),
             self.parameter(f"{name}.bias", (x.channels,), Normal(MEAN_DEVIATION * gain)),
-            self.parameter(f"{name}.running_mean", (x.channels,), Normal(MEAN_DEVIATION * deviation, x.moments.mean), trained=False),
+            self.parameter(
+                f"{name}.running_mean", (x.channels,), Normal(MEAN_DEVIATION * deviation, x.moments.mean), trained=False
+            ),
             self.parameter(running, (x.channels,), ratio, trained=False),
         ]
         expected = Moments(0.0, gain**2 * (1 + SCALE_SPREAD**2 / 3 + 2 * MEAN_DEVIATION**2))
@@ -207,8 +243,12 @@ class Builder:
         bias = self.parameter(f"{name}.bias", (width,), Normal(BIAS_DEVIATION))
         return self.node("LayerNormalization", name, [x, weight, bias], x.sizes, Moments(), axis=-1, epsilon=eps)
 
-    def _weight_and_bias(self, name: str, shape: tuple[int, ...], expected: Moments, balanced: bool, bias: bool) -> list[str]:
-        """He's scaling for (out, fan…): variance 1 / (fan · mean square), or · variance where balanced weights cancel the mean."""
+    def _weight_and_bias(
+        self, name: str, shape: tuple[int, ...], expected: Moments, balanced: bool, bias: bool
+    ) -> list[str]:
+        """He's scaling for (out, fan…): variance 1 / (fan · mean square), or · variance where balanced weights cancel
+        the mean.
+        """
         power = math.prod(shape[1:]) * (expected.variance if balanced else expected.square)
         weight = self.parameter(f"{name}.weight", shape, Normal(1 / math.sqrt(power), balanced=balanced))
         return [weight, self.parameter(f"{name}.bias", shape[:1], Normal(BIAS_DEVIATION))] if bias else [weight]
@@ -263,7 +303,9 @@ class Builder:
         if len(parts) == 1:
             return parts[0]
         sizes = (sum(p.channels for p in parts), *parts[0].sizes[1:])
-        return self.node("Concat", name, parts, sizes, moments.mixture([(p.channels, p.moments) for p in parts]), axis=1)
+        return self.node(
+            "Concat", name, parts, sizes, moments.mixture([(p.channels, p.moments) for p in parts]), axis=1
+        )
 
     def split(self, x: Value, name: str, count: int) -> list[Value]:
         """`count` equal parts along the channels."""
@@ -278,16 +320,35 @@ class Builder:
 
     def avg_pool(self, x: Value, name: str, kernel: int, stride: int, pad: int = 0) -> Value:
         """As torch averages: the padding counts."""
-        return self._pool("AveragePool", x, name, kernel, stride, pad, False, x.moments.average(kernel**2), count_include_pad=1)
+        return self._pool(
+            "AveragePool", x, name, kernel, stride, pad, False, x.moments.average(kernel**2), count_include_pad=1
+        )
 
     def _pool(
-        self, op: str, x: Value, name: str, kernel: int, stride: int, pad: int, ceil: bool, expected: Moments, **more: Attribute
+        self,
+        op: str,
+        x: Value,
+        name: str,
+        kernel: int,
+        stride: int,
+        pad: int,
+        ceil: bool,
+        expected: Moments,
+        **more: Attribute,
     ) -> Value:
         sizes = (x.channels, *(_windows(e, kernel, stride, pad, ceil) for e in x.sizes[1:]))
         return self.node(
-            op, name, [x], sizes, expected,
-            ceil_mode=int(ceil), kernel_shape=(kernel, kernel), pads=(pad,) * 4, strides=(stride, stride), **more,
-        )  # fmt: skip
+            op,
+            name,
+            [x],
+            sizes,
+            expected,
+            ceil_mode=int(ceil),
+            kernel_shape=(kernel, kernel),
+            pads=(pad,) * 4,
+            strides=(stride, stride),
+            **more,
+        )
 
     def global_average(self, x: Value, name: str) -> Value:
         sizes = (x.channels, *(1 for _ in x.sizes[1:]))
@@ -298,7 +359,14 @@ class Builder:
         expected = x.moments.average(math.prod(x.sizes[1:]))
         if self.opset < 18:
             return self.node("ReduceMean", name, [x], (x.channels,), expected, axes=(2, 3), keepdims=0)
-        return self.node("ReduceMean", name, [x, self.constant(f"{name}.axes", np.array([2, 3]))], (x.channels,), expected, keepdims=0)
+        return self.node(
+            "ReduceMean",
+            name,
+            [x, self.constant(f"{name}.axes", np.array([2, 3]))],
+            (x.channels,),
+            expected,
+            keepdims=0,
+        )
 
     def flatten(self, x: Value) -> Value:
         return self.node("Flatten", f"{x.name}.flatten", [x], (math.prod(x.sizes),), x.moments, axis=1)

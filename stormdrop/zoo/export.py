@@ -32,7 +32,9 @@ def skeleton(network: Network) -> onnx.ModelProto:
     from onnx import TensorProto, helper
 
     whole = _graph(network)
-    whole.graph.input.extend(helper.make_tensor_value_info(p.name, TensorProto.FLOAT, p.shape) for p in network.parameters)
+    whole.graph.input.extend(
+        helper.make_tensor_value_info(p.name, TensorProto.FLOAT, p.shape) for p in network.parameters
+    )
     return whole
 
 
@@ -50,7 +52,9 @@ def _graph(network: Network) -> onnx.ModelProto:
         [numpy_helper.from_array(value, name) for name, value in network.constants.items()],
     )
     opsets = [helper.make_opsetid("", network.opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets), producer_name="stormdrop.zoo")
+    return helper.make_model(
+        graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets), producer_name="stormdrop.zoo"
+    )
 
 
 def _node(node: Node) -> onnx.NodeProto:

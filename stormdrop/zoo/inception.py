@@ -6,7 +6,8 @@ from stormdrop.zoo.builder import Builder, Network, Sizes, Value
 
 CLASSES = 1000
 EPS = 1e-3
-# Inception v3's auxiliary head, which only training uses: 768 -> 128 (1x1), 128 -> 768 (5x5), 768 -> 1000. It is counted.
+# Inception v3's auxiliary head, which only training uses: 768 -> 128 (1x1), 128 -> 768 (5x5), 768 -> 1000. It is
+# counted.
 AUXILIARY_PARAMETERS = (768 * 128 + 2 * 128) + (128 * 768 * 25 + 2 * 768) + (768 * 1000 + 1000)
 
 # Channels of each GoogLeNet module: 1x1; reduced, 3x3; reduced, second 3x3; after the pool.

@@ -6,16 +6,38 @@ from stormdrop.zoo.builder import DAMPED, Builder, Network, Value
 
 CLASSES = 1000
 # Expansion, channels, blocks, stride of the first.
-MOBILENET_V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+MOBILENET_V2 = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 # The same, and the kernel.
 MNASNET = ((3, 24, 3, 2, 3), (3, 40, 3, 2, 5), (6, 80, 3, 2, 5), (6, 96, 2, 1, 3), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))
 EFFICIENTNET_B0 = (
-    (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3),
-)  # fmt: skip
+    (1, 16, 1, 1, 3),
+    (6, 24, 2, 2, 3),
+    (6, 40, 2, 2, 5),
+    (6, 80, 3, 2, 3),
+    (6, 112, 3, 1, 5),
+    (6, 192, 4, 2, 5),
+    (6, 320, 1, 1, 3),
+)
 
 
 def _conv_norm(
-    net: Builder, x: Value, conv: str, norm: str, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, gain: float = 1.0
+    net: Builder,
+    x: Value,
+    conv: str,
+    norm: str,
+    out: int,
+    kernel: int = 1,
+    stride: int = 1,
+    groups: int = 1,
+    gain: float = 1.0,
 ) -> Value:
     return net.norm(net.conv(x, conv, out, kernel, stride, kernel // 2, groups, bias=False), norm, gain)
 

@@ -1,7 +1,8 @@
 """How large activations are, without running anything: mean and mean square, carried through the layers of a network.
 
 Weights are drawn so that every convolution and every matrix product gives mean square one, given what this arithmetic
-expects at its input. Invariant: a value is treated as independent normal variables, which deep random networks nearly are.
+expects at its input. Invariant: a value is treated as independent normal variables, which deep random networks nearly
+are.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Function = Callable[[Floats], Floats]
 
-# By how many standard deviations a maximum over so many neighbours lies above their mean. Independent normal variables would give
-# 1.03 and 1.49 and a small variance; neighbours share a channel's level, so less is gained (measured on GoogLeNet) and the variance stays.
+# By how many standard deviations a maximum over so many neighbours lies above their mean. Independent normal variables
+# would give
+# 1.03 and 1.49 and a small variance; neighbours share a channel's level, so less is gained (measured on GoogLeNet) and
+# the variance stays.
 _RISE = {4: 0.8, 9: 1.2}
 
 

@@ -1,7 +1,8 @@
 """Seeded weights: what a parameter is filled with, and the filling.
 
-Invariant: a parameter's values depend on the seed, its name, its shape and its fill, and on nothing else; the order in which a
-network is described does not matter. (NumPy may change its streams between versions: equal bytes are promised for one NumPy only.)
+Invariant: a parameter's values depend on the seed, its name, its shape and its fill, and on nothing else; the order in
+which a network is described does not matter. (NumPy may change its streams between versions: equal bytes are promised
+for one NumPy only.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """`balanced` takes away each output's mean weight, so that what is common to all inputs does not swamp what differs."""
+    """`balanced` takes away each output's mean weight, so that what is common to all inputs does not swamp what
+    differs.
+    """
 
     deviation: float
     mean: float = 0.0

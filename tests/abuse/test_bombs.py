@@ -19,33 +19,55 @@ BOMBS: dict[str, Callable[[], Any]] = {
     "Tile": lambda: one("Tile", (1,), {"times": np.array([10**12])}),
     "Pad": lambda: one("Pad", (1,), {"pads": np.array([2**62, 2**62])}),
     "Expand": lambda: one("Expand", (1,), {"shape": np.array([2**62])}),
-    "Resize": lambda: one("Resize", (1, 1, 4, 4), {"_": None, "scales": np.array([1, 1, 1e9, 1e9], np.float32)}, mode="linear"),
-    "Resize without end": lambda: one("Resize", (1, 1, 4, 4), {"_": None, "s": np.array([1, 1, np.inf, np.nan], np.float32)}),
-    "Resize blurred": lambda: one("Resize", (1, 10**7), {"_": None, "s": np.array([1, 1e-7], np.float32)}, mode="linear", antialias=1),
+    "Resize": lambda: one(
+        "Resize", (1, 1, 4, 4), {"_": None, "scales": np.array([1, 1, 1e9, 1e9], np.float32)}, mode="linear"
+    ),
+    "Resize without end": lambda: one(
+        "Resize", (1, 1, 4, 4), {"_": None, "s": np.array([1, 1, np.inf, np.nan], np.float32)}
+    ),
+    "Resize blurred": lambda: one(
+        "Resize", (1, 10**7), {"_": None, "s": np.array([1, 1e-7], np.float32)}, mode="linear", antialias=1
+    ),
     "Upsample": lambda: one("Upsample", (1, 1, 4, 4), {"scales": np.array([1, 1, 1e6, 1e6], np.float32)}, opset=9),
     "EyeLike": lambda: one("EyeLike", (10**5, 10**5)),
     "Hardmax": lambda: one("Hardmax", (10**9,)),
     "AveragePool": lambda: one("AveragePool", (1, 1, 4), kernel_shape=[2**30], pads=[2**30, 2**30]),
     "Conv": lambda: one("Conv", (1, 1, 4), {"w": ones(1, 1, 3)}, pads=[2**62, 2**62]),
     "ConvTranspose": lambda: one("ConvTranspose", (1, 1, 4), {"w": ones(1, 1, 3)}, strides=[2**40]),
-    "Einsum": lambda: model([node("Einsum", "x x x", "y", name="n", equation="a,b,c->abc")], [port("x", (10**5,))], "y"),
+    "Einsum": lambda: model(
+        [node("Einsum", "x x x", "y", name="n", equation="a,b,c->abc")], [port("x", (10**5,))], "y"
+    ),
     "Add": lambda: model([node("Add", "x z", "y", name="n")], [port("x", (10**6, 1)), port("z", (1, 10**6))], "y"),
-    "OneHot": lambda: model([node("OneHot", "x d v", "y", name="n")], [port("x", (1000,), L)], "y",
-                            {"d": np.array([10**9]), "v": np.array([0, 1], np.float32)}),
-    "Range": lambda: model([node("Range", "a b c", "y", name="n")], [], "y",
-                           {"a": np.float32(0), "b": np.float32(np.inf), "c": np.float32(1)}),
-    "NonZero": lambda: model([node("ConstantOfShape", "s", "a", value=held("v", np.array([1]))), node("NonZero", "a", "y", name="n")], [],
-                             [port("y", None, L)], {"s": np.array([1] * 20 + [1 << 23])}),
+    "OneHot": lambda: model(
+        [node("OneHot", "x d v", "y", name="n")],
+        [port("x", (1000,), L)],
+        "y",
+        {"d": np.array([10**9]), "v": np.array([0, 1], np.float32)},
+    ),
+    "Range": lambda: model(
+        [node("Range", "a b c", "y", name="n")],
+        [],
+        "y",
+        {"a": np.float32(0), "b": np.float32(np.inf), "c": np.float32(1)},
+    ),
+    "NonZero": lambda: model(
+        [node("ConstantOfShape", "s", "a", value=held("v", np.array([1]))), node("NonZero", "a", "y", name="n")],
+        [],
+        [port("y", None, L)],
+        {"s": np.array([1] * 20 + [1 << 23])},
+    ),
     "Split": lambda: one("Split", (4,), num_outputs=2**40),
     "Loop": lambda: looping(1 << 62),
-}  # fmt: skip
+}
 
 
 def looping(trips: int) -> Any:
     inner = [node("Identity", "go", "on"), node("Neg", "state", "next")]
     ends = [port("on", (), B), port("next", (2,))]
     body = helper.make_graph(inner, "b", [port("i", (), L), port("go", (), B), port("state", (2,))], ends)
-    return model([node("Loop", "trips _ x", "y", name="n", body=body)], [port("x", (2,))], "y", {"trips": np.array(trips)})
+    return model(
+        [node("Loop", "trips _ x", "y", name="n", body=body)], [port("x", (2,))], "y", {"trips": np.array(trips)}
+    )
 
 
 @pytest.mark.parametrize("what", BOMBS)
@@ -116,7 +138,10 @@ def test_functions_that_call_each_other_in_a_circle_are_refused() -> None:
     with pytest.raises(sd.UserError, match=r"function [pq] calls itself"):
         sd.load(calling(circle, "p"))
     branch = helper.make_graph([node("p", "a", "z", domain="f")], "branch", [], [port("z")])
-    inside = [node("Constant", "", "c", value=held("v", np.array(True))), node("If", "c", "b", then_branch=branch, else_branch=branch)]
+    inside = [
+        node("Constant", "", "c", value=held("v", np.array(True))),
+        node("If", "c", "b", then_branch=branch, else_branch=branch),
+    ]
     with pytest.raises(sd.UserError, match="function p calls itself"):
         sd.load(calling([("p", inside)], "p"))
 
@@ -140,7 +165,11 @@ def test_loops_in_loops_end_where_they_are_too_long(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(frontend, "MOST_NODES", 5000)
     body: Any = None
     for depth in range(6):  # a thousand to the sixth
-        last = node("Neg", f"s{depth}", f"t{depth}") if body is None else node("Loop", f"trips _ s{depth}", f"t{depth}", body=body)
+        last = (
+            node("Neg", f"s{depth}", f"t{depth}")
+            if body is None
+            else node("Loop", f"trips _ s{depth}", f"t{depth}", body=body)
+        )
         ends = [port(f"d{depth}", (), B), port(f"t{depth}", (2,))]
         starts = [port(f"i{depth}", (), L), port(f"c{depth}", (), B), port(f"s{depth}", (2,))]
         body = helper.make_graph([node("Identity", f"c{depth}", f"d{depth}"), last], "b", starts, ends)
@@ -153,8 +182,9 @@ def test_recurrent_networks_one_after_the_other_end_where_they_are_too_long(monk
     nodes: list[Any] = []
     for k in range(9):
         nodes += [node("RNN", f"a{k} w r", f"b{k}", hidden_size=1), node("Reshape", f"b{k} s", f"a{k + 1}")]
-    m = model(nodes, [port("a0", (1000, 1, 1))], "a9", {"w": ones(1, 1, 1), "r": ones(1, 1, 1),
-                                                      "s": np.array([1000, 1, 1])})  # fmt: skip
+    m = model(
+        nodes, [port("a0", (1000, 1, 1))], "a9", {"w": ones(1, 1, 1), "r": ones(1, 1, 1), "s": np.array([1000, 1, 1])}
+    )
     with pytest.raises(sd.UserError, match="node n_b"):
         sd.load(m)
 

@@ -62,9 +62,12 @@ def test_damaged_bytes_are_refused_or_harmless() -> None:
 @pytest.mark.parametrize("what", ["graph", "tensor", "noise", "text", "nothing"])
 def test_messages_of_another_kind_are_no_models(what: str) -> None:
     contents = {
-        "graph": whole().graph.SerializeToString(), "tensor": held("c", np.ones(4)).SerializeToString(),
-        "noise": random.Random(1).randbytes(10_000), "text": b"model: resnet50\n", "nothing": b"",
-    }  # fmt: skip
+        "graph": whole().graph.SerializeToString(),
+        "tensor": held("c", np.ones(4)).SerializeToString(),
+        "noise": random.Random(1).randbytes(10_000),
+        "text": b"model: resnet50\n",
+        "nothing": b"",
+    }
     with pytest.raises(sd.UserError, match="no ONNX model"):
         sd.load(contents[what])
 
@@ -138,11 +141,23 @@ def outside(folder: Path, entries: Mapping[str, object] | None = None, dims: tup
 
 @pytest.mark.parametrize(
     "entries",
-    [{"offset": 2**63}, {"offset": 8}, {"offset": 10**30}, {"length": 2**63}, {"length": 0x7FFFFFFF}, {"length": -16}, {"offset": "1e3"},
-     {"offset": ""}, {"location": "w.bin\0.txt"}, {"location": "./../" + "w.bin"}, {"location": "c:\\w.bin"}, {"location": "~/w.bin"},
-     {"location": "w" * 5000}],
+    [
+        {"offset": 2**63},
+        {"offset": 8},
+        {"offset": 10**30},
+        {"length": 2**63},
+        {"length": 0x7FFFFFFF},
+        {"length": -16},
+        {"offset": "1e3"},
+        {"offset": ""},
+        {"location": "w.bin\0.txt"},
+        {"location": "./../" + "w.bin"},
+        {"location": "c:\\w.bin"},
+        {"location": "~/w.bin"},
+        {"location": "w" * 5000},
+    ],
     ids=lambda e: next(f"{k}={str(v)[:12]}" for k, v in e.items()).replace("\0", "0"),
-)  # fmt: skip
+)
 def test_wrong_places_of_external_data_name_the_constant(entries: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(16))
     if entries == {"offset": ""}:  # as good as none
@@ -228,7 +243,9 @@ def test_output_that_cannot_be_written_is_no_bug(where: str, tmp_path: Path) -> 
     redirected = ">&-" if where == "closed" else f"> {where}"
     command = f'"{sys.executable}" -m stormdrop info m.onnx {redirected}'
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    found = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
     assert found.returncode == (0 if where == "closed" else 1)
     assert ("No space left" in found.stderr) == (where == "/dev/full")
     assert "Error:" in found.stderr or where == "closed"

@@ -1,4 +1,6 @@
-"""Graphs that are broken or odd: nodes of the wrong form are refused by name, what is only unusual is computed right."""
+"""Graphs that are broken or odd: nodes of the wrong form are refused by name, what is only unusual is computed
+right.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_a_scan_that_does_not_fit_is_refused_by_name(what: str) -> None:
     names, attributes = SCANS[what]
     if "body" in attributes:
         starts = [port(f"s{k}", ()) for k in range(attributes["body"])]
-        inner = helper.make_graph([node("Add", "s0 s1", "t"), node("Identity", "t", "o")], "b", starts, [port("t", ()), port("o", ())])
+        inner = helper.make_graph(
+            [node("Add", "s0 s1", "t"), node("Identity", "t", "o")], "b", starts, [port("t", ()), port("o", ())]
+        )
         attributes = {**attributes, "body": inner}
     with pytest.raises(sd.UserError, match="node n"):
         sd.load(model([node("Scan", names, "e a", name="n", **attributes)], [port("z", ()), port("x", (3,))], "e a"))
@@ -47,18 +51,25 @@ def test_a_scan_that_does_not_fit_is_refused_by_name(what: str) -> None:
 def test_inputs_outputs_and_attributes_are_counted_and_typed() -> None:
     x, i = port("x", (2, 3)), port("i", (2, 3), L)
     mistakes: list[tuple[Any, str]] = [
-        (node("Relu", "x x", "y"), "2 inputs"), (node("Add", "x", "y"), "1 inputs"), (node("Relu", "", "y"), "0 inputs"),
-        (node("Add", "x _", "y"), "input 1 .B. is missing"), (node("Relu", "x", "y z"), "2 outputs"),
-        (node("Relu", "x", ""), "0 outputs"), (node("Exp", "i", "y"), "is i64; it may be f32, f64"),
-        (node("And", "x x", "y"), "is f32; it may be bool"), (node("Add", "x i", "y"), "must be alike"),
-        (node("Gather", "x x", "y"), "is f32; it may be i32, i64"), (node("Concat", "x x", "y"), "attribute axis is missing"),
+        (node("Relu", "x x", "y"), "2 inputs"),
+        (node("Add", "x", "y"), "1 inputs"),
+        (node("Relu", "", "y"), "0 inputs"),
+        (node("Add", "x _", "y"), "input 1 .B. is missing"),
+        (node("Relu", "x", "y z"), "2 outputs"),
+        (node("Relu", "x", ""), "0 outputs"),
+        (node("Exp", "i", "y"), "is i64; it may be f32, f64"),
+        (node("And", "x x", "y"), "is f32; it may be bool"),
+        (node("Add", "x i", "y"), "must be alike"),
+        (node("Gather", "x x", "y"), "is f32; it may be i32, i64"),
+        (node("Concat", "x x", "y"), "attribute axis is missing"),
         (node("Concat", "x x", "y", axis=1.5), "attribute axis is a number, not an integer"),
         (node("Concat", "x x", "y", axis=[1]), "a list of integers, not an integer"),
         (node("Softmax", "x", "y", axis="last"), "a text, not an integer"),
         (node("LeakyRelu", "x", "y", alpha="much"), "a text, not a number"),
         (node("Transpose", "x", "y", perm=[0.5, 1.0]), "a list of numbers, not a list of integers"),
-        (node("Cast", "x", "y", to=TensorProto.FLOAT16), "float16 is not supported"), (node("Cast", "x", "y", to=999), "type 999"),
-    ]  # fmt: skip
+        (node("Cast", "x", "y", to=TensorProto.FLOAT16), "float16 is not supported"),
+        (node("Cast", "x", "y", to=999), "type 999"),
+    ]
     for wrong, message in mistakes:
         last = node("Identity", "x", "end")
         with pytest.raises(sd.UserError, match=rf"{wrong.op_type} node n.*{message}"):
@@ -77,29 +88,40 @@ def test_forms_of_old_new_and_forgotten_operators_are_known() -> None:
 
 
 SHAPES: dict[str, Callable[[], Any]] = {
-    "indices of another rank": lambda: model([node("GatherElements", "x i", "y")], [port("x", (2, 3)), port("i", (2,), L)], "y"),
-    "indices of another extent": lambda: model([node("GatherElements", "x i", "y")], [port("x", (2, 3)), port("i", (2, 4), L)], "y"),
-    "fewer updates": lambda: model([node("ScatterElements", "x i u", "y")],
-                                   [port("x", (2, 3)), port("i", (2, 3), L), port("u", (1, 3))], "y"),
-    "an unknown reduction": lambda: model([node("ScatterElements", "x i x", "y", reduction="[red]")],
-                                          [port("x", (2, 3)), port("i", (2, 3), L)], "y"),
-    "updates of another shape": lambda: model([node("ScatterND", "x i u", "y")],
-                                              [port("x", (2, 3)), port("i", (2, 1), L), port("u", (7,))], "y"),
+    "indices of another rank": lambda: model(
+        [node("GatherElements", "x i", "y")], [port("x", (2, 3)), port("i", (2,), L)], "y"
+    ),
+    "indices of another extent": lambda: model(
+        [node("GatherElements", "x i", "y")], [port("x", (2, 3)), port("i", (2, 4), L)], "y"
+    ),
+    "fewer updates": lambda: model(
+        [node("ScatterElements", "x i u", "y")], [port("x", (2, 3)), port("i", (2, 3), L), port("u", (1, 3))], "y"
+    ),
+    "an unknown reduction": lambda: model(
+        [node("ScatterElements", "x i x", "y", reduction="[red]")], [port("x", (2, 3)), port("i", (2, 3), L)], "y"
+    ),
+    "updates of another shape": lambda: model(
+        [node("ScatterND", "x i u", "y")], [port("x", (2, 3)), port("i", (2, 1), L), port("u", (7,))], "y"
+    ),
     "batches before the first": lambda: one("GatherND", (2, 3), {"i": np.array([[0, 1]])}, batch_dims=-1),
-    "no matrix": lambda: one("Trilu", (3,)), "no image": lambda: one("MaxPool", (3,), kernel_shape=[2]),
-    "a label of two extents": lambda: model([node("Einsum", "x z", "y", equation="ij,jk->ik")],
-                                            [port("x", (2, 3)), port("z", (4, 5))], "y"),
+    "no matrix": lambda: one("Trilu", (3,)),
+    "no image": lambda: one("MaxPool", (3,), kernel_shape=[2]),
+    "a label of two extents": lambda: model(
+        [node("Einsum", "x z", "y", equation="ij,jk->ik")], [port("x", (2, 3)), port("z", (4, 5))], "y"
+    ),
     "a label twice": lambda: one("Einsum", (3, 3), equation="ij->ii"),
-    "a dimension of a scalar": lambda: one("Softmax", ()), "two of one": lambda: one("Trilu", (3, 3), {"k": np.array([1, 2])}),
-    "sequences of another rank": lambda: one("RNN", (3, 3), {"w": ones(1, 2, 3), "r": ones(1, 2, 2)},
-                                             hidden_size=2),
+    "a dimension of a scalar": lambda: one("Softmax", ()),
+    "two of one": lambda: one("Trilu", (3, 3), {"k": np.array([1, 2])}),
+    "sequences of another rank": lambda: one("RNN", (3, 3), {"w": ones(1, 2, 3), "r": ones(1, 2, 2)}, hidden_size=2),
     "more parts than outputs": lambda: one("Split", (6,), num_outputs=3),
     "pads for others": lambda: one("Conv", (1, 1, 5), {"w": ones(1, 1, 3)}, pads=[1]),
     "no norm": lambda: one("LpPool", (1, 1, 5), kernel_shape=[2], p=0),
-    "integers to sample": lambda: model([node("GridSample", "x g", "y")], [port("x", (1, 1, 3, 3), L), port("g", (1, 2, 2, 2))],
-                                        [port("y", None, L)]),
-    "seventy dimensions": lambda: one("Relu", (1,) * 70), "nothing to join": lambda: model([node("Concat", "_", "y", axis=0)], [], "y"),
-}  # fmt: skip
+    "integers to sample": lambda: model(
+        [node("GridSample", "x g", "y")], [port("x", (1, 1, 3, 3), L), port("g", (1, 2, 2, 2))], [port("y", None, L)]
+    ),
+    "seventy dimensions": lambda: one("Relu", (1,) * 70),
+    "nothing to join": lambda: model([node("Concat", "_", "y", axis=0)], [], "y"),
+}
 
 
 @pytest.mark.parametrize("what", SHAPES)
@@ -137,32 +159,62 @@ def seeds() -> list[Any]:
     image, matrix, flat = (1, 4, 6, 6), (3, 4), (6,)
     weights = {"w": ones(4, 4, 3, 3)}
     axes = {"axes": np.array([1])}
-    plain = ("Relu", "Exp", "Softmax", "LogSoftmax", "Transpose", "Flatten", "Squeeze", "Shape", "Hardmax", "ArgMax", "Trilu", "Identity")
+    plain = (
+        "Relu",
+        "Exp",
+        "Softmax",
+        "LogSoftmax",
+        "Transpose",
+        "Flatten",
+        "Squeeze",
+        "Shape",
+        "Hardmax",
+        "ArgMax",
+        "Trilu",
+        "Identity",
+    )
     return [
-        *(one(op, matrix) for op in plain), one("Conv", image, weights, pads=[1, 1, 1, 1], strides=[2, 2]),
-        one("ConvTranspose", image, weights), one("Size", matrix),
-        one("MaxPool", image, kernel_shape=[2, 2], ceil_mode=1), one("AveragePool", image, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
-        one("LRN", image, size=3), one("DepthToSpace", image, blocksize=2), one("SpaceToDepth", image, blocksize=2),
+        *(one(op, matrix) for op in plain),
+        one("Conv", image, weights, pads=[1, 1, 1, 1], strides=[2, 2]),
+        one("ConvTranspose", image, weights),
+        one("Size", matrix),
+        one("MaxPool", image, kernel_shape=[2, 2], ceil_mode=1),
+        one("AveragePool", image, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        one("LRN", image, size=3),
+        one("DepthToSpace", image, blocksize=2),
+        one("SpaceToDepth", image, blocksize=2),
         one("Reshape", matrix, {"s": np.array([2, -1])}),
         one("Slice", matrix, {"a": np.array([0]), "b": np.array([2]), "c": np.array([1])}),
-        one("Pad", matrix, {"p": np.array([1, 0, 0, 1])}, mode="reflect"), one("Tile", matrix, {"t": np.array([2, 1])}),
-        one("Expand", matrix, {"s": np.array([2, 3, 4])}), one("Unsqueeze", matrix, {"axes": np.array([0])}),
+        one("Pad", matrix, {"p": np.array([1, 0, 0, 1])}, mode="reflect"),
+        one("Tile", matrix, {"t": np.array([2, 1])}),
+        one("Expand", matrix, {"s": np.array([2, 3, 4])}),
+        one("Unsqueeze", matrix, {"axes": np.array([0])}),
         one("Split", flat, axis=0, num_outputs=1),
-        one("Gather", matrix, {"i": np.array([[0, 2]])}), one("GatherElements", matrix, {"i": np.array([[0, 1, 0, 2]])}),
-        one("GatherND", matrix, {"i": np.array([[0, 1]])}), one("ScatterND", matrix, {"i": np.array([[0]]), "u": ones(1, 4)}),
-        one("ScatterElements", matrix, {"i": np.array([[0, 1, 0, 2]]), "u": ones(1, 4)}), one("TopK", matrix, {"k": np.array([2])}),
-        one("CumSum", matrix, {"axis": np.array(0)}), one("OneHot", flat, {"d": np.array(3), "v": np.array([0, 1], np.float32)}, kind=L),
-        one("ReduceSum", matrix, axes), one("ReduceMax", matrix, axes), one("ReduceLogSumExp", matrix, axes),
+        one("Gather", matrix, {"i": np.array([[0, 2]])}),
+        one("GatherElements", matrix, {"i": np.array([[0, 1, 0, 2]])}),
+        one("GatherND", matrix, {"i": np.array([[0, 1]])}),
+        one("ScatterND", matrix, {"i": np.array([[0]]), "u": ones(1, 4)}),
+        one("ScatterElements", matrix, {"i": np.array([[0, 1, 0, 2]]), "u": ones(1, 4)}),
+        one("TopK", matrix, {"k": np.array([2])}),
+        one("CumSum", matrix, {"axis": np.array(0)}),
+        one("OneHot", flat, {"d": np.array(3), "v": np.array([0, 1], np.float32)}, kind=L),
+        one("ReduceSum", matrix, axes),
+        one("ReduceMax", matrix, axes),
+        one("ReduceLogSumExp", matrix, axes),
         one("LpNormalization", matrix),
-        one("MatMul", matrix, {"b": ones(4, 2)}), one("Gemm", matrix, {"b": ones(2, 4)}, transB=1, alpha=0.5),
+        one("MatMul", matrix, {"b": ones(4, 2)}),
+        one("Gemm", matrix, {"b": ones(2, 4)}, transB=1, alpha=0.5),
         one("Einsum", matrix, equation="ij->ji"),
         one("Resize", image, {"r": np.zeros(0, np.float32), "s": np.array([1, 1, 2, 2], np.float32)}),
-        one("LayerNormalization", matrix, {"s": ones(4)}), one("InstanceNormalization", image, {"s": ones(4), "b": ones(4)}),
-        one("BatchNormalization", image, dict.fromkeys("abcd", ones(4))), one("Clip", matrix, {"a": np.float32(0), "b": np.float32(1)}),
+        one("LayerNormalization", matrix, {"s": ones(4)}),
+        one("InstanceNormalization", image, {"s": ones(4), "b": ones(4)}),
+        one("BatchNormalization", image, dict.fromkeys("abcd", ones(4))),
+        one("Clip", matrix, {"a": np.float32(0), "b": np.float32(1)}),
         one("GroupNormalization", image, {"s": ones(4), "b": ones(4)}, num_groups=2, opset=21),
         one("GRU", (3, 2, 4), {"w": ones(1, 6, 4), "r": ones(1, 6, 2)}, hidden_size=2),
-        one("SoftmaxCrossEntropyLoss", matrix, {"l": np.array([0, 1, 2])}), one("CenterCropPad", matrix, {"s": np.array([2, 2])}),
-    ]  # fmt: skip
+        one("SoftmaxCrossEntropyLoss", matrix, {"l": np.array([0, 1, 2])}),
+        one("CenterCropPad", matrix, {"s": np.array([2, 2])}),
+    ]
 
 
 def mutate(m: Any, rng: random.Random) -> None:
@@ -179,7 +231,11 @@ def mutate(m: Any, rng: random.Random) -> None:
             del n.attribute[rng.randrange(len(n.attribute))]
         case 4 if n.attribute:
             a = rng.choice(n.attribute)
-            a.i, a.s, a.f = rng.choice(WILD), rng.choice((b"", b"\xff", b"...->", b"linear")), rng.choice((0.0, -1.0, float("nan"), 1e30))
+            a.i, a.s, a.f = (
+                rng.choice(WILD),
+                rng.choice((b"", b"\xff", b"...->", b"linear")),
+                rng.choice((0.0, -1.0, float("nan"), 1e30)),
+            )
             a.ints[:] = [rng.choice(WILD) for _ in range(rng.randrange(5))]
         case 5 if m.graph.initializer:
             t = rng.choice(m.graph.initializer)
@@ -243,36 +299,85 @@ ODD: dict[str, Callable[[], Any]] = {
     "an input is the output": lambda: model([], two(), "x"),
     "an input, and what is made of it": lambda: model([node("Relu", "x", "y")], two(), "x y"),
     "a constant is the output": lambda: model([], two(), "c", {"c": np.arange(6, dtype=np.float32)}),
-    "constants alone": lambda: model([node("Add", "c c", "y"), node("Identity", "c", "z")], [], "c y z", {"c": ones(6)}),
+    "constants alone": lambda: model(
+        [node("Add", "c c", "y"), node("Identity", "c", "z")], [], "c y z", {"c": ones(6)}
+    ),
     "one value under three names": lambda: model(
-        [node("Relu", "x", "y"), node("Identity", "y", "z"), node("Relu", "x", "w")], two(), "y z w"),
-    "inputs that nothing reads": lambda: model([node("Relu", "x", "y")], [port("u", (4,)), *two(), port("e", (0,)), port("s", (), L)], "y"),
+        [node("Relu", "x", "y"), node("Identity", "y", "z"), node("Relu", "x", "w")], two(), "y z w"
+    ),
+    "inputs that nothing reads": lambda: model(
+        [node("Relu", "x", "y")], [port("u", (4,)), *two(), port("e", (0,)), port("s", (), L)], "y"
+    ),
     "a part beside itself": lambda: model([node("Concat", "x x x", "y", axis=0)], two(), "y"),
     "views of views": lambda: model(
-        [node("Transpose", "x", "a", perm=[1, 0]), node("Reshape", "a s", "b"), node("Slice", "b from to", "c"),
-         node("Concat", "c c", "d", axis=0), node("Reshape", "d flat", "e")], two(), "a b c d e",
-        {"s": np.array([6, 1]), "flat": np.array([-1]), **taken(1, 5)}),
+        [
+            node("Transpose", "x", "a", perm=[1, 0]),
+            node("Reshape", "a s", "b"),
+            node("Slice", "b from to", "c"),
+            node("Concat", "c c", "d", axis=0),
+            node("Reshape", "d flat", "e"),
+        ],
+        two(),
+        "a b c d e",
+        {"s": np.array([6, 1]), "flat": np.array([-1]), **taken(1, 5)},
+    ),
     "slices that overlap": lambda: model(
-        [node("Slice", "x from to", "a"), node("Slice", "x one four", "b"), node("Relu", "a", "c"), node("Relu", "b", "d")],
-        [port("x", (4, 3))], "a b c d", {**taken(0, 3), "one": np.array([1]), "four": np.array([4])}),
+        [
+            node("Slice", "x from to", "a"),
+            node("Slice", "x one four", "b"),
+            node("Relu", "a", "c"),
+            node("Relu", "b", "d"),
+        ],
+        [port("x", (4, 3))],
+        "a b c d",
+        {**taken(0, 3), "one": np.array([1]), "four": np.array([4])},
+    ),
     "a slice of a concatenation": lambda: model(
-        [node("Concat", "x x", "c", axis=0), node("Slice", "c from to", "y")], two(), "y c", taken(1, 3)),
+        [node("Concat", "x x", "c", axis=0), node("Slice", "c from to", "y")], two(), "y c", taken(1, 3)
+    ),
     "concatenations of concatenations": lambda: model(
-        [node("Relu", "x", "r"), node("Concat", "r x", "a", axis=0), node("Concat", "a r", "b", axis=0),
-         node("Concat", "r b", "c", axis=0)], two(), "a b c r"),
-    "a constant that is an input too": lambda: model([node("Add", "x c", "y")], [*two(), port("c", (3,))], "y c", {"c": ones(3)}),
+        [
+            node("Relu", "x", "r"),
+            node("Concat", "r x", "a", axis=0),
+            node("Concat", "a r", "b", axis=0),
+            node("Concat", "r b", "c", axis=0),
+        ],
+        two(),
+        "a b c r",
+    ),
+    "a constant that is an input too": lambda: model(
+        [node("Add", "x c", "y")], [*two(), port("c", (3,))], "y c", {"c": ones(3)}
+    ),
     "nothing comes in": lambda: model([node("Relu", "x", "y")], [port("x", (0, 3))], "y x"),
-    "nothing and something": lambda: model([node("Concat", "x z", "y", axis=0)], [port("x", (0, 3)), port("z", (2, 3))], "y"),
+    "nothing and something": lambda: model(
+        [node("Concat", "x z", "y", axis=0)], [port("x", (0, 3)), port("z", (2, 3))], "y"
+    ),
     "a product of nothing": lambda: model([node("MatMul", "x z", "y")], [port("x", (2, 0)), port("z", (0, 3))], "y"),
-    "sums of nothing": lambda: model([node("ReduceSum", "x a", "y"), node("ReduceMax", "x a", "z")], [port("x", (2, 0, 3))], "y z",
-                                     {"a": np.array([1])}, 20),
-    "a scalar": lambda: model([node("Neg", "x", "y"), node("Reshape", "x s", "z")], [port("x", ())], "y z", {"s": np.array([1, 1, 1])}),
-    "whole numbers moved": lambda: model([node("Transpose", "x", "y"), node("Concat", "x x", "z", axis=1)], [port("x", (2, 3), L)],
-                                         [port("y", None, L), port("z", None, L)]),
-    "truth values moved": lambda: model([node("Transpose", "x", "y"), node("Slice", "x from to", "z")], [port("x", (2, 3), B)],
-                                        [port("y", None, B), port("z", None, B)], taken(1, 2)),
-    "ten dimensions": lambda: model([node("Transpose", "x", "t"), node("Add", "x t", "y")], [port("x", (2,) * 10)], "y"),
-}  # fmt: skip
+    "sums of nothing": lambda: model(
+        [node("ReduceSum", "x a", "y"), node("ReduceMax", "x a", "z")],
+        [port("x", (2, 0, 3))],
+        "y z",
+        {"a": np.array([1])},
+        20,
+    ),
+    "a scalar": lambda: model(
+        [node("Neg", "x", "y"), node("Reshape", "x s", "z")], [port("x", ())], "y z", {"s": np.array([1, 1, 1])}
+    ),
+    "whole numbers moved": lambda: model(
+        [node("Transpose", "x", "y"), node("Concat", "x x", "z", axis=1)],
+        [port("x", (2, 3), L)],
+        [port("y", None, L), port("z", None, L)],
+    ),
+    "truth values moved": lambda: model(
+        [node("Transpose", "x", "y"), node("Slice", "x from to", "z")],
+        [port("x", (2, 3), B)],
+        [port("y", None, B), port("z", None, B)],
+        taken(1, 2),
+    ),
+    "ten dimensions": lambda: model(
+        [node("Transpose", "x", "t"), node("Add", "x t", "y")], [port("x", (2,) * 10)], "y"
+    ),
+}
 
 
 @pytest.mark.parametrize("what", ODD)

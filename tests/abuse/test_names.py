@@ -17,10 +17,23 @@ from stormdrop.cli.main import main
 from tests.support.abused_onnx import held, node, port
 
 NAMES = {
-    "quotes": "a\"b'c`d", "lines": "a\nb\r\nc\u2028d", "nul": "a\0b", "markup": "[red]x[/red]", "upwards": "../../../etc/x",
-    "escapes": "\x1b[31mred\x1b]0;t\x07\x9b1m", "endless": "n" * 10_000, "turned": "x\u202ecba", "blank": " ", "format": "%s%n{0}",
-    "option": "--help", "sign": "a=b", "llvm": '"\n}\ndefine void @x(){', "c": '*/ int main(){} /*\\', "ours": "x0", "made": "y.1",
-}  # fmt: skip
+    "quotes": "a\"b'c`d",
+    "lines": "a\nb\r\nc\u2028d",
+    "nul": "a\0b",
+    "markup": "[red]x[/red]",
+    "upwards": "../../../etc/x",
+    "escapes": "\x1b[31mred\x1b]0;t\x07\x9b1m",
+    "endless": "n" * 10_000,
+    "turned": "x\u202ecba",
+    "blank": " ",
+    "format": "%s%n{0}",
+    "option": "--help",
+    "sign": "a=b",
+    "llvm": '"\n}\ndefine void @x(){',
+    "c": "*/ int main(){} /*\\",
+    "ours": "x0",
+    "made": "y.1",
+}
 X = np.array([[1, -2, 3], [4, 5, -6]], np.float32)
 
 
@@ -30,7 +43,9 @@ def named(name: str) -> Any:
         helper.make_node("MatMul", [name, f"{name}w"], [f"{name}h"], name=name),
         helper.make_node("Relu", [f"{name}h"], [f"{name}o"], name=f"{name}2"),
     ]
-    graph = helper.make_graph(nodes, name, [port(name, (2, 3))], [port(f"{name}o")], [held(f"{name}w", np.eye(3, dtype=np.float32))])
+    graph = helper.make_graph(
+        nodes, name, [port(name, (2, 3))], [port(f"{name}o")], [held(f"{name}w", np.eye(3, dtype=np.float32))]
+    )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10, producer_name=name)
     made.doc_string = name
     return made
@@ -59,7 +74,9 @@ def test_a_name_comes_back_as_it_was(what: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", NAMES)
-def test_no_command_prints_or_writes_more_than_it_should(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_command_prints_or_writes_more_than_it_should(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "1000")
     Path("m.onnx").write_bytes(named(NAMES[what]).SerializeToString())

@@ -1,4 +1,6 @@
-"""Numbers at the edge: divisions that trap elsewhere, indices out of range, casts that do not fit, NaN where an order is asked for."""
+"""Numbers at the edge: divisions that trap elsewhere, indices out of range, casts that do not fit, NaN where an order
+is asked for.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def wrapped(value: int, kind: int) -> int:
 def test_integer_division_never_traps(kind: int) -> None:
     a, b = pairs(kind)
     found = computed_and_folded("Div", kind, a, b)
-    right = [0 if y == 0 else wrapped(abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1), kind) for x, y in zip(a.tolist(), b.tolist())]
+    right = [
+        0 if y == 0 else wrapped(abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1), kind)
+        for x, y in zip(a.tolist(), b.tolist())
+    ]
     assert found.tolist() == right
 
 
@@ -50,7 +55,10 @@ def test_integer_division_never_traps(kind: int) -> None:
 def test_integer_remainders_never_trap(kind: int, fmod: int) -> None:
     a, b = pairs(kind)
     found = computed_and_folded("Mod", kind, a, b, fmod=fmod)
-    right = [0 if y == 0 else (abs(x) % abs(y)) * (-1 if x < 0 else 1) if fmod else x % y for x, y in zip(a.tolist(), b.tolist())]
+    right = [
+        0 if y == 0 else (abs(x) % abs(y)) * (-1 if x < 0 else 1) if fmod else x % y
+        for x, y in zip(a.tolist(), b.tolist())
+    ]
     assert found.tolist() == right
 
 
@@ -58,9 +66,11 @@ def test_integer_remainders_never_trap(kind: int, fmod: int) -> None:
 def test_division_by_a_constant_zero_or_minus_one_never_traps(kind: int) -> None:
     a, _ = pairs(kind)
     for op, by, right in (
-        ("Div", 0, np.zeros_like(a)), ("Mod", 0, np.zeros_like(a)), ("Mod", -1, np.zeros_like(a)),
+        ("Div", 0, np.zeros_like(a)),
+        ("Mod", 0, np.zeros_like(a)),
+        ("Mod", -1, np.zeros_like(a)),
         ("Div", -1, np.array([wrapped(-x, kind) for x in a.tolist()])),
-    ):  # fmt: skip
+    ):
         found = sd.compile(one(op, a.shape, {"by": np.array(by, NUMPY[kind])}, kind))(a)
         np.testing.assert_array_equal(found, right)
 
@@ -83,7 +93,23 @@ def test_powers_of_integers_are_exact(kind: int) -> None:
     assert computed_and_folded("Pow", kind, a.astype(NUMPY[kind]), b.astype(NUMPY[kind])).tolist() == right
 
 
-FLOATS = [np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**31, -(2.0**31), 2.0**63, -(2.0**63), 0.5, -0.5, -0.0, 3.99, -3.99, 1e10]
+FLOATS = [
+    np.nan,
+    np.inf,
+    -np.inf,
+    1e30,
+    -1e30,
+    2.0**31,
+    -(2.0**31),
+    2.0**63,
+    -(2.0**63),
+    0.5,
+    -0.5,
+    -0.0,
+    3.99,
+    -3.99,
+    1e10,
+]
 
 
 @pytest.mark.parametrize("kind", [F, D])
@@ -97,7 +123,9 @@ def test_casts_saturate_and_nan_is_zero(kind: int, to: int) -> None:
         assert found.tolist() == (x != 0).tolist()
         return
     span = np.iinfo(NUMPY[to])
-    whole = [0 if np.isnan(v) else span.min if v <= span.min else span.max if v >= span.max else int(v) for v in x.tolist()]
+    whole = [
+        0 if np.isnan(v) else span.min if v <= span.min else span.max if v >= span.max else int(v) for v in x.tolist()
+    ]
     assert found.tolist() == whole
 
 
@@ -110,7 +138,9 @@ def test_functions_are_nan_outside_their_domain(op: str) -> None:
 
 def test_the_remainder_of_floats_is_exact() -> None:
     rng = np.random.default_rng(3)
-    a = np.concatenate([rng.standard_normal(500) * 1e6, [2.0**31, -(2.0**31), 5.0, np.inf, 1.0, np.nan, 1e30]]).astype(np.float32)
+    a = np.concatenate([rng.standard_normal(500) * 1e6, [2.0**31, -(2.0**31), 5.0, np.inf, 1.0, np.nan, 1e30]]).astype(
+        np.float32
+    )
     b = np.concatenate([rng.standard_normal(500), [3.0, 3.99, np.inf, 2.0, 0.0, 1.0, 1e-40]]).astype(np.float32)
     m = model([node("Mod", "a b", "y", fmod=1)], [port("a", a.shape), port("b", b.shape)], "y")
     found = sd.compile(m)(a, b)
@@ -133,30 +163,44 @@ def nearest(k: int) -> int:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_gathering_reads_nothing_outside(kind: int, axis: int) -> None:
     at = np.clip(WILD, *((-(2**31), 2**31 - 1) if kind == I else (LOWEST, HIGHEST))).astype(NUMPY[kind])
-    found = sd.compile(model([node("Gather", "x i", "y", axis=axis)], [port("x", (3, 3)), port("i", (12,), kind)], "y"))(X, at)
+    found = sd.compile(
+        model([node("Gather", "x i", "y", axis=axis)], [port("x", (3, 3)), port("i", (12,), kind)], "y")
+    )(X, at)
     np.testing.assert_array_equal(found, np.take(X, [nearest(k) for k in at.tolist()], axis))
 
 
 def test_gathering_elements_and_slices_reads_nothing_outside() -> None:
     at = WILD.reshape(4, 3)
     rows = np.array([[nearest(k) for k in row] for row in at.tolist()])
-    found = sd.compile(model([node("GatherElements", "x i", "y", axis=0)], [port("x", (3, 3)), port("i", (4, 3), L)], "y"))(X, at)
+    found = sd.compile(
+        model([node("GatherElements", "x i", "y", axis=0)], [port("x", (3, 3)), port("i", (4, 3), L)], "y")
+    )(X, at)
     np.testing.assert_array_equal(found, np.take_along_axis(X, rows, 0))
-    found = sd.compile(model([node("GatherND", "x i", "y")], [port("x", (3, 3)), port("i", (6, 2), L)], "y"))(X, WILD.reshape(6, 2))
+    found = sd.compile(model([node("GatherND", "x i", "y")], [port("x", (3, 3)), port("i", (6, 2), L)], "y"))(
+        X, WILD.reshape(6, 2)
+    )
     np.testing.assert_array_equal(found, [X[nearest(a), nearest(b)] for a, b in WILD.reshape(6, 2).tolist()])
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 def test_scattering_writes_nothing_outside(reduction: str) -> None:
     updates = np.full((4, 3), -5, np.float32)
-    functions: dict[str, Callable[[float, float], float]] = {"none": lambda a, b: b, "add": add, "mul": mul, "max": max, "min": min}
+    functions: dict[str, Callable[[float, float], float]] = {
+        "none": lambda a, b: b,
+        "add": add,
+        "mul": mul,
+        "max": max,
+        "min": min,
+    }
     right = X.copy()
     for j, row in enumerate(WILD.reshape(4, 3).tolist()):
         for k, at in enumerate(row):
             if -3 <= at < 3:
                 right[at, k] = functions[reduction](right[at, k], updates[j, k])
     ports = [port("x", (3, 3)), port("i", (4, 3), L), port("u", (4, 3))]
-    found = sd.compile(model([node("ScatterElements", "x i u", "y", reduction=reduction)], ports, "y"))(X, WILD.reshape(4, 3), updates)
+    found = sd.compile(model([node("ScatterElements", "x i u", "y", reduction=reduction)], ports, "y"))(
+        X, WILD.reshape(4, 3), updates
+    )
     np.testing.assert_array_equal(found, right)
 
 
@@ -165,7 +209,12 @@ def test_wild_lengths_and_classes_are_harmless() -> None:
     found = sd.compile(m)(X, np.array([HIGHEST, LOWEST, 2]))
     np.testing.assert_array_equal(found[:, 1:], [[1, 5], [4, 2], [7, 8]])
     assert set(found[:, 0].tolist()) <= {0, 3, 6}
-    m = model([node("OneHot", "i d v", "y")], [port("i", (12,), L)], "y", {"d": np.array(3), "v": np.array([0, 1], np.float32)})
+    m = model(
+        [node("OneHot", "i d v", "y")],
+        [port("i", (12,), L)],
+        "y",
+        {"d": np.array(3), "v": np.array([0, 1], np.float32)},
+    )
     inside = [k + 3 if k < 0 else k for k in WILD.tolist()]
     np.testing.assert_array_equal(sd.compile(m)(WILD), [[float(k == c) for c in range(3)] for k in inside])
 
@@ -188,15 +237,24 @@ def test_ordering_with_nan_is_a_permutation_with_nan_as_the_largest(kind: int, l
     ends = [port("v", None, kind), port("i", None, L)]
     m = model([node("TopK", "x k", "v i", largest=largest)], [port("x", (8,), kind)], ends, {"k": np.array([8])})
     values, positions = sd.compile(m)(x)
-    right = sorted(range(8), key=lambda k: (x[k] if not np.isnan(x[k]) else np.inf, np.isnan(x[k])), reverse=bool(largest))
-    right = [k for value in dict.fromkeys(map(str, x[right])) for k in range(8) if str(x[k]) == value]  # equal ones as they stand
+    right = sorted(
+        range(8), key=lambda k: (x[k] if not np.isnan(x[k]) else np.inf, np.isnan(x[k])), reverse=bool(largest)
+    )
+    right = [
+        k for value in dict.fromkeys(map(str, x[right])) for k in range(8) if str(x[k]) == value
+    ]  # equal ones as they stand
     assert positions.tolist() == right
     np.testing.assert_array_equal(values, x[right])
 
 
 @pytest.mark.parametrize("k", [-1, 5, HIGHEST])
 def test_more_than_all_or_fewer_than_none_cannot_be_ordered(k: int) -> None:
-    m = model([node("TopK", "x k", "v i", name="n")], [port("x", (3, 4))], [port("v"), port("i", None, L)], {"k": np.array([k])})
+    m = model(
+        [node("TopK", "x k", "v i", name="n")],
+        [port("x", (3, 4))],
+        [port("v"), port("i", None, L)],
+        {"k": np.array([k])},
+    )
     with pytest.raises(sd.UserError, match=f"node n: {k} elements cannot be taken of 4"):
         sd.load(m)
 
@@ -206,13 +264,17 @@ def test_none_can_be_ordered() -> None:
     assert [a.shape for a in sd.compile(m)(np.zeros((3, 4), np.float32))] == [(3, 0), (3, 0)]
 
 
-@pytest.mark.parametrize("op", [f"Reduce{kind}" for kind in ("Sum", "Mean", "Max", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")])
+@pytest.mark.parametrize(
+    "op", [f"Reduce{kind}" for kind in ("Sum", "Mean", "Max", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")]
+)
 def test_reductions_of_whole_numbers_work(op: str) -> None:
     x = np.arange(1, 13).reshape(3, 4)
     m = one(op, (3, 4), {"axes": np.array([1])}, L, opset=20)
     found = sd.compile(m)(x)
     assert found.dtype == np.int64
-    np.testing.assert_allclose(found, expected(m, {"x": x})["y"], atol=1 if "Log" in op else 0)  # truncated at another digit
+    np.testing.assert_allclose(
+        found, expected(m, {"x": x})["y"], atol=1 if "Log" in op else 0
+    )  # truncated at another digit
 
 
 def test_a_running_sum_over_many_needs_little_memory_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +294,11 @@ def test_a_running_sum_over_many_needs_little_memory_to_plan(monkeypatch: pytest
 
 
 def test_shifts_are_refused_by_name() -> None:
-    m = model([node("BitShift", "x x", "y", direction="LEFT"), node("Identity", "x", "z")], [port("x", (3,), L)], [port("z", None, L)])
+    m = model(
+        [node("BitShift", "x x", "y", direction="LEFT"), node("Identity", "x", "z")],
+        [port("x", (3,), L)],
+        [port("z", None, L)],
+    )
     with pytest.raises(sd.UserError, match="BitShift"):
         sd.load(m)
 

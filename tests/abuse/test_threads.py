@@ -1,4 +1,6 @@
-"""A compiled model in the hands of callers who change, free, share and interrupt: results stay right, and belong to their caller."""
+"""A compiled model in the hands of callers who change, free, share and interrupt: results stay right, and belong to
+their caller.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def network() -> Any:
-    nodes = [node("MatMul", "x w", "h"), node("Relu", "h", "r"), node("Softmax", "r", "y"), node("ReduceSum", "r", "s", keepdims=0)]
+    nodes = [
+        node("MatMul", "x w", "h"),
+        node("Relu", "h", "r"),
+        node("Softmax", "r", "y"),
+        node("ReduceSum", "r", "s", keepdims=0),
+    ]
     return model(nodes, [port("x", (32, 64))], "y s", {"w": W})
 
 
@@ -70,9 +77,16 @@ def test_arrays_of_any_layout_and_origin_are_taken() -> None:
     frozen = x.copy()
     frozen.flags.writeable = False
     forms: list[Any] = [
-        np.asfortranarray(x), np.repeat(x, 2, 1)[:, ::2], x[::-1].copy()[::-1], unaligned(x), frozen, x.data, Lazy(),
-        np.ma.masked_array(x), [list(row) for row in x],
-    ]  # fmt: skip
+        np.asfortranarray(x),
+        np.repeat(x, 2, 1)[:, ::2],
+        x[::-1].copy()[::-1],
+        unaligned(x),
+        frozen,
+        x.data,
+        Lazy(),
+        np.ma.masked_array(x),
+        [list(row) for row in x],
+    ]
     for form in forms:
         assert_right(compiled()(form), x)
     row = np.broadcast_to(x[0], (32, 64))
@@ -81,10 +95,35 @@ def test_arrays_of_any_layout_and_origin_are_taken() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [random_x(1).astype(np.float64), random_x(1).astype(">f4"), random_x(1).astype(object), np.full((32, 64), "a"), [[1], [2, 3]], None,
-     "x", {"x": random_x(1)}, np.zeros((32, 64), [("a", "f4")]), random_x(1)[:5], random_x(1).astype(complex), random_x(1).tolist()],
-    ids=["f64", "foreign", "objects", "texts", "ragged", "none", "text", "dict", "records", "short", "complex", "python floats"],
-)  # fmt: skip
+    [
+        random_x(1).astype(np.float64),
+        random_x(1).astype(">f4"),
+        random_x(1).astype(object),
+        np.full((32, 64), "a"),
+        [[1], [2, 3]],
+        None,
+        "x",
+        {"x": random_x(1)},
+        np.zeros((32, 64), [("a", "f4")]),
+        random_x(1)[:5],
+        random_x(1).astype(complex),
+        random_x(1).tolist(),
+    ],
+    ids=[
+        "f64",
+        "foreign",
+        "objects",
+        "texts",
+        "ragged",
+        "none",
+        "text",
+        "dict",
+        "records",
+        "short",
+        "complex",
+        "python floats",
+    ],
+)
 def test_what_is_no_fitting_array_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(sd.UserError, match=r"input for x: f32\[32, 64\]"):
         compiled()(wrong)
@@ -144,7 +183,9 @@ def test_a_slip_of_the_finger_does_not_start_a_million_threads() -> None:
         sd.compile(network(), threads=10**6)
 
 
-@pytest.mark.parametrize("shapes", [{"x": "abc"}, {"x": None}, {"x": 3}, {"x": (32.5, 64)}, {"x": ("a", "b")}, [32, 64], {"x": (-1, 64)}])
+@pytest.mark.parametrize(
+    "shapes", [{"x": "abc"}, {"x": None}, {"x": 3}, {"x": (32.5, 64)}, {"x": ("a", "b")}, [32, 64], {"x": (-1, 64)}]
+)
 def test_shapes_that_are_none_are_refused(shapes: Any) -> None:
     with pytest.raises(sd.UserError, match=r"shape"):
         sd.load(network(), shapes=shapes)
@@ -250,7 +291,9 @@ def test_a_model_is_freed_while_its_results_live() -> None:
 def test_a_model_outlives_its_files(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(W.tobytes())
     m = network()
-    m.graph.initializer[0].CopyFrom(TensorProto(name="w", data_type=TensorProto.FLOAT, dims=W.shape, data_location=TensorProto.EXTERNAL))
+    m.graph.initializer[0].CopyFrom(
+        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=W.shape, data_location=TensorProto.EXTERNAL)
+    )
     m.graph.initializer[0].external_data.add(key="location", value="w.bin")
     (tmp_path / "m.onnx").write_bytes(m.SerializeToString())
     first = sd.compile(tmp_path / "m.onnx")
@@ -266,7 +309,8 @@ def test_a_model_outlives_its_files(tmp_path: Path) -> None:
 INTERRUPTED = """
 import sys, numpy as np, stormdrop as sd
 from tests.support.abused_onnx import model, node, port
-m = sd.compile(model([node("MatMul", "x w", "y")], [port("x", (512, 512))], "y", {"w": np.ones((512, 512), np.float32)}))
+w = np.ones((512, 512), np.float32)
+m = sd.compile(model([node("MatMul", "x w", "y")], [port("x", (512, 512))], "y", {"w": w}))
 x = np.ones((512, 512), np.float32)
 print("ready", flush=True)
 try:
@@ -282,7 +326,9 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("how", ["bench", "calls"])
 def test_an_interrupt_ends_a_long_run_and_the_model_still_works(how: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    child = subprocess.Popen([sys.executable, "-c", INTERRUPTED, how], stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+    child = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, how], stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+    )
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"

@@ -59,7 +59,9 @@ def test_a_right_model_passes_against_onnxruntime(tmp_path: Path) -> None:
     assert "all right: 2 outputs" in ran("check", dense(tmp_path)).stdout
 
 
-def test_the_reference_judges_where_onnxruntime_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_judges_where_onnxruntime_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stormdrop.compare.oracle.has_onnxruntime", lambda: False)
     result = ran("check", dense(tmp_path), "--json")
     assert result.exit_code == 0, result.output
@@ -127,7 +129,9 @@ def test_a_race_has_exactly_these_keys(tmp_path: Path) -> None:
     for side in ("stormdrop", "onnxruntime"):
         assert list(report[side]) == ["median_seconds", "min_seconds"]
         assert 0 < report[side]["min_seconds"] <= report[side]["median_seconds"]
-    assert report["speedup"] == pytest.approx(report["onnxruntime"]["median_seconds"] / report["stormdrop"]["median_seconds"])
+    assert report["speedup"] == pytest.approx(
+        report["onnxruntime"]["median_seconds"] / report["stormdrop"]["median_seconds"]
+    )
     for setting in ("ORT_ENABLE_ALL", "intra_op_num_threads=1", "by default, none is in the store; 1 thread"):
         assert setting in result.stderr
 
@@ -163,6 +167,8 @@ def test_a_compiled_file_is_timed_and_raced_beside_its_model(tmp_path: Path) -> 
     assert "--compiled FILE" in ran("bench", file, "--against", "onnxruntime").stderr
 
 
-@pytest.mark.parametrize("args", [["--repeats", "3", "--seconds", "1s"], ["--repeats", "0"], ["--against", "nobody"], ["--warm-up", "-1"]])
+@pytest.mark.parametrize(
+    "args", [["--repeats", "3", "--seconds", "1s"], ["--repeats", "0"], ["--against", "nobody"], ["--warm-up", "-1"]]
+)
 def test_wrong_usage_is_exit_code_2(args: list[str], tmp_path: Path) -> None:
     assert ran("bench", dense(tmp_path), *args).exit_code == 2

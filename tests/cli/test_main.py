@@ -34,7 +34,9 @@ def environment(cache: Path | str, **more: str) -> dict[str, str]:
 
 def stormdrop_cli(*args: str, cache: Path | str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "stormdrop", *args]
-    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment(cache, **more), timeout=120)
+    return subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment(cache, **more), timeout=120
+    )
 
 
 def test_help_of_every_command_has_examples() -> None:
@@ -65,11 +67,20 @@ def test_help_of_op_lists_every_operator() -> None:
 
 
 def test_help_imports_neither_llvm_nor_the_space(cache: Path) -> None:
-    script = "import sys; from stormdrop.cli.main import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    script = (
+        "import sys; from stormdrop.cli.main import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment(cache))
     loaded = done.stdout.split()
     assert "stormdrop.cli.main" in loaded
-    late = {"llvmlite", "rich", "stormdrop.space.sketch", "stormdrop.codegen.llvm", "stormdrop.cli.store", "stormdrop.cli.zoo"}
+    late = {
+        "llvmlite",
+        "rich",
+        "stormdrop.space.sketch",
+        "stormdrop.codegen.llvm",
+        "stormdrop.cli.store",
+        "stormdrop.cli.zoo",
+    }
     assert not late & set(loaded)
 
 
@@ -80,9 +91,20 @@ def test_version(cache: Path) -> None:
 
 
 SEARCH_KEYS = [
-    "strategy", "seed", "stopped", "verified", "store", "trials", "failed", "failures", "tuning_seconds", "median_build_seconds",
-    "candidates_per_second", "progress", "best",
-]  # fmt: skip
+    "strategy",
+    "seed",
+    "stopped",
+    "verified",
+    "store",
+    "trials",
+    "failed",
+    "failures",
+    "tuning_seconds",
+    "median_build_seconds",
+    "candidates_per_second",
+    "progress",
+    "best",
+]
 
 
 def check_search(search: dict[str, Any], peak_gflops: float) -> None:
@@ -136,7 +158,9 @@ def test_a_search_is_kept_and_the_next_begins_from_it(cache: Path) -> None:
 def test_a_search_without_a_store_leaves_a_plot_and_a_log_only(cache: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot, log = tmp_path / "progress.png", tmp_path / "tune.log"
-    done = stormdrop_cli("op", *TINY, "--trials", "8", "--plot", str(plot), "--log-file", str(log), "--store", "none", cache=cache)
+    done = stormdrop_cli(
+        "op", *TINY, "--trials", "8", "--plot", str(plot), "--log-file", str(log), "--store", "none", cache=cache
+    )
     assert done.returncode == 0, done.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert str(plot) in done.stderr
@@ -190,7 +214,9 @@ def test_a_time_says_how_it_may_be_written() -> None:
     assert "write 10, 30s, 5m or 1h" in wrong_usage("op", *TINY, "--time", "soon")
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("10", 10), ("30s", 30), ("1.5m", 90), ("2h", 7200), ("250ms", 0.25), (" 5 M ", 300)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10", 10), ("30s", 30), ("1.5m", 90), ("2h", 7200), ("250ms", 0.25), (" 5 M ", 300)]
+)
 def test_times_have_units(text: str, seconds: float) -> None:
     assert Duration().convert(text, None, None) == pytest.approx(seconds)
 
@@ -198,14 +224,28 @@ def test_times_have_units(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        ["op"], ["op", "GMM", "1", "2", "x", "4"], ["op", "GMM", "1", "0", "4", "4"], ["op", *TINY, "--show", "bytes"],
-        ["op", *TINY, "--trials", "0"], ["op", *TINY, "--threads", "0"], ["op", *TINY, "--search", "luck"],
-        ["op", *TINY, "--json", "--show", "asm"], ["frobnicate"], ["peak", "--loud"], ["op", *TINY, "--trials", "-1"],
-        ["op", *TINY, "--time", "-5"], ["op", *TINY, "--time", "0"], ["op", *TINY, "--time", "soon"], ["op", *TINY, "--time", "5 years"],
-        ["op", *TINY, "--search", "storm", "--search", "storm"], ["op", *TINY, "--default", "--trials", "8"],
-        ["op", *TINY, "--default", "--search", "storm"], ["op", *TINY, "--default", "--plot", "x.png"], ["op", *TINY, "--seed", "-1"],
+        ["op"],
+        ["op", "GMM", "1", "2", "x", "4"],
+        ["op", "GMM", "1", "0", "4", "4"],
+        ["op", *TINY, "--show", "bytes"],
+        ["op", *TINY, "--trials", "0"],
+        ["op", *TINY, "--threads", "0"],
+        ["op", *TINY, "--search", "luck"],
+        ["op", *TINY, "--json", "--show", "asm"],
+        ["frobnicate"],
+        ["peak", "--loud"],
+        ["op", *TINY, "--trials", "-1"],
+        ["op", *TINY, "--time", "-5"],
+        ["op", *TINY, "--time", "0"],
+        ["op", *TINY, "--time", "soon"],
+        ["op", *TINY, "--time", "5 years"],
+        ["op", *TINY, "--search", "storm", "--search", "storm"],
+        ["op", *TINY, "--default", "--trials", "8"],
+        ["op", *TINY, "--default", "--search", "storm"],
+        ["op", *TINY, "--default", "--plot", "x.png"],
+        ["op", *TINY, "--seed", "-1"],
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     wrong_usage(*args)
 
@@ -217,7 +257,9 @@ def test_markup_in_a_name_is_printed_as_it_is_and_control_characters_are_not() -
 
 
 @pytest.mark.parametrize("option", ["--plot", "--log-file"])
-def test_a_file_that_cannot_be_written_ends_it_beforehand(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_ends_it_beforehand(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stormdrop.runtime.host.detect", None)  # whoever gets as far as this fails
     done = CliRunner().invoke(main, ["op", *TINY, option, str(tmp_path / "nowhere" / "x.png")])
     assert done.exit_code == 1
@@ -225,7 +267,9 @@ def test_a_file_that_cannot_be_written_ends_it_beforehand(option: str, tmp_path:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_plot_of_an_unknown_kind_is_refused_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plot_of_an_unknown_kind_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stormdrop.runtime.host.detect", None)
     done = CliRunner().invoke(main, ["op", *TINY, "--plot", str(tmp_path / "x.bmp")])
     assert done.exit_code == 1
@@ -235,10 +279,13 @@ def test_a_plot_of_an_unknown_kind_is_refused_before_anything_is_measured(tmp_pa
 @pytest.mark.parametrize(
     ("before", "behind", "level"),
     [
-        ([], [], logging.WARNING), (["-v"], [], logging.INFO), ([], ["-v"], logging.INFO), (["-v"], ["-v"], logging.DEBUG),
+        ([], [], logging.WARNING),
+        (["-v"], [], logging.INFO),
+        ([], ["-v"], logging.INFO),
+        (["-v"], ["-v"], logging.DEBUG),
         ([], ["-vv"], logging.DEBUG),
     ],
-)  # fmt: skip
+)
 def test_log_options_may_stand_before_and_behind_the_command(
     before: list[str], behind: list[str], level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,8 +336,23 @@ def test_a_bad_environment_is_one_clear_line(cache: Path) -> None:
 
 def running(cache: Path, *args: str) -> subprocess.Popen[str]:
     """A search without end, which has measured something."""
-    command = [sys.executable, "-m", "stormdrop", "op", *TINY, "--search", "random", "--trials", "100000", "--threads", "1", *args]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cache))
+    command = [
+        sys.executable,
+        "-m",
+        "stormdrop",
+        "op",
+        *TINY,
+        "--search",
+        "random",
+        "--trials",
+        "100000",
+        "--threads",
+        "1",
+        *args,
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cache)
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if "/100000 measured" in line:
@@ -331,7 +393,16 @@ def test_doctor_is_content_and_says_how_many_threads(cache: Path) -> None:
     report = json.loads(stormdrop_cli("doctor", "--json", cache=cache).stdout)
     assert report["ok"]
     names = [check["name"] for check in report["checks"]]
-    assert {"python", "numpy", "llvmlite", "threads", "cpu", "cache", "kernel in a worker", "kernel in this process"} <= set(names)
+    assert {
+        "python",
+        "numpy",
+        "llvmlite",
+        "threads",
+        "cpu",
+        "cache",
+        "kernel in a worker",
+        "kernel in this process",
+    } <= set(names)
 
 
 def test_doctor_names_an_unwritable_cache_and_the_way_out(tmp_path: Path) -> None:

@@ -64,7 +64,10 @@ X = np.random.default_rng(3).standard_normal((2, 6)).astype(np.float32)
 def test_info_tells_ports_operators_parameters_and_tasks(tmp_path: Path) -> None:
     report = told("info", dense(tmp_path))
     assert report["inputs"] == [{"name": INPUT, "shape": [2, 6], "dtype": "f32"}]
-    assert report["outputs"] == [{"name": OUTPUT, "shape": [2, 5], "dtype": "f32"}, {"name": "top", "shape": [2], "dtype": "i64"}]
+    assert report["outputs"] == [
+        {"name": OUTPUT, "shape": [2, 5], "dtype": "f32"},
+        {"name": "top", "shape": [2], "dtype": "i64"},
+    ]
     assert report["opset"] == 18
     assert report["operators"]["MatMul"] == 1
     assert report["parameters"] == {"count": 30, "bytes": 120}
@@ -159,7 +162,9 @@ def test_a_library_is_written_with_its_header(tmp_path: Path) -> None:
     assert list(json.loads(result.stdout)["files"]) == [str(file), str(tmp_path / "libtiny.h")]
     assert file.read_bytes().startswith(b"\x7fELF")
     assert "tiny_open" in (tmp_path / "libtiny.h").read_text()
-    assert told("compile", dense(tmp_path), "-o", file, "--header", tmp_path / "t.h")["files"][str(tmp_path / "t.h")] > 0
+    assert (
+        told("compile", dense(tmp_path), "-o", file, "--header", tmp_path / "t.h")["files"][str(tmp_path / "t.h")] > 0
+    )
 
 
 @pytest.mark.parametrize("args", [["-o", "m.zip"], ["-o", "m"], ["-o", "m.sd", "--header", "m.h"], ["-o", "."]])
@@ -236,10 +241,25 @@ def wrong_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
     }
 
 
-@pytest.mark.parametrize("case", [
-    "unknown", "missing", "twice", "shape", "dtype", "nameless", "no file", "no array", "pickled", "extra", "named file of several",
-])  # fmt: skip
-def test_a_wrong_input_is_told_before_anything_is_compiled(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [
+        "unknown",
+        "missing",
+        "twice",
+        "shape",
+        "dtype",
+        "nameless",
+        "no file",
+        "no array",
+        "pickled",
+        "extra",
+        "named file of several",
+    ],
+)
+def test_a_wrong_input_is_told_before_anything_is_compiled(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stormdrop.driver.compile.build_model", None)
     given, message = wrong_inputs(tmp_path)[case]
     assert message in failed("run", added(tmp_path), *(part for g in given for part in ("--input", g)))
@@ -270,7 +290,14 @@ def test_an_ambiguous_task_gets_candidates_and_an_unknown_one_the_ids(tmp_path: 
 
 def test_show_prints_what_is_asked(tmp_path: Path) -> None:
     path = dense(tmp_path)
-    parts = {"task": "input x0", "sketch": "derivation", "schedule": "tile(", "loops": "loop program", "llvm": "define", "asm": "kernel:"}
+    parts = {
+        "task": "input x0",
+        "sketch": "derivation",
+        "schedule": "tile(",
+        "loops": "loop program",
+        "llvm": "define",
+        "asm": "kernel:",
+    }
     everything = done("show", path, "dense", *(word for part in parts for word in ("--as", part))).stdout
     for sign in parts.values():
         assert sign in everything
@@ -289,7 +316,10 @@ def test_winograd_can_be_switched_off(tmp_path: Path) -> None:
     digests = [[t["digest"] for t in told("info", path, *more)["tasks"]] for more in ([], ["--no-winograd"])]
     assert digests == [[use.task.digest for use in tasks_of(load(path), winograd).tasks] for winograd in (True, False)]
     assert digests[0] != digests[1]
-    variants = [{s["variant"] for s in told("show", path, "Conv", "--as", "sketch", *more)["sketches"]} for more in ([], ["--no-winograd"])]
+    variants = [
+        {s["variant"] for s in told("show", path, "Conv", "--as", "sketch", *more)["sketches"]}
+        for more in ([], ["--no-winograd"])
+    ]
     assert len(variants[0]) == 3
     assert len(variants[1]) == 1
     file = tmp_path / "m.sd"
@@ -306,7 +336,12 @@ def test_a_network_of_the_zoo_takes_the_batch_of_the_given_shapes(monkeypatch: p
         raise UserError("that is enough")
 
     monkeypatch.setattr("stormdrop.zoo.build", built)
-    for more in ([], ["--shapes", "input=8x3x224x224"], ["--shapes", "a=2x3", "--shapes", "b=4x3"], ["--shapes", "input=0x3"]):
+    for more in (
+        [],
+        ["--shapes", "input=8x3x224x224"],
+        ["--shapes", "a=2x3", "--shapes", "b=4x3"],
+        ["--shapes", "input=0x3"],
+    ):
         assert "that is enough" in failed("info", "zoo:resnet18", *more)
     assert asked == [("resnet18", 1), ("resnet18", 8), ("resnet18", 1), ("resnet18", 1)]
 
@@ -358,7 +393,13 @@ def test_shapes_may_be_written_in_several_ways(text: str, shape: tuple[str, tupl
 
 
 @pytest.mark.parametrize(
-    "args", [["info"], ["run", "m.onnx", "--seed", "-1"], ["show", "m.onnx", "--as", "loops"], ["show", "m.onnx", "t0", "--as", "x"]]
+    "args",
+    [
+        ["info"],
+        ["run", "m.onnx", "--seed", "-1"],
+        ["show", "m.onnx", "--as", "loops"],
+        ["show", "m.onnx", "t0", "--as", "x"],
+    ],
 )
 def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     failed(*args, code=2)
@@ -367,8 +408,13 @@ def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
 def test_help_has_examples_and_imports_nothing_heavy(cache: Path) -> None:
     for command in ("info", "compile", "run", "show", "check", "bench"):
         assert "Examples:" in done(command, "--help").stdout
-    script = "import sys; from stormdrop.cli.main import main; main(['run', '--help'], standalone_mode=False); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ)).stdout.split()
+    script = (
+        "import sys; from stormdrop.cli.main import main; main(['run', '--help'], "
+        "standalone_mode=False); print(*sys.modules)"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ)
+    ).stdout.split()
     assert "stormdrop.cli.model" in loaded
     assert not {"onnx", "onnxruntime", "stormdrop.driver.compile", "stormdrop.compare.oracle"} & set(loaded)
 

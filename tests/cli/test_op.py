@@ -41,7 +41,9 @@ class Tuner:
 
     def __call__(self, task: Any, target: Any, **given: Any) -> Tuned:
         self.calls.append(given)
-        search = replace(tuned(SEARCHES[given["search"]], given["search"], stopped=self._stopped), task=task, target=target)
+        search = replace(
+            tuned(SEARCHES[given["search"]], given["search"], stopped=self._stopped), task=task, target=target
+        )
         search = replace(search, best=default_schedule(task, target), seed=given["seed"])
         store: Store | None = given["store"]
         if store is not None:
@@ -55,7 +57,19 @@ class Tuner:
 def record(search: Tuned, result: Any, number: int) -> Record:
     features = np.zeros(len(FEATURES), np.float32)
     versions = Versions("0", "0", FEATURE_VERSION)
-    return Record(search.task, search.best, search.target, False, result, versions, search.strategy, 0, number, 0.1, features=features)
+    return Record(
+        search.task,
+        search.best,
+        search.target,
+        False,
+        result,
+        versions,
+        search.strategy,
+        0,
+        number,
+        0.1,
+        features=features,
+    )
 
 
 class Meter:

@@ -58,7 +58,8 @@ def failed(*args: object, code: int = 1) -> str:
     return done.stderr
 
 
-# ---- looking -----------------------------------------------------------------------------------------------------------
+# ---- looking
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_help_of_every_command_has_examples() -> None:
@@ -69,7 +70,10 @@ def test_help_of_every_command_has_examples() -> None:
 
 def test_path_is_the_default_or_the_one_given(cache: Path, tmp_path: Path) -> None:
     assert good("path") == f"{cache / 'reservoir.sqlite'}\n"
-    assert json.loads(good("path", "--json", "--store", tmp_path / "x")) == {"path": str(tmp_path / "x"), "exists": False}
+    assert json.loads(good("path", "--json", "--store", tmp_path / "x")) == {
+        "path": str(tmp_path / "x"),
+        "exists": False,
+    }
     assert not cache.exists()
 
 
@@ -91,7 +95,18 @@ def test_a_given_store_must_be_there(tmp_path: Path) -> None:
 def test_ls_has_one_line_for_each_task_machine_and_temperature(path: Path) -> None:
     lines = good("ls", "--store", path).splitlines()
     assert len(lines) == 5
-    assert lines[0].split() == ["task", "digest", "class", "target", "temperature", "trials", "failed", "best", "GFLOP/s", "when"]
+    assert lines[0].split() == [
+        "task",
+        "digest",
+        "class",
+        "target",
+        "temperature",
+        "trials",
+        "failed",
+        "best",
+        "GFLOP/s",
+        "when",
+    ]
     warm, cold = (line for line in lines if HERE.key() in line and small_task().digest[:8] in line)
     assert warm.startswith(NAME)
     assert small_task().class_key[:8] in warm
@@ -105,7 +120,9 @@ def test_ls_as_json_and_filtered(path: Path) -> None:
     assert len(tasks) == 4
     assert {t["name"] for t in tasks} == {NAME, small_task(7).name}
     cold = json.loads(good("ls", "--store", path, "--json", "--cold"))["tasks"]
-    assert [(t["trials"], t["failed"], t["verified"], t["seconds"], t["temperature"]) for t in cold] == [(4, 0, True, 4e-4, "cold")]
+    assert [(t["trials"], t["failed"], t["verified"], t["seconds"], t["temperature"]) for t in cold] == [
+        (4, 0, True, 4e-4, "cold")
+    ]
     assert len(json.loads(good("ls", "--store", path, "--json", "--warm"))["tasks"]) == 3
     other = json.loads(good("ls", "--store", path, "--json", "--target", ELSEWHERE.key()))["tasks"]
     assert [t["target"] for t in other] == [ELSEWHERE.key()]
@@ -124,7 +141,16 @@ def test_size_counts_trials_and_tasks(path: Path) -> None:
 def test_best_prints_the_schedule_and_its_figures(path: Path) -> None:
     text = good("best", NAME, "--store", path, "--cold")
     best = make_records(1, cold=True)[0].schedule
-    for part in (NAME, HERE.key(), "cold", "schedule", str(best.steps[0]), "400 µs", "compared with the reference", "tiny.onnx"):
+    for part in (
+        NAME,
+        HERE.key(),
+        "cold",
+        "schedule",
+        str(best.steps[0]),
+        "400 µs",
+        "compared with the reference",
+        "tiny.onnx",
+    ):
         assert part in text
     assert good("best", small_task().digest[:6], "--store", path, "--cold") == text
     assert good("best", NAME, "--store", path).count("schedule\n") == 3
@@ -163,10 +189,13 @@ def test_names_are_printed_as_text(tmp_path: Path) -> None:
     assert json.loads(good("ls", "--store", path, "--json"))["tasks"][0]["name"] == nasty
 
 
-# ---- files that are no stores ------------------------------------------------------------------------------------------
+# ---- files that are no stores
+# ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["size"], ["ls"], ["best", "x"], ["export"], ["import", "-"], ["prune", "--max-size", "1"]])
+@pytest.mark.parametrize(
+    "command", [["size"], ["ls"], ["best", "x"], ["export"], ["import", "-"], ["prune", "--max-size", "1"]]
+)
 def test_a_file_that_is_no_store_is_one_line(tmp_path: Path, command: list[str]) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("precious\n" * 100)
@@ -185,18 +214,28 @@ def test_a_place_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        [], ["frobnicate"], ["best"], ["import"], ["import", "no such file"], ["prune"], ["prune", "--max-size", "many"],
-        ["prune", "--older-than", "30"], ["prune", "--max-size", "1", "--winners"], ["export", "--json"], ["ls", "--loud"],
+        [],
+        ["frobnicate"],
+        ["best"],
+        ["import"],
+        ["import", "no such file"],
+        ["prune"],
+        ["prune", "--max-size", "many"],
+        ["prune", "--older-than", "30"],
+        ["prune", "--max-size", "1", "--winners"],
+        ["export", "--json"],
+        ["ls", "--loud"],
         ["prune", "--max-size", "-5"],
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     done = run(*args)
     assert done.exit_code == 2
     assert "Traceback" not in done.output
 
 
-# ---- moving ------------------------------------------------------------------------------------------------------------
+# ---- moving
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -255,7 +294,8 @@ def test_an_export_that_cannot_be_written_is_one_line(path: Path, tmp_path: Path
     assert "cannot be written" in failed("export", tmp_path / "no" / "folder" / "x.jsonl", "--store", path)
 
 
-# ---- tidying -----------------------------------------------------------------------------------------------------------
+# ---- tidying
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_prune_by_size_and_by_age(path: Path) -> None:

@@ -28,13 +28,40 @@ from tests.support.tiny_onnx import GRAPH, INPUT, dense, reshaped, saved
 
 QUICK = ("--trials", "6", "--search", "random")
 KEYS = [
-    "model", "threads", "strategy", "seed", "cold", "stopped", "trials", "failed", "known", "tuning_seconds", "estimated_seconds",
-    "estimated_default_seconds", "tasks", "peak_gflops", "store", "in_model",
-]  # fmt: skip
+    "model",
+    "threads",
+    "strategy",
+    "seed",
+    "cold",
+    "stopped",
+    "trials",
+    "failed",
+    "known",
+    "tuning_seconds",
+    "estimated_seconds",
+    "estimated_default_seconds",
+    "tasks",
+    "peak_gflops",
+    "store",
+    "in_model",
+]
 TASK_KEYS = [
-    "id", "label", "digest", "count", "flops", "seconds", "default_seconds", "gflops", "trials", "failed", "known", "verified", "ended",
-    "failure", "schedule",
-]  # fmt: skip
+    "id",
+    "label",
+    "digest",
+    "count",
+    "flops",
+    "seconds",
+    "default_seconds",
+    "gflops",
+    "trials",
+    "failed",
+    "known",
+    "verified",
+    "ended",
+    "failure",
+    "schedule",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +116,9 @@ def test_a_model_is_tuned_kept_and_continued(tmp_path: Path, cache: Path) -> Non
 
 def test_quiet_shows_nothing_but_results(tmp_path: Path) -> None:
     path = dense(tmp_path, batch="n")
-    done = ran(path, "--shapes", f"{INPUT}=3x6", "--time", "5m", "--trials", "6", "--store", "none", "--quiet", "--json")
+    done = ran(
+        path, "--shapes", f"{INPUT}=3x6", "--time", "5m", "--trials", "6", "--store", "none", "--quiet", "--json"
+    )
     assert done.exit_code == 0, done.output
     assert done.stderr == ""
     report = json.loads(done.stdout)
@@ -98,7 +127,9 @@ def test_quiet_shows_nothing_but_results(tmp_path: Path) -> None:
     assert not default_path().exists()
 
 
-def test_a_verbose_run_is_logged_and_goes_well_without_the_model_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verbose_run_is_logged_and_goes_well_without_the_model_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> object:
         raise RunError("out of \x1b luck")
 
@@ -137,9 +168,25 @@ def test_wrong_usage_has_exit_code_two(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_with_what_is_known(tmp_path: Path, cache: Path) -> None:
     weights = {"w": np.random.default_rng(0).standard_normal((96, 80)).astype(np.float32)}
-    path = saved(tmp_path, [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [64, 96]}, {"y": TensorProto.FLOAT}, weights)
-    command = [sys.executable, "-m", "stormdrop", "tune", str(path), "--time", "60s", "--search", "random", "--json", "-v"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy()) as process:
+    path = saved(
+        tmp_path, [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [64, 96]}, {"y": TensorProto.FLOAT}, weights
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "stormdrop",
+        "tune",
+        str(path),
+        "--time",
+        "60s",
+        "--search",
+        "random",
+        "--json",
+        "-v",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy()
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "round ended" in line:

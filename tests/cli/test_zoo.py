@@ -58,8 +58,11 @@ def test_build_replaces_a_file_and_reports_as_json(here: Path) -> None:
     done = call("build", "squeezenet1_0", "-o", path, "--symbolic-batch", "--opset", "20", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == {
-        "name": "squeezenet1_0", "file": str(path), "bytes": path.stat().st_size, "parameters": 1248424,
-    }  # fmt: skip
+        "name": "squeezenet1_0",
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "parameters": 1248424,
+    }
     assert onnx.load(path) == zoo.build("squeezenet1_0", batch=None, opset=20)
     assert [p.name for p in here.iterdir()] == ["model.onnx"]
 
@@ -72,7 +75,9 @@ def test_a_link_stays_and_what_it_names_is_replaced(here: Path) -> None:
     onnx.checker.check_model(onnx.load(here / "there" / "model.onnx"))
 
 
-def test_an_interrupted_write_leaves_the_old_file_and_nothing_beside_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_beside_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "squeezenet1_0.onnx").write_text("old")
 
     def fail(path: Path, target: Path) -> None:

@@ -1,4 +1,6 @@
-"""Machine code for machines that are not here: everything assembles, and the matrix product's inner loop is what it should be."""
+"""Machine code for machines that are not here: everything assembles, and the matrix product's inner loop is what it
+should be.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ ARM = ("neon", "sve512")
 
 @pytest.mark.parametrize("isa", ARM)
 @pytest.mark.parametrize("name", OPERATORS)
-def test_random_points_of_every_operator_assemble_and_need_nothing_else(name: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_points_of_every_operator_assemble_and_need_nothing_else(
+    name: str, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Points of all sketches in turn, at a few shapes; nothing is called that LLVM would have to find elsewhere."""
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")  # objects of other machines are not looked into
     rng = np.random.default_rng([list(OPERATORS).index(name), ARM.index(isa)])
@@ -68,13 +72,18 @@ def test_powers_remainders_and_sines_assemble_and_need_nothing_else(
 
 FMA = re.compile(r"v?fn?m(la|ls|add)")
 LOAD = {"arm": re.compile(r"ld"), "x86": re.compile(r"v?(mov[ua]p[sd]|movs[sd]|broadcast)")}
-COUNTING = {"arm": re.compile(r"(add|sub|subs|cmp|b\.|cbn?z|mov$)"), "x86": re.compile(r"(add|sub|inc|dec|cmp|test|lea|j)")}
+COUNTING = {
+    "arm": re.compile(r"(add|sub|subs|cmp|b\.|cbn?z|mov$)"),
+    "x86": re.compile(r"(add|sub|inc|dec|cmp|test|lea|j)"),
+}
 STACK = {"arm": re.compile(r"\[sp\b"), "x86": re.compile(r"\(%rsp")}
 
 
 @cache
 def inner_loop(isa: str) -> tuple[tuple[str, str], ...]:
-    """The basic block with most multiply-adds of GMM 512³ by the default schedule: (mnemonic, operands) of each instruction."""
+    """The basic block with most multiply-adds of GMM 512³ by the default schedule: (mnemonic, operands) of each
+    instruction.
+    """
     target: Target = cross(isa).with_threads(2)
     task = build("GMM", [1, 512, 512, 512])
     text = assembly(emit(program_of(task, default_schedule(task, target), target), target), target)

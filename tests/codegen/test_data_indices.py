@@ -126,9 +126,13 @@ N, M = 5, 19
 def _grid(b: Builder) -> Value:
     """The nearest of 4x4 pixels to positions between -1 and 1."""
     y = b.emit(
-        "GridSample", b.input("x", (1, 1, 4, 4), "f32"), b.input("g", (1, N, M, 2), "f32"),
-        mode="nearest", padding="border", align_corners=0,
-    )  # fmt: skip
+        "GridSample",
+        b.input("x", (1, 1, 4, 4), "f32"),
+        b.input("g", (1, N, M, 2), "f32"),
+        mode="nearest",
+        padding="border",
+        align_corners=0,
+    )
     return b.reshape(y, (N, M))
 
 

@@ -57,10 +57,19 @@ def counted_flops(task: Task, program: Program, target: Target) -> int:
 
 
 CASES = [
-    "GMM 1 17 33 9", "C1D 1 20 8 16 3 1 1", "C2D 1 9 7 8 20 3 1 1", "C2D 1 11 11 5 17 5 2 2", "C3D 1 4 5 5 4 16 3 1 1",
-    "GRP 1 7 7 8 16 3 1 1 2", "DIL 1 9 9 8 16 3 1 2 2", "DEP 1 9 9 33 3 1 1", "T2D 1 4 4 8 16 4 2 1", "CAP 1 5 5 3 4 3 1 1",
-    "GMV 33 65", "DOT 1000",
-]  # fmt: skip
+    "GMM 1 17 33 9",
+    "C1D 1 20 8 16 3 1 1",
+    "C2D 1 9 7 8 20 3 1 1",
+    "C2D 1 11 11 5 17 5 2 2",
+    "C3D 1 4 5 5 4 16 3 1 1",
+    "GRP 1 7 7 8 16 3 1 1 2",
+    "DIL 1 9 9 8 16 3 1 2 2",
+    "DEP 1 9 9 33 3 1 1",
+    "T2D 1 4 4 8 16 4 2 1",
+    "CAP 1 5 5 3 4 3 1 1",
+    "GMV 33 65",
+    "DOT 1000",
+]
 
 
 def programs(task: Task, target: Target) -> Iterator[Program]:

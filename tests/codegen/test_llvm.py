@@ -74,11 +74,15 @@ def test_inline_assembly_of_another_architecture_is_refused_before_llvm_ends_the
 
 
 EXTERNAL = {
-    "a function": ("malloc", "declare ptr @malloc(i64)\ndefine ptr @k() {\n  %p = call ptr @malloc(i64 8)\n  ret ptr %p\n}\n"),
+    "a function": (
+        "malloc",
+        "declare ptr @malloc(i64)\ndefine ptr @k() {\n  %p = call ptr @malloc(i64 8)\n  ret ptr %p\n}\n",
+    ),
     "a variable": ("environ", "@environ = external global ptr\ndefine ptr @k() {\n  ret ptr @environ\n}\n"),
     "a function of the C library that LLVM brings in": (
         "expf",
-        "declare float @llvm.exp.f32(float)\ndefine float @k(float %x) {\n  %y = call float @llvm.exp.f32(float %x)\n  ret float %y\n}\n",
+        "declare float @llvm.exp.f32(float)\ndefine float @k(float %x) "
+        "{\n  %y = call float @llvm.exp.f32(float %x)\n  ret float %y\n}\n",
     ),
 }
 
@@ -140,7 +144,10 @@ def test_the_same_object_may_be_loaded_twice_and_each_has_its_own_variables() ->
 def test_objects_hold_no_address_and_can_be_loaded_by_another_process() -> None:
     data = assemble(constant(42), detect())
     assert data == assemble(constant(42), detect())
-    code = "import ctypes, pickle, sys; from stormdrop.codegen.llvm import Code; code = Code(pickle.load(sys.stdin.buffer))\n"
+    code = (
+        "import ctypes, pickle, sys; from stormdrop.codegen.llvm import Code; code = "
+        "Code(pickle.load(sys.stdin.buffer))\n"
+    )
     code += "print(ctypes.CFUNCTYPE(ctypes.c_int64)(code.address('k'))())"
     done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(data), capture_output=True, timeout=60)
     assert done.stdout.strip() == b"42", done.stderr
@@ -196,7 +203,9 @@ def test_llvms_options_are_put_back_after_a_build_and_after_a_refusal() -> None:
     code = "import llvmlite.binding as llvm; llvm.initialize_all_targets(); llvm.initialize_all_asmprinters()\n"
     code += "machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(opt=3)\n"
     code += f"print(machine.emit_assembly(llvm.parse_assembly({LOOP!r})))"
-    never = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    never = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.strip()
     assert as_somebody_else().strip() == never
     with pytest.raises(BuildError):
         assemble("nonsense", detect())

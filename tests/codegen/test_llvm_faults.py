@@ -49,10 +49,12 @@ CONVERSIONS: dict[str, tuple[str, str, str]] = {
     "f32 to bool": ("float", "i8", "%y = fcmp une <N x float> %x, zeroinitializer\n%t = zext <N x i1> %y to <N x i8>"),
     "odd i64 to bool": ("i64", "i8", "%y = trunc <N x i64> %x to <N x i1>\n%t = zext <N x i1> %y to <N x i8>"),
     "i64 to i32 as float": (
-        "i64", "float", "%y = trunc <N x i64> %x to <N x i32>\n%t = bitcast <N x i32> %y to <N x float>",
+        "i64",
+        "float",
+        "%y = trunc <N x i64> %x to <N x i32>\n%t = bitcast <N x i32> %y to <N x float>",
     ),
     "i64 as it is": ("i64", "i64", "%t = freeze <N x i64> %x"),
-}  # fmt: skip
+}
 DECLARATIONS = (
     "declare <N x i32> @llvm.fptosi.sat.vNi32.vNf64(<N x double>)",
     "declare <N x i64> @llvm.fptosi.sat.vNi64.vNf32(<N x float>)",

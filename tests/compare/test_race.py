@@ -30,10 +30,14 @@ class Track:
 
 def test_sides_take_turns_after_a_pause_and_runs_that_do_not_count() -> None:
     track = Track()
-    times = race({"a": track.side("a", 1.0), "b": track.side("b", 2.0)}, Budget(7, warm_up=3), lambda: track.now, track.pause)
+    times = race(
+        {"a": track.side("a", 1.0), "b": track.side("b", 2.0)}, Budget(7, warm_up=3), lambda: track.now, track.pause
+    )
     assert (times["a"].seconds, times["b"].seconds) == (1.0, 2.0)
     assert [len(times[name].each) for name in "ab"] == [7, 7]
-    assert "".join(c[0] for c in track.log).startswith("aaabbb" + "p" + "a" * (SETTLING + 2) + "p" + "b" * (SETTLING + 2) + "p")
+    assert "".join(c[0] for c in track.log).startswith(
+        "aaabbb" + "p" + "a" * (SETTLING + 2) + "p" + "b" * (SETTLING + 2) + "p"
+    )
     assert track.log.count("pause") == 2 * ROUNDS
 
 
@@ -47,7 +51,9 @@ def test_one_side_alone_needs_no_pause() -> None:
 @pytest.mark.parametrize("repeats", [1, 3, 5, 13])
 def test_repeats_are_kept_to(repeats: int) -> None:
     track = Track()
-    times = race({"a": track.side("a", 1.0), "b": track.side("b", 1.0)}, Budget(repeats), lambda: track.now, track.pause)
+    times = race(
+        {"a": track.side("a", 1.0), "b": track.side("b", 1.0)}, Budget(repeats), lambda: track.now, track.pause
+    )
     assert [len(times[name].each) for name in "ab"] == [repeats, repeats]
 
 

@@ -1,7 +1,8 @@
-"""The nine "light" models of ONNX's suite: they import, verify, become few kinds of nodes, and compute what onnxruntime computes.
+"""The nine "light" models of ONNX's suite: they import, verify, become few kinds of nodes, and compute what onnxruntime
+computes.
 
-Their weights are a constant each and so is their expected output: nothing can be learnt from running them as they are. So they run
-with random weights (`tests.support.light_models`), and what their softmax reads is compared as well.
+Their weights are a constant each and so is their expected output: nothing can be learnt from running them as they are.
+So they run with random weights (`tests.support.light_models`), and what their softmax reads is compared as well.
 """
 
 from __future__ import annotations
@@ -29,15 +30,63 @@ FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 # Expand: a constant too large to be made at import
 KINDS = {
-    "bvlc_alexnet": {"Expand", "Conv", "Add", "Relu", "MaxPool", "Mul", "PowConst", "SumPool", "Reshape", "MatMul", "Softmax"},
+    "bvlc_alexnet": {
+        "Expand",
+        "Conv",
+        "Add",
+        "Relu",
+        "MaxPool",
+        "Mul",
+        "PowConst",
+        "SumPool",
+        "Reshape",
+        "MatMul",
+        "Softmax",
+    },
     "densenet121": {"Conv", "Mul", "Add", "Relu", "MaxPool", "SumPool", "Concat", "ReduceSum"},
-    "inception_v1": {"Conv", "Add", "Relu", "MaxPool", "Mul", "PowConst", "SumPool", "Concat", "Reshape", "MatMul", "Softmax"},
+    "inception_v1": {
+        "Conv",
+        "Add",
+        "Relu",
+        "MaxPool",
+        "Mul",
+        "PowConst",
+        "SumPool",
+        "Concat",
+        "Reshape",
+        "MatMul",
+        "Softmax",
+    },
     "inception_v2": {"Conv", "Add", "Mul", "Relu", "MaxPool", "SumPool", "Concat", "Reshape", "MatMul", "Softmax"},
     "resnet50": {"Conv", "Add", "Mul", "Relu", "MaxPool", "SumPool", "Reshape", "MatMul", "Softmax"},
-    "shufflenet": {"Conv", "Add", "Mul", "Relu", "MaxPool", "SumPool", "Concat", "Reshape", "Transpose", "MatMul", "Softmax"},
+    "shufflenet": {
+        "Conv",
+        "Add",
+        "Mul",
+        "Relu",
+        "MaxPool",
+        "SumPool",
+        "Concat",
+        "Reshape",
+        "Transpose",
+        "MatMul",
+        "Softmax",
+    },
     "squeezenet": {"Conv", "Add", "Relu", "MaxPool", "Concat", "Mul", "ReduceSum", "Softmax", "Reshape"},
     "vgg19": {"Expand", "Conv", "Add", "Relu", "MaxPool", "Reshape", "MatMul", "Softmax"},
-    "zfnet512": {"Expand", "Conv", "Add", "Relu", "MaxPool", "Mul", "PowConst", "SumPool", "Reshape", "MatMul", "Softmax"},
+    "zfnet512": {
+        "Expand",
+        "Conv",
+        "Add",
+        "Relu",
+        "MaxPool",
+        "Mul",
+        "PowConst",
+        "SumPool",
+        "Reshape",
+        "MatMul",
+        "Softmax",
+    },
 }
 LARGE = {"bvlc_alexnet", "vgg19", "zfnet512"}  # 61 to 144 million weights
 AGAINST_FLOAT64 = {"inception_v2", "resnet50", "shufflenet", "squeezenet"}  # others take longer than they teach
@@ -84,7 +133,9 @@ def test_random_weights_keep_activations_in_range_and_the_output_follows_the_inp
     seen = onnx.ModelProto()
     seen.CopyFrom(filled.model)
     held = {o.name for o in seen.graph.output} | {out for n in seen.graph.node for out in n.output[1:]}
-    seen.graph.output.extend(helper.make_empty_tensor_value_info(out) for n in seen.graph.node for out in n.output if out not in held)
+    seen.graph.output.extend(
+        helper.make_empty_tensor_value_info(out) for n in seen.graph.node for out in n.output if out not in held
+    )
     names = [o.name for o in seen.graph.output]
     session = session_of(seen, 2)
     one, other = (dict(zip(names, session.run(names, inputs_for(filled.model, seed)))) for seed in (3, 4))

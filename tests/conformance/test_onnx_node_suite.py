@@ -2,7 +2,8 @@
 
     pytest tests/conformance -s --update-golden      rewrites the list and prints a table per operator
 
-The list may only grow. It is for one version of onnx; with another one, cases that the list names and that still exist must pass.
+The list may only grow. It is for one version of onnx; with another one, cases that the list names and that still exist
+must pass.
 """
 
 from __future__ import annotations
@@ -28,14 +29,20 @@ PROCESSES = 2
 
 def _run(tmp_path: Path) -> list[dict[str, Any]]:
     environment = {**os.environ, "ONNX_HOME": str(tmp_path)}
-    files = [(tmp_path / f"{k}.out").open("w+") for k in range(PROCESSES)]  # pipes would fill while another process is waited for
+    files = [
+        (tmp_path / f"{k}.out").open("w+") for k in range(PROCESSES)
+    ]  # pipes would fill while another process is waited for
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.onnx_suite", str(k), str(PROCESSES)],
-            cwd=HERE.parent.parent, env=environment, stdout=file, stderr=subprocess.PIPE, text=True,
+            cwd=HERE.parent.parent,
+            env=environment,
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for k, file in enumerate(files)
-    ]  # fmt: skip
+    ]
     found: list[dict[str, Any]] = []
     for process, file in zip(started, files):
         _, err = process.communicate()
@@ -52,7 +59,10 @@ def _table(found: list[dict[str, Any]]) -> str:
         if "expanded" not in case["name"]:
             for op in case["operators"]:
                 rows.setdefault(op, Counter())[case["result"]] += 1
-    lines = [f"{op:28} {c['passed']:4} passed {c['bound']:4} bound {c['skipped']:4} skipped" for op, c in sorted(rows.items())]
+    lines = [
+        f"{op:28} {c['passed']:4} passed {c['bound']:4} bound {c['skipped']:4} skipped"
+        for op, c in sorted(rows.items())
+    ]
     return "\n".join(lines)
 
 
@@ -67,7 +77,9 @@ def test_exactly_the_listed_cases_pass_and_none_fails(tmp_path: Path, update_gol
         "cases": len(found),
         "passed": len(names["passed"]),
         "passed with an input bound as a constant": len(names["bound"]),
-        "of these, without a kernel (views and constants)": sum(c["result"] in ("passed", "bound") and not c["kernels"] for c in found),
+        "of these, without a kernel (views and constants)": sum(
+            c["result"] in ("passed", "bound") and not c["kernels"] for c in found
+        ),
         "skipped": sum(c["result"] == "skipped" for c in found),
     }
     print(_table(found), json.dumps(summary, indent=1), sep="\n")

@@ -332,6 +332,9 @@ def test_groups_without_names_are_different_groups_at_every_call() -> None:
 
 
 def test_the_library_is_imported_by_training_alone() -> None:
-    script = "import sys, numpy, stormdrop.cost.model as m; m.CostModel().predict(numpy.zeros((2, 64))); print('lightgbm' in sys.modules)"
+    script = (
+        "import sys, numpy, stormdrop.cost.model as m; m.CostModel().predict(numpy.zeros((2, "
+        "64))); print('lightgbm' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

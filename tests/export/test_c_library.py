@@ -1,4 +1,6 @@
-"""A model as a C library computes what it computes in Python, bit for bit, for C programs, C++ programs and anything else."""
+"""A model as a C library computes what it computes in Python, bit for bit, for C programs, C++ programs and anything
+else.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,8 @@ int main(int argc, char **argv)
     pthread_t threads[3];
     FILE *out;
     int k, r;
-    if (argc != 3 || shape[0] != 33 || shape[1] != 65 || sizeof x != TINY_INPUT_0_BYTES || sizeof y != TINY_OUTPUT_0_BYTES) return 11;
+    if (argc != 3 || shape[0] != 33 || shape[1] != 65) return 11;
+    if (sizeof x != TINY_INPUT_0_BYTES || sizeof y != TINY_OUTPUT_0_BYTES) return 11;
     fill(argv[1], x, sizeof x);
     out = fopen(argv[2], "wb");
     for (k = 0; k < 4; ++k)
@@ -147,7 +150,9 @@ def compile_with(compiler: str | None, *arguments: str) -> None:
 
 
 @needs_cc
-def test_a_c_program_computes_what_python_does(model: tuple[Image, NDArray[np.uint8]], library: Library, tmp_path: Path) -> None:
+def test_a_c_program_computes_what_python_does(
+    model: tuple[Image, NDArray[np.uint8]], library: Library, tmp_path: Path
+) -> None:
     """With the usual number of threads, 1, 2 and 3; opened and closed again; three handles at once."""
     (tmp_path / "main.c").write_text(PROGRAM)
     folder = library.path.parent
@@ -166,7 +171,9 @@ def test_a_c_program_computes_what_python_does(model: tuple[Image, NDArray[np.ui
 @pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 def test_the_header_is_cpp_as_well(library: Library, tmp_path: Path) -> None:
     body = "tiny_model *m = tiny_open(1); int r = tiny_call(m, x, y); tiny_close(m); return r;"
-    (tmp_path / "main.cpp").write_text(f'#include "{library.header}"\nstatic float x[33 * 65], y[33 * 70];\nint main() {{ {body} }}\n')
+    (tmp_path / "main.cpp").write_text(
+        f'#include "{library.header}"\nstatic float x[33 * 65], y[33 * 70];\nint main() {{ {body} }}\n'
+    )
     strict = ["-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-Wl,-rpath,{library.path.parent}"]
     compile_with(CXX, *strict, str(tmp_path / "main.cpp"), str(library.path), "-o", str(tmp_path / "main"))
     assert subprocess.run([str(tmp_path / "main")], timeout=60, check=False).returncode == 0
@@ -190,11 +197,19 @@ def test_no_name_of_a_model_can_say_anything_in_c(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("resnet50", "resnet50"), ("resnet50-v1.onnx", "resnet50_v1_onnx"), ("../../etc/passwd", "etc_passwd"), ("", "model"),
-        ("__", "model"), ("3d-net", "model_3d_net"), ("é", "model"), ("a\nb\"c'd", "a_b_c_d"), ("sem", "model_sem"), ("x" * 500, "x" * 60),
+        ("resnet50", "resnet50"),
+        ("resnet50-v1.onnx", "resnet50_v1_onnx"),
+        ("../../etc/passwd", "etc_passwd"),
+        ("", "model"),
+        ("__", "model"),
+        ("3d-net", "model_3d_net"),
+        ("é", "model"),
+        ("a\nb\"c'd", "a_b_c_d"),
+        ("sem", "model_sem"),
+        ("x" * 500, "x" * 60),
         ("$(rm -rf)", "rm_rf"),
     ],
-)  # fmt: skip
+)
 def test_any_name_gives_an_identifier(name: str, wanted: str) -> None:
     assert identifier(name) == wanted
 
@@ -302,12 +317,16 @@ def test_the_callers_float_mode_holds_on_all_threads(library: Library, model: tu
 
 
 @needs_linker
-def test_a_processor_that_lacks_a_feature_gets_no_handle(model: tuple[Image, NDArray[np.uint8]], tmp_path: Path) -> None:
+def test_a_processor_that_lacks_a_feature_gets_no_handle(
+    model: tuple[Image, NDArray[np.uint8]], tmp_path: Path
+) -> None:
     image, weights = model
     absent = "avx512vp2intersect" if os.uname().machine == "x86_64" else "sve"
     if f"+{absent}" in image.features:
         pytest.skip(f"this processor has {absent}")
-    written = write_library(replace(image, features=f"{image.features},+{absent}"), weights, tmp_path / "l.so", None, "tiny")
+    written = write_library(
+        replace(image, features=f"{image.features},+{absent}"), weights, tmp_path / "l.so", None, "tiny"
+    )
     assert Native(written.path).open(1) is None
 
 
@@ -315,17 +334,24 @@ def test_only_three_functions_are_visible(library: Library) -> None:
     nm = shutil.which("nm")
     if nm is None:
         pytest.skip("no nm")
-    listed = subprocess.run([nm, "-D", "--defined-only", str(library.path)], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        [nm, "-D", "--defined-only", str(library.path)], capture_output=True, text=True, check=True
+    ).stdout
     assert sorted(line.split()[-1] for line in listed.splitlines()) == ["tiny_close", "tiny_open", "tiny_run"]
 
 
 @needs_linker
-def test_two_libraries_live_in_one_process(model: tuple[Image, NDArray[np.uint8]], library: Library, tmp_path: Path) -> None:
+def test_two_libraries_live_in_one_process(
+    model: tuple[Image, NDArray[np.uint8]], library: Library, tmp_path: Path
+) -> None:
     image, weights = two_steps(5, 6, 7, threads=2)
     other = write_library(image, weights, tmp_path / "libother.so", None, "other")
     one, two = Native(library.path), Native(other.path, "other")
     handles = one.open(2), two.open(2)
-    for native, handle, (n, k, m), mine in ((one, handles[0], (N, K, M), model), (two, handles[1], (5, 6, 7), (image, weights))):
+    for native, handle, (n, k, m), mine in (
+        (one, handles[0], (N, K, M), model),
+        (two, handles[1], (5, 6, 7), (image, weights)),
+    ):
         result = np.full((n, m), np.nan, np.float32)
         assert native(handle, matrix(n, k), result) == 0
         assert np.array_equal(result, Model(*mine)(matrix(n, k)))
@@ -347,7 +373,9 @@ def test_a_model_without_steps_and_weights_becomes_a_library(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("linker", linkers(), ids=lambda linker: Path(linker.path).name)
-def test_every_linker_here_makes_the_library(linker: Linker, model: tuple[Image, NDArray[np.uint8]], tmp_path: Path) -> None:
+def test_every_linker_here_makes_the_library(
+    linker: Linker, model: tuple[Image, NDArray[np.uint8]], tmp_path: Path
+) -> None:
     written = write_library(*model, tmp_path / "libtiny.so", None, "tiny", [linker])
     native = Native(written.path)
     handle, result = native.open(2), np.full((N, M), np.nan, np.float32)
@@ -357,7 +385,9 @@ def test_every_linker_here_makes_the_library(linker: Linker, model: tuple[Image,
 
 
 @needs_linker
-def test_equal_models_give_equal_libraries(model: tuple[Image, NDArray[np.uint8]], library: Library, tmp_path: Path) -> None:
+def test_equal_models_give_equal_libraries(
+    model: tuple[Image, NDArray[np.uint8]], library: Library, tmp_path: Path
+) -> None:
     again = write_library(*model, tmp_path / library.path.name, None, "tiny")
     assert again.path.read_bytes() == library.path.read_bytes()
     assert again.header.read_bytes() == library.header.read_bytes()
@@ -401,7 +431,12 @@ def test_what_lies_in_the_current_folder_is_not_run(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(
     ("script", "said"),
-    [("echo no such thing >&2; exit 3", "no such thing"), ("exit 4", "with 4"), ("true", "wrote nothing"), ("kill -9 $$", "with -9")],
+    [
+        ("echo no such thing >&2; exit 3", "no such thing"),
+        ("exit 4", "with 4"),
+        ("true", "wrote nothing"),
+        ("kill -9 $$", "with -9"),
+    ],
     ids=["message", "code", "nothing written", "killed"],
 )
 def test_a_linker_that_fails_is_quoted_and_leaves_nothing(script: str, said: str, tmp_path: Path) -> None:
@@ -452,7 +487,9 @@ def test_models_that_cannot_be_libraries_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="bytes of weights"):
         write_library(image, weights[:-1], tmp_path / "l.so", None, "tiny")
     with pytest.raises(UserError, match="addresses"):
-        write_library(replace(image, steps=(replace(image.steps[0], addresses=()),)), weights, tmp_path / "l.so", None, "tiny")
+        write_library(
+            replace(image, steps=(replace(image.steps[0], addresses=()),)), weights, tmp_path / "l.so", None, "tiny"
+        )
     with pytest.raises(UserError, match="both the library and its header"):
         write_library(image, weights, tmp_path / "l.h", None, "tiny")
     with pytest.raises(UserError, match="cannot be written"):
@@ -507,5 +544,7 @@ def test_the_entry_points_are_right_for_arm_too(model: tuple[Image, NDArray[np.u
     _, preamble = _machine(image.triple, image.cpu, "")
     with llvm.create_context() as context, llvm.parse_assembly(preamble + text, context) as module:
         module.verify()
-        visible = sorted(f.name for f in module.functions if not f.is_declaration and f.linkage == llvm.Linkage.external)
+        visible = sorted(
+            f.name for f in module.functions if not f.is_declaration and f.linkage == llvm.Linkage.external
+        )
     assert visible == ["tiny_close", "tiny_open", "tiny_run"]

@@ -57,7 +57,9 @@ def test_a_hot_position_outside_the_depth_is_off_and_a_fraction_is_cut_off() -> 
     values = np.array([2.0, 5.0], np.float32)
     indices = np.array([-5, -4, -1, 0, 3, 4, 2**40, -(2**40)])
     on_both("OneHot", indices, np.array(4), values, known=(1,), opset=11)
-    (y,) = OneNode("OneHot", [np.array([1.9, -0.5, -1.5], np.float32), np.array(4), values], known=(1,), opset=11).compiled()
+    (y,) = OneNode(
+        "OneHot", [np.array([1.9, -0.5, -1.5], np.float32), np.array(4), values], known=(1,), opset=11
+    ).compiled()
     assert y.argmax(1).tolist() == [1, 0, 3]
 
 

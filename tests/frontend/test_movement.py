@@ -14,7 +14,17 @@ LEAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 @pytest.mark.parametrize("extent", [0, 1, 2, 5])
 @pytest.mark.parametrize(
     ("start", "end", "step"),
-    [(-9, -9, -1), (-5, -6, -3), (9, LEAST, -2), (-1, LEAST, -1), (-9, 9, 2), (LEAST, MOST, 3), (9, 9, 1), (1, 0, -1), (-2, -1, 1)],
+    [
+        (-9, -9, -1),
+        (-5, -6, -3),
+        (9, LEAST, -2),
+        (-1, LEAST, -1),
+        (-9, 9, 2),
+        (LEAST, MOST, 3),
+        (9, 9, 1),
+        (1, 0, -1),
+        (-2, -1, 1),
+    ],
 )
 def test_a_slice_is_clamped_as_onnx_says(extent: int, start: int, end: int, step: int) -> None:
     x = np.random.default_rng(1).standard_normal((extent, 3)).astype(np.float32)

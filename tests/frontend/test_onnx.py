@@ -27,13 +27,17 @@ def info(name: str, shape: Sequence[int | str] | None = None, kind: int = F) -> 
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def model(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], constants: Sequence[Any] = (), opset: int = 17) -> Any:
+def model(
+    nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], constants: Sequence[Any] = (), opset: int = 17
+) -> Any:
     graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), list(constants))
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
 
 
 def one(op: str, *, opset: int = 17, shape: Sequence[int | str] = (2, 3), **attributes: Any) -> Any:
-    return model([helper.make_node(op, ["x"], ["y"], name="n", **attributes)], [info("x", shape)], [info("y")], opset=opset)
+    return model(
+        [helper.make_node(op, ["x"], ["y"], name="n", **attributes)], [info("x", shape)], [info("y")], opset=opset
+    )
 
 
 def constant(name: str, array: Any) -> Any:
@@ -78,7 +82,9 @@ def test_shape_arithmetic_folds_away() -> None:
 
 
 def test_an_input_that_decides_shapes_is_asked_for_and_can_be_bound() -> None:
-    m = model([helper.make_node("Reshape", ["x", "shape"], ["y"])], [info("x", (2, 6)), info("shape", (2,), I)], [info("y")])
+    m = model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])], [info("x", (2, 6)), info("shape", (2,), I)], [info("y")]
+    )
     with pytest.raises(NeedsConstant, match="constants=") as caught:
         load(m)
     assert caught.value.value == "shape"
@@ -99,7 +105,9 @@ def test_one_error_names_all_unknown_operators() -> None:
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT8, TensorProto.BFLOAT16, TensorProto.STRING])
+@pytest.mark.parametrize(
+    "kind", [TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT8, TensorProto.BFLOAT16, TensorProto.STRING]
+)
 def test_an_unsupported_element_type_is_named(kind: int) -> None:
     m = model([helper.make_node("Relu", ["x"], ["y"])], [info("x", (2,), kind)], [info("y", None, kind)])
     with pytest.raises(UserError, match=r"input x has element type (float16|uint8|int8|bfloat16|string)"):
@@ -110,10 +118,14 @@ def test_local_functions_are_expanded_and_recursion_is_refused() -> None:
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
     body = [helper.make_node("Mul", ["a", "a"], ["b"])]
     square = helper.make_function("f", "Square", ["a"], ["b"], body, imports)
-    graph = helper.make_graph([helper.make_node("Square", ["x"], ["y"], domain="f")], "g", [info("x", (3,))], [info("y", (3,))])
+    graph = helper.make_graph(
+        [helper.make_node("Square", ["x"], ["y"], domain="f")], "g", [info("x", (3,))], [info("y", (3,))]
+    )
     g = load(helper.make_model(graph, opset_imports=imports, functions=[square]))
     assert [n.op for n in g.nodes] == ["Mul"]
-    endless = helper.make_function("f", "Square", ["a"], ["b"], [helper.make_node("Square", ["a"], ["b"], domain="f")], imports)
+    endless = helper.make_function(
+        "f", "Square", ["a"], ["b"], [helper.make_node("Square", ["a"], ["b"], domain="f")], imports
+    )
     with pytest.raises(UserError, match="calls itself"):
         load(helper.make_model(graph, opset_imports=imports, functions=[endless]))
 
@@ -152,9 +164,11 @@ def test_a_scan_is_written_out_step_by_step() -> None:
 
 def test_a_loop_without_end_is_refused() -> None:
     body = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Neg", ["s"], ["t"])], "b",
-        [info("i", (), I), info("c", (), TensorProto.BOOL), info("s", (2,))], [info("d", (), TensorProto.BOOL), info("t", (2,))],
-    )  # fmt: skip
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Neg", ["s"], ["t"])],
+        "b",
+        [info("i", (), I), info("c", (), TensorProto.BOOL), info("s", (2,))],
+        [info("d", (), TensorProto.BOOL), info("t", (2,))],
+    )
     loop = helper.make_node("Loop", ["", "go", "x"], ["y"], body=body, name="endless")
     with pytest.raises(UserError, match="endless"):
         load(model([loop], [info("x", (2,))], [info("y")], [constant("go", np.array(True))]))
@@ -182,11 +196,19 @@ def test_name_clashes_are_refused() -> None:
 
 BOMBS: list[tuple[Any, list[Any]]] = [
     (helper.make_node("ConstantOfShape", ["s"], ["y"], name="bomb"), [constant("s", np.array([10**6, 10**6]))]),
-    (helper.make_node("Expand", ["v", "s"], ["y"], name="bomb"), [constant("s", np.array([10**12])), constant("v", np.float32(1))]),
-    (helper.make_node("Tile", ["v", "s"], ["y"], name="bomb"), [constant("s", np.array([10**12])), constant("v", np.ones(1, np.float32))]),
-    (helper.make_node("Range", ["a", "b", "c"], ["y"], name="bomb"),
-     [constant("a", np.int64(0)), constant("b", np.int64(10**15)), constant("c", np.int64(1))]),
-]  # fmt: skip
+    (
+        helper.make_node("Expand", ["v", "s"], ["y"], name="bomb"),
+        [constant("s", np.array([10**12])), constant("v", np.float32(1))],
+    ),
+    (
+        helper.make_node("Tile", ["v", "s"], ["y"], name="bomb"),
+        [constant("s", np.array([10**12])), constant("v", np.ones(1, np.float32))],
+    ),
+    (
+        helper.make_node("Range", ["a", "b", "c"], ["y"], name="bomb"),
+        [constant("a", np.int64(0)), constant("b", np.int64(10**15)), constant("c", np.int64(1))],
+    ),
+]
 
 
 @pytest.mark.parametrize(("node", "constants"), BOMBS, ids=lambda v: getattr(v, "op_type", ""))
@@ -196,7 +218,12 @@ def test_a_small_file_cannot_ask_for_a_huge_array(node: Any, constants: list[Any
 
 
 def test_files_that_are_not_models_are_refused(tmp_path: Path) -> None:
-    whole = model([helper.make_node("Add", ["x", "c"], ["y"])], [info("x", (64,))], [info("y")], [constant("c", np.ones(64, np.float32))])
+    whole = model(
+        [helper.make_node("Add", ["x", "c"], ["y"])],
+        [info("x", (64,))],
+        [info("y")],
+        [constant("c", np.ones(64, np.float32))],
+    )
     data = whole.SerializeToString()
     cut = tmp_path / "cut.onnx"
     cut.write_bytes(data[: len(data) // 2])
@@ -212,7 +239,11 @@ def test_files_that_are_not_models_are_refused(tmp_path: Path) -> None:
 
 
 def test_constants_that_do_not_fit_their_shape_are_refused() -> None:
-    for dims, raw, word in (((2, 2), bytes(12), "12 bytes"), ((-1, 4), bytes(16), "negative"), ((1 << 40,), bytes(4), "elements")):
+    for dims, raw, word in (
+        ((2, 2), bytes(12), "12 bytes"),
+        ((-1, 4), bytes(16), "negative"),
+        ((1 << 40,), bytes(4), "elements"),
+    ):
         tensor = TensorProto(name="c", data_type=F, dims=dims, raw_data=raw)
         with pytest.raises(UserError, match=word):
             load(model([helper.make_node("Relu", ["c"], ["y"])], [], [info("y")], [tensor]))
@@ -263,7 +294,12 @@ def test_hostile_names_do_not_leave_the_graph() -> None:
 
 
 def test_wrong_attributes_name_their_node() -> None:
-    for m in (one("Softmax", axis=7), one("Transpose", perm=[0, 0]), one("Concat", axis=9), one("Split", axis=0, num_outputs=0, opset=18)):
+    for m in (
+        one("Softmax", axis=7),
+        one("Transpose", perm=[0, 0]),
+        one("Concat", axis=9),
+        one("Split", axis=0, num_outputs=0, opset=18),
+    ):
         with pytest.raises(UserError, match="node n"):
             load(m)
 
@@ -277,7 +313,10 @@ def test_old_operator_sets_are_refused() -> None:
 def test_versions_that_moved_attributes_to_inputs_mean_the_same(opset: int) -> None:
     x = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
     if opset < 13:
-        nodes = [helper.make_node("Squeeze", ["x"], ["h"], axes=[0]), helper.make_node("ReduceSum", ["h"], ["y"], axes=[1])]
+        nodes = [
+            helper.make_node("Squeeze", ["x"], ["h"], axes=[0]),
+            helper.make_node("ReduceSum", ["h"], ["y"], axes=[1]),
+        ]
         constants: list[Any] = []
     else:
         nodes = [helper.make_node("Squeeze", ["x", "a"], ["h"]), helper.make_node("ReduceSum", ["h", "b"], ["y"])]

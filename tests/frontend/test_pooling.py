@@ -74,7 +74,9 @@ AVERAGES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("sizes", "attributes"), AVERAGES)
-def test_means_and_norms_of_windows_are_those_of_onnxruntime(sizes: tuple[int, ...], attributes: dict[str, Any]) -> None:
+def test_means_and_norms_of_windows_are_those_of_onnxruntime(
+    sizes: tuple[int, ...], attributes: dict[str, Any]
+) -> None:
     x = RNG.standard_normal((2, 3, *sizes)).astype(np.float32)
     mean = OneNode("AveragePool", [x], **attributes)
     assert_alike(mean.compiled(), mean.on_onnxruntime())
@@ -93,7 +95,9 @@ def test_means_and_norms_of_windows_are_those_of_onnxruntime(sizes: tuple[int, .
         ([3, 4, 2], [2, 2, 1], {"pads": [1, 0, 0, 1, 1, 0]}),
     ],
 )
-def test_an_infinite_element_of_a_column_stays_where_it_belongs(image: list[int], block: list[int], attributes: dict[str, Any]) -> None:
+def test_an_infinite_element_of_a_column_stays_where_it_belongs(
+    image: list[int], block: list[int], attributes: dict[str, Any]
+) -> None:
     rank = len(image)
     pads, ones = attributes.get("pads", [0] * 2 * rank), [1] * rank
     reach = [d * (k - 1) + 1 for d, k in zip(attributes.get("dilations", ones), block)]

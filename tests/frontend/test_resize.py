@@ -15,8 +15,14 @@ RNG = np.random.default_rng(11)
 MODES = ["nearest", "linear", "cubic"]
 
 
-def resized(x: Array, roi: list[float] | None = None, scales: list[float] | None = None, sizes: list[int] | None = None, opset: int = 19,
-            **attributes: Any) -> OneNode:  # fmt: skip
+def resized(
+    x: Array,
+    roi: list[float] | None = None,
+    scales: list[float] | None = None,
+    sizes: list[int] | None = None,
+    opset: int = 19,
+    **attributes: Any,
+) -> OneNode:
     inputs = [
         x,
         None if roi is None else np.array(roi, np.float32),
@@ -55,14 +61,22 @@ def test_truth_values_are_not_interpolated() -> None:
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 @pytest.mark.parametrize("sizes", [[7, 9], [3, 2], [1, 1]])
 def test_corners_are_aligned_where_sizes_are_given(sizes: list[int], policy: str, mode: str) -> None:
-    node = resized(draw(1, 2, 5, 4), sizes=sizes, axes=[2, 3], mode=mode, keep_aspect_ratio_policy=policy,
-                   coordinate_transformation_mode="align_corners")  # fmt: skip
+    node = resized(
+        draw(1, 2, 5, 4),
+        sizes=sizes,
+        axes=[2, 3],
+        mode=mode,
+        keep_aspect_ratio_policy=policy,
+        coordinate_transformation_mode="align_corners",
+    )
     assert_alike(node.compiled(), node.on_onnxruntime(), atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("scales", [[0.6], [1.3], [2.6]])
-def test_corners_are_aligned_by_the_fraction_of_a_length_that_comes_from_a_scale(scales: list[float], mode: str) -> None:
+def test_corners_are_aligned_by_the_fraction_of_a_length_that_comes_from_a_scale(
+    scales: list[float], mode: str
+) -> None:
     node = resized(draw(1, 1, 4, 3), scales=scales, axes=[2], mode=mode, coordinate_transformation_mode="align_corners")
     assert_alike(node.compiled(), node.on_reference(), atol=1e-4)
 
@@ -70,14 +84,28 @@ def test_corners_are_aligned_by_the_fraction_of_a_length_that_comes_from_a_scale
 @pytest.mark.parametrize("scales", [[0.6, 2.3], [1.3, 0.8]])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_crop_is_spread_over_the_whole_pixels_of_the_result(mode: str, scales: list[float]) -> None:
-    node = resized(draw(1, 2, 5, 4), roi=[0.1, -0.2, 0.7, 1.1], scales=scales, axes=[2, 3], mode=mode,
-                   coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=7.5)  # fmt: skip
+    node = resized(
+        draw(1, 2, 5, 4),
+        roi=[0.1, -0.2, 0.7, 1.1],
+        scales=scales,
+        axes=[2, 3],
+        mode=mode,
+        coordinate_transformation_mode="tf_crop_and_resize",
+        extrapolation_value=7.5,
+    )
     assert_alike(node.compiled(), node.on_onnxruntime(), atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_crop_of_unchanged_size_is_still_a_crop(mode: str) -> None:
-    node = resized(draw(1, 1, 3, 3), roi=[0.3, 0.8], sizes=[3], axes=[2], mode=mode, coordinate_transformation_mode="tf_crop_and_resize")
+    node = resized(
+        draw(1, 1, 3, 3),
+        roi=[0.3, 0.8],
+        sizes=[3],
+        axes=[2],
+        mode=mode,
+        coordinate_transformation_mode="tf_crop_and_resize",
+    )
     assert_alike(node.compiled(), node.on_reference(), atol=1e-4)
 
 

@@ -25,7 +25,9 @@ def pixels(*shape: int) -> Array:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("sizes", [(3, 4), (1, 4), (1, 1)])
-def test_positions_inside_and_far_outside_the_image(sizes: tuple[int, int], padding: str, mode: str, align: int) -> None:
+def test_positions_inside_and_far_outside_the_image(
+    sizes: tuple[int, int], padding: str, mode: str, align: int
+) -> None:
     inside, outside = RNG.uniform(-1, 1, (2, 4, 3, 2)), RNG.uniform(-20, 20, (2, 4, 3, 2))
     node = sampled(pixels(2, 2, *sizes), np.concatenate([inside, outside], 1).astype(np.float32), mode, padding, align)
     assert_alike(node.compiled(), node.on_onnxruntime(), atol=2e-3)

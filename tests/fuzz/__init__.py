@@ -10,7 +10,7 @@ The way of one model:
 
     seed ──draft + makers──▶ Recipe (nodes, arrays) ──evaluate──▶ expected outputs with tolerances
                                 │                                        │
-                                └──compile (setting), run twice──▶ outputs ──compare──▶ None | Failure ──shrink──▶ cases/NAME.json
+                                └─compile, run twice─▶ outputs ─compare─▶ None | Failure ─shrink─▶ cases/NAME.json
 
 `recipe` is the data, `oracle` (with `numpy_*` and `control_flow`) evaluates one node, `held` carries values with the
 rounding they may have, `draft` is a recipe under construction, `makers` know the operators,

@@ -59,7 +59,12 @@ def main() -> None:
     given = _arguments()
     if given.case:
         failure = kept(given.case)
-        print(failure.recipe, failure.setting, check(failure.recipe, failure.setting, failure.special) or "passes", sep="\n")
+        print(
+            failure.recipe,
+            failure.setting,
+            check(failure.recipe, failure.setting, failure.special) or "passes",
+            sep="\n",
+        )
         return
     log: Path = given.log
     rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
@@ -80,7 +85,9 @@ def _run(given: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
     began = time.monotonic()
     with given.log.open("a") as log:
         try:
-            for seed, outcome in outcomes(_seeds(given, rows), lambda seed: tried(seed, given.special), given.processes):
+            for seed, outcome in outcomes(
+                _seeds(given, rows), lambda seed: tried(seed, given.special), given.processes
+            ):
                 row = _row(seed, given.special, outcome)
                 print(json.dumps(row), file=log, flush=True)
                 done += 1
@@ -89,9 +96,13 @@ def _run(given: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
                     print(f"seed {seed}: {row['problem']}", flush=True)
                     if not given.no_shrink:
                         small = shrunk(failure_of(seed, given.special, row["problem"]))
-                        print(f"kept as {keep(small, seed)}: {small.why}\n{small.recipe}\n{small.setting}\n", flush=True)
+                        print(
+                            f"kept as {keep(small, seed)}: {small.why}\n{small.recipe}\n{small.setting}\n", flush=True
+                        )
                 if done % 100 == 0:
-                    print(f"… {done} models, {wrong} wrong, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+                    print(
+                        f"… {done} models, {wrong} wrong, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True
+                    )
                 if given.seconds and time.monotonic() - began > given.seconds:
                     break
         except KeyboardInterrupt:
@@ -130,15 +141,23 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Random models against other implementations of ONNX.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description="Random models against other implementations of ONNX."
+    )
     parser.add_argument("--seeds", metavar="FIRST[:END]", help="these, instead of fresh ones")
     parser.add_argument("--models", type=int, metavar="N", help="stop after so many")
     parser.add_argument("--seconds", type=float, metavar="S", help="stop after so long")
-    parser.add_argument("--special", action="store_true", help="NaN, infinities, signed zeros and subnormals in the data")
+    parser.add_argument(
+        "--special", action="store_true", help="NaN, infinities, signed zeros and subnormals in the data"
+    )
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
-    parser.add_argument("--log", type=Path, default=Path(".fuzz/log.jsonl"), help="one line a model; decides where to go on")
+    parser.add_argument(
+        "--log", type=Path, default=Path(".fuzz/log.jsonl"), help="one line a model; decides where to go on"
+    )
     parser.add_argument("--no-shrink", action="store_true", help="report failures as they are")
-    parser.add_argument("--counts", action="store_true", help="print how often operators and types were drawn, from the log")
+    parser.add_argument(
+        "--counts", action="store_true", help="print how often operators and types were drawn, from the log"
+    )
     parser.add_argument("--show", action="store_true", help="print the models instead of running them")
     parser.add_argument("--case", metavar="NAME", help="run one kept case")
     return parser.parse_args()

@@ -1,7 +1,8 @@
-"""A recipe under construction: every node is evaluated as it is added, so that shapes are known and the numbers make sense.
+"""A recipe under construction: every node is evaluated as it is added, so that shapes are known and the numbers make
+sense.
 
-Makers (`tests/fuzz/makers`) call it. Invariant: whatever `emit` has accepted is valid ONNX, an oracle evaluates it, and its results
-are determined well enough to be compared (`held`).
+Makers (`tests/fuzz/makers`) call it. Invariant: whatever `emit` has accepted is valid ONNX, an oracle evaluates it, and
+its results are determined well enough to be compared (`held`).
 """
 
 from __future__ import annotations
@@ -141,7 +142,9 @@ class Draft:
         dtypes: Sequence[DTypeLike] = FLOATS,
         fits: Callable[[Shape], bool] | None = None,
     ) -> str:
-        """What `pick` finds (with `fits`; by default any shape of the rank that `make` gives), or a new input of shape `make()`."""
+        """What `pick` finds (with `fits`; by default any shape of the rank that `make` gives), or a new input of shape
+        `make()`.
+        """
         shape = make()
         rank = len(shape)
 

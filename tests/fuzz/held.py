@@ -1,10 +1,11 @@
 """Values with the rounding they may have: what an expected output is compared with.
 
-A value that only movement, comparison, selection and integer arithmetic have made from the model's inputs is *exact*: any correct
-implementation gives the same bits. Any other value is held several times: as the oracle computes it, and *shaken*: computed again
-from inputs that are off by a few units in the last place, at every node on the way. The spread of the shaken copies is what
-rounding may do to the value, element by element, in this model. A node is refused where that says too little: an integer or a
-decision that differs between copies, an error that has grown to percents of the result.
+A value that only movement, comparison, selection and integer arithmetic have made from the model's inputs is *exact*:
+any correct implementation gives the same bits. Any other value is held several times: as the oracle computes it, and
+*shaken*: computed again from inputs that are off by a few units in the last place, at every node on the way. The spread
+of the shaken copies is what rounding may do to the value, element by element, in this model. A node is refused where
+that says too little: an integer or a decision that differs between copies, an error that has grown to percents of the
+result.
 """
 
 from __future__ import annotations
@@ -26,54 +27,180 @@ UNIT = {np.dtype(np.float32): 2.0**-21, np.dtype(np.float64): 2.0**-50}
 ALLOWED = 32
 """An output may be off by this many times its spread (and as many units of its own)."""
 SUBNORMALS = 64
-"""Smallest steps that a rounded value may be off by: a subnormal factor has few digits, and what it is multiplied with is larger."""
+"""Smallest steps that a rounded value may be off by: a subnormal factor has few digits, and what it is multiplied with
+is larger.
+"""
 MOST_SPREAD = {np.dtype(np.float32): 1e-3, np.dtype(np.float64): 1e-9}
 """The largest spread of an accepted value, relative to its largest element."""
 LARGEST = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e200}
 """Finite data stays below: products of such values would overflow in one order of summation and not in another."""
 
-MOVES = frozenset({
-    "Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Tile", "Slice", "Split", "Concat", "Pad",
-    "Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth", "Where",
-    "Trilu", "ReverseSequence", "Compress", "Dropout", "EyeLike", "OneHot", "Range", "ConstantOfShape", "Constant", "Shape", "Size",
-    "NonZero", "CastLike", "Cast", "Not", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
-    "BitwiseNot", "IsNaN", "IsInf", "ArgMax", "ArgMin", "TopK", "Neg", "Abs", "Ceil", "Floor", "Round", "MaxUnpool",
-})  # fmt: skip
+MOVES = frozenset(
+    {
+        "Identity",
+        "Transpose",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Expand",
+        "Tile",
+        "Slice",
+        "Split",
+        "Concat",
+        "Pad",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Scatter",
+        "ScatterElements",
+        "ScatterND",
+        "DepthToSpace",
+        "SpaceToDepth",
+        "Where",
+        "Trilu",
+        "ReverseSequence",
+        "Compress",
+        "Dropout",
+        "EyeLike",
+        "OneHot",
+        "Range",
+        "ConstantOfShape",
+        "Constant",
+        "Shape",
+        "Size",
+        "NonZero",
+        "CastLike",
+        "Cast",
+        "Not",
+        "And",
+        "Or",
+        "Xor",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "BitwiseNot",
+        "IsNaN",
+        "IsInf",
+        "ArgMax",
+        "ArgMin",
+        "TopK",
+        "Neg",
+        "Abs",
+        "Ceil",
+        "Floor",
+        "Round",
+        "MaxUnpool",
+    }
+)
 """Operators that round nothing and keep the sign of a zero."""
 EXACT = MOVES | {
-    "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Hardmax", "Mod", "Sign",
+    "Relu",
+    "Max",
+    "Min",
+    "Clip",
+    "ReduceMax",
+    "ReduceMin",
+    "MaxPool",
+    "GlobalMaxPool",
+    "Hardmax",
+    "Mod",
+    "Sign",
     "ThresholdedRelu",
 }
 """Operators that round nothing."""
 NORMWISE = {
-    "Conv": (0.0, 1), "GridSample": (0.0, 1), "Resize": (0.0, 1), "GRU": (1.0, 1), "LSTM": (1.0, 1),
-    "GroupNormalization": (0.0, 16), "InstanceNormalization": (0.0, 16), "LayerNormalization": (0.0, 16),
+    "Conv": (0.0, 1),
+    "GridSample": (0.0, 1),
+    "Resize": (0.0, 1),
+    "GRU": (1.0, 1),
+    "LSTM": (1.0, 1),
+    "GroupNormalization": (0.0, 16),
+    "InstanceNormalization": (0.0, 16),
+    "LayerNormalization": (0.0, 16),
     "MeanVarianceNormalization": (0.0, 16),
-}  # fmt: skip
-"""Operators whose error is relative to the largest values of a tensor, and to at least the first number, in as many units: Winograd's
-transforms mix neighbours, the weights of an interpolation are rounded, gates are of size 1 and rounded before they are taken from 1;
-a norm's mean is rounded by units of the data, which may be large beside its deviation."""
-SUMS = frozenset({
-    "Attention", "AveragePool", "Col2Im", "Conv", "ConvTranspose", "Einsum", "GRU", "GlobalAveragePool", "GlobalLpPool",
-    "GridSample", "LSTM", "LpPool", "MeanVarianceNormalization", "RNN", "Resize", "RotaryEmbedding",
-})  # fmt: skip
-"""Operators that add many elements: near the largest number, the order of the additions decides whether they overflow."""
-ABSOLUTE = frozenset({
-    "BlackmanWindow", "Celu", "Elu", "Gelu", "HammingWindow", "HannWindow", "LogSoftmax", "ReduceLogSumExp", "Selu",
-    "SoftmaxCrossEntropyLoss",
-})  # fmt: skip
+}
+"""Operators whose error is relative to the largest values of a tensor, and to at least the first number, in as many
+units: Winograd's transforms mix neighbours, the weights of an interpolation are rounded, gates are of size 1 and
+rounded before they are taken from 1; a norm's mean is rounded by units of the data, which may be large beside its
+deviation."""
+SUMS = frozenset(
+    {
+        "Attention",
+        "AveragePool",
+        "Col2Im",
+        "Conv",
+        "ConvTranspose",
+        "Einsum",
+        "GRU",
+        "GlobalAveragePool",
+        "GlobalLpPool",
+        "GridSample",
+        "LSTM",
+        "LpPool",
+        "MeanVarianceNormalization",
+        "RNN",
+        "Resize",
+        "RotaryEmbedding",
+    }
+)
+"""Operators that add many elements: near the largest number, the order of the additions decides whether they overflow.
+"""
+ABSOLUTE = frozenset(
+    {
+        "BlackmanWindow",
+        "Celu",
+        "Elu",
+        "Gelu",
+        "HammingWindow",
+        "HannWindow",
+        "LogSoftmax",
+        "ReduceLogSumExp",
+        "Selu",
+        "SoftmaxCrossEntropyLoss",
+    }
+)
 """Operators that subtract numbers around 1 inside, as ONNX writes them: their error is relative to 1."""
 STEADY: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
-        ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "LeakyRelu",
-         "Log", "Mish", "Selu", "Shrink", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh"),
+        (
+            "Acos",
+            "Acosh",
+            "Asin",
+            "Asinh",
+            "Atan",
+            "Atanh",
+            "Celu",
+            "Cos",
+            "Cosh",
+            "Elu",
+            "Erf",
+            "Exp",
+            "Gelu",
+            "LeakyRelu",
+            "Log",
+            "Mish",
+            "Selu",
+            "Shrink",
+            "Sigmoid",
+            "Sin",
+            "Sinh",
+            "Softplus",
+            "Softsign",
+            "Sqrt",
+            "Swish",
+            "Tan",
+            "Tanh",
+        ),
         (0,),
     ),
     "Pow": (1,),
     "Resize": (1, 2, 3),
-}  # fmt: skip
-"""Inputs, by position, that nothing rounds on the way: a function of one number is right to a few units of its result, and a
-negative number to the 2.0000001 is NaN; or that decide shapes and positions."""
+}
+"""Inputs, by position, that nothing rounds on the way: a function of one number is right to a few units of its result,
+and a negative number to the 2.0000001 is NaN; or that decide shapes and positions."""
 
 
 class Refused(Exception):
@@ -82,7 +209,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One value: as the oracle has it, and shaken (none: it is exact). `signed`: the sign of its zeros is determined too."""
+    """One value: as the oracle has it, and shaken (none: it is exact).
+
+    `signed`: the sign of its zeros is determined too.
+    """
 
     plain: Array
     shaken: tuple[Array, ...] = ()

@@ -60,7 +60,9 @@ def _fill(d: Draft, wanted: int) -> None:
 
 
 def _outputs(d: Draft) -> list[str]:
-    """Values that nothing reads, mostly; then the awkward ones: values read inside, inputs, copies of each other, views."""
+    """Values that nothing reads, mostly; then the awkward ones: values read inside, inputs, copies of each other,
+    views.
+    """
     loose = [name for name in d.made if name not in d.read]
     found = [name for name in loose if d.chance(0.85)] or loose or d.made[-1:]
     if d.chance(0.3):

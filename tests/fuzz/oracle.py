@@ -1,7 +1,8 @@
 """What one node computes, by other implementations: onnxruntime, ONNX's reference, NumPy.
 
-The first that knows the node is believed, unless `WRONG` says that it is known to be wrong there. A NumPy function stands first
-where it is shorter than the list of the others' faults. Control flow is interpreted, every node of a body by these oracles again.
+The first that knows the node is believed, unless `WRONG` says that it is known to be wrong there. A NumPy function
+stands first where it is shorter than the list of the others' faults. Control flow is interpreted, every node of a body
+by these oracles again.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def opinions(node: Node, given: Given, opset: int, first_only: bool = False) -> 
     return found
 
 
-# ---- implementations ---------------------------------------------------------------------------------------------------
+# ---- implementations
+# ---------------------------------------------------------------------------------------------------
 
 _sessions: OrderedDict[bytes, Any] = OrderedDict()
 
@@ -180,10 +182,19 @@ ORACLES: dict[str, Callable[[Node, Given, int], list[Array]]] = {
 }
 
 WRONG: tuple[Fault, ...] = (
-    Fault("onnxruntime", "Div", "the least integer over -1 ends the process", lambda node, inputs: inputs[0].dtype.kind == "i"),
-    Fault("onnxruntime", "Max", "i64 is compared by its lower 32 bits", lambda node, inputs: any(map(_is_wide, inputs))),
+    Fault(
+        "onnxruntime",
+        "Div",
+        "the least integer over -1 ends the process",
+        lambda node, inputs: inputs[0].dtype.kind == "i",
+    ),
+    Fault(
+        "onnxruntime", "Max", "i64 is compared by its lower 32 bits", lambda node, inputs: any(map(_is_wide, inputs))
+    ),
     Fault("onnxruntime", "MaxUnpool", "positions count in output_shape", lambda node, inputs: len(inputs) == 3),
-    Fault("onnxruntime", "Min", "i64 is compared by its lower 32 bits", lambda node, inputs: any(map(_is_wide, inputs))),
+    Fault(
+        "onnxruntime", "Min", "i64 is compared by its lower 32 bits", lambda node, inputs: any(map(_is_wide, inputs))
+    ),
     Fault("onnxruntime", "NonZero", "a scalar has no dimension to index", lambda node, inputs: inputs[0].ndim == 0),
     Fault("onnxruntime", "TopK", "dividing by no elements ends the process", lambda node, inputs: not inputs[0].size),
     Fault("reference", "Shape", "an end before the first dimension counts from the end again"),

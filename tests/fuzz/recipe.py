@@ -1,6 +1,7 @@
 """A random model as plain data: arrays and nodes, written to JSON and to ONNX.
 
-A recipe is what the fuzzer shrinks and keeps, so it is easier to change than a ModelProto: names, NumPy arrays and attributes.
+A recipe is what the fuzzer shrinks and keeps, so it is easier to change than a ModelProto: names, NumPy arrays and
+attributes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator: names of its inputs ("" is an absent one) and outputs, attributes as `helper.make_node` takes them."""
+    """One operator: names of its inputs ("" is an absent one) and outputs, attributes as `helper.make_node` takes
+    them.
+    """
 
     op: str
     inputs: tuple[str, ...]

@@ -1,7 +1,8 @@
 """A failing model made small: fewer outputs, fewer nodes, a simpler setting, smaller dimensions, plainer numbers.
 
-Every candidate is evaluated by the oracles again and compiled in a process of its own; the first that still fails replaces the
-model, until none does. A failure may change its text on the way, but not its kind: any wrong answer is worth keeping.
+Every candidate is evaluated by the oracles again and compiled in a process of its own; the first that still fails
+replaces the model, until none does. A failure may change its text on the way, but not its kind: any wrong answer is
+worth keeping.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def check(recipe: Recipe, setting: Setting, special: bool) -> str | None:
 
 
 def kind(why: str) -> str:
-    """The name of the exception, or that of wrong answers: a model that became invalid on the way is no smaller failure."""
+    """The name of the exception, or that of wrong answers: a model that became invalid on the way is no smaller
+    failure.
+    """
     name = why.partition(":")[0]
     return name if name.isidentifier() else "wrong answer"
 

@@ -26,6 +26,7 @@ from tests.fuzz.recipe import Recipe
 Array = NDArray[Any]
 ISAS = ("avx512", "avx2", "sse")
 
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """How a model is compiled. `schedules` is the seed of random schedules; None: default ones."""
@@ -110,7 +111,10 @@ def difference(got: Array, held: Held, special: bool = False) -> str | None:
         return None
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     allowed = f" ± {held.tolerance()[at]:.2g}" if held.shaken else ""
-    return f"[{', '.join(map(str, at))}] is {got[at]!r}, not {want[at]!r}{allowed}; {int(wrong.sum())} of {wrong.size} are wrong"
+    return (
+        f"[{', '.join(map(str, at))}] is {got[at]!r}, not {want[at]!r}{allowed}; "
+        f"{int(wrong.sum())} of {wrong.size} are wrong"
+    )
 
 
 def random_schedules(seed: int | None, target: Target) -> Schedules:

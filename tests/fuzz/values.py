@@ -1,4 +1,6 @@
-"""Arrays of random data: tame, coarse (with many ties), widely spread, huge; with special values where they are asked for."""
+"""Arrays of random data: tame, coarse (with many ties), widely spread, huge; with special values where they are asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any],
         return np.asarray(rng.random(shape) < rng.choice([0.1, 0.5, 0.5, 0.9]))
     if dtype.kind == "i":
         return _integers(rng, shape, dtype)
-    array = np.asarray(_floats(rng, shape).astype(dtype))  # NumPy gives a scalar for no dimensions, onnxruntime takes arrays
+    array = np.asarray(
+        _floats(rng, shape).astype(dtype)
+    )  # NumPy gives a scalar for no dimensions, onnxruntime takes arrays
     return _sprinkled(rng, array) if special else array
 
 
@@ -49,7 +53,19 @@ def _integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[
 
 def _sprinkled(rng: np.random.Generator, array: Array) -> Array:
     info = np.finfo(array.dtype)
-    some = [np.nan, np.inf, -np.inf, 0.0, -0.0, info.smallest_subnormal, -info.smallest_normal / 2, info.max, -info.max, 1.0, -1.0]
+    some = [
+        np.nan,
+        np.inf,
+        -np.inf,
+        0.0,
+        -0.0,
+        info.smallest_subnormal,
+        -info.smallest_normal / 2,
+        info.max,
+        -info.max,
+        1.0,
+        -1.0,
+    ]
     some = some if rng.random() < 0.5 else [v for v in some if not np.isfinite(v) or abs(v) <= 1]
     mask = rng.random(array.shape) < rng.choice([0.05, 0.2, 0.6])
     return np.where(mask, rng.choice(np.array(some, array.dtype), array.shape), array).astype(array.dtype)

@@ -33,7 +33,10 @@ class _Worker:
 
 
 def outcomes(items: Iterable[int], job: Callable[[int], Any], processes: int) -> Iterator[tuple[int, Any]]:
-    """Each item with what `job` returned for it (picklable), or `Died`; in the order they end. `items` may be endless."""
+    """Each item with what `job` returned for it (picklable), or `Died`; in the order they end.
+
+    `items` may be endless.
+    """
     left = iter(items)
     crew: list[_Worker] = []
     try:
@@ -78,13 +81,19 @@ def _give(crew: list[_Worker], w: _Worker, left: Iterator[int]) -> None:
         crew.append(w)
 
 
-def _answer(crew: list[_Worker], w: _Worker, left: Iterator[int], job: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
+def _answer(
+    crew: list[_Worker], w: _Worker, left: Iterator[int], job: Callable[[int], Any]
+) -> Iterator[tuple[int, Any]]:
     try:
         result = w.pipe.recv()
     except EOFError:
         w.process.join()
         code = w.process.exitcode
-        cause = f"the process died of {signal.Signals(-code).name}" if code and code < 0 else f"the process ended with {code}"
+        cause = (
+            f"the process died of {signal.Signals(-code).name}"
+            if code and code < 0
+            else f"the process ended with {code}"
+        )
         yield from _bury(crew, w, cause, left, job)
         return
     assert w.item is not None
@@ -93,7 +102,9 @@ def _answer(crew: list[_Worker], w: _Worker, left: Iterator[int], job: Callable[
     yield item, result
 
 
-def _bury(crew: list[_Worker], w: _Worker, cause: str, left: Iterator[int], job: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
+def _bury(
+    crew: list[_Worker], w: _Worker, cause: str, left: Iterator[int], job: Callable[[int], Any]
+) -> Iterator[tuple[int, Any]]:
     w.process.kill()
     w.process.join()
     crew.remove(w)

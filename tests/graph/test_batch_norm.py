@@ -50,9 +50,14 @@ class Image:
 
 
 IMAGES = [
-    ("Conv", "NCHW", 1), ("Conv", "NCHW", 2), ("Conv", "NHWC", 1), ("Conv", "NHWC", 2),
-    ("ConvTranspose", "NCHW", 1), ("ConvTranspose", "NCHW", 2), ("ConvTranspose", "NHWC", 1),
-]  # fmt: skip
+    ("Conv", "NCHW", 1),
+    ("Conv", "NCHW", 2),
+    ("Conv", "NHWC", 1),
+    ("Conv", "NHWC", 2),
+    ("ConvTranspose", "NCHW", 1),
+    ("ConvTranspose", "NCHW", 2),
+    ("ConvTranspose", "NHWC", 1),
+]
 
 
 @pytest.mark.parametrize(("op", "layout", "groups"), IMAGES)
@@ -103,7 +108,9 @@ def test_depthwise_filters_take_both_sides() -> None:
 @pytest.mark.parametrize("tb", [0, 1])
 @pytest.mark.parametrize("constant_side", [0, 1])
 @pytest.mark.parametrize("batched", [False, True])
-def test_matrices_take_scales_and_shifts_of_their_rows_and_columns(ta: int, tb: int, constant_side: int, batched: bool) -> None:
+def test_matrices_take_scales_and_shifts_of_their_rows_and_columns(
+    ta: int, tb: int, constant_side: int, batched: bool
+) -> None:
     """a [n, k] · b [k, m] with either one constant, stored either way."""
     n, k, m, b = 3, 5, 4, Builder()
     shapes = [(k, n) if ta else (n, k), (m, k) if tb else (k, m)]
@@ -119,7 +126,9 @@ def test_matrices_take_scales_and_shifts_of_their_rows_and_columns(ta: int, tb: 
     assert folded(graph_of(b, y)) == {"MatMul": 1, "Add": 1}
 
 
-def dense(behind: Callable[[Builder, Value], Value], before: Callable[[Builder, Value], Value] = lambda b, x: x) -> Graph:
+def dense(
+    behind: Callable[[Builder, Value], Value], before: Callable[[Builder, Value], Value] = lambda b, x: x
+) -> Graph:
     b = Builder()
     x = b.input("x", (3, 5), "f32")
     w = b.constant(floats(RNG, 5, 4))
@@ -140,7 +149,11 @@ def test_a_scale_moves_across_reshapes_into_the_next_product() -> None:
     x = b.input("x", (2, 5, 3, 3), "f32")
     total = b.emit("ReduceSum", x, axes=(2, 3), keepdims=1)
     mean = b.reshape(b.emit("Mul", total, b.number(1 / 9, total)), (2, 5))
-    assert folded(graph_of(b, b.emit("MatMul", mean, b.constant(floats(RNG, 5, 4))))) == {"ReduceSum": 1, "Reshape": 1, "MatMul": 1}
+    assert folded(graph_of(b, b.emit("MatMul", mean, b.constant(floats(RNG, 5, 4))))) == {
+        "ReduceSum": 1,
+        "Reshape": 1,
+        "MatMul": 1,
+    }
 
 
 def test_a_scale_per_channel_does_not_move_across_a_reshape() -> None:
@@ -169,8 +182,12 @@ STAYS: dict[str, Callable[[Builder, Value], Value]] = {
     "another reader": lambda b, y: b.emit("Concat", b.emit("Mul", y, b.number(2, y)), y, axis=0),
     "its square": lambda b, y: b.emit("Mul", y, y),
     "an infinite factor": lambda b, y: b.emit("Mul", y, b.constant(np.inf, "f32")),
-    "a factor that overflows": lambda b, y: b.emit("Mul", b.emit("Mul", y, b.constant(1e38, "f32")), b.constant(1e30, "f32")),
-    "rounding by a huge number": lambda b, y: b.emit("Sub", b.emit("Add", y, b.constant(3e7, "f32")), b.constant(3e7, "f32")),
+    "a factor that overflows": lambda b, y: b.emit(
+        "Mul", b.emit("Mul", y, b.constant(1e38, "f32")), b.constant(1e30, "f32")
+    ),
+    "rounding by a huge number": lambda b, y: b.emit(
+        "Sub", b.emit("Add", y, b.constant(3e7, "f32")), b.constant(3e7, "f32")
+    ),
 }
 
 

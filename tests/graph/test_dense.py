@@ -78,7 +78,12 @@ def test_a_transpose_that_would_stay_leaves_the_weights_alone() -> None:
     x = flattened(b)
     product = b.emit("MatMul", x, weights(b, 24, 5))
     run_time = b.emit("MatMul", b.emit("Relu", x), b.input("w", (24, 5), "f32"))
-    for outputs in ([product, x], [product, run_time], [product, b.emit("Softmax", x, axis=1)], [product, b.emit("Add", x, x)]):
+    for outputs in (
+        [product, x],
+        [product, run_time],
+        [product, b.emit("Softmax", x, axis=1)],
+        [product, b.emit("Add", x, x)],
+    ):
         g = graph_of(b, *outputs)
         assert without_transposes_of_dense(g) is g
 

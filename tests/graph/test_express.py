@@ -32,7 +32,12 @@ EXECUTOR = Unfused(threads=1)
 def run(op: str, *arrays: Array, **attributes: Attribute) -> Array:
     """One node on a compiled kernel, checked against the interpreter."""
     b = Builder()
-    names = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64", np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
+    names = {
+        np.dtype(np.float32): "f32",
+        np.dtype(np.float64): "f64",
+        np.dtype(np.int32): "i32",
+        np.dtype(np.int64): "i64",
+    }
     values = [b.input(f"x{k}", a.shape, names.get(a.dtype, "bool")) for k, a in enumerate(arrays)]  # pyright: ignore[reportArgumentType]
     graph = b.graph([b.emit(op, *values, **attributes)], ["y"], "g", 17)
     verify(graph)
@@ -61,16 +66,31 @@ def _softplus(x: Array) -> Array:
 @pytest.mark.parametrize(
     ("op", "reference", "domain"),
     [
-        ("Tan", np.tan, SMALL), ("Asin", np.arcsin, UNIT), ("Acos", np.arccos, UNIT), ("Atan", np.arctan, SMALL * 100),
-        ("Sinh", np.sinh, SMALL * 8), ("Cosh", np.cosh, SMALL * 8), ("Asinh", np.arcsinh, SMALL * 1e6), ("Acosh", np.arccosh, ABOVE),
-        ("Atanh", np.arctanh, UNIT[1:-1]), ("Softplus", _softplus, SMALL * 20), ("Asinh", np.arcsinh, TINY),
-        ("Sinh", np.sinh, TINY), ("Atanh", np.arctanh, TINY), ("Atan", np.arctan, TINY), ("Asin", np.arcsin, TINY),
+        ("Tan", np.tan, SMALL),
+        ("Asin", np.arcsin, UNIT),
+        ("Acos", np.arccos, UNIT),
+        ("Atan", np.arctan, SMALL * 100),
+        ("Sinh", np.sinh, SMALL * 8),
+        ("Cosh", np.cosh, SMALL * 8),
+        ("Asinh", np.arcsinh, SMALL * 1e6),
+        ("Acosh", np.arccosh, ABOVE),
+        ("Atanh", np.arctanh, UNIT[1:-1]),
+        ("Softplus", _softplus, SMALL * 20),
+        ("Asinh", np.arcsinh, TINY),
+        ("Sinh", np.sinh, TINY),
+        ("Atanh", np.arctanh, TINY),
+        ("Atan", np.arctan, TINY),
+        ("Asin", np.arcsin, TINY),
     ],
-)  # fmt: skip
-def test_functions_the_core_lacks_are_right_to_a_few_ulps(op: str, reference: Callable[[Array], Array], domain: Array, dtype: Any) -> None:
+)
+def test_functions_the_core_lacks_are_right_to_a_few_ulps(
+    op: str, reference: Callable[[Array], Array], domain: Array, dtype: Any
+) -> None:
     x = domain.astype(dtype)
     eps = float(np.finfo(dtype).eps)
-    np.testing.assert_allclose(run(op, x), reference(x.astype(np.longdouble)).astype(dtype), rtol=64 * eps, atol=4 * eps * 1e-3)
+    np.testing.assert_allclose(
+        run(op, x), reference(x.astype(np.longdouble)).astype(dtype), rtol=64 * eps, atol=4 * eps * 1e-3
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -128,9 +148,14 @@ def test_the_largest_come_in_order_and_equal_ones_in_place() -> None:
 
 
 SHAPES = [
-    ((6,), (2, 3)), ((2, 3, 4), (24,)), ((2, 3, 4), (4, 3, 2)), ((1, 6, 1), (3, 1, 2)), ((), (1, 1)), ((4, 1, 3), (2, 2, 3)),
+    ((6,), (2, 3)),
+    ((2, 3, 4), (24,)),
+    ((2, 3, 4), (4, 3, 2)),
+    ((1, 6, 1), (3, 1, 2)),
+    ((), (1, 1)),
+    ((4, 1, 3), (2, 2, 3)),
     ((5, 4, 3), (5, 12)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("before", "after"), SHAPES)
@@ -168,8 +193,13 @@ def test_an_index_made_of_data_must_be_clamped() -> None:
 
 
 WINDOW: dict[str, Attribute] = {
-    "kernel": (3, 3), "strides": (2, 1), "dilations": (1, 2), "before": (1, 2), "after": (2, 1), "layout": "NCHW",
-}  # fmt: skip
+    "kernel": (3, 3),
+    "strides": (2, 1),
+    "dilations": (1, 2),
+    "before": (1, 2),
+    "after": (2, 1),
+    "layout": "NCHW",
+}
 NODES: list[tuple[str, list[tuple[int, ...]], dict[str, Attribute]]] = [
     ("Gather", [(9, 33)], {"axis": 1}),
     ("Softmax", [(5, 17, 3)], {"axis": 1}),
@@ -186,7 +216,7 @@ NODES: list[tuple[str, list[tuple[int, ...]], dict[str, Attribute]]] = [
     ("ArgMax", [(6, 35)], {"axis": 0, "keepdims": 1, "last": 0}),
     ("MatMul", [(2, 1, 9, 20), (3, 33, 20)], {"transpose_b": 1}),
     ("Einsum", [(3, 4, 5), (5, 4, 6)], {"equation": "bij,jik->bk"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("op", "shapes", "attributes"), NODES)
@@ -210,7 +240,9 @@ def test_random_schedules_compute_what_the_reference_computes(
         sketch = found[k]
         for point in sketch.sample_legal(2, rng):
             kernel = build(task, schedule=sketch.schedule(point), threads=1)
-            np.testing.assert_allclose(kernel(*(named[t.name] for t in task.runtime_inputs)), wanted, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                kernel(*(named[t.name] for t in task.runtime_inputs)), wanted, rtol=1e-4, atol=1e-5
+            )
 
 
 def test_functions_that_branch_are_right_in_every_loop() -> None:

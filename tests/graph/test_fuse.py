@@ -17,8 +17,17 @@ def _conv(b: Builder, x: Value, outs: int, kernel: int = 1, pad: int = 0) -> Val
     w = b.constant(np.ones((kernel, kernel, x.shape[-1], outs), np.float32))
     both = (pad, pad)
     return b.emit(
-        "Conv", x, w, kernel=(kernel, kernel), strides=(1, 1), dilations=(1, 1), before=both, after=both, groups=1, layout="NHWC"
-    )  # fmt: skip
+        "Conv",
+        x,
+        w,
+        kernel=(kernel, kernel),
+        strides=(1, 1),
+        dilations=(1, 1),
+        before=both,
+        after=both,
+        groups=1,
+        layout="NHWC",
+    )
 
 
 def _graph(b: Builder, *outputs: Value) -> Graph:

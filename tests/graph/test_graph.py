@@ -25,7 +25,11 @@ def chain() -> Graph:
 def test_a_graph_prints_one_node_a_line() -> None:
     lines = str(chain()).splitlines()
     assert lines[0] == "graph chain(%x: f32[2, 3])"
-    assert [line.split(" = ")[1].split("(")[0] for line in lines if " = " in line and "constant" not in line] == ["Add", "Relu", "Mul"]
+    assert [line.split(" = ")[1].split("(")[0] for line in lines if " = " in line and "constant" not in line] == [
+        "Add",
+        "Relu",
+        "Mul",
+    ]
     assert lines[-1].startswith("  return %")
 
 

@@ -50,9 +50,17 @@ NOTHING: dict[str, tuple[Make, tuple[int, ...], Dtype]] = {
     "where(true, x, y)": (lambda b, x: b.emit("Where", full(b, 1, 3, dtype="bool"), x, full(b, 7)), (2, 3), "f32"),
     "where(c, x, x)": (lambda b, x: b.emit("Where", b.input("c", (2, 3), "bool"), x, x), (2, 3), "f32"),
     "transposed by nothing": (lambda b, x: b.emit("Transpose", x, perm=(0, 1)), (2, 3), "f32"),
-    "transposed twice": (lambda b, x: b.emit("Transpose", b.emit("Transpose", x, perm=(1, 2, 0)), perm=(2, 0, 1)), (2, 3, 4), "f32"),
+    "transposed twice": (
+        lambda b, x: b.emit("Transpose", b.emit("Transpose", x, perm=(1, 2, 0)), perm=(2, 0, 1)),
+        (2, 3, 4),
+        "f32",
+    ),
     "reshaped to its shape": (lambda b, x: b.emit("Reshape", x, shape=(2, 3)), (2, 3), "f32"),
-    "reshaped there and back": (lambda b, x: b.emit("Reshape", b.emit("Reshape", x, shape=(6,)), shape=(2, 3)), (2, 3), "f32"),
+    "reshaped there and back": (
+        lambda b, x: b.emit("Reshape", b.emit("Reshape", x, shape=(6,)), shape=(2, 3)),
+        (2, 3),
+        "f32",
+    ),
     "cast to its type": (lambda b, x: b.emit("Cast", x, to="f32"), (2, 3), "f32"),
     "cast to more and back": (lambda b, x: b.emit("Cast", b.emit("Cast", x, to="f64"), to="f32"), (2, 3), "f32"),
     "expanded to its shape": (lambda b, x: b.emit("Expand", x, shape=(2, 3)), (2, 3), "f32"),
@@ -65,7 +73,7 @@ NOTHING: dict[str, tuple[Make, tuple[int, ...], Dtype]] = {
     "twice negative": (lambda b, x: b.emit("Neg", b.emit("Neg", x)), (2, 3), "f32"),
     "the largest of one": (lambda b, x: b.emit("ReduceMax", x, axes=(1,), keepdims=1), (3, 1), "f32"),
     "a window of one pixel": (lambda b, x: b.emit("MaxPool", x, layout="NCHW", **window((1,))), (1, 2, 3), "f32"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", NOTHING)
@@ -86,7 +94,7 @@ SOMETHING: dict[str, tuple[Make, dict[str, int]]] = {
         lambda b, x: b.emit("SumPool", b.reshape(x, (2, 3, 1)), layout="NCHW", **window((1,), (1,), (0,), (2,))),
         {"Reshape": 1, "SumPool": 1},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", SOMETHING)
@@ -99,25 +107,59 @@ PAIRS: dict[str, tuple[Make, dict[str, int]]] = {
     "transposes": (lambda b, x: b.transpose(b.transpose(x, (1, 2, 0)), (1, 2, 0)), {"Transpose": 1}),
     "a transpose of ones": (lambda b, x: b.transpose(b.reshape(x, (2, 1, 3, 4)), (0, 2, 1, 3)), {"Reshape": 1}),
     "reshapes": (lambda b, x: b.reshape(b.reshape(x, (6, 4)), (4, 6)), {"Reshape": 1}),
-    "expansions": (lambda b, x: b.expand(b.expand(b.reshape(x, (2, 3, 4, 1)), (2, 3, 4, 5)), (2, 2, 3, 4, 5)), {"Reshape": 1, "Expand": 1}),
+    "expansions": (
+        lambda b, x: b.expand(b.expand(b.reshape(x, (2, 3, 4, 1)), (2, 3, 4, 5)), (2, 2, 3, 4, 5)),
+        {"Reshape": 1, "Expand": 1},
+    ),
     "an expansion by ones": (lambda b, x: b.expand(x, (1, 2, 3, 4)), {"Reshape": 1}),
     "an expansion that is broadcast anyway": (
-        lambda b, x: b.emit("Add", b.expand(b.emit("ReduceMax", x, axes=(2,), keepdims=1), (2, 3, 4)), x), {"ReduceMax": 1, "Add": 1}),
+        lambda b, x: b.emit("Add", b.expand(b.emit("ReduceMax", x, axes=(2,), keepdims=1), (2, 3, 4)), x),
+        {"ReduceMax": 1, "Add": 1},
+    ),
     "slices": (
-        lambda b, x: b.emit("Slice", b.emit("Slice", x, starts=(1, 2, 0), steps=(1, -1, 1), shape=(1, 3, 4)),
-                            starts=(0, 1, 3), steps=(1, 1, -2), shape=(1, 2, 2)), {"Slice": 1}),
+        lambda b, x: b.emit(
+            "Slice",
+            b.emit("Slice", x, starts=(1, 2, 0), steps=(1, -1, 1), shape=(1, 3, 4)),
+            starts=(0, 1, 3),
+            steps=(1, 1, -2),
+            shape=(1, 2, 2),
+        ),
+        {"Slice": 1},
+    ),
     "pads": (
-        lambda b, x: b.emit("Pad", b.emit("Pad", x, before=(0, 1, 0), after=(0, 0, 0), mode="constant", value=2.0),
-                            before=(0, 1, 0), after=(2, 0, 0), mode="constant", value=2.0), {"Pad": 1}),
+        lambda b, x: b.emit(
+            "Pad",
+            b.emit("Pad", x, before=(0, 1, 0), after=(0, 0, 0), mode="constant", value=2.0),
+            before=(0, 1, 0),
+            after=(2, 0, 0),
+            mode="constant",
+            value=2.0,
+        ),
+        {"Pad": 1},
+    ),
     "pads of other values": (
-        lambda b, x: b.emit("Pad", b.emit("Pad", x, before=(0, 1, 0), after=(0, 0, 0), mode="constant", value=2.0),
-                            before=(0, 1, 0), after=(2, 0, 0), mode="constant", value=3.0), {"Pad": 2}),
+        lambda b, x: b.emit(
+            "Pad",
+            b.emit("Pad", x, before=(0, 1, 0), after=(0, 0, 0), mode="constant", value=2.0),
+            before=(0, 1, 0),
+            after=(2, 0, 0),
+            mode="constant",
+            value=3.0,
+        ),
+        {"Pad": 2},
+    ),
     "relus": (lambda b, x: b.emit("Relu", b.emit("Relu", x)), {"Relu": 1}),
     "equal clips": (lambda b, x: b.emit("Clip", b.emit("Clip", x, min=0.0, max=6.0), min=0.0, max=6.0), {"Clip": 1}),
     "a difference": (lambda b, x: b.emit("Sub", x, full(b, 3)), {"Add": 1}),
-    "a quotient by powers of two": (lambda b, x: b.emit("Div", x, b.constant([8, -0.5, 1, 2.0**100], "f32")), {"Mul": 1}),
-    "a sum over one": (lambda b, x: b.emit("ReduceSum", b.reshape(x, (6, 1, 4)), axes=(1,), keepdims=0), {"Reshape": 1}),
-}  # fmt: skip
+    "a quotient by powers of two": (
+        lambda b, x: b.emit("Div", x, b.constant([8, -0.5, 1, 2.0**100], "f32")),
+        {"Mul": 1},
+    ),
+    "a sum over one": (
+        lambda b, x: b.emit("ReduceSum", b.reshape(x, (6, 1, 4)), axes=(1,), keepdims=0),
+        {"Reshape": 1},
+    ),
+}
 
 
 @pytest.mark.parametrize("what", PAIRS)
@@ -134,12 +176,16 @@ def constants_of(make: Make, dtype: Dtype = "f32") -> tuple[list[Node], list[flo
 
 
 def test_factors_one_after_the_other_are_multiplied() -> None:
-    nodes, found = constants_of(lambda b, x: b.emit("Mul", full(b, 3, 1, 3), b.emit("Mul", b.emit("Div", x, full(b, 2)), full(b, 5))))
+    nodes, found = constants_of(
+        lambda b, x: b.emit("Mul", full(b, 3, 1, 3), b.emit("Mul", b.emit("Div", x, full(b, 2)), full(b, 5)))
+    )
     assert ([n.op for n in nodes], found) == (["Mul"], [7.5])
 
 
 def test_terms_one_after_the_other_are_added() -> None:
-    nodes, found = constants_of(lambda b, x: b.emit("Sub", b.emit("Add", b.emit("Sub", x, full(b, 2)), full(b, 5)), full(b, 4)))
+    nodes, found = constants_of(
+        lambda b, x: b.emit("Sub", b.emit("Add", b.emit("Sub", x, full(b, 2)), full(b, 5)), full(b, 4))
+    )
     assert ([n.op for n in nodes], found) == (["Add"], [-1])
 
 
@@ -150,7 +196,9 @@ def test_terms_that_cancel_vanish() -> None:
 
 def test_integers_wrap_as_they_did() -> None:
     big = 2**31 - 7
-    nodes, _ = constants_of(lambda b, x: b.emit("Add", b.emit("Add", x, full(b, big, dtype="i32")), full(b, big, dtype="i32")), "i32")
+    nodes, _ = constants_of(
+        lambda b, x: b.emit("Add", b.emit("Add", x, full(b, big, dtype="i32")), full(b, big, dtype="i32")), "i32"
+    )
     assert [n.op for n in nodes] == ["Add"]
 
 

@@ -32,9 +32,13 @@ def weights(b: Builder, *shape: int) -> Value:
 
 def window(rank: int, kernel: int, stride: int = 1, pad: int = 0) -> dict[str, Attribute]:
     return {
-        "kernel": (kernel,) * rank, "strides": (stride,) * rank, "dilations": (1,) * rank, "before": (pad,) * rank,
-        "after": (pad,) * rank, "layout": "NCHW",
-    }  # fmt: skip
+        "kernel": (kernel,) * rank,
+        "strides": (stride,) * rank,
+        "dilations": (1,) * rank,
+        "before": (pad,) * rank,
+        "after": (pad,) * rank,
+        "layout": "NCHW",
+    }
 
 
 def conv(b: Builder, x: Value, out: int = 4, kernel: int = 1, groups: int = 1, stride: int = 1, pad: int = 0) -> Value:
@@ -49,7 +53,13 @@ def image(b: Builder, *shape: int) -> Value:
 
 def lrn(b: Builder, x: Value) -> Value:
     flat = b.reshape(b.emit("Mul", x, x), (x.shape[0], 1, x.shape[1], x.shape[2] * x.shape[3]))
-    over: dict[str, Attribute] = {"kernel": (3, 1), "strides": (1, 1), "dilations": (1, 1), "before": (1, 0), "after": (1, 0)}
+    over: dict[str, Attribute] = {
+        "kernel": (3, 1),
+        "strides": (1, 1),
+        "dilations": (1, 1),
+        "before": (1, 0),
+        "after": (1, 0),
+    }
     total = b.reshape(b.emit("SumPool", flat, **over, layout="NCHW"), x.shape)
     return b.emit("Mul", x, b.emit("PowConst", b.emit("Add", total, b.number(2, x)), exponent=-0.75))
 
@@ -83,38 +93,53 @@ FOLLOWING: dict[str, Layer] = {
     "concat of rows": lambda b, x: b.emit("Concat", x, b.emit("Neg", x), axis=2),
     "slice": lambda b, x: b.emit("Slice", x, starts=(0, 1, 2, 1), steps=(1, 2, -1, 1), shape=(2, 2, 3, 3)),
     "pad": lambda b, x: b.emit("Pad", x, before=(0, 1, 0, 2), after=(0, 0, 3, 1), mode="constant", value=0.5),
-    "pad by reflection": lambda b, x: b.emit("Pad", x, before=(0, 0, 1, 2), after=(0, 0, 2, 1), mode="reflect", value=0.0),
+    "pad by reflection": lambda b, x: b.emit(
+        "Pad", x, before=(0, 0, 1, 2), after=(0, 0, 2, 1), mode="reflect", value=0.0
+    ),
     "repeat": lambda b, x: b.emit("Repeat", x, axis=2, times=2),
     "tile": lambda b, x: b.emit("Tile", x, times=(1, 2, 1, 2)),
     "gather of channels": lambda b, x: b.emit("Gather", x, indices(b, 3, 0, -1), axis=1),
     "gather of rows": lambda b, x: b.emit("Gather", x, indices(b, 1, 1, 0), axis=2),
-    "interpolate": lambda b, x: b.emit("Interpolate", x, b.constant(np.array([[0, 1], [1, 2]])), weights(b, 2, 2), axis=3),
+    "interpolate": lambda b, x: b.emit(
+        "Interpolate", x, b.constant(np.array([[0, 1], [1, 2]])), weights(b, 2, 2), axis=3
+    ),
     "softmax over channels": lambda b, x: b.emit("Softmax", x, axis=1),
     "log softmax over columns": lambda b, x: b.emit("LogSoftmax", x, axis=3),
     "cumulative sum": lambda b, x: b.emit("CumSum", x, axis=1),
     "instance norm": lambda b, x: b.emit("Standardize", x, axes=(2, 3), epsilon=1e-3),
     "norm over channels": lambda b, x: b.emit("RmsNormalize", x, axes=(1,), epsilon=1e-3),
     "reduction": lambda b, x: b.emit("ReduceMax", x, axes=(1, 2), keepdims=1),
-    "reduction that is undone": lambda b, x: b.reshape(b.reduce("Sum", x, (1,), keepdims=False), (x.shape[0], 1, *x.shape[2:])),
+    "reduction that is undone": lambda b, x: b.reshape(
+        b.reduce("Sum", x, (1,), keepdims=False), (x.shape[0], 1, *x.shape[2:])
+    ),
     "position of the largest": lambda b, x: b.cast(b.emit("ArgMax", x, axis=1), "f32"),
     "elements by position": lambda b, x: b.emit("GatherElements", x, b.emit("ArgMin", x, axis=2), axis=2),
     "max pool": lambda b, x: b.emit("MaxPool", x, **window(2, 2, 2, 1)),
     "sum pool": lambda b, x: b.emit("SumPool", x, **window(2, 3, 1)),
     "transposed convolution": lambda b, x: b.emit(
-        "ConvTranspose", x, weights(b, x.shape[1], 3, 2, 2), groups=1, extents=(x.shape[2] * 2, x.shape[3] * 2), **window(2, 2, 2)
+        "ConvTranspose",
+        x,
+        weights(b, x.shape[1], 3, 2, 2),
+        groups=1,
+        extents=(x.shape[2] * 2, x.shape[3] * 2),
+        **window(2, 2, 2),
     ),
     "grouped convolution": lambda b, x: conv(b, x, 6, 3, groups=2, pad=1),
     "depthwise convolution": lambda b, x: conv(b, x, x.shape[1], 3, groups=x.shape[1], pad=1),
     "response normalisation": lrn,
     "squeeze and excite": excite,
     "group norm": lambda b, x: b.reshape(
-        b.emit("Standardize", b.reshape(x, (x.shape[0], 2, x.size // x.shape[0] // 2)), axes=(2,), epsilon=1e-3), x.shape
+        b.emit("Standardize", b.reshape(x, (x.shape[0], 2, x.size // x.shape[0] // 2)), axes=(2,), epsilon=1e-3),
+        x.shape,
     ),
     "group norm with channels apart": lambda b, x: b.reshape(
-        b.emit("Standardize", b.reshape(x, (x.shape[0], 2, x.shape[1] // 2, *x.shape[2:])), axes=(2, 3, 4), epsilon=1e-3), x.shape
+        b.emit(
+            "Standardize", b.reshape(x, (x.shape[0], 2, x.shape[1] // 2, *x.shape[2:])), axes=(2, 3, 4), epsilon=1e-3
+        ),
+        x.shape,
     ),
     "swapped height and width": lambda b, x: b.emit("Transpose", x, perm=(0, 1, 3, 2)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FOLLOWING)
@@ -170,7 +195,13 @@ def test_uneven_windows_keep_their_sides() -> None:
     b = Builder()
     x = image(b)
     w = weights(b, 2, 3, 2, 3)
-    odd: dict[str, Attribute] = {"kernel": (2, 3), "strides": (2, 1), "dilations": (1, 2), "before": (1, 0), "after": (0, 2)}
+    odd: dict[str, Attribute] = {
+        "kernel": (2, 3),
+        "strides": (2, 1),
+        "dilations": (1, 2),
+        "before": (1, 0),
+        "after": (0, 2),
+    }
     g = graph_of(b, b.emit("Conv", b.emit("Transpose", x, perm=(0, 1, 3, 2)), w, groups=1, **odd, layout="NCHW"))
     assert_same(g, channels_last(g), 1e-5)
     h = graph_of(b, conv(b, b.emit("Transpose", conv(b, x), perm=(0, 1, 3, 2)), 2, 2, pad=1))
@@ -258,8 +289,10 @@ def test_nodes_that_know_one_order_only_keep_it() -> None:
     g = graph_of(b, conv(b, up), b.emit("MaxPoolIndices", x, column_major=0, **window(2, 2)))
     h = channels_last(g)
     assert {n.op: n.text("layout") for n in h.nodes if "layout" in n.attributes} == {
-        "Conv": "NHWC", "ConvTranspose": "NCHW", "MaxPoolIndices": "NCHW",
-    }  # fmt: skip
+        "Conv": "NHWC",
+        "ConvTranspose": "NCHW",
+        "MaxPoolIndices": "NCHW",
+    }
     assert ops(h)["Transpose"] == 4  # in, to channels first once for both, back, out
     assert_same(g, h, 1e-5)
 
@@ -360,7 +393,9 @@ def test_a_deep_network_passes() -> None:
         ((0, 6), (3, 0), None),
     ],
 )
-def test_a_reshape_keeps_runs_of_dimensions_together(source: tuple[int, ...], target: tuple[int, ...], blocks: object) -> None:
+def test_a_reshape_keeps_runs_of_dimensions_together(
+    source: tuple[int, ...], target: tuple[int, ...], blocks: object
+) -> None:
     assert matched(source, target) == blocks
 
 
@@ -397,11 +432,21 @@ def with_constants(model: onnx.ModelProto, kept: tuple[str, ...]) -> Graph:
 @pytest.mark.parametrize(
     ("name", "transposes"),
     [
-        ("alexnet", 1), ("vgg11", 1), ("resnet18", 1), ("resnet50", 1), ("squeezenet1_0", 1), ("mobilenet_v2", 1), ("densenet121", 1),
-        ("googlenet", 1), ("inception_v3", 1), ("efficientnet_b0", 1), ("resnet3d_18", 1), ("dcgan_generator", 1),
+        ("alexnet", 1),
+        ("vgg11", 1),
+        ("resnet18", 1),
+        ("resnet50", 1),
+        ("squeezenet1_0", 1),
+        ("mobilenet_v2", 1),
+        ("densenet121", 1),
+        ("googlenet", 1),
+        ("inception_v3", 1),
+        ("efficientnet_b0", 1),
+        ("resnet3d_18", 1),
+        ("dcgan_generator", 1),
         ("shufflenet_v2_x1_0", 17),
     ],
-)  # fmt: skip
+)
 def test_only_the_edges_of_a_network_are_transposed(name: str, transposes: int) -> None:
     """ShuffleNet has sixteen shuffles; the generator's input is one pixel, its output an image."""
     g = with_constants(zoo.skeleton(name), ("input",))
@@ -417,7 +462,8 @@ def test_a_transformer_is_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "transposes"), [("inception_v1", 1), ("inception_v2", 1), ("resnet50", 1), ("squeezenet", 1), ("shufflenet", 17)]
+    ("name", "transposes"),
+    [("inception_v1", 1), ("inception_v2", 1), ("resnet50", 1), ("squeezenet", 1), ("shufflenet", 17)],
 )
 def test_older_networks_are_transposed_at_their_edges(name: str, transposes: int) -> None:
     path = FOLDER / f"light_{name}.onnx"

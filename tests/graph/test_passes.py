@@ -1,4 +1,6 @@
-"""All passes together: random graphs and models keep their values, networks lose their batch norms, long graphs take no recursion."""
+"""All passes together: random graphs and models keep their values, networks lose their batch norms, long graphs take no
+recursion.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ IMAGE = (2, 4, 5, 3)
 
 
 def per_channel(b: Builder, rng: np.random.Generator, count: int = 4) -> Value:
-    """What is added or multiplied: per channel, one number, sometimes the one that does nothing, sometimes a whole image."""
+    """What is added or multiplied: per channel, one number, sometimes the one that does nothing, sometimes a whole
+    image.
+    """
     kind = rng.integers(6)
     if kind < 2:
         return b.constant(np.float32(kind))
@@ -69,15 +73,28 @@ def reduced(b: Builder, rng: np.random.Generator, x: Value) -> Value:
 
 
 MAKES: list[Make] = [
-    lambda b, rng, x: b.emit("Mul", x, per_channel(b, rng)), lambda b, rng, x: b.emit("Add", per_channel(b, rng), x),
-    lambda b, rng, x: b.emit("Sub", x, per_channel(b, rng)), lambda b, rng, x: b.emit("Div", x, b.constant(floats(rng, 4, 1, 1) + 4)),
-    lambda b, rng, x: b.emit("Relu", x), lambda b, rng, x: b.emit("Max", x, x), lambda b, rng, x: b.emit("Clip", x, max=3.0),
-    conv, conv, conv, padded_pool, dense, halves, there_and_back, reduced,
-]  # fmt: skip
+    lambda b, rng, x: b.emit("Mul", x, per_channel(b, rng)),
+    lambda b, rng, x: b.emit("Add", per_channel(b, rng), x),
+    lambda b, rng, x: b.emit("Sub", x, per_channel(b, rng)),
+    lambda b, rng, x: b.emit("Div", x, b.constant(floats(rng, 4, 1, 1) + 4)),
+    lambda b, rng, x: b.emit("Relu", x),
+    lambda b, rng, x: b.emit("Max", x, x),
+    lambda b, rng, x: b.emit("Clip", x, max=3.0),
+    conv,
+    conv,
+    conv,
+    padded_pool,
+    dense,
+    halves,
+    there_and_back,
+    reduced,
+]
 
 
 def random_graph(seed: int) -> Graph:
-    """Some twenty nodes on images, reading what was made before; outputs anywhere, some twice, some inputs and constants."""
+    """Some twenty nodes on images, reading what was made before; outputs anywhere, some twice, some inputs and
+    constants.
+    """
     rng = np.random.default_rng(seed)
     b = Builder()
     made = [b.input("x", IMAGE, "f32"), b.input("y", IMAGE, "f32")]

@@ -65,9 +65,13 @@ def test_what_tells_the_difference_stays_joined() -> None:
     y = b.emit("Standardize", x, axes=(2,), epsilon=1e-3)
     back = b.reshape(y, SHAPE)
     others = [
-        b.emit("Softmax", y, axis=2), b.emit("MatMul", y, y, transpose_b=1), b.reduce("Sum", y, (2,), keepdims=False), y,
-        b.emit("Add", y, b.input("v", (30,), "f32")), b.emit("Add", y, b.constant(np.ones((2, 2, 2, 30), np.float32))),
-    ]  # fmt: skip
+        b.emit("Softmax", y, axis=2),
+        b.emit("MatMul", y, y, transpose_b=1),
+        b.reduce("Sum", y, (2,), keepdims=False),
+        y,
+        b.emit("Add", y, b.input("v", (30,), "f32")),
+        b.emit("Add", y, b.constant(np.ones((2, 2, 2, 30), np.float32))),
+    ]
     for other in others:
         g = graph_of(b, back, other)
         assert keep_apart(g) is g

@@ -123,16 +123,22 @@ def test_the_lowest_number_around_an_image_goes_into_a_max_pool() -> None:
     b = Builder()
     x = b.input("x", (1, 2, 5), "f32")
     p = b.emit("Pad", x, before=(0, 0, 1), after=(0, 0, 1), mode="constant", value=-np.inf)
-    assert ops(rewritten(pads_into_windows, graph_of(b, b.emit("MaxPool", p, layout="NCHW", **window((3,)))))) == {"MaxPool": 1}
+    assert ops(rewritten(pads_into_windows, graph_of(b, b.emit("MaxPool", p, layout="NCHW", **window((3,)))))) == {
+        "MaxPool": 1
+    }
 
 
 @pytest.mark.parametrize(
     ("before", "mode", "value", "op"),
     [
-        ((0, 0, 1), "constant", 0.0, "MaxPool"), ((0, 0, 1), "constant", 2.0, "SumPool"), ((0, 1, 0), "constant", 0.0, "SumPool"),
-        ((0, 0, 1), "edge", 0.0, "SumPool"), ((0, 0, 1), "constant", -np.inf, "SumPool"), ((0, 0, 1), "constant", 0.0, "MaxPoolIndices"),
+        ((0, 0, 1), "constant", 0.0, "MaxPool"),
+        ((0, 0, 1), "constant", 2.0, "SumPool"),
+        ((0, 1, 0), "constant", 0.0, "SumPool"),
+        ((0, 0, 1), "edge", 0.0, "SumPool"),
+        ((0, 0, 1), "constant", -np.inf, "SumPool"),
+        ((0, 0, 1), "constant", 0.0, "MaxPoolIndices"),
     ],
-)  # fmt: skip
+)
 def test_other_pads_stay(before: tuple[int, ...], mode: str, value: float, op: str) -> None:
     b = Builder()
     x = b.input("x", (1, 2, 5), "f32")
@@ -163,12 +169,16 @@ def no_node_reads_nothing(graph: Graph) -> bool:
 def test_empty_parts_of_a_concat_are_dropped() -> None:
     b = Builder()
     x, y, none = b.input("x", (2, 3), "f32"), b.input("y", (2, 2), "f32"), b.input("none", (2, 0), "f32")
-    g = rewritten(empties, graph_of(b, b.emit("Concat", x, none, y, axis=1), b.emit("Concat", none, b.emit("Neg", x), axis=1)))
+    g = rewritten(
+        empties, graph_of(b, b.emit("Concat", x, none, y, axis=1), b.emit("Concat", none, b.emit("Neg", x), axis=1))
+    )
     assert ops(g) == {"Concat": 1, "Neg": 1}
     assert no_node_reads_nothing(g)
 
 
-@pytest.mark.parametrize(("op", "value"), [("ReduceSum", 0), ("ReduceProd", 1), ("ReduceMax", -np.inf), ("ReduceMin", np.inf)])
+@pytest.mark.parametrize(
+    ("op", "value"), [("ReduceSum", 0), ("ReduceProd", 1), ("ReduceMax", -np.inf), ("ReduceMin", np.inf)]
+)
 def test_a_reduction_of_nothing_is_its_neutral_element(op: str, value: float) -> None:
     b = Builder()
     x = b.input("x", (2, 0), "f32")
@@ -204,7 +214,9 @@ def test_scattering_nothing_changes_nothing() -> None:
     b = Builder()
     x, at, what = b.input("x", (3,), "f32"), b.input("at", (0,), "i64"), b.input("what", (0,), "f32")
     y = b.emit("ScatterElements", b.emit("Neg", x), at, what, axis=0, reduction="none")
-    g = empties(graph_of(b, y))  # the reference knows no maximum over no updates: there is nothing to compare with but NumPy
+    g = empties(
+        graph_of(b, y)
+    )  # the reference knows no maximum over no updates: there is nothing to compare with but NumPy
     verify(g)
     assert ops(g) == {"Neg": 1}
     assert Unfused(interpret=True).run(g, random_inputs(g, RNG))[0].shape == (3,)

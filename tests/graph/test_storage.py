@@ -57,7 +57,12 @@ def test_concatenations_that_grow_in_groups_share_one_buffer_too() -> None:
     for _ in range(5):
         whole = x if len(parts) == 1 else b.emit("Concat", parts[0], b.emit("Concat", *parts[1:], axis=1), axis=1)
         parts.append(b.emit("MatMul", whole, b.constant(np.ones((whole.shape[1], 3), np.float32))))
-    s = _stored(b, b.emit("ReduceSum", b.emit("Concat", parts[0], b.emit("Concat", *parts[1:], axis=1), axis=1), axes=(0,), keepdims=0))
+    s = _stored(
+        b,
+        b.emit(
+            "ReduceSum", b.emit("Concat", parts[0], b.emit("Concat", *parts[1:], axis=1), axis=1), axes=(0,), keepdims=0
+        ),
+    )
     assert "Copy" not in _labels(s)
 
 

@@ -43,9 +43,22 @@ def run(e: Expr, env: Mapping[Axis, int]) -> int:
             return env[e]
         case Bin(op, a, b) | Cmp(op, a, b):
             x, y = run(a, env), run(b, env)
-            results = {"add": x + y, "sub": x - y, "mul": x * y, "min": min(x, y), "max": max(x, y), "and": x and y,
-                       "or": x or y, "lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y, "eq": x == y, "ne": x != y}
-            return x // y if op == "floordiv" else x % y if op == "mod" else int(results[op])  # fmt: skip
+            results = {
+                "add": x + y,
+                "sub": x - y,
+                "mul": x * y,
+                "min": min(x, y),
+                "max": max(x, y),
+                "and": x and y,
+                "or": x or y,
+                "lt": x < y,
+                "le": x <= y,
+                "gt": x > y,
+                "ge": x >= y,
+                "eq": x == y,
+                "ne": x != y,
+            }
+            return x // y if op == "floordiv" else x % y if op == "mod" else int(results[op])
         case Select(c, a, b):
             return run(a, env) if run(c, env) else run(b, env)
         case _:
@@ -83,9 +96,14 @@ def test_equal_parts_make_the_same_object():
 
 def test_constants_keep_type_and_sign():
     kinds = [
-        Const(1, "i64"), Const(1, "i32"), Const(1.0, "f32"), Const(1.0, "f64"), Const(True, "bool"),
-        Const(0.0, "f32"), Const(-0.0, "f32"),
-    ]  # fmt: skip
+        Const(1, "i64"),
+        Const(1, "i32"),
+        Const(1.0, "f32"),
+        Const(1.0, "f64"),
+        Const(True, "bool"),
+        Const(0.0, "f32"),
+        Const(-0.0, "f32"),
+    ]
     assert len(set(kinds)) == len(kinds)
     assert Const(1, "f32") is Const(1.0, "f32")
     assert Const(float("nan"), "f32") is Const(float("nan"), "f32")

@@ -101,11 +101,23 @@ def test_nan_propagates_through_max_and_min():
 
 
 REFERENCE: dict[str, Callable[[float], float]] = {
-    "exp": math.exp, "log": math.log, "sqrt": math.sqrt, "rsqrt": lambda v: 1 / math.sqrt(v), "tanh": math.tanh,
-    "expm1": math.expm1, "log1p": math.log1p,
-    "erf": math.erf, "sigmoid": lambda v: 1 / (1 + math.exp(-v)), "sin": math.sin, "cos": math.cos,
-    "floor": math.floor, "ceil": math.ceil, "round": round, "neg": lambda v: -v, "abs": abs,
-}  # fmt: skip
+    "exp": math.exp,
+    "log": math.log,
+    "sqrt": math.sqrt,
+    "rsqrt": lambda v: 1 / math.sqrt(v),
+    "tanh": math.tanh,
+    "expm1": math.expm1,
+    "log1p": math.log1p,
+    "erf": math.erf,
+    "sigmoid": lambda v: 1 / (1 + math.exp(-v)),
+    "sin": math.sin,
+    "cos": math.cos,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round": round,
+    "neg": lambda v: -v,
+    "abs": abs,
+}
 
 
 @pytest.mark.parametrize("fn", REFERENCE)
@@ -136,7 +148,9 @@ def test_remainders_and_signs_of_floats_are_those_of_c():
 
 
 def test_sigmoid_is_right_where_the_exponential_overflows():
-    np.testing.assert_allclose(elementwise(lambda x: call("sigmoid", x), [-100.0, 100.0]), [math.exp(-100), 1], rtol=0.1)
+    np.testing.assert_allclose(
+        elementwise(lambda x: call("sigmoid", x), [-100.0, 100.0]), [math.exp(-100), 1], rtol=0.1
+    )
 
 
 def test_integer_division_rounds_down():

@@ -1,4 +1,7 @@
-"""The loop programs of a few tiny tasks, as text. `pytest --update-golden` writes them anew: read the difference before you commit."""
+"""The loop programs of a few tiny tasks, as text.
+
+`pytest --update-golden` writes them anew: read the difference before you commit.
+"""
 
 from __future__ import annotations
 
@@ -34,32 +37,56 @@ class Example:
 
 EXAMPLES = {
     "gmm_tails": Example(
-        "GMM", (1, 7, 19, 5), [("tile", "s0", "SSRSRS", "a2"), ("pack", "s0", 1, "load")],
+        "GMM",
+        (1, 7, 19, 5),
+        [("tile", "s0", "SSRSRS", "a2"), ("pack", "s0", 1, "load")],
         {"s0.a1.1": 2, "s0.a1.3": 3, "s0.a2.3": 2, "s0.r0.1": 3, "s0.unroll": 2},
     ),
     "den_packed_in_scratch": Example(
-        "DEN", (2, 5, 17, 4), [("tile", "s0", "SSRSRS", "a2"), ("pack", "s0", 1, "thread")],
+        "DEN",
+        (2, 5, 17, 4),
+        [("tile", "s0", "SSRSRS", "a2"), ("pack", "s0", 1, "thread")],
         {"s0.a1.1": 5, "s0.a1.3": 2, "s0.a2.1": 3, "s0.r0.1": 4, "s0.unroll": 4},
     ),
     "c2d_border": Example(
-        "C2D", (1, 5, 6, 3, 9, 3, 1, 1), [("inline", "s0"), ("tile", "s1", "SSRSRS", "a3"), ("pack", "s1", 1, "load")],
+        "C2D",
+        (1, 5, 6, 3, 9, 3, 1, 1),
+        [("inline", "s0"), ("tile", "s1", "SSRSRS", "a3"), ("pack", "s1", 1, "load")],
         {"s1.a2.3": 4, "s1.a3.3": 2, "s1.r0.1": 3, "s1.r1.1": 3, "s1.r2.1": 3, "s1.peel": 1},
     ),
     "c2d_pad_copied_per_thread": Example(
-        "C2D", (1, 5, 6, 3, 9, 3, 2, 1),
-        [("place", "s0", "thread"), ("tile", "s1", "SSRSRS", "a3"), ("tile", "s0", "SSS", "a3"), ("pack", "s1", 1, "load")],
+        "C2D",
+        (1, 5, 6, 3, 9, 3, 2, 1),
+        [
+            ("place", "s0", "thread"),
+            ("tile", "s1", "SSRSRS", "a3"),
+            ("tile", "s0", "SSS", "a3"),
+            ("pack", "s1", 1, "load"),
+        ],
         {"s1.a2.3": 3, "s1.r0.1": 3, "s1.r1.1": 3, "s1.r2.1": 3},
     ),
     "sfm_in_one_phase": Example(
-        "SFM", (3, 21),
-        [("inline", "s3"), ("place", "s2", "thread"), ("place", "s1", "thread"), ("place", "s0", "thread"), ("tile", "s4", "SSS", "a1"),
-         ("tile", "s2", "SSRS", "r0"), ("tile", "s1", "SSS", "a1"), ("tile", "s0", "SSRS", "r0")],
+        "SFM",
+        (3, 21),
+        [
+            ("inline", "s3"),
+            ("place", "s2", "thread"),
+            ("place", "s1", "thread"),
+            ("place", "s0", "thread"),
+            ("tile", "s4", "SSS", "a1"),
+            ("tile", "s2", "SSRS", "r0"),
+            ("tile", "s1", "SSS", "a1"),
+            ("tile", "s0", "SSRS", "r0"),
+        ],
         {"s4.a0.1": 2, "s4.a1.2": 2, "s2.r0.v": 2, "s0.unroll": 2},
     ),
     "dot_in_parts": Example(
-        "DOT", (37,), [("rfactor", "s0", "r0", 4), ("tile", "s0", "SSRS", "r0"), ("tile", "s0p", "SSRS", "r0")], {"s0p.unroll": 2},
+        "DOT",
+        (37,),
+        [("rfactor", "s0", "r0", 4), ("tile", "s0", "SSRS", "r0"), ("tile", "s0p", "SSRS", "r0")],
+        {"s0p.unroll": 2},
     ),
-}  # fmt: skip
+}
 
 
 def program_text(example: Example) -> str:

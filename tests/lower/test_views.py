@@ -20,6 +20,7 @@ def test_a_tensor_in_between_may_have_the_name_of_an_output_that_lies_otherwise(
     program = lower(task, sketch.structure, sketch.tilings(values), {"Y": View((1, 40))})
     strides = {
         tile.store.buffer.role: [tile.store.coefficient(a) for a in tile.stage.axes]
-        for phase in program.phases for tile in tiles(phase.body)
-    }  # fmt: skip
+        for phase in program.phases
+        for tile in tiles(phase.body)
+    }
     assert strides == {"shared": [6, 1], "output": [1, 40]}

@@ -110,7 +110,9 @@ def test_a_kernel_that_writes_on_low_files_disturbs_nobody(measurer: Measurer, t
     assert all(isinstance(r, Timing) for r in results), results
 
 
-def test_a_kernel_that_does_not_suit_its_task_or_wants_too_much_is_refused(measurer: Measurer, tiny: Task, write: Write):
+def test_a_kernel_that_does_not_suit_its_task_or_wants_too_much_is_refused(
+    measurer: Measurer, tiny: Task, write: Write
+):
     good = write()
     other_slots = replace(good, like=replace(good.like, slots=tuple(replace(s, elements=2) for s in good.like.slots)))
     greedy = replace(good, like=replace(good.like, scratch_bytes=1 << 40))
@@ -156,7 +158,9 @@ def test_text_that_llvm_refuses_aborts_on_or_hangs_on_costs_one_candidate(tiny: 
     assert isinstance(good, Timing)
 
 
-def test_an_idle_worker_that_is_stopped_or_killed_is_replaced_at_no_candidates_cost(measurer: Measurer, tiny: Task, write: Write):
+def test_an_idle_worker_that_is_stopped_or_killed_is_replaced_at_no_candidates_cost(
+    measurer: Measurer, tiny: Task, write: Write
+):
     measurer.measure(tiny, [write()] * 2)
     before = measurer.worker_pids
     assert len(before) >= 2

@@ -63,7 +63,9 @@ def test_what_is_slower_than_the_best_is_stopped_early(measurer: Measurer, tiny:
 
 def test_candidates_are_retimed_in_turns_without_those_that_fail(measurer: Measurer, tiny: Task, write: Write):
     trap = write("call void @llvm.trap()", "declare void @llvm.trap()")
-    fails_later = write("store float %y, ptr %at\n  br i1 %again, label %bad, label %done\nbad:\n  store i8 0, ptr null")
+    fails_later = write(
+        "store float %y, ptr %at\n  br i1 %again, label %bad, label %done\nbad:\n  store i8 0, ptr null"
+    )
     results = measurer.retime(tiny, [write(), trap, write(), fails_later, write("")], 3)
     kinds = [r.kind if isinstance(r, Failure) else "" for r in results]
     assert kinds == ["", "crash", "", "crash", "wrong"]
@@ -172,7 +174,9 @@ def test_it_works_in_a_script_without_a_main_guard_that_never_closes_it(tmp_path
     assert run(["script.py"], tmp_path) == "once\nTiming Timing\n"
 
 
-ORPHANS = PROGRAM.split("print")[0] + """
+ORPHANS = (
+    PROGRAM.split("print")[0]
+    + """
 import os, signal
 from stormdrop.measure.measurer import HandWritten
 from stormdrop.runtime.building import build_artifact
@@ -187,6 +191,7 @@ print(*measurer.worker_pids, flush=True)
 os.kill(measurer.worker_pids[2], signal.SIGSTOP)
 measurer.measure(task, [loop])
 """
+)
 
 
 def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path):

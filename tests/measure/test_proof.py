@@ -1,4 +1,6 @@
-"""A winner is proved in a fresh process: against many reference values, and element by element against another schedule."""
+"""A winner is proved in a fresh process: against many reference values, and element by element against another
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def test_one_wrong_element_among_thousands_is_found(value: str, measurer: Measur
 
 def test_a_kernel_that_kills_the_fresh_process_is_a_failure(measurer: Measurer, large: Task, target: Target):
     planted = liar(large, target, 0, "0.0")
-    deadly = replace(planted, text=planted.text.replace("%out = load ptr, ptr %slot", "%out = getelementptr i8, ptr null, i64 0"))
+    deadly = replace(
+        planted, text=planted.text.replace("%out = load ptr, ptr %slot", "%out = getelementptr i8, ptr null, i64 0")
+    )
     proved = measurer.prove(large, deadly)
     assert isinstance(proved, Failure)
     assert proved.kind == "crash"

@@ -51,7 +51,8 @@ def some_schedule(finite: bool = True) -> tuple[Schedule, float]:
     return space.schedule(space.points[row]), float(space.seconds[row])
 
 
-# ---- spaces ------------------------------------------------------------------------------------------------------------
+# ---- spaces
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_every_combination_of_choices_is_a_row_or_was_illegal(space: TableSpace) -> None:
@@ -79,7 +80,9 @@ def test_neighbours_of_a_clamped_row_are_on_the_grid(space: TableSpace) -> None:
 
 
 def test_a_point_off_the_table_is_not_legal(space: TableSpace) -> None:
-    wider = next(i for i, (few, all_) in enumerate(zip(space.knobs, full(space).knobs)) if len(few.choices) < len(all_.choices))
+    wider = next(
+        i for i, (few, all_) in enumerate(zip(space.knobs, full(space).knobs)) if len(few.choices) < len(all_.choices)
+    )
     strange = space.points[:50].copy()
     strange[:, wider] = 97
     assert not space.legal(strange).any()
@@ -117,7 +120,8 @@ def test_spaces_are_ranked_as_sketches_are() -> None:
         assert seconds == pytest.approx(float(space.prior(point[None, :])[0]))
 
 
-# ---- measuring ---------------------------------------------------------------------------------------------------------
+# ---- measuring
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_row_takes_what_was_recorded() -> None:
@@ -165,7 +169,9 @@ def test_the_caller_works_before_anything_is_measured() -> None:
 
 def test_noise_is_the_seeds_and_differs_between_rounds() -> None:
     schedule, seconds = some_schedule()
-    first, again, other = (TableMeasurer(table(), 0.05, seed).retime(table().task, [schedule], 400)[0] for seed in (1, 1, 2))
+    first, again, other = (
+        TableMeasurer(table(), 0.05, seed).retime(table().task, [schedule], 400)[0] for seed in (1, 1, 2)
+    )
     assert first == again != other
     assert isinstance(first, Timing)
     logs = np.log(np.array(first.samples) / seconds)
@@ -183,7 +189,8 @@ def test_without_noise_rounds_and_proof_say_what_was_recorded() -> None:
         assert set(result.samples) == {seconds}
 
 
-# ---- files -------------------------------------------------------------------------------------------------------------
+# ---- files
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_table_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -253,12 +260,15 @@ def test_a_table_of_another_format_or_another_space_is_refused(tmp_path: Path) -
 
 
 def test_a_table_of_failures_has_no_optimum() -> None:
-    nothing = replace(table(), spaces=tuple(replace(s, seconds=np.full_like(s.seconds, np.nan)) for s in table().spaces))
+    nothing = replace(
+        table(), spaces=tuple(replace(s, seconds=np.full_like(s.seconds, np.nan)) for s in table().spaces)
+    )
     with pytest.raises(UserError, match="nothing in this table"):
         _ = nothing.optimum
 
 
-# ---- grids -------------------------------------------------------------------------------------------------------------
+# ---- grids
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_choices_are_spread_and_hold_the_home() -> None:
@@ -291,7 +301,8 @@ def test_a_chosen_grid_holds_its_home_and_about_the_wanted_points() -> None:
     assert np.isnan(space.seconds).all()
 
 
-# ---- recording ---------------------------------------------------------------------------------------------------------
+# ---- recording
+# ---------------------------------------------------------------------------------------------------------
 
 
 class Stopping(TableMeasurer):
@@ -335,7 +346,9 @@ def test_a_recording_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
 def test_noise_at_the_top_is_averaged_out_by_timing_in_turns(tmp_path: Path) -> None:
     """Without it, the fastest of many noisy timings is one that was lucky."""
     found = record(*begun(tmp_path / "t.partial"), TableMeasurer(table(), 0.1, 1))
-    k, row = min(((k, i) for k, s in enumerate(found.spaces) for i in np.flatnonzero(np.isfinite(s.seconds))),
-                 key=lambda at: found.spaces[at[0]].seconds[at[1]])  # fmt: skip
+    k, row = min(
+        ((k, i) for k, s in enumerate(found.spaces) for i in np.flatnonzero(np.isfinite(s.seconds))),
+        key=lambda at: found.spaces[at[0]].seconds[at[1]],
+    )
     assert table().spaces[k].seconds[row] <= 1.1 * table().optimum
     assert 0.9 * table().optimum < found.optimum < 1.1 * table().optimum

@@ -126,12 +126,16 @@ def read_cases() -> tuple[Case, ...]:
     targets = {name: target_from(values) for name, values in data["targets"].items()}
     return tuple(
         Case(
-            number, case["group"], tasks[case["task"]], Schedule.from_json(case["schedule"]),
-            targets[case["target"]], {name: View(tuple(strides), at) for name, (strides, at) in case["views"].items()},
+            number,
+            case["group"],
+            tasks[case["task"]],
+            Schedule.from_json(case["schedule"]),
+            targets[case["target"]],
+            {name: View(tuple(strides), at) for name, (strides, at) in case["views"].items()},
             case["default"],
         )
         for number, case in enumerate(data["cases"])
-    )  # fmt: skip
+    )
 
 
 def write_cases(cases: Sequence[Case]) -> tuple[Case, ...]:
@@ -142,11 +146,16 @@ def write_cases(cases: Sequence[Case]) -> tuple[Case, ...]:
     for case in cases:
         text = json.dumps(case.task.to_json())
         targets[case.machine] = asdict(case.target)
-        described.append({
-            "group": case.group, "task": tasks.setdefault(text, len(tasks)), "target": case.machine,
-            "schedule": case.schedule.to_json(), "default": case.is_default,
-            "views": {name: [view.strides, view.offset] for name, view in case.views.items()},
-        })  # fmt: skip
+        described.append(
+            {
+                "group": case.group,
+                "task": tasks.setdefault(text, len(tasks)),
+                "target": case.machine,
+                "schedule": case.schedule.to_json(),
+                "default": case.is_default,
+                "views": {name: [view.strides, view.offset] for name, view in case.views.items()},
+            }
+        )
     data = {"targets": targets, "tasks": [json.loads(text) for text in tasks], "cases": described}
     CASES.write_bytes(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0))
     read_cases.cache_clear()

@@ -73,7 +73,9 @@ def _record_model(network: Path, target: Target) -> None:
 
 
 def _network(folder: Path) -> Path:
-    """A small picture's class: convolutions side by side, one fit for Winograd's algorithm; pooling, product, softmax."""
+    """A small picture's class: convolutions side by side, one fit for Winograd's algorithm; pooling, product,
+    softmax.
+    """
     rng = np.random.default_rng(7)
     weights: dict[str, NDArray[Any]] = {
         name: (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)

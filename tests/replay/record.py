@@ -117,7 +117,11 @@ def _all_operations(dtype: Dtype, extent: int) -> list[Tensor]:
     unary = [
         fn for fn in UNARY if (fn == "not" if dtype == "bool" else fn in ("neg", "abs") if is_integer else fn != "not")
     ]
-    arithmetic = LOGICAL if dtype == "bool" else [op for op in ARITHMETIC if is_float or op not in ("div", "pow", "fmod", "copysign")]
+    arithmetic = (
+        LOGICAL
+        if dtype == "bool"
+        else [op for op in ARITHMETIC if is_float or op not in ("div", "pow", "fmod", "copysign")]
+    )
     made: list[Tensor] = []
 
     def add(make: Callable[[Expr, Expr], Expr]) -> None:

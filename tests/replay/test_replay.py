@@ -90,7 +90,7 @@ def test_names_of_one_function_do_not_meet_those_of_another() -> None:
         (r"@kernel", "@main"),  # a name that callers know
         (r"(add|mul) i64 (%\w+), (%\w+)", r"\1 i64 \3, \3"),  # an operand
     ],
-)  # fmt: skip
+)
 def test_one_change_is_seen(pattern: str, replacement: str) -> None:
     _, text = some_text()
     other = re.sub(pattern, replacement, text, count=1)

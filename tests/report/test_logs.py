@@ -46,7 +46,12 @@ def test_rounds_and_new_bests_are_info_and_every_trial_is_debug(caplog: pytest.L
 
 def test_warnings_and_failures_have_their_levels(caplog: pytest.LogCaptureFixture) -> None:
     listener = LogListener()
-    for event in (TaskStarted(tiny(), 1, "random", None, 3.0), Retiming(2), Warned("careful"), TaskFailed(Failure("crash", "dead"))):
+    for event in (
+        TaskStarted(tiny(), 1, "random", None, 3.0),
+        Retiming(2),
+        Warned("careful"),
+        TaskFailed(Failure("crash", "dead")),
+    ):
         listener(event)
     assert [(r.levelno, r.getMessage()) for r in caplog.records if r.levelno >= logging.WARNING] == [
         (logging.WARNING, "careful"),
@@ -86,7 +91,9 @@ def test_a_record_is_one_line_whatever_it_holds(tmp_path: Path, capsys: pytest.C
     file = tmp_path / "tune.log"
     configure(2, file)
     listener = LogListener()
-    hostile = tuned([1e-6, Failure("crash", HOSTILE)], HOSTILE, task=Task(tiny().outputs, name=HOSTILE), stopped=HOSTILE)
+    hostile = tuned(
+        [1e-6, Failure("crash", HOSTILE)], HOSTILE, task=Task(tiny().outputs, name=HOSTILE), stopped=HOSTILE
+    )
     count = 0
     for event in (*events(hostile), Warned(HOSTILE)):
         listener(event)

@@ -105,8 +105,14 @@ def test_shapes_and_names_in_words() -> None:
 def test_outputs_are_summed_up_without_what_is_not_finite() -> None:
     array = np.array([[1.0, np.nan], [3.0, -np.inf]], np.float32)
     assert summary_json("y", array) == {
-        "name": "y", "shape": [2, 2], "dtype": "float32", "min": 1.0, "max": 3.0, "mean": 2.0, "not_finite": 2,
-    }  # fmt: skip
+        "name": "y",
+        "shape": [2, 2],
+        "dtype": "float32",
+        "min": 1.0,
+        "max": 3.0,
+        "mean": 2.0,
+        "not_finite": 2,
+    }
     assert summary_json("y", np.zeros((0, 3)))["min"] is None
     assert summary_json("y", np.array([True, False]))["mean"] == 0.5
     out = printed(print_outputs, {"y\x1b": array, "none": np.zeros((0, 3), np.int64)})
@@ -127,9 +133,12 @@ def test_the_speedup_is_that_of_medians() -> None:
     times = {"stormdrop": Runs(np.array([1.0, 2.0, 9.0]), False), "onnxruntime": Runs(np.array([4.0, 3.0, 5.0]), False)}
     assert speedup_of(times) == 2.0
     assert bench_json("m", 2, times) == {
-        "model": "m", "threads": 2, "stormdrop": {"median_seconds": 2.0, "min_seconds": 1.0},
-        "onnxruntime": {"median_seconds": 4.0, "min_seconds": 3.0}, "speedup": 2.0,
-    }  # fmt: skip
+        "model": "m",
+        "threads": 2,
+        "stormdrop": {"median_seconds": 2.0, "min_seconds": 1.0},
+        "onnxruntime": {"median_seconds": 4.0, "min_seconds": 3.0},
+        "speedup": 2.0,
+    }
     out = printed(print_bench, "m", 2, times, {"stormdrop": "by default", "onnxruntime": "all of it"})
     assert "2.00x" in out
     assert "all of it" in out

@@ -11,11 +11,24 @@ from rich.text import Text
 
 from stormdrop.report.model_progress import ModelProgress, print_tuned
 from stormdrop.search.events import Warned
-from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel, TunedTask
+from stormdrop.search.model_events import (
+    ModelEnded,
+    ModelEvent,
+    ModelStarted,
+    Proving,
+    TaskMoved,
+    TaskRow,
+    TunedModel,
+    TunedTask,
+)
 from tests.support.searches import HOSTILE, one_thread, schedule, tiny
 
 PEAK = 100.0
-ROWS = (TaskRow("t0", "Conv3x3+Relu", 3, 2e8, known=7), TaskRow("t1", "MatMul", 1, 1e8), TaskRow("t2", "Transpose", 1, 0.0))
+ROWS = (
+    TaskRow("t0", "Conv3x3+Relu", 3, 2e8, known=7),
+    TaskRow("t1", "MatMul", 1, 1e8),
+    TaskRow("t2", "Transpose", 1, 0.0),
+)
 STARTED = ModelStarted("net", ROWS, "storm+droplet", None, 300.0, cold=True)
 FIRST = replace(ROWS[0], best=4e-3, default=5e-3, trials=6, failed=1, phase="storm")
 SECOND = replace(ROWS[1], best=2e-3, default=2e-3, trials=6, phase="storm")
@@ -24,19 +37,38 @@ THIRD = replace(ROWS[2], best=1e-4, default=1e-4, trials=1, phase="small")
 
 def tuned(stopped: str = "seconds") -> TunedModel:
     tasks = [
-        TunedTask(r.id, tiny(), r.label, r.count, schedule(1), schedule(2), r.best, r.default, r.trials, r.failed, r.known, True, "proved")
+        TunedTask(
+            r.id,
+            tiny(),
+            r.label,
+            r.count,
+            schedule(1),
+            schedule(2),
+            r.best,
+            r.default,
+            r.trials,
+            r.failed,
+            r.known,
+            True,
+            "proved",
+        )
         for r in (FIRST, SECOND, THIRD)
     ]
     return TunedModel("net", one_thread(), "storm+droplet", 0, True, tuple(tasks), 61.0, stopped)
 
 
 def shown(
-    events: Iterable[ModelEvent], terminal: bool = False, width: int = 160, height: int = 40,
+    events: Iterable[ModelEvent],
+    terminal: bool = False,
+    width: int = 160,
+    height: int = 40,
     moved: Callable[[ModelEvent], float] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """All that is written while these events happen, ten seconds apart unless `moved` says otherwise."""
     out, now = io.StringIO(), [0.0]
-    console = Console(file=out, force_terminal=terminal, width=width, height=height, highlight=False, markup=False, emoji=False)
+    console = Console(
+        file=out, force_terminal=terminal, width=width, height=height, highlight=False, markup=False, emoji=False
+    )
     with ModelProgress(console, PEAK, lambda: now[0]) as progress:
         for event in events:
             now[0] += moved(event) if moved else 10.0
@@ -45,8 +77,15 @@ def shown(
 
 
 def story() -> list[ModelEvent]:
-    return [STARTED, TaskMoved(FIRST, 10.0), TaskMoved(SECOND, 20.0), TaskMoved(THIRD, 30.0), Proving(2, 40.0),
-            TaskMoved(replace(FIRST, phase="proved"), 50.0), ModelEnded(tuned())]  # fmt: skip
+    return [
+        STARTED,
+        TaskMoved(FIRST, 10.0),
+        TaskMoved(SECOND, 20.0),
+        TaskMoved(THIRD, 30.0),
+        Proving(2, 40.0),
+        TaskMoved(replace(FIRST, phase="proved"), 50.0),
+        ModelEnded(tuned()),
+    ]
 
 
 def test_the_first_line_says_whether_it_continues() -> None:
@@ -56,7 +95,10 @@ def test_the_first_line_says_whether_it_continues() -> None:
         "tuning net: storm+droplet over 3 tasks, at most 5:00 min, weights out of cache",
     ]
     fresh = replace(STARTED, rows=ROWS[1:], trials=9, seconds=None, cold=False)
-    assert shown([fresh]).splitlines() == ["starting: none of 2 tasks known", "tuning net: storm+droplet over 2 tasks, at most 9 trials"]
+    assert shown([fresh]).splitlines() == [
+        "starting: none of 2 tasks known",
+        "tuning net: storm+droplet over 2 tasks, at most 9 trials",
+    ]
 
 
 def test_without_a_terminal_there_is_a_plain_line_every_few_seconds() -> None:
@@ -120,8 +162,11 @@ def test_the_cursor_is_given_back_when_tuning_breaks_off() -> None:
 def test_warnings_are_shown_at_once_and_hostile_names_are_harmless() -> None:
     rows = (replace(FIRST, label=HOSTILE),)
     events: Sequence[ModelEvent] = [
-        replace(STARTED, name=HOSTILE, rows=rows), Warned(f"t0 fails: {HOSTILE}"), TaskMoved(rows[0], 9.0), ModelEnded(tuned()),
-    ]  # fmt: skip
+        replace(STARTED, name=HOSTILE, rows=rows),
+        Warned(f"t0 fails: {HOSTILE}"),
+        TaskMoved(rows[0], 9.0),
+        ModelEnded(tuned()),
+    ]
     plain = shown(events)
     assert "t0 fails: " in plain
     assert "\x1b" not in plain
@@ -138,6 +183,20 @@ def test_the_final_table_compares_with_the_defaults() -> None:
     out = io.StringIO()
     print_tuned(Console(file=out, width=200, highlight=False, markup=False), tuned(), PEAK)
     lines = [line.split() for line in out.getvalue().splitlines()]
-    assert lines[0] == ["task", "count", "GFLOP", "default", "ms", "best", "ms", "GFLOP/s", "of", "peak", "share", "trials", "failed"]
+    assert lines[0] == [
+        "task",
+        "count",
+        "GFLOP",
+        "default",
+        "ms",
+        "best",
+        "ms",
+        "GFLOP/s",
+        "of",
+        "peak",
+        "share",
+        "trials",
+        "failed",
+    ]
     assert [line[0] for line in lines[1:]] == ["t0", "t1", "t2"]
     assert lines[1][2:] == ["3", "0.000", "5.000", "4.000", "0.0", "0.0%", "85.1%", "6", "1", "proved"]

@@ -76,7 +76,8 @@ def test_a_dollar_sign_in_a_name_is_no_formula(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "values"), [*((suffix, FALLING) for suffix in SUFFIXES), (".svg", [1e-6]), (".svg", [Failure("build", "x")])]
+    ("suffix", "values"),
+    [*((suffix, FALLING) for suffix in SUFFIXES), (".svg", [1e-6]), (".svg", [Failure("build", "x")])],
 )
 def test_any_search_can_be_saved_in_any_format(suffix: str, values: list[float | Failure], tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"

@@ -26,10 +26,14 @@ class Clock:
         return self.now
 
 
-def shown(happened: Iterable[Event], terminal: bool = False, width: int = 200, moved: Callable[[Event], float] | None = None) -> str:
+def shown(
+    happened: Iterable[Event], terminal: bool = False, width: int = 200, moved: Callable[[Event], float] | None = None
+) -> str:
     """All that is written while these events happen, one second apart unless `moved` says otherwise."""
     out, clock = io.StringIO(), Clock()
-    console = Console(file=out, force_terminal=terminal, width=width, height=40, highlight=False, markup=False, emoji=False)
+    console = Console(
+        file=out, force_terminal=terminal, width=width, height=40, highlight=False, markup=False, emoji=False
+    )
     with TuningProgress(console, PEAK, clock) as progress:
         for event in happened:
             clock.now += moved(event) if moved else 1.0
@@ -41,8 +45,13 @@ def test_without_a_terminal_each_round_is_one_plain_line() -> None:
     text = shown(events(tuned([4e-6, 2e-6, Failure("build", "x"), 1e-6], droplet_from=3), trials=4, known=7))
     lines = text.splitlines()
     assert lines[0] == "tuning GMM 1 13 17 11: storm+droplet over 3 sketches, at most 4 trials; 7 trials of it known"
-    assert lines[1] == "  2/4 measured, storm, 0 failed, best 2.00 µs, 2.4 GFLOP/s, 2.4% of peak; 2.0 candidates/s, 1.0 s"
-    assert lines[2] == "  4/4 measured, droplet, 1 failed, best 1.00 µs, 4.9 GFLOP/s, 4.9% of peak; 2.0 candidates/s, 2.0 s"
+    assert (
+        lines[1] == "  2/4 measured, storm, 0 failed, best 2.00 µs, 2.4 GFLOP/s, 2.4% of peak; 2.0 candidates/s, 1.0 s"
+    )
+    assert (
+        lines[2]
+        == "  4/4 measured, droplet, 1 failed, best 1.00 µs, 4.9 GFLOP/s, 4.9% of peak; 2.0 candidates/s, 2.0 s"
+    )
     assert len(lines) == 3
     assert "\x1b" not in text
 
@@ -70,7 +79,12 @@ def test_the_board_shows_budget_best_phase_and_the_last_improvements() -> None:
     search = tuned([9e-6, 8e-6, 7e-6, 6e-6, 5e-6, 4e-6, 3e-6], droplet_from=6)
     text = shown(events(search, trials=10, seconds=20.0), terminal=True)
     board = text[text.rindex("tuning") :]
-    for part in ("storm+droplet: droplet", "3.00 µs, 1.6 GFLOP/s, 1.6% of peak", "7 of 10, 0 failed, 2.0 candidates/s", "3.5 s of 20.0 s"):
+    for part in (
+        "storm+droplet: droplet",
+        "3.00 µs, 1.6 GFLOP/s, 1.6% of peak",
+        "7 of 10, 0 failed, 2.0 candidates/s",
+        "3.5 s of 20.0 s",
+    ):
         assert part in board
     assert "s0.a0.1 6→7" in board
     assert "     7   3.00 µs     1.6%  s0.a0.1 6→7" in board

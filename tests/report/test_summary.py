@@ -15,7 +15,9 @@ def test_the_summary_says_what_was_spent_and_when_it_was_nearly_done() -> None:
     rows = dict(search_rows(tuned([2.0, 1.11, 1.05, 1.0]), "/tmp/reservoir.sqlite"))
     assert rows["search"] == "storm+droplet, seed 3: 4 trials, 0 failed, 2.0/s; ended: the trials are spent"
     assert rows["spent"] == "3.0 s in all; builders 0.1 s (median 15.0 ms), timed runs 51.6 s"
-    assert rows["progress"] == "of the final speed, 90% at trial 2 (1.0 s), 95% at trial 3 (1.5 s), 99% at trial 4 (2.0 s)"
+    assert (
+        rows["progress"] == "of the final speed, 90% at trial 2 (1.0 s), 95% at trial 3 (1.5 s), 99% at trial 4 (2.0 s)"
+    )
     assert rows["stored"] == "/tmp/reservoir.sqlite"
     assert "failed" not in rows
     assert "verified" not in rows

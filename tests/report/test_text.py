@@ -32,13 +32,22 @@ def test_a_message_becomes_one_line_of_bounded_length() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(1.04e-3, "1.04 ms"), (34.7e-3, "34.7 ms"), (125.0, "125 s"), (3e-9, "3.00 ns"), (0.0, "0.00 ns"), (float("nan"), "unknown")],
+    [
+        (1.04e-3, "1.04 ms"),
+        (34.7e-3, "34.7 ms"),
+        (125.0, "125 s"),
+        (3e-9, "3.00 ns"),
+        (0.0, "0.00 ns"),
+        (float("nan"), "unknown"),
+    ],
 )
 def test_times_have_three_digits_and_a_fitting_unit(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.44, "0.4 s"), (59.0, "59.0 s"), (125.9, "2:05 min"), (3725.0, "1:02:05 h")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.44, "0.4 s"), (59.0, "59.0 s"), (125.9, "2:05 min"), (3725.0, "1:02:05 h")]
+)
 def test_waiting_is_told_in_minutes_and_hours(seconds: float, text: str) -> None:
     assert span_text(seconds) == text
 

@@ -35,7 +35,12 @@ def variety() -> list[Record]:
         replace(records[4], versions=Versions("9.9", "99.0", 77)),
         replace(records[5], target=replace(HERE, dram_gbs=123.456)),
     ]
-    return [*records, *odd, *legal_records(3, build("C2D", (1, 7, 7, 8, 16, 3, 1, 1))), *legal_records(3, build("SFM", (17, 23)))]
+    return [
+        *records,
+        *odd,
+        *legal_records(3, build("C2D", (1, 7, 7, 8, 16, 3, 1, 1))),
+        *legal_records(3, build("SFM", (17, 23))),
+    ]
 
 
 def exported(store: Store, wanted: Filters | None = None) -> list[str]:
@@ -58,7 +63,8 @@ def good_lines() -> tuple[str, ...]:
         return tuple(exported(store))
 
 
-# ---- out and in again --------------------------------------------------------------------------------------------------
+# ---- out and in again
+# --------------------------------------------------------------------------------------------------
 
 
 def test_an_import_into_an_empty_store_exports_the_same_lines(tmp_path: Path) -> None:
@@ -112,7 +118,8 @@ def test_other_tools_may_reorder_and_reformat_a_line() -> None:
         assert exported(store) == list(good_lines())
 
 
-# ---- what stays out ----------------------------------------------------------------------------------------------------
+# ---- what stays out
+# ----------------------------------------------------------------------------------------------------
 
 
 def changed(*path: str | int, to: Any) -> Callable[[Any], None]:
@@ -187,11 +194,13 @@ BAD: list[tuple[str, Callable[[Any], None]]] = [
     ("digits", changed("seed", to=10**100)),
     ("created", changed("created", to=-5.0)),
     ("number", changed("number", to=2**63)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("reason", "change"), BAD)
-def test_a_line_that_is_no_record_is_refused_with_its_number_and_reason(reason: str, change: Callable[[Any], None]) -> None:
+def test_a_line_that_is_no_record_is_refused_with_its_number_and_reason(
+    reason: str, change: Callable[[Any], None]
+) -> None:
     first, second, *_ = good_lines()
     data = json.loads(second)
     change(data)
@@ -205,7 +214,9 @@ def test_a_line_that_is_no_record_is_refused_with_its_number_and_reason(reason: 
         assert exported(store) == [first]
 
 
-@pytest.mark.parametrize("field", [*json.loads(good_lines()[0]), ("result", "spread"), ("task", "inputs"), ("versions", "llvm")])
+@pytest.mark.parametrize(
+    "field", [*json.loads(good_lines()[0]), ("result", "spread"), ("task", "inputs"), ("versions", "llvm")]
+)
 def test_a_missing_field_is_named(field: str | tuple[str, ...]) -> None:
     path = (field,) if isinstance(field, str) else field
     data = json.loads(good_lines()[0])
@@ -218,7 +229,17 @@ def test_a_missing_field_is_named(field: str | tuple[str, ...]) -> None:
 
 def test_what_is_not_json_is_refused() -> None:
     good = good_lines()[0].encode()
-    bad = [good[:-1], b"\xff\xfe" + good, b"[" * 100_000, b"null", b"[]", b"7", b'"x"', good + good, good.replace(b"1", b"1e999", 1)]
+    bad = [
+        good[:-1],
+        b"\xff\xfe" + good,
+        b"[" * 100_000,
+        b"null",
+        b"[]",
+        b"7",
+        b'"x"',
+        good + good,
+        good.replace(b"1", b"1e999", 1),
+    ]
     with Store.in_memory() as store:
         done = imported(store, b"\n".join([*bad, good]))
         assert [r.line for r in done.refused] == list(range(1, len(bad) + 1))
@@ -227,7 +248,9 @@ def test_what_is_not_json_is_refused() -> None:
 
 def test_an_absurdly_long_line_is_refused_without_being_read_into_memory() -> None:
     good = good_lines()[0].encode()
-    content = good + b"\n" + b"x" * (3 * LINE_BYTES) + b"\n" + good_lines()[1].encode() + b"\n" + b"y" * (LINE_BYTES + 5)
+    content = (
+        good + b"\n" + b"x" * (3 * LINE_BYTES) + b"\n" + good_lines()[1].encode() + b"\n" + b"y" * (LINE_BYTES + 5)
+    )
     sizes: list[int] = []
 
     class Spied(io.BytesIO):
@@ -236,7 +259,12 @@ def test_an_absurdly_long_line_is_refused_without_being_read_into_memory() -> No
             sizes.append(len(line))
             return line
 
-    assert [(n, line is None) for n, line in read_lines(Spied(content))] == [(1, False), (2, True), (3, False), (4, True)]
+    assert [(n, line is None) for n, line in read_lines(Spied(content))] == [
+        (1, False),
+        (2, True),
+        (3, False),
+        (4, True),
+    ]
     assert max(sizes) <= LINE_BYTES
     with Store.in_memory() as store:
         done = imported(store, content)
@@ -295,12 +323,19 @@ def test_many_refusals_are_counted_and_the_first_are_named() -> None:
         assert [r.line for r in done.refused] == list(range(1, 1001))
 
 
-# ---- anything at all ---------------------------------------------------------------------------------------------------
+# ---- anything at all
+# ---------------------------------------------------------------------------------------------------
 
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=8),
-    st.sampled_from(["s0", "a1", "tile", "load", "f32", "i64", "const", "SSRSRS", 0, 1, 2, -1, 2**31, 2**63, 1e-300, 1e300]),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(
+        ["s0", "a1", "tile", "load", "f32", "i64", "const", "SSRSRS", 0, 1, 2, -1, 2**31, 2**63, 1e-300, 1e300]
+    ),
+)
 KEYS = st.text(max_size=6)
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4))
 

@@ -40,7 +40,8 @@ def filled(path: Path, count: int = 50) -> Path:
     return path
 
 
-# ---- places that cannot be written -------------------------------------------------------------------------------------
+# ---- places that cannot be written
+# -------------------------------------------------------------------------------------
 
 
 def test_the_default_place_is_the_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +55,9 @@ def test_the_default_place_is_the_cache_directory(tmp_path: Path, monkeypatch: p
     assert tmp_path / "xdg" in default_path().parents
 
 
-def test_without_a_home_one_warning_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_home_one_warning_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STORMDROP_CACHE_DIR", raising=False)
     monkeypatch.setattr("platformdirs.user_cache_dir", "~/.cache/{}".format)
@@ -66,7 +69,9 @@ def test_without_a_home_one_warning_and_memory(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_one_warning_and_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_cannot_be_made_is_one_warning_and_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("in the way")
     with caplog.at_level(logging.DEBUG), Store.open(tmp_path / "file" / "cache" / "s.sqlite") as store:
         for _ in range(3):
@@ -104,14 +109,17 @@ def test_a_read_only_store_is_read_and_its_additions_stay_in_memory(mode: int) -
         os.chmod(path, 0o444)
         os.chmod(folder, mode)
         content = path.read_bytes()
-        done = subprocess.run([sys.executable, "-c", UNPRIVILEGED, str(path)], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", UNPRIVILEGED, str(path)], capture_output=True, text=True, timeout=60
+        )
         os.chmod(folder, 0o755)
         assert done.stdout == "True 50 52 []\n" * 2, done.stderr
         assert done.stderr.count("LOG stormdrop.store") == 1
         assert path.read_bytes() == content
 
 
-# ---- files that are not stores -----------------------------------------------------------------------------------------
+# ---- files that are not stores
+# -----------------------------------------------------------------------------------------
 
 
 def refused(path: Path, match: str) -> None:
@@ -231,11 +239,13 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
         assert store.known(*KNOWN) == 4
 
 
-# ---- earlier versions --------------------------------------------------------------------------------------------------
+# ---- earlier versions
+# --------------------------------------------------------------------------------------------------
 
 FIRST_VERSION = """
 CREATE TABLE task (
-    id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, class_key TEXT NOT NULL, name TEXT NOT NULL, flops REAL NOT NULL,
+    id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, class_key TEXT NOT NULL, name TEXT NOT NULL,
+    flops REAL NOT NULL,
     json TEXT NOT NULL);
 CREATE TABLE machine (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
 CREATE TABLE target (id INTEGER PRIMARY KEY, machine_id INTEGER NOT NULL REFERENCES machine, json TEXT NOT NULL UNIQUE);
@@ -278,14 +288,39 @@ def first_version(path: Path, count: int = 30) -> None:
             assert r.features is not None
             schedule = json.dumps(r.schedule.to_json(), separators=(",", ":"))
             row = (
-                k, 1, 1, 1, 1, 0, 0, r.strategy, str(r.seed), r.number, r.elapsed, r.model, r.created, r.result.seconds,
-                r.result.spread, r.result.runs, r.result.build_seconds, 0, None, None, r.features.tobytes(), schedule,
+                k,
+                1,
+                1,
+                1,
+                1,
+                0,
+                0,
+                r.strategy,
+                str(r.seed),
+                r.number,
+                r.elapsed,
+                r.model,
+                r.created,
+                r.result.seconds,
+                r.result.spread,
+                r.result.runs,
+                r.result.build_seconds,
+                0,
+                None,
+                None,
+                r.features.tobytes(),
+                schedule,
                 np.array(r.result.samples).tobytes(),
-            )  # fmt: skip
+            )
             raw.execute(insert, row)
-        failed = "UPDATE trial SET seconds = NULL, spread = NULL, runs = NULL, failure = 'crash', message = 'm', samples = x'' WHERE id = 2"
+        failed = (
+            "UPDATE trial SET seconds = NULL, spread = NULL, runs = NULL, failure = 'crash', "
+            "message = 'm', samples = x'' WHERE id = 2"
+        )
         raw.execute(failed)
-        raw.execute("""UPDATE trial SET features = NULL, schedule = replace(schedule, '"tile",1', '"tile",9') WHERE id = 3""")
+        raw.execute(
+            """UPDATE trial SET features = NULL, schedule = replace(schedule, '"tile",1', '"tile",9') WHERE id = 3"""
+        )
         raw.commit()
 
 
@@ -351,7 +386,8 @@ def test_a_store_upgraded_by_somebody_else_is_not_written_any_more(path: Path) -
             assert raw.execute("SELECT count(*) FROM trial").fetchone() == (2,)
 
 
-# ---- journals ----------------------------------------------------------------------------------------------------------
+# ---- journals
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_log_is_written_ahead(path: Path) -> None:
@@ -360,7 +396,9 @@ def test_the_log_is_written_ahead(path: Path) -> None:
         assert raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_a_file_system_without_a_write_ahead_log_has_a_rollback_journal(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_system_without_a_write_ahead_log_has_a_rollback_journal(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG, "stormdrop.store"), Store.open(path, vfs="unix-dotfile") as store:
         store.add(make_records(5))
         store.close()

@@ -82,7 +82,9 @@ def test_best_of_nothing_is_none(store: Store) -> None:
 def test_best_of_certain_versions_is_theirs(store: Store) -> None:
     old, new = Versions("0.0.9", "19.1", FEATURE_VERSION), VERSIONS
     store.add(make_records(1, result=timing(1e-6), versions=old) + make_records(1, result=timing(1e-3), versions=new))
-    found = [store.best(small_task(), HERE, versions=v) for v in (old, new, replace(new, features=99), Versions("1", "1", 1))]
+    found = [
+        store.best(small_task(), HERE, versions=v) for v in (old, new, replace(new, features=99), Versions("1", "1", 1))
+    ]
     assert [f and f.versions for f in found] == [old, new, new, None]
     anybody = store.best(small_task(), HERE)
     assert anybody is not None
@@ -90,7 +92,12 @@ def test_best_of_certain_versions_is_theirs(store: Store) -> None:
 
 
 def test_tasks_machines_and_temperatures_are_kept_apart(store: Store) -> None:
-    keys = [(small_task(n), target, cold) for n in (32, 33) for target in (HERE, HERE.with_threads(1)) for cold in (False, True)]
+    keys = [
+        (small_task(n), target, cold)
+        for n in (32, 33)
+        for target in (HERE, HERE.with_threads(1))
+        for cold in (False, True)
+    ]
     for count, (task, target, cold) in enumerate(keys, 1):
         store.add(make_records(count, task, target, cold))
     for count, (task, target, cold) in enumerate(keys, 1):
@@ -120,7 +127,10 @@ def test_a_task_of_another_name_is_the_same_task(store: Store) -> None:
 
 def test_unknown_rules_are_kept_but_skipped_with_a_remark(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     known, unknown = make_records(3), of_another_rule(make_records(1, result=timing(1e-9), verified=True)[0])
-    renewed = replace(known[0], schedule=replace(known[0].schedule, steps=tuple(replace(s, version=77) for s in known[0].schedule.steps)))
+    renewed = replace(
+        known[0],
+        schedule=replace(known[0].schedule, steps=tuple(replace(s, version=77) for s in known[0].schedule.steps)),
+    )
     store.add([unknown, *known, renewed])
     with caplog.at_level(logging.WARNING, "stormdrop.store"):
         assert len(store.trials(small_task(), HERE)) == 3
@@ -154,11 +164,17 @@ def test_adding_nothing_is_allowed(store: Store) -> None:
     assert store.summaries() == []
 
 
-# ---- what the cost model reads -----------------------------------------------------------------------------------------
+# ---- what the cost model reads
+# -----------------------------------------------------------------------------------------
 
 
 def test_training_has_features_seconds_and_groups(store: Store) -> None:
-    batches = [make_records(4), make_records(3, cold=True), make_records(2, task=small_task(7)), make_records(2, result=failure())]
+    batches = [
+        make_records(4),
+        make_records(3, cold=True),
+        make_records(2, task=small_task(7)),
+        make_records(2, result=failure()),
+    ]
     store.add([r for batch in batches for r in batch])
     rows = store.training(HERE, FEATURE_VERSION)
     expected = [r.features for batch in batches for r in batch]
@@ -200,11 +216,14 @@ def test_training_of_nothing_has_the_right_shapes(store: Store) -> None:
     assert (rows.features.shape, rows.seconds.shape, rows.group.shape) == ((0, len(FEATURES)), (0,), (0,))
 
 
-# ---- what people read --------------------------------------------------------------------------------------------------
+# ---- what people read
+# --------------------------------------------------------------------------------------------------
 
 
 def test_summaries_count_and_name_the_best(store: Store) -> None:
-    store.add(make_records(4) + make_records(2, result=failure()) + make_records(1, result=timing(1e-9, stopped_early=True)))
+    store.add(
+        make_records(4) + make_records(2, result=failure()) + make_records(1, result=timing(1e-9, stopped_early=True))
+    )
     store.add(make_records(3, cold=True) + make_records(1, cold=True, verified=True, result=timing(0.25)))
     warm, cold = store.summaries()
     assert (warm.trials, warm.failed, warm.verified, warm.cold) == (7, 2, False, False)
@@ -220,7 +239,12 @@ def test_summaries_count_and_name_the_best(store: Store) -> None:
 
 
 def test_summaries_can_be_asked_for_by_name_digest_machine_and_temperature(store: Store) -> None:
-    store.add(make_records(1) + make_records(1, task=small_task(9)) + make_records(1, cold=True) + make_records(1, target=ELSEWHERE))
+    store.add(
+        make_records(1)
+        + make_records(1, task=small_task(9))
+        + make_records(1, cold=True)
+        + make_records(1, target=ELSEWHERE)
+    )
     task = small_task()
     assert len(store.summaries(Filters(task=task.name))) == 3
     assert len(store.summaries(Filters(task=task.digest[:8]))) == 3
@@ -229,7 +253,8 @@ def test_summaries_can_be_asked_for_by_name_digest_machine_and_temperature(store
     assert len(store.summaries(Filters(target=ELSEWHERE.key()))) == 1
 
 
-# ---- forgetting --------------------------------------------------------------------------------------------------------
+# ---- forgetting
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_beyond_the_cap_the_oldest_go_and_verified_ones_stay(tmp_path: Path) -> None:
@@ -280,7 +305,11 @@ def test_prune_removes_the_oldest_and_the_file_shrinks(tmp_path: Path) -> None:
 
 
 def test_prune_by_age_spares_winners_unless_told(store: Store) -> None:
-    store.add(make_records(3, created=1000.0) + make_records(1, created=1000.0, verified=True) + make_records(2, created=5000.0))
+    store.add(
+        make_records(3, created=1000.0)
+        + make_records(1, created=1000.0, verified=True)
+        + make_records(2, created=5000.0)
+    )
     assert store.prune(older_than=2000.0).removed == 3
     assert store.known(small_task(), HERE) == 3
     assert store.prune(older_than=2000.0, winners=True).removed == 1

@@ -37,7 +37,8 @@ def ended(process: subprocess.Popen[str]) -> str:
     return out
 
 
-# ---- several processes -------------------------------------------------------------------------------------------------
+# ---- several processes
+# -------------------------------------------------------------------------------------------------
 
 WRITER = """
 import sys
@@ -100,7 +101,10 @@ def test_a_reader_does_not_wait_for_a_writer(path: Path, monkeypatch: pytest.Mon
 
 def test_a_writer_waits_for_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BUSY_SECONDS", 0.01)
-    with Store.open(path) as store, closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+    with (
+        Store.open(path) as store,
+        closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other,
+    ):
         other.execute("BEGIN IMMEDIATE")
         later = threading.Timer(0.3, lambda: other.execute("ROLLBACK"))
         later.start()
@@ -109,7 +113,8 @@ def test_a_writer_waits_for_another(path: Path, monkeypatch: pytest.MonkeyPatch)
         assert store.known(*KNOWN) == 5
 
 
-# ---- one process, several threads or forks ------------------------------------------------------------------------------
+# ---- one process, several threads or forks
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
@@ -174,7 +179,8 @@ def test_a_forked_child_has_a_connection_of_its_own(path: Path) -> None:
         assert store.integrity() == []
 
 
-# ---- killed ------------------------------------------------------------------------------------------------------------
+# ---- killed
+# ------------------------------------------------------------------------------------------------------------
 
 NURSERY = """
 import os, random, signal, sys, time
@@ -218,7 +224,8 @@ def test_killed_writers_lose_at_most_the_batch_in_flight(path: Path) -> None:
     assert len(counts) <= len(acknowledged) + kills  # killed between the commit and the word of it
 
 
-# ---- full --------------------------------------------------------------------------------------------------------------
+# ---- full
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_full_database_takes_no_half_batch_and_stays_readable(path: Path) -> None:
@@ -269,12 +276,17 @@ def test_a_file_that_may_not_grow_keeps_what_was_acknowledged(path: Path, vfs: s
     assert done > 3
     with Store.open(path, vfs=vfs) as store:
         assert store.integrity() == []
-        assert [(r.seed, r.number) for r in store.trials(*KNOWN)] == [(k, n + 1) for k in range(done) for n in range(20)]
+        assert [(r.seed, r.number) for r in store.trials(*KNOWN)] == [
+            (k, n + 1) for k in range(done) for n in range(20)
+        ]
         store.add(make_records(20))
 
 
 def test_a_place_too_small_for_a_new_store_is_memory_with_a_warning(path: Path) -> None:
-    script = LIMITED.split("store =")[0] + "import logging; logging.basicConfig(); print(Store.open(Path(sys.argv[1])).is_memory)"
+    script = (
+        LIMITED.split("store =")[0]
+        + "import logging; logging.basicConfig(); print(Store.open(Path(sys.argv[1])).is_memory)"
+    )
     process = run(script, path, 8192)
     out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("True\n", 0), err
@@ -314,7 +326,8 @@ def test_an_interrupted_batch_is_undone(path: Path, monkeypatch: pytest.MonkeyPa
         assert store.known(*KNOWN) == 35
 
 
-# ---- very many ---------------------------------------------------------------------------------------------------------
+# ---- very many
+# ---------------------------------------------------------------------------------------------------------
 
 
 def multiply(path: Path, rows: int) -> None:
@@ -326,7 +339,7 @@ def multiply(path: Path, rows: int) -> None:
         listed = ", ".join(values.get(name) or name for name in names)
         raw.execute(
             f"""WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {rows})
-            INSERT INTO trial ({', '.join(names)}) SELECT {listed} FROM numbers JOIN trial ON trial.id = 1 + n % 20"""
+            INSERT INTO trial ({", ".join(names)}) SELECT {listed} FROM numbers JOIN trial ON trial.id = 1 + n % 20"""
         )
 
 

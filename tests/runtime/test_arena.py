@@ -18,7 +18,14 @@ def overlaps(lifetimes: list[Lifetime], offsets: tuple[int, ...]) -> list[tuple[
     end = begin + [life.nbytes for life in lifetimes]
     first, last = (np.array([getattr(life, name) for life in lifetimes]) for name in ("first", "last"))
     some = end > begin
-    meet = (begin[:, None] < end) & (begin < end[:, None]) & (first[:, None] <= last) & (first <= last[:, None]) & some & some[:, None]
+    meet = (
+        (begin[:, None] < end)
+        & (begin < end[:, None])
+        & (first[:, None] <= last)
+        & (first <= last[:, None])
+        & some
+        & some[:, None]
+    )
     return [(int(a), int(b)) for a, b in np.argwhere(meet) if a < b]
 
 
@@ -27,8 +34,12 @@ def lifetime(nbytes: int, first: int, length: int, align: int) -> Lifetime:
 
 
 LIFETIMES = st.builds(
-    lifetime, st.integers(0, 5000), st.integers(0, 30), st.integers(0, 12), st.sampled_from([1, 4, 64, 128, 4096]),
-)  # fmt: skip
+    lifetime,
+    st.integers(0, 5000),
+    st.integers(0, 30),
+    st.integers(0, 12),
+    st.sampled_from([1, 4, 64, 128, 4096]),
+)
 
 
 @given(st.lists(LIFETIMES, max_size=60))
@@ -75,7 +86,9 @@ def test_a_buffer_takes_the_smallest_gap_that_fits() -> None:
 
 
 def residual_network(depth: int, seed: int) -> list[Lifetime]:
-    """Buffers of a chain whose every third value lives on beside two others, of sizes that shrink with depth; and scratch."""
+    """Buffers of a chain whose every third value lives on beside two others, of sizes that shrink with depth; and
+    scratch.
+    """
     rng = np.random.default_rng(seed)
     lifetimes: list[Lifetime] = []
     for t in range(depth):

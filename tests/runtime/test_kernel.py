@@ -42,7 +42,9 @@ def mapped(f: Callable[[Expr], Expr], n: int, dtype: Dtype = "f32") -> sd.Task:
     return sd.Task([sd.compute("Y", i, f(X[i]))], name="mapped")
 
 
-def reduced(combine: Callable[..., Expr], shape: tuple[int, int], over: tuple[int, ...], dtype: Dtype = "f32") -> sd.Task:
+def reduced(
+    combine: Callable[..., Expr], shape: tuple[int, int], over: tuple[int, ...], dtype: Dtype = "f32"
+) -> sd.Task:
     """A matrix reduced over some of its dimensions."""
     X = sd.tensor("X", shape, dtype)
     at = [sd.reduce_axis(n) if d in over else sd.axis(n) for d, n in enumerate(shape)]
@@ -142,7 +144,10 @@ ARITHMETIC: dict[str, tuple[Callable[[Expr], Expr], Callable[[Array], Array]]] =
     "remainder": (lambda x: x % 7, lambda x: x % 7),
     "negated": (lambda x: -x * x * x, lambda x: -x * x * x),
     "relu": (sd.relu, lambda x: np.maximum(x, 0)),
-    "where": (lambda x: sd.where((x > 3) & (x < 50) | sd.equal(x, -5), x, 1), lambda x: np.where((x > 3) & (x < 50) | (x == -5), x, 1)),
+    "where": (
+        lambda x: sd.where((x > 3) & (x < 50) | sd.equal(x, -5), x, 1),
+        lambda x: np.where((x > 3) & (x < 50) | (x == -5), x, 1),
+    ),
     "comparison": (lambda x: x > 3, lambda x: x > 3),
     "cast": (lambda x: sd.cast(x, "f32") * 0.5, lambda x: x.astype(np.float32) * np.float32(0.5)),
 }
@@ -159,7 +164,9 @@ def test_integers_are_numpys(dtype: Dtype, operation: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("combine", "wanted"), [(sd.sum, np.sum), (sd.prod, np.prod), (sd.max, np.max), (sd.min, np.min)], ids=["sum", "prod", "max", "min"]
+    ("combine", "wanted"),
+    [(sd.sum, np.sum), (sd.prod, np.prod), (sd.max, np.max), (sd.min, np.min)],
+    ids=["sum", "prod", "max", "min"],
 )
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("over", [0, 1])
@@ -204,7 +211,9 @@ FUNCTIONS: dict[str, tuple[Callable[[Expr], Expr], Callable[[Array], Array]]] = 
 def test_nan_and_infinity_go_through_functions_as_in_numpy(name: str) -> None:
     f, wanted = FUNCTIONS[name]
     x = np.tile(SPECIAL, 3)  # whole vectors and a tail
-    np.testing.assert_allclose(sd.build(mapped(f, len(x)))(x), wanted(x.astype(np.float64)).astype(np.float32), rtol=1e-6)
+    np.testing.assert_allclose(
+        sd.build(mapped(f, len(x)))(x), wanted(x.astype(np.float64)).astype(np.float32), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
@@ -229,7 +238,9 @@ def test_a_number_a_little_above_the_largest_f32_is_rounded_to_it_as_numpy_round
     np.testing.assert_array_equal(sd.build(mapped(lambda v: sd.minimum(v, 1e39), 2))(x), x)
 
 
-@pytest.mark.parametrize(("combine", "wanted"), [(sd.sum, np.sum), (sd.max, np.max), (sd.min, np.min)], ids=["sum", "max", "min"])
+@pytest.mark.parametrize(
+    ("combine", "wanted"), [(sd.sum, np.sum), (sd.max, np.max), (sd.min, np.min)], ids=["sum", "max", "min"]
+)
 @pytest.mark.parametrize("over", [0, 1])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_nan_and_infinity_anywhere_reach_their_reduction_and_no_other(
@@ -251,7 +262,9 @@ def test_infinity_in_a_product_stays_in_its_row_and_column() -> None:
     close(sd.build(product(), {"B": b})(a), a @ b)
 
 
-@pytest.mark.parametrize(("shape", "over"), [((0, 5), (1,)), ((5, 0), (1,)), ((0, 5), (0,)), ((0, 0), (0, 1)), ((5, 0), (0, 1))])
+@pytest.mark.parametrize(
+    ("shape", "over"), [((0, 5), (1,)), ((5, 0), (1,)), ((0, 5), (0,)), ((0, 0), (0, 1)), ((5, 0), (0, 1))]
+)
 @pytest.mark.parametrize(("combine", "wanted"), [(sd.sum, np.sum), (sd.prod, np.prod)], ids=["sum", "prod"])
 def test_an_empty_axis_gives_numpys_answer(
     shape: tuple[int, int], over: tuple[int, ...], combine: Callable[..., Expr], wanted: Callable[..., Array]
@@ -409,7 +422,9 @@ def test_a_wrong_input_is_refused_by_name(kernel: sd.Kernel, what: str) -> None:
     assert "A: f32" in str(error.value)
 
 
-@pytest.mark.parametrize("out", [normal(M, N), normal(1, N, M), normal(N, M, dtype="f64"), normal(N, M).astype(">f4"), normal(N, M) > 0])
+@pytest.mark.parametrize(
+    "out", [normal(M, N), normal(1, N, M), normal(N, M, dtype="f64"), normal(N, M).astype(">f4"), normal(N, M) > 0]
+)
 def test_an_out_of_another_shape_or_type_is_refused_and_left_alone(kernel: sd.Kernel, out: Array) -> None:
     before = out.copy()
     with pytest.raises(sd.UserError, match="out for C: f32"):
@@ -517,14 +532,21 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "float data as an index": (lambda: X8[X8[I8]], r"index must be an integer, but X\[i\] is f32"),
     "a bool index": (lambda: X8[True], "index must be an integer"),
     "too many indices": (lambda: X8[I8, I8], "X has 1 dimensions, but is read with 2"),
-    "reading past the end": (lambda: sd.compute("Y", I8, X8[I8 + 1]), r"Y: X\[i \+ 1\] reads dimension 0 of X.*from 1 to 8"),
+    "reading past the end": (
+        lambda: sd.compute("Y", I8, X8[I8 + 1]),
+        r"Y: X\[i \+ 1\] reads dimension 0 of X.*from 1 to 8",
+    ),
     "reading before the beginning": (lambda: sd.compute("Y", I8, X8[I8 - 1]), "from -1 to 6"),
     "a read that is guarded only elsewhere": (
-        lambda: sd.compute("Y", I8, sd.where(I8 < 7, X8[I8 + 1], 0.0) + X8[I8 + 1]), "from 1 to 8"
+        lambda: sd.compute("Y", I8, sd.where(I8 < 7, X8[I8 + 1], 0.0) + X8[I8 + 1]),
+        "from 1 to 8",
     ),
     "more than 2**63 elements": (lambda: sd.tensor("Z", (2**32, 2**31)), "Z: .*too large"),
     "more than 2**63 bytes": (lambda: sd.tensor("Z", (2**61,)), "Z: .*too large"),
-    "a result of more than 2**63 elements": (lambda: sd.compute("Z", (sd.axis(2**32), sd.axis(2**32)), 1.0), "Z: .*too large"),
+    "a result of more than 2**63 elements": (
+        lambda: sd.compute("Z", (sd.axis(2**32), sd.axis(2**32)), 1.0),
+        "Z: .*too large",
+    ),
     "a negative extent": (lambda: sd.tensor("Z", (-1,)), "Z: bad shape"),
     "a fractional extent": (lambda: sd.tensor("Z", (wrong(1.5),)), "Z: bad shape"),
     "a fractional axis": (lambda: sd.axis(wrong(1.5)), "extent is a non-negative integer"),
@@ -536,9 +558,15 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "no output": (lambda: sd.Task([]), "at least one output"),
     "an input as output": (lambda: sd.Task([X8]), "X is an output but not computed"),
     "an output given twice": (lambda: sd.Task([sd.compute("Y", I8, X8[I8])] * 2), "given twice"),
-    "outputs of one name": (lambda: sd.Task([sd.compute("Y", I8, X8[I8]), sd.compute("Y", I8, X8[I8] * 2)]), "same name: Y, Y"),
-    "inputs of one name": (lambda: sd.Task([sd.compute("Y", I8, X8[I8] + sd.tensor("X", (8,))[I8])]), "same name: X, X"),
-}  # fmt: skip
+    "outputs of one name": (
+        lambda: sd.Task([sd.compute("Y", I8, X8[I8]), sd.compute("Y", I8, X8[I8] * 2)]),
+        "same name: Y, Y",
+    ),
+    "inputs of one name": (
+        lambda: sd.Task([sd.compute("Y", I8, X8[I8] + sd.tensor("X", (8,))[I8])]),
+        "same name: X, X",
+    ),
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -67,7 +67,9 @@ USE = "print(right(kernel))\n"
 
 def run(code: str, *arguments: str) -> str:
     """What a fresh Python prints when it reads `code` from its standard input; it must end well."""
-    done = subprocess.run([sys.executable, *(arguments or ("-",))], input=code, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, *(arguments or ("-",))], input=code, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout.strip()
@@ -117,7 +119,9 @@ for cell in {[PRELUDE, BUILD, USE]!r}:
 
 
 def test_a_child_forked_while_the_pool_runs_calls_and_builds_kernels() -> None:
-    """Others call the kernel all the time; the child's first call finds no worker, and no lock that a lost thread holds."""
+    """Others call the kernel all the time; the child's first call finds no worker, and no lock that a lost thread
+    holds.
+    """
     code = """
 import warnings; warnings.simplefilter("ignore", DeprecationWarning)
 kernel(a)
@@ -166,12 +170,18 @@ except KeyboardInterrupt:
 
 def test_a_call_during_interpreter_exit_works() -> None:
     """Exit handlers from before and after the pool's own, which ends it."""
-    early, late = 'atexit.register(lambda: print("early", right(kernel)))\n', 'atexit.register(lambda: print("late", right(kernel)))\n'
+    early, late = (
+        'atexit.register(lambda: print("early", right(kernel)))\n',
+        'atexit.register(lambda: print("late", right(kernel)))\n',
+    )
     assert run(PRELUDE + early + BUILD + USE + late).split("\n") == ["right", "late right", "early right"]
 
 
 def test_a_build_during_interpreter_exit_works() -> None:
-    assert run(PRELUDE + 'atexit.register(lambda: print(right(sd.build(task, {"B": b}, threads=2))))\n' + BUILD + USE) == "right\nright"
+    assert (
+        run(PRELUDE + 'atexit.register(lambda: print(right(sd.build(task, {"B": b}, threads=2))))\n' + BUILD + USE)
+        == "right\nright"
+    )
 
 
 def test_a_call_by_a_finaliser_or_a_daemon_at_the_very_end_crashes_nothing() -> None:

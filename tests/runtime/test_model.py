@@ -1,4 +1,6 @@
-"""A compiled model: right results however it is called, from wherever, with whatever arrays; and clear words for wrong ones."""
+"""A compiled model: right results however it is called, from wherever, with whatever arrays; and clear words for wrong
+ones.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +141,9 @@ def test_out_is_filled_and_returned_and_its_neighbours_are_left_alone() -> None:
 
 
 def test_a_hundred_steps_run_in_order() -> None:
-    """Two arena buffers in turn, the same kernel with other constants each time; integers, so that the result is exact."""
+    """Two arena buffers in turn, the same kernel with other constants each time; integers, so that the result is
+    exact.
+    """
     n, rng = 1000, np.random.default_rng(7)
     draft = Draft({"x": (n,)}, {"y": (n,)}, dtype="i64")
     sides = [draft.arena(8 * n), draft.arena(8 * n)]
@@ -185,7 +189,9 @@ def test_a_step_without_phases_does_nothing() -> None:
     image = draft.image()
     nothing = replace(image.kernels[0], extents=())
     idle = replace(image.steps[0], kernel=len(image.kernels))
-    image = replace(image, kernels=(*image.kernels, nothing), steps=(idle, image.steps[0], idle, idle, *image.steps[1:], idle))
+    image = replace(
+        image, kernels=(*image.kernels, nothing), steps=(idle, image.steps[0], idle, idle, *image.steps[1:], idle)
+    )
     sources = [0, 0, 0, 0, 1, 2, 0]
     model = Model(image, pack(image, lambda n: draft.constants[sources[n]]))
     for found, right in zip(model(X, U), wanted(X, U)):
@@ -287,9 +293,13 @@ def test_wrong_outputs_are_refused() -> None:
     fixed = good[0].copy()
     fixed.flags.writeable = False
     mistakes: list[tuple[Any, str]] = [
-        (good[:1], "2 arrays, not 1"), ([good[0], good[0].T], "z: .*shape"), ([fixed, good[1]], "y: .*read-only"),
-        ([good[0], U], "overlaps an input"), ([good[0], good[0]], "overlap"), ([good[0].astype(np.float64), good[1]], "astype"),
-    ]  # fmt: skip
+        (good[:1], "2 arrays, not 1"),
+        ([good[0], good[0].T], "z: .*shape"),
+        ([fixed, good[1]], "y: .*read-only"),
+        ([good[0], U], "overlaps an input"),
+        ([good[0], good[0]], "overlap"),
+        ([good[0].astype(np.float64), good[1]], "astype"),
+    ]
     for out, message in mistakes:
         with pytest.raises(sd.UserError, match=message):
             shared_model()(X, U, out=out)
@@ -420,14 +430,23 @@ def with_address(image: Image, step: int, slot: str, address: Address | None) ->
 DAMAGE: dict[str, tuple[Callable[[Image], Image], str]] = {
     "no kernel": (lambda image: replace(image, kernels=image.kernels[:2]), r"step 2 \(sum\): there is no kernel 2"),
     "addresses": (lambda image: replace(image, steps=(replace(image.steps[0], addresses=()),)), "0 addresses for"),
-    "no input": (lambda image: with_address(image, 0, "X", Address("input", 2, 0)), r"step 0 \(first\): input X: there is no input 2"),
+    "no input": (
+        lambda image: with_address(image, 0, "X", Address("input", 2, 0)),
+        r"step 0 \(first\): input X: there is no input 2",
+    ),
     "beyond": (lambda image: with_address(image, 1, "X", Address("arena", 0, 1 << 40)), "not within"),
     "before": (lambda image: with_address(image, 1, "X", Address("arena", 0, -64)), "not within"),
     "weights beyond": (lambda image: replace(image, weights_bytes=image.weights_bytes - 512), "not within"),
     "odd": (lambda image: with_address(image, 1, "X", Address("arena", 0, 2)), "no multiple of 4"),
-    "space": (lambda image: with_address(image, 2, "S", Address("input", 0, 0)), "output S: it cannot be in the space 'input'"),
+    "space": (
+        lambda image: with_address(image, 2, "S", Address("input", 0, 0)),
+        "output S: it cannot be in the space 'input'",
+    ),
     "nowhere": (lambda image: with_address(image, 0, "b", None), "constant b: it has no address"),
-    "unwritten": (lambda image: replace(image, steps=image.steps[:2]), f"no step writes the output z: f32\\[{N}, {M}\\]"),
+    "unwritten": (
+        lambda image: replace(image, steps=image.steps[:2]),
+        f"no step writes the output z: f32\\[{N}, {M}\\]",
+    ),
     "names": (lambda image: replace(image, outputs=(image.outputs[0],) * 2), "one name: y, y"),
 }
 
@@ -449,7 +468,9 @@ def test_a_profile_has_a_row_for_each_step_and_adds_up() -> None:
     profile = model.profile(X, U, repeats=5, standalone=True)
     assert [row.label for row in profile.rows] == ["first", "second", "sum"]
     assert [row.digest for row in profile.rows] == [step.digest for step in model.image.steps]
-    assert all(row.seconds > 0 and row.standalone is not None and row.standalone > 0 and row.count == 1 for row in profile.rows)
+    assert all(
+        row.seconds > 0 and row.standalone is not None and row.standalone > 0 and row.count == 1 for row in profile.rows
+    )
     assert sum(row.share for row in profile.rows) == pytest.approx(1)
     for row, step in zip(profile.rows, model.image.steps):
         assert row.gflops == pytest.approx(step.flops / row.seconds / 1e9)

@@ -143,7 +143,9 @@ def test_a_file_cut_short_anywhere_is_refused(saved: Path, tmp_path: Path) -> No
     data = saved.read_bytes()
     header, code, weights = map(len, sections(data))
     ends = [0, 8, 12, 16, 24, 32, 40, 40 + header, 40 + header + code, len(data) - 32 - weights, len(data) - 32]
-    points = {n + d for n in ends for d in (-1, 0, 1)} | set(random.Random(3).sample(range(len(data)), 60)) | {len(data) - 1}
+    points = (
+        {n + d for n in ends for d in (-1, 0, 1)} | set(random.Random(3).sample(range(len(data)), 60)) | {len(data) - 1}
+    )
     assert len(points) > 60
     for n in sorted(p for p in points if 0 <= p < len(data)):
         refusal(tmp_path / "cut.sd", data[:n])
@@ -177,14 +179,18 @@ def test_other_files_are_no_compiled_models(content: bytes, tmp_path: Path) -> N
     assert "is no compiled model" in refusal(tmp_path / "other.sd", content)
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_refused(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_shrinks_while_it_is_read_is_refused(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "shrinking.sd"
     path.write_bytes(saved.read_bytes())
     monkeypatch.setattr(package, "aligned", lambda n: (os.truncate(path, 100), np.zeros(n, np.uint8))[1])  # pyright: ignore
     assert "cut short" in refusal(path)
 
 
-def test_sizes_beyond_the_file_are_refused_before_memory_is_taken(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_beyond_the_file_are_refused_before_memory_is_taken(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(package, "aligned", lambda n: pytest.fail("took memory"))  # pyright: ignore
     for at in (16, 24, 32):
         for size in (2**63, 2**64 - 1, 2**40):
@@ -257,7 +263,7 @@ FORGERIES: dict[str, Callable[[Tree], None]] = {
     "steps that are an object": set_at("steps", to={}),
     "version that is a number": set_at("versions", "llvm", to=22),
     "two inputs of one name": lambda t: t["inputs"].append(t["inputs"][0]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FORGERIES)
@@ -271,7 +277,17 @@ def test_a_forged_header_is_refused(name: str, saved: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "header",
-    [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"name": 1' + b"0" * 5000 + b"}", b'{"flops": NaN}', b'{"a": 1, "a": 1}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"name": 1' + b"0" * 5000 + b"}",
+        b'{"flops": NaN}',
+        b'{"a": 1, "a": 1}',
+    ],
     ids=["nothing", "half", "list", "null", "no text", "deep", "long number", "nan", "twice"],
 )
 def test_a_header_that_is_no_json_of_ours_is_refused(header: bytes, saved: Path, tmp_path: Path) -> None:
@@ -327,7 +343,9 @@ def test_features_of_the_operating_system_do_not_matter() -> None:
     assert unfit("x86_64-unknown-linux-gnu", "znver4", "+avx2,+clzero,+sgx,+pku,-rtm", HERE) is None
 
 
-@pytest.mark.parametrize(("isa", "fits"), [("sse", True), ("avx2", True), ("avx512", False), ("neon", False), ("sve512", False)])
+@pytest.mark.parametrize(
+    ("isa", "fits"), [("sse", True), ("avx2", True), ("avx512", False), ("neon", False), ("sve512", False)]
+)
 def test_targets_that_were_only_assembled_for_need_what_their_level_has(isa: str, fits: bool) -> None:
     target = cross(isa)
     assert (unfit(target.triple, target.cpu, target.features, HERE) is None) == fits
@@ -387,7 +405,9 @@ def test_files_and_folders_without_permission_are_refused(saved: Path, tmp_path:
         tmp_path.chmod(0o700)
 
 
-def test_permission_errors_of_the_system_name_the_file(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_errors_of_the_system_name_the_file(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also as root, for whom no permission is missing."""
 
     def denied(*_: Any) -> int:
@@ -401,7 +421,9 @@ def test_permission_errors_of_the_system_name_the_file(saved: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("fault", ["write", "sync", "replace"])
-def test_a_full_disk_leaves_the_file_that_was_there(fault: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_file_that_was_there(
+    fault: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 

@@ -209,7 +209,9 @@ def listed(*steps: tuple[str, list[int], list[int]], scratch: npt.NDArray[np.int
 
 
 def mirrors(n: int, phases: list[int]) -> tuple[Steps, Callable[[], bool]]:
-    """Steps of so many phases, each of which hands its result to the next one, and whether all have run once, in order."""
+    """Steps of so many phases, each of which hands its result to the next one, and whether all have run once, in
+    order.
+    """
     x = np.random.default_rng(n).integers(0, 1 << 40, n)
     ends = [x.copy(), np.full(n, -1)]
     steps: list[tuple[str, list[int], list[int]]] = []
@@ -220,7 +222,9 @@ def mirrors(n: int, phases: list[int]) -> tuple[Steps, Callable[[], bool]]:
     return listed(*steps), lambda: bool(np.array_equal(ends[done % 2], (x[::-1] if done % 2 else x) + done))
 
 
-@pytest.mark.parametrize("phases", [[], [1], [0], [1, 1], [3, 1, 2], [0, 2, 0, 0, 1, 0], [1] * 100, [2, 5] * 30], ids=len)
+@pytest.mark.parametrize(
+    "phases", [[], [1], [0], [1, 1], [3, 1, 2], [0, 2, 0, 0, 1, 0], [1] * 100, [2, 5] * 30], ids=len
+)
 def test_steps_run_in_order_with_a_barrier_after_every_phase(pool: Pool, phases: list[int]) -> None:
     for n in (1, 3, 1000):
         steps, came_out_right = mirrors(n, phases)

@@ -25,7 +25,7 @@ from tests.support.synthetic import (
     lognormal,
     plateau,
     silence,
-)  # fmt: skip
+)
 
 Start = tuple[Candidate, float | None]
 
@@ -34,12 +34,18 @@ def at(*point: int, sketch: int = 0) -> Candidate:
     return Candidate(sketch, point)
 
 
-def droplet(spaces: Sequence[SyntheticSpace], starts: Sequence[Start], settings: DropletSettings | None = None, seed: int = 0) -> Droplet:
+def droplet(
+    spaces: Sequence[SyntheticSpace], starts: Sequence[Start], settings: DropletSettings | None = None, seed: int = 0
+) -> Droplet:
     return Droplet(spaces, starts, PriorRanker(spaces), np.random.default_rng(seed), settings)
 
 
 def descend(
-    space: SyntheticSpace, start: Sequence[int], noise: Noise = silence, seed: int = 0, settings: DropletSettings | None = None
+    space: SyntheticSpace,
+    start: Sequence[int],
+    noise: Noise = silence,
+    seed: int = 0,
+    settings: DropletSettings | None = None,
 ) -> tuple[tuple[int, ...], Bench, Droplet]:
     """Run one droplet to its end, from a start that is not measured yet."""
     found = droplet([space], [(at(*start), None)], settings, seed)
@@ -50,13 +56,16 @@ def descend(
     return best.point, bench, found
 
 
-# ---- where it gets, and how soon -----------------------------------------------------------------------------------------
+# ---- where it gets, and how soon
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("batch", [8, 16])
 def test_the_optimum_of_twelve_knobs_is_found_within_120_measurements(batch: int, seed: int) -> None:
-    """From a corner, three choices away in every coordinate, with a ranker that knows nothing; every duelling candidate counts."""
+    """From a corner, three choices away in every coordinate, with a ranker that knows nothing; every duelling candidate
+    counts.
+    """
     start = [0] * 12 if seed == 0 else np.random.default_rng(seed).choice([0, 6], 12).tolist()
     point, bench, _ = descend(bowl(12), start, seed=seed, settings=DropletSettings(batch=batch))
     assert point == (3,) * 12
@@ -137,13 +146,17 @@ def test_a_knob_that_must_go_on_in_the_same_direction_may() -> None:
 
 
 def test_canonical_points_between_choices_are_left_in_both_directions() -> None:
-    """An extent of 100 clamps the outer level to 34, 17, 13, …, which are no choices; the bench refuses what is not canonical."""
+    """An extent of 100 clamps the outer level to 34, 17, 13, …, which are no choices; the bench refuses what is not
+    canonical.
+    """
 
     def cost(p: tuple[int, ...]) -> float:
         return 1.0 + abs(log2(p[0] / 17)) + abs(log2(p[1] / 6)) + 0.2 * p[2]
 
     tiles = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-    space = SyntheticSpace(knobs(tiles, tiles, range(3), axes=["s0.a0", "s0.a0", "s0.a1"]), cost, extents={"s0.a0": 100})
+    space = SyntheticSpace(
+        knobs(tiles, tiles, range(3), axes=["s0.a0", "s0.a0", "s0.a1"]), cost, extents={"s0.a0": 100}
+    )
     for start in ((34, 3, 2), (1, 64, 2), (13, 8, 2), (1, 1, 1)):
         point, _, _ = descend(space, start)
         assert cost(point) <= cost((16, 6, 0))
@@ -165,13 +178,16 @@ def test_a_space_without_knobs_is_done_at_once() -> None:
     assert found.trails[0].moves == 0
 
 
-# ---- noise ---------------------------------------------------------------------------------------------------------------
+# ---- noise
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_among_equal_candidates_with_heavy_tails_at_most_one_run_in_twenty_moves() -> None:
     runs = 360
     sigmas = (0.01, 0.05, 0.2)
-    moved = sum(descend(plateau(12), [3] * 12, heavy_tailed(sigmas[seed % 3]), seed)[0] != (3,) * 12 for seed in range(runs))
+    moved = sum(
+        descend(plateau(12), [3] * 12, heavy_tailed(sigmas[seed % 3]), seed)[0] != (3,) * 12 for seed in range(runs)
+    )
     assert moved <= 0.05 * runs
 
 
@@ -252,7 +268,8 @@ def test_a_descent_that_gains_too_little_for_its_trials_ends() -> None:
     assert found.trails[0].stopped == "gains too little"
 
 
-# ---- failures and starts -------------------------------------------------------------------------------------------------
+# ---- failures and starts
+# -------------------------------------------------------------------------------------------------
 
 
 def test_failures_are_never_asked_again_and_never_duel() -> None:
@@ -299,7 +316,11 @@ def test_an_incumbent_that_fails_in_a_duel_is_left() -> None:
         bench.fragile = frozenset([fragile])
         drive(one, bench)
         best = one.best()
-        assert best is None if expected is None else best is not None and space.cost(best.point) == space.cost(expected.point)
+        assert (
+            best is None
+            if expected is None
+            else best is not None and space.cost(best.point) == space.cost(expected.point)
+        )
 
 
 def test_outcomes_belong_to_candidates_whatever_their_order() -> None:
@@ -318,7 +339,9 @@ def test_what_was_measured_elsewhere_is_not_measured_again_but_counts() -> None:
     space = bowl(4)
     start = at(1, 1, 1, 1)
     elsewhere: dict[Candidate, float | None] = {at(2, 1, 1, 1): space.cost((2, 1, 1, 1)), at(1, 2, 1, 1): None}
-    one = Droplet([space], [(start, space.cost(start.point))], PriorRanker([space]), np.random.default_rng(0), asked=elsewhere)
+    one = Droplet(
+        [space], [(start, space.cost(start.point))], PriorRanker([space]), np.random.default_rng(0), asked=elsewhere
+    )
     later = at(1, 1, 2, 1)
     one.tell([Outcome(later, space.cost(later.point))])
     bench = Bench([space])
@@ -354,7 +377,9 @@ def test_a_descent_that_stays_behind_is_given_up_after_its_first_sweep() -> None
     """The second sketch can never be as fast as the first."""
     slow = SyntheticSpace(knobs(*[range(30)] * 8), lambda p: 100.0 + sum((v - 29) ** 2 for v in p))
     spaces = [bowl(8), slow]
-    one = droplet(spaces, [(at(*[2] * 8), None), (at(*[0] * 8, sketch=1), None)], DropletSettings(max_step=1, reach=1e4))
+    one = droplet(
+        spaces, [(at(*[2] * 8), None), (at(*[0] * 8, sketch=1), None)], DropletSettings(max_step=1, reach=1e4)
+    )
     drive(one, Bench(spaces))
     assert one.trails[1].stopped == "behind"
     assert one.trails[1].trials <= 40
@@ -364,8 +389,13 @@ def test_a_descent_that_stays_behind_is_given_up_after_its_first_sweep() -> None
 def test_a_start_far_behind_the_fastest_is_left_alone() -> None:
     spaces = [bowl(3), bowl(3), bowl(3)]
     starts = [(at(2, 2, 2), 4.0), (at(2, 2, 2, sketch=1), 4.1), (at(2, 2, 3, sketch=2), 4.9)]
-    elsewhere = {at(0, a, b, sketch=2): 25.0 for a in range(7) for b in range(7)} | {at(6, a, b): 25.0 for a in range(7) for b in range(7)}
-    for asked, taken in (({}, [0, 1, 2]), (elsewhere, [0, 1])):  # of few points a storm has not learned which sketch is best
+    elsewhere = {at(0, a, b, sketch=2): 25.0 for a in range(7) for b in range(7)} | {
+        at(6, a, b): 25.0 for a in range(7) for b in range(7)
+    }
+    for asked, taken in (
+        ({}, [0, 1, 2]),
+        (elsewhere, [0, 1]),
+    ):  # of few points a storm has not learned which sketch is best
         one = Droplet(spaces, starts, PriorRanker(spaces), np.random.default_rng(0), None, asked | dict(starts))
         bench = Bench(spaces)
         bench.known = {*asked, *(c for c, _ in starts)}
@@ -381,7 +411,8 @@ def test_a_descent_that_comes_where_another_was_ends_there() -> None:
     assert one.trails[1].stopped == "another descent was here"
 
 
-# ---- asking and telling --------------------------------------------------------------------------------------------------
+# ---- asking and telling
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 64])

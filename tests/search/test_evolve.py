@@ -38,7 +38,11 @@ def test_places_and_values_are_inverse() -> None:
 
 def test_a_value_that_is_no_choice_stands_for_the_next_larger_one() -> None:
     points = np.array([[5, 3, 4, 1, 0, 2], [99, 99, 99, 99, 99, 99], [0, 0, 0, 0, 0, 0]])
-    assert GENOME.values(GENOME.places(points)).tolist() == [[6, 4, 5, 1, 0, 3], [12, 8, 7, 1, 1, 9], [1, 1, 1, 1, 0, 1]]
+    assert GENOME.values(GENOME.places(points)).tolist() == [
+        [6, 4, 5, 1, 0, 3],
+        [12, 8, 7, 1, 1, 9],
+        [1, 1, 1, 1, 0, 1],
+    ]
 
 
 def test_places_are_the_same_where_choices_are_too_large_for_a_table() -> None:
@@ -102,7 +106,8 @@ def test_scaling_goes_to_about_half_or_twice_the_value() -> None:
 def test_scattering_changes_more_knobs_the_stronger_it_is() -> None:
     rows = _rows()
     weak, strong = (
-        (evolve.scattered(GENOME, rows, np.random.default_rng(6), strength) != rows).sum(axis=1).mean() for strength in (0.5, 8.0)
+        (evolve.scattered(GENOME, rows, np.random.default_rng(6), strength) != rows).sum(axis=1).mean()
+        for strength in (0.5, 8.0)
     )
     assert 0.5 < weak < strong
 

@@ -45,7 +45,8 @@ def measurements(table: Table, factory: StrategyFactory, trials: int) -> float:
     return median(np.inf if n is None else n for n in needed)
 
 
-# ---- recorded tables ---------------------------------------------------------------------------------------------------
+# ---- recorded tables
+# ---------------------------------------------------------------------------------------------------
 
 on_recorded = pytest.mark.parametrize("path", RECORDED, ids=lambda p: p.stem)
 
@@ -73,7 +74,8 @@ def test_storm_and_droplet_need_at_most_half_of_what_random_search_needs(path: P
     assert 2 * measurements(table, STRATEGIES["storm+droplet"], 1000) <= chance
 
 
-# ---- any table ---------------------------------------------------------------------------------------------------------
+# ---- any table
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", list(STRATEGIES))
@@ -148,7 +150,8 @@ def test_the_whole_loop_runs_on_a_table() -> None:
     """Recording, duels, finalists and proof: nothing in it needs a machine."""
     table = made()
     first, again = (
-        tune(table.task, table.target, trials=150, seed=2, measurer=TableMeasurer(table, 0.02, 5), spaces=table.spaces) for _ in range(2)
+        tune(table.task, table.target, trials=150, seed=2, measurer=TableMeasurer(table, 0.02, 5), spaces=table.spaces)
+        for _ in range(2)
     )
     schedules = [t.schedule for t in first.history]
     assert schedules == [t.schedule for t in again.history]

@@ -54,7 +54,9 @@ def test_every_sketch_has_its_turn() -> None:
 def test_a_small_space_is_proposed_as_a_whole_and_then_nothing() -> None:
     search = RandomSearch(tiny(), np.random.default_rng(0))
     found = asked(search, *[64] * 20)
-    everything = {candidate(k, row) for k, s in enumerate(tiny()) for row in s.sample_legal(4096, np.random.default_rng(1))}
+    everything = {
+        candidate(k, row) for k, s in enumerate(tiny()) for row in s.sample_legal(4096, np.random.default_rng(1))
+    }
     assert set(found) == everything
     assert search.ask(8).candidates == ()
 

@@ -84,7 +84,9 @@ def test_p_values_keep_their_promise_under_heavy_tails(rounds: int) -> None:
     """Among equal candidates, p falls below a level no more often than the level says."""
     rng = np.random.default_rng(rounds)
     shape = (2000, 2, rounds)
-    times = np.exp(0.05 * rng.standard_normal(shape)) * np.where(rng.random(shape) < 0.1, rng.uniform(3, 10, shape), 1.0)
+    times = np.exp(0.05 * rng.standard_normal(shape)) * np.where(
+        rng.random(shape) < 0.1, rng.uniform(3, 10, shape), 1.0
+    )
     p = np.array([p_faster(a.tolist(), b.tolist()) for a, b in times])
     for level in (0.01, 0.05, 0.2):
         assert np.mean(p <= level) <= level + 3 * np.sqrt(level / len(p))

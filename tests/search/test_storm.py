@@ -101,7 +101,10 @@ def test_nothing_is_proposed_twice_over_a_long_run_that_goes_on_proposing() -> N
 
 def test_only_legal_canonical_points_are_proposed() -> None:
     space = SyntheticSpace(
-        knobs(*[(1, 2, 3, 4, 6, 8, 12, 16)] * 5, axes=["i", "i", "i", "j", "j"]), lambda p: 1.0 + sum(p), 200.0, {"i": 17, "j": 13}
+        knobs(*[(1, 2, 3, 4, 6, 8, 12, 16)] * 5, axes=["i", "i", "i", "j", "j"]),
+        lambda p: 1.0 + sum(p),
+        200.0,
+        {"i": 17, "j": 13},
     )
     bench = drive(Storm([space], PriorRanker([space]), rng(1), SMALL), Bench([space]), 400, batch=32)
     assert bench.trials > 100
@@ -117,7 +120,12 @@ def test_a_tiny_space_is_exhausted_and_then_nothing_is_proposed(batch: int) -> N
 
 
 def test_all_sketches_of_several_are_exhausted() -> None:
-    spaces = [plateau(2, 3), plateau(3, 2), SyntheticSpace(knobs((4,))), SyntheticSpace(knobs(range(1, 9), range(1, 9)), limit=6.0)]
+    spaces = [
+        plateau(2, 3),
+        plateau(3, 2),
+        SyntheticSpace(knobs((4,))),
+        SyntheticSpace(knobs(range(1, 9), range(1, 9)), limit=6.0),
+    ]
     bench = drive(Storm(spaces, PriorRanker(spaces), rng(), SMALL), Bench(spaces))
     assert [sum(c.sketch == k for c in bench.measured) for k in range(4)] == [9, 8, 1, 14]
 
@@ -284,7 +292,10 @@ def test_seeds_that_are_told_already_are_not_proposed() -> None:
 
 
 def test_seeds_far_worse_than_the_best_are_not_measured_for_being_seeds() -> None:
-    spaces = [SyntheticSpace(knobs(range(50), range(50)), lambda p, f=f: f * (1.0 + sum(p)), tells=True) for f in (1.0, 2.0, 100.0)]
+    spaces = [
+        SyntheticSpace(knobs(range(50), range(50)), lambda p, f=f: f * (1.0 + sum(p)), tells=True)
+        for f in (1.0, 2.0, 100.0)
+    ]
     seeds = [Candidate(k, (0, 0)) for k in range(3)]
     storm = Storm(spaces, PriorRanker(spaces), rng(), SMALL, seeds)
     storm.ask(8)
@@ -302,7 +313,8 @@ def test_seeds_are_made_canonical_and_illegal_ones_are_dropped() -> None:
 
 def test_a_sketch_that_wins_gets_most_candidates_and_one_that_may_win_is_not_forgotten() -> None:
     spaces = [
-        SyntheticSpace(knobs(*[range(7)] * 5), lambda p, f=f: f * (1.0 + sum((v - 3) ** 2 for v in p)), tells=True) for f in (1.0, 1.2, 1.5)
+        SyntheticSpace(knobs(*[range(7)] * 5), lambda p, f=f: f * (1.0 + sum((v - 3) ** 2 for v in p)), tells=True)
+        for f in (1.0, 1.2, 1.5)
     ]
     bench = drive(Storm(spaces, PriorRanker(spaces), rng(), SMALL), Bench(spaces), 320, batch=32)
     counts = [sum(c.sketch == k for c in bench.measured) for k in range(3)]
@@ -343,7 +355,9 @@ def test_candidates_of_one_batch_are_not_all_alike() -> None:
 
 
 def test_small_batches_look_at_every_sketch() -> None:
-    spaces = [SyntheticSpace(knobs(*[range(7)] * 5), lambda p, f=f: f * (1.0 + sum(p)), tells=True) for f in (1.0, 1.05, 1.1)]
+    spaces = [
+        SyntheticSpace(knobs(*[range(7)] * 5), lambda p, f=f: f * (1.0 + sum(p)), tells=True) for f in (1.0, 1.05, 1.1)
+    ]
     bench = drive(Storm(spaces, PriorRanker(spaces), rng()), Bench(spaces), 60, batch=4)
     assert {c.sketch for c in bench.measured} == {0, 1, 2}
 

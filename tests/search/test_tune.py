@@ -28,7 +28,7 @@ from stormdrop.search.events import (
     Trial,
     Tuned,
     Warned,
-)  # fmt: skip
+)
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import STRATEGIES, Context
@@ -64,7 +64,11 @@ class Replay:
     batches: list[list[Schedule]] = field(default_factory=list[list[Schedule]])
 
     def measure(
-        self, task: Task, candidates: Sequence[Schedule], best: float | None = None, meanwhile: Callable[[], None] | None = None
+        self,
+        task: Task,
+        candidates: Sequence[Schedule],
+        best: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[Result]:
         self.before(len(self.bests))
         self.bests.append(best)
@@ -197,7 +201,9 @@ def test_a_winner_that_fails_its_proof_is_never_recorded() -> None:
 
     events = list[Event]()
     with Store.in_memory() as store:
-        again = tune(task(), TARGET, measurer=Replay(proved=proof), trials=40, search="random", listen=events.append, store=store)
+        again = tune(
+            task(), TARGET, measurer=Replay(proved=proof), trials=40, search="random", listen=events.append, store=store
+        )
         kept = store.best(task(), TARGET)
     assert again.best != honest.best
     assert any(isinstance(e, Warned) and "one element differs" in e.message for e in events)
@@ -226,7 +232,9 @@ def test_if_everything_fails_the_first_failure_is_told(search: str) -> None:
 
 def test_an_interrupt_ends_the_search_after_its_batch() -> None:
     events = list[Event]()
-    tuned = tune(task(), TARGET, measurer=Replay(before=interrupt(1)), trials=500, search="random", listen=events.append)
+    tuned = tune(
+        task(), TARGET, measurer=Replay(before=interrupt(1)), trials=500, search="random", listen=events.append
+    )
     assert tuned.stopped == "interrupted"
     assert tuned.verified
     assert tuned.trials == 2 * BATCH
@@ -236,7 +244,9 @@ def test_an_interrupt_ends_the_search_after_its_batch() -> None:
 def test_a_second_interrupt_aborts_but_what_was_measured_is_kept() -> None:
     with Store.in_memory() as store:
         with pytest.raises(KeyboardInterrupt):
-            tune(task(), TARGET, measurer=Replay(before=interrupt(2, times=2)), trials=500, search="random", store=store)
+            tune(
+                task(), TARGET, measurer=Replay(before=interrupt(2, times=2)), trials=500, search="random", store=store
+            )
         assert store.known(task(), TARGET) == 2 * BATCH
 
 
@@ -285,21 +295,31 @@ def test_a_user_brings_a_strategy() -> None:
 
 
 def test_a_users_strategy_without_a_budget_ends_after_as_many_trials_as_a_storm() -> None:
-    tuned = tune(task(), TARGET, measurer=Replay(), search=lambda c: RandomSearch(c.spaces, c.rng), settings=TuneSettings(storm_trials=50))
+    tuned = tune(
+        task(),
+        TARGET,
+        measurer=Replay(),
+        search=lambda c: RandomSearch(c.spaces, c.rng),
+        settings=TuneSettings(storm_trials=50),
+    )
     assert tuned.trials == 50
 
 
 def test_a_search_may_be_confined_to_some_sketches() -> None:
     some = sketches(task(), TARGET)[:1]
     tuned = tune(task(), TARGET, measurer=Replay(), trials=20, search="random", spaces=some)
-    assert {(t.schedule.variant, t.schedule.steps) for t in tuned.history} == {(some[0].variant, some[0].structure.steps)}
+    assert {(t.schedule.variant, t.schedule.steps) for t in tuned.history} == {
+        (some[0].variant, some[0].structure.steps)
+    }
 
 
 def test_what_is_stored_is_where_the_next_search_begins() -> None:
     with Store.in_memory() as store:
         first = tune(task(), TARGET, measurer=Replay(), trials=40, search="random", store=store)
         events, measurer = list[Event](), Replay()
-        second = tune(task(), TARGET, measurer=measurer, trials=40, search="random", store=store, listen=events.append, seed=9)
+        second = tune(
+            task(), TARGET, measurer=measurer, trials=40, search="random", store=store, listen=events.append, seed=9
+        )
         started = events[0]
         assert isinstance(started, TaskStarted)
         assert started.known >= 40
@@ -326,7 +346,9 @@ def test_a_store_that_is_full_costs_a_warning_and_not_the_search(monkeypatch: py
     events = list[Event]()
     with Store.in_memory() as store:
         monkeypatch.setattr(store, "add", add)
-        tuned = tune(task(), TARGET, measurer=Replay(), trials=3 * BATCH, search="random", store=store, listen=events.append)
+        tuned = tune(
+            task(), TARGET, measurer=Replay(), trials=3 * BATCH, search="random", store=store, listen=events.append
+        )
     assert tuned.trials == 3 * BATCH
     assert sum(isinstance(e, Warned) for e in events) == 1
 

@@ -21,7 +21,15 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from stormdrop.search.events import Warned
-from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TunedModel, ignore_model
+from stormdrop.search.model_events import (
+    ModelEnded,
+    ModelEvent,
+    ModelStarted,
+    Proving,
+    TaskMoved,
+    TunedModel,
+    ignore_model,
+)
 from stormdrop.search.model_task import least_seconds
 from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS, TRIALS_PER_TASK, tune_model
 from stormdrop.space.default import default_schedule
@@ -46,8 +54,10 @@ def with_a_tiny_one() -> Partition:
     """A product that takes milliseconds, and one of microseconds."""
     b, rng = Builder(), np.random.default_rng(0)
     large, small = b.input("x", (512, 2048), "f32"), b.input("y", (3, 5), "f32")
-    products = [b.emit("MatMul", x, b.constant(floats(rng, x.shape[1], n)), transpose_a=False, transpose_b=False)
-                for x, n in ((large, 1024), (small, 7))]  # fmt: skip
+    products = [
+        b.emit("MatMul", x, b.constant(floats(rng, x.shape[1], n)), transpose_a=False, transpose_b=False)
+        for x, n in ((large, 1024), (small, 7))
+    ]
     return partition(graph_of(b, *products))
 
 
@@ -76,7 +86,11 @@ class Fake:
         return self.now
 
     def measure(
-        self, task: Task, candidates: Sequence[Schedule], best: float | None = None, meanwhile: Callable[[], None] | None = None
+        self,
+        task: Task,
+        candidates: Sequence[Schedule],
+        best: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[Result]:
         self.before(len(self.batches))
         self.batches.append((task, list(candidates)))
@@ -97,7 +111,14 @@ class Fake:
 
 def tuned_with(fake: Fake, parts: Partition, events: list[ModelEvent] | None = None, **more: object) -> TunedModel:
     given: Any = more
-    return tune_model(parts, TARGET, measurer=fake, clock=fake.clock, listen=ignore_model if events is None else events.append, **given)
+    return tune_model(
+        parts,
+        TARGET,
+        measurer=fake,
+        clock=fake.clock,
+        listen=ignore_model if events is None else events.append,
+        **given,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -266,7 +287,9 @@ def test_records_name_the_model_and_its_temperature() -> None:
     small = replace(TARGET, l3_bytes=parts.constant_bytes - 1)
     tuned = tune_model(parts, small, measurer=Fake(), trials=8, store=store)
     assert tuned.cold
-    assert tuned.defaults(parts.tasks[0].task) == default_schedule(parts.tasks[0].task, replace(small, cold=True))  # as compiling chooses
+    assert tuned.defaults(parts.tasks[0].task) == default_schedule(
+        parts.tasks[0].task, replace(small, cold=True)
+    )  # as compiling chooses
     assert {r.model for r in store.trials(parts.tasks[0].task, small, cold=True)} == {"g"}
     assert store.trials(parts.tasks[0].task, small, cold=False) == []
     assert not tuned_with(Fake(), parts, trials=8).cold
@@ -347,8 +370,9 @@ def test_events_tell_the_whole_story() -> None:
     tuned = tuned_with(Fake(), model(32, 48, 40), events, trials=60)
     assert isinstance(events[0], ModelStarted)
     assert [(r.id, r.label, r.count, r.best, r.known) for r in events[0].rows] == [
-        ("t0", "MatMul+Relu", 1, None, 0), ("t1", "MatMul+Relu", 1, None, 0),
-    ]  # fmt: skip
+        ("t0", "MatMul+Relu", 1, None, 0),
+        ("t1", "MatMul+Relu", 1, None, 0),
+    ]
     assert events[-1] == ModelEnded(tuned)
     moved = [e for e in events if isinstance(e, TaskMoved)]
     last = {e.row.id: e.row for e in moved}

@@ -34,7 +34,9 @@ def test_programs_give_the_bits_of_the_formulas_on_arrays(name: str) -> None:
         assert np.array_equal(sketch.legal(points), legal)
         assert np.array_equal(sketch.assess(points), np.where(legal, estimate, np.inf))
         values = analysis.features(sketch.structure, sketch.target, costs)
-        assert np.array_equal(sketch.features(points), np.log2(np.stack([np.broadcast_to(v, len(points)) for v in values], axis=1) + 1.0))
+        assert np.array_equal(
+            sketch.features(points), np.log2(np.stack([np.broadcast_to(v, len(points)) for v in values], axis=1) + 1.0)
+        )
         outline = sketch.outline(points)
         assert np.array_equal(outline.seconds, np.broadcast_to(seconds, len(points)))
         assert np.array_equal(outline.code, np.broadcast_to(code, len(points)))

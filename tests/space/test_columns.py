@@ -7,7 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from stormdrop.space.columns import Num, ceil_div, equal, is_multiple, maximum, minimum, rounded_down, rounded_up, traced, where
+from stormdrop.space.columns import (
+    Num,
+    ceil_div,
+    equal,
+    is_multiple,
+    maximum,
+    minimum,
+    rounded_down,
+    rounded_up,
+    traced,
+    where,
+)
 
 Pair = Callable[[Num, Num], Num]
 
@@ -15,7 +26,9 @@ FORMULAS: dict[str, Pair] = {
     "sums": lambda a, b: (a + b) - (3 - b) + (0 + a) - 0,
     "products": lambda a, b: a * 1 * b * 0.1 * (1 * a) / 1,
     "quotients": lambda a, b: 7.0 / a + a / b / 3.0,
-    "rounding": lambda a, b: rounded_up(a / b) + rounded_down(a / b) + ceil_div(a, b) + ceil_div(a, 1) + ceil_div(100, b),
+    "rounding": lambda a, b: (
+        rounded_up(a / b) + rounded_down(a / b) + ceil_div(a, b) + ceil_div(a, 1) + ceil_div(100, b)
+    ),
     "bounds": lambda a, b: minimum(a, 5) + minimum(5, a) + minimum(a, b) + maximum(a, b) + maximum(2.5, b),
     "conditions": lambda a, b: where((a > b) & (b >= 2) | (a < 3), a, where(b <= 1, 0.5, b)),
     "known conditions": lambda a, b: where(True & (a > 2), 1, 2) + where(False | (b > 2), a, 2) + where(True, a, b),

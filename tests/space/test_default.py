@@ -15,7 +15,12 @@ from stormdrop.target.machine import cross
 from tests.support.tasks import random_task
 
 TARGET = cross("avx512")
-CASES = [("GMM", [1, 128, 128, 128]), ("C2D", [1, 14, 14, 64, 64, 3, 1, 1]), ("SFM", [64, 256]), ("DEP", [1, 14, 14, 64, 3, 1, 1])]
+CASES = [
+    ("GMM", [1, 128, 128, 128]),
+    ("C2D", [1, 14, 14, 64, 64, 3, 1, 1]),
+    ("SFM", [64, 256]),
+    ("DEP", [1, 14, 14, 64, 3, 1, 1]),
+]
 
 
 @pytest.mark.parametrize(("name", "args"), CASES)

@@ -31,7 +31,14 @@ def node(op: str, *shapes: tuple[int, ...], **attributes: Attribute) -> Task:
 def window(kernel: tuple[int, ...], dilations: tuple[int, ...] | None = None, pads: int = 0) -> dict[str, Attribute]:
     ones = (1,) * len(kernel)
     each = (pads,) * len(kernel)
-    return {"kernel": kernel, "strides": ones, "dilations": dilations or ones, "before": each, "after": each, "layout": "NHWC"}
+    return {
+        "kernel": kernel,
+        "strides": ones,
+        "dilations": dilations or ones,
+        "before": each,
+        "after": each,
+        "layout": "NHWC",
+    }
 
 
 def winograd_with_a_long_epilogue() -> Task:
@@ -46,13 +53,19 @@ def winograd_with_a_long_epilogue() -> Task:
 
 TASKS: dict[str, Callable[[], Task]] = {
     "Winograd's transform with a long epilogue": winograd_with_a_long_epilogue,
-    "one output of 512 channels and 32,768 taps": lambda: node("Conv", (1, 32768, 512), (32768, 512, 1), groups=1, **window((32768,))),
-    "one output of 32,768 channels and 512 taps": lambda: node("Conv", (1, 512, 32768), (512, 32768, 1), groups=1, **window((512,))),
+    "one output of 512 channels and 32,768 taps": lambda: node(
+        "Conv", (1, 32768, 512), (32768, 512, 1), groups=1, **window((32768,))
+    ),
+    "one output of 32,768 channels and 512 taps": lambda: node(
+        "Conv", (1, 512, 32768), (512, 32768, 1), groups=1, **window((512,))
+    ),
     "a kernel dilated over a large image": lambda: node(
         "Conv", (1, 440, 460, 64), (5, 76, 64, 16), groups=1, **window((5, 76), (107, 6))
     ),
     "a kernel of 1x1000": lambda: node("Conv", (1, 1, 1200, 4), (1, 1000, 4, 4), groups=1, **window((1, 1000))),
-    "a depthwise kernel of 31x31": lambda: node("Conv", (1, 40, 40, 64), (31, 31, 1, 64), groups=64, **window((31, 31), pads=15)),
+    "a depthwise kernel of 31x31": lambda: node(
+        "Conv", (1, 40, 40, 64), (31, 31, 1, 64), groups=64, **window((31, 31), pads=15)
+    ),
     "a pool over 200x200": lambda: node("MaxPool", (1, 220, 220, 3), **window((200, 200), pads=99)),
     "a product of ten million terms": lambda: node("MatMul", (1, 10_000_000), (10_000_000, 1)),
     "the sum of ten million numbers": lambda: node("ReduceSum", (10_000_000,), axes=(0,)),
@@ -65,7 +78,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "64 taps of data": lambda: node(
         "GridSample", (1, 3, 5, 5, 5), (1, 3, 4, 5, 3), mode="cubic", padding="zeros", align_corners=0
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", TASKS)
@@ -92,7 +105,9 @@ def test_where_every_structure_needs_too_much_scratch_those_without_any_remain(m
 
 
 def test_a_usual_program_may_be_no_longer_than_before() -> None:
-    for sketch in sketches(node("Conv", (1, 14, 14, 64), (3, 3, 64, 64), groups=1, **window((3, 3), pads=1)), cross("avx512")):
+    for sketch in sketches(
+        node("Conv", (1, 14, 14, 64), (3, 3, 64, 64), groups=1, **window((3, 3), pads=1)), cross("avx512")
+    ):
         stages = sum(stage.level.value != "load" for stage in sketch.structure.stages)
         assert analysis.most_code(sketch.structure, sketch.target) == analysis.MAX_INSTRUCTIONS * max(1.0, stages**0.5)
 

@@ -53,7 +53,9 @@ def samples() -> tuple[Sample, ...]:
     while len(found) < POINTS:
         rng = np.random.default_rng([7, seed])
         task = random_task(NAMES[seed % len(NAMES)], rng, "f64" if seed % 7 == 6 else "f32", most=MAX_WORK)
-        target = detect().with_isa(str(rng.choice(["avx2", "sse"])) if detect().isa in ("avx512", "avx2") else detect().isa)
+        target = detect().with_isa(
+            str(rng.choice(["avx2", "sse"])) if detect().isa in ("avx512", "avx2") else detect().isa
+        )
         drawn = sketches(task, target.with_threads(2))
         for k in rng.permutation(len(drawn))[:3]:
             found += [Sample(drawn[k], tuple(int(x) for x in p)) for p in drawn[k].sample_legal(2, rng)]
@@ -74,7 +76,9 @@ def is_even(walk: Walk) -> bool:
 
 
 def is_regular(s: Sample, cost: StageCost) -> bool:
-    """Whether all boxes that a stage is computed in are alike: its own, and those of the attached stages it is computed for."""
+    """Whether all boxes that a stage is computed in are alike: its own, and those of the attached stages it is computed
+    for.
+    """
     stage = cost.tiling.stage
     if stage.host is None:
         return True
@@ -160,7 +164,9 @@ def is_innermost(cost: StageCost, slot: Slot) -> bool:
 
 
 def box(o: Operand, stretches: list[dict[Axis, tuple[int, int]]]) -> float:
-    """Bytes of the box that an operand's indices cover; what is not packed has its last dimension rounded up to a cache line."""
+    """Bytes of the box that an operand's indices cover; what is not packed has its last dimension rounded up to a cache
+    line.
+    """
     ends: dict[Axis, tuple[int, int]] = {}
     for stretch in stretches:
         for a, (first, n) in stretch.items():
@@ -182,7 +188,11 @@ def first_turn(cost: StageCost, walk: Walk, fixed: list[Slot]) -> list[dict[Axis
     """What is covered while the loops `fixed` stand at their first turn and all others run."""
     stage = cost.tiling.stage
     depth = host_depth(walk.visits[0]) if stage.host is not None else 0
-    held = [k for k, slot in enumerate(s for s in rolled(cost) if not is_innermost(cost, s) or s.axis.kind == "spatial") if slot in fixed]
+    held = [
+        k
+        for k, slot in enumerate(s for s in rolled(cost) if not is_innermost(cost, s) or s.axis.kind == "spatial")
+        if slot in fixed
+    ]
     turning = [k for k in range(depth, len(walk.visits[0].loops)) if max(v.loops[k][1] for v in walk.visits) > 0]
     first = [*range(depth), *(turning[k] for k in held)]
     found: list[dict[Axis, tuple[int, int]]] = []
@@ -207,7 +217,9 @@ def test_footprints_are_the_boxes_that_the_loops_cover() -> None:
                 for k, o in enumerate(cost.operands):
                     if is_linear(o.indices):
                         compared += 1
-                        assert scalar(cost.footprints[k][p]) == box(o, covered), f"{o.tensor.name} at {p} of {cost.tiling.stage.id} of {s}"
+                        assert scalar(cost.footprints[k][p]) == box(o, covered), (
+                            f"{o.tensor.name} at {p} of {cost.tiling.stage.id} of {s}"
+                        )
     assert compared > 10 * POINTS
 
 
@@ -219,7 +231,11 @@ def test_a_load_slot_is_counted_for_every_distinct_element_of_the_register_tile(
             stage, lanes = cost.tiling.stage, cost.tiling.lanes
             tile = walk.visits[0].tile
             reads = [o for o in cost.operands[:-1] if stage.vector is not None]
-            slides = any(len(set(stage.reduce_axes) & axes_of(i)) and len(set(stage.axes) & axes_of(i)) for o in reads for i in o.indices)
+            slides = any(
+                len(set(stage.reduce_axes) & axes_of(i)) and len(set(stage.axes) & axes_of(i))
+                for o in reads
+                for i in o.indices
+            )
             if not reads or slides or any(o.stride not in (0, 1) or not is_linear(o.indices) for o in reads):
                 continue
             slots = 0.0
@@ -235,14 +251,20 @@ def test_the_feature_columns_hold_these_counts() -> None:
     for s in samples()[::5]:
         row = dict(zip(FEATURES, s.sketch.features(np.array([s.row], np.int64))[0]))
         costs = list(s.costs.values())
-        main = max(costs, key=lambda c: math.prod(a.extent for a in (*c.tiling.stage.axes, *c.tiling.stage.reduce_axes)))
+        main = max(
+            costs, key=lambda c: math.prod(a.extent for a in (*c.tiling.stage.axes, *c.tiling.stage.reduce_axes))
+        )
         walk, stage = s.walks[main.tiling.stage.id], main.tiling.stage
         program = lower(s.sketch.task, s.sketch.structure, s.sketch.tilings(s.sketch.values(s.row)))
         phases = [p for p in program.phases if not p.at_load]
         whole = math.prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
         wanted = {"stages": len(costs), "phases": len(phases), "nominal": whole}
         if stage.host is None:
-            wanted |= {"units": next(p.extent for p in phases if p.name == stage.id), "tiles": walk.tiles, "steps": walk.steps}
+            wanted |= {
+                "units": next(p.extent for p in phases if p.name == stage.id),
+                "tiles": walk.tiles,
+                "steps": walk.steps,
+            }
             wanted["executed"] = walk.body_instances * main.tiling.lanes
         for name, value in wanted.items():
             assert row[name] == pytest.approx(math.log2(1 + value)), f"{name} of {s}"

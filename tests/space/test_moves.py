@@ -31,10 +31,20 @@ def test_every_knob_moves_both_ways_and_only_levels_of_one_axis_shift() -> None:
 @pytest.mark.parametrize(
     ("value", "step", "expected"),
     [
-        (4, 1, 8), (4, -1, 2), (4, 2, 16), (4, 9, 16), (4, -9, 1), (16, 1, None), (1, -1, None),
-        (5, 1, 8), (5, -1, 4), (5, 2, 16), (30, -1, 16), (30, 1, None),
+        (4, 1, 8),
+        (4, -1, 2),
+        (4, 2, 16),
+        (4, 9, 16),
+        (4, -9, 1),
+        (16, 1, None),
+        (1, -1, None),
+        (5, 1, 8),
+        (5, -1, 4),
+        (5, 2, 16),
+        (30, -1, 16),
+        (30, 1, None),
     ],
-)  # fmt: skip
+)
 def test_steps_count_choices_and_end_at_the_last_one(value: int, step: int, expected: int | None) -> None:
     assert stepped(POWERS, value, step) == expected
 
@@ -54,7 +64,9 @@ def test_the_neighbourhood_grows_with_the_knobs_and_not_exponentially() -> None:
     knobs = tuple(Knob(f"s0.a{i}.1", tuple(range(7))) for i in range(20))
     moves, rows = neighbour_rows(knobs, [3] * 20)
     assert len(moves) == len(rows) == 40
-    assert {tuple(r) for r in (rows - 3).tolist()} == {tuple(s if i == k else 0 for i in range(20)) for k in range(20) for s in (-1, 1)}
+    assert {tuple(r) for r in (rows - 3).tolist()} == {
+        tuple(s if i == k else 0 for i in range(20)) for k in range(20) for s in (-1, 1)
+    }
 
 
 def test_a_point_without_knobs_has_no_neighbours() -> None:
@@ -73,7 +85,12 @@ def test_points_of_real_sketches_have_all_neighbours(name: str, args: tuple[int,
                 for choice in below[-1:] + above[:1]:
                     expected.add((*point[:i], choice, *point[i + 1 :]))
                     for j, other in enumerate(sketch.knobs):
-                        if j != i and "flag" not in (k.unit, other.unit) and len(other.choices) > 1 and axis(other) == axis(k):
+                        if (
+                            j != i
+                            and "flag" not in (k.unit, other.unit)
+                            and len(other.choices) > 1
+                            and axis(other) == axis(k)
+                        ):
                             row = [*point[:i], choice, *point[i + 1 :]]
                             row[j] = other.nearest(point[j] * point[i] / choice)
                             expected.add(tuple(row))
@@ -90,12 +107,13 @@ def test_all_moves_of_many_points_are_what_each_is_alone(step: int) -> None:
             (o, m): moved(sketch.knobs, point, (move,), step)
             for o, point in enumerate(points.tolist())
             for m, move in enumerate(moves_of(sketch.knobs))
-        }  # fmt: skip
+        }
         assert found == {key: row for key, row in alone.items() if row is not None}
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(0, 1), (1, 1), (2.8, 2), (2.9, 4), (3, 4), (11.3, 8), (11.4, 16), (99, 16), (5.6, 4), (5.7, 8)]
+    ("value", "expected"),
+    [(0, 1), (1, 1), (2.8, 2), (2.9, 4), (3, 4), (11.3, 8), (11.4, 16), (99, 16), (5.6, 4), (5.7, 8)],
 )
 def test_the_nearest_choice_is_nearest_by_ratio(value: float, expected: int) -> None:
     assert Knob("s0.a0.1", POWERS).nearest(value) == expected

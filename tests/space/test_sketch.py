@@ -199,9 +199,10 @@ def test_vectors_run_along_an_axis_of_extent_1_only_where_there_is_no_other(name
     task, expected = ONES[name][0](), ONES[name][1]
     chosen = {
         f"{stage.id}.{stage.axis_id(stage.vector)}"
-        for sketch in sketches(task, cross(isa)) for stage in sketch.structure.stages
+        for sketch in sketches(task, cross(isa))
+        for stage in sketch.structure.stages
         if stage.vector is not None and stage.reader is None
-    }  # fmt: skip
+    }
     assert chosen <= expected
     assert chosen
 
@@ -220,7 +221,7 @@ def test_no_random_task_has_vectors_along_an_axis_of_extent_1_beside_a_longer_on
 class Reverse:
     """Turn the order of a reduction's loops round.
 
-        for i, j: for k, l: …   ->   for i, j: for l, k: …
+    for i, j: for k, l: …   ->   for i, j: for l, k: …
     """
 
     name: str = "reverse"
@@ -287,22 +288,40 @@ class Count:
 
 
 COUNTS = {
-    "matmul 512³": Count(lambda: _matmul(512, 512, 512), 4, 3, "sums stay in registers, no cache write; B plain or packed at three levels"),
-    "matmul 8x8x512": Count(lambda: _matmul(8, 8, 512), 4, 5, "as above; a reduction of 512 is too short to be worth two phases"),
-    "two matmuls 512": Count(_two_matmuls, 28, 9, "the first in its own phase or in the second's thread tile, times the packings of both"),
+    "matmul 512³": Count(
+        lambda: _matmul(512, 512, 512),
+        4,
+        3,
+        "sums stay in registers, no cache write; B plain or packed at three levels",
+    ),
+    "matmul 8x8x512": Count(
+        lambda: _matmul(8, 8, 512), 4, 5, "as above; a reduction of 512 is too short to be worth two phases"
+    ),
+    "two matmuls 512": Count(
+        _two_matmuls, 28, 9, "the first in its own phase or in the second's thread tile, times the packings of both"
+    ),
     "conv2d+bn+relu": Count(
-        lambda: build("CBR", (1, 56, 56, 512, 512, 3, 1, 1)), 3, 3,
+        lambda: build("CBR", (1, 56, 56, 512, 512, 3, 1, 1)),
+        3,
+        3,
         "always finished in registers; the border is tested, copied per thread or copied at once",
     ),
     "max_pool2d": Count(lambda: build("MXP", (1, 56, 56, 512, 3, 2, 1)), 1, 1, "the pad is inlined"),
     "min over (10, 1024)": Count(_row_minimum, 1, 3, "vectors along the row; 1,024 is too short for rfactor"),
-    "softmax (1, 1024)": Count(lambda: build("SFM", (1, 1024)), 2, 9, "exp once or twice; a single row shares no thread tile"),
-    "winograd F(4,3)": Count(_winograd, 10, 3, "pad inlined or copied, transforms in phases of their own or in the thread tile"),
+    "softmax (1, 1024)": Count(
+        lambda: build("SFM", (1, 1024)), 2, 9, "exp once or twice; a single row shares no thread tile"
+    ),
+    "winograd F(4,3)": Count(
+        _winograd, 10, 3, "pad inlined or copied, transforms in phases of their own or in the thread tile"
+    ),
     "zero-rank sum 128": Count(_total, 1, 3, "128 elements are too few for rfactor"),
     "matrix norm (1, 256, 256)": Count(
-        lambda: build("NRM", (1, 256, 256)), 3, 3, "rfactor with as many parts as threads, with four times as many, or none"
+        lambda: build("NRM", (1, 256, 256)),
+        3,
+        3,
+        "rfactor with as many parts as threads, with four times as many, or none",
     ),
-}  # fmt: skip
+}
 
 
 def test_sketch_counts_stand_beside_ansors() -> None:
@@ -313,7 +332,9 @@ def test_sketch_counts_stand_beside_ansors() -> None:
 
 
 def test_a_convolution_has_a_million_legal_distinct_programs() -> None:
-    """By the birthday estimate: n legal draws with c equal pairs come from about n²/2c programs, from more if not all are alike."""
+    """By the birthday estimate: n legal draws with c equal pairs come from about n²/2c programs, from more if not all
+    are alike.
+    """
     sketch = sketches(build("C2D", (1, 14, 14, 256, 256, 3, 1, 1)), SERVER)[0]
     rng = np.random.default_rng(0)
     drawn = sketch.canonical(raw_points(sketch, 150_000, rng))
@@ -321,5 +342,8 @@ def test_a_convolution_has_a_million_legal_distinct_programs() -> None:
     _, times = np.unique(drawn, axis=0, return_counts=True)
     pairs = int(np.sum(times * (times - 1) // 2))
     estimate = len(drawn) ** 2 / (2 * max(1, pairs))
-    print(f"{len(drawn)} legal of 150,000 drawn, {pairs} equal pairs: at least {estimate:.3g} programs in the first of its sketches")
+    print(
+        f"{len(drawn)} legal of 150,000 drawn, {pairs} equal pairs: at least {estimate:.3g} programs in the first of "
+        "its sketches"
+    )
     assert estimate >= 1e6

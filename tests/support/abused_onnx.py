@@ -34,9 +34,12 @@ def held(name: str, array: Any) -> Any:
 
 
 def model(
-    nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any] | str, weights: Mapping[str, Any] | Sequence[Any] = (),
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any] | str,
+    weights: Mapping[str, Any] | Sequence[Any] = (),
     opset: int = 18,
-) -> Any:  # fmt: skip
+) -> Any:
     """Outputs as ports, or as names of f32; weights by name, or as tensors."""
     ends = [port(name) for name in outputs.split()] if isinstance(outputs, str) else list(outputs)
     tensors = [held(k, a) for k, a in weights.items()] if isinstance(weights, Mapping) else list(weights)
@@ -45,12 +48,19 @@ def model(
 
 
 def one(
-    op: str, shape: Sequence[int] = (2, 3), weights: Mapping[str, Any] | None = None, kind: int = F, opset: int = 18, **attributes: Any
-) -> Any:  # fmt: skip
+    op: str,
+    shape: Sequence[int] = (2, 3),
+    weights: Mapping[str, Any] | None = None,
+    kind: int = F,
+    opset: int = 18,
+    **attributes: Any,
+) -> Any:
     """One node called n, of an input x and constants in the order given; one called `_` is left out."""
     names = " ".join(["x", *(weights or {})])
     given = {name: a for name, a in (weights or {}).items() if name != "_"}
-    return model([node(op, names, "y", name="n", **attributes)], [port("x", shape, kind)], [port("y", None, kind)], given, opset)
+    return model(
+        [node(op, names, "y", name="n", **attributes)], [port("x", shape, kind)], [port("y", None, kind)], given, opset
+    )
 
 
 def random_feeds(m: Any, seed: int = 0) -> dict[str, Array]:

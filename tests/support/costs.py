@@ -1,4 +1,6 @@
-"""The cost columns of a sketch's stages, computed by the formulas one after the other (the package compiles them first)."""
+"""The cost columns of a sketch's stages, computed by the formulas one after the other (the package compiles them
+first).
+"""
 
 from __future__ import annotations
 

@@ -82,7 +82,9 @@ def check(subjects: Sequence[Subject], orders: Orders | None = None, stop_after:
                     done = _buried(w, outcome, _cause(w.process.exitcode), crew)
             else:
                 w.silent += passed
-                done = w.silent > HANG_SECONDS and _buried(w, outcome, f"no answer within {HANG_SECONDS:.0f} s{_condition(w)}", crew)
+                done = w.silent > HANG_SECONDS and _buried(
+                    w, outcome, f"no answer within {HANG_SECONDS:.0f} s{_condition(w)}", crew
+                )
             if done:
                 crew.remove(w)
     return outcome
@@ -143,7 +145,11 @@ def _condition(w: _Worker) -> str:
 
 
 def _cause(code: int | None) -> str:
-    return f"the process died of {signal.Signals(-code).name}" if code is not None and code < 0 else f"the process ended with {code}"
+    return (
+        f"the process died of {signal.Signals(-code).name}"
+        if code is not None and code < 0
+        else f"the process ended with {code}"
+    )
 
 
 def _work(pipe: Connection, subjects: list[Subject], skip: int, orders: Orders) -> None:

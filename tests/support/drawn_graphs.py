@@ -23,10 +23,18 @@ DTYPES: tuple[Dtype, ...] = ("f32", "f32", "f32", "f64", "i32", "i64", "i64", "b
 MOST_NODES = 6
 MOST_WORK = 100_000
 DRAWS = 100
-BY_DATA = frozenset({
-    "Gather", "GatherElements", "GatherND", "ReverseSequence", "ScatterElements", "ScatterND", "GridSample",
-    "Interpolate",
-})  # fmt: skip
+BY_DATA = frozenset(
+    {
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "ReverseSequence",
+        "ScatterElements",
+        "ScatterND",
+        "GridSample",
+        "Interpolate",
+    }
+)
 PLAIN = frozenset({*ELEMENTWISE, "Gather", "Transpose", "Reshape", "Slice", "Expand", "Repeat", "Tile"})
 
 

@@ -2,9 +2,10 @@
 
     y = reference64(model, inputs)["output"]
 
-The model's numbers become float64 before it is imported, so that folded constants are right to float64 as well. The graph is
-then walked node by node; convolutions are matrix products, one tap of the window at a time. Invariant: only operators that the
-zoo and the light models need are known, each written here anew: nothing of `ops/` or the interpreter is used.
+The model's numbers become float64 before it is imported, so that folded constants are right to float64 as well. The
+graph is then walked node by node; convolutions are matrix products, one tap of the window at a time. Invariant: only
+operators that the zoo and the light models need are known, each written here anew: nothing of `ops/` or the interpreter
+is used.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def reference64(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str
 
 
 def relative_error(found: Array, wanted: Array) -> float:
-    """The largest difference, over the largest magnitude that is wanted; infinite where one has a NaN that the other has not."""
+    """The largest difference, over the largest magnitude that is wanted; infinite where one has a NaN that the other
+    has not.
+    """
     a, b = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     if a.shape != b.shape or not np.array_equal(np.isfinite(a), np.isfinite(b)):
         return float("inf")
@@ -56,7 +59,11 @@ def doubled(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _doubled_tensor(t: onnx.TensorProto) -> onnx.TensorProto:
-    return numpy_helper.from_array(numpy_helper.to_array(t).astype(np.float64), t.name) if t.data_type == TensorProto.FLOAT else t
+    return (
+        numpy_helper.from_array(numpy_helper.to_array(t).astype(np.float64), t.name)
+        if t.data_type == TensorProto.FLOAT
+        else t
+    )
 
 
 def _doubled_port(v: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
@@ -139,7 +146,9 @@ def _conv_transpose(n: Node, x: Sequence[Array]) -> Array:
     for tap in product(*map(range, w.kernel)):
         filters = weights[(slice(None), slice(None), *tap)].reshape(groups, parts.shape[2], -1)
         added = np.swapaxes(filters, 1, 2) @ parts
-        spans = [slice(k * d, k * d + (e - 1) * s + 1, s) for k, d, e, s in zip(tap, w.dilations, image.shape[2:], w.strides)]
+        spans = [
+            slice(k * d, k * d + (e - 1) * s + 1, s) for k, d, e, s in zip(tap, w.dilations, image.shape[2:], w.strides)
+        ]
         whole[(slice(None), slice(None), *spans)] += added.reshape(batch, outs, *image.shape[2:])
     return whole[(slice(None), slice(None), *(slice(b, b + e) for b, e in zip(w.before, extents)))]
 
@@ -168,7 +177,9 @@ def _softmax(n: Node, x: Sequence[Array]) -> Array:
 
 def _standardize(n: Node, x: Sequence[Array]) -> Array:
     axes = n.integers("axes")
-    return (x[0] - x[0].mean(axis=axes, keepdims=True)) / np.sqrt(x[0].var(axis=axes, keepdims=True) + n.number("epsilon"))
+    return (x[0] - x[0].mean(axis=axes, keepdims=True)) / np.sqrt(
+        x[0].var(axis=axes, keepdims=True) + n.number("epsilon")
+    )
 
 
 def _slice(n: Node, x: Sequence[Array]) -> Array:
@@ -188,14 +199,31 @@ def _reduce(function: Callable[..., Array]) -> Rule:
 _TYPES = {"f32": np.float64, "f64": np.float64, "i32": np.int32, "i64": np.int64, "bool": np.bool_}
 
 RULES: dict[str, Rule] = {
-    "Add": lambda n, x: x[0] + x[1], "Sub": lambda n, x: x[0] - x[1], "Mul": lambda n, x: x[0] * x[1], "Div": lambda n, x: x[0] / x[1],
-    "Relu": lambda n, x: np.maximum(x[0], 0), "Sigmoid": lambda n, x: 1 / (1 + np.exp(-x[0])), "Tanh": lambda n, x: np.tanh(x[0]),
-    "Erf": lambda n, x: np.vectorize(erf, otypes=[np.float64])(x[0]), "Clip": _clip, "Sqrt": lambda n, x: np.sqrt(x[0]),
-    "PowConst": lambda n, x: x[0] ** n.number("exponent"), "Cast": lambda n, x: x[0].astype(_TYPES[n.text("to")]),
-    "Reshape": lambda n, x: x[0].reshape(n.integers("shape")), "Transpose": lambda n, x: np.transpose(x[0], n.integers("perm")),
-    "Expand": lambda n, x: np.broadcast_to(x[0], n.integers("shape")), "Concat": lambda n, x: np.concatenate(x, n.integer("axis")),
-    "Slice": _slice, "Gather": lambda n, x: np.take(x[0], x[1], axis=n.integer("axis")),
-    "ReduceSum": _reduce(np.sum), "ReduceMax": _reduce(np.max), "MatMul": _matmul,
-    "Conv": _conv, "ConvTranspose": _conv_transpose, "MaxPool": _max_pool, "SumPool": _sum_pool,
-    "Softmax": _softmax, "Standardize": _standardize,
-}  # fmt: skip
+    "Add": lambda n, x: x[0] + x[1],
+    "Sub": lambda n, x: x[0] - x[1],
+    "Mul": lambda n, x: x[0] * x[1],
+    "Div": lambda n, x: x[0] / x[1],
+    "Relu": lambda n, x: np.maximum(x[0], 0),
+    "Sigmoid": lambda n, x: 1 / (1 + np.exp(-x[0])),
+    "Tanh": lambda n, x: np.tanh(x[0]),
+    "Erf": lambda n, x: np.vectorize(erf, otypes=[np.float64])(x[0]),
+    "Clip": _clip,
+    "Sqrt": lambda n, x: np.sqrt(x[0]),
+    "PowConst": lambda n, x: x[0] ** n.number("exponent"),
+    "Cast": lambda n, x: x[0].astype(_TYPES[n.text("to")]),
+    "Reshape": lambda n, x: x[0].reshape(n.integers("shape")),
+    "Transpose": lambda n, x: np.transpose(x[0], n.integers("perm")),
+    "Expand": lambda n, x: np.broadcast_to(x[0], n.integers("shape")),
+    "Concat": lambda n, x: np.concatenate(x, n.integer("axis")),
+    "Slice": _slice,
+    "Gather": lambda n, x: np.take(x[0], x[1], axis=n.integer("axis")),
+    "ReduceSum": _reduce(np.sum),
+    "ReduceMax": _reduce(np.max),
+    "MatMul": _matmul,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "MaxPool": _max_pool,
+    "SumPool": _sum_pool,
+    "Softmax": _softmax,
+    "Standardize": _standardize,
+}

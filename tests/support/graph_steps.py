@@ -87,7 +87,7 @@ def _scatter(d: GraphDraft, x: Value) -> Value:
     shape = tuple(d.extent(5) if k == along else n for k, n in enumerate(x.shape))
     return d.b.emit(
         "ScatterElements", x, d.indices(shape, x.shape[along]), d.given(shape, x.dtype), axis=along, reduction=reduction
-    )  # fmt: skip
+    )
 
 
 def _reverse(d: GraphDraft, x: Value) -> Value:
@@ -272,9 +272,31 @@ def _matmul(d: GraphDraft, x: Value) -> Value:
 
 
 STEPS: tuple[tuple[float, Callable[[GraphDraft, Value], Value]], ...] = (
-    (5, _cast), (2, _unary), (3, _binary), (0.7, _quotient), (1.5, _compare), (1.5, _where),
-    (3, _gather), (1, _gather_elements), (1, _gather_nd), (0.5, _scatter), (0.5, _reverse), (1, _sample),
-    (3, _pad), (1.5, _slice), (2, _concat), (1.5, _transpose), (1.5, _reshape), (1, _spread), (1.5, _triangle),
-    (4, _reduce), (0.7, _order), (0.7, _norm), (1.5, _pool),
-    (2, _conv), (0.5, _conv_transpose), (1, _contract), (2, _matmul),
-)  # fmt: skip
+    (5, _cast),
+    (2, _unary),
+    (3, _binary),
+    (0.7, _quotient),
+    (1.5, _compare),
+    (1.5, _where),
+    (3, _gather),
+    (1, _gather_elements),
+    (1, _gather_nd),
+    (0.5, _scatter),
+    (0.5, _reverse),
+    (1, _sample),
+    (3, _pad),
+    (1.5, _slice),
+    (2, _concat),
+    (1.5, _transpose),
+    (1.5, _reshape),
+    (1, _spread),
+    (1.5, _triangle),
+    (4, _reduce),
+    (0.7, _order),
+    (0.7, _norm),
+    (1.5, _pool),
+    (2, _conv),
+    (0.5, _conv_transpose),
+    (1, _contract),
+    (2, _matmul),
+)

@@ -42,7 +42,9 @@ def interface(graph: Graph) -> object:
 
 
 def assert_same(before: Graph, after: Graph, within: float = 0.0, hostile: bool = False, seed: int = 0) -> None:
-    """Both verify, have one interface and compute the same: bit by bit but for the sign of zero, or `within` a part of an output's size."""
+    """Both verify, have one interface and compute the same: bit by bit but for the sign of zero, or `within` a part of
+    an output's size.
+    """
     verify(before)
     verify(after)
     assert interface(after) == interface(before)
@@ -72,10 +74,13 @@ def floats(rng: np.random.Generator, *shape: int) -> Array:
 
 def window(
     kernel: Sequence[int], before: Sequence[int] = (), after: Sequence[int] = (), strides: Sequence[int] = ()
-) -> dict[str, tuple[int, ...]]:  # fmt: skip
+) -> dict[str, tuple[int, ...]]:
     """The attributes of a window node; after is before, unless it is given."""
     rank = len(kernel)
     return {
-        "kernel": tuple(kernel), "strides": tuple(strides or [1] * rank), "dilations": (1,) * rank,
-        "before": tuple(before or [0] * rank), "after": tuple(after or before or [0] * rank),
-    }  # fmt: skip
+        "kernel": tuple(kernel),
+        "strides": tuple(strides or [1] * rank),
+        "dilations": (1,) * rank,
+        "before": tuple(before or [0] * rank),
+        "after": tuple(after or before or [0] * rank),
+    }

@@ -31,8 +31,14 @@ def _artifact(digest: str, threads: int, task: Task) -> Artifact:
 class Draft:
     """An image in the making. Arena memory is never used twice, unless the test gives one address twice."""
 
-    def __init__(self, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]], threads: int = 2,
-                 dtype: Dtype = "f32", name: str = "tiny") -> None:  # fmt: skip
+    def __init__(
+        self,
+        inputs: Mapping[str, tuple[int, ...]],
+        outputs: Mapping[str, tuple[int, ...]],
+        threads: int = 2,
+        dtype: Dtype = "f32",
+        name: str = "tiny",
+    ) -> None:
         self.name, self.threads = name, threads
         self.inputs = tuple(Port(name, shape, dtype) for name, shape in inputs.items())
         self.outputs = tuple(Port(name, shape, dtype) for name, shape in outputs.items())
@@ -55,10 +61,14 @@ class Draft:
         at, self.weights_bytes = self.weights_bytes, self.weights_bytes + whole_lines(nbytes)
         return Address("weights", 0, at)
 
-    def call(self, task: Task, places: Mapping[str, Address], constants: Mapping[str, Array] | None = None, label: str = "") -> Address:
+    def call(
+        self, task: Task, places: Mapping[str, Address], constants: Mapping[str, Array] | None = None, label: str = ""
+    ) -> Address:
         """The address of the task's (only) output, in the arena unless `places` says otherwise."""
         (output,) = task.outputs
-        number, artifact = self.kernels.setdefault(task.digest, (len(self.kernels), _artifact(task.digest, self.threads, task)))
+        number, artifact = self.kernels.setdefault(
+            task.digest, (len(self.kernels), _artifact(task.digest, self.threads, task))
+        )
         result = places.get(output.name) or self.arena(output.size * ITEMSIZE[output.dtype])
         addresses: list[Address | None] = []
         for slot in artifact.slots:
@@ -68,16 +78,27 @@ class Draft:
                 addresses.append(self.arena(slot_bytes(slot)))
             else:
                 addresses.append(self.weights(slot_bytes(slot)) if is_kept(slot) else None)
-        self.steps.append(Step(number, tuple(addresses), label or task.name, task.digest, task.flops, task.minimal_bytes))
+        self.steps.append(
+            Step(number, tuple(addresses), label or task.name, task.digest, task.flops, task.minimal_bytes)
+        )
         self.constants.append(constants or {})
         return result
 
     def image(self) -> Image:
         target = detect(self.threads)
         return Image(
-            self.name, self.inputs, self.outputs, tuple(artifact for _, artifact in self.kernels.values()), tuple(self.steps),
-            self.arena_bytes, self.weights_bytes, self.threads, target.triple, target.cpu, target.features,
-        )  # fmt: skip
+            self.name,
+            self.inputs,
+            self.outputs,
+            tuple(artifact for _, artifact in self.kernels.values()),
+            tuple(self.steps),
+            self.arena_bytes,
+            self.weights_bytes,
+            self.threads,
+            target.triple,
+            target.cpu,
+            target.features,
+        )
 
     def model(self) -> Model:
         image = self.image()
@@ -88,5 +109,3 @@ def poisoned(model: Model) -> None:
     """Fill all working memory of the calls so far with bytes that are NaN in any float."""
     for memory in model._idle:
         memory.block.fill(0xFF)
-
-

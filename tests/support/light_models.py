@@ -2,10 +2,11 @@
 
     model = light("resnet50", seed=0)        # an onnx.ModelProto, the same for the same seed
 
-The files have one constant in place of each weight, and so one number as output. Here every weight is drawn from the seed, and
-one pass over the network, node by node in onnxruntime, scales it: each convolution and product gives deviation one, each bias and
-running mean takes out most of what its channel has in common. Invariant: all activations stay near one in size and the
-output follows the input, whatever the network. Nothing is stored on disk; vgg19, the largest, takes some seconds.
+The files have one constant in place of each weight, and so one number as output. Here every weight is drawn from the
+seed, and one pass over the network, node by node in onnxruntime, scales it: each convolution and product gives
+deviation one, each bias and running mean takes out most of what its channel has in common. Invariant: all activations
+stay near one in size and the output follows the input, whatever the network. Nothing is stored on disk; vgg19, the
+largest, takes some seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def names() -> tuple[str, ...]:
 
 
 def light(name: str, seed: int = 0) -> onnx.ModelProto:
-    """The network with random weights as initializers, which are no longer inputs: every runtime may fold and pack them."""
+    """The network with random weights as initializers, which are no longer inputs: every runtime may fold and pack
+    them.
+    """
     return _Filling(onnx.load(FOLDER / f"light_{name}.onnx"), seed).model()
 
 
@@ -60,7 +63,11 @@ class _Filling:
         self.opset = model.opset_import[0].version
         constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         self.nodes = [n for n in graph.node if n.op_type != "ConstantOfShape"]
-        made = {n.output[0]: tuple(int(e) for e in constants[n.input[0]]) for n in graph.node if n.op_type == "ConstantOfShape"}
+        made = {
+            n.output[0]: tuple(int(e) for e in constants[n.input[0]])
+            for n in graph.node
+            if n.op_type == "ConstantOfShape"
+        }
         floating = {k: a.shape for k, a in constants.items() if a.dtype == np.float32}
         self.shapes: dict[str, tuple[int, ...]] = made | floating
         self.integers = {k: a for k, a in constants.items() if a.dtype != np.float32}
@@ -79,7 +86,9 @@ class _Filling:
         used = {name for n in self.nodes for name in n.input}
         arrays = {**self.weights, **{k: a for k, a in self.integers.items() if k in used}}
         initializers = [numpy_helper.from_array(a, k) for k, a in arrays.items()]
-        graph = helper.make_graph(self.nodes, self.source.graph.name, self.inputs, list(self.source.graph.output), initializers)
+        graph = helper.make_graph(
+            self.nodes, self.source.graph.name, self.inputs, list(self.source.graph.output), initializers
+        )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=IR_VERSION)
 
     def _visit(self, node: onnx.NodeProto) -> None:
@@ -108,7 +117,10 @@ class _Filling:
         return np.random.Generator(np.random.SFC64(np.random.SeedSequence([self.seed, *name.encode()])))
 
     def _linear(self, node: onnx.NodeProto) -> None:
-        """Deviation one (what a softmax reads: more). Products have no pixels to take a mean of: their weights are balanced instead."""
+        """Deviation one (what a softmax reads: more).
+
+        Products have no pixels to take a mean of: their weights are balanced instead.
+        """
         w, b = self._weight(node, 1), self._weight(node, 2)
         assert w is not None, node.name
         weights = self._stream(w).standard_normal(self.shapes[w], np.float32)
@@ -148,7 +160,9 @@ class _Filling:
     def _affine(self, node: onnx.NodeProto) -> None:
         name = self._weight(node, 1) or ""
         stream, shape = self._stream(name), self.shapes[name]
-        self.weights[name] = _floats(stream.uniform(0.7, 1.3, shape) if node.op_type == "Mul" else 0.2 * stream.standard_normal(shape))
+        self.weights[name] = _floats(
+            stream.uniform(0.7, 1.3, shape) if node.op_type == "Mul" else 0.2 * stream.standard_normal(shape)
+        )
 
     def _run(self, node: onnx.NodeProto) -> None:
         for name, value in zip(node.output, self._outputs(node)):
@@ -164,7 +178,9 @@ class _Filling:
         if name in self.views:
             weight = self.weights[self.views[name]]
             node = next(n for n in self.nodes if name in n.output)
-            return run_node(node, {k: weight if k == self.views[name] else self.integers[k] for k in node.input}, self.opset)[0]
+            return run_node(
+                node, {k: weight if k == self.views[name] else self.integers[k] for k in node.input}, self.opset
+            )[0]
         for known in (self.weights, self.integers, self.values):
             if name in known:
                 return known[name]
@@ -173,7 +189,9 @@ class _Filling:
 
 def run_node(node: onnx.NodeProto, feed: Mapping[str, Array], opset: int) -> list[Array]:
     """One node's outputs from onnxruntime."""
-    given = [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for k, a in feed.items()]
+    given = [
+        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for k, a in feed.items()
+    ]
     result = [helper.make_empty_tensor_value_info(node.output[0])]
     graph = helper.make_graph([node], "node", given, result)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)

@@ -1,7 +1,7 @@
 """Models of one ONNX node: compiled, on onnxruntime, on ONNX's reference evaluator.
 
-    node = OneNode("MaxPool", [x], outputs=2, kernel_shape=[3])
-    values, positions = node.compiled()
+node = OneNode("MaxPool", [x], outputs=2, kernel_shape=[3])
+values, positions = node.compiled()
 """
 
 from __future__ import annotations
@@ -22,11 +22,19 @@ Array = NDArray[Any]
 
 
 class OneNode:
-    """One node with its inputs; None stands for one that is left out, `known` for those that are constants of the model."""
+    """One node with its inputs; None stands for one that is left out, `known` for those that are constants of the
+    model.
+    """
 
     def __init__(
-        self, op: str, inputs: Sequence[Array | None], known: Collection[int] = (), outputs: int = 1, opset: int = 20, **attributes: Any
-    ) -> None:  # fmt: skip
+        self,
+        op: str,
+        inputs: Sequence[Array | None],
+        known: Collection[int] = (),
+        outputs: int = 1,
+        opset: int = 20,
+        **attributes: Any,
+    ) -> None:
         names = ["" if a is None else f"x{k}" for k, a in enumerate(inputs)]
         results = [f"y{k}" for k in range(outputs)]
         given = {name: a for name, a in zip(names, inputs) if a is not None}
@@ -57,7 +65,9 @@ class OneNode:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(self.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            self.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
         found: Any = session.run(None, dict(self.feeds))
         return [np.asarray(a) for a in found]
 
@@ -72,4 +82,6 @@ def assert_alike(found: Sequence[Array], wanted: Sequence[Array], rtol: float = 
     for a, b in zip(found, wanted):
         assert a.dtype == b.dtype
         assert a.shape == b.shape
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol) if a.dtype.kind == "f" else np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(
+            a, b, rtol=rtol, atol=atol
+        ) if a.dtype.kind == "f" else np.testing.assert_array_equal(a, b)

@@ -2,9 +2,10 @@
 
     python -m tests.support.onnx_suite [PART COUNT] [--interpret] [NAME…]      one line of JSON per case, on stdout
 
-A case passes, passes with some input bound as a constant (its value decides shapes), is skipped because the importer refuses it
-(the reason is its message), or fails. While a compiled model runs, the reference interpreter, `onnx.reference` and NumPy's arithmetic
-raise: the kernels do the work. `kernels` counts them; a case whose outputs are empty needs none.
+A case passes, passes with some input bound as a constant (its value decides shapes), is skipped because the importer
+refuses it (the reason is its message), or fails. While a compiled model runs, the reference interpreter,
+`onnx.reference` and NumPy's arithmetic raise: the kernels do the work. `kernels` counts them; a case whose outputs are
+empty needs none.
 """
 
 from __future__ import annotations
@@ -32,10 +33,48 @@ from stormdrop.graph.verify import verify
 from stormdrop.runtime.host import detect
 
 ARITHMETIC = (
-    "add", "subtract", "multiply", "divide", "matmul", "dot", "einsum", "tensordot", "convolve", "exp", "log", "sqrt", "power", "tanh",
-    "sum", "prod", "mean", "max", "min", "amax", "amin", "maximum", "minimum", "argmax", "argmin", "where", "take", "transpose",
-    "concatenate", "pad", "cumsum", "sort", "argsort", "clip", "abs", "negative", "equal", "less", "greater", "floor", "ceil",
-)  # fmt: skip
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "matmul",
+    "dot",
+    "einsum",
+    "tensordot",
+    "convolve",
+    "exp",
+    "log",
+    "sqrt",
+    "power",
+    "tanh",
+    "sum",
+    "prod",
+    "mean",
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "maximum",
+    "minimum",
+    "argmax",
+    "argmin",
+    "where",
+    "take",
+    "transpose",
+    "concatenate",
+    "pad",
+    "cumsum",
+    "sort",
+    "argsort",
+    "clip",
+    "abs",
+    "negative",
+    "equal",
+    "less",
+    "greater",
+    "floor",
+    "ceil",
+)
 Run = Callable[[Graph, Mapping[str, Any]], tuple[list[Any], int]]
 """The outputs of a graph, and how many kernels it took."""
 
@@ -149,7 +188,7 @@ def main() -> None:
     words = [a for a in sys.argv[1:] if not a.startswith("--")]
     cases = all_cases()
     if len(words) >= 2 and words[0].isdigit():
-        cases = cases[int(words[0])::int(words[1])]  # fmt: skip
+        cases = cases[int(words[0]) :: int(words[1])]
         words = words[2:]
     if words:
         cases = [c for c in cases if any(w in c.name for w in words)]

@@ -38,16 +38,20 @@ def observe(sketch: Sketch, values: Mapping[str, int], program: Program, text: s
 
 
 TEXT = {
-    "masked load": r"@llvm\.masked\.load", "masked store": r"@llvm\.masked\.store", "gather": r"call .*@llvm\.masked\.gather",
-    "scatter": r"call .*@llvm\.masked\.scatter", "border: page": r"select i1 [^,]+, ptr [^,]+, ptr @page", "fma": r"@llvm\.fma\.",
+    "masked load": r"@llvm\.masked\.load",
+    "masked store": r"@llvm\.masked\.store",
+    "gather": r"call .*@llvm\.masked\.gather",
+    "scatter": r"call .*@llvm\.masked\.scatter",
+    "border: page": r"select i1 [^,]+, ptr [^,]+, ptr @page",
+    "fma": r"@llvm\.fma\.",
     "transposed load": r"shufflevector <(\d+) x \w+> %v\d+, <\1 x \w+> %v",
     "loop that may be empty": r"br i1 %v\d+, label %loop\d+, label %done\d+",
-}  # fmt: skip
+}
 
 
 def _step(sketch: Sketch, step: Step) -> str:
     match step.rule, step.args:
-        case ("place" | "pack"), args:
+        case (("place" | "pack"), args):
             return f"{step.rule} {args[-1]}"
         case "tile", (str(form), str(axis), *_):
             vector = "no vector" if axis == "-" else "reduced vector" if axis.startswith("r") else "vector"
@@ -69,7 +73,9 @@ def _knob(name: str, value: int) -> str:
     return f"knob {kind}.{parts[-1]} {bucket(value)}"
 
 
-def _statements(body: Iterable[Stmt], bounds: Mapping[Expr, Interval]) -> Iterator[tuple[Stmt, Mapping[Expr, Interval]]]:
+def _statements(
+    body: Iterable[Stmt], bounds: Mapping[Expr, Interval]
+) -> Iterator[tuple[Stmt, Mapping[Expr, Interval]]]:
     for s in body:
         yield s, bounds
         match s:

@@ -51,11 +51,23 @@ def make_records(
     features = sketch.features(points).astype(np.float32)
     return [
         Record(
-            task, sketch.schedule(point), target, cold, result or timing(1e-3 * (1 + count - k)), versions, "storm", seed, k + 1,
-            0.25 * k, "tiny.onnx", verified, created + k, row,
+            task,
+            sketch.schedule(point),
+            target,
+            cold,
+            result or timing(1e-3 * (1 + count - k)),
+            versions,
+            "storm",
+            seed,
+            k + 1,
+            0.25 * k,
+            "tiny.onnx",
+            verified,
+            created + k,
+            row,
         )
         for k, (point, row) in enumerate(zip(points, features))
-    ]  # fmt: skip
+    ]
 
 
 def legal_records(count: int, task: Task | None = None, target: Target = HERE, seed: int = 0) -> list[Record]:
@@ -66,11 +78,23 @@ def legal_records(count: int, task: Task | None = None, target: Target = HERE, s
     features = sketch.features(points).astype(np.float32)
     return [
         Record(
-            task, sketch.schedule(point), target, False, timing(1e-3 / (k + 3)), VERSIONS, "droplet", seed, k + 1, k / 7, "", False,
-            1.7e9 + k / 3, row,
+            task,
+            sketch.schedule(point),
+            target,
+            False,
+            timing(1e-3 / (k + 3)),
+            VERSIONS,
+            "droplet",
+            seed,
+            k + 1,
+            k / 7,
+            "",
+            False,
+            1.7e9 + k / 3,
+            row,
         )
         for k, (point, row) in enumerate(zip(points, features))
-    ]  # fmt: skip
+    ]
 
 
 def failure(message: str = "it stopped") -> Failure:

@@ -14,7 +14,8 @@ from stormdrop.space.structure import Step
 from stormdrop.target.machine import Target
 
 HOSTILE = "[red]x[/] \x1b[31m<b>&\n\u202ebad"
-"""What a name or a message may hold at worst: markup of two kinds, an escape sequence, a new line, text turned round."""
+"""What a name or a message may hold at worst: markup of two kinds, an escape sequence, a new line, text turned round.
+"""
 
 
 def tiny() -> Task:
@@ -41,18 +42,32 @@ def tuned(
     task: Task | None = None,
     verified: bool = True,
 ) -> Tuned:
-    """A search whose trials took these seconds, half a second apart; from number `droplet_from` on it was a droplet's."""
+    """A search whose trials took these seconds, half a second apart; from number `droplet_from` on it was a
+    droplet's.
+    """
     history = [
-        Trial(schedule(n), result(value), n, n / 2, "droplet" if n >= droplet_from else "storm") for n, value in enumerate(values, 1)
+        Trial(schedule(n), result(value), n, n / 2, "droplet" if n >= droplet_from else "storm")
+        for n, value in enumerate(values, 1)
     ]
     timed = [(t.result.seconds, t.number) for t in history if isinstance(t.result, Timing)]
     seconds, number = min(timed, default=(1.0, 1))
     return Tuned(
-        task or tiny(), one_thread(), strategy, 3, schedule(number), seconds, len(history) / 2 + 1, tuple(history), stopped, verified
+        task or tiny(),
+        one_thread(),
+        strategy,
+        3,
+        schedule(number),
+        seconds,
+        len(history) / 2 + 1,
+        tuple(history),
+        stopped,
+        verified,
     )
 
 
-def events(search: Tuned, trials: int | None = None, seconds: float | None = None, batch: int = 2, known: int = 0) -> Iterator[Event]:
+def events(
+    search: Tuned, trials: int | None = None, seconds: float | None = None, batch: int = 2, known: int = 0
+) -> Iterator[Event]:
     """What the tuning loop would have said."""
     yield TaskStarted(search.task, 3, search.strategy, trials, seconds, known)
     best: float | None = None

@@ -31,7 +31,8 @@ def flat(point: tuple[int, ...]) -> float:
 class SyntheticSpace:
     """Knobs with a cost. Points whose product exceeds `limit` are illegal.
 
-    Axes with an extent are clamped from their last knob outwards, as a sketch does. The prior is the cost where it `tells`.
+    Axes with an extent are clamped from their last knob outwards, as a sketch does. The prior is the cost where it
+    `tells`.
     """
 
     knobs: tuple[Knob, ...]
@@ -117,7 +118,10 @@ class Drifting:
         found = np.exp(self.sigma * rng.standard_normal(n))
         for i in range(n):
             if self._left == 0:
-                self._pace, self._left = float(np.exp(self.jump * rng.standard_normal())), int(rng.integers(1, 2 * self.every))
+                self._pace, self._left = (
+                    float(np.exp(self.jump * rng.standard_normal())),
+                    int(rng.integers(1, 2 * self.every)),
+                )
             self._left -= 1
             found[i] *= self._pace
         return found
@@ -126,8 +130,12 @@ class Drifting:
 class Bench:
     """Measures proposals. `trials` are first measurements, `timings` those of duels, each candidate of each round."""
 
-    def __init__(self, spaces: Sequence[SyntheticSpace], noise: Noise = silence, seed: int = 0, placement: float = 0.0) -> None:
-        """`placement` is the standard deviation that a candidate's place in memory brings, which is its own in every proposal."""
+    def __init__(
+        self, spaces: Sequence[SyntheticSpace], noise: Noise = silence, seed: int = 0, placement: float = 0.0
+    ) -> None:
+        """`placement` is the standard deviation that a candidate's place in memory brings, which is its own in every
+        proposal.
+        """
         self.spaces, self._noise, self._rng, self._placement = spaces, noise, np.random.default_rng(seed), placement
         self.measured: list[Candidate] = []
         self.duels: list[Proposal] = []

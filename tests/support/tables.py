@@ -46,12 +46,17 @@ def small_grid(sketch: Sketch, home: Points, points: int) -> TableSpace:
 
 def _grid(sketch: Sketch, home: Points, sizes: list[int]) -> tuple[tuple[int, ...], ...]:
     places = [int(np.searchsorted(k.choices, v)) for k, v in zip(sketch.knobs, home)]
-    return tuple(tuple(k.choices[i] for i in spread_over(len(k.choices), h, n)) for k, h, n in zip(sketch.knobs, places, sizes))
+    return tuple(
+        tuple(k.choices[i] for i in spread_over(len(k.choices), h, n)) for k, h, n in zip(sketch.knobs, places, sizes)
+    )
 
 
 def formula_table(name: str, sizes: tuple[int, ...], points: int, formula: Formula = rugged) -> Table:
     """A table of one operator's best three sketches, with at least so many points of each."""
     task, machine = build(name, sizes), target()
     spaces = [small_grid(sketch, point, points) for sketch, point, _ in ranked(sketches(task, machine))[:3]]
-    measured = [replace(s, seconds=formula(s).astype(np.float32), spread=np.full(len(s.points), 0.01, np.float32)) for s in spaces]
+    measured = [
+        replace(s, seconds=formula(s).astype(np.float32), spread=np.full(len(s.points), 0.01, np.float32))
+        for s in spaces
+    ]
     return Table(task, machine, tuple(measured), {"made": "by a formula"})

@@ -60,13 +60,42 @@ def _arguments(name: str, rng: Rng, long: bool) -> list[int]:
         case "C2D" | "CBR":
             return [batch, extent(rng, 17), extent(rng, 17), extent(rng, 19), extent(rng, 50), kernel, stride, border]
         case "DIL":
-            return [1, extent(rng, 19, 3), extent(rng, 19, 3), extent(rng, 13), extent(rng, 37), kernel, stride, border,
-                    int(rng.choice([1, 2, 3]))]  # fmt: skip
+            return [
+                1,
+                extent(rng, 19, 3),
+                extent(rng, 19, 3),
+                extent(rng, 13),
+                extent(rng, 37),
+                kernel,
+                stride,
+                border,
+                int(rng.choice([1, 2, 3])),
+            ]
         case "C3D":
-            return [1, extent(rng, 7), extent(rng, 9), extent(rng, 9), extent(rng, 7), extent(rng, 33), min(kernel, 3), stride, border]
+            return [
+                1,
+                extent(rng, 7),
+                extent(rng, 9),
+                extent(rng, 9),
+                extent(rng, 7),
+                extent(rng, 33),
+                min(kernel, 3),
+                stride,
+                border,
+            ]
         case "GRP":
             groups = int(rng.choice([1, 2, 3, 4]))
-            return [1, extent(rng, 11), extent(rng, 11), groups * extent(rng, 7), groups * extent(rng, 33), kernel, stride, border, groups]
+            return [
+                1,
+                extent(rng, 11),
+                extent(rng, 11),
+                groups * extent(rng, 7),
+                groups * extent(rng, 33),
+                kernel,
+                stride,
+                border,
+                groups,
+            ]
         case "DEP":
             return [batch, extent(rng, 19), extent(rng, 19), extent(rng, 50), kernel, stride, border]
         case "MXP":
@@ -128,7 +157,11 @@ def _integers(rng: Rng, dtype: Dtype) -> Task:
 def _chain(rng: Rng, dtype: Dtype) -> Task:
     """Two matrix products with a relu between them."""
     n, k, m, p = (extent(rng, 24) for _ in range(4))
-    x, w, v = tensor("X", (n, k), dtype), tensor("W", (k, m), dtype, constant=True), tensor("V", (m, p), dtype, constant=True)
+    x, w, v = (
+        tensor("X", (n, k), dtype),
+        tensor("W", (k, m), dtype, constant=True),
+        tensor("V", (m, p), dtype, constant=True),
+    )
     return Task([matmul(relu(matmul(x, w, "H"), "R"), v)], name="CHN")
 
 
@@ -173,9 +206,16 @@ def _stencil(rng: Rng, dtype: Dtype) -> Task:
 
 
 OWN: dict[str, Callable[[Rng, Dtype], Task]] = {
-    "MIN": _minimum, "PRD": _column_product, "INT": _integers, "CHN": _chain, "EXW": _exponential_weights, "CAT": _concatenation,
-    "UPS": _upsample, "STN": _stencil, "WIN": _winograd,
-}  # fmt: skip
+    "MIN": _minimum,
+    "PRD": _column_product,
+    "INT": _integers,
+    "CHN": _chain,
+    "EXW": _exponential_weights,
+    "CAT": _concatenation,
+    "UPS": _upsample,
+    "STN": _stencil,
+    "WIN": _winograd,
+}
 NAMES = (*OPERATORS, *OWN)
 DRAWN = (*NAMES, "DEN", "DEN", "DEN", "DEN", "GMV", "GMV", "SFM", "NRM", "DOT")
 """Once each; again those that alone have run-time operands to pack, or long rows."""

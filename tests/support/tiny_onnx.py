@@ -14,21 +14,34 @@ INPUT, HIDDEN, OUTPUT, GRAPH = 'a[red]b"c', "x\ny\x1b[31m", "../z", "g[bold]\x1b
 
 
 def saved(
-    folder: Path, nodes: Sequence[onnx.NodeProto], inputs: dict[str, Sequence[int | str]], outputs: dict[str, int],
-    weights: dict[str, np.ndarray] | None = None, types: dict[str, int] | None = None, graph: str = "tiny", file: str = "tiny.onnx",
-) -> Path:  # fmt: skip
+    folder: Path,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: dict[str, Sequence[int | str]],
+    outputs: dict[str, int],
+    weights: dict[str, np.ndarray] | None = None,
+    types: dict[str, int] | None = None,
+    graph: str = "tiny",
+    file: str = "tiny.onnx",
+) -> Path:
     """Inputs by shape (f32 unless `types` says otherwise), outputs by type."""
-    given = [helper.make_tensor_value_info(n, (types or {}).get(n, TensorProto.FLOAT), list(s)) for n, s in inputs.items()]
+    given = [
+        helper.make_tensor_value_info(n, (types or {}).get(n, TensorProto.FLOAT), list(s)) for n, s in inputs.items()
+    ]
     wanted = [helper.make_tensor_value_info(n, t, None) for n, t in outputs.items()]
     held = [numpy_helper.from_array(w, n) for n, w in (weights or {}).items()]
     made = helper.make_graph(list(nodes), graph, given, wanted, held)
     path = folder / file
-    path.write_bytes(helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString())
+    path.write_bytes(
+        helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
+    )
     return path
 
 
 def dense(folder: Path, batch: int | str = 2, file: str = "tiny.onnx") -> Path:
-    """relu(x @ w) and the index of its largest element, under dangerous names. The first node is called `first/dense`."""
+    """relu(x @ w) and the index of its largest element, under dangerous names.
+
+    The first node is called `first/dense`.
+    """
     w = np.random.default_rng(7).standard_normal((6, 5)).astype(np.float32)
     nodes = [
         helper.make_node("MatMul", [INPUT, "w"], [HIDDEN], name="first/dense"),
@@ -59,4 +72,6 @@ def reshaped(folder: Path) -> Path:
 def added(folder: Path) -> Path:
     """Two inputs, one of whole numbers."""
     nodes = [helper.make_node("Cast", ["k"], ["kf"], to=TensorProto.FLOAT), helper.make_node("Add", ["x", "kf"], ["y"])]
-    return saved(folder, nodes, {"x": [3], "k": [3]}, {"y": TensorProto.FLOAT}, types={"k": TensorProto.INT64}, file="added.onnx")
+    return saved(
+        folder, nodes, {"x": [3], "k": [3]}, {"y": TensorProto.FLOAT}, types={"k": TensorProto.INT64}, file="added.onnx"
+    )

@@ -1,8 +1,9 @@
 """The property: every legal point of every sketch computes what the reference interpreter computes.
 
-A `Trial` is one random task with random data; its `Case`s are points of its sketches, each with a machine (instruction set,
-threads) and a binding (views of inputs and outputs). Everything follows from the trial's seed. `check` builds and runs one
-case twice, with all memory against an inaccessible page behind it and then before it, and says what is wrong, if anything.
+A `Trial` is one random task with random data; its `Case`s are points of its sketches, each with a machine (instruction
+set, threads) and a binding (views of inputs and outputs). Everything follows from the trial's seed. `check` builds and
+runs one case twice, with all memory against an inaccessible page behind it and then before it, and says what is wrong,
+if anything.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Subject(ABC):
         return {
             k: (evaluate(self.task, self.arrays, k, "f64"), magnitude(self.task, self.arrays, k))
             for k in range(len(self.task.variants))
-        }  # fmt: skip
+        }
 
 
 class Given(Subject):
@@ -129,7 +130,7 @@ class Given(Subject):
 
     def __init__(
         self, title: str, task: Task, arrays: Mapping[str, Array] | None = None, points: int = 2, most: int = 1000
-    ) -> None:  # fmt: skip
+    ) -> None:
         rng = np.random.default_rng(0)
         self._title, self._task, self._points, self._most = title, task, points, most
         self._arrays = {t.name: random_array(t, rng) for t in task.inputs} | dict(arrays or {})
@@ -204,13 +205,19 @@ class Trial(Subject):
         return other if other.class_key == self.task.class_key else self.task
 
     def cases(self) -> Iterator[Case]:
-        """Points of three sketches, drawn from those found at this shape or at another one, for this or another machine."""
+        """Points of three sketches, drawn from those found at this shape or at another one, for this or another
+        machine.
+        """
         rng = np.random.default_rng([3, self.seed])
         machine = targets()[rng.choice(len(targets()), p=_weights(len(targets())))]
         target = machine.with_threads(int(rng.choice([1, 2])))
         found = self._sketches(rng, target)
         number = 0
-        for k in rng.permutation(CASES // 2) % len(found) if len(found) < CASES // 2 else rng.choice(len(found), CASES // 2, replace=False):
+        for k in (
+            rng.permutation(CASES // 2) % len(found)
+            if len(found) < CASES // 2
+            else rng.choice(len(found), CASES // 2, replace=False)
+        ):
             sketch = found[int(k)]
             points = sketch.sample_legal(2, rng) if rng.random() < 0.5 else uniform_legal(sketch, rng)
             for i in range(2):
@@ -239,7 +246,10 @@ class Trial(Subject):
             donor = self.donor(rng, 0.5)
         found = sketches(donor, wide)
         if donor is not self.task:
-            return [Sketch(self.task, s.variant, derive(self.task.variants[s.variant], s.structure.steps), target) for s in found]
+            return [
+                Sketch(self.task, s.variant, derive(self.task.variants[s.variant], s.structure.steps), target)
+                for s in found
+            ]
         return [Sketch(self.task, s.variant, s.structure, target) for s in found]
 
 
@@ -259,11 +269,15 @@ def _weights(n: int) -> list[float]:
 def random_array(t: Tensor, rng: Rng) -> Array:
     if t.dtype in ("f32", "f64"):
         return rng.standard_normal(t.shape).astype(NUMPY[t.dtype])
-    return rng.integers(0 if t.dtype == "bool" else -100, 2 if t.dtype == "bool" else 100, t.shape).astype(NUMPY[t.dtype])
+    return rng.integers(0 if t.dtype == "bool" else -100, 2 if t.dtype == "bool" else 100, t.shape).astype(
+        NUMPY[t.dtype]
+    )
 
 
 def random_views(task: Task, rng: Rng) -> dict[str, View]:
-    """Half of all run-time arrays are views of larger ones: offset, stepped, permuted, reversed, inputs also repeated."""
+    """Half of all run-time arrays are views of larger ones: offset, stepped, permuted, reversed, inputs also
+    repeated.
+    """
     found: dict[str, View] = {}
     for t in (*task.runtime_inputs, *task.outputs):
         if rng.random() < 0.5:
@@ -359,8 +373,13 @@ class Bench:
             first = got
         return ""
 
-    def _call(self, case: Case, kernel: LoadedKernel, arrays: Mapping[str, Array], constants: Mapping[str, Array],
-              ) -> tuple[dict[str, Array], str]:  # fmt: skip
+    def _call(
+        self,
+        case: Case,
+        kernel: LoadedKernel,
+        arrays: Mapping[str, Array],
+        constants: Mapping[str, Array],
+    ) -> tuple[dict[str, Array], str]:
         memory = kernel.call_memory()
         tensors = {t.name: t for t in (*case.trial.task.inputs, *case.trial.task.outputs)}
         bound: dict[str, Bound] = {}

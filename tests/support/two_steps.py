@@ -16,14 +16,24 @@ Array = NDArray[Any]
 
 
 def two_steps(
-    n: int = 3, k: int = 5, m: int = 7, *, threads: int = 1, name: str = "tiny", input_name: str = "x", output_name: str = "y"
+    n: int = 3,
+    k: int = 5,
+    m: int = 7,
+    *,
+    threads: int = 1,
+    name: str = "tiny",
+    input_name: str = "x",
+    output_name: str = "y",
 ) -> tuple[Image, NDArray[np.uint8]]:
     """relu(x @ B + S), where B is packed and S is read as it is."""
     rng = np.random.default_rng(7)
     constants = {"B": rng.standard_normal((k, m)).astype(np.float32), "S": rng.standard_normal(m).astype(np.float32)}
     A, B, C, S = (
-        sd.tensor("A", (n, k)), sd.tensor("B", (k, m), constant=True), sd.tensor("C", (n, m)), sd.tensor("S", (m,), constant=True)
-    )  # fmt: skip
+        sd.tensor("A", (n, k)),
+        sd.tensor("B", (k, m), constant=True),
+        sd.tensor("C", (n, m)),
+        sd.tensor("S", (m,), constant=True),
+    )
     i, j, q = sd.axis(n), sd.axis(m), sd.reduce_axis(k)
     product = sd.Task([sd.compute("P", (i, j), sd.sum(A[i, q] * B[q, j], q))], name="product")
     shifted = sd.Task([sd.compute("D", (i, j), sd.relu(C[i, j] + S[j]))], name="shifted")

@@ -28,9 +28,16 @@ def number(e: Expr, env: Env) -> int:
         case Bin(op, a, b):
             x, y = number(a, env), number(b, env)
             return {
-                "add": lambda: x + y, "sub": lambda: x - y, "mul": lambda: x * y, "floordiv": lambda: x // y, "mod": lambda: x % y,
-                "min": lambda: min(x, y), "max": lambda: max(x, y), "and": lambda: int(bool(x and y)), "or": lambda: int(bool(x or y)),
-            }[op]()  # fmt: skip
+                "add": lambda: x + y,
+                "sub": lambda: x - y,
+                "mul": lambda: x * y,
+                "floordiv": lambda: x // y,
+                "mod": lambda: x % y,
+                "min": lambda: min(x, y),
+                "max": lambda: max(x, y),
+                "and": lambda: int(bool(x and y)),
+                "or": lambda: int(bool(x or y)),
+            }[op]()
         case Cmp(op, a, b):
             x, y = number(a, env), number(b, env)
             return int({"lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y, "eq": x == y, "ne": x != y}[op])

@@ -38,19 +38,25 @@ def pool_geometry(sizes: Sequence[int], attributes: dict[str, Any]) -> tuple[Ind
 
 
 def pool_windows(x: Array, attributes: dict[str, Any]) -> Iterator[tuple[Index, list[Index]]]:
-    """Of every window of an image [n, c, spatial…] the index of its result, and those of its elements in row-major order."""
+    """Of every window of an image [n, c, spatial…] the index of its result, and those of its elements in row-major
+    order.
+    """
     sizes, kernel = x.shape[2:], attributes["kernel_shape"]
     counts, before = pool_geometry(sizes, attributes)
     rank = len(kernel)
     strides, dilations = attributes.get("strides", [1] * rank), attributes.get("dilations", [1] * rank)
     for n, c, *at in product(*map(range, (*x.shape[:2], *counts))):
-        taps = [[o * s + k * d - b for k in range(size)] for o, s, d, b, size in zip(at, strides, dilations, before, kernel)]
+        taps = [
+            [o * s + k * d - b for k in range(size)] for o, s, d, b, size in zip(at, strides, dilations, before, kernel)
+        ]
         held = [(n, c, *i) for i in product(*taps) if all(0 <= p < size for p, size in zip(i, sizes))]
         yield (n, c, *at), held
 
 
 def max_pool(x: Array, attributes: dict[str, Any]) -> tuple[Array, Array]:
-    """The first maximum of every window and its position; NaN is the largest value, a window without elements holds -inf."""
+    """The first maximum of every window and its position; NaN is the largest value, a window without elements holds
+    -inf.
+    """
     counts, _ = pool_geometry(x.shape[2:], attributes)
     values = np.full((*x.shape[:2], *counts), -np.inf, x.dtype)
     positions = np.zeros(values.shape, np.int64)

@@ -31,7 +31,11 @@ def tokens(batch: int = 2) -> dict[str, Array]:
     stream = np.random.default_rng(1)
     shape = (batch, TINY.sequence)
     mask = (np.arange(TINY.sequence) < np.array([[TINY.sequence], [7], [1]][:batch])).astype(np.int64)
-    return {"input_ids": stream.integers(0, 50, shape), "attention_mask": mask, "token_type_ids": stream.integers(0, 2, shape)}
+    return {
+        "input_ids": stream.integers(0, 50, shape),
+        "attention_mask": mask,
+        "token_type_ids": stream.integers(0, 2, shape),
+    }
 
 
 def encoder(weights: Mapping[str, Array], given: Mapping[str, Array]) -> tuple[Array, Array]:
@@ -42,13 +46,20 @@ def encoder(weights: Mapping[str, Array], given: Mapping[str, Array]) -> tuple[A
 
     def normal(x: Array, name: str) -> Array:
         centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + EPS) * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+        return (
+            centred / np.sqrt((centred**2).mean(-1, keepdims=True) + EPS) * weights[f"{name}.weight"]
+            + weights[f"{name}.bias"]
+        )
 
     def heads(x: Array) -> Array:
         return np.stack(np.split(x, TINY.heads, axis=-1), axis=1)
 
     table = {kind: weights[f"embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type")}
-    x = table["word"][given["input_ids"]] + table["token_type"][given["token_type_ids"]] + table["position"][: TINY.sequence]
+    x = (
+        table["word"][given["input_ids"]]
+        + table["token_type"][given["token_type_ids"]]
+        + table["position"][: TINY.sequence]
+    )
     x = normal(x, "embeddings.LayerNorm")
     for layer in (f"encoder.layer.{i}" for i in range(TINY.layers)):
         q, k, v = (heads(linear(x, f"{layer}.attention.self.{part}")) for part in ("query", "key", "value"))

@@ -15,10 +15,22 @@ from stormdrop.zoo.weights import LogUniform, Normal, NormScale, Uniform, genera
 
 @pytest.mark.parametrize(
     ("extent", "kernel", "stride", "pad", "ceil", "windows"),
-    [(112, 3, 2, 1, False, 56), (109, 3, 2, 0, True, 54), (27, 3, 2, 0, True, 13), (28, 3, 2, 0, True, 14), (14, 2, 2, 0, True, 7),
-     (14, 3, 1, 1, True, 14), (4, 2, 3, 1, True, 2), (5, 2, 3, 1, True, 2), (6, 2, 3, 1, True, 3), (6, 2, 3, 1, False, 3)],
-)  # fmt: skip
-def test_pools_have_as_many_windows_as_in_torch(extent: int, kernel: int, stride: int, pad: int, ceil: bool, windows: int) -> None:
+    [
+        (112, 3, 2, 1, False, 56),
+        (109, 3, 2, 0, True, 54),
+        (27, 3, 2, 0, True, 13),
+        (28, 3, 2, 0, True, 14),
+        (14, 2, 2, 0, True, 7),
+        (14, 3, 1, 1, True, 14),
+        (4, 2, 3, 1, True, 2),
+        (5, 2, 3, 1, True, 2),
+        (6, 2, 3, 1, True, 3),
+        (6, 2, 3, 1, False, 3),
+    ],
+)
+def test_pools_have_as_many_windows_as_in_torch(
+    extent: int, kernel: int, stride: int, pad: int, ceil: bool, windows: int
+) -> None:
     net = Builder("pool", 1, 18)
     x = net.input("input", (1, extent, extent))
     assert net.max_pool(net.relu(x), "pool", kernel, stride, pad, ceil).sizes == (1, windows, windows)
@@ -32,7 +44,9 @@ def test_two_parameters_of_one_name_are_refused() -> None:
         net.linear(x, "fc", 4)
 
 
-@pytest.mark.parametrize("function", [moments.relu, moments.relu6, moments.sigmoid, moments.silu, moments.gelu, np.tanh])
+@pytest.mark.parametrize(
+    "function", [moments.relu, moments.relu6, moments.sigmoid, moments.silu, moments.gelu, np.tanh]
+)
 def test_moments_through_an_activation_are_those_of_a_sample(function: moments.Function) -> None:
     sample = function(0.3 + 1.5 * np.random.default_rng(0).standard_normal(200_000))
     found = Moments(0.3, 0.3**2 + 1.5**2).through(function)
@@ -44,7 +58,10 @@ def test_moments_of_sums_and_concatenations() -> None:
     stream = np.random.default_rng(0)
     a, b = 1 + stream.standard_normal(100_000), 2 + 3 * stream.standard_normal(100_000)
     both = Moments(1, 2).plus(Moments(2, 13))
-    assert (both.mean, both.square) == (pytest.approx((a + b).mean(), abs=0.05), pytest.approx(((a + b) ** 2).mean(), rel=0.02))
+    assert (both.mean, both.square) == (
+        pytest.approx((a + b).mean(), abs=0.05),
+        pytest.approx(((a + b) ** 2).mean(), rel=0.02),
+    )
     joined = moments.mixture([(1, Moments(1, 2)), (3, Moments(2, 13))])
     assert (joined.mean, joined.square) == (1.75, 10.25)
 

@@ -1,4 +1,6 @@
-"""The float64 reference that errors are measured against: right on what onnxruntime computes in float32, and exact where it can be."""
+"""The float64 reference that errors are measured against: right on what onnxruntime computes in float32, and exact
+where it can be.
+"""
 
 from __future__ import annotations
 

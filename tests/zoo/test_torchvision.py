@@ -1,6 +1,8 @@
-"""The zoo against the definitions it restates: torchvision's networks and transformers' BERT, with the zoo's weights in them.
+"""The zoo against the definitions it restates: torchvision's networks and transformers' BERT, with the zoo's weights in
+them.
 
-Skipped where torch is not installed, as it is not by `make env`. Shapes are compared name by name, outputs with onnxruntime's.
+Skipped where torch is not installed, as it is not by `make env`. Shapes are compared name by name, outputs with
+onnxruntime's.
 """
 
 from __future__ import annotations
@@ -48,14 +50,23 @@ def vision() -> Any:
 
 def weights(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
     """The parameters and running statistics, in torch's layout; what names end in .T is stored transposed."""
-    found = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT and t.dims}
-    return {name.removesuffix(".T"): np.array(value.T if name.endswith(".T") else value, order="C") for name, value in found.items()}
+    found = {
+        t.name: numpy_helper.to_array(t)
+        for t in model.graph.initializer
+        if t.data_type == onnx.TensorProto.FLOAT and t.dims
+    }
+    return {
+        name.removesuffix(".T"): np.array(value.T if name.endswith(".T") else value, order="C")
+        for name, value in found.items()
+    }
 
 
 def filled(network: Any, values: dict[str, NDArray[np.float32]]) -> Any:
     """The torch network with the zoo's values, after a comparison of all names and shapes."""
     state = network.state_dict()
-    wanted = {name: tuple(t.shape) for name, t in state.items() if not name.endswith(("num_batches_tracked", "position_ids"))}
+    wanted = {
+        name: tuple(t.shape) for name, t in state.items() if not name.endswith(("num_batches_tracked", "position_ids"))
+    }
     assert {name: value.shape for name, value in values.items()} == wanted
     state.update({name: torch.from_numpy(value) for name, value in values.items()})
     network.load_state_dict(state, assign=True)
@@ -91,7 +102,11 @@ def test_dcgan_in_torch_gives_the_same_images(run: Runs) -> None:
     model = zoo.build("dcgan_generator", batch=2)
     layers: list[Any] = []
     for inputs, outputs, stride, pad in ((100, 512, 1, 0), (512, 256, 2, 1), (256, 128, 2, 1), (128, 64, 2, 1)):
-        layers += [torch.nn.ConvTranspose2d(inputs, outputs, 4, stride, pad, bias=False), torch.nn.BatchNorm2d(outputs), torch.nn.ReLU()]
+        layers += [
+            torch.nn.ConvTranspose2d(inputs, outputs, 4, stride, pad, bias=False),
+            torch.nn.BatchNorm2d(outputs),
+            torch.nn.ReLU(),
+        ]
     layers += [torch.nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), torch.nn.Tanh()]
     generator = torch.nn.Sequential()
     generator.add_module("main", torch.nn.Sequential(*layers))

@@ -1,4 +1,6 @@
-"""What the zoo's models compute: outputs of a sensible size that depend on the input, alike at every batch and opset."""
+"""What the zoo's models compute: outputs of a sensible size that depend on the input, alike at every batch and
+opset.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,16 @@ from stormdrop import zoo
 
 Runs = Callable[..., list[NDArray[np.float32]]]
 SMALL = (
-    "googlenet", "mnasnet1_0", "mobilenet_v2", "resnet18", "shufflenet_v2_x1_0", "squeezenet1_0", "densenet121", "dcgan_generator",
+    "googlenet",
+    "mnasnet1_0",
+    "mobilenet_v2",
+    "resnet18",
+    "shufflenet_v2_x1_0",
+    "squeezenet1_0",
+    "densenet121",
+    "dcgan_generator",
     "efficientnet_b0",
-)  # fmt: skip
+)
 
 
 def images(model: onnx.ModelProto, count: int = 1) -> NDArray[np.float32]:

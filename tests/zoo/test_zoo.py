@@ -16,7 +16,8 @@ from stormdrop import zoo
 from stormdrop.errors import UserError
 from stormdrop.zoo.catalogue import OPSETS, describe
 
-# Parameters, and billions of multiply-adds: as torchvision publishes them with its weights; BERT's and DCGAN's are worked out by hand.
+# Parameters, and billions of multiply-adds: as torchvision publishes them with its weights; BERT's and DCGAN's are
+# worked out by hand.
 KNOWN = {
     "alexnet": (61100840, 0.714),
     "densenet121": (7978856, 2.834),
@@ -47,36 +48,108 @@ NODES = {
     "alexnet": {"Conv": 5, "Relu": 7, "MaxPool": 3, "Flatten": 1, "Gemm": 3},
     "vgg16": {"Conv": 13, "Relu": 15, "MaxPool": 5, "Flatten": 1, "Gemm": 3},
     "resnet50": {
-        "Conv": 53, "BatchNormalization": 53, "Relu": 49, "MaxPool": 1, "Add": 16, "GlobalAveragePool": 1, "Flatten": 1, "Gemm": 1,
+        "Conv": 53,
+        "BatchNormalization": 53,
+        "Relu": 49,
+        "MaxPool": 1,
+        "Add": 16,
+        "GlobalAveragePool": 1,
+        "Flatten": 1,
+        "Gemm": 1,
     },
-    "resnet3d_18": {"Conv": 20, "BatchNormalization": 20, "Relu": 17, "Add": 8, "GlobalAveragePool": 1, "Flatten": 1, "Gemm": 1},
+    "resnet3d_18": {
+        "Conv": 20,
+        "BatchNormalization": 20,
+        "Relu": 17,
+        "Add": 8,
+        "GlobalAveragePool": 1,
+        "Flatten": 1,
+        "Gemm": 1,
+    },
     "densenet121": {
-        "Conv": 120, "BatchNormalization": 121, "Relu": 121, "MaxPool": 1, "AveragePool": 3, "Concat": 58,
-        "GlobalAveragePool": 1, "Flatten": 1, "Gemm": 1,
+        "Conv": 120,
+        "BatchNormalization": 121,
+        "Relu": 121,
+        "MaxPool": 1,
+        "AveragePool": 3,
+        "Concat": 58,
+        "GlobalAveragePool": 1,
+        "Flatten": 1,
+        "Gemm": 1,
     },
     "googlenet": {
-        "Conv": 57, "BatchNormalization": 57, "Relu": 57, "MaxPool": 13, "Concat": 9, "GlobalAveragePool": 1, "Flatten": 1, "Gemm": 1,
+        "Conv": 57,
+        "BatchNormalization": 57,
+        "Relu": 57,
+        "MaxPool": 13,
+        "Concat": 9,
+        "GlobalAveragePool": 1,
+        "Flatten": 1,
+        "Gemm": 1,
     },
     "inception_v3": {
-        "Conv": 94, "BatchNormalization": 94, "Relu": 94, "MaxPool": 4, "AveragePool": 9, "Concat": 15,
-        "GlobalAveragePool": 1, "Flatten": 1, "Gemm": 1,
+        "Conv": 94,
+        "BatchNormalization": 94,
+        "Relu": 94,
+        "MaxPool": 4,
+        "AveragePool": 9,
+        "Concat": 15,
+        "GlobalAveragePool": 1,
+        "Flatten": 1,
+        "Gemm": 1,
     },
-    "mobilenet_v2": {"Conv": 52, "BatchNormalization": 52, "Clip": 35, "Add": 10, "GlobalAveragePool": 1, "Flatten": 1, "Gemm": 1},
+    "mobilenet_v2": {
+        "Conv": 52,
+        "BatchNormalization": 52,
+        "Clip": 35,
+        "Add": 10,
+        "GlobalAveragePool": 1,
+        "Flatten": 1,
+        "Gemm": 1,
+    },
     "mnasnet1_0": {"Conv": 52, "BatchNormalization": 52, "Relu": 35, "Add": 10, "ReduceMean": 1, "Gemm": 1},
     "efficientnet_b0": {
-        "Conv": 81, "BatchNormalization": 49, "Sigmoid": 65, "Mul": 65, "Add": 9, "GlobalAveragePool": 17, "Flatten": 1, "Gemm": 1,
+        "Conv": 81,
+        "BatchNormalization": 49,
+        "Sigmoid": 65,
+        "Mul": 65,
+        "Add": 9,
+        "GlobalAveragePool": 17,
+        "Flatten": 1,
+        "Gemm": 1,
     },
     "shufflenet_v2_x1_0": {
-        "Conv": 56, "BatchNormalization": 56, "Relu": 37, "MaxPool": 1, "Split": 13, "Concat": 16, "Reshape": 32, "Transpose": 16,
-        "ReduceMean": 1, "Gemm": 1,
+        "Conv": 56,
+        "BatchNormalization": 56,
+        "Relu": 37,
+        "MaxPool": 1,
+        "Split": 13,
+        "Concat": 16,
+        "Reshape": 32,
+        "Transpose": 16,
+        "ReduceMean": 1,
+        "Gemm": 1,
     },
     "squeezenet1_0": {"Conv": 26, "Relu": 26, "MaxPool": 3, "Concat": 8, "GlobalAveragePool": 1, "Flatten": 1},
     "dcgan_generator": {"ConvTranspose": 5, "BatchNormalization": 4, "Relu": 4, "Tanh": 1},
     "bert_base_seq128": {
-        "MatMul": 96, "Add": 122, "LayerNormalization": 25, "Softmax": 12, "Erf": 12, "Div": 24, "Mul": 25, "Reshape": 48, "Transpose": 48,
-        "Gather": 4, "Gemm": 1, "Tanh": 1, "Unsqueeze": 1, "Cast": 1, "Sub": 1,
+        "MatMul": 96,
+        "Add": 122,
+        "LayerNormalization": 25,
+        "Softmax": 12,
+        "Erf": 12,
+        "Div": 24,
+        "Mul": 25,
+        "Reshape": 48,
+        "Transpose": 48,
+        "Gather": 4,
+        "Gemm": 1,
+        "Tanh": 1,
+        "Unsqueeze": 1,
+        "Cast": 1,
+        "Sub": 1,
     },
-}  # fmt: skip
+}
 
 DIGESTS = {
     "alexnet": "3b760a29d533",
@@ -168,7 +241,9 @@ def test_graphs_are_those_that_were_compared_with_torch(name: str) -> None:
 
 def test_the_inference_graph_of_inception_has_no_auxiliary_head() -> None:
     model = zoo.build("inception_v3")
-    trained = (t for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT and ".running_" not in t.name)
+    trained = (
+        t for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT and ".running_" not in t.name
+    )
     assert sum(int(np.prod(t.dims)) for t in trained) == 23834568
 
 
@@ -177,7 +252,9 @@ def test_a_built_model_is_its_skeleton_with_values() -> None:
     onnx.checker.check_model(model, full_check=True)
     assert list(model.graph.node) == list(bare.graph.node)
     values = {t.name: list(t.dims) for t in model.graph.initializer}
-    declared = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in bare.graph.input if i.name != "input"}
+    declared = {
+        i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in bare.graph.input if i.name != "input"
+    }
     assert declared.items() <= values.items()
     assert values.keys() - declared.keys() == {t.name for t in bare.graph.initializer}
 
@@ -213,7 +290,9 @@ def test_every_opset_gives_a_valid_graph() -> None:
 
 
 def test_importing_the_zoo_and_counting_parameters_does_not_import_onnx() -> None:
-    script = "import sys; from stormdrop import zoo; zoo.names(); zoo.parameters('alexnet'); print('onnx' in sys.modules)"
+    script = (
+        "import sys; from stormdrop import zoo; zoo.names(); zoo.parameters('alexnet'); print('onnx' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -24,7 +24,19 @@ from tests.fuzz.makers import (
 )
 
 MODULES = (
-    pointwise, reductions, products, windows, movement, gathering, resizing, recurrent, control, composites,
-    idioms, attention, blocks, choices,
-)  # fmt: skip
+    pointwise,
+    reductions,
+    products,
+    windows,
+    movement,
+    gathering,
+    resizing,
+    recurrent,
+    control,
+    composites,
+    idioms,
+    attention,
+    blocks,
+    choices,
+)
 MAKERS: dict[str, tuple[float, Maker]] = {name: made for module in MODULES for name, made in module.MAKERS.items()}
