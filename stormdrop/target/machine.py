@@ -60,6 +60,22 @@ _NARROWING = {"avx2": "-avx512f", "sse": "-avx", "neon": "-sve"}
 
 _TRIPLES = {"x86": "x86_64-unknown-linux-gnu", "arm": "aarch64-unknown-linux-gnu"}
 
+
+@dataclass(frozen=True, slots=True)
+class TilingStructures:
+    """The loop levels of a stage's nest, outermost first: S cuts every spatial axis once more, R every reduce axis.
+
+    One structure for each kind of stage: a reduction whose operands are reused across a spatial axis, a reduction
+    without such reuse, and a stage without a reduction.
+    """
+
+    reuse: str
+    reduction: str
+    elementwise: str
+
+
+CPU_STRUCTURES = TilingStructures(reuse="SSRSRS", reduction="SSRS", elementwise="SSS")
+
 _NOMINAL_GHZ = 3.5
 _NOMINAL_L2_BYTES_PER_CYCLE = 32.0  # znver4: 117 GB/s at 3.65 GHz
 _NOMINAL_L3_GBS_PER_THREAD = 80.0  # znver4, measured
@@ -108,6 +124,11 @@ class Target:
         """The inverse of `asdict`; what an older or newer version wrote besides is left out. Raises TypeError."""
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
+
+    @property
+    def structures(self) -> TilingStructures:
+        """The tiling structures that a stage may have on this kind of machine."""
+        return CPU_STRUCTURES
 
     def lanes(self, dtype: Dtype) -> int:
         """Elements of one vector. Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32."""
