@@ -34,7 +34,7 @@ from stormdrop.search.storm import ORIGINS, Storm  # noqa: E402
 from stormdrop.search.strategy import Outcome, Points, Ranker, candidate  # noqa: E402
 from stormdrop.space.default import ranked  # noqa: E402
 from stormdrop.space.sketch import Sketch, sketches  # noqa: E402
-from stormdrop.target.machine import cross  # noqa: E402
+from stormdrop.target.cpu import cross  # noqa: E402
 
 
 @dataclass

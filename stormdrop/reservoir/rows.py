@@ -24,7 +24,8 @@ from stormdrop.measure.result import Failure, FailureKind, Result, Timing
 from stormdrop.reservoir.record import Record, Versions
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
-from stormdrop.target.machine import ISAS, Target
+from stormdrop.target.cpu import ISAS
+from stormdrop.target.machine import Target
 
 KINDS: tuple[str, ...] = get_args(FailureKind)
 NAME_CHARACTERS, MESSAGE_CHARACTERS = 500, 4000

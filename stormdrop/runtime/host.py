@@ -11,7 +11,8 @@ from pathlib import Path
 
 from stormdrop.codegen.llvm import host
 from stormdrop.runtime.threads import thread_count
-from stormdrop.target.machine import ISAS, Caches, Target, cpu_target
+from stormdrop.target.cpu import ISAS, Caches, cpu_target
+from stormdrop.target.machine import Target
 
 
 def detect(threads: int | None = None) -> Target:

@@ -37,7 +37,7 @@ from stormdrop.search.tune import tune
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 
 TARGET = cross("avx2").with_threads(2)
 BATCH = TuneSettings().batch

@@ -34,7 +34,7 @@ from stormdrop.search.model_task import least_seconds
 from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS, TRIALS_PER_TASK, tune_model
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 from tests.support.graphs import floats, graph_of
 
 TARGET = cross("avx2").with_threads(2)

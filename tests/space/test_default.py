@@ -11,7 +11,7 @@ from stormdrop.space.analysis import least_seconds
 from stormdrop.space.default import GAIN, default_schedule, ranked
 from stormdrop.space.moves import neighbour_rows
 from stormdrop.space.sketch import replay, sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 from tests.support.tasks import random_task
 
 TARGET = cross("avx512")

@@ -18,7 +18,7 @@ from stormdrop.space import analysis
 from stormdrop.space.default import default_schedule
 from stormdrop.space.derive import enumerate_structures
 from stormdrop.space.sketch import replay, sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 from tests.support.one_node import Array, OneNode
 
 

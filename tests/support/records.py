@@ -12,7 +12,8 @@ from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.record import Record, Versions
 from stormdrop.space.analysis import FEATURE_VERSION
 from stormdrop.space.sketch import Sketch, sketches
-from stormdrop.target.machine import Target, cross
+from stormdrop.target.cpu import cross
+from stormdrop.target.machine import Target
 
 HERE = cross("avx512")
 ELSEWHERE = cross("neon")

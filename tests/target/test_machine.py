@@ -8,7 +8,8 @@ import pytest
 from stormdrop.codegen.llvm import assemble, assembly, host
 from stormdrop.errors import UserError
 from stormdrop.runtime.host import detect
-from stormdrop.target.machine import ISAS, Target, cross
+from stormdrop.target.cpu import ISAS, cross
+from stormdrop.target.machine import Target
 
 X86 = [name for name, isa in ISAS.items() if isa.family == "x86"]
 
