@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -275,10 +275,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None)
     given = parser.parse_args()
     target = detect(given.threads)
-    settings = MeasureSettings(threads=target.threads, min_seconds=0.003)
+    settings = MeasureSettings(min_seconds=0.003)
     try:
         task = build(given.operator, given.sizes)
-        identity = {"task": task.digest, "points": given.points, "sketches": given.sketches, "target": asdict(target)}
+        identity = {"task": task.digest, "points": given.points, "sketches": given.sketches, "target": target.to_json()}
         partial = Partial(given.output.with_suffix(".partial"), identity | {"settings": settings.to_json()})
         with Measurer(target, settings) as measurer:
             recording = prepared(task, given.points, given.sketches, partial, measurer)

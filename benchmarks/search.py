@@ -120,7 +120,7 @@ class Bench:
         return rows[key]
 
     def measurer(self, seed: int = 0, turn: float = 0.003) -> Measurer:
-        return Measurer(self.target, MeasureSettings(threads=self.target.threads, seed=seed, turn_seconds=turn))
+        return Measurer(self.target, MeasureSettings(seed=seed, turn_seconds=turn))
 
 
 def seconds_in_turns(
@@ -155,7 +155,7 @@ def child(case: Case, seed: int, threads: int) -> None:
     meter.search(3)
     peak = median(meter.gflops() for _ in range(9))
     schedules = [s for _, s in improvements[-12:]]
-    with Measurer(target, MeasureSettings(threads=threads, seed=seed, turn_seconds=TURN_SECONDS)) as measurer:
+    with Measurer(target, MeasureSettings(seed=seed, turn_seconds=TURN_SECONDS)) as measurer:
         again = measurer.retime(task, schedules, ROUNDS)
     peak = max(peak, median(meter.gflops() for _ in range(9)))
     shares = [task.flops / r.seconds / 1e9 / peak if isinstance(r, Timing) else 0.0 for r in again]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -108,15 +108,15 @@ def stored_schedules(target: Target) -> Schedules:
     store = Store.view(path)
 
     def best(task: Task) -> Schedule | None:
-        found = [r for cold in (target.cold, not target.cold) if (r := store.best(task, target, cold)) is not None]
-        return found[0].schedule if found else None
+        found = store.best(task, target) or store.best(task, target, not target.is_cold)
+        return found.schedule if found is not None else None
 
     return best
 
 
 def suited(target: Target, parts: Partition) -> Target:
     """The target as the model finds it: cold, where the model's weights leave the caches between two runs."""
-    return replace(target, cold=parts.constant_bytes > target.l3_bytes)
+    return target.with_cold_weights(parts.constant_bytes > target.l3_bytes)
 
 
 def build_model(parts: Partition, target: Target, schedules: Schedules | None = None) -> Model:

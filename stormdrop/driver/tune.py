@@ -44,7 +44,7 @@ def tune(
     store: Store | None = None,
     start: Schedule | None = None,
     objective: Objective | None = None,
-    cold: bool = False,
+    cold: bool | None = None,
     listen: Listener = ...,
     settings: TuneSettings | None = None,
     measurer: Measures | None = None,

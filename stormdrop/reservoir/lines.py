@@ -33,13 +33,12 @@ from stormdrop.reservoir.rows import (
     is_duration,
     result_of,
     rules_of,
-    target_from_json,
 )
 from stormdrop.space.analysis import FEATURE_VERSION, FEATURES
 from stormdrop.space.derive import derive
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
-from stormdrop.target.machine import Target
+from stormdrop.target.machine import Target, target_from_json
 
 FORMAT = 1
 LINE_BYTES, BATCH_BYTES = 1 << 20, 16 << 20
@@ -186,8 +185,7 @@ class LineReader:
         return Record(
             task,
             schedule,
-            target,
-            _field(data, "cold", bool),
+            target.with_cold_weights(_field(data, "cold", bool)),
             result,
             Versions(_text(versions, "stormdrop"), _text(versions, "llvm"), feature_version),
             _text(data, "strategy"),

@@ -225,13 +225,16 @@ class Store:
     # ---- reading
     # -------------------------------------------------------------------------------------------------------
 
-    def best(self, task: Task, target: Target, cold: bool = False, versions: Versions | None = None) -> Record | None:
-        """The fastest verified record; without one the fastest trial that was not stopped early.
+    def best(
+        self, task: Task, target: Target, cold: bool | None = None, versions: Versions | None = None
+    ) -> Record | None:
+        """The fastest verified record at the target's temperature, unless `cold` says which; without one the fastest
+        trial that was not stopped early.
 
         Any version's, or with `versions` only what the same Stormdrop and LLVM measured. Never one whose rules are
         unknown here.
         """
-        return self._best(task.digest, target.key(), cold, versions, task, target)
+        return self._best(task.digest, target.key(), target.with_cold_weights(cold).is_cold, versions, task, target)
 
     def best_of(self, summary: Summary) -> Record | None:
         """The record behind a line of `summaries`. Raises UserError where its task is not of this version."""
@@ -258,14 +261,14 @@ class Store:
         row = self._database.read(fastest)
         return None if row is None else record_of(row, task or task_of(row.task_json), target)
 
-    def trials(self, task: Task, target: Target, cold: bool = False) -> list[Record]:
-        """All that was measured of a task, in order.
+    def trials(self, task: Task, target: Target, cold: bool | None = None) -> list[Record]:
+        """All that was measured of a task at the target's temperature, unless `cold` says which, in order.
 
         Those whose rules this version does not know are skipped, with a remark.
         """
 
         def found(c: sqlite3.Connection) -> tuple[list[Any], int]:
-            wanted = task_id(c, task.digest), machine_id(c, target.key()), int(cold)
+            wanted = task_id(c, task.digest), machine_id(c, target.key()), int(target.with_cold_weights(cold).is_cold)
             where = "trial.task_id = ? AND trial.machine_id = ? AND trial.cold = ?"
             query = f"SELECT {ROW} FROM {FROM} WHERE {where} AND rules_id IN ({allowed_rules(c)}) ORDER BY trial.id"
             return c.execute(query, wanted).fetchall(), int(
@@ -284,14 +287,15 @@ class Store:
             _log.warning(told, self._database.name, skipped, known, task.name)
         return records
 
-    def known(self, task: Task, target: Target, cold: bool = False) -> int:
-        """How many trials of a task there are."""
+    def known(self, task: Task, target: Target, cold: bool | None = None) -> int:
+        """How many `trials` of a task there are."""
         query = "SELECT count(*) FROM trial WHERE task_id = ? AND machine_id = ? AND cold = ?"
-        return self._database.read(
-            lambda c: int(
-                c.execute(query, (task_id(c, task.digest), machine_id(c, target.key()), int(cold))).fetchone()[0]
-            )
-        )
+
+        def count(c: sqlite3.Connection) -> int:
+            wanted = task_id(c, task.digest), machine_id(c, target.key()), int(target.with_cold_weights(cold).is_cold)
+            return int(c.execute(query, wanted).fetchone()[0])
+
+        return self._database.read(count)
 
     def training(self, target: Target, feature_version: int, limit: int = TRAINING_ROWS) -> TrainingRows:
         """The last `limit` trials on a machine, of all tasks."""

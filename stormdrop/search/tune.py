@@ -50,7 +50,7 @@ def tune(
     store: Store | None = None,
     start: Schedule | None = None,
     objective: Objective | None = None,
-    cold: bool = False,
+    cold: bool | None = None,
     listen: Listener = ignore,
     settings: TuneSettings | None = None,
     measurer: Measures | None = None,
@@ -58,7 +58,8 @@ def tune(
 ) -> Tuned:
     """Search for the fastest schedule of a task.
 
-    Without `trials` or `seconds` a storm of 300 kernels is followed by droplets until they find no more. `start` is a
+    `cold` says whether constants are in the caches when a kernel begins, by default as the target has it. Without
+    `trials` or `seconds` a storm of 300 kernels is followed by droplets until they find no more. `start` is a
     schedule to begin from, `spaces` are the sketches to search, by default all. Raises UserError for a wrong budget,
     strategy or start, RunError if nothing could be timed.
     """
@@ -69,18 +70,16 @@ def tune(
     factory = strategy_named(search) if isinstance(search, str) else search
     name = search if isinstance(search, str) else getattr(search, "__name__", type(search).__name__)
     settings = settings or TuneSettings()
-    target = target or detect()
+    target = (target or detect()).with_cold_weights(cold)
     if trials is None and seconds is None and name not in ENDING:
         trials = settings.storm_trials
     with ExitStack() as stack:
         if measurer is None:
-            measurer = stack.enter_context(
-                Measurer(target, MeasureSettings(threads=target.threads, seed=seed, cold=cold))
-            )
+            measurer = stack.enter_context(Measurer(target, MeasureSettings(seed=seed)))
         if isinstance(measurer, Measurer):
             measurer.warm_up(task)
         cost = cost_model(target, store if objective is None else None, settings)
-        origin = Origin(name, seed, versions(), cold)
+        origin = Origin(name, seed, versions())
         session = Session(
             task,
             target,

@@ -154,7 +154,7 @@ def _fetched(c: StageCost, target: Target) -> float:
     """The seconds in which constants arrive from memory where they are cold. They come on top, and not at full speed:
     of 415 µs warm a Winograd convolution with 9.4 MB of filters took 620 µs and more in a model.
     """
-    constants = {o.tensor: o.tensor.nbytes for o in c.operands if o.tensor.constant} if target.cold else {}
+    constants = {o.tensor: o.tensor.nbytes for o in c.operands if o.tensor.constant} if target.is_cold else {}
     return sum(constants.values()) / (FETCH_SHARE * target.dram_gbs * 1e9)
 
 

@@ -8,11 +8,12 @@ Invariant: code assembled for a target holds no vector wider than `vector_bytes`
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
+from stormdrop.target import Temperature, TilingStructures
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +59,6 @@ _NARROWING = {"avx2": "-avx512f", "sse": "-avx", "neon": "-sve"}
 _TRIPLES = {"x86": "x86_64-unknown-linux-gnu", "arm": "aarch64-unknown-linux-gnu"}
 
 
-@dataclass(frozen=True, slots=True)
-class TilingStructures:
-    """The loop levels of a stage's nest, outermost first: S cuts every spatial axis once more, R every reduce axis.
-
-    One structure for each kind of stage: a reduction whose operands are reused across a spatial axis, a reduction
-    without such reuse, and a stage without a reduction.
-    """
-
-    reuse: str
-    reduction: str
-    elementwise: str
-
-
 CPU_STRUCTURES = TilingStructures(reuse="SSRSRS", reduction="SSRS", elementwise="SSS")
 
 _NOMINAL_GHZ = 3.5
@@ -110,17 +98,33 @@ class Cpu:
     l2_gbs: float
     l3_gbs: float
     dram_gbs: float
-    cold: bool = False
-    """Constants are not in the caches when a kernel begins, as in a model whose weights exceed them.
+    temperature: Temperature = Temperature.WARM
 
-    Only the prior asks.
-    """
+    def to_json(self) -> dict[str, Any]:
+        values = asdict(self)
+        del values["temperature"]
+        return {"kind": "cpu", **values, "cold": self.is_cold}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Cpu":
-        """The inverse of `asdict`; what an older or newer version wrote besides is left out. Raises TypeError."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{name: value for name, value in data.items() if name in known})
+        """The inverse of `to_json`, of any version: unknown fields are ignored, missing ones have their default.
+
+        Raises UserError where a field without a default is missing, or has a value that it cannot have.
+        """
+        cold = _checked("cold", data.get("cold", False), bool)
+        values: dict[str, Any] = {"temperature": Temperature.COLD if cold else Temperature.WARM}
+        for field in fields(cls):
+            if field.name not in values and (field.name in data or field.default is MISSING):
+                values[field.name] = _checked(field.name, data.get(field.name), field.type)
+        isa = ISAS.get(values["isa"])
+        if isa is None or isa.vector_bytes != values["vector_bytes"]:
+            what = f"{values['isa']!r:.60} of {values['vector_bytes']} bytes"
+            raise UserError(f"not a target: unknown instruction set {what}")
+        return cls(**values)
+
+    @property
+    def is_cold(self) -> bool:
+        return self.temperature is Temperature.COLD
 
     @property
     def structures(self) -> TilingStructures:
@@ -134,6 +138,11 @@ class Cpu:
     def key(self) -> str:
         """The identity under which tuning records are kept."""
         return f"{self.cpu}/{self.isa}/{self.threads}"
+
+    @property
+    def l1_way_bytes(self) -> int:
+        """Addresses this far apart fall into the same set of the L1."""
+        return self.l1_bytes // self.l1_ways
 
     @property
     def ghz(self) -> float:
@@ -168,7 +177,8 @@ class Cpu:
             )
         features = ",".join(filter(None, [self.features, _NARROWING[isa]]))
         caches = Caches(self.line_bytes, self.l1_bytes, self.l1_ways, self.l2_bytes, self.l3_bytes)
-        return cpu_target(self.name, self.triple, self.cpu, features, there, self.threads, caches)
+        narrow = cpu_target(self.name, self.triple, self.cpu, features, there, self.threads, caches)
+        return replace(narrow, temperature=self.temperature)
 
     def with_threads(self, threads: int) -> "Cpu":
         """The same machine used by so many threads, with nominal shared rates."""
@@ -178,11 +188,25 @@ class Cpu:
             return self
         return replace(self, threads=threads, l3_gbs=_l3_gbs(threads), dram_gbs=_dram_gbs(threads))
 
+    def with_cold_weights(self, cold: bool | None) -> "Cpu":
+        """The same machine at one of the two temperatures; None: at its own."""
+        if cold is None or cold == self.is_cold:
+            return self
+        return replace(self, temperature=Temperature.COLD if cold else Temperature.WARM)
+
     def __str__(self) -> str:
         return (
             f"{self.name}, {self.isa}, {self.threads} thread{'s' if self.threads > 1 else ''}, "
             f"L1 {self.l1_bytes >> 10} KiB, L2 {self.l2_bytes >> 10} KiB, L3 {self.l3_bytes >> 20} MiB"
         )
+
+
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    """A field's value as JSON has it, a whole number also where a float is expected. Numbers must be positive."""
+    is_kind = type(value) is kind or (kind is float and type(value) is int)
+    if not is_kind or (isinstance(value, (int, float)) and kind is not bool and not 0 < value < 2**63):
+        raise UserError(f"not a target: {name} is {value!r:.60}, not a good {kind.__name__}")
+    return kind(value)
 
 
 # ---- making one -----------------------------------------------------------------------------------------------------

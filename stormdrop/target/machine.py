@@ -2,13 +2,31 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+from stormdrop.errors import UserError
 from stormdrop.target.cpu import Cpu
 
 Target: TypeAlias = Cpu
+
+
+def target_from_json(data: Any) -> Target:
+    """The inverse of a target's `to_json`; files older than the kinds describe CPUs.
+
+    Raises UserError for anything that is not a target of a known kind.
+    """
+    if not isinstance(data, Mapping):
+        raise UserError("not a target: no JSON object")
+    values = cast(Mapping[str, Any], data)
+    match values.get("kind", "cpu"):
+        case "cpu":
+            return Cpu.from_json(values)
+        case kind:
+            raise UserError(f"not a target: unknown kind {kind!r:.60}")
+
 
 LEVELS = ("L1", "L2", "L3", "DRAM")
 

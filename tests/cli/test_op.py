@@ -61,7 +61,6 @@ def record(search: Tuned, result: Any, number: int) -> Record:
         search.task,
         search.best,
         search.target,
-        False,
         result,
         versions,
         search.strategy,

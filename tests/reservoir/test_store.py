@@ -102,10 +102,10 @@ def test_tasks_machines_and_temperatures_are_kept_apart(store: Store) -> None:
         store.add(make_records(count, task, target, cold))
     for count, (task, target, cold) in enumerate(keys, 1):
         assert store.known(task, target, cold) == count
-        assert [r.target for r in store.trials(task, target, cold)] == [target] * count
+        assert [r.target for r in store.trials(task, target, cold)] == [target.with_cold_weights(cold)] * count
         best = store.best(task, target, cold)
         assert best is not None
-        assert (best.cold, best.number) == (cold, count)
+        assert (best.target.is_cold, best.number) == (cold, count)
 
 
 def test_a_machine_measured_anew_is_the_same_machine(store: Store) -> None:

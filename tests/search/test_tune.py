@@ -193,6 +193,15 @@ def test_the_second_timing_decides_among_the_finalists() -> None:
     assert tuned.seconds > 0.5
 
 
+def test_a_search_at_a_temperature_estimates_and_keeps_at_it() -> None:
+    for target, cold in ((TARGET, True), (TARGET.with_cold_weights(True), None)):
+        with Store.in_memory() as store:
+            tuned = tune(task(), target, measurer=Replay(), trials=5, cold=cold, store=store)
+            assert tuned.target == TARGET.with_cold_weights(True)
+            assert store.known(task(), tuned.target) > 0
+            assert store.known(task(), TARGET) == 0
+
+
 def test_a_winner_that_fails_its_proof_is_never_recorded() -> None:
     honest = tune(task(), TARGET, measurer=Replay(), trials=40, search="random")
 

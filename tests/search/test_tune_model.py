@@ -288,7 +288,7 @@ def test_records_name_the_model_and_its_temperature() -> None:
     tuned = tune_model(parts, small, measurer=Fake(), trials=8, store=store)
     assert tuned.cold
     assert tuned.defaults(parts.tasks[0].task) == default_schedule(
-        parts.tasks[0].task, replace(small, cold=True)
+        parts.tasks[0].task, small.with_cold_weights(True)
     )  # as compiling chooses
     assert {r.model for r in store.trials(parts.tasks[0].task, small, cold=True)} == {"g"}
     assert store.trials(parts.tasks[0].task, small, cold=False) == []

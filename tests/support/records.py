@@ -54,8 +54,7 @@ def make_records(
         Record(
             task,
             sketch.schedule(point),
-            target,
-            cold,
+            target.with_cold_weights(cold),
             result or timing(1e-3 * (1 + count - k)),
             versions,
             "storm",
@@ -82,7 +81,6 @@ def legal_records(count: int, task: Task | None = None, target: Target = HERE, s
             task,
             sketch.schedule(point),
             target,
-            False,
             timing(1e-3 / (k + 3)),
             VERSIONS,
             "droplet",
