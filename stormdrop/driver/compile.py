@@ -30,13 +30,12 @@ from stormdrop.ir.tensor import Task
 from stormdrop.ops.winograd import TRANSFORMS
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.host import detect
+from stormdrop.runtime.host import target_for
 from stormdrop.runtime.image import Address, Image, Port, Step
 from stormdrop.runtime.loaded import SLACK_BYTES, slot_bytes
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.pool import shared_pool
-from stormdrop.runtime.threads import thread_count
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
 from stormdrop.target.machine import Target
@@ -87,7 +86,7 @@ def compile(
     `winograd=False` convolutions are summed directly, which rounds less. Raises UserError for a model that cannot be
     read or is not supported.
     """
-    machine = (target or detect()).with_threads(thread_count(threads))
+    machine = target_for(target, threads)
     return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules)
 
 

@@ -20,6 +20,15 @@ def detect(threads: int | None = None) -> Target:
     return _detect(thread_count(threads))
 
 
+def target_for(target: Target | None, threads: int | None) -> Target:
+    """What to build for where the caller gave this much: `threads` stands above the target's, the target's above all
+    that `detect` asks. Raises UserError for a wrong number of threads.
+    """
+    if target is None:
+        return detect(threads)
+    return target if threads is None else target.with_threads(thread_count(threads))
+
+
 @cache
 def _detect(threads: int) -> Target:
     triple, cpu, features = host()
