@@ -16,6 +16,7 @@ from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
+from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +60,6 @@ _FMA_PER_CYCLE = {
 _NARROWING = {"avx2": "-avx512f", "sse": "-avx", "neon": "-sve"}
 
 _TRIPLES = {"x86": "x86_64-unknown-linux-gnu", "arm": "aarch64-unknown-linux-gnu"}
-
-
-@dataclass(frozen=True, slots=True)
-class TilingStructures:
-    """The loop levels of a stage's nest, outermost first: S cuts every spatial axis once more, R every reduce axis.
-
-    One structure for each kind of stage: a reduction whose operands are reused across a spatial axis, a reduction
-    without such reuse, and a stage without a reduction.
-    """
-
-    reuse: str
-    reduction: str
-    elementwise: str
-
-
-CPU_STRUCTURES = TilingStructures(reuse="SSRSRS", reduction="SSRS", elementwise="SSS")
 
 _NOMINAL_GHZ = 3.5
 _NOMINAL_L2_BYTES_PER_CYCLE = 32.0  # znver4: 117 GB/s at 3.65 GHz
@@ -127,7 +112,7 @@ class Target:
 
     @property
     def structures(self) -> TilingStructures:
-        """The tiling structures that a stage may have on this kind of machine."""
+        """The loop levels that a stage may have on this kind of machine."""
         return CPU_STRUCTURES
 
     def lanes(self, dtype: Dtype) -> int:
