@@ -3,7 +3,6 @@
 A kind has a file of its own; `stormdrop.target.machine` joins them to one type, `Target`.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 
 ALIGN_BYTES = 64
@@ -24,16 +23,3 @@ class Temperature(Enum):
 
     WARM = "warm"
     COLD = "cold"
-
-
-@dataclass(frozen=True, slots=True)
-class TilingStructures:
-    """The loop levels of a stage's nest, outermost first: S cuts every spatial axis once more, R every reduce axis.
-
-    One structure for each kind of stage: a reduction whose operands are reused across a spatial axis, a reduction
-    without such reuse, and a stage without a reduction.
-    """
-
-    reuse: str
-    reduction: str
-    elementwise: str

@@ -13,7 +13,8 @@ from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.target import Temperature, TilingStructures
+from stormdrop.target import Temperature
+from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,6 @@ _FMA_PER_CYCLE = {
 _NARROWING = {"avx2": "-avx512f", "sse": "-avx", "neon": "-sve"}
 
 _TRIPLES = {"x86": "x86_64-unknown-linux-gnu", "arm": "aarch64-unknown-linux-gnu"}
-
-
-CPU_STRUCTURES = TilingStructures(reuse="SSRSRS", reduction="SSRS", elementwise="SSS")
 
 _NOMINAL_GHZ = 3.5
 _NOMINAL_L2_BYTES_PER_CYCLE = 32.0  # znver4: 117 GB/s at 3.65 GHz
@@ -128,7 +126,7 @@ class Cpu:
 
     @property
     def structures(self) -> TilingStructures:
-        """The tiling structures that a stage may have on this kind of machine."""
+        """The loop levels that a stage may have on this kind of machine."""
         return CPU_STRUCTURES
 
     def lanes(self, dtype: Dtype) -> int:
