@@ -34,6 +34,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
 from stormdrop.search.session import Measures
+from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, sketches
@@ -149,7 +150,7 @@ def scouted(
     than it is.
     """
     order = sorted(range(len(found)), key=lambda k: ranked([found[k]])[0][2])[:most]
-    model, homes, each = CostModel(), list[tuple[int, Points]](), SCOUTS // (2 * len(order))
+    model, homes, each = CostModel(FEATURES), list[tuple[int, Points]](), SCOUTS // (2 * len(order))
     for k in order:
         points = found[k].sample_legal(SAMPLES, np.random.default_rng(0))
         points = points[np.argsort(found[k].prior(points), kind="stable")]

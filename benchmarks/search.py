@@ -53,6 +53,7 @@ from stormdrop.search.storm import Storm
 from stormdrop.search.strategies import Context, StrategyFactory, best_of_each
 from stormdrop.search.strategy import Candidate, Strategy, candidate
 from stormdrop.search.tune import tune, versions
+from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
 from stormdrop.target.machine import Target
@@ -313,7 +314,7 @@ def _droplet_from(
     bench: Bench, task: Task, measurer: Measurer, trials: Sequence[Trial], seed: int
 ) -> tuple[Schedule, Schedule, int]:
     """The fastest of some trials, where droplets from them end, and how many kernels those measured."""
-    cost = CostModel(TuneSettings().cost)
+    cost = CostModel(FEATURES, TuneSettings().cost)
     values: dict[Candidate, float | None] = {}
     brief: set[Candidate] = set()
 
@@ -335,7 +336,7 @@ def _droplet_from(
     from stormdrop.space.sketch import sketches
 
     session_spaces = [sketch for sketch, _, _ in ranked(sketches(task, bench.target))]
-    session = Session(task, bench.target, measurer, factory, Origin("droplet", seed, versions()), cost=cost)
+    session = Session(task, bench.target, measurer, factory, Origin("droplet", seed, versions(bench.target)), cost=cost)
     while session.round(16):
         pass
     timed = [t for t in trials if isinstance(t.result, Timing) and not t.result.stopped_early]

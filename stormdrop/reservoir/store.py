@@ -3,7 +3,7 @@
     store = Store.open()                        the file in the cache directory; memory where that cannot be written
     store.add(records)                          one transaction: all of them or none
     store.best(task, target), .trials(…)        what is known of a task on a machine
-    store.training(target, version)             matrices for the cost model
+    store.training(target)                      matrices for the cost model
     store.export(file), .import_(file)          lines of JSON
 
 Invariants: what `add` returned from is in the file, whoever is killed afterwards. Trials are ordered by row id, in
@@ -34,7 +34,7 @@ from stormdrop.reservoir.record import Record, Versions, group_name
 from stormdrop.reservoir.rows import Row, StoreError, record_of, row_of, task_of
 from stormdrop.reservoir.sql import FROM, ROW, allowed_rules, insert, machine_id, task_id
 from stormdrop.runtime.host import detect
-from stormdrop.space.analysis import FEATURES
+from stormdrop.space.judge import judge_of
 from stormdrop.target.machine import Target
 
 __all__ = ["Filters", "Imported", "Refusal", "Store", "StoreBusy", "StoreError", "StoreFull", "Summary", "TrainingRows"]
@@ -297,28 +297,27 @@ class Store:
 
         return self._database.read(count)
 
-    def training(self, target: Target, feature_version: int, limit: int = TRAINING_ROWS) -> TrainingRows:
-        """The last `limit` trials on a machine, of all tasks."""
+    def training(self, target: Target, limit: int = TRAINING_ROWS) -> TrainingRows:
+        """The last `limit` trials on a machine, of all tasks, with features as its judge computes them now."""
+        wanted = judge_of(target).features
 
         def found(c: sqlite3.Connection) -> tuple[list[Any], dict[int, str], int]:
             machine = machine_id(c, target.key())
             rows = c.execute(
                 """SELECT features, seconds, 2 * task_id + cold FROM trial INDEXED BY trial_recent
                 WHERE machine_id = ? AND feature_version = ? AND length(features) = ? ORDER BY id DESC LIMIT ?""",
-                (machine, feature_version, 4 * len(FEATURES), limit),
+                (machine, wanted.version, 4 * len(wanted), limit),
             ).fetchall()
             # Named one by one, so that the index leads to them alone
             others = "SELECT features FROM version WHERE features <> ?"
             query = f"SELECT count(*) FROM trial WHERE machine_id = ? AND feature_version IN ({others})"
             digests = dict(c.execute("SELECT id, digest FROM task").fetchall())
-            return rows, digests, int(c.execute(query, (machine, feature_version)).fetchone()[0])
+            return rows, digests, int(c.execute(query, (machine, wanted.version)).fetchone()[0])
 
         rows, digests, left_out = self._database.read(found)
         rows.reverse()
         features = (
-            np.frombuffer(b"".join([row[0] for row in rows]), "<f4")
-            .astype(np.float32)
-            .reshape(len(rows), len(FEATURES))
+            np.frombuffer(b"".join([row[0] for row in rows]), "<f4").astype(np.float32).reshape(len(rows), len(wanted))
         )
         seconds = np.array([row[1] for row in rows], dtype=np.float64)  # None becomes NaN
         keys, group = np.unique(np.array([row[2] for row in rows], dtype=np.int64), return_inverse=True)

@@ -28,7 +28,7 @@ from stormdrop.search.events import Listener, TaskStarted, Tuned, Warned, ignore
 from stormdrop.search.session import Measures, Objective, Origin, Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, strategy_named
-from stormdrop.space.analysis import FEATURE_VERSION
+from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
 from stormdrop.target.machine import Target
@@ -79,7 +79,7 @@ def tune(
         if isinstance(measurer, Measurer):
             measurer.warm_up(task)
         cost = cost_model(target, store if objective is None else None, settings)
-        origin = Origin(name, seed, versions())
+        origin = Origin(name, seed, versions(target))
         session = Session(
             task,
             target,
@@ -127,15 +127,15 @@ def _spend(session: Session, trials: int | None, seconds: float | None, settings
 
 def cost_model(target: Target, store: Store | None, settings: TuneSettings) -> CostModel:
     """A cost model that knows what the store knows of this target."""
-    cost = CostModel(settings.cost)
+    cost = CostModel(judge_of(target).features, settings.cost)
     if store is not None:
-        rows = store.training(target, FEATURE_VERSION, settings.training_rows)
+        rows = store.training(target, settings.training_rows)
         cost.add_rows(rows.features, rows.seconds, rows.group, rows.names)
     return cost
 
 
-def versions() -> Versions:
-    return Versions(__version__, llvm_version(), FEATURE_VERSION)
+def versions(target: Target) -> Versions:
+    return Versions(__version__, llvm_version(), judge_of(target).features.version)
 
 
 class Stop:

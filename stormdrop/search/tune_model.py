@@ -105,7 +105,7 @@ def tune_model(
         if measurer is None:
             how = MeasureSettings(seed=seed, final_seconds=0.05)
             measurer = stack.enter_context(Measurer(target, how, shared_proofs=True))
-        origin = Origin(name, seed, versions(), parts.graph.name)
+        origin = Origin(name, seed, versions(target), parts.graph.name)
         tools = Tools(target, measurer, factory, origin, store, settings, divide or ByShare())
         with interruptible() as stop:
             return _Search(parts.tasks, tools, _Budget(trials, seconds, began, clock), listen, stop).run()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Variant
-from stormdrop.space.analysis import fits_scratch
+from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import RULES, Args, Rule
 from stormdrop.space.structure import Stage, Step, Structure, initial
 from stormdrop.target.machine import Target
@@ -43,7 +43,8 @@ def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule]
     decided before what it reads. A structure that needs too much scratch however small its tiles are is left out. Where
     all do, what is left are those that compute no stage inside another.
     """
-    fitting = [s for s in _enumerated(variant, target, rules, attaching=True) if fits_scratch(s, target)]
+    judge = judge_of(target)
+    fitting = [s for s in _enumerated(variant, target, rules, attaching=True) if judge.fits(s)]
     return fitting or _enumerated(variant, target, rules, attaching=False)
 
 

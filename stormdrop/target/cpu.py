@@ -138,11 +138,6 @@ class Cpu:
         return f"{self.cpu}/{self.isa}/{self.threads}"
 
     @property
-    def l1_way_bytes(self) -> int:
-        """Addresses this far apart fall into the same set of the L1."""
-        return self.l1_bytes // self.l1_ways
-
-    @property
     def ghz(self) -> float:
         """The clock at which `peak_gflops` is reached."""
         return self.peak_gflops / (2 * self.lanes("f32") * self.fma_per_cycle)

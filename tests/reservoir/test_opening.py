@@ -23,7 +23,6 @@ from stormdrop.measure.result import Timing
 from stormdrop.reservoir import schema
 from stormdrop.reservoir.database import Database
 from stormdrop.reservoir.store import Filters, Store, StoreError, default_path
-from stormdrop.space.analysis import FEATURE_VERSION
 from tests.support.records import HERE, VERSIONS, make_records, small_task
 
 KNOWN = small_task(), HERE
@@ -334,7 +333,7 @@ def test_a_file_of_the_first_version_is_brought_to_this_one(path: Path, tmp_path
         del expected[2]
         assert [r.schedule for r in found] == [r.schedule for r in expected]
         assert [r.result for r in found[2:]] == [r.result for r in expected[2:]]
-        rows = store.training(HERE, FEATURE_VERSION)
+        rows = store.training(HERE)
         assert len(rows.seconds) == 1499
         assert np.isnan(rows.seconds[1])
         best = store.best(*KNOWN)
