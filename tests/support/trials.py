@@ -198,10 +198,11 @@ class Trial(Subject):
         return {t.name: random_array(t, rng) for t in self.task.inputs}
 
     def donor(self, rng: Rng, long: float) -> Task:
-        """Another shape of the task's class; of a graph that has no other one, the task itself."""
+        """Another shape of the task's class, or the task itself where what is drawn is of another one."""
         if self.name != "graph":
-            return random_task(self.name, rng, self.dtype, long=rng.random() < long)
-        other = drawn_graphs.draw(self.seed, int(rng.integers(1 << 31))).task
+            other = random_task(self.name, rng, self.dtype, long=rng.random() < long)
+        else:
+            other = drawn_graphs.draw(self.seed, int(rng.integers(1 << 31))).task
         return other if other.class_key == self.task.class_key else self.task
 
     def cases(self) -> Iterator[Case]:
