@@ -29,9 +29,10 @@ from stormdrop.space.footprint import (
     variants,
 )
 from stormdrop.space.knobs import knobs_of
-from stormdrop.space.nest import CACHED, Slot, Tiling, form_of, is_copy, tile_all
+from stormdrop.space.nest import CACHED, is_copy, nest_of
 from stormdrop.space.operands import stage_operands
 from stormdrop.space.structure import Level, Stage, Structure
+from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.machine import Target
 
 MAX_INSTRUCTIONS = 1000.0
@@ -65,13 +66,13 @@ def bare_costs(s: Structure, tilings: Mapping[str, Tiling]) -> list[StageCost]:
 
 
 def _parallel(t: Tiling) -> Num:
-    return prod_of([t.trips[Slot(a, 0)] for a in t.stage.axes if Slot(a, 0) in t.span])
+    return prod_of([t.parallel_trips(a) for a in t.stage.axes])
 
 
 def _entries(t: Tiling) -> Num:
     """How often the outer reduce loops of a nest are entered: tiles of their inside, which nest exactly."""
-    spatial = [ceil_div(t.extent[a], t.span[Slot(a, 1)]) for a in t.stage.axes if Slot(a, 1) in t.span]
-    return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.span[Slot(a, 0)]) for a in t.stage.reduce_axes])
+    spatial = [ceil_div(t.extent[a], t.reduction_tile(a)) for a in t.stage.axes]
+    return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.reduce_block(a)) for a in t.stage.reduce_axes])
 
 
 def capacities(target: Target) -> tuple[float, float, float]:
@@ -95,15 +96,14 @@ def _terms(c: StageCost, target: Target, imbalance: Num) -> dict[str, Num]:
     inner = stage.reduce_axes[-1] if stage.is_reduction else None
     guards = sum(o.guarded for o in c.operands)
     if inner is not None:
-        blocks = form_of(stage).blocks
-        turns = c.tiling.trips[Slot(inner, blocks - 1)]
+        turns = c.tiling.inner_reduce_trips(inner)
         starts = c.steps / turns
         ends = ends + starts * (8.0 + guards * c.rows * where(turns > 16.0, 2.0, 0.5))
         ends = ends + c.steps / c.tiling.unroll * minimum(
             1.0, 3.0 / c.accumulators
         )  # the loop itself, hidden behind a large tile
-        if blocks == 2:
-            repeats = prod_of([c.tiling.trips[Slot(a, 0)] for a in stage.reduce_axes])
+        if nest_of(stage).is_blocked:
+            repeats = prod_of([c.tiling.outer_reduce_trips(a) for a in stage.reduce_axes])
             ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * 3.0
     together = [sum_of(parts) for parts in zip(*moved_at(c))]
     l1, l2, l3 = (traffic(c, together, capacity) for capacity in capacities(target))
@@ -133,7 +133,7 @@ def _imbalance(c: StageCost, threads: int) -> Num:
     unit: Any = 1.0
     for a in t.stage.axes:
         lanes = t.lanes if a is t.stage.vector else 1
-        unit = unit * minimum(1.0, t.span[Slot(a, 0)] / (ceil_div(t.extent[a], lanes) * lanes))
+        unit = unit * minimum(1.0, t.unit(a) / (ceil_div(t.extent[a], lanes) * lanes))
     return minimum(float(threads), rounded_up(c.parallel / threads) * threads * unit)
 
 
@@ -194,11 +194,9 @@ def scratch_of(costs: list[StageCost]) -> Num:
         stage, t = c.tiling.stage, c.tiling
         if stage.host is not None:
             scratch = scratch + prod_of([t.extent[a] for a in stage.axes]) * stage.itemsize
-        if form_of(stage).blocks == 2:
+        if nest_of(stage).is_blocked:
             scratch = (
-                scratch
-                + prod_of([minimum(t.span.get(Slot(a, 1), t.extent[a]), t.extent[a]) for a in stage.axes])
-                * stage.itemsize
+                scratch + prod_of([minimum(t.reduction_tile(a), t.extent[a]) for a in stage.axes]) * stage.itemsize
             )
     return scratch
 
@@ -312,8 +310,8 @@ def features(s: Structure, target: Target, costs: list[StageCost]) -> list[Num]:
     host = next(x for x in costs if x.tiling.stage.id == (stage.host or stage.id))
     others = [x for k, x in enumerate(costs) if k != main]
     bounds = [terms[main][name] * 1e9 for name in ("fma", "load", "ends", "l2", "l3", "dram")]
-    inner = t.trips[Slot(stage.reduce_axes[-1], form_of(stage).blocks - 1)] if stage.is_reduction else 1.0
-    blocks = prod_of([t.trips[Slot(a, 0)] for a in stage.reduce_axes]) if form_of(stage).blocks == 2 else 1.0
+    inner = t.inner_reduce_trips(stage.reduce_axes[-1]) if stage.is_reduction else 1.0
+    blocks = prod_of([t.outer_reduce_trips(a) for a in stage.reduce_axes]) if nest_of(stage).is_blocked else 1.0
     values: list[Num] = [
         total * 1e9,
         *bounds,

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from stormdrop.space import analysis
 from stormdrop.space.columns import Num, Program, maximum, traced, where
 from stormdrop.space.footprint import StageCost, add_boxes
-from stormdrop.space.nest import Slot, Tiling, block_knob, peel_knob, spatial_knobs, tile_all, unroll_knob, vectors_knob
+from stormdrop.space.nest import LoopLevel, block_knob, peel_knob, spatial_knobs, unroll_knob, vectors_knob
 from stormdrop.space.structure import Structure
+from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.machine import Target
 
 Points = NDArray[np.int64]
@@ -155,12 +156,12 @@ def _values(tilings: dict[str, Tiling]) -> dict[str, Num]:
     for t in tilings.values():
         stage = t.stage
         for axis in stage.axes:
-            for name, level in spatial_knobs(stage, axis):
-                found[name] = t.trips[Slot(axis, level)]
+            for name, number in spatial_knobs(stage, axis):
+                found[name] = t.trips[LoopLevel(axis, number)]
         for axis in stage.reduce_axes:
             name = block_knob(stage, axis)
             if name is not None:
-                found[name] = t.trips[Slot(axis, 1)]
+                found[name] = t.inner_reduce_trips(axis)
         for name, value in (
             (vectors_knob(stage), t.vectors),
             (unroll_knob(stage), t.unroll),

@@ -26,7 +26,7 @@ def derive(variant: Variant, steps: Iterable[Step], rules: Sequence[Rule] = RULE
         if rule is None or rule.version != step.version:
             raise ScheduleError(f"this version knows no rule {step.rule} v{step.version}")
         s = _apply(s, rule, s.stage(step.stage), step.args)
-    if any(not stage.tiling for stage in s.stages):
+    if any(stage.tiling is None for stage in s.stages):
         raise ScheduleError("the derivation is not complete: a stage has no tiling")
     return s
 

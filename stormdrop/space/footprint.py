@@ -17,9 +17,10 @@ from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, walk
 from stormdrop.space.access import LONG_OPERATIONS, TRANSCENDENTAL, axes_of, transposing_axis
 from stormdrop.space.columns import Column, Num, ceil_div, equal, is_multiple, maximum, minimum, rounded_down, where
-from stormdrop.space.nest import CACHED, Slot, Tiling, form_of, nest_order
+from stormdrop.space.nest import CACHED, LoopLevel, nest_of
 from stormdrop.space.operands import Dim, Operand
 from stormdrop.space.structure import Stage
+from stormdrop.space.tiling import Tiling
 
 LINE = 64
 
@@ -96,7 +97,7 @@ class StageCost:
     )  # by operand: at the register tile, inside each loop, whole
     totals: list[Num] = field(default_factory=list[Num])
     blocks: list[Num] = field(default_factory=list[Num])
-    loops: list[Slot] = field(default_factory=list[Slot])
+    loops: list[LoopLevel] = field(default_factory=list[LoopLevel])
 
 
 @lru_cache(maxsize=CACHED)
@@ -180,7 +181,7 @@ def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...]) -> StageC
         _useful(tiling, tile, ops),
     )
     if stage.host is None:
-        cost.parallel = prod_of([tiling.trips[Slot(a, 0)] for a in stage.axes])
+        cost.parallel = prod_of([tiling.parallel_trips(a) for a in stage.axes])
     return cost
 
 
@@ -249,9 +250,7 @@ def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int) -> Num:
     steps: Num = tiling.unroll
     if stage.is_reduction:
         inner = stage.reduce_axes[-1]
-        length = (
-            tiling.span[Slot(inner, form_of(stage).blocks - 2)] if form_of(stage).blocks == 2 else tiling.extent[inner]
-        )
+        length = tiling.reduce_block(inner) if nest_of(stage).is_blocked else tiling.extent[inner]
         step = tiling.lanes * tiling.vectors if inner is stage.vector else 1
         trips = ceil_div(length, step)
         steps = steps + (trips - rounded_down(trips / tiling.unroll) * tiling.unroll)  # what is left of the unrolling
@@ -326,7 +325,7 @@ def add_boxes(c: StageCost) -> None:
         lens[a] = minimum(t.lanes * t.vectors, t.extent[a]) if a is stage.vector else 1
     c.loops = [
         slot
-        for slot in reversed(nest_order(stage))
+        for slot in reversed(nest_of(stage).order)
         if not (isinstance(t.extent[slot.axis], int) and t.extent[slot.axis] == 1)
     ]
     sizes = [box_bytes(o, lens) for o in c.operands]

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from stormdrop.ir.expr import Axis
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.nest import CACHED, block_knob, form_of, peel_knob, spatial_knobs, unroll_knob, vectors_knob
+from stormdrop.space.nest import CACHED, block_knob, nest_of, peel_knob, spatial_knobs, unroll_knob, vectors_knob
 from stormdrop.space.structure import Stage, Structure
 from stormdrop.target.machine import Target
 
@@ -71,18 +71,18 @@ def knobs_of(s: Structure, target: Target) -> tuple[Knob, ...]:
 @lru_cache(maxsize=CACHED)
 def _stage_knobs(stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
     lanes = vector_bytes // stage.itemsize
-    form = form_of(stage)
+    nest = nest_of(stage)
     found: list[Knob] = []
     for axis in stage.axes:
         for name, level in spatial_knobs(stage, axis):
             if axis is stage.vector:
                 vectors = -(-axis.extent // lanes)
-                if level == form.register:
+                if level == nest.register:
                     found.append(Knob(name, tuple(c for c in (1, 2, 3, 4, 6, 8) if c <= max(1, vectors)), "vectors"))
                 else:
                     found.append(Knob(name, tile_choices(vectors)))
-            elif level == form.register:
-                many = stage.tiling.count("R") == 2
+            elif level == nest.register:
+                many = nest.is_blocked
                 choices = register_choices(axis.extent) if many else _few_rows(stage, axis)
                 found.append(Knob(name, choices, "rows" if many else "few rows"))
             else:

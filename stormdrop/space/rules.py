@@ -45,6 +45,7 @@ from stormdrop.space.access import (
 )
 from stormdrop.space.structure import Level, Stage, Structure
 from stormdrop.target.machine import Target
+from stormdrop.target.structures import STRUCTURES
 
 Args = tuple[str | int, ...]
 
@@ -324,7 +325,9 @@ class Tile:
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
         tiled = has_reuse(stage) and stage.level is not Level.LOAD and not stage.unrolled
-        tiling = "SSRSRS" if tiled else "SSRS" if stage.is_reduction else "SSS"
+        offered = target.structures
+        structure = offered.reuse if tiled else offered.reduction if stage.is_reduction else offered.elementwise
+        tiling = structure.name
         lanes = target.vector_bytes // stage.itemsize
         candidates = self._candidates(stage)
         kept = [a for a in candidates if a.extent >= lanes // 4] or candidates[:1]
@@ -375,9 +378,12 @@ class Tile:
         return [a for a in kept if all(is_contiguous(load.indices, a) for load in reads if a in axes_of(load))]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        tiling = STRUCTURES.get(str(args[0]))
+        if tiling is None:
+            raise ScheduleError(f"there is no tiling structure {args[0]}; known are {', '.join(STRUCTURES)}")
         vector = None if args[1] == "-" else stage.axis(str(args[1]))
         reduce_axes = tuple(sorted(stage.reduce_axes, key=lambda a: a is vector))
-        return s.updated(stage, replace(stage, tiling=str(args[0]), vector=vector, reduce_axes=reduce_axes))
+        return s.updated(stage, replace(stage, tiling=tiling, vector=vector, reduce_axes=reduce_axes))
 
 
 def _walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
@@ -472,7 +478,7 @@ def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
         host=host,
         reader=stage.id,
         vector=axes[-1] if axes else None,
-        tiling="SSS" if host is None else "SS",
+        tiling=STRUCTURES["SSS"],
         names=names,
     )
     reader = replace(stage, body=substitute(stage.body, {op: Load(packed, tuple(order))}))

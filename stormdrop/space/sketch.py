@@ -19,10 +19,10 @@ from stormdrop.ir.tensor import Task
 from stormdrop.space.appraisal import Appraisal, Outline
 from stormdrop.space.derive import derive, enumerate_structures
 from stormdrop.space.knobs import Knob, knobs_of
-from stormdrop.space.nest import Tiling, tile_all
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.structure import Step, Structure
+from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.machine import Target
 
 Points = NDArray[np.int64]

@@ -19,6 +19,7 @@ from functools import lru_cache
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.expr import ITEMSIZE, Axis, Combiner, Expr, Load, loads, walk
 from stormdrop.ir.tensor import Tensor, Variant
+from stormdrop.target.structures import TilingStructure
 
 
 class Level(Enum):
@@ -63,7 +64,7 @@ class Stage:
     host: str | None = None  # the root stage it is attached under
     reader: str | None = None  # the stage it is packed for
     vector: Axis | None = None
-    tiling: str = ""
+    tiling: TilingStructure | None = None
     whole: tuple[Axis, ...] = ()  # axes that the parallel loop does not cut
     unrolled: tuple[Axis, ...] = ()  # axes written out in full: they choose constants
     names: Mapping[Axis, str] | None = None  # canonical axis ids: a0, r1

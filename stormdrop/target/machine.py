@@ -16,6 +16,7 @@ from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
+from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,11 @@ class Target:
         """The inverse of `asdict`; what an older or newer version wrote besides is left out. Raises TypeError."""
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
+
+    @property
+    def structures(self) -> TilingStructures:
+        """The loop levels that a stage may have on this kind of machine."""
+        return CPU_STRUCTURES
 
     def lanes(self, dtype: Dtype) -> int:
         """Elements of one vector. Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32."""

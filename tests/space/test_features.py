@@ -17,7 +17,7 @@ from stormdrop.runtime.host import detect
 from stormdrop.space.access import axes_of, is_linear
 from stormdrop.space.analysis import FEATURES
 from stormdrop.space.footprint import LINE, StageCost
-from stormdrop.space.nest import Slot, nest_order
+from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.operands import Operand
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.space.structure import Level
@@ -134,9 +134,9 @@ def test_lane_use_is_the_share_of_lanes_that_are_live() -> None:
                 assert used == pytest.approx(scalar(cost.lane_use)), f"{cost.tiling.stage.id} of {s}"
 
 
-def rolled(cost: StageCost) -> list[Slot]:
+def rolled(cost: StageCost) -> list[LoopLevel]:
     """The loops that turn more than once, outermost first."""
-    return [slot for slot in nest_order(cost.tiling.stage) if scalar(cost.tiling.trips[slot]) > 1]
+    return [slot for slot in nest_of(cost.tiling.stage).order if scalar(cost.tiling.trips[slot]) > 1]
 
 
 def axis_of(v: Visit, position: int) -> Axis:
@@ -158,9 +158,9 @@ def test_trip_counts_are_those_of_the_loops() -> None:
             assert most == [scalar(cost.tiling.trips[slot]) for slot in outer], f"{stage.id} of {s}"
 
 
-def is_innermost(cost: StageCost, slot: Slot) -> bool:
-    levels = [x.level for x in nest_order(cost.tiling.stage) if x.axis is slot.axis]
-    return slot.level == max(levels)
+def is_innermost(cost: StageCost, slot: LoopLevel) -> bool:
+    levels = [x.number for x in nest_of(cost.tiling.stage).order if x.axis is slot.axis]
+    return slot.number == max(levels)
 
 
 def box(o: Operand, stretches: list[dict[Axis, tuple[int, int]]]) -> float:
@@ -184,7 +184,7 @@ def box(o: Operand, stretches: list[dict[Axis, tuple[int, int]]]) -> float:
     return size
 
 
-def first_turn(cost: StageCost, walk: Walk, fixed: list[Slot]) -> list[dict[Axis, tuple[int, int]]]:
+def first_turn(cost: StageCost, walk: Walk, fixed: list[LoopLevel]) -> list[dict[Axis, tuple[int, int]]]:
     """What is covered while the loops `fixed` stand at their first turn and all others run."""
     stage = cost.tiling.stage
     depth = host_depth(walk.visits[0]) if stage.host is not None else 0

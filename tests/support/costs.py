@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from stormdrop.space.analysis import bare_costs
 from stormdrop.space.footprint import StageCost, add_boxes
-from stormdrop.space.nest import tile_all
 from stormdrop.space.sketch import Points, Sketch
+from stormdrop.space.tiling import tile_all
 
 
 def stage_costs(sketch: Sketch, points: Points) -> list[StageCost]:
