@@ -92,6 +92,9 @@ def equal(a: Expr, b: Expr | Scalar) -> Expr:
 
 
 def cast(a: Expr, dtype: Dtype) -> Expr:
+    """The value in another type; between bf16 and another type than f32 it is rounded to f32 on the way."""
     if dtype not in NUMPY:
         raise UserError(f"unknown element type {dtype!r}; known: {', '.join(NUMPY)}")
+    if "bf16" in (a.dtype, dtype) and not {a.dtype, dtype} <= {"bf16", "f32"}:
+        a = Cast(a, "f32")
     return a if a.dtype == dtype else Cast(a, dtype)

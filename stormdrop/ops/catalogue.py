@@ -164,6 +164,7 @@ OPERATORS: dict[str, Operator] = {
 def build(name: str, args: Sequence[int], dtype: Dtype = "f32") -> Task:
     """The task of one operator: `build("C2D", [1, 56, 56, 64, 64, 3, 1, 1])`.
 
+    With element type bf16 the matrix products read bf16 and give f32; what else would compute with it is refused.
     Raises UserError for an unknown name, a wrong number of arguments, and values that make no sense.
     """
     operator = OPERATORS.get(name) or OPERATORS.get(name.upper())
@@ -179,7 +180,7 @@ def build(name: str, args: Sequence[int], dtype: Dtype = "f32") -> Task:
         if isinstance(value, bool) or int(value) != value or value < least:
             raise UserError(f"{operator.name}: {argument} must be at least {least}, not {value!r}: {usage}")
     values = [int(value) for value in args]
-    label = " ".join([operator.name, *map(str, values)])
+    label = " ".join([operator.name, *map(str, values), *([dtype] if dtype != "f32" else [])])
     try:
         return Task([operator.result(dtype, *values)], name=label)
     except UserError as error:

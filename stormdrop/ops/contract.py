@@ -24,9 +24,15 @@ def matmul_nd(x: Tensor, w: Tensor, transpose_x: bool = False, transpose_w: bool
         raise UserError(f"matmul: {x!r} and {w!r} share no inner dimension: {inner} and {below}")
     lead = axes_for(broadcast_shape(x.shape[:-2], w.shape[:-2]))
     n, m, k = axis(rows, "n"), axis(columns, "m"), reduce_axis(inner, "k")
-    left = read(x, [*lead, k, n] if transpose_x else [*lead, n, k])
-    right = read(w, [*lead, m, k] if transpose_w else [*lead, k, m])
+    left = _factor(x, [*lead, k, n] if transpose_x else [*lead, n, k])
+    right = _factor(w, [*lead, m, k] if transpose_w else [*lead, k, m])
     return compute(name, (*lead, n, m), build.sum(left * right, k))
+
+
+def _factor(x: Tensor, axes: Sequence[Expr]) -> Expr:
+    """An element of `x` as it is multiplied: products of bf16 are exact in f32, and summed there."""
+    element = read(x, axes)
+    return build.cast(element, "f32") if x.dtype == "bf16" else element
 
 
 def einsum(labels: Sequence[str], result: str, operands: Sequence[Tensor], name: str = "Y") -> Tensor:
@@ -47,5 +53,5 @@ def einsum(labels: Sequence[str], result: str, operands: Sequence[Tensor], name:
     axes = {label: axis(extents[label], label) for label in result}
     over = {label: reduce_axis(n, label) for label, n in extents.items() if label not in axes}
     at = {**axes, **over}
-    product = reduce(Expr.__mul__, [read(x, [at[label] for label in text]) for text, x in zip(labels, operands)])
+    product = reduce(Expr.__mul__, [_factor(x, [at[label] for label in text]) for text, x in zip(labels, operands)])
     return compute(name, [axes[label] for label in result], build.sum(product, *over.values()) if over else product)
