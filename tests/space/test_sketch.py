@@ -14,7 +14,7 @@ from stormdrop.errors import ScheduleError
 from stormdrop.ir import build as sd
 from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
 from stormdrop.ops.catalogue import build
-from stormdrop.ops.matmul import matmul
+from stormdrop.ops.contract import matmul_nd
 from stormdrop.runtime.building import lowered
 from stormdrop.runtime.host import detect
 from stormdrop.space.rules import RULES, Args
@@ -253,12 +253,12 @@ def test_a_user_passes_a_rule_of_her_own() -> None:
 
 
 def _matmul(n: int, m: int, k: int) -> Task:
-    return Task([matmul(tensor("A", (n, k)), tensor("B", (k, m)))])
+    return Task([matmul_nd(tensor("A", (n, k)), tensor("B", (k, m)))])
 
 
 def _two_matmuls() -> Task:
     a, b, c = (tensor(name, (512, 512)) for name in "ABC")
-    return Task([matmul(matmul(a, b, "H"), c)])
+    return Task([matmul_nd(matmul_nd(a, b), c)])
 
 
 def _row_minimum() -> Task:
