@@ -6,7 +6,7 @@ then computed for any number of points. Nothing is traced before it is asked for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -37,8 +37,11 @@ class Outline(NamedTuple):
 class Appraisal:
     """The programs of one structure; `names` are its knobs, in the order of the points' columns."""
 
-    def __init__(self, structure: Structure, target: Target, names: Sequence[str]) -> None:
-        self._structure, self._target, self._names = structure, target, names
+    def __init__(
+        self, structure: Structure, target: Target, names: Sequence[str], parts: Mapping[str, int] | None = None
+    ) -> None:
+        """`parts`: the knobs that the structure was derived with, and their values."""
+        self._structure, self._target, self._names, self._parts = structure, target, names, parts or {}
         self._tape, self._columns = traced(names)
 
     def canonical(self, points: Points) -> Points:
@@ -110,7 +113,7 @@ class Appraisal:
 
     @cached_property
     def _canonical(self) -> Program:
-        clamped = _values(self._tilings)
+        clamped = {**_values(self._tilings), **self._parts}
         return self._tape.program([clamped[name] for name in self._names])
 
     @cached_property

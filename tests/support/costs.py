@@ -11,7 +11,9 @@ from stormdrop.space.tiling import tile_all
 
 
 def stage_costs(sketch: Sketch, points: Points) -> list[StageCost]:
-    costs = bare_costs(sketch.structure, tile_all(sketch.structure, sketch.target.vector_bytes, sketch.columns(points)))
+    """All points divide reductions into as many parts."""
+    structure = sketch.at(sketch.values(points[0]))
+    costs = bare_costs(structure, tile_all(structure, sketch.target.vector_bytes, sketch.columns(points)))
     for c in costs:
         add_boxes(c)
     return costs

@@ -83,7 +83,7 @@ class Case:
         return self.sketch.values(self.point)
 
     def program(self) -> Program:
-        return lower(self.trial.task, self.sketch.structure, self.sketch.tilings(self.values), dict(self.views))
+        return lower(self.trial.task, self.sketch.at(self.values), self.sketch.tilings(self.values), dict(self.views))
 
     def __str__(self) -> str:
         where = f"{self.target.isa}, {self.target.threads} threads"
