@@ -124,6 +124,7 @@ class OperatorReport:
         head: dict[str, object] = {
             "op": self.op,
             "args": list(self.args),
+            "dtype": self.task.inputs[0].dtype,
             "threads": self.target.threads,
             "peak_gflops": self.peak_gflops,
         }

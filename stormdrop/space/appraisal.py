@@ -6,7 +6,7 @@ then computed for any number of points. Nothing is traced before it is asked for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,8 +27,11 @@ CHUNK = 4096  # points at once, so that their columns stay in the cache
 class Appraisal:
     """The programs of one structure; `names` are its knobs, in the order of the points' columns."""
 
-    def __init__(self, structure: Structure, target: Target, names: Sequence[str]) -> None:
-        self._names = names
+    def __init__(
+        self, structure: Structure, target: Target, names: Sequence[str], parts: Mapping[str, int] | None = None
+    ) -> None:
+        """`parts`: the knobs that the structure was derived with, and their values."""
+        self._names, self._parts = names, parts or {}
         self._tape, columns = traced(names)
         self._traced = judge_of(target).assess(structure, columns)
 
@@ -74,7 +77,7 @@ class Appraisal:
 
     @cached_property
     def _canonical(self) -> Program:
-        clamped = _values(self._traced.tilings)
+        clamped = {**_values(self._traced.tilings), **self._parts}
         return self._tape.program([clamped[name] for name in self._names])
 
     @cached_property

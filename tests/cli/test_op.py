@@ -121,7 +121,7 @@ def test_one_search_has_its_keys_beside_the_operators(tuner: Tuner) -> None:
 
 def test_several_searches_are_a_list(tuner: Tuner) -> None:
     found = report_of(plan("random", "storm"))[0].to_json()
-    assert list(found) == ["op", "args", "threads", "peak_gflops", "searches"]
+    assert list(found) == ["op", "args", "dtype", "threads", "peak_gflops", "searches"]
     searches: Any = found["searches"]
     assert [s["strategy"] for s in searches] == ["random", "storm"]
 

@@ -45,7 +45,7 @@ def test_random_points_of_every_operator_assemble_and_need_nothing_else(
         for n in range(POINTS // SHAPES):
             sketch = found[(k * POINTS // SHAPES + n) % len(found)]
             values = sketch.values(sketch.sample_legal(1, rng)[0])
-            code = assemble(emit(lower(task, sketch.structure, sketch.tilings(values)), target), target)
+            code = assemble(emit(lower(task, sketch.at(values), sketch.tilings(values)), target), target)
             defined, needed = _global_symbols(code)
             assert ENTRY in defined
             assert not needed

@@ -12,7 +12,7 @@ import pytest
 
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis
-from stormdrop.lower.lower import lower
+from stormdrop.runtime.building import lowered
 from stormdrop.runtime.host import detect
 from stormdrop.space.access import axes_of, is_linear
 from stormdrop.space.cpu_features import FEATURES
@@ -36,7 +36,7 @@ class Sample:
     def __init__(self, sketch: Sketch, row: tuple[int, ...]) -> None:
         self.sketch, self.row = sketch, row
         self.costs = {c.tiling.stage.id: c for c in stage_costs(sketch, np.array([row], np.int64))}
-        self.walks = walk_program(lower(sketch.task, sketch.structure, sketch.tilings(sketch.values(row))))
+        self.walks = walk_program(lowered(sketch, row))
 
     def stages(self) -> Iterator[tuple[StageCost, Walk]]:
         for id, cost in self.costs.items():
@@ -83,7 +83,7 @@ def is_regular(s: Sample, cost: StageCost) -> bool:
     stage = cost.tiling.stage
     if stage.host is None:
         return True
-    readers = [r for r in s.sketch.structure.readers(stage.tensor) if r.host is not None]
+    readers = [r for r in s.sketch.at(s.sketch.values(s.row)).readers(stage.tensor) if r.host is not None]
     return is_even(s.walks[stage.id]) and all(is_regular(s, s.costs[r.id]) for r in readers)
 
 
@@ -256,7 +256,7 @@ def test_the_feature_columns_hold_these_counts() -> None:
             costs, key=lambda c: math.prod(a.extent for a in (*c.tiling.stage.axes, *c.tiling.stage.reduce_axes))
         )
         walk, stage = s.walks[main.tiling.stage.id], main.tiling.stage
-        program = lower(s.sketch.task, s.sketch.structure, s.sketch.tilings(s.sketch.values(s.row)))
+        program = lowered(s.sketch, s.row)
         phases = [p for p in program.phases if not p.at_load]
         whole = math.prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
         wanted = {"stages": len(costs), "phases": len(phases), "nominal": whole}

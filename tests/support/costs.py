@@ -10,7 +10,9 @@ from stormdrop.space.sketch import Points, Sketch
 
 
 def assessed(sketch: Sketch, points: Points) -> CpuAssessment:
-    return CpuJudge(sketch.target).assess(sketch.structure, sketch.columns(points))
+    """All points divide reductions into as many parts."""
+    structure = sketch.at(sketch.values(points[0]))
+    return CpuJudge(sketch.target).assess(structure, sketch.columns(points))
 
 
 def stage_costs(sketch: Sketch, points: Points) -> list[StageCost]:
