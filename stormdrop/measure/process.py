@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +31,8 @@ from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.wire import Garbled, Inbox, frame
 from stormdrop.paths import package_root
+from stormdrop.space.rule_names import sent
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
 Message = dict[str, Any]
@@ -91,9 +93,16 @@ class _Process:
 class Worker:
     """A worker that is there whenever it is asked. `ask` and what it calls run on `lane`'s thread only."""
 
-    def __init__(self, role: Role, target: Target, settings: MeasureSettings) -> None:
+    def __init__(self, role: Role, target: Target, settings: MeasureSettings, rules: Sequence[Rule] = RULES) -> None:
+        """Raises UserError for rules that another process cannot import."""
+        self._greeting = {
+            "op": "start",
+            "role": role,
+            "target": target.to_json(),
+            "settings": settings.to_json(),
+            "rules": sent(rules),
+        }
         self.lane = ThreadPoolExecutor(1, thread_name_prefix="stormdrop-measure")
-        self._greeting = {"op": "start", "role": role, "target": target.to_json(), "settings": settings.to_json()}
         self._start_timeout, self._memory_limit = settings.start_timeout, settings.memory_limit_bytes
         self._process: _Process | None = None
         self._thread: threading.Thread | None = None
