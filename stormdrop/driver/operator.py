@@ -112,6 +112,7 @@ class OperatorReport:
     peak_gflops: float
     found: tuple[Found, ...]
     is_default: bool
+    rules: tuple[Rule, ...] = RULES
 
     @property
     def best(self) -> Found:
@@ -157,7 +158,9 @@ def measure_operator(
             f"the peak moved between {watch.lowest:.0f} and {watch.highest:.0f} GFLOP/s: is something else running "
             "here?"
         )
-    return OperatorReport(plan.op, plan.args, plan.task, plan.target, watch.highest, tuple(found), not plan.searches)
+    return OperatorReport(
+        plan.op, plan.args, plan.task, plan.target, watch.highest, tuple(found), not plan.searches, plan.rules
+    )
 
 
 def known(plan: Plan) -> Record | None:

@@ -31,7 +31,7 @@ from stormdrop.reservoir.database import Database, StoreBusy, StoreFull, Unwrita
 from stormdrop.reservoir.evict import Pruned, evict, shrink, used_bytes
 from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
 from stormdrop.reservoir.record import Record, Versions, group_name
-from stormdrop.reservoir.rows import Row, StoreError, record_of, row_of, task_of
+from stormdrop.reservoir.rows import Row, StoreError, record_of, row_of, rules_of, task_of, unknown_rules
 from stormdrop.reservoir.sql import FROM, ROW, absent_rules, allowed_rules, insert, machine_id, task_id
 from stormdrop.runtime.host import detect
 from stormdrop.space.judge import judge_of
@@ -419,18 +419,21 @@ class Store:
     def import_(self, file: IO[bytes], here: Target | None = None, foreign: bool = False) -> Imported:
         """Read lines that `export` wrote, anywhere. A line that is not a record of this version, or that was measured
         on another CPU than `here` (by default this machine; unless `foreign`), is refused; what is in the store already
-        is skipped. A line that follows a rule which is unknown here is kept: whoever has the rule can use it.
+        is skipped. A line that follows a rule which is unknown here is kept, with a remark: whoever has the rule can
+        use it.
 
         Raises StoreError where the store takes no more; the batches before are kept.
         """
         reader = LineReader(here or detect(), foreign, {})
         kept = duplicates = refusals = 0
         refused: list[Refusal] = []
+        absent: set[str] = set()
         for batch in batched(read_lines(file), BATCH):
             good: list[Row] = []
             for number, answer in reader.records(batch):
                 if isinstance(answer, Record):
                     good.append(row_of(answer))
+                    absent |= unknown_rules(rules_of(answer.schedule.to_json()))
                     continue
                 refusals += 1
                 if len(refused) < MAX_REFUSALS:
@@ -438,6 +441,7 @@ class Store:
             added = self._database.write(lambda c, rows=good: insert(c, rows, skip_known=True)) if good else 0
             kept, duplicates = kept + added, duplicates + len(good) - added
             self._keep_to_cap()
+        self._remark(absent)
         return Imported(kept, duplicates, refusals, tuple(refused))
 
 
