@@ -114,7 +114,7 @@ class Worker:
         return process.child.pid if process else None
 
     def ask(self, task: TaskMessage, request: Mapping[str, Any], timeout: float) -> Message:
-        """The answer to a request about a task. Raises WorkerLost, and RunError if no worker can be started."""
+        """The answer to a request about a task. Raises WorkerLost; RunError or UserError if no worker can be started."""
         return self._exchange(self.prepare(task), request, timeout)
 
     def prepare(self, task: TaskMessage) -> _Process:
@@ -163,9 +163,12 @@ class Worker:
         process = _spawn()
         self._process = process
         try:
-            self._exchange(process, self._greeting, self._start_timeout)
+            reply = self._exchange(process, self._greeting, self._start_timeout)
         except WorkerLost as lost:
             raise RunError(f"a measuring worker does not start: {lost.message}") from lost
+        if "failure" in reply:
+            self._end(process)
+            raise UserError(f"a measuring worker does not start: {reply['failure']['message']}")
         _log.debug("worker %d (%s) started", process.child.pid, self._greeting["role"])
         return process
 

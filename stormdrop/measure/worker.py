@@ -276,8 +276,11 @@ def serve(requests: int, replies: int) -> None:
             continue
         sequence, request = got
         if station is None:
-            station = start(request)
             reply: Mapping[str, Any] = {}
+            try:
+                station = start(request)
+            except UserError as error:  # a rule that is not to be found here
+                reply = {"failure": explain(error)}
         else:
             reply = answer(station, request)
         data = frame(sequence, reply)

@@ -27,17 +27,20 @@ def checked(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """
     if rules is RULES:
         return RULES
-    by_name = {(rule.name, rule.version): rule for rule in RULES}
-    given: set[tuple[str, int]] = set()
+    by_name: dict[object, Rule] = {(rule.name, rule.version): rule for rule in RULES}
+    given: set[object] = set()
     found = tuple(rules)
     for rule in found:
         if isinstance(rule, type) or type(rule).__hash__ is None:
             raise UserError(f"{rule!r} is not a rule: give an instance of its class, hashable (a frozen dataclass is)")
-        key = rule.name, rule.version
-        if not is_name(rule.name):
-            raise UserError(f"{rule!r} is called {rule.name!r}: a rule's name is letters, digits and underscores")
-        if key in given or type(by_name.setdefault(key, rule)) is not type(rule):
-            raise UserError(f"two rules are called {rule.name} v{rule.version}: schedules could not tell them apart")
+        key = name, version = getattr(rule, "name", None), getattr(rule, "version", None)
+        if not is_name(name) or type(version) is not int:
+            raise UserError(
+                f"{rule!r} is called {name!r} v{version!r}: a rule's name is letters, digits and underscores, its "
+                "version is a whole number"
+            )
+        if key in given or type(by_name.get(key, rule)) is not type(rule):
+            raise UserError(f"two rules are called {name} v{version}: schedules could not tell them apart")
         given.add(key)
     return found
 
