@@ -114,7 +114,7 @@ class Worker:
         return process.child.pid if process else None
 
     def ask(self, task: TaskMessage, request: Mapping[str, Any], timeout: float) -> Message:
-        """The answer to a request about a task. Raises WorkerLost; RunError or UserError if no worker can be started."""
+        """The answer to a request about a task. Raises WorkerLost; RunError or UserError where no worker starts."""
         return self._exchange(self.prepare(task), request, timeout)
 
     def prepare(self, task: TaskMessage) -> _Process:
