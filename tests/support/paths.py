@@ -69,6 +69,8 @@ def _knob(name: str, value: int) -> str:
         return f"knob {parts[-1]} {bucket(value)}"
     if len(parts) == 4:
         return f"knob copy.{parts[-1]} {'1' if value == 1 else '2-4' if value <= 4 else '5+'}"
+    if name == "parts":
+        return "parts of a reduction"
     kind = "reduce" if parts[-2].startswith("r") else "space"
     return f"knob {kind}.{parts[-1]} {bucket(value)}"
 
