@@ -20,56 +20,22 @@ from stormdrop.lower.program import (
     Access,
     Finish,
     For,
-    If,
     Phase,
     Program,
     ReduceLoop,
     RegisterTile,
-    Save,
     Start,
     Stmt,
     Update,
     statements,
 )
 from tests.support import crew
+from tests.support.programs import changed, with_accesses, with_tiles
 from tests.support.tasks import DRAWN
 from tests.support.trials import Plant
 
 TRIALS = range(2 * len(DRAWN))
 """At least two tasks of every kind, about 450 points."""
-
-
-def changed(program: Program, change: Callable[[Stmt], Stmt], at_load: bool = True) -> Program:
-    """The program with every statement replaced, outer ones first."""
-
-    def visit(s: Stmt) -> Stmt:
-        s = change(s)
-        match s:
-            case For() | ReduceLoop():
-                return replace(s, body=tuple(map(visit, s.body)))
-            case If():
-                return replace(s, then=tuple(map(visit, s.then)), orelse=tuple(map(visit, s.orelse)))
-            case Start() | Update() | Save() | Finish():
-                return s
-
-    def phase(p: Phase) -> Phase:
-        return replace(p, body=tuple(map(visit, p.body))) if at_load or not p.at_load else p
-
-    return replace(program, phases=tuple(map(phase, program.phases)))
-
-
-def with_tiles(program: Program, change: Callable[[RegisterTile], RegisterTile], at_load: bool = True) -> Program:
-    """The program with every register tile replaced."""
-    tiles: dict[RegisterTile, RegisterTile] = {}
-
-    def visit(s: Stmt) -> Stmt:
-        if isinstance(s, (For, If)):
-            return s
-        if s.tile not in tiles:
-            tiles[s.tile] = change(s.tile)
-        return replace(s, tile=tiles[s.tile])
-
-    return changed(program, visit, at_load)
 
 
 def remainder_tile_is_a_row_short(program: Program) -> Program:
@@ -94,15 +60,7 @@ def tiles_of(program: Program) -> dict[str, list[RegisterTile]]:
 
 
 def mask_is_ignored(program: Program) -> Program:
-    def whole(access: Access) -> Access:
-        return replace(access, masked=False)
-
-    def visit(s: Stmt) -> Stmt:
-        if isinstance(s, Finish):
-            s = replace(s, store=whole(s.store))
-        return replace(s, reads={e: whole(a) for e, a in s.reads.items()}) if isinstance(s, (Update, Finish)) else s
-
-    return changed(program, visit)
+    return with_accesses(program, lambda access: replace(access, masked=False))
 
 
 def tail_trips_are_rounded_down(program: Program) -> Program:
@@ -122,10 +80,7 @@ def packed_panel_has_a_wrong_stride(program: Program) -> Program:
             return access
         return replace(access, coefficients=tuple((a, c + (a.kind == "reduce")) for a, c in access.coefficients))
 
-    def visit(s: Stmt) -> Stmt:
-        return replace(s, reads={e: wrong(a) for e, a in s.reads.items()}) if isinstance(s, (Update, Finish)) else s
-
-    return changed(program, visit)
+    return with_accesses(program, wrong)
 
 
 def partial_sums_are_not_loaded_again(program: Program) -> Program:

@@ -54,7 +54,7 @@ class Buffer:
 class Spread(Enum):
     """Where the lanes of a vector lie in memory."""
 
-    ONE = "one element"  # that all lanes share
+    ONE = "scalar"  # one element that all lanes share
     CONTIGUOUS = "vector"
     TRANSPOSED = "transposed"  # a lanes × lanes tile is loaded along a row axis and shuffled
     STRIDED = "strided"  # one address for each lane: a gather or a scatter
@@ -64,11 +64,11 @@ class Spread(Enum):
 class Page:
     """A block of `elements` equal values that a guarded read is sent to where its guards fail.
 
-    The address is selected above the reduce loop `above` (None: with every read), and moves on in both cases.
+    The address is selected above the reduce loop over `above` (None: with every read), and moves on in both cases.
     """
 
     elements: int
-    above: Var | None
+    above: Axis | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,10 +291,11 @@ def _lines(body: tuple[Stmt, ...], pad: str) -> Iterator[str]:
             case Start(tile, resume, first):
                 assert tile.stage.combiner is not None
                 start = str(identity_of(tile.stage.combiner, tile.stage.acc.dtype))
-                yield f"{pad}{_tile_text(tile)}"
+                yield f"{pad}{_tile_text(tile)}:"
+                pad += "  "  # the statements on the tile follow
                 yield f"{pad}{_acc(tile)} = {start if resume is None else f'{start} if {first} else {resume.buffer}'}"
             case ReduceLoop():
-                yield f"{pad}{_loop_text(s)}"
+                yield f"{pad}{_loop_text(s)}:"
                 yield from _lines(s.body, pad + "  ")
             case Update(tile, value, reads):
                 assert tile.stage.combiner is not None
@@ -332,7 +333,8 @@ def _finish_lines(s: Finish, pad: str) -> Iterator[str]:
         for load in loads(s.value):
             value = value.replace(str(load), _acc(s.tile)) if load.tensor is stage.acc else value
     else:
-        yield f"{pad}{_tile_text(s.tile)}"
+        yield f"{pad}{_tile_text(s.tile)}:"
+        pad += "  "
     how = {Spread.STRIDED: "scattered", Spread.CONTIGUOUS: "masked" if s.store.masked else ""}.get(s.store.spread, "")
     where = f" where {stage.guard}" if stage.guard is not None else ""
     yield f"{pad}{stage.tensor}[{', '.join(map(str, stage.place))}] = {value}{where}{how and f', {how}'}"
@@ -340,6 +342,7 @@ def _finish_lines(s: Finish, pad: str) -> Iterator[str]:
 
 
 def _read_lines(reads: Mapping[Load, Access], pad: str) -> Iterator[str]:
+    tensors = [load.tensor for load in reads]
     for load, access in reads.items():
         how = access.spread.value
         how += f" along {access.square}" if access.square is not None else ""
@@ -347,4 +350,4 @@ def _read_lines(reads: Mapping[Load, Access], pad: str) -> Iterator[str]:
         if access.page is not None:
             above = f"above {access.page.above}" if access.page.above is not None else "with every read"
             how += f", or a page of {access.page.elements}, selected {above}"
-        yield f"{pad}  {load}: {how}"
+        yield f"{pad}  {load.tensor if tensors.count(load.tensor) == 1 else load}: {how}"

@@ -7,12 +7,12 @@ guards switch lanes off.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from stormdrop.ir.affine import conjuncts, index_condition, opposite
-from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Select, Var, children, walk
+from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Select, children, walk
 from stormdrop.lower.program import Access, Page, ReduceLoop, RegisterTile, Spread
 from stormdrop.space.access import axes_of
 
@@ -20,16 +20,19 @@ PAGE_BYTES = 1 << 16
 
 
 def decided_reads(
-    tile: RegisterTile, loops: Sequence[ReduceLoop], value: Expr, guard: Expr | None, accesses: Mapping[Load, Access]
+    tile: RegisterTile,
+    loops: Sequence[ReduceLoop],
+    value: Expr,
+    guard: Expr | None,
+    access_of: Callable[[Load], Access],
 ) -> dict[Load, Access]:
     """How each load of `value`, which is computed inside `loops` where `guard` holds, is done."""
-    guards = guards_of(value, guard)
     found: dict[Load, Access] = {}
-    for load, access in accesses.items():
-        if load not in guards:
+    for load, guards in guards_of(value, guard).items():
+        if load.tensor is tile.stage.acc and tile.stage.is_reduction:
             continue
-        access = spread_over(tile, load, access, is_guarded=bool(guards[load]))
-        uniform = [g for g in guards[load] if tile.lanes == 1 or tile.stage.vector not in axes_of(g)]
+        access = spread_over(tile, load, access_of(load), is_guarded=bool(guards))
+        uniform = [g for g in guards if tile.lanes == 1 or tile.stage.vector not in axes_of(g)]
         if uniform and access.spread in (Spread.ONE, Spread.CONTIGUOUS):
             access = replace(access, page=_page(tile, loops, access, uniform))
         found[load] = access
@@ -51,7 +54,8 @@ def spread_over(tile: RegisterTile, e: Expr, access: Access, is_guarded: bool) -
     return replace(access, spread=Spread.STRIDED)
 
 
-def guards_of(value: Expr, guard: Expr | None) -> dict[Load, set[Expr]]:
+@lru_cache(maxsize=4096)
+def guards_of(value: Expr, guard: Expr | None) -> Mapping[Load, Collection[Expr]]:
     """The index conditions under which each load is read, wherever it stands."""
     found: dict[Load, set[Expr]] = {}
     seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
@@ -106,17 +110,17 @@ def _steps_reach(loop: ReduceLoop, slope: int, is_vector: bool) -> int:
     return slope * (loop.longest + turn) + (turn - loop.step if is_vector else 0)
 
 
-def _above(loops: Sequence[ReduceLoop], access: Access, guards: Sequence[Expr]) -> Var | None:
+def _above(loops: Sequence[ReduceLoop], access: Access, guards: Sequence[Expr]) -> Axis | None:
     """The outermost reduce loop that neither the guards nor the address depend on, but for the innermost loop's own
     steps.
     """
-    above: Var | None = None
+    above: Axis | None = None
     used: set[Axis] = {a for e in (*guards, *(a for a, _ in access.atoms)) for a in axes_of(e)}
     for loop in reversed(loops):
         if loop.axis in used or (loop is not loops[-1] and access.coefficient(loop.axis)):
             break
         if not loop.written_out:
-            above = loop.var
+            above = loop.axis
     return above
 
 

@@ -103,7 +103,9 @@ class TileSite:
         loops, value = narrowed(tile, loops, value, known.get)
         *outer, inner = [_settled(loop, loop is loops[-1]) for loop in loops]
         loops = [*outer, inner]
-        body: Stmt = Update(tile, value, decided_reads(tile, loops, value, None, self._accesses(tile, inner)))
+        has_tail = tile.live is not None or inner.masked
+        reads = decided_reads(tile, loops, value, None, lambda load: self._access(load, tile, has_tail))
+        body: Stmt = Update(tile, value, reads)
         for loop in reversed(loops):
             body = replace(loop, body=(body,))
         finish = self._finish(tile)
@@ -113,23 +115,18 @@ class TileSite:
         return (Start(tile, access, first), body, If(last, (finish,), (Save(tile, access),)))
 
     def _finish(self, tile: RegisterTile) -> Finish:
-        stage = self.stage
-        store = access_of(self.regions[stage.tensor], stage.tensor, stage.place, tile.base)
-        is_padded = self._is_padded(stage.tensor) or (
-            stage.host is not None and bool(stage.place) and stage.vector is stage.place[-1]
-        )  # the scratch of a box is rounded up to whole vector tiles
+        stage, has_tail = self.stage, tile.live is not None
         place = Load(stage.tensor, stage.place)
-        store = spread_over(tile, place, replace(store, masked=tile.live is not None and not is_padded), True)
-        reads = decided_reads(tile, (), stage.finish, stage.guard, self._accesses(tile, None))
+        store = self._access(place, tile, has_tail)
+        if stage.host is not None and stage.place and stage.vector is stage.place[-1]:
+            store = replace(store, masked=False)  # the scratch of a box is rounded up to whole vector tiles
+        store = spread_over(tile, place, store, is_guarded=True)
+        reads = decided_reads(tile, (), stage.finish, stage.guard, lambda load: self._access(load, tile, has_tail))
         return Finish(tile, stage.finish, reads, store)
 
-    def _accesses(self, tile: RegisterTile, inner: ReduceLoop | None) -> dict[Load, Access]:
-        has_tail = tile.live is not None or (inner is not None and inner.masked)
-        found: dict[Load, Access] = {}
-        for load in self.stage.reads():
-            access = access_of(self.regions[load.tensor], load.tensor, load.indices, tile.base)
-            found[load] = replace(access, masked=has_tail and not self._is_padded(load.tensor))
-        return found
+    def _access(self, load: Load, tile: RegisterTile, has_tail: bool) -> Access:
+        access = access_of(self.regions[load.tensor], load.tensor, load.indices, tile.base)
+        return replace(access, masked=has_tail and not self._is_padded(load.tensor))
 
     def _is_padded(self, tensor: Tensor) -> bool:
         """Panels end with whole vectors."""
