@@ -6,16 +6,14 @@ stepped through only where something inside depends on its variable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
-from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, identity_of, substitute, walk
+from stormdrop.ir.affine import Interval, bounds, decide
+from stormdrop.ir.expr import Const, Expr, Var, identity_of, substitute, walk
 from stormdrop.ir.tensor import operations
 from stormdrop.lower.borders import deciding_axes
 from stormdrop.lower.instance import Instance
 from stormdrop.lower.program import Finish, For, If, Phase, Program, ReduceLoop, RegisterTile, Save, Start, Stmt, Update
-
-Env = dict[Expr, int]
 
 
 def executed_flops(program: Program) -> float:
@@ -34,10 +32,11 @@ class _Count:
     """A walk through one phase."""
 
     def __init__(self) -> None:
-        self.values: Env = {}  # of the loop variables that are stepped through
-        self.bounds: dict[Expr, tuple[int, int]] = {}
+        self.values: dict[Expr, int] = {}  # of the loop variables that are stepped through
+        self.bounds: dict[Expr, Interval] = {}
         self.instances: dict[RegisterTile, Instance] = {}
         self.live: dict[object, int] = {}
+        self.counts: dict[object, float] = {}  # of a loop, by the variables that decide it
 
     def of(self, body: tuple[Stmt, ...]) -> float:
         total = 0.0
@@ -45,9 +44,12 @@ class _Count:
             match s:
                 case For(var, trips, most, inner):
                     self.bounds[var] = (0, most - 1)
-                    total += self._repeated(var, 0, _value(trips, self.values), inner)
+                    key = (s, *(self.values[v] for v in _mentioned((s,))))
+                    if key not in self.counts:
+                        self.counts[key] = self._repeated(var, 0, self._value(trips), inner)
+                    total += self.counts[key]
                 case If(condition, then, orelse):
-                    total += self.of(then if _value(condition, self.values) else orelse)
+                    total += self.of(then if decide(condition, self._point) else orelse)
                 case ReduceLoop():
                     total += self._reduce_loop(s)
                 case Update():
@@ -58,6 +60,14 @@ class _Count:
                 case Start() | Save():
                     pass
         return total
+
+    def _point(self, atom: Expr) -> Interval | None:
+        return (self.values[atom], self.values[atom]) if atom in self.values else None
+
+    def _value(self, e: Expr) -> int:
+        known = bounds(e, self._point)
+        assert known is not None
+        return known[0]
 
     def _repeated(self, var: Var, low: int, high: int, inner: tuple[Stmt, ...]) -> float:
         if high <= low:
@@ -71,13 +81,14 @@ class _Count:
 
     def _reduce_loop(self, loop: ReduceLoop) -> float:
         at = self._instance(loop.tile)
-        low, high = _value(loop.low, self.values), _value(loop.high, self.values)
+        low, high = self._value(loop.low), self._value(loop.high)
         if loop.written_out:
             total = 0.0
             for self.values[loop.var] in range(low, high):
                 at.offset[loop.axis] = self.values[loop.var]
                 total += self.of(loop.body)
             at.offset[loop.axis] = 0
+            self.values.pop(loop.var, None)
             return total
         self.bounds[loop.var] = (0, max(0, loop.longest - 1))
         at.open[loop.axis] = loop.var
@@ -87,6 +98,7 @@ class _Count:
             case _:
                 total = self._repeated(loop.var, low, high, loop.body)
         at.open.pop(loop.axis, None)
+        del self.bounds[loop.var]
         return total
 
     def _innermost(self, loop: ReduceLoop, low: int, high: int, update: Update) -> float:
@@ -141,57 +153,20 @@ class _Count:
 
 @lru_cache(maxsize=4096)
 def _mentioned(body: tuple[Stmt, ...]) -> frozenset[Var]:
-    """The loop variables that decide how often something in the body runs."""
+    """The variables of loops around the body that decide how often something in it runs."""
     found: set[Var] = set()
     for s in body:
         match s:
-            case For(_, trips, _, inner):
-                found |= _variables(trips) | _mentioned(inner)
+            case For(var, trips, _, inner):
+                found |= _variables(trips) | _mentioned(inner) - {var}
             case If(condition, then, orelse):
                 found |= _variables(condition) | _mentioned(then) | _mentioned(orelse)
             case ReduceLoop():
-                found |= _variables(s.low) | _variables(s.high) | _mentioned(s.body)
+                found |= _variables(s.low) | _variables(s.high) | _mentioned(s.body) - {s.var}
             case Start() | Update() | Save() | Finish():
                 pass
     return frozenset(found)
 
 
 def _variables(e: Expr) -> set[Var]:
-    return {n for n in walk(e) if isinstance(n, Var) and not isinstance(n, Axis)}
-
-
-def _value(e: Expr, env: Mapping[Expr, int]) -> int:
-    """An integer expression under known loop variables."""
-    match e:
-        case Const(value):
-            return int(value)
-        case Bin(op, a, b):
-            x, y = _value(a, env), _value(b, env)
-            match op:
-                case "add":
-                    return x + y
-                case "sub":
-                    return x - y
-                case "mul":
-                    return x * y
-                case "floordiv":
-                    return x // y
-                case "mod":
-                    return x % y
-                case "min":
-                    return min(x, y)
-                case "max":
-                    return max(x, y)
-                case "and":
-                    return int(bool(x) and bool(y))
-                case "or":
-                    return int(bool(x) or bool(y))
-                case _:
-                    raise AssertionError(f"no value for {e}")
-        case Cmp(op, a, b):
-            x, y = _value(a, env), _value(b, env)
-            return int({"lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y, "eq": x == y, "ne": x != y}[op])
-        case Select(c, a, b):
-            return _value(a if _value(c, env) else b, env)
-        case _:
-            return env[e]
+    return {n for n in walk(e) if isinstance(n, Var)}

@@ -110,7 +110,7 @@ class RegisterTile:
         return self.vectors if self.stage.vector is not None else 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class For:
     """`for var in range(trips)`; at most `most` trips."""
 
@@ -120,7 +120,7 @@ class For:
     body: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class If:
     """One of two bodies."""
 
@@ -129,7 +129,7 @@ class If:
     orelse: tuple[Stmt, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Start:
     """A tile's accumulators begin at the combiner's identity; at the partial results in `resume` unless `first`."""
 
@@ -138,7 +138,7 @@ class Start:
     first: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReduceLoop:
     """`for axis in range(low, high, step)`, relative to the tile's base; it carries the tile's accumulators.
 
@@ -181,7 +181,7 @@ class Update:
     reads: dict[Load, Access]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Save:
     """The accumulators are kept in memory, to be resumed."""
 
