@@ -281,12 +281,14 @@ class Memory:
             if mask is None:
                 w.line(f"store {type} {value.name}, ptr {address}, align {item}")
                 return
-            if dtype == "i32":
+            suffix = _suffix(dtype, n)
+            if dtype in ("i32", "bf16"):
                 # LLVM 22 for AVX-512 makes a truncation and a masked store one instruction and then, where it sees that
                 # one lane is live, stores that lane's element before the truncation: 8 bytes. Floats are not truncated.
-                dtype, type = "f32", vector_type("float", n)
+                suffix, kind = (f"v{n}f32", "float") if dtype == "i32" else (f"v{n}f16", "half")
+                type = vector_type(kind, n)
                 value = Value(w.op(f"bitcast {value} to {type}"), dtype, n)
-            name = f"@llvm.masked.store.{_suffix(dtype, n)}.p0"
+            name = f"@llvm.masked.store.{suffix}.p0"
             w.declare(f"declare void {name}({type}, ptr, i32, {mask.type})")
             w.line(f"call void {name}({type} {value.name}, ptr {address}, i32 {item}, {mask})")
             return
@@ -299,4 +301,4 @@ class Memory:
 
 
 def _suffix(dtype: Dtype, lanes: int) -> str:
-    return f"v{lanes}{'i8' if dtype == 'bool' else dtype}"
+    return f"v{lanes}{ {'bool': 'i8', 'bf16': 'i16'}.get(dtype, dtype) }"

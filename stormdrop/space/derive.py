@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Variant
-from stormdrop.space.analysis import fits_scratch
-from stormdrop.space.rules import RULES, Args, Rule
+from stormdrop.space.judge import judge_of
+from stormdrop.space.rules import FEWEST_PARTS, RULES, Args, Rule
 from stormdrop.space.structure import Stage, Step, Structure, initial
 from stormdrop.target.machine import Target
 
@@ -31,6 +32,15 @@ def derive(variant: Variant, steps: Iterable[Step], rules: Sequence[Rule] = RULE
     return s
 
 
+@lru_cache(maxsize=256)
+def divided(variant: Variant, s: Structure, parts: tuple[int, ...], rules: tuple[Rule, ...] = RULES) -> Structure:
+    """A structure with its open splits made, each into so many parts."""
+    steps = list(s.steps)
+    for split, count in zip(s.splits, parts):
+        steps[split.step] = replace(steps[split.step], args=(*steps[split.step].args, count))
+    return derive(variant, steps, rules)
+
+
 def _apply(s: Structure, rule: Rule, stage: Stage, args: Args) -> Structure:
     done = rule.apply(s, stage, args)
     return replace(done, steps=(*s.steps, Step(rule.name, rule.version, stage.id, args)))
@@ -43,7 +53,12 @@ def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule]
     decided before what it reads. A structure that needs too much scratch however small its tiles are is left out. Where
     all do, what is left are those that compute no stage inside another.
     """
-    fitting = [s for s in _enumerated(variant, target, rules, attaching=True) if fits_scratch(s, target)]
+    known, judge = tuple(rules), judge_of(target)
+
+    def smallest(s: Structure) -> Structure:
+        return divided(variant, s, (FEWEST_PARTS,) * len(s.splits), known) if s.splits else s
+
+    fitting = [s for s in _enumerated(variant, target, rules, attaching=True) if judge.fits(smallest(s))]
     return fitting or _enumerated(variant, target, rules, attaching=False)
 
 

@@ -98,7 +98,7 @@ def nest_of(stage: Stage) -> Nest:
 
 
 def _axis_order(stage: Stage, inner: bool) -> Sequence[Axis]:
-    """The axes of a spatial level. Inside reduce loops the vector axis comes first: a packed panel is reused at once."""
+    """The axes of a spatial level; inside reduce loops the vector axis comes first, to reuse a packed panel at once."""
     if not inner or stage.vector not in stage.axes:
         return stage.axes
     return sorted(stage.axes, key=lambda a: a is not stage.vector)

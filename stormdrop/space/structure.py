@@ -122,13 +122,30 @@ class Stage:
         return _itemsize(self)
 
 
+@dataclass(frozen=True, slots=True)
+class OpenSplit:
+    """A reduction that is cut into parts whose number is a knob, so that extents depend on it.
+
+    `step` is the place of its step among the structure's steps; with the number of parts added to that step's arguments
+    the same derivation gives the structure at a point.
+    """
+
+    knob: str
+    step: int
+    extent: int  # of the reduce axis
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Structure:
-    """The stages of a partial or complete sketch, producers first."""
+    """The stages of a partial or complete sketch, producers first.
+
+    Where splits are open, the stages are those of some number of parts: their extents are examples.
+    """
 
     stages: tuple[Stage, ...]
     outputs: tuple[Tensor, ...]
     steps: tuple[Step, ...] = ()
+    splits: tuple[OpenSplit, ...] = ()
 
     def stage(self, id: str) -> Stage:
         for s in self.stages:

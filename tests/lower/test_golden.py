@@ -17,7 +17,7 @@ from stormdrop.ops.catalogue import build
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Sketch
 from stormdrop.space.structure import Step
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -39,7 +39,7 @@ class Example:
 
     def program(self) -> Program:
         sketch, values = self.point()
-        return lower(sketch.task, sketch.structure, sketch.tilings(values))
+        return lower(sketch.task, sketch.at(values), sketch.tilings(values))
 
 
 EXAMPLES = {

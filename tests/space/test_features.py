@@ -12,15 +12,16 @@ import pytest
 
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis
-from stormdrop.lower.lower import lower
+from stormdrop.runtime.building import lowered
 from stormdrop.runtime.host import detect
 from stormdrop.space.access import axes_of, is_linear
-from stormdrop.space.analysis import FEATURES
-from stormdrop.space.footprint import LINE, StageCost
+from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.footprint import StageCost
 from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.operands import Operand
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.space.structure import Level
+from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from tests.support.costs import stage_costs
 from tests.support.tasks import NAMES, random_task
 from tests.support.walker import Visit, Walk, walk_program
@@ -35,7 +36,7 @@ class Sample:
     def __init__(self, sketch: Sketch, row: tuple[int, ...]) -> None:
         self.sketch, self.row = sketch, row
         self.costs = {c.tiling.stage.id: c for c in stage_costs(sketch, np.array([row], np.int64))}
-        self.walks = walk_program(lower(sketch.task, sketch.structure, sketch.tilings(sketch.values(row))))
+        self.walks = walk_program(lowered(sketch, row))
 
     def stages(self) -> Iterator[tuple[StageCost, Walk]]:
         for id, cost in self.costs.items():
@@ -82,7 +83,7 @@ def is_regular(s: Sample, cost: StageCost) -> bool:
     stage = cost.tiling.stage
     if stage.host is None:
         return True
-    readers = [r for r in s.sketch.structure.readers(stage.tensor) if r.host is not None]
+    readers = [r for r in s.sketch.at(s.sketch.values(s.row)).readers(stage.tensor) if r.host is not None]
     return is_even(s.walks[stage.id]) and all(is_regular(s, s.costs[r.id]) for r in readers)
 
 
@@ -180,7 +181,7 @@ def box(o: Operand, stretches: list[dict[Axis, tuple[int, int]]]) -> float:
         reach = sum(abs(c) * (ends[a][1] - ends[a][0]) for a, c in form.terms if isinstance(a, Axis))
         size *= min(reach + 1, o.tensor.shape[d])
         if d == len(o.indices) - 1:
-            size = max(size, min(LINE, o.tensor.shape[d] * o.itemsize))
+            size = max(size, min(CPU_COEFFICIENTS.line_bytes, o.tensor.shape[d] * o.itemsize))
     return size
 
 
@@ -249,13 +250,13 @@ def test_a_load_slot_is_counted_for_every_distinct_element_of_the_register_tile(
 
 def test_the_feature_columns_hold_these_counts() -> None:
     for s in samples()[::5]:
-        row = dict(zip(FEATURES, s.sketch.features(np.array([s.row], np.int64))[0]))
+        row = dict(zip(FEATURES.names, s.sketch.features(np.array([s.row], np.int64))[0]))
         costs = list(s.costs.values())
         main = max(
             costs, key=lambda c: math.prod(a.extent for a in (*c.tiling.stage.axes, *c.tiling.stage.reduce_axes))
         )
         walk, stage = s.walks[main.tiling.stage.id], main.tiling.stage
-        program = lower(s.sketch.task, s.sketch.structure, s.sketch.tilings(s.sketch.values(s.row)))
+        program = lowered(s.sketch, s.row)
         phases = [p for p in program.phases if not p.at_load]
         whole = math.prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
         wanted = {"stages": len(costs), "phases": len(phases), "nominal": whole}
