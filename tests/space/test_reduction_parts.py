@@ -10,7 +10,7 @@ from stormdrop.runtime.kernel import build as build_kernel
 from stormdrop.space.moves import neighbour_rows
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, replay, sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 
 SERVER = cross("avx512").with_threads(4)
 TASK = build("DOT", (100_003,))
