@@ -443,5 +443,5 @@ def test_a_rule_of_the_current_directory_is_derived_and_shown(tmp_path: Path, mo
 
 @pytest.mark.parametrize("reference", ["nowhere:Mine", "tests.support.own_rules"])
 def test_a_rule_that_cannot_be_imported_is_a_usage_error(reference: str) -> None:
-    for command in (("show", "zoo:lenet5"), ("op", "SFM", 4, 8)):
+    for command in (("show", "zoo:alexnet"), ("op", "SFM", 4, 8)):
         assert "package.module:Class" in " ".join(refusal(ran(*command, "--rule", reference), 2).split())
