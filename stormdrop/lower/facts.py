@@ -6,14 +6,17 @@ depend on each other in a way that intervals alone cannot tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
-from math import floor, gcd
+from math import floor, gcd, lcm
 
 from stormdrop.ir.affine import Interval, affine, bounds, conjuncts
 from stormdrop.ir.expr import Bin, Cmp, Const, Expr, Var, binary
+
+SPLITS = 2
+"""How many loops a proof may take apart."""
 
 Linear = Mapping[Expr | None, Fraction]
 """Coefficients of variables; that of None is the constant."""
@@ -59,14 +62,15 @@ class Facts:
     def _assume(self, e: Expr) -> None:
         """`e >= 0`, and so is every linear form above it. Integers leave no fraction of the common divisor."""
         for form in self._above(e):
-            scale = 1
-            for c in form.values():
-                scale = scale * c.denominator // gcd(scale, c.denominator)
-            divisor = gcd(*(int(c * scale) for atom, c in form.items() if atom is not None))
-            if divisor:
-                constant = Fraction(floor(form.get(None, Fraction(0)) * scale / divisor))
-                rest = {atom: c * scale / divisor for atom, c in form.items() if atom is not None}
-                self.forms.append({**rest, None: constant})
+            self._add(form)
+
+    def _add(self, form: Linear) -> None:
+        scale = lcm(*(c.denominator for c in form.values()))
+        divisor = gcd(*(int(c * scale) for atom, c in form.items() if atom is not None))
+        if divisor:
+            constant = Fraction(floor(form.get(None, Fraction(0)) * scale / divisor))
+            rest = {atom: c * scale / divisor for atom, c in form.items() if atom is not None}
+            self.forms.append({**rest, None: constant})
 
     def _above(self, e: Expr) -> Iterator[Linear]:
         """Linear forms that are nowhere smaller than an expression."""
@@ -110,7 +114,26 @@ class Facts:
     def never_negative(self, e: Expr) -> bool | None:
         """Whether an integer is proved to be at least 0, more than -1, that is; None where nothing linear is known."""
         forms = list(self._below(e))
-        return any(self._is_proved(form) for form in forms) if forms else None
+        return self._is_one_proved(forms, SPLITS) if forms else None
+
+    def _is_one_proved(self, forms: Sequence[Linear], splits: int) -> bool:
+        """Where nothing else helps, the last turn of a loop, which may be a tail, is looked at by itself."""
+        if any(self._is_proved(form) for form in forms):
+            return True
+        variables = [var for var, (low, high) in self.intervals.items() if isinstance(var, Var) and low < high]
+        return any(
+            all(case._is_one_proved(forms, splits - 1) for case in self._turns(var))
+            for var in variables[: len(variables) if splits else 0]
+        )
+
+    def _turns(self, var: Expr) -> Iterator[Facts]:
+        """The last value of a variable, then all others."""
+        low, high = self.intervals[var]
+        last = Facts({**self.intervals, var: (high, high)})
+        for form in self.forms:
+            last._add(_sum(form, {var: Fraction(-1), None: Fraction(high)}, form.get(var, Fraction(0))))
+        yield last
+        yield Facts({**self.intervals, var: (low, high - 1)}, self.forms)
 
     def _is_proved(self, form: Linear) -> bool:
         """Variables are eliminated from the innermost outwards, by their bounds or by a fact."""
