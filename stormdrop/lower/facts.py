@@ -34,10 +34,11 @@ class Facts:
     """The bounds of variables, and forms that are never negative."""
 
     intervals: dict[Expr, Interval] = field(default_factory=dict[Expr, Interval])
-    forms: list[Linear] = field(default_factory=list[Linear])
+    forms: list[tuple[Expr, Linear]] = field(default_factory=list[tuple[Expr, Linear]])  # by the innermost variable
+    rank: dict[Expr, int] = field(default_factory=dict[Expr, int])  # larger further in
 
     def copy(self) -> Facts:
-        return Facts(dict(self.intervals), list(self.forms))
+        return Facts(dict(self.intervals), list(self.forms), dict(self.rank))
 
     def variable(self, var: Expr, low: Expr, high: Expr, interval: Interval) -> None:
         """`low <= var < high`."""
@@ -70,7 +71,10 @@ class Facts:
         if divisor:
             constant = Fraction(floor(form.get(None, Fraction(0)) * scale / divisor))
             rest = {atom: c * scale / divisor for atom, c in form.items() if atom is not None}
-            self.forms.append({**rest, None: constant})
+            form = {**rest, None: constant}
+            atom = self._innermost(form)
+            assert atom is not None
+            self.forms.append((atom, form))
 
     def _above(self, e: Expr) -> Iterator[Linear]:
         """Linear forms that are nowhere smaller than an expression."""
@@ -85,6 +89,7 @@ class Facts:
     def _atom_above(self, atom: Expr, c: int) -> list[Linear]:
         """Linear forms that are nowhere smaller than `c · atom`; a division is also a variable of its own."""
         if isinstance(atom, Var) or (isinstance(atom, Bin) and atom.op in ("floordiv", "mod")):
+            self.rank.setdefault(atom, len(self.rank))
             if atom not in self.intervals and (known := bounds(atom, self.intervals.get)) is not None:
                 self.intervals[atom] = known
             own: list[Linear] = [{atom: Fraction(c)}]
@@ -129,11 +134,11 @@ class Facts:
     def _turns(self, var: Expr) -> Iterator[Facts]:
         """The last value of a variable, then all others."""
         low, high = self.intervals[var]
-        last = Facts({**self.intervals, var: (high, high)})
-        for form in self.forms:
+        last = Facts({**self.intervals, var: (high, high)}, [], self.rank)
+        for _, form in self.forms:
             last._add(_sum(form, {var: Fraction(-1), None: Fraction(high)}, form.get(var, Fraction(0))))
         yield last
-        yield Facts({**self.intervals, var: (low, high - 1)}, self.forms)
+        yield Facts({**self.intervals, var: (low, high - 1)}, self.forms, self.rank)
 
     def _is_proved(self, form: Linear) -> bool:
         """Variables are eliminated from the innermost outwards, by their bounds or by a fact."""
@@ -143,9 +148,8 @@ class Facts:
         c, known = form[atom], self.intervals.get(atom)
         if known is not None and self._is_proved(_sum(form, {atom: Fraction(-1), None: Fraction(known[c < 0])}, c)):
             return True
-        facts = [fact for fact in self.forms if self._innermost(fact) is atom and fact[atom] / c > 0]
+        facts = [fact for innermost, fact in self.forms if innermost is atom and fact[atom] / c > 0]
         return any(self._is_proved(_sum(form, fact, -c / fact[atom])) for fact in facts)
 
     def _innermost(self, form: Linear) -> Expr | None:
-        order = list(self.intervals)
-        return max((atom for atom in form if atom is not None), key=order.index, default=None)
+        return max((atom for atom in form if atom is not None), key=self.rank.__getitem__, default=None)
