@@ -42,6 +42,7 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
 
 RESULTS = Path(__file__).parent / "results" / "core.json"
 SIX: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -108,10 +109,10 @@ class Runner:
         self.memory: CallMemory = self.loaded.call_memory()
         self.held: list[NDArray[Any]] = []
         for k, slot in enumerate(self.loaded.artifact.slots):
-            if slot.role == "input":
+            if slot.scope is Scope.INPUT:
                 block = aligned(inputs[slot.name].nbytes).view(np.float32)
                 block[...] = inputs[slot.name].ravel()
-            elif slot.role == "output":
+            elif slot.scope is Scope.OUTPUT:
                 block = aligned(slot.elements * 4)
             else:
                 continue

@@ -40,6 +40,7 @@ from stormdrop.runtime.threads import thread_count
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
 from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
 
 GIVE_BACK_BYTES = 4 << 20
 
@@ -273,7 +274,7 @@ class _Build:
             found.append((buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last)))
         for k, kernel in enumerate(kernels):
             for s, slot in enumerate(self._kernels[kernel].slots):
-                if slot.role == "shared":
+                if slot.scope is Scope.WORKSPACE:
                     found.append(((k, s), Lifetime(slot_bytes(slot), k, k)))
         return found
 
@@ -283,15 +284,15 @@ class _Build:
         sources: dict[str, Value] = {}
         addresses: list[Address | None] = []
         for s, slot in enumerate(self._kernels[kernel].slots):
-            match slot.role:
-                case "input":
+            match slot.scope:
+                case Scope.INPUT:
                     addresses.append(self._address(self.laid.places[next(inputs)], ITEMSIZE[slot.dtype], arena))
-                case "output":
+                case Scope.OUTPUT:
                     addresses.append(self._address(self.laid.places[call.output], ITEMSIZE[slot.dtype], arena))
-                case "constant":
+                case Scope.CONSTANT:
                     sources[slot.name] = v = next(constants)
                     addresses.append(Address("weights", 0, self._weights.constant(v)) if slot.resident else None)
-                case "packed":
+                case Scope.PACKED:
                     addresses.append(
                         Address("weights", 0, self._weights.reserve(slot_bytes(slot))) if slot.resident else None
                     )

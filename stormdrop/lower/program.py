@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from stormdrop.ir.affine import Affine
 from stormdrop.ir.expr import Axis, Dtype, Expr, Load, Var
 from stormdrop.space.structure import Stage
+from stormdrop.target.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,12 @@ class View:
 class Buffer:
     """A piece of memory.
 
-    `role` input, constant, output, packed and shared are entries of the pointer table; scratch is per thread.
+    `slot` is its entry of the pointer table; scratch has a place in each thread's scratch instead.
     """
 
     name: str
     dtype: Dtype
-    role: str
+    scope: Scope
     elements: int
     slot: int = -1
     scratch_offset: int = 0  # bytes
@@ -197,7 +198,7 @@ def buffers_of(phase: Phase) -> list[Buffer]:
 
 def _program_lines(p: Program) -> Iterator[str]:
     for b in p.buffers:
-        yield f"{b.role} {b.name}: {b.dtype}[{b.elements}]"
+        yield f"{b.scope} {b.name}: {b.dtype}[{b.elements}]"
     if p.scratch_bytes:
         yield f"scratch {p.scratch_bytes} bytes per thread"
     for phase in p.phases:

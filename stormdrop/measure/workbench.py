@@ -22,6 +22,7 @@ from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.artifact import Artifact, Slot
 from stormdrop.runtime.loaded import CallMemory
 from stormdrop.runtime.memory import HUGE_FROM_BYTES, aligned, huge
+from stormdrop.target.scope import Scope
 
 GUARD_BYTES = 4096
 GUARD = 0xA5
@@ -77,9 +78,9 @@ class Workbench:
         """Point the kernel at this task's data. Raises BuildError if the kernel was built for something else."""
         outputs = iter(self.outputs)
         for k, slot in enumerate(artifact.slots):
-            if slot.role == "input":
+            if slot.scope is Scope.INPUT:
                 memory.bind(k, _fitting(slot, self.arrays.get(slot.name)).ctypes.data)
-            elif slot.role == "output":
+            elif slot.scope is Scope.OUTPUT:
                 output = next(outputs, None)
                 memory.bind(k, _fitting(slot, output and output.array).ctypes.data)
         if next(outputs, None) is not None:
@@ -130,7 +131,7 @@ class Workbench:
 def _fitting(slot: Slot, array: NDArray[Any] | None) -> NDArray[Any]:
     if array is None or array.size != slot.elements or array.dtype != NUMPY[slot.dtype]:
         have = "has no such array" if array is None else f"has {array.dtype}{list(array.shape)}"
-        raise BuildError(f"the kernel wants {slot.role} {slot.name}: {slot.dtype}[{slot.elements}]; the task {have}")
+        raise BuildError(f"the kernel wants {slot.scope} {slot.name}: {slot.dtype}[{slot.elements}]; the task {have}")
     return array
 
 

@@ -6,26 +6,23 @@ An artifact is bytes and numbers only: it can be sent to another process or writ
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import Dtype
-
-if TYPE_CHECKING:  # a model that was compiled elsewhere is loaded without the code generator
-    pass
+from stormdrop.target.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One entry of the pointer table. `role`: input, constant, output, packed (filled by prepare), shared (working
-    memory).
+    """One entry of the pointer table.
 
     A constant, packed or not, that is not `resident` is only read while others are packed.
     """
 
     name: str
     dtype: Dtype
-    role: str
+    scope: Scope
     elements: int
     resident: bool = True
 
@@ -44,7 +41,7 @@ class Artifact:
         """Plain values for another process (`measure.wire`); the code stays bytes."""
         return {
             "code": self.code,
-            "slots": [[s.name, s.dtype, s.role, s.elements, s.resident] for s in self.slots],
+            "slots": [[s.name, s.dtype, s.scope.value, s.elements, s.resident] for s in self.slots],
             "extents": list(self.extents),
             "prepare_extents": list(self.prepare_extents),
             "scratch_bytes": self.scratch_bytes,
@@ -54,7 +51,7 @@ class Artifact:
     def from_message(data: Any) -> Artifact:
         """Raises UserError for anything that `to_message` did not make."""
         try:
-            slots = tuple(Slot(str(n), d, str(r), int(e), bool(x)) for n, d, r, e, x in data["slots"])
+            slots = tuple(Slot(str(n), d, Scope(r), int(e), bool(x)) for n, d, r, e, x in data["slots"])
             extents, prepare_extents = (tuple(map(int, data[name])) for name in ("extents", "prepare_extents"))
             return Artifact(bytes(data["code"]), slots, extents, prepare_extents, int(data["scratch_bytes"]))
         except (KeyError, TypeError, ValueError) as error:

@@ -34,7 +34,7 @@ def artifact_of(program: Program, target: Target) -> Artifact:
     used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
     return Artifact(
         assemble(emit(program, target), target),
-        tuple(Slot(b.name, b.dtype, b.role, b.elements, b in used) for b in program.buffers),
+        tuple(Slot(b.name, b.dtype, b.scope, b.elements, b in used) for b in program.buffers),
         tuple(p.extent for p in program.phases if not p.at_load),
         tuple(p.extent for p in program.phases if p.at_load),
         program.scratch_bytes,

@@ -16,6 +16,7 @@ from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.runtime.artifact import Artifact, Slot
 from stormdrop.runtime.image import Address, Image, Port, Space, Step
 from stormdrop.runtime.verify import verify
+from stormdrop.target.scope import Scope
 
 LARGEST = 1 << 46
 """Bytes, or trips of a loop: products with a number of threads still fit 64 bits."""
@@ -24,7 +25,7 @@ MOST_DIMENSIONS = 32
 
 _SPACES: dict[str, Space] = {"input": "input", "output": "output", "arena": "arena", "weights": "weights"}
 _DTYPES: dict[str, Dtype] = {name: name for name in ITEMSIZE}
-_ROLES: dict[str, str] = {name: name for name in ("input", "constant", "output", "packed", "shared")}
+_SCOPES: dict[str, Scope] = {scope.value: scope for scope in Scope if scope is not Scope.SCRATCH}
 T = TypeVar("T")
 
 
@@ -46,7 +47,7 @@ def write_header(image: Image, versions: dict[str, str]) -> bytes:
                 "scratch_bytes": k.scratch_bytes,
                 "extents": list(k.extents),
                 "prepare_extents": list(k.prepare_extents),
-                "slots": [[s.name, s.dtype, s.role, s.elements, s.resident] for s in k.slots],
+                "slots": [[s.name, s.dtype, s.scope.value, s.elements, s.resident] for s in k.slots],
             }
             for k in image.kernels
         ],
@@ -145,10 +146,10 @@ def _kernels(trees: list[Any], code: memoryview) -> tuple[Artifact, ...]:
 
 
 def _slot(tree: Any) -> Slot:
-    name, dtype, role, elements, resident = _row(tree, 5)
+    name, dtype, scope, elements, resident = _row(tree, 5)
     if type(resident) is not bool:
         raise ValueError(f"{resident!r} for yes or no")
-    return Slot(_text(name), _one_of(dtype, _DTYPES), _one_of(role, _ROLES), _size(elements), resident)
+    return Slot(_text(name), _one_of(dtype, _DTYPES), _one_of(scope, _SCOPES), _size(elements), resident)
 
 
 def _step(tree: Any) -> Step:

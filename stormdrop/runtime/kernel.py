@@ -28,6 +28,7 @@ from stormdrop.runtime.threads import thread_count
 from stormdrop.space.default import resolve
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
 
 Array = NDArray[Any]
 
@@ -75,9 +76,9 @@ class Kernel:
         given = iter(arrays)
         results = iter(outputs)
         for k, slot in enumerate(loaded.artifact.slots):
-            if slot.role == "input":
+            if slot.scope is Scope.INPUT:
                 memory.bind(k, address_of(next(given)))
-            elif slot.role == "output":
+            elif slot.scope is Scope.OUTPUT:
                 memory.bind(k, address_of(next(results)))
         loaded.run(memory)
         self._idle.append(memory)

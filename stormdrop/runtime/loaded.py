@@ -14,6 +14,7 @@ from stormdrop.ir.expr import ITEMSIZE, NUMPY
 from stormdrop.runtime.artifact import Artifact, Slot
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import Pool
+from stormdrop.target.scope import Scope
 
 # Past the end of packed constants a whole vector may be read; between threads' scratch stands a line, against false
 # sharing.
@@ -22,7 +23,7 @@ SLACK_BYTES = 512
 
 def slot_bytes(slot: Slot) -> int:
     """The memory that a slot's pointer must have behind it."""
-    return slot.elements * ITEMSIZE[slot.dtype] + (SLACK_BYTES if slot.role in ("packed", "shared") else 0)
+    return slot.elements * ITEMSIZE[slot.dtype] + (SLACK_BYTES if slot.scope in (Scope.PACKED, Scope.WORKSPACE) else 0)
 
 
 def scratch_stride(scratch_bytes: int) -> int:
@@ -32,7 +33,7 @@ def scratch_stride(scratch_bytes: int) -> int:
 
 def is_kept(slot: Slot) -> bool:
     """Whether a slot points to constants while the kernel runs."""
-    return slot.role in ("packed", "constant") and slot.resident
+    return slot.scope in (Scope.PACKED, Scope.CONSTANT) and slot.resident
 
 
 def pack_constants(
@@ -45,7 +46,7 @@ def pack_constants(
     """
     raw: dict[int, NDArray[np.generic]] = {}
     for k, slot in enumerate(artifact.slots):
-        if slot.role == "constant":
+        if slot.scope is Scope.CONSTANT:
             raw[k] = np.ascontiguousarray(constants[slot.name], dtype=NUMPY[slot.dtype])
             if raw[k].size != slot.elements:
                 raise ValueError(f"constant {slot.name} has {raw[k].size} elements; it must have {slot.elements}")
@@ -55,7 +56,7 @@ def pack_constants(
         passing = {  # what is packed from and not kept: a Winograd filter before it is put in order
             k: aligned(slot_bytes(slot))
             for k, slot in enumerate(artifact.slots)
-            if slot.role == "packed" and not slot.resident
+            if slot.scope is Scope.PACKED and not slot.resident
         }
         for k, address in (*places.items(), *((k, a.ctypes.data) for k, a in (*raw.items(), *passing.items()))):
             table[k] = address
@@ -111,7 +112,7 @@ class CallMemory:
         for k, address in kernel._fixed.items():
             self.table[k] = address
         for k, slot in enumerate(artifact.slots):
-            if slot.role == "shared":
+            if slot.scope is Scope.WORKSPACE:
                 block = aligned(slot_bytes(slot))
                 self._held.append(block)
                 self.table[k] = block.ctypes.data

@@ -39,6 +39,7 @@ from stormdrop.runtime.pool_ir import STEP_WORDS
 from stormdrop.runtime.profile import Profile, profile_of
 from stormdrop.runtime.verify import verify
 from stormdrop.target import ALIGN_BYTES, whole_lines
+from stormdrop.target.scope import Scope
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -219,7 +220,7 @@ def pack(image: Image, constants: Constants, pool: Pool | None = None) -> Bytes:
 
 
 def _constant_bytes(artifact: Artifact) -> int:
-    return sum(slot_bytes(slot) for slot in artifact.slots if slot.role == "constant")
+    return sum(slot_bytes(slot) for slot in artifact.slots if slot.scope is Scope.CONSTANT)
 
 
 class _Tables:

@@ -11,13 +11,14 @@ from stormdrop.runtime.artifact import Slot
 from stormdrop.runtime.image import Address, Image
 from stormdrop.runtime.loaded import slot_bytes
 from stormdrop.target import ALIGN_BYTES
+from stormdrop.target.scope import Scope
 
 _SPACES = {
-    "input": ("input", "output", "arena", "weights"),
-    "output": ("output", "arena"),
-    "constant": ("weights",),
-    "packed": ("weights",),
-    "shared": ("arena",),
+    Scope.INPUT: ("input", "output", "arena", "weights"),
+    Scope.OUTPUT: ("output", "arena"),
+    Scope.CONSTANT: ("weights",),
+    Scope.PACKED: ("weights",),
+    Scope.WORKSPACE: ("arena",),
 }
 
 
@@ -38,8 +39,8 @@ def verify(image: Image) -> None:
         for slot, address in zip(slots, step.addresses):
             problem = _problem(image, slot, address)
             if problem:
-                raise UserError(f"{where}: {slot.role} {slot.name}: {problem}")
-            if address is not None and address.space == "output" and slot.role == "output":
+                raise UserError(f"{where}: {slot.scope} {slot.name}: {problem}")
+            if address is not None and address.space == "output" and slot.scope is Scope.OUTPUT:
                 written.add(address.index)
     for k, port in enumerate(image.outputs):
         if port.nbytes and k not in written:
@@ -48,8 +49,8 @@ def verify(image: Image) -> None:
 
 def _problem(image: Image, slot: Slot, address: Address | None) -> str:
     if address is None:
-        return "" if slot.role in ("constant", "packed") and not slot.resident else "it has no address"
-    if address.space not in _SPACES[slot.role]:
+        return "" if slot.scope in (Scope.CONSTANT, Scope.PACKED) and not slot.resident else "it has no address"
+    if address.space not in _SPACES[slot.scope]:
         return f"it cannot be in the space {address.space!r}"
     ports = {"input": image.inputs, "output": image.outputs}.get(address.space)
     if ports is not None:
@@ -59,8 +60,8 @@ def _problem(image: Image, slot: Slot, address: Address | None) -> str:
     else:
         size = image.arena_bytes if address.space == "arena" else image.weights_bytes
     # How far a kernel reads from the pointer of a run-time array depends on its view, and is not known here.
-    need = 0 if slot.role in ("input", "output") else slot_bytes(slot)
+    need = 0 if slot.scope in (Scope.INPUT, Scope.OUTPUT) else slot_bytes(slot)
     if not 0 <= address.offset <= size - need:
         return f"{need} bytes at {address.offset} are not within the {size} there are"
-    align = ALIGN_BYTES if slot.role in ("packed", "shared") else ITEMSIZE[slot.dtype]
+    align = ALIGN_BYTES if slot.scope in (Scope.PACKED, Scope.WORKSPACE) else ITEMSIZE[slot.dtype]
     return f"its offset {address.offset} is no multiple of {align}" if address.offset % align else ""

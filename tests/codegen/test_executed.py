@@ -24,6 +24,7 @@ from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
 
 FMA = re.compile(r"call .*@llvm\.fma\.(?:v(\d+))?f32\(")
 
@@ -48,7 +49,7 @@ def counted_flops(task: Task, program: Program, target: Target) -> int:
     kernel = LoadedKernel(artifact, weights, shared_pool(1))
     memory, held = kernel.call_memory(), [aligned(4 * slot.elements) for slot in artifact.slots]
     for k, slot in enumerate(artifact.slots):
-        if slot.role in ("input", "output"):
+        if slot.scope in (Scope.INPUT, Scope.OUTPUT):
             memory.bind(k, held[k].ctypes.data)
     counter = ctypes.c_int64.from_address(kernel._code.address("counter"))
     counter.value = 0

@@ -8,6 +8,7 @@ from stormdrop.lower.lower import lower
 from stormdrop.lower.program import View, tiles
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import cross
+from stormdrop.target.scope import Scope
 
 
 def test_a_tensor_in_between_may_have_the_name_of_an_output_that_lies_otherwise() -> None:
@@ -19,8 +20,8 @@ def test_a_tensor_in_between_may_have_the_name_of_an_output_that_lies_otherwise(
     values = {knob.name: 1 for knob in sketch.knobs}
     program = lower(task, sketch.structure, sketch.tilings(values), {"Y": View((1, 40))})
     strides = {
-        tile.store.buffer.role: [tile.store.coefficient(a) for a in tile.stage.axes]
+        tile.store.buffer.scope: [tile.store.coefficient(a) for a in tile.stage.axes]
         for phase in program.phases
         for tile in tiles(phase.body)
     }
-    assert strides == {"shared": [6, 1], "output": [1, 40]}
+    assert strides == {Scope.WORKSPACE: [6, 1], Scope.OUTPUT: [1, 40]}

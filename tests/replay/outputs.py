@@ -15,6 +15,7 @@ from stormdrop.runtime.building import artifact_of
 from stormdrop.runtime.compatible import unfit
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import shared_pool
+from stormdrop.target.scope import Scope
 from tests.replay.cases import Case
 from tests.replay.normal import digest
 from tests.support.guarded import Arena, bind
@@ -49,11 +50,11 @@ def _output_digest(case: Case) -> str:
     tensors = {t.name: t for t in (*case.task.inputs, *case.task.outputs)}
     outputs: list[Array] = []
     for k, slot in enumerate(kernel.artifact.slots):
-        if slot.role not in ("input", "output"):
+        if slot.scope not in (Scope.INPUT, Scope.OUTPUT):
             continue
         bound = bind(arena, tensors[slot.name], case.views.get(slot.name), at_end=True)
         memory.bind(k, bound.address)
-        if slot.role == "input":
+        if slot.scope is Scope.INPUT:
             bound.array[...] = arrays[slot.name]
         else:
             outputs.append(bound.array)

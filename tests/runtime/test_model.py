@@ -27,6 +27,7 @@ from stormdrop.runtime.image import Address, Image, Port
 from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.profile import Profile
 from stormdrop.runtime.verify import verify
+from stormdrop.target.scope import Scope
 from tests.support.images import Draft, poisoned
 
 Array = NDArray[Any]
@@ -175,7 +176,7 @@ def test_kernels_work_in_their_threads_scratch_and_in_the_arena(shape: tuple[int
     middle = draft.call(task, {"X": draft.port("x")})
     draft.call(task, {"X": middle, "Y": draft.port("y")})
     kernel = draft.image().kernels[0]
-    assert bool(kernel.scratch_bytes) != any(slot.role == "shared" for slot in kernel.slots)
+    assert bool(kernel.scratch_bytes) != any(slot.scope is Scope.WORKSPACE for slot in kernel.slots)
     model = draft.model()
     x = 3 * normal(*shape)
     model(x)

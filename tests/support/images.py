@@ -18,6 +18,7 @@ from stormdrop.runtime.loaded import is_kept, slot_bytes
 from stormdrop.runtime.model import Model, pack
 from stormdrop.space.default import default_schedule
 from stormdrop.target import whole_lines
+from stormdrop.target.scope import Scope
 
 Array = NDArray[Any]
 
@@ -72,9 +73,9 @@ class Draft:
         result = places.get(output.name) or self.arena(output.size * ITEMSIZE[output.dtype])
         addresses: list[Address | None] = []
         for slot in artifact.slots:
-            if slot.role in ("input", "output"):
-                addresses.append(result if slot.role == "output" else places[slot.name])
-            elif slot.role == "shared":
+            if slot.scope in (Scope.INPUT, Scope.OUTPUT):
+                addresses.append(result if slot.scope is Scope.OUTPUT else places[slot.name])
+            elif slot.scope is Scope.WORKSPACE:
                 addresses.append(self.arena(slot_bytes(slot)))
             else:
                 addresses.append(self.weights(slot_bytes(slot)) if is_kept(slot) else None)

@@ -33,6 +33,7 @@ from stormdrop.runtime.pool import shared_pool
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
 from tests.support import drawn_graphs
 from tests.support.guarded import Arena, Bound, bind
 from tests.support.paths import observe
@@ -305,7 +306,7 @@ def random_view(t: Tensor, rng: Rng, may_repeat: bool) -> View:
 def artifact_from(program: Program, text: str, target: Target) -> Artifact:
     """As `runtime.artifact.artifact_of`, from text that has been looked at."""
     used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
-    slots = tuple(Slot(b.name, b.dtype, b.role, b.elements, b in used) for b in program.buffers)
+    slots = tuple(Slot(b.name, b.dtype, b.scope, b.elements, b in used) for b in program.buffers)
     running, loading = (tuple(p.extent for p in program.phases if p.at_load == x) for x in (False, True))
     return Artifact(assemble(text, target), slots, running, loading, program.scratch_bytes)
 
@@ -384,21 +385,21 @@ class Bench:
         tensors = {t.name: t for t in (*case.trial.task.inputs, *case.trial.task.outputs)}
         bound: dict[str, Bound] = {}
         for k, slot in enumerate(kernel.artifact.slots):
-            if slot.role in ("input", "output"):
+            if slot.scope in (Scope.INPUT, Scope.OUTPUT):
                 here = bind(self.arena, tensors[slot.name], case.views.get(slot.name), self.at_end)
-                if slot.role == "input":
+                if slot.scope is Scope.INPUT:
                     here.array[...] = arrays[slot.name]
                 here.remember()
                 bound[slot.name] = here
                 memory.bind(k, here.address)
-            elif slot.role == "constant" and slot.resident:
+            elif slot.scope is Scope.CONSTANT and slot.resident:
                 memory.bind(k, constants[slot.name].ctypes.data)
         kernel.run(memory)
         results: dict[str, Array] = {}
         for slot in kernel.artifact.slots:
-            if slot.role == "input" and not bound[slot.name].is_untouched():
+            if slot.scope is Scope.INPUT and not bound[slot.name].is_untouched():
                 return results, f"the kernel wrote on its input {slot.name}"
-            if slot.role == "output":
+            if slot.scope is Scope.OUTPUT:
                 if not bound[slot.name].gaps_are_untouched():
                     return results, f"the kernel wrote outside its output {slot.name}"
                 results[slot.name] = bound[slot.name].array.copy()
