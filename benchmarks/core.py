@@ -108,12 +108,12 @@ class Runner:
         self.loaded = LoadedKernel(build_artifact(task, schedule, bench.target), inputs, bench.pool)
         self.memory: CallMemory = self.loaded.call_memory()
         self.held: list[NDArray[Any]] = []
-        for k, slot in enumerate(self.loaded.artifact.slots):
-            if slot.scope is Scope.INPUT:
-                block = aligned(inputs[slot.name].nbytes).view(np.float32)
-                block[...] = inputs[slot.name].ravel()
-            elif slot.scope is Scope.OUTPUT:
-                block = aligned(slot.elements * 4)
+        for k, buffer in enumerate(self.loaded.artifact.buffers):
+            if buffer.scope is Scope.INPUT:
+                block = aligned(inputs[buffer.name].nbytes).view(np.float32)
+                block[...] = inputs[buffer.name].ravel()
+            elif buffer.scope is Scope.OUTPUT:
+                block = aligned(buffer.elements * 4)
             else:
                 continue
             self.held.append(block)

@@ -174,7 +174,7 @@ def compile(
                 "threads": image.threads,
                 "tasks": made.tasks,
                 "stored_tasks": made.stored,
-                "kernels": len(image.steps),
+                "kernels": len(image.calls),
                 "weights_bytes": image.weights_bytes,
                 "arena_bytes": image.arena_bytes,
                 "seconds": made.seconds,

@@ -32,8 +32,8 @@ from stormdrop.export.elf import data_object, renamed
 from stormdrop.export.entry_ir import Names, entry_ir
 from stormdrop.export.header import c_header, identifier
 from stormdrop.export.linker import Linker, link
+from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.image import Image
-from stormdrop.runtime.loaded import SLACK_BYTES
 from stormdrop.runtime.pool_ir import MACHINES
 from stormdrop.runtime.verify import verify
 

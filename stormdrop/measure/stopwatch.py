@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.runtime.loaded import CallMemory, LoadedKernel, is_kept, slot_bytes
+from stormdrop.runtime.loaded import CallMemory, LoadedKernel
 from stormdrop.runtime.memory import aligned
 from stormdrop.target import ALIGN_BYTES, whole_lines
 
@@ -98,7 +98,7 @@ def cold_bench(kernel: LoadedKernel, memory: CallMemory, arena: NDArray[np.uint8
 
     Inputs, scratch and code stay as warm as they are. Without weights it is `warm_bench`.
     """
-    weights = [(k, slot_bytes(slot)) for k, slot in enumerate(kernel.artifact.slots) if is_kept(slot)]
+    weights = [(k, buffer.nbytes) for k, buffer in enumerate(kernel.artifact.buffers) if buffer.is_kept]
     if not weights:
         return warm_bench(kernel, memory)
     padded = [whole_lines(nbytes) + ALIGN_BYTES for _, nbytes in weights]

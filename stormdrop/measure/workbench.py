@@ -19,7 +19,7 @@ from stormdrop.errors import BuildError
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.ir.interp import Samples, sample
 from stormdrop.ir.tensor import Task, Tensor
-from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.runtime.artifact import Artifact, BufferSpec
 from stormdrop.runtime.loaded import CallMemory
 from stormdrop.runtime.memory import HUGE_FROM_BYTES, aligned, huge
 from stormdrop.target.scope import Scope
@@ -77,12 +77,12 @@ class Workbench:
     def bind(self, artifact: Artifact, memory: CallMemory) -> None:
         """Point the kernel at this task's data. Raises BuildError if the kernel was built for something else."""
         outputs = iter(self.outputs)
-        for k, slot in enumerate(artifact.slots):
-            if slot.scope is Scope.INPUT:
-                memory.bind(k, _fitting(slot, self.arrays.get(slot.name)).ctypes.data)
-            elif slot.scope is Scope.OUTPUT:
+        for k, buffer in enumerate(artifact.buffers):
+            if buffer.scope is Scope.INPUT:
+                memory.bind(k, _fitting(buffer, self.arrays.get(buffer.name)).ctypes.data)
+            elif buffer.scope is Scope.OUTPUT:
                 output = next(outputs, None)
-                memory.bind(k, _fitting(slot, output and output.array).ctypes.data)
+                memory.bind(k, _fitting(buffer, output and output.array).ctypes.data)
         if next(outputs, None) is not None:
             raise BuildError(f"the kernel does not write every output of {self.task.name}")
 
@@ -128,10 +128,12 @@ class Workbench:
         return None
 
 
-def _fitting(slot: Slot, array: NDArray[Any] | None) -> NDArray[Any]:
-    if array is None or array.size != slot.elements or array.dtype != NUMPY[slot.dtype]:
+def _fitting(buffer: BufferSpec, array: NDArray[Any] | None) -> NDArray[Any]:
+    if array is None or array.size != buffer.elements or array.dtype != NUMPY[buffer.dtype]:
         have = "has no such array" if array is None else f"has {array.dtype}{list(array.shape)}"
-        raise BuildError(f"the kernel wants {slot.scope} {slot.name}: {slot.dtype}[{slot.elements}]; the task {have}")
+        raise BuildError(
+            f"the kernel wants {buffer.scope} {buffer.name}: {buffer.dtype}[{buffer.elements}]; the task {have}"
+        )
     return array
 
 

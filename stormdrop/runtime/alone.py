@@ -13,7 +13,6 @@ from math import ceil
 import numpy as np
 
 from stormdrop.runtime.image import Image
-from stormdrop.runtime.loaded import slot_bytes
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import Pool
 from stormdrop.target import whole_lines
@@ -30,11 +29,9 @@ def seconds_alone(
     """The median time of step `n`, whose record is given, with weights as cold as in the model; `cache` is the last
     cache's bytes.
     """
-    slots = image.kernels[image.steps[n].kernel].slots
+    buffers = image.kernels[image.calls[n].kernel].buffers
     kept = [
-        (k, slot_bytes(slots[k]))
-        for k, a in enumerate(image.steps[n].addresses)
-        if a is not None and a.space == "weights"
+        (k, buffers[k].nbytes) for k, a in enumerate(image.calls[n].addresses) if a is not None and a.space == "weights"
     ]
     room = [whole_lines(nbytes) for _, nbytes in kept]
     copies = ceil(2 * cache / sum(room)) if kept and image.weights_bytes > cache else 1
@@ -42,7 +39,7 @@ def seconds_alone(
         return float(np.median(pool.bench_steps(record.ctypes.data, 1, repeats)))
     copies = max(copies, 2)
     block = aligned(copies * sum(room))
-    table = np.ctypeslib.as_array((ctypes.c_int64 * len(slots)).from_address(int(record[BUFFERS])))
+    table = np.ctypeslib.as_array((ctypes.c_int64 * len(buffers)).from_address(int(record[BUFFERS])))
     tables = np.tile(table, (copies, 1))
     at = block.ctypes.data
     for copy in tables:

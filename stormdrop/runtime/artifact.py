@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from stormdrop.errors import UserError
-from stormdrop.ir.expr import Dtype
+from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.target.scope import Scope
+
+SLACK_BYTES = 512
+"""Past the end of packed constants and workspace a whole vector may be read; between threads' scratch it keeps lines
+apart, against false sharing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class BufferSpec:
     """One entry of the pointer table.
 
     A constant, packed or not, that is not `resident` is only read while others are packed.
@@ -26,13 +30,25 @@ class Slot:
     elements: int
     resident: bool = True
 
+    @property
+    def nbytes(self) -> int:
+        """The memory that its pointer must have behind it."""
+        return self.elements * ITEMSIZE[self.dtype] + (
+            SLACK_BYTES if self.scope in (Scope.PACKED, Scope.WORKSPACE) else 0
+        )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it holds constants while the kernel runs."""
+        return self.scope in (Scope.PACKED, Scope.CONSTANT) and self.resident
+
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A built kernel."""
 
     code: bytes
-    slots: tuple[Slot, ...]
+    buffers: tuple[BufferSpec, ...]
     extents: tuple[int, ...]
     prepare_extents: tuple[int, ...]
     scratch_bytes: int
@@ -41,7 +57,7 @@ class Artifact:
         """Plain values for another process (`measure.wire`); the code stays bytes."""
         return {
             "code": self.code,
-            "slots": [[s.name, s.dtype, s.scope.value, s.elements, s.resident] for s in self.slots],
+            "slots": [[s.name, s.dtype, s.scope.value, s.elements, s.resident] for s in self.buffers],
             "extents": list(self.extents),
             "prepare_extents": list(self.prepare_extents),
             "scratch_bytes": self.scratch_bytes,
@@ -51,8 +67,8 @@ class Artifact:
     def from_message(data: Any) -> Artifact:
         """Raises UserError for anything that `to_message` did not make."""
         try:
-            slots = tuple(Slot(str(n), d, Scope(r), int(e), bool(x)) for n, d, r, e, x in data["slots"])
+            buffers = tuple(BufferSpec(str(n), d, Scope(r), int(e), bool(x)) for n, d, r, e, x in data["slots"])
             extents, prepare_extents = (tuple(map(int, data[name])) for name in ("extents", "prepare_extents"))
-            return Artifact(bytes(data["code"]), slots, extents, prepare_extents, int(data["scratch_bytes"]))
+            return Artifact(bytes(data["code"]), buffers, extents, prepare_extents, int(data["scratch_bytes"]))
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"not an artifact: {error!r}") from error

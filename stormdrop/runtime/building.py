@@ -9,7 +9,7 @@ from stormdrop.codegen.llvm import assemble
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program, View, buffers_of
-from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.runtime.artifact import Artifact, BufferSpec
 from stormdrop.space.default import resolve
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch
@@ -34,7 +34,7 @@ def artifact_of(program: Program, target: Target) -> Artifact:
     used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
     return Artifact(
         assemble(emit(program, target), target),
-        tuple(Slot(b.name, b.dtype, b.scope, b.elements, b in used) for b in program.buffers),
+        tuple(BufferSpec(b.name, b.dtype, b.scope, b.elements, b in used) for b in program.buffers),
         tuple(p.extent for p in program.phases if not p.at_load),
         tuple(p.extent for p in program.phases if p.at_load),
         program.scratch_bytes,

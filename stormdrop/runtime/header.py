@@ -1,7 +1,7 @@
 """The header of a compiled model's file: an `Image` without its code, as JSON, and back.
 
 Invariant: what `read_header` returns is consistent. Every address lies within its space, every step has one address for
-each slot of its kernel, every number is one that a run can use. A header that is not like that is refused, whoever
+each buffer of its kernel, every number is one that a run can use. A header that is not like that is refused, whoever
 wrote it.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.runtime.artifact import Artifact, Slot
-from stormdrop.runtime.image import Address, Image, Port, Space, Step
+from stormdrop.runtime.artifact import Artifact, BufferSpec
+from stormdrop.runtime.image import Address, Image, KernelCall, Port, Space
 from stormdrop.runtime.verify import verify
 from stormdrop.target.scope import Scope
 
@@ -47,7 +47,7 @@ def write_header(image: Image, versions: dict[str, str]) -> bytes:
                 "scratch_bytes": k.scratch_bytes,
                 "extents": list(k.extents),
                 "prepare_extents": list(k.prepare_extents),
-                "slots": [[s.name, s.dtype, s.scope.value, s.elements, s.resident] for s in k.slots],
+                "slots": [[s.name, s.dtype, s.scope.value, s.elements, s.resident] for s in k.buffers],
             }
             for k in image.kernels
         ],
@@ -60,7 +60,7 @@ def write_header(image: Image, versions: dict[str, str]) -> bytes:
                 "flops": s.flops,
                 "bytes": s.nbytes,
             }
-            for s in image.steps
+            for s in image.calls
         ],
     }
     return json.dumps(tree, separators=(",", ":"), allow_nan=False).encode()
@@ -85,7 +85,7 @@ def read_header(data: bytes, code: memoryview, weights_bytes: int) -> Image:
         inputs=tuple(map(_port, head.take("inputs", _list))),
         outputs=tuple(map(_port, head.take("outputs", _list))),
         kernels=kernels,
-        steps=tuple(map(_step, head.take("steps", _list))),
+        calls=tuple(map(_call, head.take("steps", _list))),
         arena_bytes=head.take("arena_bytes", _size),
         weights_bytes=weights_bytes,
         threads=head.take("threads", lambda v: _integer(v, 1, MOST_THREADS)),
@@ -110,14 +110,15 @@ def _check_reach(image: Image) -> None:
         "arena": [image.arena_bytes],
         "weights": [image.weights_bytes],
     }
-    for n, step in enumerate(image.steps):
-        for slot, a in zip(image.kernels[step.kernel].slots, step.addresses):
+    for n, step in enumerate(image.calls):
+        for buffer, a in zip(image.kernels[step.kernel].buffers, step.addresses):
             if a is None:
                 continue
             room = rooms[a.space][a.index]
-            if a.offset + slot.elements * ITEMSIZE[slot.dtype] > room:
+            if a.offset + buffer.elements * ITEMSIZE[buffer.dtype] > room:
                 raise ValueError(
-                    f"step {n} has {slot.elements} {slot.dtype} at byte {a.offset} of the {room} of {a.space} {a.index}"
+                    f"call {n} has {buffer.elements} {buffer.dtype} at byte {a.offset} of the {room} of {a.space} "
+                    f"{a.index}"
                 )
 
 
@@ -132,7 +133,7 @@ def _kernels(trees: list[Any], code: memoryview) -> tuple[Artifact, ...]:
         found.append(
             Artifact(
                 code=bytes(code[begin:end]),
-                slots=tuple(map(_slot, fields.take("slots", _list))),
+                buffers=tuple(map(_buffer, fields.take("slots", _list))),
                 extents=tuple(map(_size, fields.take("extents", _list))),
                 prepare_extents=tuple(map(_size, fields.take("prepare_extents", _list))),
                 scratch_bytes=fields.take("scratch_bytes", _size),
@@ -145,16 +146,16 @@ def _kernels(trees: list[Any], code: memoryview) -> tuple[Artifact, ...]:
     return tuple(found)
 
 
-def _slot(tree: Any) -> Slot:
+def _buffer(tree: Any) -> BufferSpec:
     name, dtype, scope, elements, resident = _row(tree, 5)
     if type(resident) is not bool:
         raise ValueError(f"{resident!r} for yes or no")
-    return Slot(_text(name), _one_of(dtype, _DTYPES), _one_of(scope, _SCOPES), _size(elements), resident)
+    return BufferSpec(_text(name), _one_of(dtype, _DTYPES), _one_of(scope, _SCOPES), _size(elements), resident)
 
 
-def _step(tree: Any) -> Step:
+def _call(tree: Any) -> KernelCall:
     fields = _Fields(tree, "step")
-    step = Step(
+    call = KernelCall(
         kernel=fields.take("kernel", _size),
         addresses=tuple(map(_address, fields.take("addresses", _list))),
         label=fields.take("label", _text),
@@ -163,7 +164,7 @@ def _step(tree: Any) -> Step:
         nbytes=fields.take("bytes", _size),
     )
     fields.close()
-    return step
+    return call
 
 
 def _address(tree: Any) -> Address | None:

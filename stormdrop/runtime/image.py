@@ -47,8 +47,8 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One kernel call: an address for every slot of its artifact.
+class KernelCall:
+    """One kernel call: an address for every buffer of its artifact.
 
     A constant that is only read while others are packed has the address None. `label` is for people.
     """
@@ -69,7 +69,7 @@ class Image:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     kernels: tuple[Artifact, ...]
-    steps: tuple[Step, ...]
+    calls: tuple[KernelCall, ...]
     arena_bytes: int
     weights_bytes: int
     threads: int

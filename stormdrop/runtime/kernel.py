@@ -75,10 +75,10 @@ class Kernel:
             memory = loaded.call_memory()
         given = iter(arrays)
         results = iter(outputs)
-        for k, slot in enumerate(loaded.artifact.slots):
-            if slot.scope is Scope.INPUT:
+        for k, buffer in enumerate(loaded.artifact.buffers):
+            if buffer.scope is Scope.INPUT:
                 memory.bind(k, address_of(next(given)))
-            elif slot.scope is Scope.OUTPUT:
+            elif buffer.scope is Scope.OUTPUT:
                 memory.bind(k, address_of(next(results)))
         loaded.run(memory)
         self._idle.append(memory)

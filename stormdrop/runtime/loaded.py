@@ -10,20 +10,11 @@ from numpy.typing import NDArray
 
 from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
-from stormdrop.ir.expr import ITEMSIZE, NUMPY
-from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.ir.expr import NUMPY
+from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import Pool
 from stormdrop.target.scope import Scope
-
-# Past the end of packed constants a whole vector may be read; between threads' scratch stands a line, against false
-# sharing.
-SLACK_BYTES = 512
-
-
-def slot_bytes(slot: Slot) -> int:
-    """The memory that a slot's pointer must have behind it."""
-    return slot.elements * ITEMSIZE[slot.dtype] + (SLACK_BYTES if slot.scope in (Scope.PACKED, Scope.WORKSPACE) else 0)
 
 
 def scratch_stride(scratch_bytes: int) -> int:
@@ -31,32 +22,28 @@ def scratch_stride(scratch_bytes: int) -> int:
     return -(-scratch_bytes // 64) * 64 + SLACK_BYTES
 
 
-def is_kept(slot: Slot) -> bool:
-    """Whether a slot points to constants while the kernel runs."""
-    return slot.scope in (Scope.PACKED, Scope.CONSTANT) and slot.resident
-
-
 def pack_constants(
     code: Code, artifact: Artifact, constants: Mapping[str, NDArray[np.generic]], places: Mapping[int, int], pool: Pool
 ) -> None:
-    """Write a kernel's constants to `places`, the addresses of its kept slots: packed ones by the kernel itself, others
-    as they are.
+    """Write a kernel's constants to `places`, the addresses of its kept buffers.
+
+    Packed ones are written by the kernel itself, others copied.
 
     Raises ValueError for a constant of another size.
     """
     raw: dict[int, NDArray[np.generic]] = {}
-    for k, slot in enumerate(artifact.slots):
-        if slot.scope is Scope.CONSTANT:
-            raw[k] = np.ascontiguousarray(constants[slot.name], dtype=NUMPY[slot.dtype])
-            if raw[k].size != slot.elements:
-                raise ValueError(f"constant {slot.name} has {raw[k].size} elements; it must have {slot.elements}")
+    for k, buffer in enumerate(artifact.buffers):
+        if buffer.scope is Scope.CONSTANT:
+            raw[k] = np.ascontiguousarray(constants[buffer.name], dtype=NUMPY[buffer.dtype])
+            if raw[k].size != buffer.elements:
+                raise ValueError(f"constant {buffer.name} has {raw[k].size} elements; it must have {buffer.elements}")
     if artifact.prepare_extents:
         extents = np.array(artifact.prepare_extents, np.int64)
-        table = (ctypes.c_void_p * len(artifact.slots))()
+        table = (ctypes.c_void_p * len(artifact.buffers))()
         passing = {  # what is packed from and not kept: a Winograd filter before it is put in order
-            k: aligned(slot_bytes(slot))
-            for k, slot in enumerate(artifact.slots)
-            if slot.scope is Scope.PACKED and not slot.resident
+            k: aligned(buffer.nbytes)
+            for k, buffer in enumerate(artifact.buffers)
+            if buffer.scope is Scope.PACKED and not buffer.resident
         }
         for k, address in (*places.items(), *((k, a.ctypes.data) for k, a in (*raw.items(), *passing.items()))):
             table[k] = address
@@ -71,7 +58,7 @@ def pack_constants(
             len(extents),
         )
     for k, array in raw.items():
-        if is_kept(artifact.slots[k]):
+        if artifact.buffers[k].is_kept:
             ctypes.memmove(places[k], array.ctypes.data, array.nbytes)
 
 
@@ -87,7 +74,7 @@ class LoadedKernel:
         self.entry = self._code.address(ENTRY)
         self._extents = np.array(artifact.extents, np.int64)
         self.scratch_stride = scratch_stride(artifact.scratch_bytes)
-        self._kept = {k: aligned(slot_bytes(slot)) for k, slot in enumerate(artifact.slots) if is_kept(slot)}
+        self._kept = {k: aligned(buffer.nbytes) for k, buffer in enumerate(artifact.buffers) if buffer.is_kept}
         self._fixed = {k: block.ctypes.data for k, block in self._kept.items()}
         pack_constants(self._code, artifact, constants, self._fixed, pool)
 
@@ -107,13 +94,13 @@ class CallMemory:
 
     def __init__(self, kernel: LoadedKernel) -> None:
         artifact = kernel.artifact
-        self.table = (ctypes.c_void_p * max(1, len(artifact.slots)))()
+        self.table = (ctypes.c_void_p * max(1, len(artifact.buffers)))()
         self._held: list[NDArray[np.generic]] = []
         for k, address in kernel._fixed.items():
             self.table[k] = address
-        for k, slot in enumerate(artifact.slots):
-            if slot.scope is Scope.WORKSPACE:
-                block = aligned(slot_bytes(slot))
+        for k, buffer in enumerate(artifact.buffers):
+            if buffer.scope is Scope.WORKSPACE:
+                block = aligned(buffer.nbytes)
                 self._held.append(block)
                 self.table[k] = block.ctypes.data
         scratch = aligned(kernel.scratch_stride * kernel.pool.threads)
@@ -127,5 +114,5 @@ class CallMemory:
             len(kernel._extents),
         )
 
-    def bind(self, slot: int, address: int) -> None:
-        self.table[slot] = address
+    def bind(self, number: int, address: int) -> None:
+        self.table[number] = address

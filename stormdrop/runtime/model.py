@@ -27,10 +27,10 @@ from stormdrop.codegen.llvm import Code
 from stormdrop.errors import RunError, UserError
 from stormdrop.runtime.alone import seconds_alone
 from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
-from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.image import Image, Port, Step
-from stormdrop.runtime.loaded import SLACK_BYTES, is_kept, pack_constants, scratch_stride, slot_bytes
+from stormdrop.runtime.image import Image, KernelCall, Port
+from stormdrop.runtime.loaded import pack_constants, scratch_stride
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.package import load, save
 from stormdrop.runtime.peak import calibrated
@@ -44,7 +44,7 @@ from stormdrop.target.scope import Scope
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 Constants = Callable[[int], Mapping[str, Array]]
-"""The raw constants of a step by the names of its kernel's slots; asked for once, and not kept."""
+"""The raw constants of a step by the names of its kernel's buffers; asked for once, and not kept."""
 
 WARM_UP_RUNS = 3
 MOST_REPEATS = 10**8
@@ -133,7 +133,7 @@ class Model:
             ]
         del arrays
         peak = calibrated(detect(self.threads)).peak_gflops * self.threads
-        return profile_of(self.name, self.threads, self.image.steps, seconds, peak, alone)
+        return profile_of(self.name, self.threads, self.image.calls, seconds, peak, alone)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
@@ -167,7 +167,7 @@ class Model:
         return ", ".join(repr(port.name) for port in self.inputs) or "none"
 
     def __repr__(self) -> str:
-        steps, threads = len(self.image.steps), self.threads
+        steps, threads = len(self.image.calls), self.threads
         return (
             f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {threads} "
             f"thread{'s' if threads != 1 else ''}>"
@@ -204,10 +204,10 @@ def pack(image: Image, constants: Constants, pool: Pool | None = None) -> Bytes:
     codes: dict[int, Code] = {}
     done: set[tuple[int, tuple[int, ...]]] = set()
     # The largest first: what packing needs for a moment comes on top of little.
-    for n in sorted(range(len(image.steps)), key=lambda n: -_constant_bytes(image.kernels[image.steps[n].kernel])):
-        step, artifact = image.steps[n], image.kernels[image.steps[n].kernel]
+    for n in sorted(range(len(image.calls)), key=lambda n: -_constant_bytes(image.kernels[image.calls[n].kernel])):
+        step, artifact = image.calls[n], image.kernels[image.calls[n].kernel]
         places = {
-            k: base + a.offset for k, a in enumerate(step.addresses) if a is not None and is_kept(artifact.slots[k])
+            k: base + a.offset for k, a in enumerate(step.addresses) if a is not None and artifact.buffers[k].is_kept
         }
         what = (step.kernel, tuple(places.values()))
         if not places or what in done:
@@ -220,7 +220,7 @@ def pack(image: Image, constants: Constants, pool: Pool | None = None) -> Bytes:
 
 
 def _constant_bytes(artifact: Artifact) -> int:
-    return sum(slot_bytes(slot) for slot in artifact.slots if slot.scope is Scope.CONSTANT)
+    return sum(buffer.nbytes for buffer in artifact.buffers if buffer.scope is Scope.CONSTANT)
 
 
 class _Tables:
@@ -239,16 +239,16 @@ class _Tables:
         self.outputs: list[list[tuple[int, int]]] = [[] for _ in image.outputs]
         pointers: list[int] = []
         in_arena: list[int] = []
-        self.records = np.zeros((len(image.steps), STEP_WORDS), np.int64)
+        self.records = np.zeros((len(image.calls), STEP_WORDS), np.int64)
         entries = [code.address(ENTRY) for code in self.codes]
-        for n, step in enumerate(image.steps):
+        for n, step in enumerate(image.calls):
             extents = self.extents[step.kernel]
             self.records[n] = entries[step.kernel], 8 * len(pointers), 0, self.stride, extents.ctypes.data, len(extents)
             self._add(step, pointers, in_arena, weights)
         self.pointers = np.array(pointers, np.int64)
         self.in_arena = np.array(in_arena, np.int64)
 
-    def _add(self, step: Step, pointers: list[int], in_arena: list[int], weights: int) -> None:
+    def _add(self, step: KernelCall, pointers: list[int], in_arena: list[int], weights: int) -> None:
         for address in step.addresses:
             at = len(pointers)
             match address:

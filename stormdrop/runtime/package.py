@@ -34,10 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
+from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import unfit
 from stormdrop.runtime.header import read_header, write_header
 from stormdrop.runtime.image import Image
-from stormdrop.runtime.loaded import SLACK_BYTES
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target import ALIGN_BYTES

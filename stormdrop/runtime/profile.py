@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.runtime.image import Step
+from stormdrop.runtime.image import KernelCall
 
 Seconds = NDArray[np.float64]
 
@@ -78,7 +78,7 @@ class Profile:
 def profile_of(
     name: str,
     threads: int,
-    steps: Sequence[Step],
+    steps: Sequence[KernelCall],
     seconds: Seconds,
     peak_gflops: float,
     standalone: Sequence[float] | None = None,

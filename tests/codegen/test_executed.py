@@ -47,9 +47,9 @@ def counted_flops(task: Task, program: Program, target: Target) -> int:
     artifact = replace(artifact_of(program, target), code=assemble(counting(emit(program, target)), target))
     weights = {t.name: np.ones(t.shape, np.float32) for t in task.constants}
     kernel = LoadedKernel(artifact, weights, shared_pool(1))
-    memory, held = kernel.call_memory(), [aligned(4 * slot.elements) for slot in artifact.slots]
-    for k, slot in enumerate(artifact.slots):
-        if slot.scope in (Scope.INPUT, Scope.OUTPUT):
+    memory, held = kernel.call_memory(), [aligned(4 * buffer.elements) for buffer in artifact.buffers]
+    for k, buffer in enumerate(artifact.buffers):
+        if buffer.scope in (Scope.INPUT, Scope.OUTPUT):
             memory.bind(k, held[k].ctypes.data)
     counter = ctypes.c_int64.from_address(kernel._code.address("counter"))
     counter.value = 0

@@ -11,7 +11,7 @@ import pytest
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
 from stormdrop.ops.catalogue import build
-from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.runtime.artifact import Artifact, BufferSpec
 from stormdrop.runtime.host import detect
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
@@ -58,7 +58,11 @@ SYSCALLS = {
 }
 LIKE = Artifact(
     b"",
-    (Slot("A", "f32", Scope.INPUT, 1), Slot("B", "f32", Scope.INPUT, 1), Slot("Y", "f32", Scope.OUTPUT, 1)),
+    (
+        BufferSpec("A", "f32", Scope.INPUT, 1),
+        BufferSpec("B", "f32", Scope.INPUT, 1),
+        BufferSpec("Y", "f32", Scope.OUTPUT, 1),
+    ),
     (2,),
     (),
     64,

@@ -59,7 +59,7 @@ def liar(task: Task, target: Target, element: int, value: str) -> HandWritten:
     """The default kernel, except that one element of its output is something else."""
     program = program_of(task, default_schedule(task, target), target)
     artifact = artifact_of(program, target)
-    slot = next(k for k, s in enumerate(artifact.slots) if s.scope is Scope.OUTPUT)
+    slot = next(k for k, s in enumerate(artifact.buffers) if s.scope is Scope.OUTPUT)
     honest = emit(program, target).replace("define void @kernel(", "define internal void @honest(")
     return HandWritten(honest + LIE.format(slot=slot, element=element, value=value), artifact, 0)
 

@@ -49,13 +49,13 @@ def _output_digest(case: Case) -> str:
     memory = kernel.call_memory()
     tensors = {t.name: t for t in (*case.task.inputs, *case.task.outputs)}
     outputs: list[Array] = []
-    for k, slot in enumerate(kernel.artifact.slots):
-        if slot.scope not in (Scope.INPUT, Scope.OUTPUT):
+    for k, buffer in enumerate(kernel.artifact.buffers):
+        if buffer.scope not in (Scope.INPUT, Scope.OUTPUT):
             continue
-        bound = bind(arena, tensors[slot.name], case.views.get(slot.name), at_end=True)
+        bound = bind(arena, tensors[buffer.name], case.views.get(buffer.name), at_end=True)
         memory.bind(k, bound.address)
-        if slot.scope is Scope.INPUT:
-            bound.array[...] = arrays[slot.name]
+        if buffer.scope is Scope.INPUT:
+            bound.array[...] = arrays[buffer.name]
         else:
             outputs.append(bound.array)
     kernel.run(memory)

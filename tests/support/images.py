@@ -13,8 +13,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.image import Address, Image, Port, Step
-from stormdrop.runtime.loaded import is_kept, slot_bytes
+from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.model import Model, pack
 from stormdrop.space.default import default_schedule
 from stormdrop.target import whole_lines
@@ -44,7 +43,7 @@ class Draft:
         self.inputs = tuple(Port(name, shape, dtype) for name, shape in inputs.items())
         self.outputs = tuple(Port(name, shape, dtype) for name, shape in outputs.items())
         self.kernels: dict[str, tuple[int, Artifact]] = {}
-        self.steps: list[Step] = []
+        self.calls: list[KernelCall] = []
         self.constants: list[Mapping[str, Array]] = []
         self.arena_bytes = self.weights_bytes = 0
 
@@ -72,15 +71,15 @@ class Draft:
         )
         result = places.get(output.name) or self.arena(output.size * ITEMSIZE[output.dtype])
         addresses: list[Address | None] = []
-        for slot in artifact.slots:
-            if slot.scope in (Scope.INPUT, Scope.OUTPUT):
-                addresses.append(result if slot.scope is Scope.OUTPUT else places[slot.name])
-            elif slot.scope is Scope.WORKSPACE:
-                addresses.append(self.arena(slot_bytes(slot)))
+        for buffer in artifact.buffers:
+            if buffer.scope in (Scope.INPUT, Scope.OUTPUT):
+                addresses.append(result if buffer.scope is Scope.OUTPUT else places[buffer.name])
+            elif buffer.scope is Scope.WORKSPACE:
+                addresses.append(self.arena(buffer.nbytes))
             else:
-                addresses.append(self.weights(slot_bytes(slot)) if is_kept(slot) else None)
-        self.steps.append(
-            Step(number, tuple(addresses), label or task.name, task.digest, task.flops, task.minimal_bytes)
+                addresses.append(self.weights(buffer.nbytes) if buffer.is_kept else None)
+        self.calls.append(
+            KernelCall(number, tuple(addresses), label or task.name, task.digest, task.flops, task.minimal_bytes)
         )
         self.constants.append(constants or {})
         return result
@@ -92,7 +91,7 @@ class Draft:
             self.inputs,
             self.outputs,
             tuple(artifact for _, artifact in self.kernels.values()),
-            tuple(self.steps),
+            tuple(self.calls),
             self.arena_bytes,
             self.weights_bytes,
             self.threads,

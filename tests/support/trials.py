@@ -26,7 +26,7 @@ from stormdrop.ir.interp import evaluate, magnitude
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program, View, buffers_of
-from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.runtime.artifact import Artifact, BufferSpec
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import shared_pool
@@ -306,9 +306,9 @@ def random_view(t: Tensor, rng: Rng, may_repeat: bool) -> View:
 def artifact_from(program: Program, text: str, target: Target) -> Artifact:
     """As `runtime.artifact.artifact_of`, from text that has been looked at."""
     used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
-    slots = tuple(Slot(b.name, b.dtype, b.scope, b.elements, b in used) for b in program.buffers)
+    buffers = tuple(BufferSpec(b.name, b.dtype, b.scope, b.elements, b in used) for b in program.buffers)
     running, loading = (tuple(p.extent for p in program.phases if p.at_load == x) for x in (False, True))
-    return Artifact(assemble(text, target), slots, running, loading, program.scratch_bytes)
+    return Artifact(assemble(text, target), buffers, running, loading, program.scratch_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,25 +384,25 @@ class Bench:
         memory = kernel.call_memory()
         tensors = {t.name: t for t in (*case.trial.task.inputs, *case.trial.task.outputs)}
         bound: dict[str, Bound] = {}
-        for k, slot in enumerate(kernel.artifact.slots):
-            if slot.scope in (Scope.INPUT, Scope.OUTPUT):
-                here = bind(self.arena, tensors[slot.name], case.views.get(slot.name), self.at_end)
-                if slot.scope is Scope.INPUT:
-                    here.array[...] = arrays[slot.name]
+        for k, buffer in enumerate(kernel.artifact.buffers):
+            if buffer.scope in (Scope.INPUT, Scope.OUTPUT):
+                here = bind(self.arena, tensors[buffer.name], case.views.get(buffer.name), self.at_end)
+                if buffer.scope is Scope.INPUT:
+                    here.array[...] = arrays[buffer.name]
                 here.remember()
-                bound[slot.name] = here
+                bound[buffer.name] = here
                 memory.bind(k, here.address)
-            elif slot.scope is Scope.CONSTANT and slot.resident:
-                memory.bind(k, constants[slot.name].ctypes.data)
+            elif buffer.scope is Scope.CONSTANT and buffer.resident:
+                memory.bind(k, constants[buffer.name].ctypes.data)
         kernel.run(memory)
         results: dict[str, Array] = {}
-        for slot in kernel.artifact.slots:
-            if slot.scope is Scope.INPUT and not bound[slot.name].is_untouched():
-                return results, f"the kernel wrote on its input {slot.name}"
-            if slot.scope is Scope.OUTPUT:
-                if not bound[slot.name].gaps_are_untouched():
-                    return results, f"the kernel wrote outside its output {slot.name}"
-                results[slot.name] = bound[slot.name].array.copy()
+        for buffer in kernel.artifact.buffers:
+            if buffer.scope is Scope.INPUT and not bound[buffer.name].is_untouched():
+                return results, f"the kernel wrote on its input {buffer.name}"
+            if buffer.scope is Scope.OUTPUT:
+                if not bound[buffer.name].gaps_are_untouched():
+                    return results, f"the kernel wrote outside its output {buffer.name}"
+                results[buffer.name] = bound[buffer.name].array.copy()
         return results, compare(case, results)
 
 
