@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import BuildError, RunError, ScheduleError, UserError
 from stormdrop.ir.tensor import Task
@@ -41,7 +42,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Bench, Runs, cold_arena, cold_bench, repeat, warm_bench
 from stormdrop.measure.wire import Inbox, frame
 from stormdrop.measure.workbench import Workbench
-from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.artifact import Artifact, Launch
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import Pool
@@ -113,7 +114,7 @@ class Runner:
         self._held: list[Held] = []
         self._arena: NDArray[np.uint8] | None = None
         code = assemble(EMPTY_KERNEL, target)
-        nothing = LoadedKernel(Artifact(code, (), (1,), (), 0), {}, self._pool)
+        nothing = LoadedKernel(Artifact(code, (), (Launch(ENTRY, 1),)), {}, self._pool)
         nothing.bench(nothing.call_memory(), 2)  # starts the threads and calibrates the clock
         self._pool.pin()
 

@@ -58,9 +58,8 @@ def _problem(image: Image, buffer: BufferSpec, address: Address | None) -> str:
         size = ports[address.index].nbytes
     else:
         size = image.arena_bytes if address.space == "arena" else image.weights_bytes
-    # How far a kernel reads from the pointer of a run-time array depends on its view, and is not known here.
-    need = 0 if buffer.scope in (Scope.INPUT, Scope.OUTPUT) else buffer.nbytes
-    if not 0 <= address.offset <= size - need:
-        return f"{need} bytes at {address.offset} are not within the {size} there are"
+    # An array with gaps between its elements reaches further; its view is not known here.
+    if not 0 <= address.offset <= size - buffer.nbytes:
+        return f"{buffer.nbytes} bytes at {address.offset} are not within the {size} there are"
     align = ALIGN_BYTES if buffer.scope in (Scope.PACKED, Scope.WORKSPACE) else ITEMSIZE[buffer.dtype]
     return f"its offset {address.offset} is no multiple of {align}" if address.offset % align else ""

@@ -25,8 +25,9 @@ from stormdrop.ir.expr import NUMPY, Dtype
 from stormdrop.ir.interp import evaluate, magnitude
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.lower import lower
-from stormdrop.lower.program import Program, View, buffers_of
-from stormdrop.runtime.artifact import Artifact, BufferSpec
+from stormdrop.lower.program import Program, View
+from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.building import described
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import shared_pool
@@ -303,14 +304,6 @@ def random_view(t: Tensor, rng: Rng, may_repeat: bool) -> View:
     return View(tuple(strides), int(rng.integers(0, 20)))
 
 
-def artifact_from(program: Program, text: str, target: Target) -> Artifact:
-    """As `runtime.artifact.artifact_of`, from text that has been looked at."""
-    used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
-    buffers = tuple(BufferSpec(b.name, b.dtype, b.scope, b.elements, b in used) for b in program.buffers)
-    running, loading = (tuple(p.extent for p in program.phases if p.at_load == x) for x in (False, True))
-    return Artifact(assemble(text, target), buffers, running, loading, program.scratch_bytes)
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What one case did, and what is wrong with it (empty: nothing)."""
@@ -346,7 +339,7 @@ class Bench:
             program = self.plant.program(case.program())
             text = self.plant.text(emit(program, case.target))
             paths = observe(case.sketch, case.values, program, text)
-            artifact = artifact_from(program, text, case.target)
+            artifact = described(program, assemble(text, case.target))
             return Verdict(frozenset(paths), self._run(case, artifact))
         except StormdropError as error:
             return Verdict(frozenset(paths), f"{type(error).__name__}: {error}")
