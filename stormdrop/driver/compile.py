@@ -31,10 +31,10 @@ from stormdrop.ops.winograd import TRANSFORMS
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
 from stormdrop.runtime.host import detect
+from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
-from stormdrop.runtime.pool import shared_pool
 from stormdrop.runtime.threads import thread_count
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
@@ -126,7 +126,7 @@ def build_model(parts: Partition, target: Target, schedules: Schedules | None = 
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
-    weights = pack(image, build.constants_of, shared_pool(target.threads))
+    weights = pack(image, build.constants_of, host_device(target.threads))
     build.copy_constants(weights)
     return Model(image, weights)
 

@@ -23,8 +23,8 @@ from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import required_features
 from stormdrop.runtime.header import MOST_THREADS
+from stormdrop.runtime.host_device import scratch_stride
 from stormdrop.runtime.image import Image
-from stormdrop.runtime.loaded import scratch_stride
 from stormdrop.runtime.memory import HUGE_BYTES, HUGE_FROM_BYTES
 from stormdrop.runtime.pool import CROWDED_SPIN_SECONDS, SPIN_SECONDS
 from stormdrop.runtime.pool_ir import BLOCK_ALIGN, BLOCK_BYTES, SPIN_TICKS_OFFSET, STEP_WORDS, THREADS_OFFSET, pool_ir

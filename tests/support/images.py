@@ -13,8 +13,10 @@ from stormdrop.ir.tensor import Task
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.host import detect
+from stormdrop.runtime.host_device import HostDevice, HostMemory
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.model import Model, pack
+from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.space.default import default_schedule
 from stormdrop.target import whole_lines
 from stormdrop.target.scope import Scope
@@ -102,10 +104,25 @@ class Draft:
 
     def model(self) -> Model:
         image = self.image()
-        return Model(image, pack(image, lambda n: self.constants[n]))
+        return Model(image, pack(image, lambda n: self.constants[n]), WatchedDevice(shared_pool(self.threads)))
+
+
+class WatchedDevice(HostDevice):
+    """This machine; it remembers the memory that it gave."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self.given: list[HostMemory] = []
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        self.given.append(super().allocate(nbytes))
+        return self.given[-1]
 
 
 def poisoned(model: Model) -> None:
     """Fill all working memory of the calls so far with bytes that are NaN in any float."""
-    for memory in model._idle:
+    device = model._device
+    assert isinstance(device, WatchedDevice)
+    assert device.given
+    for memory in device.given:
         memory.block.fill(0xFF)

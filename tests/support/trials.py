@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import stormdrop.runtime.loaded as loaded_module
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import StormdropError, UserError
@@ -28,11 +27,14 @@ from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program, View
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import described
+from stormdrop.runtime.device import Place
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.loaded import LoadedKernel
-from stormdrop.runtime.pool import shared_pool
+from stormdrop.runtime.host_device import HostDevice, HostMemory
+from stormdrop.runtime.pool import Pool, shared_pool
+from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
+from stormdrop.target import ALIGN_BYTES
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
 from tests.support import drawn_graphs
@@ -320,6 +322,17 @@ class Plant:
     text: Callable[[str], str] = lambda text: text
 
 
+class GuardedDevice(HostDevice):
+    """This machine, with memory from somewhere else."""
+
+    def __init__(self, pool: Pool, allocate: Callable[[int], HostMemory]) -> None:
+        super().__init__(pool)
+        self._allocate = allocate
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        return self._allocate(nbytes)
+
+
 class Bench:
     """Runs cases in guarded memory, the runtime's own working memory included."""
 
@@ -328,13 +341,11 @@ class Bench:
         self.plant = plant or Plant()
         self.at_end = True
 
-    def aligned(self, nbytes: int, align: int = 64) -> NDArray[np.uint8]:
-        return self.arena.aligned(nbytes, align, self.at_end)
+    def allocate(self, nbytes: int) -> HostMemory:
+        return HostMemory(self.arena.aligned(nbytes, ALIGN_BYTES, self.at_end))
 
     def check(self, case: Case) -> Verdict:
         paths: set[str] = set()
-        original = loaded_module.aligned
-        loaded_module.aligned = self.aligned
         try:
             program = self.plant.program(case.program())
             text = self.plant.text(emit(program, case.target))
@@ -344,7 +355,6 @@ class Bench:
         except StormdropError as error:
             return Verdict(frozenset(paths), f"{type(error).__name__}: {error}")
         finally:
-            loaded_module.aligned = original
             self.arena.reset()
 
     def _run(self, case: Case, artifact: Artifact) -> str:
@@ -355,11 +365,12 @@ class Bench:
             held = bind(self.arena, t, None, self.at_end)
             held.array[...] = arrays[t.name]
             constants[t.name] = held.array
-        kernel = LoadedKernel(artifact, constants, shared_pool(case.target.threads))
+        device = GuardedDevice(shared_pool(case.target.threads), self.allocate)
+        kernel = PreparedKernel(artifact, constants, device)
         first: dict[str, Array] | None = None
         for at_end in (True, False):
             self.at_end = at_end
-            got, problem = self._call(case, kernel, arrays, constants)
+            got, problem = self._call(case, kernel, device, arrays, constants)
             if problem:
                 return f"{problem}, all memory {'before' if at_end else 'behind'} an inaccessible page"
             if first is not None and any(not np.array_equal(got[n], first[n], equal_nan=False) for n in got):
@@ -370,11 +381,13 @@ class Bench:
     def _call(
         self,
         case: Case,
-        kernel: LoadedKernel,
+        kernel: PreparedKernel,
+        device: HostDevice,
         arrays: Mapping[str, Array],
         constants: Mapping[str, Array],
     ) -> tuple[dict[str, Array], str]:
-        memory = kernel.call_memory()
+        call = kernel.call()
+        arguments = list(call.arguments)
         tensors = {t.name: t for t in (*case.trial.task.inputs, *case.trial.task.outputs)}
         bound: dict[str, Bound] = {}
         for k, buffer in enumerate(kernel.artifact.buffers):
@@ -384,10 +397,15 @@ class Bench:
                     here.array[...] = arrays[buffer.name]
                 here.remember()
                 bound[buffer.name] = here
-                memory.bind(k, here.address)
-            elif buffer.scope is Scope.CONSTANT and buffer.resident:
-                memory.bind(k, constants[buffer.name].ctypes.data)
-        kernel.run(memory)
+            elif buffer.scope is Scope.CONSTANT and buffer.resident:  # the array itself ends where its memory does
+                arguments[k] = Place(HostMemory(constants[buffer.name].reshape(-1).view(np.uint8)))
+        recording = device.record([replace(call, arguments=tuple(arguments))])
+        inputs, outputs = (
+            [bound[buffer.name].origin for buffer in kernel.artifact.buffers if buffer.scope is scope]
+            for scope in (Scope.INPUT, Scope.OUTPUT)
+        )
+        recording.bind(inputs, outputs)
+        recording.run()
         results: dict[str, Array] = {}
         for buffer in kernel.artifact.buffers:
             if buffer.scope is Scope.INPUT and not bound[buffer.name].is_untouched():
