@@ -11,6 +11,7 @@ from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
@@ -66,12 +67,7 @@ class HostDevice:
         return HostKernel(artifact, self)
 
     def record(self, calls: Sequence[BoundCall]) -> HostRecording:
-        return HostRecording(calls, self)
-
-    def scratch(self, scratch_bytes: int) -> tuple[HostMemory, int]:
-        """Scratch for every thread, and the bytes from one thread's to the next one's."""
-        stride = scratch_stride(scratch_bytes)
-        return self.allocate(stride * self.pool.threads), stride
+        return HostRecording(calls, [_own(call.kernel, HostKernel).phases for call in calls], self)
 
 
 @cache
@@ -86,63 +82,52 @@ class HostKernel:
     def __init__(self, artifact: Artifact, device: HostDevice) -> None:
         self.artifact, self._device = artifact, device
         self.code = Code(artifact.code)
-        self.entry = self.code.address(ENTRY)
-        self.extents = np.array(artifact.extents, np.int64)
+        self.phases = self._phases(ENTRY, artifact.extents)
+        """The address of the entry, and the extents of its phases."""
 
     def prepare(self, constants: Mapping[str, Array], places: Sequence[Place | None]) -> None:
-        buffers = self.artifact.buffers
-        table = np.zeros(len(buffers), np.int64)
-        held: list[Array | HostMemory] = []
-        for k, (buffer, place) in enumerate(zip(buffers, places)):
+        arguments: list[Place | None] = []
+        for buffer, place in zip(self.artifact.buffers, places):
             if buffer.scope is Scope.CONSTANT:
                 raw = np.ascontiguousarray(constants[buffer.name], dtype=NUMPY[buffer.dtype])
                 if raw.size != buffer.elements:
                     raise ValueError(f"constant {buffer.name} has {raw.size} elements; it must have {buffer.elements}")
-                table[k] = raw.ctypes.data
-                held.append(raw)
-                if buffer.is_kept and place is not None:
-                    place.memory.write(place.offset, raw.reshape(-1).view(np.uint8))
-            elif buffer.is_kept and place is not None:
-                table[k] = _address(place)
-            elif buffer.scope is Scope.PACKED:  # read by other phases at load: a Winograd filter before it is packed
-                passing = self._device.allocate(buffer.nbytes)
-                table[k] = passing.address
-                held.append(passing)
-        extents = np.array(self.artifact.prepare_extents, np.int64)
-        if len(extents):
-            scratch, stride = self._device.scratch(self.artifact.scratch_bytes)
-            self._device.pool.run(
-                self.code.address(PREPARE),
-                table.ctypes.data,
-                scratch.address,
-                stride,
-                extents.ctypes.data,
-                len(extents),
-            )
-        del held  # native code read it until here
+                data = raw.reshape(-1).view(np.uint8)
+                if place is not None:
+                    place.memory.write(place.offset, data)
+                place = Place(HostMemory(data))
+            elif buffer.scope is Scope.PACKED and place is None:  # a Winograd filter before it is packed
+                place = Place(self._device.allocate(buffer.nbytes))
+            arguments.append(place)
+        if self.artifact.prepare_extents:
+            phases = self._phases(PREPARE, self.artifact.prepare_extents)
+            HostRecording([BoundCall(self, tuple(arguments))], [phases], self._device).run()
+
+    def _phases(self, name: str, extents: Sequence[int]) -> tuple[int, NDArray[np.int64]]:
+        return self.code.address(name), np.array(extents, np.int64)
 
 
 class HostRecording:
-    """Steps for the pool, and their pointers."""
+    """Steps for the pool, and their pointers. `phases` are those of each call's kernel that are run."""
 
-    def __init__(self, calls: Sequence[BoundCall], device: HostDevice) -> None:
-        kernels = [_own(call.kernel, HostKernel) for call in calls]
-        most = max((kernel.artifact.scratch_bytes for kernel in kernels), default=0)
-        scratch, stride = device.scratch(most)
+    def __init__(
+        self, calls: Sequence[BoundCall], phases: Sequence[tuple[int, NDArray[np.int64]]], device: HostDevice
+    ) -> None:
+        stride = scratch_stride(max((call.kernel.artifact.scratch_bytes for call in calls), default=0))
+        scratch = device.allocate(stride * device.pool.threads)
         pointers: list[int] = []
         self._inputs: dict[int, list[tuple[int, int]]] = {}  # (entry, byte offset) of each use of an array
         self._outputs: dict[int, list[tuple[int, int]]] = {}
         records = np.zeros((len(calls), STEP_WORDS), np.int64)
-        for n, (call, kernel) in enumerate(zip(calls, kernels)):
-            extents = kernel.extents
-            records[n] = kernel.entry, 8 * len(pointers), scratch.address, stride, extents.ctypes.data, len(extents)
+        for n, (call, (entry, extents)) in enumerate(zip(calls, phases)):
+            records[n] = entry, 8 * len(pointers), scratch.address, stride, extents.ctypes.data, len(extents)
             for argument in call.arguments:
                 address = 0
                 match argument:
                     case None:
                         pass
-                    case Place():
-                        address = _address(argument)
+                    case Place(memory, offset):
+                        address = _own(memory, HostMemory).address + offset
                     case InputArray(index, offset):
                         self._inputs.setdefault(index, []).append((len(pointers), offset))
                     case OutputArray(index, offset):
@@ -150,7 +135,7 @@ class HostRecording:
                 pointers.append(address)
         table = np.array(pointers, np.int64)
         records[:, 1] += table.ctypes.data
-        self._held = (tuple(calls), scratch, table, records)  # what the steps point to
+        self._held = (tuple(calls), tuple(phases), scratch, table, records)  # what the steps point to
         self._entries = table.data  # quicker to write one entry through
         self._pool, self._steps, self._count = device.pool, records.ctypes.data, len(records)
         self.run = partial(device.pool.run_steps, self._steps, self._count)
@@ -169,10 +154,6 @@ class HostRecording:
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
         part = calls if calls is not None else range(self._count)
         return self._pool.profile_steps(self._steps + 8 * STEP_WORDS * part.start, len(part), repeats)
-
-
-def _address(place: Place) -> int:
-    return _own(place.memory, HostMemory).address + place.offset
 
 
 def _own(thing: object, kind: type[T]) -> T:

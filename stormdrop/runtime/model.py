@@ -38,7 +38,7 @@ from stormdrop.runtime.device import (
 from stormdrop.runtime.executable import Executable
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import host_device
-from stormdrop.runtime.image import Address, Image, Port
+from stormdrop.runtime.image import Address, Image
 from stormdrop.runtime.package import load, save
 from stormdrop.runtime.peak import calibrated
 from stormdrop.runtime.profile import Profile, profile_of
@@ -64,26 +64,11 @@ class Model(Executable):
     def __init__(self, image: Image, weights: Bytes, device: Device | None = None) -> None:
         verify(image)
         super().__init__(image.name, image.inputs, image.outputs)
+        self.name, self.inputs, self.outputs, self.threads = image.name, image.inputs, image.outputs, image.threads
         self.image, self.weights = image, image.checked_weights(weights)
         self._device = device or host_device(image.threads)
         self._memory = self._device.adopt(self.weights)
         self._kernels = [self._device.load(kernel) for kernel in image.kernels]
-
-    @property
-    def name(self) -> str:
-        return self.image.name
-
-    @property
-    def inputs(self) -> tuple[Port, ...]:
-        return self.image.inputs
-
-    @property
-    def outputs(self) -> tuple[Port, ...]:
-        return self.image.outputs
-
-    @property
-    def threads(self) -> int:
-        return self.image.threads
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
