@@ -204,9 +204,7 @@ def refuse_unwritable(path: Path) -> None:
 
 def _write(model: Model, path: Path, header: Path | None, name: str) -> None:
     if header is None:
-        from stormdrop.runtime.package import save
-
-        save(path, model.image, model.weights)
+        model.save(path)
         return
     from stormdrop.export.c_library import write_library
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
 from stormdrop.runtime.arrays import Array, Described, checked, checked_outputs, is_plain, new_array
+
+D = TypeVar("D", bound=Described)
 
 
 class Runnable(Protocol):
@@ -24,21 +26,21 @@ class Runnable(Protocol):
     def run(self) -> None: ...
 
 
-class Executable(ABC):
-    """`takes` and `gives` describe the arrays."""
+class Executable(ABC, Generic[D]):
+    """`inputs` and `outputs` describe the arrays."""
 
-    def __init__(self, name: str, takes: Sequence[Described], gives: Sequence[Described]) -> None:
-        self._name, self._takes, self._gives = name, tuple(takes), tuple(gives)
+    def __init__(self, name: str, inputs: tuple[D, ...], outputs: tuple[D, ...]) -> None:
+        self.name, self.inputs, self.outputs = name, inputs, outputs
         self._idle: list[Runnable] = []  # list.pop and append are atomic
 
     def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
         """One array, or a tuple where there are several outputs. Raises UserError for arrays it does not take."""
         arrays = self._checked(inputs)
-        targets = checked_outputs(self._gives, out, arrays)
+        targets = checked_outputs(self.outputs, out, arrays)
         if out is None:
             self._run(arrays, targets)
         else:
-            direct = [t if is_plain(t) else new_array(wanted) for t, wanted in zip(targets, self._gives)]
+            direct = [t if is_plain(t) else new_array(wanted) for t, wanted in zip(targets, self.outputs)]
             self._run(arrays, direct)
             for t, d in zip(targets, direct):
                 if t is not d:
@@ -50,10 +52,10 @@ class Executable(ABC):
         """What one call at a time runs."""
 
     def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
-        if len(inputs) != len(self._takes):
-            wanted = ", ".join(map(repr, self._takes)) or "no inputs"
-            raise UserError(f"{self._name} takes {len(self._takes)} arrays ({wanted}), not {len(inputs)}")
-        return [checked(t, x) for t, x in zip(self._takes, inputs)]
+        if len(inputs) != len(self.inputs):
+            wanted = ", ".join(map(repr, self.inputs)) or "no inputs"
+            raise UserError(f"{self.name} takes {len(self.inputs)} arrays ({wanted}), not {len(inputs)}")
+        return [checked(t, x) for t, x in zip(self.inputs, inputs)]
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         try:

@@ -18,7 +18,7 @@ from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.arrays import address_of
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
-from stormdrop.runtime.device import Array, BoundCall, Bytes, InputArray, OutputArray, Place, Seconds
+from stormdrop.runtime.device import Array, BoundCall, Bytes, InputArray, Place, Seconds
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
@@ -113,27 +113,25 @@ class HostRecording:
     def __init__(
         self, calls: Sequence[BoundCall], phases: Sequence[tuple[int, NDArray[np.int64]]], device: HostDevice
     ) -> None:
-        stride = scratch_stride(max((call.kernel.artifact.scratch_bytes for call in calls), default=0))
+        kernels = {id(call.kernel): call.kernel for call in calls}.values()
+        stride = scratch_stride(max((kernel.artifact.scratch_bytes for kernel in kernels), default=0))
         scratch = device.allocate(stride * device.pool.threads)
         pointers: list[int] = []
         self._inputs: dict[int, list[tuple[int, int]]] = {}  # (entry, byte offset) of each use of an array
         self._outputs: dict[int, list[tuple[int, int]]] = {}
-        records = np.zeros((len(calls), STEP_WORDS), np.int64)
-        for n, (call, (entry, extents)) in enumerate(zip(calls, phases)):
-            records[n] = entry, 8 * len(pointers), scratch.address, stride, extents.ctypes.data, len(extents)
+        steps: list[tuple[int, ...]] = []
+        for call, (entry, extents) in zip(calls, phases):
+            steps.append((entry, 8 * len(pointers), scratch.address, stride, address_of(extents), len(extents)))
             for argument in call.arguments:
-                address = 0
-                match argument:
-                    case None:
-                        pass
-                    case Place(memory, offset):
-                        address = _own(memory, HostMemory).address + offset
-                    case InputArray(index, offset):
-                        self._inputs.setdefault(index, []).append((len(pointers), offset))
-                    case OutputArray(index, offset):
-                        self._outputs.setdefault(index, []).append((len(pointers), offset))
-                pointers.append(address)
+                if isinstance(argument, Place):
+                    pointers.append(_own(argument.memory, HostMemory).address + argument.offset)
+                    continue
+                if argument is not None:
+                    uses = self._inputs if isinstance(argument, InputArray) else self._outputs
+                    uses.setdefault(argument.index, []).append((len(pointers), argument.offset))
+                pointers.append(0)
         table = np.array(pointers, np.int64)
+        records = np.array(steps, np.int64).reshape(-1, STEP_WORDS)
         records[:, 1] += table.ctypes.data
         self._held = (tuple(calls), tuple(phases), scratch, table, records)  # what the steps point to
         self._entries = table.data  # quicker to write one entry through

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
 from stormdrop.ir.interp import evaluate
-from stormdrop.ir.tensor import Task
+from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.arrays import checked
 from stormdrop.runtime.building import artifact_of, lowered
 from stormdrop.runtime.device import Array
@@ -30,7 +30,7 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 
-class Kernel(Executable):
+class Kernel(Executable[Tensor]):
     """A task built for this machine. Several Python threads may call it at once."""
 
     def __init__(self, task: Task, schedule: Schedule | None, threads: int, record: Callable[[], Runnable]) -> None:

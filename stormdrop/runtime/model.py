@@ -38,7 +38,7 @@ from stormdrop.runtime.device import (
 from stormdrop.runtime.executable import Executable
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import host_device
-from stormdrop.runtime.image import Address, Image
+from stormdrop.runtime.image import Address, Image, Port
 from stormdrop.runtime.package import load, save
 from stormdrop.runtime.peak import calibrated
 from stormdrop.runtime.profile import Profile, profile_of
@@ -55,7 +55,7 @@ MOST_REPEATS = 10**8
 TURN_SECONDS = 0.2
 
 
-class Model(Executable):
+class Model(Executable[Port]):
     """A compiled model, ready to run.
 
     Raises UserError for a damaged image or too few weights, BuildError for code of another machine.
@@ -64,8 +64,7 @@ class Model(Executable):
     def __init__(self, image: Image, weights: Bytes, device: Device | None = None) -> None:
         verify(image)
         super().__init__(image.name, image.inputs, image.outputs)
-        self.name, self.inputs, self.outputs, self.threads = image.name, image.inputs, image.outputs, image.threads
-        self.image, self.weights = image, image.checked_weights(weights)
+        self.image, self.weights, self.threads = image, image.checked_weights(weights), image.threads
         self._device = device or host_device(image.threads)
         self._memory = self._device.adopt(self.weights)
         self._kernels = [self._device.load(kernel) for kernel in image.kernels]
@@ -103,9 +102,8 @@ class Model(Executable):
         seconds = _in_turns(recording.profile, repeats)
         alone: list[float] | None = None
         if standalone:  # a kernel that works in place now reads what it wrote: its time is that of any other values
-            benches = self._benches_alone(calls)
             alone = []
-            for bench in benches:
+            for bench in self._benches_alone(calls):
                 bench.bind(arrays, results)
                 bench.bench(WARM_UP_RUNS)
                 alone.append(float(np.median(bench.bench(repeats))))

@@ -9,7 +9,6 @@ just been used, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -34,8 +33,10 @@ class Rotation:
     """
 
     def __init__(self, device: Device, call: BoundCall, rotated: Sequence[int], block: Memory) -> None:
-        buffers = call.kernel.artifact.buffers
-        rooms = [whole_lines(buffers[k].nbytes) + ALIGN_BYTES for k in rotated]
+        places = {k: argument for k in rotated if isinstance(argument := call.arguments[k], Place)}
+        sizes = {k: call.kernel.artifact.buffers[k].nbytes for k in places}
+        constants = {k: place.memory.read(place.offset, sizes[k]) for k, place in places.items()}
+        rooms = [whole_lines(nbytes) + ALIGN_BYTES for nbytes in sizes.values()]
         self._copies = max(2, min(MOST_COPIES, block.nbytes // sum(rooms)))
         if self._copies * sum(rooms) > block.nbytes:
             block = device.allocate(self._copies * sum(rooms))
@@ -43,13 +44,11 @@ class Rotation:
         at = 0
         for _ in range(self._copies):
             arguments = list(call.arguments)
-            for k, room in zip(rotated, rooms):
-                source = arguments[k]
-                assert isinstance(source, Place)
-                block.write(at, source.memory.read(source.offset, buffers[k].nbytes))
+            for (k, data), room in zip(constants.items(), rooms):
+                block.write(at, data)
                 arguments[k] = Place(block, at)
                 at += room
-            calls.append(replace(call, arguments=tuple(arguments)))
+            calls.append(BoundCall(call.kernel, tuple(arguments)))
         self._recording = device.record(calls)
         self._turn = 0
 
