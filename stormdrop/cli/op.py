@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from stormdrop.driver.operator import OperatorReport, Plan
+    from stormdrop.ir.expr import Dtype
     from stormdrop.reservoir.store import Store
 
 SHOWN = ("sketches", "loops", "llvm", "asm")
+DTYPES = ("f32", "bf16")
 SEARCHES = ("random", "storm", "droplet", "storm+droplet")
 """As in `stormdrop.search.strategies`, which is not imported for the sake of `--help`."""
 
@@ -51,6 +53,13 @@ Examples:
 )
 @click.argument("name")
 @click.argument("args", nargs=-1, type=int)
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    default="f32",
+    show_default=True,
+    help="Of the inputs; products of bf16 (GMM, DEN, GMV, DOT) are summed and given as f32.",
+)
 @click.option("--default", "default_only", is_flag=True, help="Only time the analytic choice; search nothing.")
 @click.option(
     "--search",
@@ -98,6 +107,7 @@ def op(
     ctx: click.Context,
     name: str,
     args: tuple[int, ...],
+    dtype: Dtype,
     default_only: bool,
     searches: tuple[str, ...],
     trials: int | None,
@@ -119,7 +129,7 @@ def op(
     from stormdrop.ops.catalogue import build
 
     try:
-        task = build(name, args)
+        task = build(name, args, dtype)
     except UserError as error:
         raise click.UsageError(clean(str(error))) from error
     if plot_path is not None:

@@ -346,12 +346,14 @@ class MemoryWriter(Instance):
             if mask is None:
                 self.w.line(f"store {type} {value.name}, ptr {address}, align {item}")
                 return
-            if dtype == "i32":
+            name = suffix(dtype, self.lanes)
+            if dtype in ("i32", "bf16"):
                 # LLVM 22 for AVX-512 makes a truncation and a masked store one instruction and then, where it sees that
                 # one lane is live, stores that lane's element before the truncation: 8 bytes. Floats are not truncated.
-                dtype, type = "f32", vector_type("float", self.lanes)
+                name = f"v{self.lanes}{'f32' if dtype == 'i32' else 'f16'}"
+                type = vector_type("float" if dtype == "i32" else "half", self.lanes)
                 value = Value(self.w.op(f"bitcast {value} to {type}"), dtype, self.lanes)
-            name = f"@llvm.masked.store.{suffix(dtype, self.lanes)}.p0"
+            name = f"@llvm.masked.store.{name}.p0"
             self.w.declare(f"declare void {name}({type}, ptr, i32, {mask.type})")
             self.w.line(f"call void {name}({type} {value.name}, ptr {address}, i32 {item}, {mask})")
             return
@@ -377,4 +379,4 @@ def has_data(access: Access) -> bool:
 
 
 def suffix(dtype: Dtype, lanes: int) -> str:
-    return f"v{lanes}{'i8' if dtype == 'bool' else dtype}"
+    return f"v{lanes}{ {'bool': 'i8', 'bf16': 'i16'}.get(dtype, dtype) }"

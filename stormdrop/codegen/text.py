@@ -15,7 +15,8 @@ from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, Interval, affine, bounds
 from stormdrop.ir.expr import Bin, Cmp, Const, Dtype, Expr, Scalar, Select, Var
 
-LLVM: dict[Dtype, str] = {"f32": "float", "f64": "double", "i32": "i32", "i64": "i64", "bool": "i1"}
+# A bf16 is held as its bits: LLVM's bfloat would call functions of a run-time library to round where a machine cannot.
+LLVM: dict[Dtype, str] = {"f32": "float", "f64": "double", "i32": "i32", "i64": "i64", "bool": "i1", "bf16": "i16"}
 MEMORY: dict[Dtype, str] = {**LLVM, "bool": "i8"}
 
 Text = list["str | Text"]
@@ -55,7 +56,9 @@ def literal(value: Scalar, dtype: Dtype) -> str:
         return "true" if value else "false"
     if dtype in ("i32", "i64"):
         return str(int(value))
-    exact = _rounded(float(value)) if dtype == "f32" else float(value)
+    exact = float(value) if dtype == "f64" else _rounded(float(value))
+    if dtype == "bf16":
+        return str(bf16_bits(exact))
     return "0x" + struct.pack(">d", exact).hex().upper()
 
 
@@ -65,6 +68,12 @@ def _rounded(x: float) -> float:
         return struct.unpack("<f", struct.pack("<f", x))[0]
     except OverflowError:
         return math.copysign(math.inf, x)
+
+
+def bf16_bits(x: float) -> int:
+    """The upper half of an f32, rounded to nearest even; every NaN is one."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", x))
+    return 0x7FC0 if math.isnan(x) else (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
 def splat(value: Scalar, dtype: Dtype, lanes: int) -> str:

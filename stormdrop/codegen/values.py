@@ -156,6 +156,10 @@ def convert(w: Writer, x: Value, dtype: Dtype) -> Value:
     type = vector_type(LLVM[dtype], x.lanes)
     if x.dtype == dtype:
         return x
+    if x.dtype == "bf16":
+        return _from_bf16(w, x)
+    if dtype == "bf16":
+        return _to_bf16(w, x)
     if dtype == "bool":
         return comparison(w, "ne", x, constant(0, x.dtype, x.lanes))
     source_float, to_float = x.dtype in ("f32", "f64"), dtype in ("f32", "f64")
@@ -169,6 +173,26 @@ def convert(w: Writer, x: Value, dtype: Dtype) -> Value:
     if x.dtype == "bool":
         return Value(w.op(f"zext {x} to {type}"), dtype, x.lanes)
     return Value(w.op(f"{'sext' if dtype == 'i64' else 'trunc'} {x} to {type}"), dtype, x.lanes)
+
+
+def _from_bf16(w: Writer, x: Value) -> Value:
+    """The f32 whose upper half these bits are."""
+    bits = vector_type("i32", x.lanes)
+    wide = w.op(f"zext {x} to {bits}")
+    upper = w.op(f"shl {bits} {wide}, {splat(16, 'i32', x.lanes)}")
+    return Value(w.op(f"bitcast {bits} {upper} to {vector_type('float', x.lanes)}"), "f32", x.lanes)
+
+
+def _to_bf16(w: Writer, x: Value) -> Value:
+    """The upper half of an f32, rounded to nearest even; every NaN is one (see `text.bf16_bits`)."""
+    bits = w.op(f"bitcast {x} to {vector_type('i32', x.lanes)}")
+    value = Value(bits, "i32", x.lanes)
+    half, mask, one, nan = (constant(c, "i32", x.lanes) for c in (16, 0x7FFF, 1, 0x7FC0))
+    odd = Value(w.op(f"and {value.type} {w.op(f'lshr {value}, {half.name}')}, {one.name}"), "i32", x.lanes)
+    rounded = arithmetic(w, "add", value, arithmetic(w, "add", odd, mask))
+    upper = Value(w.op(f"lshr {rounded}, {half.name}"), "i32", x.lanes)
+    chosen = choice(w, comparison(w, "ne", x, x), nan, upper)
+    return Value(w.op(f"trunc {chosen} to {vector_type('i16', x.lanes)}"), "bf16", x.lanes)
 
 
 def multiply_add(w: Writer, x: Value, y: Value, acc: Value, fma: bool) -> Value:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import shown
-from stormdrop.ir.expr import NUMPY, Dtype
+from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 
 Array = NDArray[Any]
 
@@ -62,7 +62,7 @@ def random_inputs(wanted: Iterable[Wanted], seed: int = 0) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     found: dict[str, Array] = {}
     for v in wanted:
-        if v.dtype in ("f32", "f64"):
+        if v.dtype in FLOATS:
             found[v.name] = rng.standard_normal(v.shape).astype(NUMPY[v.dtype])
         else:
             found[v.name] = rng.integers(0, 2, v.shape).astype(NUMPY[v.dtype])

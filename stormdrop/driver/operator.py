@@ -124,6 +124,7 @@ class OperatorReport:
         head: dict[str, object] = {
             "op": self.op,
             "args": list(self.args),
+            "dtype": self.task.inputs[0].dtype,
             "threads": self.target.threads,
             "peak_gflops": self.peak_gflops,
         }
@@ -196,7 +197,7 @@ def _default(plan: Plan, tell: Callable[[str], None]) -> Found:
     tell(f"timing the default schedule of {task.name}")
     sketch, point = default_point(task, target)
     schedule = sketch.schedule(point)
-    with Measurer(target, MeasureSettings(threads=target.threads, seed=plan.seed)) as measurer:
+    with Measurer(target, MeasureSettings(seed=plan.seed)) as measurer:
         result = measurer.prove(task, schedule)
     if isinstance(result, Failure):
         raise RunError(f"{task.name}: the default schedule could not be timed: {result}")

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from stormdrop.ir.expr import Dtype
 from stormdrop.runtime.image import Image, Port
 
-C_TYPES: dict[Dtype, str] = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t", "bool": "uint8_t"}
+C_TYPES: dict[Dtype, str] = {
+    "f32": "float",
+    "f64": "double",
+    "i32": "int32_t",
+    "i64": "int64_t",
+    "bool": "uint8_t",
+    "bf16": "uint16_t",
+}
 MOST_ARGUMENTS = 100  # C99 promises 127 of a function
 LONGEST_NAME = 60
 _TAKEN = {"sem", "mq", "shm", "iconv"}  # sem_open and the like are libc's

@@ -16,7 +16,7 @@ from stormdrop.graph.graph import Node, Value
 from stormdrop.graph.shapes import window_of
 from stormdrop.ir.expr import Combiner
 from stormdrop.ir.tensor import Task, Tensor, tensor
-from stormdrop.ops import broadcast, contract, indexing, movement, normalize, sampling, window
+from stormdrop.ops import broadcast, contract, indexing, normalize, sampling, window
 
 Express = Callable[[Node, Sequence[Tensor]], Tensor]
 
@@ -85,7 +85,7 @@ def _conv_transpose(n: Node, x: Sequence[Tensor]) -> Tensor:
 
 EXPRESS: dict[str, Express] = {
     "Reshape": lambda n, x: broadcast.reshape(x[0], n.integers("shape")),
-    "Transpose": lambda n, x: movement.transpose(x[0], n.integers("perm"), "Y"),
+    "Transpose": lambda n, x: broadcast.transpose(x[0], n.integers("perm")),
     "Expand": lambda n, x: broadcast.expand(x[0], n.integers("shape")),
     "Concat": lambda n, x: broadcast.concat(x, n.integer("axis")),
     "Slice": lambda n, x: broadcast.cut(x[0], n.integers("starts"), n.integers("steps"), n.integers("shape")),
@@ -116,7 +116,7 @@ EXPRESS: dict[str, Express] = {
     "ReduceProd": _reduce("prod"),
     "ArgMax": _arg(True),
     "ArgMin": _arg(False),
-    "Softmax": lambda n, x: normalize.softmax_along(x[0], n.integer("axis")),
+    "Softmax": lambda n, x: normalize.softmax(x[0], n.integer("axis")),
     "LogSoftmax": lambda n, x: normalize.log_softmax(x[0], n.integer("axis")),
     "Standardize": lambda n, x: normalize.standardize(x[0], n.integers("axes"), n.number("epsilon")),
     "RmsNormalize": lambda n, x: normalize.rms_normalize(x[0], n.integers("axes"), n.number("epsilon")),
@@ -124,8 +124,8 @@ EXPRESS: dict[str, Express] = {
     "Einsum": _einsum,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
-    "MaxPool": lambda n, x: window.max_pool(x[0], window_of(n), n.text("layout")),
-    "SumPool": lambda n, x: window.sum_pool(x[0], window_of(n), n.text("layout")),
+    "MaxPool": lambda n, x: window.pool(x[0], window_of(n), n.text("layout"), "max"),
+    "SumPool": lambda n, x: window.pool(x[0], window_of(n), n.text("layout"), "sum"),
     "Fold": lambda n, x: window.fold(x[0], window_of(n), n.integers("extents")),
     "MaxPoolIndices": lambda n, x: window.max_pool_indices(x[0], window_of(n), bool(n.integer("column_major", 0))),
 }

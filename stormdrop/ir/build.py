@@ -20,26 +20,26 @@ from stormdrop.ir.expr import (
 )
 
 
-def _reduce(combiner: Combiner, body: Expr, axes: tuple[Axis, ...]) -> Reduce:
+def reduce(combiner: Combiner, body: Expr, *axes: Axis) -> Reduce:
     if not axes:
         raise UserError(f"{combiner} needs at least one reduce axis")
     return Reduce(combiner, axes, body)
 
 
 def sum(body: Expr, *axes: Axis) -> Reduce:
-    return _reduce("sum", body, axes)
+    return reduce("sum", body, *axes)
 
 
 def prod(body: Expr, *axes: Axis) -> Reduce:
-    return _reduce("prod", body, axes)
+    return reduce("prod", body, *axes)
 
 
 def reduce_max(body: Expr, *axes: Axis) -> Reduce:
-    return _reduce("max", body, axes)
+    return reduce("max", body, *axes)
 
 
 def reduce_min(body: Expr, *axes: Axis) -> Reduce:
-    return _reduce("min", body, axes)
+    return reduce("min", body, *axes)
 
 
 def maximum(a: Expr, b: Expr | Scalar) -> Expr:
@@ -92,6 +92,9 @@ def equal(a: Expr, b: Expr | Scalar) -> Expr:
 
 
 def cast(a: Expr, dtype: Dtype) -> Expr:
+    """The value in another type; between bf16 and another type than f32 it is rounded to f32 on the way."""
     if dtype not in NUMPY:
         raise UserError(f"unknown element type {dtype!r}; known: {', '.join(NUMPY)}")
+    if "bf16" in (a.dtype, dtype) and not {a.dtype, dtype} <= {"bf16", "f32"}:
+        a = Cast(a, "f32")
     return a if a.dtype == dtype else Cast(a, dtype)

@@ -1,7 +1,8 @@
 """Expressions: interned, immutable trees over scalars.
 
 Equality is identity: two nodes built from equal parts are the same object, and constants keep their type and sign (1,
-1.0, True and -0.0 differ). Index arithmetic is `i64`; data is `f32`, `f64`, `i32`, `i64` or `bool`.
+1.0, True and -0.0 differ). Index arithmetic is `i64`; data is `f32`, `f64`, `i32`, `i64`, `bool` or `bf16`. Values of
+`bf16` are stored, moved and chosen; they are computed with as `f32`, and only from `f32` are others cast to them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
+import ml_dtypes
 import numpy as np
 
 from stormdrop.errors import UserError
@@ -19,7 +21,7 @@ from stormdrop.errors import UserError
 if TYPE_CHECKING:
     from stormdrop.ir.tensor import Tensor
 
-Dtype = Literal["f32", "f64", "i32", "i64", "bool"]
+Dtype = Literal["f32", "f64", "i32", "i64", "bool", "bf16"]
 Scalar = bool | int | float
 AxisKind = Literal["spatial", "reduce"]
 Combiner = Literal["sum", "max", "min", "prod"]
@@ -30,9 +32,10 @@ NUMPY: dict[Dtype, type[np.generic]] = {
     "i32": np.int32,
     "i64": np.int64,
     "bool": np.bool_,
+    "bf16": ml_dtypes.bfloat16,
 }
-ITEMSIZE: dict[Dtype, int] = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
-FLOATS = ("f32", "f64")
+ITEMSIZE: dict[Dtype, int] = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1, "bf16": 2}
+FLOATS = ("f32", "f64", "bf16")
 
 LOGICAL = ("and", "or", "xor")
 UNARY = (

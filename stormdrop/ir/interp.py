@@ -41,6 +41,8 @@ CHUNK_POINTS = 1_000_000
 """Points evaluated at once; some ten float64 temporaries of this size are alive in the worst case."""
 UNDERFLOW = 2.0**-103
 """In the units of scales, what a float32 loses by being flushed to zero: 2⁻¹²⁶ / eps."""
+BF16_ROUNDING = 2.0**15
+"""In the units of scales, what rounding 1 to bf16 may lose: 2⁻⁸ / eps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ def evaluate(
     variant: int = 0,
     precision: Literal["f64"] | None = None,
 ) -> dict[str, Array]:
-    """The outputs by name. With precision "f64" every f32 is computed as float64, inputs being taken as they are.
+    """The outputs by name. With precision "f64" every f32 and bf16 is computed as float64, inputs being taken as they
+    are: a cast to bf16, which rounds to nearest even otherwise, does nothing then.
 
     Raises UserError for missing or misshapen arrays and for reads outside a tensor.
     """
@@ -121,7 +124,7 @@ def _inputs(task: Task, arrays: Mapping[str, Array], wide: bool) -> dict[Tensor,
 
 
 def _numpy(dtype: Dtype, wide: bool) -> type[np.generic]:
-    return np.float64 if wide and dtype == "f32" else NUMPY[dtype]
+    return np.float64 if wide and dtype in FLOATS else NUMPY[dtype]
 
 
 @dataclass(slots=True)
@@ -223,10 +226,8 @@ class _Machine:
                 return np.array(value, NUMPY[dtype]).astype(_numpy(dtype, self.wide))
             case Axis():
                 return s.env[e]
-            case Bin(op, a, b):
-                return _BINARY[op](self.value(a, s), self.value(b, s))
-            case Cmp(op, a, b):
-                return _COMPARE[op](self.value(a, s), self.value(b, s))
+            case Bin(op, a, b) | Cmp(op, a, b):
+                return OPERATIONS[op](self.value(a, s), self.value(b, s))
             case Select(condition, a, b):
                 chosen = self.value(condition, s)
                 yes, no = s.split(e, chosen)
@@ -276,8 +277,8 @@ class _Machine:
                     return self.scale(a, s)
                 return _through(_SLOPE[fn](self.value(a, s)), self.scale(a, s)) + result
             case Cast(a):
-                exact = a.dtype in ("bool", e.dtype) or (a.dtype, e.dtype) in (("f32", "f64"), ("i32", "f64"))
-                return self.scale(a, s) + (0 if exact else result)
+                exact = a.dtype in ("bool", "bf16", e.dtype) or (a.dtype, e.dtype) in (("f32", "f64"), ("i32", "f64"))
+                return self.scale(a, s) + (0 if exact else result * (BF16_ROUNDING if e.dtype == "bf16" else 1))
             case Load():
                 return s.scales[e]
             case _:
@@ -379,7 +380,7 @@ def _power(x: Array, y: Array) -> Array:
 
 _REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 
-_BINARY: dict[str, Callable[[Array, Array], Array]] = {
+OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -394,9 +395,6 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "and": np.logical_and,
     "or": np.logical_or,
     "xor": np.logical_xor,
-}
-
-_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "lt": np.less,
     "le": np.less_equal,
     "gt": np.greater,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from stormdrop.errors import UserError
-from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select
+from stormdrop.ir.expr import FLOATS, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select
 from stormdrop.ir.tensor import Compute, Task, Tensor, Variant, all_constant
 
 FORMAT = 1
@@ -72,7 +72,7 @@ def _expr_to_json(e: Expr, axes: dict[Expr, str], names: dict[Tensor, str]) -> o
 
     match e:
         case Const(value, dtype):
-            return ["const", dtype, repr(value) if dtype in ("f32", "f64") else value]
+            return ["const", dtype, repr(value) if dtype in FLOATS else value]
         case Axis():
             return axes[e]
         case Bin(op, a, b):

@@ -10,14 +10,16 @@ import numpy as np
 
 from stormdrop.errors import UserError
 from stormdrop.ir.affine import bounds, index_condition
-from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Reduce, Select, Var, children, walk
+from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Reduce, Select, Var, children, walk
 
 if TYPE_CHECKING:
     from stormdrop.ir.tensor import Compute, Task
 
 
 def verify_compute(name: str, c: Compute) -> None:
-    """Raise UserError where an axis is used twice or not declared, or a reduction stands inside a body."""
+    """Raise UserError where an axis is used twice or not declared, a reduction stands inside a body, or a body computes
+    with bf16.
+    """
     declared: set[Expr] = set()
     for a in (*c.axes, *c.reduce_axes):
         if a in declared:
@@ -38,7 +40,22 @@ def verify_compute(name: str, c: Compute) -> None:
             raise UserError(f"{name}: {node.name} is no axis")
         if isinstance(node, Reduce):
             raise UserError(f"{name}: a reduction must be the whole body; give it a compute of its own")
+        if _computes_with_bf16(node):
+            raise UserError(f"{name}: {node} computes with bf16; use sd.cast(…, 'f32')")
+    if c.combiner is not None and c.body.dtype == "bf16":
+        raise UserError(f"{name}: {c.combiner} of bf16; use sd.cast(…, 'f32')")
     _verify_indices(name, c.body)
+
+
+def _computes_with_bf16(node: Expr) -> bool:
+    """Whether a node does more than to move a bf16, to choose one, or to convert between it and f32."""
+    match node:
+        case Bin(_, a) | Cmp(_, a) | Call(_, a):
+            return a.dtype == "bf16"
+        case Cast(a, dtype):
+            return "bf16" in (a.dtype, dtype) and "f32" not in (a.dtype, dtype)
+        case _:
+            return False
 
 
 MOST_POINTS = 1 << 20  # a guarded read is proved by trying all values of the axes concerned, up to this many

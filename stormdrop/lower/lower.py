@@ -30,8 +30,10 @@ from stormdrop.lower.program import (
     Tile,
     View,
 )
-from stormdrop.space.nest import Slot, Tiling, form_of, is_computed_whole, is_copy, nest_order
+from stormdrop.space.nest import LoopLevel, is_copy, nest_of
+from stormdrop.space.region import is_computed_whole
 from stormdrop.space.structure import Level, Stage, Structure
+from stormdrop.space.tiling import Tiling
 from stormdrop.target import ALIGN_BYTES, whole_lines
 from stormdrop.target.scope import Scope
 
@@ -194,12 +196,7 @@ def _lower_root(context: _Context, stage: Stage) -> Phase:
     tiling = context.tilings[stage.id]
     spans = {a: _whole(a) for a in (*stage.axes, *stage.reduce_axes)}
     loops: list[tuple[Var, int]] = []
-    order = nest_order(stage)
-    parallel = (
-        [slot for slot in order if slot.axis.kind == "spatial" and slot.level == 0]
-        if form_of(stage).register > 0
-        else []
-    )
+    order, parallel = nest_of(stage).order, nest_of(stage).parallel
     for slot in parallel:
         var = Var(f"{slot.axis.name}_{stage.axis_id(slot.axis)}_0")
         trips, most, piece = _split(spans[slot.axis], tiling.span[slot], var)
@@ -225,7 +222,7 @@ def _lower_attached(context: _Context, stage: Stage) -> list[Stmt]:
         context.regions[stage.tensor] = replace(panel, buffer=buffer)
     else:
         context.regions[stage.tensor] = _box_region(context, stage, spans)
-    return _loops(context, stage, nest_order(stage), spans)
+    return _loops(context, stage, nest_of(stage).order, spans)
 
 
 def _needed_spans(context: _Context, stage: Stage) -> dict[Axis, Span]:
@@ -268,12 +265,11 @@ def _index_span(index: Expr, around: Mapping[Axis, Span], extent: int) -> Span:
     return Span(base, length.expr(), lengths)
 
 
-def _loops(context: _Context, stage: Stage, order: Sequence[Slot], spans: dict[Axis, Span]) -> list[Stmt]:
+def _loops(context: _Context, stage: Stage, order: Sequence[LoopLevel], spans: dict[Axis, Span]) -> list[Stmt]:
     """The serial loops of a stage from the given slots inwards, then its register tile."""
     tiling = context.tilings[stage.id]
-    form = form_of(stage)
-    innermost = form.blocks - 1
-    rolled = [slot for slot in order if not (slot.axis.kind == "reduce" and slot.level == innermost)]
+    nest = nest_of(stage)
+    rolled = [x for x in order if x.axis.kind == "spatial" or x.number != nest.innermost_reduce]
     blocks = [slot for slot in rolled if slot.axis.kind == "reduce"]
     blocked = any(tiling.trips[slot] > 1 for slot in blocks)
     first: list[Expr] = []
@@ -284,7 +280,7 @@ def _loops(context: _Context, stage: Stage, order: Sequence[Slot], spans: dict[A
         axis = slot.axis
         if axis.kind == "reduce" and blocked and partial is None:
             partial = _partial_buffer(context, stage, spans)
-        var = Var(f"{axis.name}_{stage.id}{stage.axis_id(axis)}_{slot.level}")
+        var = Var(f"{axis.name}_{stage.id}{stage.axis_id(axis)}_{slot.number}")
         trips, most, piece = _split(spans[axis], tiling.span[slot], var)
         if most > 1 or not isinstance(trips, Const):
             frames.append((var, trips, most))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import BuildError
-from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
+from stormdrop.ir.expr import FLOATS, ITEMSIZE, NUMPY, Dtype
 from stormdrop.ir.interp import Samples, sample
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.artifact import Artifact, BufferSpec
@@ -27,7 +27,7 @@ from stormdrop.target.scope import Scope
 GUARD_BYTES = 4096
 GUARD = 0xA5
 POISON = 0xFF  # all ones is a NaN that no arithmetic gives: x86 and ARM make 0x7fc00000 or 0xffc00000
-EPS: dict[str, float] = {"f32": 2.0**-23, "f64": 2.0**-52}
+EPS: dict[str, float] = {"f32": 2.0**-23, "f64": 2.0**-52, "bf16": 2.0**-23}  # scales of bf16 are those of f32
 PROT_READ = 1
 MARGIN = 4  # the largest magnitude of a sample is not the largest of all elements
 
@@ -139,7 +139,7 @@ def _fitting(buffer: BufferSpec, array: NDArray[Any] | None) -> NDArray[Any]:
 def _unwritten(output: Guarded, dtype: Dtype) -> str | None:
     if dtype not in FLOATS:
         return None
-    bits = output.raw.view(np.uint32 if dtype == "f32" else np.uint64)
+    bits = output.raw.view(f"u{ITEMSIZE[dtype]}")
     left = int(np.count_nonzero(bits == np.iinfo(bits.dtype).max))
     return f"left {left} of {bits.size} elements of output {output.name} unwritten" if left else None
 
@@ -166,8 +166,8 @@ def _differs(output: Guarded, reference: Samples, dtype: Dtype, bound: float) ->
 def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:
     """Normal numbers; integers stay small, since they may be indices."""
     match tensor.dtype:
-        case "f32":
-            return rng.standard_normal(tensor.shape, dtype=np.float32)
+        case "f32" | "bf16":
+            return rng.standard_normal(tensor.shape, dtype=np.float32).astype(NUMPY[tensor.dtype])
         case "f64":
             return rng.standard_normal(tensor.shape)
         case "bool":

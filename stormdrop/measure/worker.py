@@ -49,7 +49,7 @@ from stormdrop.runtime.pool import Pool
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
 from stormdrop.space.schedule import Schedule
-from stormdrop.target.machine import Target
+from stormdrop.target.machine import Target, target_from_json
 
 Message = dict[str, Any]
 
@@ -111,7 +111,7 @@ class Runner:
 
     def __init__(self, target: Target, settings: MeasureSettings) -> None:
         self.target, self.settings = target, settings
-        pool = Pool(settings.threads or target.threads)
+        pool = Pool(target.threads)
         self._device: Device = HostDevice(pool)
         self._benches: OrderedDict[int, Workbench] = OrderedDict()
         self._held: list[Held] = []
@@ -184,7 +184,7 @@ class Runner:
         except KeyError as error:
             raise BuildError(f"the kernel wants constant {error}, which the task does not have") from error
         call, arrays = kernel.call(), self._bench.arrays_of(artifact)
-        weights = [k for k, buffer in enumerate(artifact.buffers) if buffer.is_kept] if self.settings.cold else []
+        weights = [k for k, buffer in enumerate(artifact.buffers) if buffer.is_kept] if self.target.is_cold else []
         timed = Rotation(self._device, call, weights, self._block(is_kept)) if weights else self._device.record([call])
         timed.bind(*arrays)
         self._bench.poison()
@@ -235,7 +235,7 @@ ROLES = {"builder": Builder, "runner": Runner}
 
 def start(request: Message) -> Builder | Runner:
     settings = MeasureSettings(**request["settings"])
-    station = ROLES[request["role"]](Target.from_json(request["target"]), settings)
+    station = ROLES[request["role"]](target_from_json(request["target"]), settings)
     gc.collect()
     gc.freeze()
     # Whatever is held now, arenas and threads' stacks included, does not count.

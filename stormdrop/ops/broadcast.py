@@ -1,4 +1,5 @@
-"""Reading and writing by position: broadcasting, reshaping, joining, cutting, repeating.
+"""Reading and writing by position: broadcasting, transposing, reshaping, joining, cutting, padding,
+repeating.
 
 Every function reads each input element by a plain index expression, so a reader can compute it in place.
 """
@@ -51,6 +52,20 @@ def expand(x: Tensor, shape: Sequence[int], name: str = "Y") -> Tensor:
     """`Y[i] = X[i]`, broadcast to a shape."""
     i = axes_for(shape)
     return compute(name, i, read(x, i))
+
+
+def transpose(x: Tensor, order: Sequence[int], name: str = "Y") -> Tensor:
+    """Reorder dimensions, as `numpy.transpose`: dimension d of the result is dimension order[d] of x.
+
+        Y[j, i] = X[i, j]     for order (1, 0)
+
+    Raises UserError where `order` is no permutation.
+    """
+    if sorted(order) != list(range(len(x.shape))):
+        raise UserError(f"transpose: {tuple(order)} is no permutation of the dimensions of {x!r}")
+    axes = axes_for([x.shape[d] for d in order])
+    source = [axes[list(order).index(d)] for d in range(len(x.shape))]
+    return compute(name, axes, x[tuple(source)])
 
 
 def reshape(x: Tensor, shape: Sequence[int], name: str = "Y") -> Tensor:

@@ -1,7 +1,7 @@
 """The nineteen operators of the benchmark suite, by the names that `stormdrop op` takes.
 
-Inputs are X (and Q, K, A, B), weights are W and constant. Every shape, stride, dilation and pad of one operator has
-the same class key.
+They are the graph layer's own descriptions, channels-last: an operator has the task that a model with this one node
+has. Inputs are X (and Q, K, A, B), weights are W and constant.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stormdrop.errors import UserError
+from stormdrop.ir import build as build_expr
 from stormdrop.ir.expr import Dtype
 from stormdrop.ir.tensor import Task, Tensor, tensor
-from stormdrop.ops.attention import attention_weights
-from stormdrop.ops.conv import capsule_conv2d, conv, depthwise_conv2d, grouped_conv2d, transposed_conv2d
-from stormdrop.ops.elementwise import add_relu, relu, scale_shift
-from stormdrop.ops.matmul import batch_matmul, matvec
-from stormdrop.ops.movement import transpose
-from stormdrop.ops.pool import max_pool2d
-from stormdrop.ops.reduce import dot, matrix_norm, softmax
+from stormdrop.ops.broadcast import elementwise, transpose
+from stormdrop.ops.contract import einsum, matmul_nd
+from stormdrop.ops.normalize import reduce_dims, softmax
+from stormdrop.ops.window import Window, capsule_conv, conv_nd, conv_transpose_nd, pool
 
 CAPSULE = 4
 
@@ -35,62 +33,69 @@ class Operator:
 
 
 def _gmm(t: Dtype, batch: int, n: int, m: int, k: int) -> Tensor:
-    return batch_matmul(tensor("X", (batch, n, k), t), tensor("W", (batch, k, m), t, constant=True))
+    return matmul_nd(tensor("X", (batch, n, k), t), tensor("W", (batch, k, m), t, constant=True))
 
 
 def _den(t: Dtype, batch: int, n: int, m: int, k: int) -> Tensor:
-    return batch_matmul(tensor("A", (batch, n, k), t), tensor("B", (batch, k, m), t))
+    return matmul_nd(tensor("A", (batch, n, k), t), tensor("B", (batch, k, m), t))
 
 
-def _c1d(t: Dtype, n: int, length: int, ci: int, co: int, kernel: int, stride: int, pad: int) -> Tensor:
-    return conv(tensor("X", (n, length, ci), t), tensor("W", (kernel, ci, co), t, constant=True), stride, pad)
+def _conv(t: Dtype, batch: int, sizes: Sequence[int], ci: int, co: int, w: Window, groups: int = 1) -> Tensor:
+    if ci % groups or co % groups:
+        raise UserError(f"{groups} groups must divide both the {ci} input and the {co} output channels")
+    weights = tensor("W", (*w.kernel, ci // groups, co), t, constant=True)
+    return conv_nd(tensor("X", (batch, *sizes, ci), t), weights, w, groups, "NHWC")
 
 
-def _c2d(t: Dtype, n: int, h: int, w: int, ci: int, co: int, kernel: int, stride: int, pad: int) -> Tensor:
-    return _dil(t, n, h, w, ci, co, kernel, stride, pad, 1)
+def _c1d(t: Dtype, n: int, length: int, ci: int, co: int, *window: int) -> Tensor:
+    return _conv(t, n, (length,), ci, co, Window.uniform(1, *window))
 
 
-def _dil(t: Dtype, n: int, h: int, w: int, ci: int, co: int, kernel: int, stride: int, pad: int, by: int) -> Tensor:
-    weights = tensor("W", (kernel, kernel, ci, co), t, constant=True)
-    return conv(tensor("X", (n, h, w, ci), t), weights, stride, pad, by)
+def _c2d(t: Dtype, n: int, h: int, w: int, ci: int, co: int, *window: int) -> Tensor:
+    """With a fourth number for the window, its dilation."""
+    return _conv(t, n, (h, w), ci, co, Window.uniform(2, *window))
 
 
-def _c3d(t: Dtype, n: int, d: int, h: int, w: int, ci: int, co: int, kernel: int, stride: int, pad: int) -> Tensor:
-    weights = tensor("W", (kernel, kernel, kernel, ci, co), t, constant=True)
-    return conv(tensor("X", (n, d, h, w, ci), t), weights, stride, pad)
+def _c3d(t: Dtype, n: int, d: int, h: int, w: int, ci: int, co: int, *window: int) -> Tensor:
+    return _conv(t, n, (d, h, w), ci, co, Window.uniform(3, *window))
 
 
 def _grp(t: Dtype, n: int, h: int, w: int, ci: int, co: int, kernel: int, stride: int, pad: int, groups: int) -> Tensor:
-    if ci % groups or co % groups:
-        raise UserError(f"GRP: {groups} groups must divide both the {ci} input and the {co} output channels")
-    weights = tensor("W", (kernel, kernel, ci // groups, groups, co // groups), t, constant=True)
-    return grouped_conv2d(tensor("X", (n, h, w, groups, ci // groups), t), weights, stride, pad)
+    return _conv(t, n, (h, w), ci, co, Window.uniform(2, kernel, stride, pad), groups)
 
 
-def _dep(t: Dtype, n: int, h: int, w: int, c: int, kernel: int, stride: int, pad: int) -> Tensor:
-    weights = tensor("W", (kernel, kernel, c), t, constant=True)
-    return depthwise_conv2d(tensor("X", (n, h, w, c), t), weights, stride, pad)
+def _dep(t: Dtype, n: int, h: int, w: int, c: int, *window: int) -> Tensor:
+    return _conv(t, n, (h, w), c, c, Window.uniform(2, *window), groups=c)
 
 
 def _t2d(t: Dtype, n: int, h: int, w: int, ci: int, co: int, kernel: int, stride: int, pad: int) -> Tensor:
-    weights = tensor("W", (kernel, kernel, ci, co), t, constant=True)
-    return transposed_conv2d(tensor("X", (n, h, w, ci), t), weights, stride, pad)
+    extents = [(size - 1) * stride - 2 * pad + kernel for size in (h, w)]
+    if min(extents) < 1:
+        raise UserError(f"pad {pad} leaves nothing of an output of {[e + 2 * pad for e in extents]}")
+    x, weights = tensor("X", (n, h, w, ci), t), tensor("W", (kernel, kernel, ci, co), t, constant=True)
+    return conv_transpose_nd(x, weights, Window.uniform(2, kernel, stride, pad), extents, 1, "NHWC")
 
 
 def _cap(t: Dtype, n: int, h: int, w: int, ci: int, co: int, kernel: int, stride: int, pad: int) -> Tensor:
     weights = tensor("W", (kernel, kernel, CAPSULE, CAPSULE, ci, co), t, constant=True)
-    return capsule_conv2d(tensor("X", (n, h, w, CAPSULE, CAPSULE, ci), t), weights, stride, pad)
+    x = tensor("X", (n, h, w, CAPSULE, CAPSULE, ci), t)
+    return capsule_conv(x, weights, Window.uniform(2, kernel, stride, pad))
 
 
-def _cbr(t: Dtype, n: int, h: int, w: int, ci: int, co: int, kernel: int, stride: int, pad: int) -> Tensor:
-    weights = tensor("W", (kernel, kernel, ci, co), t, constant=True)
-    y = conv(tensor("X", (n, h, w, ci), t), weights, stride, pad, name="C")
+def _relu(x: Tensor) -> Tensor:
+    return elementwise(lambda e: build_expr.relu(e[0]), [x])
+
+
+def _cbr(t: Dtype, n: int, h: int, w: int, ci: int, co: int, *window: int) -> Tensor:
+    y = _c2d(t, n, h, w, ci, co, *window)
     scale, shift = (tensor(name, (co,), t, constant=True) for name in ("scale", "shift"))
-    return relu(scale_shift(y, scale, shift, "B"))
+    return _relu(elementwise(lambda e: e[0] * e[1] + e[2], [y, scale, shift]))
 
 
 def _nrm(t: Dtype, batch: int, m: int, n: int) -> Tensor:
-    return matrix_norm(tensor("X", (batch, m, n), t))
+    x = tensor("X", (batch, m, n), t)
+    squares = elementwise(lambda e: e[0] * e[1], [x, x])
+    return elementwise(lambda e: build_expr.sqrt(e[0]), [reduce_dims(squares, (1, 2), "sum", keep=False)])
 
 
 def _sfm(t: Dtype, m: int, n: int) -> Tensor:
@@ -98,28 +103,31 @@ def _sfm(t: Dtype, m: int, n: int) -> Tensor:
 
 
 def _tbg(t: Dtype, batch: int, seq: int, heads: int, dim: int) -> Tensor:
-    shape = (batch, seq, heads, dim)
-    return attention_weights(tensor("Q", shape, t), tensor("K", shape, t))
+    q, k = (tensor(name, (batch, seq, heads, dim), t) for name in "QK")
+    return softmax(matmul_nd(transpose(q, (0, 2, 1, 3)), transpose(k, (0, 2, 3, 1))))
 
 
 def _mxp(t: Dtype, n: int, h: int, w: int, c: int, kernel: int, stride: int, pad: int) -> Tensor:
-    return max_pool2d(tensor("X", (n, h, w, c), t), kernel, stride, pad)
+    if pad >= kernel:
+        raise UserError(f"with pad {pad} a window of {kernel} can lie wholly outside the image")
+    return pool(tensor("X", (n, h, w, c), t), Window.uniform(2, kernel, stride, pad), "NHWC", "max")
 
 
 def _adr(t: Dtype, n: int, h: int, w: int, c: int) -> Tensor:
-    return add_relu(tensor("A", (n, h, w, c), t), tensor("B", (n, h, w, c), t))
+    operands = [tensor(name, (n, h, w, c), t) for name in "AB"]
+    return _relu(elementwise(lambda e: e[0] + e[1], operands))
 
 
 def _gmv(t: Dtype, n: int, k: int) -> Tensor:
-    return matvec(tensor("W", (n, k), t, constant=True), tensor("X", (k,), t))
+    return einsum(["nk", "k"], "n", [tensor("W", (n, k), t, constant=True), tensor("X", (k,), t)])
 
 
 def _dot(t: Dtype, n: int) -> Tensor:
-    return dot(tensor("A", (n,), t), tensor("B", (n,), t))
+    return einsum(["k", "k"], "", [tensor("A", (n,), t), tensor("B", (n,), t)])
 
 
 def _trn(t: Dtype, m: int, n: int) -> Tensor:
-    return transpose(tensor("X", (m, n), t), (1, 0), "Y")
+    return transpose(tensor("X", (m, n), t), (1, 0))
 
 
 _GEMM = ("batch", "n", "m", "k")
@@ -135,7 +143,7 @@ OPERATORS: dict[str, Operator] = {
         Operator("C2D", _CONV2D, "convolution of an image", _c2d),
         Operator("C3D", ("batch", "d", "h", "w", "in", "out", *_WINDOW), "convolution of a volume", _c3d),
         Operator("GRP", (*_CONV2D, "groups"), "grouped convolution", _grp),
-        Operator("DIL", (*_CONV2D, "dilation"), "dilated convolution", _dil),
+        Operator("DIL", (*_CONV2D, "dilation"), "dilated convolution", _c2d),
         Operator("DEP", _POOL, "depthwise convolution", _dep),
         Operator("T2D", _CONV2D, "transposed convolution", _t2d),
         Operator("CAP", _CONV2D, "capsule convolution: each pixel is a 4x4 matrix", _cap),
@@ -156,6 +164,7 @@ OPERATORS: dict[str, Operator] = {
 def build(name: str, args: Sequence[int], dtype: Dtype = "f32") -> Task:
     """The task of one operator: `build("C2D", [1, 56, 56, 64, 64, 3, 1, 1])`.
 
+    With element type bf16 the matrix products read bf16 and give f32; what else would compute with it is refused.
     Raises UserError for an unknown name, a wrong number of arguments, and values that make no sense.
     """
     operator = OPERATORS.get(name) or OPERATORS.get(name.upper())
@@ -171,7 +180,7 @@ def build(name: str, args: Sequence[int], dtype: Dtype = "f32") -> Task:
         if isinstance(value, bool) or int(value) != value or value < least:
             raise UserError(f"{operator.name}: {argument} must be at least {least}, not {value!r}: {usage}")
     values = [int(value) for value in args]
-    label = " ".join([operator.name, *map(str, values)])
+    label = " ".join([operator.name, *map(str, values), *([dtype] if dtype != "f32" else [])])
     try:
         return Task([operator.result(dtype, *values)], name=label)
     except UserError as error:

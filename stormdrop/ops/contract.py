@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
-from stormdrop.ir.expr import Axis, Const, Expr, binary
+from stormdrop.ir.expr import Expr
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
 from stormdrop.ops.broadcast import axes_for, broadcast_shape, read
 
@@ -23,13 +24,15 @@ def matmul_nd(x: Tensor, w: Tensor, transpose_x: bool = False, transpose_w: bool
         raise UserError(f"matmul: {x!r} and {w!r} share no inner dimension: {inner} and {below}")
     lead = axes_for(broadcast_shape(x.shape[:-2], w.shape[:-2]))
     n, m, k = axis(rows, "n"), axis(columns, "m"), reduce_axis(inner, "k")
-    left = read(x, [*lead, k, n] if transpose_x else [*lead, n, k])
-    right = read(w, [*lead, m, k] if transpose_w else [*lead, k, m])
-    return compute(name, (*lead, n, m), _summed(left, right, [k]))
+    left = _factor(x, [*lead, k, n] if transpose_x else [*lead, n, k])
+    right = _factor(w, [*lead, m, k] if transpose_w else [*lead, k, m])
+    return compute(name, (*lead, n, m), build.sum(left * right, k))
 
 
-def _summed(left: Expr, right: Expr, over: Sequence[Axis]) -> Expr:
-    return build.sum(binary("mul", left, right), *over)
+def _factor(x: Tensor, axes: Sequence[Expr]) -> Expr:
+    """An element of `x` as it is multiplied: products of bf16 are exact in f32, and summed there."""
+    element = read(x, axes)
+    return build.cast(element, "f32") if x.dtype == "bf16" else element
 
 
 def einsum(labels: Sequence[str], result: str, operands: Sequence[Tensor], name: str = "Y") -> Tensor:
@@ -50,9 +53,5 @@ def einsum(labels: Sequence[str], result: str, operands: Sequence[Tensor], name:
     axes = {label: axis(extents[label], label) for label in result}
     over = {label: reduce_axis(n, label) for label, n in extents.items() if label not in axes}
     at = {**axes, **over}
-    product: Expr | None = None
-    for text, x in zip(labels, operands):
-        element = x[tuple(Const(0, "i64") if n == 1 else at[label] for label, n in zip(text, x.shape))]
-        product = element if product is None else binary("mul", product, element)
-    assert product is not None
+    product = reduce(Expr.__mul__, [_factor(x, [at[label] for label in text]) for text, x in zip(labels, operands)])
     return compute(name, [axes[label] for label in result], build.sum(product, *over.values()) if over else product)

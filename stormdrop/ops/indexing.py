@@ -77,11 +77,6 @@ _COMBINE: dict[str, tuple[Combiner, str]] = {
 }
 
 
-def _reduce(combiner: Combiner, body: Expr, over: Axis) -> Expr:
-    functions = {"sum": build.sum, "prod": build.prod, "max": build.reduce_max, "min": build.reduce_min}
-    return functions[combiner](body, over)
-
-
 def _all(conditions: Sequence[Expr]) -> Expr:
     return reduce(Expr.__and__, conditions)
 
@@ -112,7 +107,7 @@ def scatter_elements(
         return compute(name, i, inside(i, select(compare("ge", chosen, 0), source, old), old))
     combiner, op = _scatter_kind(reduction)
     nothing = Const(identity_of(combiner, x.dtype), x.dtype)
-    found = compute("C", i, _reduce(combiner, inside(i, select(hit, updates[at], nothing), nothing), j))
+    found = compute("C", i, build.reduce(combiner, inside(i, select(hit, updates[at], nothing), nothing), j))
     i = axes_for(x.shape)
     return compute(name, i, binary(op, x[tuple(i)], found[tuple(i)]))
 
@@ -144,7 +139,9 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str, name
     found = compute(
         "C",
         i,
-        _reduce(combiner, select(hit, updates[(k, *i[depth:])], Const(identity_of(combiner, x.dtype), x.dtype)), k),
+        build.reduce(
+            combiner, select(hit, updates[(k, *i[depth:])], Const(identity_of(combiner, x.dtype), x.dtype)), k
+        ),
     )
     i = axes_for(x.shape)
     return compute(name, i, binary(op, x[tuple(i)], found[tuple(i)]))
@@ -206,5 +203,7 @@ def cumulative(x: Tensor, along: int, combiner: Combiner, exclusive: bool, rever
     return compute(
         name,
         i,
-        _reduce(combiner, select(compare(op, k, i[along]), element, Const(identity_of(combiner, x.dtype), x.dtype)), k),
+        build.reduce(
+            combiner, select(compare(op, k, i[along]), element, Const(identity_of(combiner, x.dtype), x.dtype)), k
+        ),
     )

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+from stormdrop.errors import UserError
 from stormdrop.ir import build
 from stormdrop.ir.expr import Axis, Combiner, Const, Expr, Load
 from stormdrop.ir.tensor import Tensor, compute, reduce_axis
 from stormdrop.ops.broadcast import axes_for
-from stormdrop.ops.reduce import softmax
-
-_REDUCE: dict[Combiner, Callable[..., Expr]] = {
-    "sum": build.sum,
-    "prod": build.prod,
-    "max": build.reduce_max,
-    "min": build.reduce_min,
-}
 
 
 def reduce_dims(
@@ -36,7 +29,7 @@ def reduce_dims(
     i = axes_for(shape)
     kept = iter(i if not keep else [a for d, a in enumerate(i) if d not in over])
     element = x[tuple(over[d] if d in over else next(kept) for d in range(len(x.shape)))]
-    return compute(name, i, _REDUCE[combiner](of(element, i) if of else element, *over.values()))
+    return compute(name, i, build.reduce(combiner, of(element, i) if of else element, *over.values()))
 
 
 def _spread(x: Tensor, dims: Sequence[int], axes: Sequence[Axis]) -> Load:
@@ -44,18 +37,22 @@ def _spread(x: Tensor, dims: Sequence[int], axes: Sequence[Axis]) -> Load:
     return x[tuple(Const(0, "i64") if d in dims else a for d, a in enumerate(axes))]
 
 
-def softmax_along(x: Tensor, along: int, name: str = "Y") -> Tensor:
-    """exp(X - max) / Σ exp(X - max) along one dimension."""
-    if along == len(x.shape) - 1:
-        return softmax(x, name)
-    largest = reduce_dims(x, [along], "max", True, name="M")
+def softmax(x: Tensor, along: int = -1, name: str = "Y") -> Tensor:
+    """Softmax along one dimension, shifted by the maximum so that exp cannot overflow.
+
+    M[i] = max_j X[i, j];   E[i, j] = exp(X[i, j] - M[i]);   R[i] = 1 / Σ_j E[i, j];   Y[i, j] = E[i, j] · R[i]
+    """
+    if not x.shape:
+        raise UserError(f"softmax: {x!r} has no dimension to sum over")
+    along %= len(x.shape)
+    largest = reduce_dims(x, [along], "max", False, name="M")
     i = axes_for(x.shape)
-    exponential = compute("E", i, build.exp(x[tuple(i)] - _spread(largest, [along], i)))
-    total = reduce_dims(exponential, [along], "sum", True, name="S")
+    exponential = compute("E", i, build.exp(x[tuple(i)] - largest[tuple(i[:along] + i[along + 1 :])]))
+    total = reduce_dims(exponential, [along], "sum", False, name="S")
     i = axes_for(total.shape)
     inverse = compute("R", i, 1.0 / total[tuple(i)])
     i = axes_for(x.shape)
-    return compute(name, i, exponential[tuple(i)] * _spread(inverse, [along], i))
+    return compute(name, i, exponential[tuple(i)] * inverse[tuple(i[:along] + i[along + 1 :])])
 
 
 def log_softmax(x: Tensor, along: int, name: str = "Y") -> Tensor:

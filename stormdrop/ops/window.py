@@ -15,10 +15,9 @@ from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
-from stormdrop.ir.expr import FLOATS, Axis, Const, Expr, Scalar, binary, compare, identity_of, select
+from stormdrop.ir.expr import FLOATS, Axis, Combiner, Const, Expr, Scalar, binary, compare, identity_of, select
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
 from stormdrop.ops.broadcast import pad_constant
-from stormdrop.ops.conv import transposed_conv2d
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,11 @@ class Window:
     dilations: tuple[int, ...]
     before: tuple[int, ...]
     after: tuple[int, ...]
+
+    @staticmethod
+    def uniform(rank: int, kernel: int, stride: int = 1, pad: int = 0, dilation: int = 1) -> Window:
+        """The same in every spatial dimension."""
+        return Window((kernel,) * rank, (stride,) * rank, (dilation,) * rank, (pad,) * rank, (pad,) * rank)
 
     def extents(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """How many windows fit. Raises UserError where none does."""
@@ -64,10 +68,10 @@ def padded(x: Tensor, w: Window, layout: str, value: Scalar = 0) -> Tensor:
     return pad_constant(x, before, after, Const(value, x.dtype), dims)
 
 
-def slides(x: Tensor, w: Window, layout: str) -> tuple[list[Axis], list[Axis], list[Expr]]:
-    """Output axes, reduce axes over the kernel, and the index into the padded image."""
+def slides(sizes: Sequence[int], w: Window) -> tuple[list[Axis], list[Axis], list[Expr]]:
+    """Output axes, reduce axes over the kernel, and the index into the padded image, for each spatial dimension."""
     names = "dhw"[-len(w.kernel) :] if len(w.kernel) <= 3 else [str(d) for d in range(len(w.kernel))]
-    at = [axis(n, f"o{c}") for n, c in zip(w.extents(spatial(x, layout)), names)]
+    at = [axis(n, f"o{c}") for n, c in zip(w.extents(sizes), names)]
     over = [reduce_axis(k, f"k{c}") for k, c in zip(w.kernel, names)]
     source = [binary("mul", o, s) + binary("mul", k, d) for o, k, s, d in zip(at, over, w.strides, w.dilations)]
     return at, over, source
@@ -85,7 +89,7 @@ def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, nam
     if channels(x, layout) != per_group * groups or outs % groups:
         raise UserError(f"conv: {x!r} and {weights!r} do not fit with {groups} groups")
     p = padded(x, w, layout)
-    at, over, source = slides(x, w, layout)
+    at, over, source = slides(spatial(x, layout), w)
     n, per_out = axis(x.shape[0], "n"), outs // groups
 
     def weight(co: Expr, ci: Expr) -> Expr:
@@ -119,9 +123,7 @@ def conv_transpose_nd(
     · W[ci, co, kh]
     """
     if layout == "NHWC" and _phases_fit(x, w, extents):
-        return transposed_conv2d(
-            x, weights, w.strides[0], w.before[0], name, guarded=any(k % w.strides[0] for k in w.kernel)
-        )
+        return _transposed_by_phases(x, weights, w, extents, name)
     per_out, sizes = (weights.shape[1] if layout == "NCHW" else weights.shape[-1]), spatial(x, layout)
     per_group = channels(x, layout) // groups
     if layout == "NHWC" and groups > 1:
@@ -166,32 +168,78 @@ def axes_like(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def _phases_fit(x: Tensor, w: Window, extents: Sequence[int]) -> bool:
-    """Whether the phase-by-phase form of `transposed_conv2d` says the same."""
+    """Whether the convolution is one that `_transposed_by_phases` describes."""
     plain = len(w.kernel) == 2 and len(set(w.strides)) == 1 and len(set(w.before)) == 1 and set(w.dilations) == {1}
     wanted = [(n - 1) * w.strides[0] - 2 * w.before[0] + k for n, k in zip(x.shape[1:3], w.kernel)]
     return plain and list(extents) == wanted
 
 
-def max_pool(x: Tensor, w: Window, layout: str, name: str = "Y") -> Tensor:
-    """`Y[n, c, h] = max_kh P[n, c, h·s + kh·d]`, where P is X padded with the lowest value."""
-    return _pool(x, w, layout, "max", name)
+def _transposed_by_phases(x: Tensor, weights: Tensor, w: Window, extents: Sequence[int], name: str) -> Tensor:
+    """A transposed convolution of an image in NHWC, phase by phase, so that no product is with a zero between pixels.
+
+    The plain definition is Y[n, i·s + kh - p, …, co] += X[n, i, …, ci] · W[kh, …, ci, co]. An output row h = y·s + py
+    takes only the taps kh = r + s·j with r = (py + p) mod s, and reads the input row y + (py + p) // s - j:
+
+        V[py, px, jy, jx, ci, co] = where(kh < KH and kw < KW, W[kh, kw, ci, co], 0)                      (constant)
+        F[n, y, py, x, px, co]    = Σ_{jy,jx,ci} P[n, y + (py + p) // s - jy + J - 1, …, ci] · V[py, px, jy, jx, ci, co]
+        Y[n, h, w, co]            = F[n, h // s, h % s, w // s, w % s, co]                     J = ceil(KH / s) taps
+
+    Where s does not divide KH, some phases have a tap less than others, and a zero in its place, which an infinite
+    pixel would turn into NaN: there F reads X itself, under one condition for the border and for the tap.
+    """
+    s, padding, kernel, sizes = w.strides[0], w.before[0], w.kernel, x.shape[1:3]
+    taps = [-(-k // s) for k in kernel]
+    rows = [-(-e // s) for e in extents]
+
+    py, px, jy, jx = axis(s, "py"), axis(s, "px"), axis(taps[0], "jy"), axis(taps[1], "jx")
+    ci, co = axis(x.shape[3], "ci"), axis(weights.shape[3], "co")
+    kh, kw = (py + padding) % s + jy * s, (px + padding) % s + jx * s
+    tap = build.where((kh < kernel[0]) & (kw < kernel[1]), weights[kh, kw, ci, co], 0)
+    v = compute("V", (py, px, jy, jx, ci, co), tap)
+
+    n, y, x_, co = axis(x.shape[0], "n"), axis(rows[0], "y"), axis(rows[1], "x"), axis(weights.shape[3], "co")
+    py, px = axis(s, "py"), axis(s, "px")
+    jy, jx, ci = reduce_axis(taps[0], "jy"), reduce_axis(taps[1], "jx"), reduce_axis(x.shape[3], "ci")
+    row, column = y + (py + padding) // s - jy, x_ + (px + padding) // s - jx
+    if any(k % s for k in kernel):
+        taken = [(q + padding) % s + j * s < k for q, j, k in zip((py, px), (jy, jx), kernel)]
+        inside = [c for i, size in zip((row, column), sizes) for c in (i >= 0, i < size)]
+        pixel = build.where(reduce(Expr.__and__, [*inside, *taken]), x[n, row, column, ci], 0)
+    else:
+        behind = [max(0, r - 1 + (s - 1 + padding) // s - (size - 1)) for r, size in zip(rows, sizes)]
+        p = pad_constant(x, (0, taps[0] - 1, taps[1] - 1, 0), (0, *behind, 0), 0, (1, 2))
+        pixel = p[n, row + (taps[0] - 1), column + (taps[1] - 1), ci]
+    f = compute("F", (n, y, py, x_, px, co), build.sum(pixel * v[py, px, jy, jx, ci, co], jy, jx, ci))
+
+    n, h, w_, co = axis(x.shape[0], "n"), axis(extents[0], "h"), axis(extents[1], "w"), axis(weights.shape[3], "co")
+    return compute(name, (n, h, w_, co), f[n, h // s, h % s, w_ // s, w_ % s, co])
 
 
-def sum_pool(x: Tensor, w: Window, layout: str, name: str = "Y") -> Tensor:
-    """`Y[n, c, h] = Σ_kh P[n, c, h·s + kh·d]`, where P is X padded with zeros."""
-    return _pool(x, w, layout, "sum", name)
+def capsule_conv(x: Tensor, weights: Tensor, w: Window, name: str = "Y") -> Tensor:
+    """A convolution whose pixels are matrices (capsules): every product is a product of matrices.
 
-
-def _pool(x: Tensor, w: Window, layout: str, kind: str, name: str) -> Tensor:
-    p = padded(x, w, layout, identity_of("max", x.dtype) if kind == "max" else 0)
-    at, over, source = slides(x, w, layout)
-    n, c = axis(x.shape[0], "n"), axis(channels(x, layout), "c")
-    element = p[place(layout, n, [c], source)]
-    return compute(
-        name,
-        place(layout, n, [c], at),
-        build.reduce_max(element, *over) if kind == "max" else build.sum(element, *over),
+    Y[n, h, w, i, j, co] = Σ_{kh,kw,k,ci} P[n, h·s + kh, w·s + kw, i, k, ci] · W[kh, kw, k, j, ci, co]
+    """
+    p = padded(x, w, "NHWC")
+    at, over, source = slides(x.shape[1:-3], w)
+    n, i, j, co = (
+        axis(x.shape[0], "n"),
+        axis(x.shape[-3], "i"),
+        axis(weights.shape[-3], "j"),
+        axis(weights.shape[-1], "co"),
     )
+    k, ci = reduce_axis(x.shape[-2], "k"), reduce_axis(x.shape[-1], "ci")
+    product = p[(n, *source, i, k, ci)] * weights[(*over, k, j, ci, co)]
+    return compute(name, (n, *at, i, j, co), build.sum(product, *over, k, ci))
+
+
+def pool(x: Tensor, w: Window, layout: str, combiner: Combiner, name: str = "Y") -> Tensor:
+    """`Y[n, c, h] = max_kh P[n, c, h·s + kh·d]`, or their sum; P is X padded with the combiner's identity."""
+    p = padded(x, w, layout, identity_of(combiner, x.dtype))
+    at, over, source = slides(spatial(x, layout), w)
+    n, c = axis(x.shape[0], "n"), axis(channels(x, layout), "c")
+    body = build.reduce(combiner, p[place(layout, n, [c], source)], *over)
+    return compute(name, place(layout, n, [c], at), body)
 
 
 def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") -> Tensor:
@@ -206,9 +254,9 @@ def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") 
     """
     layout, sizes = "NCHW", spatial(x, "NCHW")
     area = prod(sizes)
-    largest = max_pool(x, w, layout, "M")
+    largest = pool(x, w, layout, "max", "M")
     p = padded(x, w, layout, identity_of("max", x.dtype))
-    at, over, source = slides(x, w, layout)
+    at, over, source = slides(spatial(x, layout), w)
     n, c = axis(x.shape[0], "n"), axis(x.shape[1], "c")
     element = p[place(layout, n, [c], source)]
     hit = compare("eq", element, largest[place(layout, n, [c], at)])

@@ -14,8 +14,8 @@ from stormdrop.errors import UserError
 from stormdrop.ir import build
 from stormdrop.ir.expr import Axis, Const, Dtype, Expr, select
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
-from stormdrop.ops.conv import window_extent
-from stormdrop.ops.movement import pad
+from stormdrop.ops.broadcast import pad_constant
+from stormdrop.ops.window import Window
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -101,7 +101,7 @@ def winograd_conv2d(x: Tensor, w: Tensor, padding: int, tile: int, name: str = "
         raise UserError(f"winograd_conv2d: {x!r} and {w!r} do not fit; wanted [n, h, w, ci] and [3, 3, ci, co]")
     transform, m, t = TRANSFORMS[tile], tile, tile + 2
     batch, (ci_extent, co_extent) = x.shape[0], w.shape[2:]
-    extents = [window_extent("winograd_conv2d", size, 3, 1, padding) for size in x.shape[1:3]]
+    extents = Window.uniform(2, 3, pad=padding).extents(x.shape[1:3])
     tiles = [-(-e // m) for e in extents]
 
     a, b, ci, co = axis(t, "a"), axis(t, "b"), axis(ci_extent, "ci"), axis(co_extent, "co")
@@ -109,7 +109,8 @@ def winograd_conv2d(x: Tensor, w: Tensor, padding: int, tile: int, name: str = "
     g = coefficient(transform.filter, a, i, w.dtype) * coefficient(transform.filter, b, j, w.dtype)
     u = compute("U", (a, b, ci, co), build.sum(w[i, j, ci, co] * g, i, j))
 
-    p = pad(x, [(padding, k * m + 2 - size - padding) for k, size in zip(tiles, x.shape[1:3])])
+    behind = [k * m + 2 - size - padding for k, size in zip(tiles, x.shape[1:3])]
+    p = pad_constant(x, (0, padding, padding, 0), (0, *behind, 0), 0, (1, 2))
     a, b, ci = axis(t, "a"), axis(t, "b"), axis(ci_extent, "ci")
     n, ty, tx = axis(batch, "n"), axis(tiles[0], "y"), axis(tiles[1], "x")
     i, j = reduce_axis(t, "i"), reduce_axis(t, "j")

@@ -104,6 +104,7 @@ def _check_type(t: Described, array: Array, what: str) -> None:
         raise UserError(f"{what} for {t!r} has shape {array.shape}; it must be {t.shape}")
     dtype = _DTYPES[t.dtype]
     if array.dtype != dtype:
-        if array.dtype.newbyteorder("=") == dtype:
-            raise UserError(f"{what} for {t!r} has foreign byte order; use array.astype(np.{dtype})")
-        raise UserError(f"{what} for {t!r} has type {array.dtype}; use array.astype(np.{dtype})")
+        is_swapped = array.dtype.newbyteorder("=") == dtype
+        have = "foreign byte order" if is_swapped else f"type {array.dtype}"
+        module = "ml_dtypes" if t.dtype == "bf16" else "np"
+        raise UserError(f"{what} for {t!r} has {have}; use array.astype({module}.{dtype})")

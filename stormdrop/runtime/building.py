@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.emit import emit
@@ -25,9 +25,10 @@ def program_of(task: Task, schedule: Schedule | None, target: Target, views: Vie
     return lowered(*resolve(task, schedule, target), views)
 
 
-def lowered(sketch: Sketch, point: Points, views: Views | None = None) -> Program:
+def lowered(sketch: Sketch, point: Sequence[int] | Points, views: Views | None = None) -> Program:
     """The loop program of one point."""
-    return lower(sketch.task, sketch.structure, sketch.tilings(sketch.values(point)), views)
+    values = sketch.values(point)
+    return lower(sketch.task, sketch.at(values), sketch.tilings(values), views)
 
 
 def artifact_of(program: Program, target: Target) -> Artifact:

@@ -21,10 +21,9 @@ from stormdrop.runtime.arrays import checked
 from stormdrop.runtime.building import artifact_of, lowered
 from stormdrop.runtime.device import Array
 from stormdrop.runtime.executable import Executable, Runnable
-from stormdrop.runtime.host import detect
+from stormdrop.runtime.host import target_for
 from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.prepared import PreparedKernel
-from stormdrop.runtime.threads import thread_count
 from stormdrop.space.default import resolve
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
@@ -68,14 +67,13 @@ def build(
     if missing:
         raise UserError(f"{task.name} needs constants={{…}} for {', '.join(missing)}")
     arrays = {name: checked(known[name], value) for name, value in given.items()}
-    count = thread_count(threads)
+    machine = target_for(target, threads)
     if is_empty(task):
         copies = {name: array.copy() for name, array in arrays.items()}
-        return Kernel(task, None, count, lambda: _Interpreted(task, copies))
-    machine = (target or detect()).with_threads(count)
+        return Kernel(task, None, machine.threads, lambda: _Interpreted(task, copies))
     sketch, point = resolve(task, schedule, machine)
-    prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, host_device(count))
-    return Kernel(task, sketch.schedule(point), count, prepared.record)
+    prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, host_device(machine.threads))
+    return Kernel(task, sketch.schedule(point), machine.threads, prepared.record)
 
 
 def is_empty(task: Task) -> bool:

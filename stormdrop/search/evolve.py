@@ -42,14 +42,14 @@ class Genome:
         # Ascending over all knobs: knob k's choices lie between k and k + 1 strides.
         self._keys: NDArray[np.float64] = self._choices + self._stride * np.repeat(np.arange(len(knobs)), self.counts)
         self._table = self._place_table() if self._stride * len(knobs) <= MAX_TABLE else None
-        axes = [_axis(k) for k in knobs]
+        axes = [k.axis for k in knobs]
         self.siblings: Rows = np.array(
             [(i, j) for i, j in permutations(self.live, 2) if axes[i] == axes[j] is not None]
         ).reshape(-1, 2)
         """Ordered pairs of knobs of one axis, between which a factor can be shifted."""
         self.groups: tuple[Rows, ...] = (
             _numbered([a or k.name for a, k in zip(axes, knobs)]),
-            _numbered([_stage(k) for k in knobs]),
+            _numbered([k.stage for k in knobs]),
         )
         """For every knob the number of its axis, and of its stage: what crossover keeps together."""
 
@@ -106,15 +106,6 @@ class Genome:
         wanted = np.maximum(values, 0.5)
         up, down = (np.abs(np.log2(np.maximum(self._choices[i], 0.5) / wanted)) for i in (above, below))
         return np.where(up < down, above, below) - first
-
-
-def _axis(knob: Knob) -> str | None:
-    """What comes before a tile knob's level; flags and unrolling belong to no axis."""
-    return knob.name.rpartition(".")[0] or None if knob.unit not in ("flag", "steps") else None
-
-
-def _stage(knob: Knob) -> str:
-    return (_axis(knob) or knob.name).rpartition(".")[0]
 
 
 def _numbered(names: Sequence[str]) -> Rows:

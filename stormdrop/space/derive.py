@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Variant
-from stormdrop.space.analysis import fits_scratch
-from stormdrop.space.rules import RULES, Args, Rule
+from stormdrop.space.judge import judge_of
+from stormdrop.space.rules import FEWEST_PARTS, RULES, Args, Rule
 from stormdrop.space.structure import Stage, Step, Structure, initial
 from stormdrop.target.machine import Target
 
@@ -26,9 +27,18 @@ def derive(variant: Variant, steps: Iterable[Step], rules: Sequence[Rule] = RULE
         if rule is None or rule.version != step.version:
             raise ScheduleError(f"this version knows no rule {step.rule} v{step.version}")
         s = _apply(s, rule, s.stage(step.stage), step.args)
-    if any(not stage.tiling for stage in s.stages):
+    if any(stage.tiling is None for stage in s.stages):
         raise ScheduleError("the derivation is not complete: a stage has no tiling")
     return s
+
+
+@lru_cache(maxsize=256)
+def divided(variant: Variant, s: Structure, parts: tuple[int, ...], rules: tuple[Rule, ...] = RULES) -> Structure:
+    """A structure with its open splits made, each into so many parts."""
+    steps = list(s.steps)
+    for split, count in zip(s.splits, parts):
+        steps[split.step] = replace(steps[split.step], args=(*steps[split.step].args, count))
+    return derive(variant, steps, rules)
 
 
 def _apply(s: Structure, rule: Rule, stage: Stage, args: Args) -> Structure:
@@ -43,7 +53,12 @@ def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule]
     decided before what it reads. A structure that needs too much scratch however small its tiles are is left out. Where
     all do, what is left are those that compute no stage inside another.
     """
-    fitting = [s for s in _enumerated(variant, target, rules, attaching=True) if fits_scratch(s, target)]
+    known, judge = tuple(rules), judge_of(target)
+
+    def smallest(s: Structure) -> Structure:
+        return divided(variant, s, (FEWEST_PARTS,) * len(s.splits), known) if s.splits else s
+
+    fitting = [s for s in _enumerated(variant, target, rules, attaching=True) if judge.fits(smallest(s))]
     return fitting or _enumerated(variant, target, rules, attaching=False)
 
 

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from stormdrop.ir.expr import Axis
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.nest import CACHED, block_knob, form_of, peel_knob, spatial_knobs, unroll_knob, vectors_knob
-from stormdrop.space.structure import Stage, Structure
+from stormdrop.space.nest import CACHED, block_knob, nest_of, peel_knob, spatial_knobs, unroll_knob, vectors_knob
+from stormdrop.space.rules import FEWEST_PARTS, even_parts
+from stormdrop.space.structure import OpenSplit, Stage, Structure
 from stormdrop.target.machine import Target
 
 MAX_ROWS = 28
+MOST_PARTS_PER_THREAD = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
     """One coordinate.
 
-    `unit` says what a value counts: trips, (few) rows of a register tile, vectors, unrolled steps, or a flag.
+    `unit` says what a value counts: trips, (few) rows of a register tile, vectors, unrolled steps,
+    parts of a reduction, or a flag.
     """
 
     name: str
     choices: tuple[int, ...]
     unit: str = "trips"
+
+    @property
+    def axis(self) -> str | None:
+        """The axis whose levels it sizes, `s2.a0`; knobs of one axis can exchange factors. None: it belongs to none."""
+        return None if self.unit in ("flag", "steps", "parts") else self.name.rpartition(".")[0] or None
+
+    @property
+    def stage(self) -> str:
+        return (self.axis or self.name).rpartition(".")[0]
 
     def nearest(self, value: float) -> int:
         """The choice closest to a value by ratio, the smaller on a tie. Below one half all is alike."""
@@ -65,24 +77,39 @@ def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
 
 
 def knobs_of(s: Structure, target: Target) -> tuple[Knob, ...]:
+    """The knobs of the stages' loops."""
     return tuple(knob for stage in s.stages for knob in _stage_knobs(stage, target.vector_bytes))
+
+
+def parts_knob(split: OpenSplit, target: Target) -> Knob:
+    """Into how many parts a reduction is cut: at least two, at most a few for every thread."""
+    most = max(FEWEST_PARTS, min(split.extent, MOST_PARTS_PER_THREAD * target.threads))
+    counts = {even_parts(split.extent, n) for n in tile_choices(most) if n >= FEWEST_PARTS}
+    return Knob(split.knob, tuple(sorted(counts)), "parts")
+
+
+def merged(first: tuple[Knob, ...], second: tuple[Knob, ...]) -> tuple[Knob, ...]:
+    """Knobs of the same names with the choices of either."""
+    return tuple(
+        replace(a, choices=tuple(sorted({*a.choices, *b.choices}))) for a, b in zip(first, second, strict=True)
+    )
 
 
 @lru_cache(maxsize=CACHED)
 def _stage_knobs(stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
     lanes = vector_bytes // stage.itemsize
-    form = form_of(stage)
+    nest = nest_of(stage)
     found: list[Knob] = []
     for axis in stage.axes:
         for name, level in spatial_knobs(stage, axis):
             if axis is stage.vector:
                 vectors = -(-axis.extent // lanes)
-                if level == form.register:
+                if level == nest.register:
                     found.append(Knob(name, tuple(c for c in (1, 2, 3, 4, 6, 8) if c <= max(1, vectors)), "vectors"))
                 else:
                     found.append(Knob(name, tile_choices(vectors)))
-            elif level == form.register:
-                many = stage.tiling.count("R") == 2
+            elif level == nest.register:
+                many = nest.is_blocked
                 choices = register_choices(axis.extent) if many else _few_rows(stage, axis)
                 found.append(Knob(name, choices, "rows" if many else "few rows"))
             else:

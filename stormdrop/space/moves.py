@@ -141,7 +141,7 @@ class Neighbourhood:
 @lru_cache(maxsize=256)
 def _siblings(knobs: tuple[Knob, ...]) -> tuple[tuple[int, ...], ...]:
     """For every knob the others of the same axis that have a choice, between which a factor can be shifted."""
-    axes = [k.name.rpartition(".")[0] if k.unit != "flag" else k.name for k in knobs]
+    axes = [k.axis or k.name for k in knobs]
     free = [len(k.choices) > 1 for k in knobs]
     return tuple(
         tuple(j for j, other in enumerate(axes) if other == axis and j != i and free[j]) for i, axis in enumerate(axes)

@@ -43,10 +43,15 @@ from stormdrop.space.access import (
     operands,
     without_ones,
 )
-from stormdrop.space.structure import Level, Stage, Structure
+from stormdrop.space.structure import Level, OpenSplit, Stage, Structure
 from stormdrop.target.machine import Target
+from stormdrop.target.structures import STRUCTURES
 
 Args = tuple[str | int, ...]
+
+FEWEST_PARTS = 2
+EXAMPLE_PARTS = 16
+"""The parts of a reduction whose split is open, where a rule looks at extents."""
 
 
 class Rule(Protocol):
@@ -110,7 +115,9 @@ class Inline:
 class RFactor:
     """Cut a reduction into parts that can run at once.
 
-    C = sum(k, f(k))   ->   P[p] = sum(q, f(p*Q + q));  C = sum(p, P[p])
+        C = sum(k, f(k))   ->   P[p] = sum(q, f(p*Q + q));  C = sum(p, P[p])
+
+    `rfactor(s, r)` leaves the number of parts to a knob, `rfactor(s, r, n)` fixes it.
     """
 
     name, version = "rfactor", 1
@@ -125,15 +132,15 @@ class RFactor:
         axis = stage.axis_id(
             next((a for a in stage.reduce_axes if a.extent >= 4 * target.threads), stage.reduce_axes[-1])
         )
-        return [None, (axis, target.threads), (axis, 4 * target.threads)]
+        return [None, (axis,)]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
-        axis, parts = stage.axis(str(args[0])), int(args[1])
+        axis = stage.axis(str(args[0]))
         if not stage.is_reduction or axis not in stage.reduce_axes:
             raise ScheduleError(f"{stage.id} has no reduce axis {args[0]}")
-        count = max(1, min(parts, axis.extent))
+        is_open = len(args) == 1
+        count = even_parts(axis.extent, EXAMPLE_PARTS if is_open else int(args[1]))
         length = -(-axis.extent // count)
-        count = -(-axis.extent // length) if length else 1
         outer, inner = Axis(axis.name + "p", count, "spatial"), Axis(axis.name, length, "reduce")
         position = outer * length + inner
         body = substitute(stage.body, {axis: position})
@@ -168,7 +175,17 @@ class RFactor:
         stages: list[Stage] = []
         for r in s.stages:
             stages += [first, second] if r is stage else [r]
-        return s.with_stages(stages)
+        done = s.with_stages(stages)
+        split = OpenSplit(f"{first.id}.parts", len(s.steps), axis.extent)
+        return replace(done, splits=(*s.splits, split)) if is_open else done
+
+
+def even_parts(extent: int, parts: int) -> int:
+    """How many parts there are if each has as many elements as the first, the last one maybe fewer."""
+    if extent == 0:
+        return 1
+    length = -(-extent // max(1, min(parts, extent)))
+    return -(-extent // length)
 
 
 class Fuse:
@@ -324,7 +341,9 @@ class Tile:
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
         tiled = has_reuse(stage) and stage.level is not Level.LOAD and not stage.unrolled
-        tiling = "SSRSRS" if tiled else "SSRS" if stage.is_reduction else "SSS"
+        offered = target.structures
+        structure = offered.reuse if tiled else offered.reduction if stage.is_reduction else offered.elementwise
+        tiling = structure.name
         lanes = target.vector_bytes // stage.itemsize
         candidates = self._candidates(stage)
         kept = [a for a in candidates if a.extent >= lanes // 4] or candidates[:1]
@@ -375,9 +394,12 @@ class Tile:
         return [a for a in kept if all(is_contiguous(load.indices, a) for load in reads if a in axes_of(load))]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        tiling = STRUCTURES.get(str(args[0]))
+        if tiling is None:
+            raise ScheduleError(f"there is no tiling structure {args[0]}; known are {', '.join(STRUCTURES)}")
         vector = None if args[1] == "-" else stage.axis(str(args[1]))
         reduce_axes = tuple(sorted(stage.reduce_axes, key=lambda a: a is vector))
-        return s.updated(stage, replace(stage, tiling=str(args[0]), vector=vector, reduce_axes=reduce_axes))
+        return s.updated(stage, replace(stage, tiling=tiling, vector=vector, reduce_axes=reduce_axes))
 
 
 def _walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
@@ -472,7 +494,7 @@ def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
         host=host,
         reader=stage.id,
         vector=axes[-1] if axes else None,
-        tiling="SSS" if host is None else "SS",
+        tiling=STRUCTURES["SSS"],
         names=names,
     )
     reader = replace(stage, body=substitute(stage.body, {op: Load(packed, tuple(order))}))

@@ -6,7 +6,7 @@ and `prior` look at whole matrices without lowering anything; `schedule` and `ti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Task
-from stormdrop.space.appraisal import Appraisal, Outline
-from stormdrop.space.derive import derive, enumerate_structures
-from stormdrop.space.knobs import Knob, knobs_of
-from stormdrop.space.nest import Tiling, tile_all
-from stormdrop.space.rules import RULES, Rule
+from stormdrop.space.appraisal import Appraisal
+from stormdrop.space.derive import derive, divided, enumerate_structures
+from stormdrop.space.knobs import Knob, knobs_of, merged, parts_knob
+from stormdrop.space.rules import RULES, Rule, even_parts
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.structure import Step, Structure
+from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.machine import Target
 
 Points = NDArray[np.int64]
@@ -38,6 +38,7 @@ class Sketch:
     variant: int
     structure: Structure
     target: Target
+    rules: tuple[Rule, ...] = RULES
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -45,20 +46,57 @@ class Sketch:
 
     @cached_property
     def _knobs(self) -> tuple[Knob, ...]:
-        return knobs_of(self.structure, self.target)
+        parts = tuple(parts_knob(split, self.target) for split in self.structure.splits)
+        if not parts:
+            return knobs_of(self.structure, self.target)
+        few, many = (knobs_of(self._divided(tuple(k.choices[end] for k in parts)), self.target) for end in (0, -1))
+        return (*parts, *merged(few, many))
+
+    def at(self, values: Mapping[str, int]) -> Structure:
+        """The structure at a point: where the parts of a reduction are a knob, extents depend on its value."""
+        return self._divided(tuple(values[split.knob] for split in self.structure.splits))
+
+    def _divided(self, parts: tuple[int, ...]) -> Structure:
+        s = self.structure
+        return divided(self.task.variants[self.variant], s, parts, self.rules) if parts else s
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(k.name for k in self.knobs)
 
     @cached_property
-    def _appraisal(self) -> Appraisal:
-        return Appraisal(self.structure, self.target, self.names)
+    def _appraisals(self) -> dict[tuple[int, ...], Appraisal]:
+        """By the parts of its reductions."""
+        return {}
+
+    def _appraisal(self, parts: tuple[int, ...] = ()) -> Appraisal:
+        if parts not in self._appraisals:
+            fixed = dict(zip((split.knob for split in self.structure.splits), parts))
+            self._appraisals[parts] = Appraisal(self._divided(parts), self.target, self.names, fixed)
+        return self._appraisals[parts]
+
+    def _asked(self, points: Points, ask: Callable[[Appraisal, Points], NDArray[Any]]) -> NDArray[Any]:
+        """A row for every point. Those that divide reductions into as many parts are asked about together."""
+        splits = self.structure.splits
+        if not splits:
+            return ask(self._appraisal(), points)
+        divided = points[:, : len(splits)].copy()  # their knobs come first
+        for k, split in enumerate(splits):
+            counts, inverse = np.unique(divided[:, k], return_inverse=True)
+            divided[:, k] = np.array([even_parts(split.extent, int(n)) for n in counts], np.int64)[inverse]
+        groups, inverse = np.unique(divided, axis=0, return_inverse=True)
+        inverse = inverse.reshape(-1)
+        if not len(groups):
+            return ask(self._appraisal(tuple(k.choices[0] for k in self.knobs[: len(splits)])), points)
+        parts = [ask(self._appraisal(tuple(g)), points[inverse == k]) for k, g in enumerate(groups.tolist())]
+        rows = np.concatenate(parts)
+        rows[np.argsort(inverse, kind="stable")] = rows.copy()
+        return rows
 
     def parts(self) -> tuple[Sketch, ...]:
         """Sketches of the groups of stages that share no knob; together they are this one."""
         parts = self.structure.parts()
-        if len(parts) < 2:
+        if len(parts) < 2 or self.structure.splits:
             return (self,)
         return tuple(replace(self, structure=Structure(part, self.structure.outputs)) for part in parts)
 
@@ -69,7 +107,7 @@ class Sketch:
         """Clamp every knob from the inside out: equal programs become equal rows."""
         if not self.knobs:
             return points
-        return self._appraisal.canonical(points)
+        return self._asked(points, Appraisal.canonical)
 
     def draw(self, n: int, rng: np.random.Generator) -> Points:
         """Random choices of every knob; small register tiles are likelier, since most large ones do not fit."""
@@ -136,30 +174,30 @@ class Sketch:
 
     def legal(self, points: Points) -> NDArray[np.bool_]:
         """Which points fit the target: registers, code size, code variants, scratch."""
-        return self._appraisal.legal(points)
+        return self._asked(points, Appraisal.legal)
 
     def features(self, points: Points) -> NDArray[np.float64]:
         """About 64 numbers per point, of the same meaning for every sketch."""
-        return self._appraisal.features(points)
+        return self._asked(points, Appraisal.features)
 
     def prior(self, points: Points) -> NDArray[np.float64]:
         """Estimated seconds of every point."""
-        return self._appraisal.prior(points)
+        return self._asked(points, Appraisal.prior)
 
     def assess(self, points: Points) -> NDArray[np.float64]:
         """Estimated seconds, infinite where a point is not legal."""
-        return self._appraisal.assess(points)
+        return self._asked(points, Appraisal.assess)
 
-    def outline(self, points: Points) -> Outline:
-        """What points add to a sketch that this one is a part of."""
-        return self._appraisal.outline(points)
+    def amounts(self, points: Points) -> NDArray[np.float64]:
+        """What points add to a sketch that this one is a part of: a column for every point."""
+        return self._appraisal().amounts(points)
 
     def values(self, point: Sequence[int] | Points) -> dict[str, int]:
         return {n: int(v) for n, v in zip(self.names, point)}
 
     def tilings(self, values: Mapping[str, int]) -> dict[str, Tiling]:
         """The integer tile sizes of one point."""
-        return tile_all(self.structure, self.target.vector_bytes, dict(values))
+        return tile_all(self.at(values), self.target.vector_bytes, dict(values))
 
     def schedule(self, point: Sequence[int] | Points) -> Schedule:
         return Schedule(self.task.class_key, self.variant, self.structure.steps, tuple(self.values(point).items()))
@@ -207,14 +245,16 @@ class Sketch:
         if not trials:
             return None
         rows = np.stack(trials)
-        excess = self._appraisal.excess(self.canonical(rows))
+        excess = self._asked(self.canonical(rows), Appraisal.excess)
         return rows[int(np.argmin(excess))]
 
 
 def sketches(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> list[Sketch]:
     """All sketches of a task, over its variants."""
     return [
-        Sketch(task, k, s, target) for k, v in enumerate(task.variants) for s in enumerate_structures(v, target, rules)
+        Sketch(task, k, s, target, tuple(rules))
+        for k, v in enumerate(task.variants)
+        for s in enumerate_structures(v, target, rules)
     ]
 
 
@@ -240,4 +280,4 @@ def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule]
 def _replayed(task: Task, variant: int, steps: tuple[Step, ...], target: Target, rules: tuple[Rule, ...]) -> Sketch:
     if not 0 <= variant < len(task.variants):
         raise ScheduleError(f"the task has no variant {variant}")
-    return Sketch(task, variant, derive(task.variants[variant], steps, rules), target)
+    return Sketch(task, variant, derive(task.variants[variant], steps, rules), target, rules)

@@ -19,6 +19,7 @@ from functools import lru_cache
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.expr import ITEMSIZE, Axis, Combiner, Expr, Load, loads, walk
 from stormdrop.ir.tensor import Tensor, Variant
+from stormdrop.target.structures import TilingStructure
 
 
 class Level(Enum):
@@ -63,7 +64,7 @@ class Stage:
     host: str | None = None  # the root stage it is attached under
     reader: str | None = None  # the stage it is packed for
     vector: Axis | None = None
-    tiling: str = ""
+    tiling: TilingStructure | None = None
     whole: tuple[Axis, ...] = ()  # axes that the parallel loop does not cut
     unrolled: tuple[Axis, ...] = ()  # axes written out in full: they choose constants
     names: Mapping[Axis, str] | None = None  # canonical axis ids: a0, r1
@@ -121,13 +122,30 @@ class Stage:
         return _itemsize(self)
 
 
+@dataclass(frozen=True, slots=True)
+class OpenSplit:
+    """A reduction that is cut into parts whose number is a knob, so that extents depend on it.
+
+    `step` is the place of its step among the structure's steps; with the number of parts added to that step's arguments
+    the same derivation gives the structure at a point.
+    """
+
+    knob: str
+    step: int
+    extent: int  # of the reduce axis
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Structure:
-    """The stages of a partial or complete sketch, producers first."""
+    """The stages of a partial or complete sketch, producers first.
+
+    Where splits are open, the stages are those of some number of parts: their extents are examples.
+    """
 
     stages: tuple[Stage, ...]
     outputs: tuple[Tensor, ...]
     steps: tuple[Step, ...] = ()
+    splits: tuple[OpenSplit, ...] = ()
 
     def stage(self, id: str) -> Stage:
         for s in self.stages:

@@ -124,16 +124,17 @@ def check_search(search: dict[str, Any], peak_gflops: float) -> None:
 
 
 def check_schema(report: dict[str, Any]) -> None:
-    assert list(report) == ["op", "args", "threads", "peak_gflops", *SEARCH_KEYS]
+    assert list(report) == ["op", "args", "dtype", "threads", "peak_gflops", *SEARCH_KEYS]
     check_search(report, report["peak_gflops"])
 
 
-def test_json_of_the_default_schedule(cache: Path) -> None:
-    done = stormdrop_cli("op", *TINY, "--default", "--json", "--threads", "1", cache=cache)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_json_of_the_default_schedule(cache: Path, dtype: str) -> None:
+    done = stormdrop_cli("op", *TINY, "--dtype", dtype, "--default", "--json", "--threads", "1", cache=cache)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     check_schema(report)
-    assert (report["op"], report["args"], report["threads"]) == ("GMM", [1, 13, 17, 11], 1)
+    assert (report["op"], report["args"], report["dtype"], report["threads"]) == ("GMM", [1, 13, 17, 11], dtype, 1)
     assert (report["trials"], report["failed"], report["strategy"], report["store"]) == (1, 0, "default", None)
     assert report["verified"]
 
@@ -243,6 +244,8 @@ def test_times_have_units(text: str, seconds: float) -> None:
         ["op", *TINY, "--default", "--trials", "8"],
         ["op", *TINY, "--default", "--search", "storm"],
         ["op", *TINY, "--default", "--plot", "x.png"],
+        ["op", *TINY, "--dtype", "f16"],
+        ["op", "SFM", "4", "4", "--dtype", "bf16"],
         ["op", *TINY, "--seed", "-1"],
     ],
 )

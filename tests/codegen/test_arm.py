@@ -20,7 +20,8 @@ from stormdrop.ops.catalogue import OPERATORS, build
 from stormdrop.runtime.building import program_of
 from stormdrop.space.default import default_schedule
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import Target, cross
+from stormdrop.target.cpu import cross
+from stormdrop.target.machine import Target
 from tests.support.tasks import random_task
 
 POINTS = 20
@@ -44,7 +45,7 @@ def test_random_points_of_every_operator_assemble_and_need_nothing_else(
         for n in range(POINTS // SHAPES):
             sketch = found[(k * POINTS // SHAPES + n) % len(found)]
             values = sketch.values(sketch.sample_legal(1, rng)[0])
-            code = assemble(emit(lower(task, sketch.structure, sketch.tilings(values)), target), target)
+            code = assemble(emit(lower(task, sketch.at(values), sketch.tilings(values)), target), target)
             defined, needed = _global_symbols(code)
             assert ENTRY in defined
             assert not needed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stormdrop.ir import build as sd
 from stormdrop.ir.tensor import Task, Tensor, axis, compute, reduce_axis, tensor
-from stormdrop.ops.elementwise import apply
+from stormdrop.ops.broadcast import elementwise
 from tests.support import crew
 from tests.support.trials import Given
 
@@ -72,7 +72,7 @@ def test_an_operand_read_under_a_condition_on_another_axis_is_read_there_only() 
 
 def test_a_stage_that_is_read_behind_another_is_computed_where_it_is_read() -> None:
     """exp is too dear to be computed for every use: it gets a place of its own."""
-    exponential = apply(sd.exp, tensor("B", (N, Q)), "E")
+    exponential = elementwise(lambda e: sd.exp(e[0]), [tensor("B", (N, Q))], "E")
     check("placed", product(joined(tensor("A", (N, P)), exponential, 1), tensor("W", (P + Q, M))))
 
 

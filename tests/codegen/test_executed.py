@@ -14,10 +14,9 @@ from stormdrop.codegen.emit import emit
 from stormdrop.codegen.executed import executed_flops
 from stormdrop.codegen.llvm import assemble
 from stormdrop.ir.tensor import Task
-from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program
 from stormdrop.ops.catalogue import build
-from stormdrop.runtime.building import artifact_of
+from stormdrop.runtime.building import artifact_of, lowered
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostKernel, host_device
 from stormdrop.runtime.memory import aligned
@@ -80,7 +79,7 @@ def programs(task: Task, target: Target) -> Iterator[Program]:
     rng = np.random.default_rng(7)
     for sketch in sketches(task, target):
         for point in sketch.sample_legal(5, rng):
-            yield lower(task, sketch.structure, sketch.tilings(sketch.values(point)))
+            yield lowered(sketch, point)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -16,7 +16,7 @@ from stormdrop.space.structure import Step
 from tests.support import crew
 from tests.support.trials import Case, Given, targets
 
-DTYPES: tuple[Dtype, ...] = ("f32", "f64", "i32", "i64", "bool")
+DTYPES: tuple[Dtype, ...] = ("f32", "f64", "i32", "i64", "bool", "bf16")
 
 
 def cast(shape: tuple[int, ...], source: Dtype, to: Dtype) -> Task:

@@ -17,7 +17,7 @@ from stormdrop.ops.catalogue import build
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Sketch
 from stormdrop.space.structure import Step
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -95,7 +95,7 @@ def program_text(example: Example) -> str:
     sketch = Sketch(task, 0, derive(task.variants[0], steps), cross("avx2"))
     values = sketch.values(sketch.fit(example.values)[0])
     lines = [task.name, *(f"  {step}" for step in steps), *(f"  {name} = {value}" for name, value in values.items())]
-    return "\n".join([*lines, "", str(lower(task, sketch.structure, sketch.tilings(values))), ""])
+    return "\n".join([*lines, "", str(lower(task, sketch.at(values), sketch.tilings(values))), ""])
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

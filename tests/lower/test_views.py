@@ -7,7 +7,7 @@ from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
 from stormdrop.lower.lower import lower
 from stormdrop.lower.program import View, tiles
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 from stormdrop.target.scope import Scope
 
 
@@ -18,7 +18,7 @@ def test_a_tensor_in_between_may_have_the_name_of_an_output_that_lies_otherwise(
     task = Task([compute("Y", (i, j), total[i, j] - total[i, j + 1])])
     (sketch,) = [s for s in sketches(task, cross("avx2")) if len(s.structure.roots) == 2]
     values = {knob.name: 1 for knob in sketch.knobs}
-    program = lower(task, sketch.structure, sketch.tilings(values), {"Y": View((1, 40))})
+    program = lower(task, sketch.at(values), sketch.tilings(values), {"Y": View((1, 40))})
     strides = {
         tile.store.buffer.scope: [tile.store.coefficient(a) for a in tile.stage.axes]
         for phase in program.phases

@@ -121,7 +121,7 @@ def test_trials_of_other_tasks_machines_and_temperatures_are_kept_apart(keeps: K
     keeps.add([*make_records(1), *make_records(2, cold=True), *make_records(3, small_task(64))])
     keeps.add(make_records(4, target=ELSEWHERE))
     assert len(keeps.trials(small_task(), HERE)) == 1
-    assert len(keeps.trials(small_task(), HERE, cold=True)) == 2
+    assert len(keeps.trials(small_task(), HERE.with_cold_weights(True))) == 2
     assert len(keeps.trials(small_task(64), HERE)) == 3
     assert len(keeps.trials(small_task(), ELSEWHERE)) == 4
     assert keeps.trials(small_task(64), ELSEWHERE) == []

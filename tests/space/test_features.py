@@ -12,15 +12,16 @@ import pytest
 
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis
-from stormdrop.lower.lower import lower
+from stormdrop.runtime.building import lowered
 from stormdrop.runtime.host import detect
 from stormdrop.space.access import axes_of, is_linear
-from stormdrop.space.analysis import FEATURES
-from stormdrop.space.footprint import LINE, StageCost
-from stormdrop.space.nest import Slot, nest_order
+from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.footprint import StageCost
+from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.operands import Operand
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.space.structure import Level
+from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from tests.support.costs import stage_costs
 from tests.support.tasks import NAMES, random_task
 from tests.support.walker import Visit, Walk, walk_program
@@ -35,7 +36,7 @@ class Sample:
     def __init__(self, sketch: Sketch, row: tuple[int, ...]) -> None:
         self.sketch, self.row = sketch, row
         self.costs = {c.tiling.stage.id: c for c in stage_costs(sketch, np.array([row], np.int64))}
-        self.walks = walk_program(lower(sketch.task, sketch.structure, sketch.tilings(sketch.values(row))))
+        self.walks = walk_program(lowered(sketch, row))
 
     def stages(self) -> Iterator[tuple[StageCost, Walk]]:
         for id, cost in self.costs.items():
@@ -82,7 +83,7 @@ def is_regular(s: Sample, cost: StageCost) -> bool:
     stage = cost.tiling.stage
     if stage.host is None:
         return True
-    readers = [r for r in s.sketch.structure.readers(stage.tensor) if r.host is not None]
+    readers = [r for r in s.sketch.at(s.sketch.values(s.row)).readers(stage.tensor) if r.host is not None]
     return is_even(s.walks[stage.id]) and all(is_regular(s, s.costs[r.id]) for r in readers)
 
 
@@ -134,9 +135,9 @@ def test_lane_use_is_the_share_of_lanes_that_are_live() -> None:
                 assert used == pytest.approx(scalar(cost.lane_use)), f"{cost.tiling.stage.id} of {s}"
 
 
-def rolled(cost: StageCost) -> list[Slot]:
+def rolled(cost: StageCost) -> list[LoopLevel]:
     """The loops that turn more than once, outermost first."""
-    return [slot for slot in nest_order(cost.tiling.stage) if scalar(cost.tiling.trips[slot]) > 1]
+    return [slot for slot in nest_of(cost.tiling.stage).order if scalar(cost.tiling.trips[slot]) > 1]
 
 
 def axis_of(v: Visit, position: int) -> Axis:
@@ -158,9 +159,9 @@ def test_trip_counts_are_those_of_the_loops() -> None:
             assert most == [scalar(cost.tiling.trips[slot]) for slot in outer], f"{stage.id} of {s}"
 
 
-def is_innermost(cost: StageCost, slot: Slot) -> bool:
-    levels = [x.level for x in nest_order(cost.tiling.stage) if x.axis is slot.axis]
-    return slot.level == max(levels)
+def is_innermost(cost: StageCost, slot: LoopLevel) -> bool:
+    levels = [x.number for x in nest_of(cost.tiling.stage).order if x.axis is slot.axis]
+    return slot.number == max(levels)
 
 
 def box(o: Operand, stretches: list[dict[Axis, tuple[int, int]]]) -> float:
@@ -180,11 +181,11 @@ def box(o: Operand, stretches: list[dict[Axis, tuple[int, int]]]) -> float:
         reach = sum(abs(c) * (ends[a][1] - ends[a][0]) for a, c in form.terms if isinstance(a, Axis))
         size *= min(reach + 1, o.tensor.shape[d])
         if d == len(o.indices) - 1:
-            size = max(size, min(LINE, o.tensor.shape[d] * o.itemsize))
+            size = max(size, min(CPU_COEFFICIENTS.line_bytes, o.tensor.shape[d] * o.itemsize))
     return size
 
 
-def first_turn(cost: StageCost, walk: Walk, fixed: list[Slot]) -> list[dict[Axis, tuple[int, int]]]:
+def first_turn(cost: StageCost, walk: Walk, fixed: list[LoopLevel]) -> list[dict[Axis, tuple[int, int]]]:
     """What is covered while the loops `fixed` stand at their first turn and all others run."""
     stage = cost.tiling.stage
     depth = host_depth(walk.visits[0]) if stage.host is not None else 0
@@ -249,13 +250,13 @@ def test_a_load_slot_is_counted_for_every_distinct_element_of_the_register_tile(
 
 def test_the_feature_columns_hold_these_counts() -> None:
     for s in samples()[::5]:
-        row = dict(zip(FEATURES, s.sketch.features(np.array([s.row], np.int64))[0]))
+        row = dict(zip(FEATURES.names, s.sketch.features(np.array([s.row], np.int64))[0]))
         costs = list(s.costs.values())
         main = max(
             costs, key=lambda c: math.prod(a.extent for a in (*c.tiling.stage.axes, *c.tiling.stage.reduce_axes))
         )
         walk, stage = s.walks[main.tiling.stage.id], main.tiling.stage
-        program = lower(s.sketch.task, s.sketch.structure, s.sketch.tilings(s.sketch.values(s.row)))
+        program = lowered(s.sketch, s.row)
         phases = [p for p in program.phases if not p.at_load]
         whole = math.prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
         wanted = {"stages": len(costs), "phases": len(phases), "nominal": whole}

@@ -14,11 +14,10 @@ from stormdrop.errors import UserError
 from stormdrop.ir import build as sd
 from stormdrop.ir.expr import Dtype
 from stormdrop.ir.tensor import Task, Variant, axis, compute, reduce_axis, tensor
+from stormdrop.ops.broadcast import elementwise, pad_constant
 from stormdrop.ops.catalogue import OPERATORS, build
-from stormdrop.ops.conv import conv
-from stormdrop.ops.elementwise import apply, relu
-from stormdrop.ops.matmul import matmul
-from stormdrop.ops.movement import pad
+from stormdrop.ops.contract import matmul_nd
+from stormdrop.ops.window import Window, conv_nd
 from tests.support.winograd import winograd_variant
 
 Rng = np.random.Generator
@@ -162,14 +161,14 @@ def _chain(rng: Rng, dtype: Dtype) -> Task:
         tensor("W", (k, m), dtype, constant=True),
         tensor("V", (m, p), dtype, constant=True),
     )
-    return Task([matmul(relu(matmul(x, w, "H"), "R"), v)], name="CHN")
+    return Task([matmul_nd(elementwise(lambda e: sd.relu(e[0]), [matmul_nd(x, w)]), v)], name="CHN")
 
 
 def _exponential_weights(rng: Rng, dtype: Dtype) -> Task:
     """A constant stage that is too dear to compute where it is read."""
     n, k, m = extent(rng, 24), extent(rng, 24), extent(rng, 33)
     x, w = tensor("X", (n, k), dtype), tensor("W", (k, m), dtype, constant=True)
-    return Task([matmul(x, apply(sd.exp, w, "E"))], name="EXW")
+    return Task([matmul_nd(x, elementwise(lambda e: sd.exp(e[0]), [w]))], name="EXW")
 
 
 def _concatenation(rng: Rng, dtype: Dtype) -> Task:
@@ -192,7 +191,7 @@ def _winograd(rng: Rng, dtype: Dtype) -> Task:
     n, h, w, ci, co = 1, extent(rng, 9, 3), extent(rng, 9, 3), extent(rng, 7), extent(rng, 19)
     border = int(rng.choice([0, 1]))
     x, weights = tensor("X", (n, h, w, ci), dtype), tensor("W", (3, 3, ci, co), dtype, constant=True)
-    direct = Variant((conv(x, weights, 1, border),))
+    direct = Variant((conv_nd(x, weights, Window.uniform(2, 3, pad=border), 1, "NHWC"),))
     return Task(variants=[direct, *(winograd_variant(x, weights, border, m) for m in (2, 4))], name="WIN")
 
 
@@ -200,7 +199,7 @@ def _stencil(rng: Rng, dtype: Dtype) -> Task:
     """A moving sum along the last axis, padded on both sides: the border depends on the lane."""
     n, w, kernel = extent(rng, 13), extent(rng, 50), int(rng.choice([1, 2, 3, 5]))
     x = tensor("X", (n, w), dtype)
-    p = pad(x, [(int(rng.integers(0, kernel)), kernel - 1)], 0)
+    p = pad_constant(x, (0, int(rng.integers(0, kernel))), (0, kernel - 1), 0, (1,))
     i, j, k = axis(n, "i"), axis(p.shape[1] - kernel + 1, "j"), reduce_axis(kernel, "k")
     return Task([compute("Y", (i, j), sd.sum(p[i, j + k], k))], name="STN")
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import StormdropError, UserError
-from stormdrop.ir.expr import NUMPY, Dtype
+from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.ir.interp import evaluate, magnitude
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.lower import lower
@@ -47,8 +47,10 @@ CASES = 6
 """Cases of one trial."""
 GRAPHS = 1_000_000_000
 """Trials from this seed on are of tasks that the graph layer makes."""
+PRODUCTS = ("GMM", "DEN", "GMV", "DOT")
+"""What also multiplies bf16."""
 LONG_ROWS = ("GMV", "SFM", "NRM", "DOT")
-EPS: dict[Dtype, float] = {"f32": 2.0**-23, "f64": 2.0**-52}
+EPS: dict[Dtype, float] = {"f32": 2.0**-23, "f64": 2.0**-52, "bf16": 2.0**-23}
 
 
 @cache
@@ -85,7 +87,7 @@ class Case:
         return self.sketch.values(self.point)
 
     def program(self) -> Program:
-        return lower(self.trial.task, self.sketch.structure, self.sketch.tilings(self.values), dict(self.views))
+        return lower(self.trial.task, self.sketch.at(self.values), self.sketch.tilings(self.values), dict(self.views))
 
     def __str__(self) -> str:
         where = f"{self.target.isa}, {self.target.threads} threads"
@@ -181,7 +183,8 @@ class Trial(Subject):
 
     @cached_property
     def dtype(self) -> Dtype:
-        return "f64" if self.seed // len(DRAWN) % 5 == 4 else "f32"
+        turn = self.seed // len(DRAWN) % 5
+        return "f64" if turn == 4 else "bf16" if turn == 2 and self.name in PRODUCTS else "f32"
 
     @cached_property
     def _graph(self) -> drawn_graphs.Drawn:
@@ -202,10 +205,11 @@ class Trial(Subject):
         return {t.name: random_array(t, rng) for t in self.task.inputs}
 
     def donor(self, rng: Rng, long: float) -> Task:
-        """Another shape of the task's class; of a graph that has no other one, the task itself."""
+        """Another shape of the task's class, or the task itself where what is drawn is of another one."""
         if self.name != "graph":
-            return random_task(self.name, rng, self.dtype, long=rng.random() < long)
-        other = drawn_graphs.draw(self.seed, int(rng.integers(1 << 31))).task
+            other = random_task(self.name, rng, self.dtype, long=rng.random() < long)
+        else:
+            other = drawn_graphs.draw(self.seed, int(rng.integers(1 << 31))).task
         return other if other.class_key == self.task.class_key else self.task
 
     def cases(self) -> Iterator[Case]:
@@ -271,7 +275,7 @@ def _weights(n: int) -> list[float]:
 
 
 def random_array(t: Tensor, rng: Rng) -> Array:
-    if t.dtype in ("f32", "f64"):
+    if t.dtype in FLOATS:
         return rng.standard_normal(t.shape).astype(NUMPY[t.dtype])
     return rng.integers(0 if t.dtype == "bool" else -100, 2 if t.dtype == "bool" else 100, t.shape).astype(
         NUMPY[t.dtype]

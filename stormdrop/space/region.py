@@ -1,0 +1,73 @@
+"""Regions: which part of a stage that is computed inside another one its readers need.
+
+A question of structure: the answer holds at every point. Sizes are `tiling`'s.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from stormdrop.ir.affine import affine
+from stormdrop.ir.expr import Axis
+from stormdrop.space.nest import CACHED
+from stormdrop.space.structure import Stage, Structure
+
+
+class Reach(NamedTuple):
+    """The values that an index takes within one turn of the parallel loop: those of the axes that it cuts, and more."""
+
+    cut: frozenset[tuple[Axis, int]]  # axes of the host, with coefficients
+    low: int
+    high: int
+
+
+def _reach_of_axis(s: Structure, reader: Stage, axis: Axis) -> Reach:
+    if reader.host is None and axis in reader.axes and axis not in reader.whole:
+        return Reach(frozenset({(axis, 1)}), 0, 0)
+    if reader.host is not None and axis in reader.axes:
+        found = reaches(s, reader, axis)
+        if len(found) == 1:
+            return next(iter(found))
+    return Reach(frozenset(), 0, axis.extent - 1)
+
+
+@lru_cache(maxsize=CACHED)
+def reaches(s: Structure, stage: Stage, axis: Axis) -> frozenset[Reach]:
+    """What each read of an attached stage needs along one of its axes."""
+    position = stage.place.index(axis)
+    found: set[Reach] = set()
+    for reader in s.readers(stage.tensor):
+        for load in reader.reads():
+            if load.tensor is stage.tensor:
+                form = affine(load.indices[position])
+                cut: dict[Axis, int] = {}
+                low = high = form.constant
+                for atom, c in form.terms:
+                    assert isinstance(atom, Axis), "attached stages are read linearly"
+                    inner = _reach_of_axis(s, reader, atom)
+                    for a, k in inner.cut:
+                        cut[a] = cut.get(a, 0) + c * k
+                    low += min(c * inner.low, c * inner.high)
+                    high += max(c * inner.low, c * inner.high)
+                found.add(Reach(frozenset(cut.items()), low, high))
+    return frozenset(found)
+
+
+@lru_cache(maxsize=CACHED)
+def is_computed_whole(s: Structure, stage: Stage, axis: Axis) -> bool:
+    """Whether an attached stage computes all of an axis at every turn of the parallel loop.
+
+    It does where its readers do not all need the same part; and, since a register tile begins at a panel of an operand
+    that is packed for all of the stage, where that part need not consist of whole panels.
+    """
+    found = reaches(s, stage, axis)
+    if len(found) != 1:
+        return True
+    if axis is not stage.vector or not any(c.reader == stage.id and c.host is None for c in s.stages):
+        return False
+    (reach,) = found
+    host = s.stage(stage.host or stage.id)
+    along = host.vector is not None and reach == Reach(frozenset({(host.vector, 1)}), 0, 0)
+    panels = along and host.itemsize <= stage.itemsize  # the host's vectors are as long as a panel's, or several times
+    return not panels and reach != Reach(frozenset(), 0, axis.extent - 1)

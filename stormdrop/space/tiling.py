@@ -1,0 +1,178 @@
+"""Tile sizes of every stage at one point or at a whole matrix of points.
+
+The arithmetic is written once over numbers: Python integers when a point is lowered, columns when thousands of points
+are judged. Trip counts are clamped from the inside out,
+
+    n = min(choice, rest);  rest = ceil(rest / n);  the outermost level is what rests,
+
+so the trip counts found here are the canonical point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stormdrop.ir.affine import affine
+from stormdrop.ir.expr import Axis, Expr
+from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, where
+from stormdrop.space.nest import Cut, LoopLevel, Trips, cuts, nest_of, peel_knob, unroll_knob, vectors_knob
+from stormdrop.space.region import is_computed_whole
+from stormdrop.space.structure import Level, Stage, Structure
+
+MOST_PEELED = 8
+"""Trips of a reduce loop that may be written out."""
+
+
+@dataclass(slots=True)
+class Tiling:
+    """The sizes of one stage: `trips` of a loop, and `span`, the elements that one trip of it covers."""
+
+    stage: Stage
+    lanes: int
+    extent: dict[Axis, Num]
+    trips: dict[LoopLevel, Num]
+    span: dict[LoopLevel, Num]
+    vectors: Num
+    unroll: Num = 1
+    peel: Num = 0
+
+    def tile(self, axis: Axis) -> Num:
+        """Elements of the register tile along a spatial axis."""
+        return self.span[LoopLevel(axis, nest_of(self.stage).register - 1)]
+
+    def unit(self, axis: Axis) -> Num:
+        """Elements of a spatial axis in one iteration of the parallel loop."""
+        return self.span[LoopLevel(axis, 0)]
+
+    def parallel_trips(self, axis: Axis) -> Num:
+        return self.trips[LoopLevel(axis, 0)]
+
+    def reduction_tile(self, axis: Axis) -> Num:
+        """Elements of a spatial axis inside the outer reduce loops."""
+        return self.span[LoopLevel(axis, nest_of(self.stage).outside_reduction)]
+
+    def reduce_block(self, axis: Axis) -> Num:
+        """Elements of a reduce axis in one trip of its outermost loop."""
+        return self.span[LoopLevel(axis, 0)]
+
+    def outer_reduce_trips(self, axis: Axis) -> Num:
+        return self.trips[LoopLevel(axis, 0)]
+
+    def inner_reduce_trips(self, axis: Axis) -> Num:
+        """Trips of the loop of a reduce axis that stands around the register tile."""
+        return self.trips[LoopLevel(axis, nest_of(self.stage).innermost_reduce)]
+
+
+def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict[str, Tiling]:
+    """The tilings of all stages: readers before the producers that are attached to them."""
+    done: dict[str, Tiling] = {}
+    around = {id for stage in s.stages if stage.host is not None for id in (stage.host, stage.reader)}
+    for stage in reversed(s.stages):
+        lanes = vector_bytes // stage.itemsize if stage.vector is not None else 1
+        reader = done.get(stage.reader or "")
+        if reader is not None and stage.vector is not None and not reader.stage.vector_is_reduced:
+            lanes = min(lanes, reader.lanes)  # a reader of wider elements has fewer lanes; panels are cut to its tile
+        extent: dict[Axis, Num] = {a: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+        if stage.host is not None:
+            extent.update(_region(s, stage, done))
+        done[stage.id] = _tile_stage(stage, lanes, values, extent, reader, stage.id not in around)
+    return done
+
+
+def _tile_stage(
+    stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict[Axis, Num], reader: Tiling | None, lone: bool
+) -> Tiling:
+    """Clamp the knobs of one stage to its extents and derive every trip count and span.
+
+    `lone`: nothing is computed inside its loops, so that the trips of an axis of extent 1 need not be counted.
+    """
+    t = Tiling(stage, lanes, extent, {}, {}, 1)
+    register = nest_of(stage).register
+    name = vectors_knob(stage)
+    if name is not None and stage.vector is not None:
+        t.vectors = minimum(values[name], ceil_div(extent[stage.vector], lanes))
+    for axis, levels in cuts(stage):
+        covered: Num = 1
+        if axis is stage.vector:
+            covered = lanes * t.vectors if axis.kind == "reduce" else lanes
+        rest = ceil_div(extent[axis], covered)
+        for cut in levels:
+            n = _trips(cut, values, rest, lanes, reader, lone)
+            t.trips[cut.loop], t.span[cut.loop] = n, covered
+            covered, rest = covered * n, ceil_div(rest, n)
+        if axis is stage.vector and axis.kind == "spatial":
+            t.vectors = t.trips[LoopLevel(axis, register)]
+    if stage.is_reduction:
+        inner = stage.reduce_axes[-1]
+        name, trips = unroll_knob(stage), t.inner_reduce_trips(inner)
+        t.unroll = minimum(values[name], trips) if name is not None else trips if inner in stage.unrolled else 1
+        name = peel_knob(stage)
+        t.peel = where(_can_peel(t), values[name], 0) if name is not None else 0
+    return t
+
+
+def _trips(cut: Cut, values: Mapping[str, Num], rest: Num, lanes: int, reader: Tiling | None, lone: bool) -> Num:
+    """The trip count of one loop, of which the levels inside it leave `rest`."""
+    match cut.source:
+        case Trips.REST:
+            return rest
+        case Trips.KNOB:
+            return 1 if lone and isinstance(rest, int) and rest == 1 else minimum(values[cut.knob], rest)
+        case Trips.READER if reader is not None and not reader.stage.vector_is_reduced:
+            return minimum(reader.vectors, rest)
+        case Trips.LANES:
+            return minimum(lanes, rest)
+        case _:
+            return 1
+
+
+def _can_peel(t: Tiling) -> Num:
+    """Whether the loop around the innermost one can be written out: few trips, more than one, always as many."""
+    stage = t.stage
+    axis = stage.reduce_axes[-2]
+    if axis is stage.vector:
+        return False
+    extent = t.extent[axis]
+    length = minimum(t.reduce_block(axis), extent) if nest_of(stage).is_blocked else extent
+    return (length > 1) & (length <= MOST_PEELED) & is_multiple(extent, length)
+
+
+# ---- boxes of attached stages ----------------------------------------------------------------------------------------
+
+
+def _region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis, Num]:
+    """The box of an attached stage that its readers need: the largest over all reads."""
+    whole = {a: a.extent for a in stage.axes if is_computed_whole(s, stage, a)}
+    box: dict[Axis, Num] = {}
+    for reader in s.readers(stage.tensor):
+        lens = _needed(done[reader.id], stage)
+        for load in reader.reads():
+            if load.tensor is stage.tensor:
+                for own, i in zip(stage.place, load.indices):
+                    assert isinstance(own, Axis)
+                    size = minimum(_box_size(i, lens), own.extent)
+                    box[own] = maximum(box[own], size) if own in box else size
+    return {**box, **whole}
+
+
+def _needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
+    """How much of each of the reader's axes lies inside the loop that the stage is attached in."""
+    extent = reader.extent
+    if stage.level is Level.BLOCK:
+        inside = {a: reader.reduction_tile(a) for a in reader.stage.axes}
+        inside |= {a: reader.reduce_block(a) for a in reader.stage.reduce_axes}
+    elif reader.stage.host is None:
+        inside = {a: reader.unit(a) for a in reader.stage.axes}
+    else:
+        inside = {}
+    return {**extent, **{a: minimum(n, extent[a]) for a, n in inside.items()}}
+
+
+def _box_size(index: Expr, lens: Mapping[Axis, Num]) -> Num:
+    """How many consecutive values an index can take while its axes run over the given lengths."""
+    size: Num = 1
+    for atom, c in affine(index).terms:
+        assert isinstance(atom, Axis), "attached stages are read linearly"
+        size = size + abs(c) * (lens[atom] - 1)
+    return size
