@@ -168,7 +168,7 @@ def test_whatever_an_earlier_call_left_in_memory_changes_nothing() -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("shape", [(40, 700), (3, 70_000)], ids=["scratch", "shared"])
+@pytest.mark.parametrize("shape", [(40, 700), (3, 70_000)], ids=["scratch", "workspace"])
 def test_kernels_work_in_their_threads_scratch_and_in_the_arena(shape: tuple[int, int]) -> None:
     """Softmax of softmax; long rows take several phases, with what is between them in the arena."""
     task = catalogue.build("SFM", list(shape))

@@ -25,6 +25,7 @@ from stormdrop.ir.interp import evaluate, magnitude
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program, View
+from stormdrop.lower.verify import verify
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import described
 from stormdrop.runtime.device import Place
@@ -351,7 +352,9 @@ class Bench:
     def check(self, case: Case) -> Verdict:
         paths: set[str] = set()
         try:
-            program = self.plant.program(case.program())
+            program = case.program()
+            verify(program)
+            program = self.plant.program(program)
             text = self.plant.text(emit(program, case.target))
             paths = observe(case.sketch, case.values, program, text)
             artifact = described(program, assemble(text, case.target))
