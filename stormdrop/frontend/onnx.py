@@ -36,7 +36,7 @@ from stormdrop.frontend.resize import RESIZE
 from stormdrop.frontend.schema import NEWEST, OLDEST, check
 from stormdrop.frontend.tensors import array_of, read_file
 from stormdrop.frontend.windows import WINDOWS
-from stormdrop.graph.builder import MOST_NODES, Builder
+from stormdrop.graph.builder import MOST_NODES, GraphBuilder
 from stormdrop.graph.graph import Graph, Value, shown
 from stormdrop.ir.expr import NUMPY, Dtype
 
@@ -151,7 +151,7 @@ class _Import:
             )
         self.proto = local_functions_inlined(proto)
         self.folder, self.shapes, self.given = folder, shapes, constants
-        self.build = Builder()
+        self.build = GraphBuilder()
         self.symbols: dict[str, int] = {}
         self._written = 0
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stormdrop.frontend.call import Call
 from stormdrop.frontend.movement import cut
 from stormdrop.frontend.pointwise import Importer, Results
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value
 
 MOST_STEPS = 1024
@@ -49,7 +49,7 @@ class _Cell:
         self.names = [str(a).capitalize() for a in names[direction * count : (direction + 1) * count]]
         if any(a not in _PLAIN for a in self.names) or n.has("clip") or n.integer("input_forget", 0):
             raise n.fail(f"activations {self.names}, clip or input_forget are not supported")
-        self.build: Builder = b
+        self.build: GraphBuilder = b
 
     def act(self, k: int, x: Value) -> Value:
         return self.build.emit(self.names[k], x)
@@ -170,7 +170,7 @@ def _start(n: Call, k: int, direction: int, batch: int, hidden: int, batch_first
     return _row(n, n.build.transpose(given, (1, 0, 2)) if batch_first else given, direction)
 
 
-def joined(b: Builder, parts: Sequence[Value], along: int) -> Value:
+def joined(b: GraphBuilder, parts: Sequence[Value], along: int) -> Value:
     """A concatenation in groups, so that no expression has many levels."""
     listed = list(parts)
     while len(listed) > 1:

@@ -8,7 +8,7 @@ from math import prod
 
 from stormdrop.frontend.call import Call
 from stormdrop.frontend.pointwise import Importer, Results
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS
 
@@ -22,8 +22,8 @@ def _axes(n: Call, x: Value) -> list[int]:
 
 def _reduced(
     kind: str,
-    before: Callable[[Builder, Value], Value] | None = None,
-    after: Callable[[Builder, Value], Value] | None = None,
+    before: Callable[[GraphBuilder, Value], Value] | None = None,
+    after: Callable[[GraphBuilder, Value], Value] | None = None,
 ) -> Importer:
     def importer(n: Call) -> Value:
         x = n.input(0)
@@ -36,25 +36,25 @@ def _reduced(
     return importer
 
 
-def _square(b: Builder, x: Value) -> Value:
+def _square(b: GraphBuilder, x: Value) -> Value:
     return b.emit("Mul", x, x)
 
 
-def _abs(b: Builder, x: Value) -> Value:
+def _abs(b: GraphBuilder, x: Value) -> Value:
     return b.emit("Abs", x)
 
 
-def _log(b: Builder, x: Value) -> Value:
+def _log(b: GraphBuilder, x: Value) -> Value:
     """Of integers too: through f64."""
     return b.emit("Log", x) if x.dtype in FLOATS else b.cast(b.emit("Log", b.cast(x, "f64")), x.dtype)
 
 
-def _sqrt(b: Builder, x: Value) -> Value:
+def _sqrt(b: GraphBuilder, x: Value) -> Value:
     """Of integers too: through f64."""
     return b.emit("Sqrt", x) if x.dtype in FLOATS else b.cast(b.emit("Sqrt", b.cast(x, "f64")), x.dtype)
 
 
-def mean(b: Builder, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
+def mean(b: GraphBuilder, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
     count = prod(x.shape[d] for d in axes)
     total = b.reduce("Sum", x, axes, keep)
     if x.dtype not in FLOATS:
@@ -147,12 +147,12 @@ def _softmax(n: Call) -> Value:
     return n.build.reshape(n.build.emit(n.op, flat, axis=1), x.shape)
 
 
-def per_channel(b: Builder, v: Value, rank: int, at: int = 1) -> Value:
+def per_channel(b: GraphBuilder, v: Value, rank: int, at: int = 1) -> Value:
     """A vector of one value per channel, shaped to broadcast against an image."""
     return b.reshape(v, [v.size if d == at else 1 for d in range(rank)])
 
 
-def scaled(b: Builder, x: Value, scale: Value | None, shift: Value | None) -> Value:
+def scaled(b: GraphBuilder, x: Value, scale: Value | None, shift: Value | None) -> Value:
     x = x if scale is None else b.emit("Mul", x, scale)
     return x if shift is None else b.emit("Add", x, shift)
 
