@@ -27,7 +27,7 @@ class NeedsConstant(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NodeReader:
     """`inputs` holds None where an optional input is left out; `outputs` is empty text where a result is not wanted."""
 
     op: str

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.errors import UserError
-from stormdrop.frontend.call import Call, NeedsConstant
+from stormdrop.frontend.call import NeedsConstant, NodeReader
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.loops import unroll_loop, unroll_scan
@@ -324,7 +324,7 @@ class _Import:
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
         results = IMPORTERS[node.op_type](
-            Call(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
+            NodeReader(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
         )
         listed = [results] if isinstance(results, Value) else list(results)
         for o, value in zip(node.output, listed):
