@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
-from stormdrop.frontend.call import NodeReader
 from stormdrop.frontend.movement import bounded, cut
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.graph.graph import Value
 

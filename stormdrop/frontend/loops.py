@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stormdrop.errors import UserError
-from stormdrop.frontend.call import NeedsConstant
+from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.recurrent import joined
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value, shown

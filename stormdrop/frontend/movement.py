@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.frontend.call import NodeReader
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import ELEMENT_TYPES, Importer, Results, type_name
 from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype

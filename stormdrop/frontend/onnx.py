@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.errors import UserError
-from stormdrop.frontend.call import NeedsConstant, NodeReader
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.loops import unroll_loop, unroll_scan
 from stormdrop.frontend.movement import MOVEMENT
 from stormdrop.frontend.names import check_names
+from stormdrop.frontend.node_reader import NeedsConstant, NodeReader
 from stormdrop.frontend.order import label_of, ordered
 from stormdrop.frontend.pointwise import ELEMENT_TYPES, POINTWISE, Importer, type_name
 from stormdrop.frontend.recurrent import RECURRENT

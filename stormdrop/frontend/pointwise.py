@@ -7,7 +7,7 @@ from functools import reduce
 
 import numpy as np
 
-from stormdrop.frontend.call import NodeReader
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.graph.graph import Attribute, Value
 from stormdrop.ir.expr import FLOATS, Dtype
 from stormdrop.ops.scalar import fits_f32

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stormdrop.frontend.call import NodeReader
 from stormdrop.frontend.movement import cut
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value

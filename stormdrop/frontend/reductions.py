@@ -6,7 +6,7 @@ import string
 from collections.abc import Callable, Sequence
 from math import prod
 
-from stormdrop.frontend.call import NodeReader
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.frontend.call import NodeReader
 from stormdrop.frontend.movement import bounded
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer
 from stormdrop.graph.graph import Value, shown
 from stormdrop.ir.expr import FLOATS

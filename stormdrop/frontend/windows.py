@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
-from stormdrop.frontend.call import NodeReader
 from stormdrop.frontend.movement import bounded
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.frontend.reductions import mean, per_channel
 from stormdrop.graph.graph import Attribute, Value, shown
