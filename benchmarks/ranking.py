@@ -29,7 +29,7 @@ from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
-from stormdrop.space.analysis import FEATURE_VERSION, FEATURES
+from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
@@ -110,7 +110,7 @@ def collect(folder: Path, points: int, seconds: float, seed: int) -> None:
                 continue
             schedules, features = drawn
             passes = timed(measurer, task, schedules)
-            np.savez(path, features=features, passes=passes, operator=operator, version=FEATURE_VERSION)
+            np.savez(path, features=features, passes=passes, operator=operator, version=FEATURES.version)
             print(f"{name}: {len(schedules)} points, the best {np.nanmin(passes) * 1e6:.1f} µs", flush=True)
 
 
@@ -153,7 +153,7 @@ def read(folder: Path) -> list[Case]:
     found: list[Case] = []
     for path in sorted(folder.glob("*.npz")):
         with np.load(path) as held:
-            if int(held["version"]) == FEATURE_VERSION:
+            if int(held["version"]) == FEATURES.version:
                 found.append(Case(str(held["operator"]), path.stem, held["features"], held["passes"]))
     return [c for c in found if np.isfinite(c.seconds).sum() > 1]
 
@@ -203,7 +203,7 @@ def judge(cases: Sequence[Case], score: Score) -> dict[str, Any]:
 
 
 def taught(cases: Sequence[Case], settings: CostSettings) -> CostModel:
-    model = CostModel(settings)
+    model = CostModel(FEATURES, settings)
     for place, case in enumerate(cases):
         model.add_rows(case.features, case.labels, np.full(len(case.features), place), [c.name for c in cases])
     model.refresh()
@@ -239,7 +239,7 @@ def table(cases: Sequence[Case], settings: CostSettings, seed: int) -> dict[str,
             model.refresh()
             return model.predict(case.features, group)
 
-        rows[f"model, half, {n} own rows alone"] = judge(halves, lambda c: told(c, CostModel(settings)))
+        rows[f"model, half, {n} own rows alone"] = judge(halves, lambda c: told(c, CostModel(FEATURES, settings)))
         rows[f"model, half, {n} own rows"] = judge(halves, lambda c: told(c, by_operator[c.operator]))
     return {
         "cases": len(cases),

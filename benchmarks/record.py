@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
 from stormdrop.search.session import Measures
+from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, sketches
@@ -149,7 +150,7 @@ def scouted(
     than it is.
     """
     order = sorted(range(len(found)), key=lambda k: ranked([found[k]])[0][2])[:most]
-    model, homes, each = CostModel(), list[tuple[int, Points]](), SCOUTS // (2 * len(order))
+    model, homes, each = CostModel(FEATURES), list[tuple[int, Points]](), SCOUTS // (2 * len(order))
     for k in order:
         points = found[k].sample_legal(SAMPLES, np.random.default_rng(0))
         points = points[np.argsort(found[k].prior(points), kind="stable")]
@@ -275,10 +276,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None)
     given = parser.parse_args()
     target = detect(given.threads)
-    settings = MeasureSettings(threads=target.threads, min_seconds=0.003)
+    settings = MeasureSettings(min_seconds=0.003)
     try:
         task = build(given.operator, given.sizes)
-        identity = {"task": task.digest, "points": given.points, "sketches": given.sketches, "target": asdict(target)}
+        identity = {"task": task.digest, "points": given.points, "sketches": given.sketches, "target": target.to_json()}
         partial = Partial(given.output.with_suffix(".partial"), identity | {"settings": settings.to_json()})
         with Measurer(target, settings) as measurer:
             recording = prepared(task, given.points, given.sketches, partial, measurer)

@@ -32,9 +32,10 @@ from stormdrop.search import evolve  # noqa: E402
 from stormdrop.search.evolve import Genome, Hasher, Operators  # noqa: E402
 from stormdrop.search.storm import ORIGINS, Storm  # noqa: E402
 from stormdrop.search.strategy import Outcome, Points, Ranker, candidate  # noqa: E402
+from stormdrop.space.cpu_features import FEATURES  # noqa: E402
 from stormdrop.space.default import ranked  # noqa: E402
 from stormdrop.space.sketch import Sketch, sketches  # noqa: E402
-from stormdrop.target.machine import cross  # noqa: E402
+from stormdrop.target.cpu import cross  # noqa: E402
 
 
 @dataclass
@@ -90,7 +91,7 @@ class TimedRanker:
 def trained(found: Sequence[Sketch], groups: Sequence[str]) -> Ranker:
     """A model that knows this task, and maybe others, whose trees are asked too; values are priors with noise."""
     rng = np.random.default_rng(0)
-    model = CostModel()
+    model = CostModel(FEATURES)
     for group in groups:
         for sketch in found:
             points = sketch.sample_legal(ceil(600 / len(found)), rng)

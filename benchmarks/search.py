@@ -53,6 +53,7 @@ from stormdrop.search.storm import Storm
 from stormdrop.search.strategies import Context, StrategyFactory, best_of_each
 from stormdrop.search.strategy import Candidate, Strategy, candidate
 from stormdrop.search.tune import tune, versions
+from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
 from stormdrop.target.machine import Target
@@ -120,7 +121,7 @@ class Bench:
         return rows[key]
 
     def measurer(self, seed: int = 0, turn: float = 0.003) -> Measurer:
-        return Measurer(self.target, MeasureSettings(threads=self.target.threads, seed=seed, turn_seconds=turn))
+        return Measurer(self.target, MeasureSettings(seed=seed, turn_seconds=turn))
 
 
 def seconds_in_turns(
@@ -155,7 +156,7 @@ def child(case: Case, seed: int, threads: int) -> None:
     meter.search(3)
     peak = median(meter.gflops() for _ in range(9))
     schedules = [s for _, s in improvements[-12:]]
-    with Measurer(target, MeasureSettings(threads=threads, seed=seed, turn_seconds=TURN_SECONDS)) as measurer:
+    with Measurer(target, MeasureSettings(seed=seed, turn_seconds=TURN_SECONDS)) as measurer:
         again = measurer.retime(task, schedules, ROUNDS)
     peak = max(peak, median(meter.gflops() for _ in range(9)))
     shares = [task.flops / r.seconds / 1e9 / peak if isinstance(r, Timing) else 0.0 for r in again]
@@ -313,7 +314,7 @@ def _droplet_from(
     bench: Bench, task: Task, measurer: Measurer, trials: Sequence[Trial], seed: int
 ) -> tuple[Schedule, Schedule, int]:
     """The fastest of some trials, where droplets from them end, and how many kernels those measured."""
-    cost = CostModel(TuneSettings().cost)
+    cost = CostModel(FEATURES, TuneSettings().cost)
     values: dict[Candidate, float | None] = {}
     brief: set[Candidate] = set()
 
@@ -335,7 +336,7 @@ def _droplet_from(
     from stormdrop.space.sketch import sketches
 
     session_spaces = [sketch for sketch, _, _ in ranked(sketches(task, bench.target))]
-    session = Session(task, bench.target, measurer, factory, Origin("droplet", seed, versions()), cost=cost)
+    session = Session(task, bench.target, measurer, factory, Origin("droplet", seed, versions(bench.target)), cost=cost)
     while session.round(16):
         pass
     timed = [t for t in trials if isinstance(t.result, Timing) and not t.result.stopped_early]

@@ -43,13 +43,6 @@ def _print(tree: object) -> None:
     click.echo(json.dumps(tree, allow_nan=False))
 
 
-def _target(threads: int | None) -> Target:
-    from stormdrop.runtime.host import detect
-    from stormdrop.runtime.threads import thread_count
-
-    return detect().with_threads(thread_count(threads))
-
-
 @click.command(
     short_help="What a model is made of.",
     epilog="""\b
@@ -92,10 +85,11 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
         return
     from stormdrop.driver.compile import memory_of, suited
     from stormdrop.report.model import ModelReport, print_model
+    from stormdrop.runtime.host import detect
 
     opened = source.open()
     parts = opened.parts
-    target = suited(_target(threads), parts)
+    target = suited(detect(threads), parts)
     kernels, arena_bytes = memory_of(parts, target)
     report = ModelReport(source.model, opened.graph, _listed(parts, target), kernels, arena_bytes, target.threads)
     if as_json:
@@ -320,11 +314,12 @@ def show(
     from stormdrop.driver.compile import suited
     from stormdrop.report.console import notes, results
     from stormdrop.report.model import find_task, print_tasks
+    from stormdrop.runtime.host import detect
 
     if task is None and parts:
         raise click.UsageError("--as is for one task: name it; without --as the tasks are listed")
     found = source.open().parts
-    target = suited(_target(threads), found)
+    target = suited(detect(threads), found)
     if task is None:
         listed = _listed(found, target)
         if as_json:

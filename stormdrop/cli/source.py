@@ -288,10 +288,9 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
     from stormdrop.report.console import notes
     from stormdrop.report.text import one_line
     from stormdrop.runtime.host import detect
-    from stormdrop.runtime.threads import thread_count
 
     console = notes()
-    target = detect().with_threads(thread_count(threads))
+    target = detect(threads)
     began = time.perf_counter()
     with console.status("compiling") as status:
         parts = opened.parts

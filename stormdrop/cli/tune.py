@@ -79,10 +79,9 @@ def tune(
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import PeakMeter
     from stormdrop.runtime.pool import shared_pool
-    from stormdrop.runtime.threads import thread_count
     from stormdrop.search.tune_model import tune_model
 
-    target = detect().with_threads(thread_count(threads))
+    target = detect(threads)
     console, store = notes(), open_store(store_path)
     meter = PeakMeter(target, shared_pool(target.threads))
     peak_gflops = meter.gflops()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stormdrop.space.analysis import FEATURES
+from stormdrop.space.features import FeatureSet
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -38,21 +38,6 @@ LEAST_WEIGHT = 0.05
 """Rows weigh as much as their label, since what is fast must be told apart; slow ones count a little."""
 BINS = 63
 LARGE = 1e30
-
-_PRIOR = FEATURES.index("prior")
-_TERMS = [FEATURES.index(name) for name in ("fma", "load", "ends", "l2", "l3", "dram", "other_seconds")]
-_RATIOS = [
-    (FEATURES.index(a), FEATURES.index(b))
-    for a, b in (
-        ("prior", "nominal"),
-        ("executed", "nominal"),
-        ("code", "nominal"),
-        ("tiles", "units"),
-        ("steps", "tiles"),
-    )
-]
-_MIX = np.random.default_rng(0).random(len(FEATURES))
-_WIDTH = len(FEATURES) + len(_TERMS) + len(_RATIOS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +100,12 @@ class _Own:
 class CostModel:
     """Learns from `add`, when told to `refresh`; `predict` gives scores, higher is better."""
 
-    def __init__(self, settings: CostSettings | None = None) -> None:
+    def __init__(self, features: FeatureSet, settings: CostSettings | None = None) -> None:
         self.settings = settings or CostSettings()
-        self._held = _Rows(np.zeros((0, len(FEATURES)), np.float32), np.zeros(0), np.zeros(0, np.int64))
+        self._width, self._prior = len(features), features.index("prior")
+        self._terms = [features.index(name) for name in features.terms]
+        self._ratios = [(features.index(a), features.index(b)) for a, b in features.ratios]
+        self._held = _Rows(np.zeros((0, self._width), np.float32), np.zeros(0), np.zeros(0, np.int64))
         self._pieces: list[_Rows] = []  # added since
         self._number: dict[str, int] = {}
         self._best: dict[int, float] = {}  # of the groups where something could be timed
@@ -138,9 +126,9 @@ class CostModel:
     def add(self, group: str, features: ArrayLike, seconds: ArrayLike) -> None:
         """Rows of one group: what was measured, NaN where it failed; any value that is minimised will do.
 
-        Raises ValueError where the width is not that of `FEATURES`, or there are not as many seconds as rows.
+        Raises ValueError where the width is not that of the features, or there are not as many seconds as rows.
         """
-        rows = _matrix(features)
+        rows = self._matrix(features)
         self._add(rows, seconds, np.zeros(len(rows), np.int64), [group])
         self._touched.add(self._number[group])
 
@@ -154,7 +142,7 @@ class CostModel:
         places = np.asarray(group, dtype=np.int64)
         if names is None:
             names = [f"unnamed {len(self._number) + k}" for k in range(int(places.max(initial=-1)) + 1)]
-        self._add(_matrix(features), seconds, places, names)
+        self._add(self._matrix(features), seconds, places, names)
 
     def _add(self, rows: NDArray[Any], seconds: ArrayLike, places: NDArray[np.int64], names: Sequence[str]) -> None:
         values = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
@@ -187,13 +175,13 @@ class CostModel:
 
     def predict(self, features: ArrayLike, group: str | None = None) -> NDArray[np.float64]:
         """A score for every row, higher is better, never NaN. `group` None: a task of which nothing was measured."""
-        rows = _matrix(features)
+        rows = self._matrix(features)
         number = None if group is None else self._number.get(group)
-        scores = -rows[:, _PRIOR].astype(np.float64)
+        scores = -rows[:, self._prior].astype(np.float64)
         own = None if number is None else self._own_trees(number)
         shared = self._shared_for(number)
         if len(rows) and (own or shared):
-            wide = _widened(rows)
+            wide = self._widened(rows)
             scores = self._base(scores, wide, shared)
             if own:
                 scores += self._output(own, wide)
@@ -243,7 +231,7 @@ class CostModel:
         n, settings = len(rows), self.settings
         target, weight = self._targets(rows)
         base = self._base(
-            -rows.features[:, _PRIOR].astype(np.float64), _widened(rows.features), self._shared_for(group)
+            -rows.features[:, self._prior].astype(np.float64), self._widened(rows.features), self._shared_for(group)
         )
         base += np.average(target - base, weights=weight)
         return self._grow(
@@ -289,11 +277,12 @@ class CostModel:
             "force_col_wise": True,
             "verbosity": -1,
         }
+        mix = np.random.default_rng(0).random(self._width)
         order = np.lexsort(
-            (target, (rows.features.astype(np.float64) * _MIX).sum(axis=1))
+            (target, (rows.features.astype(np.float64) * mix).sum(axis=1))
         )  # bagging must not see who came first
         data = lightgbm.Dataset(
-            _widened(rows.features[order]),
+            self._widened(rows.features[order]),
             target[order],
             weight=weight[order],
             init_score=None if start is None else start[order],
@@ -315,25 +304,23 @@ class CostModel:
         self._held, self._pieces = rows, []
         return rows
 
+    def _matrix(self, features: ArrayLike) -> NDArray[Any]:
+        rows = np.atleast_2d(np.asarray(features))
+        if rows.ndim != 2 or (rows.shape[1] != self._width and len(rows)):
+            raise ValueError(f"rows of {self._width} features are needed, not an array of shape {rows.shape}")
+        return rows if len(rows) else np.zeros((0, self._width))
+
+    def _widened(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """The features, and ratios among them that mean the same at every size: differences of logarithms."""
+        n, terms = self._width, self._terms
+        wide = np.empty((len(rows), n + len(terms) + len(self._ratios)), np.float32)
+        wide[:, :n] = rows
+        with np.errstate(invalid="ignore"):
+            wide[:, n : n + len(terms)] = rows[:, terms] - rows[:, self._prior, None]
+            for k, (a, b) in enumerate(self._ratios, n + len(terms)):
+                wide[:, k] = rows[:, a] - rows[:, b]
+        return wide
+
 
 def _is_due(rows: int, before: int, least: int, growth: float) -> bool:
     return rows >= max(1, least) if before == 0 else rows >= before * (1.0 + growth)
-
-
-def _matrix(features: ArrayLike) -> NDArray[Any]:
-    rows = np.atleast_2d(np.asarray(features))
-    if rows.ndim != 2 or (rows.shape[1] != len(FEATURES) and len(rows)):
-        raise ValueError(f"rows of {len(FEATURES)} features are needed, not an array of shape {rows.shape}")
-    return rows if len(rows) else np.zeros((0, len(FEATURES)))
-
-
-def _widened(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """The features, and ratios among them that mean the same at every size (differences, since all are logarithms)."""
-    wide = np.empty((len(rows), _WIDTH), np.float32)
-    n = len(FEATURES)
-    wide[:, :n] = rows
-    with np.errstate(invalid="ignore"):
-        wide[:, n : n + len(_TERMS)] = rows[:, _TERMS] - rows[:, _PRIOR, None]
-        for k, (a, b) in enumerate(_RATIOS, n + len(_TERMS)):
-            wide[:, k] = rows[:, a] - rows[:, b]
-    return wide

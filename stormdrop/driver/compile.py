@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,13 +30,12 @@ from stormdrop.ir.tensor import Task
 from stormdrop.ops.winograd import TRANSFORMS
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.host import detect
+from stormdrop.runtime.host import target_for
 from stormdrop.runtime.image import Address, Image, Port, Step
 from stormdrop.runtime.loaded import SLACK_BYTES, slot_bytes
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.pool import shared_pool
-from stormdrop.runtime.threads import thread_count
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
 from stormdrop.target.machine import Target
@@ -87,7 +86,7 @@ def compile(
     `winograd=False` convolutions are summed directly, which rounds less. Raises UserError for a model that cannot be
     read or is not supported.
     """
-    machine = (target or detect()).with_threads(thread_count(threads))
+    machine = target_for(target, threads)
     return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules)
 
 
@@ -108,15 +107,15 @@ def stored_schedules(target: Target) -> Schedules:
     store = Store.view(path)
 
     def best(task: Task) -> Schedule | None:
-        found = [r for cold in (target.cold, not target.cold) if (r := store.best(task, target, cold)) is not None]
-        return found[0].schedule if found else None
+        found = store.best(task, target) or store.best(task, target, not target.is_cold)
+        return found.schedule if found is not None else None
 
     return best
 
 
 def suited(target: Target, parts: Partition) -> Target:
     """The target as the model finds it: cold, where the model's weights leave the caches between two runs."""
-    return replace(target, cold=parts.constant_bytes > target.l3_bytes)
+    return target.with_cold_weights(parts.constant_bytes > target.l3_bytes)
 
 
 def build_model(parts: Partition, target: Target, schedules: Schedules | None = None) -> Model:

@@ -158,14 +158,13 @@ SHAPE = (1, 37, 41, 29)  # nothing divides: tails, masks and packing are all exe
 def _in_worker(threads: int) -> Check:
     from stormdrop.measure.measurer import Measurer
     from stormdrop.measure.result import Failure
-    from stormdrop.measure.settings import MeasureSettings
     from stormdrop.ops.catalogue import build as operator
     from stormdrop.runtime.host import detect
     from stormdrop.space.default import default_schedule
 
     name, target = "kernel in a worker", detect(threads)
     task = operator("GMM", SHAPE)
-    with Measurer(target, MeasureSettings(threads=threads), builders=1) as measurer:
+    with Measurer(target, builders=1) as measurer:
         result = measurer.measure(task, [default_schedule(task, target)])[0]
     if isinstance(result, Failure):
         return Check(

@@ -197,7 +197,7 @@ def _default(plan: Plan, tell: Callable[[str], None]) -> Found:
     tell(f"timing the default schedule of {task.name}")
     sketch, point = default_point(task, target)
     schedule = sketch.schedule(point)
-    with Measurer(target, MeasureSettings(threads=target.threads, seed=plan.seed)) as measurer:
+    with Measurer(target, MeasureSettings(seed=plan.seed)) as measurer:
         result = measurer.prove(task, schedule)
     if isinstance(result, Failure):
         raise RunError(f"{task.name}: the default schedule could not be timed: {result}")

@@ -17,8 +17,7 @@ from stormdrop.driver.compile import Source, load, tasks_of
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.threads import thread_count
+from stormdrop.runtime.host import target_for
 from stormdrop.search.divide import Divide
 from stormdrop.search.events import Listener, Tuned
 from stormdrop.search.model_events import ModelListener, TunedModel
@@ -37,6 +36,7 @@ def tune(
     what: Task,
     target: Target | None = None,
     *,
+    threads: int | None = None,
     search: str | StrategyFactory = ...,
     trials: int | None = None,
     seconds: float | None = None,
@@ -44,7 +44,7 @@ def tune(
     store: Store | None = None,
     start: Schedule | None = None,
     objective: Objective | None = None,
-    cold: bool = False,
+    cold: bool | None = None,
     listen: Listener = ...,
     settings: TuneSettings | None = None,
     measurer: Measures | None = None,
@@ -81,12 +81,11 @@ def tune(what: Task | Partition | Source, target: Target | None = None, **option
     `sd.compile` reads it. Raises UserError for a model that cannot be read and for a wrong budget, RunError if nothing
     could be timed.
     """
+    machine = target_for(target, options.pop("threads", None))
     if isinstance(what, Task):
-        return tune_task(what, target, **options)
+        return tune_task(what, machine, **options)
     reading = {name: options.pop(name) for name in ("shapes", "constants") if name in options}
-    threads, winograd = options.pop("threads", None), options.pop("winograd", True)
+    winograd = options.pop("winograd", True)
     parts = what if isinstance(what, Partition) else tasks_of(load(what, **reading), winograd)
-    machine = target or detect()
-    machine = machine if target is not None and threads is None else machine.with_threads(thread_count(threads))
     store: Store | None = options.pop("store", None)
     return tune_model(parts, machine, store=Store.open() if store is None else store, **options)

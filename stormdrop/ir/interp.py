@@ -226,10 +226,8 @@ class _Machine:
                 return np.array(value, NUMPY[dtype]).astype(_numpy(dtype, self.wide))
             case Axis():
                 return s.env[e]
-            case Bin(op, a, b):
-                return _BINARY[op](self.value(a, s), self.value(b, s))
-            case Cmp(op, a, b):
-                return _COMPARE[op](self.value(a, s), self.value(b, s))
+            case Bin(op, a, b) | Cmp(op, a, b):
+                return OPERATIONS[op](self.value(a, s), self.value(b, s))
             case Select(condition, a, b):
                 chosen = self.value(condition, s)
                 yes, no = s.split(e, chosen)
@@ -382,7 +380,7 @@ def _power(x: Array, y: Array) -> Array:
 
 _REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 
-_BINARY: dict[str, Callable[[Array, Array], Array]] = {
+OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -397,9 +395,6 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "and": np.logical_and,
     "or": np.logical_or,
     "xor": np.logical_xor,
-}
-
-_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "lt": np.less,
     "le": np.less_equal,
     "gt": np.greater,

@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,7 +93,7 @@ class Worker:
 
     def __init__(self, role: Role, target: Target, settings: MeasureSettings) -> None:
         self.lane = ThreadPoolExecutor(1, thread_name_prefix="stormdrop-measure")
-        self._greeting = {"op": "start", "role": role, "target": asdict(target), "settings": settings.to_json()}
+        self._greeting = {"op": "start", "role": role, "target": target.to_json(), "settings": settings.to_json()}
         self._start_timeout, self._memory_limit = settings.start_timeout, settings.memory_limit_bytes
         self._process: _Process | None = None
         self._thread: threading.Thread | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +29,7 @@ from stormdrop.space.knobs import Knob, knobs_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch
 from stormdrop.space.structure import Step
-from stormdrop.target.machine import Target
+from stormdrop.target.machine import Target, target_from_json
 
 FORMAT = 1
 Floats = NDArray[np.float32]
@@ -172,7 +172,7 @@ class Table:
         """Write a compressed .npz; columns of sorted points compress to a few bits a point."""
         about = {
             "task": self.task.to_json(),
-            "target": asdict(self.target),
+            "target": self.target.to_json(),
             "notes": dict(self.notes),
             "sketches": [_described(s) for s in self.spaces],
         }
@@ -199,7 +199,7 @@ class Table:
                 if int(data["format"]) != FORMAT:
                     raise UserError(f"{path}: this table has format {int(data['format'])}; this version reads {FORMAT}")
                 about = json.loads(data["about"].tobytes())
-                task, target = Task.from_json(about["task"]), Target.from_json(about["target"])
+                task, target = Task.from_json(about["task"]), target_from_json(about["target"])
                 spaces = tuple(
                     _restored(task, target, sketch, data[f"points{i}"], data[f"seconds{i}"], data[f"spread{i}"])
                     for i, sketch in enumerate(about["sketches"])

@@ -1,4 +1,4 @@
-"""How to measure. Nothing here changes what a candidate is, except that cold and warm timings must not be compared."""
+"""How to measure: nothing that changes what a candidate is or what its seconds mean, which the target says."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ class MeasureSettings:
     """Spent on each candidate in each round where several are timed in turns."""
     final_seconds: float = 0.1
     """Spent on a winner in its fresh process."""
-    cold: bool = False
-    """Time with weights out of cache, by rotating copies that exceed the L3."""
     memory_limit_bytes: int = 4 << 30
     """What a worker may have resident, and what address space it may take beyond what it starts with."""
     check: Literal["sample", "none"] = "sample"
@@ -36,8 +34,6 @@ class MeasureSettings:
     final_points: int = 2048
     """Compared with the reference before a winner is recorded; all others are compared with another schedule's output.
     """
-    threads: int | None = None
-    """None: as many as the target has."""
     seed: int = 0
 
     def to_json(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import Pool
 from stormdrop.space.schedule import Schedule
-from stormdrop.target.machine import Target
+from stormdrop.target.machine import Target, target_from_json
 
 Message = dict[str, Any]
 
@@ -108,7 +108,7 @@ class Runner:
 
     def __init__(self, target: Target, settings: MeasureSettings) -> None:
         self.target, self.settings = target, settings
-        self._pool = Pool(settings.threads or target.threads)
+        self._pool = Pool(target.threads)
         self._benches: OrderedDict[int, Workbench] = OrderedDict()
         self._held: list[Held] = []
         self._arena: NDArray[np.uint8] | None = None
@@ -181,7 +181,7 @@ class Runner:
         memory = kernel.call_memory()
         self._bench.bind(artifact, memory)
         self._bench.poison()
-        bench = cold_bench(kernel, memory, arena()) if self.settings.cold else warm_bench(kernel, memory)
+        bench = cold_bench(kernel, memory, arena()) if self.target.is_cold else warm_bench(kernel, memory)
         first = float(bench(1)[0])
         self._check(variant, poisoned=True)
         return Held(bench, first, variant)
@@ -229,7 +229,7 @@ ROLES = {"builder": Builder, "runner": Runner}
 
 def start(request: Message) -> Builder | Runner:
     settings = MeasureSettings(**request["settings"])
-    station = ROLES[request["role"]](Target.from_json(request["target"]), settings)
+    station = ROLES[request["role"]](target_from_json(request["target"]), settings)
     gc.collect()
     gc.freeze()
     # Whatever is held now, arenas and threads' stacks included, does not count.

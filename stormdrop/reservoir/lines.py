@@ -33,13 +33,13 @@ from stormdrop.reservoir.rows import (
     is_duration,
     result_of,
     rules_of,
-    target_from_json,
 )
-from stormdrop.space.analysis import FEATURE_VERSION, FEATURES
 from stormdrop.space.derive import derive
+from stormdrop.space.features import FeatureSet
+from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
-from stormdrop.target.machine import Target
+from stormdrop.target.machine import Target, target_from_json
 
 FORMAT = 1
 LINE_BYTES, BATCH_BYTES = 1 << 20, 16 << 20
@@ -186,8 +186,7 @@ class LineReader:
         return Record(
             task,
             schedule,
-            target,
-            _field(data, "cold", bool),
+            target.with_cold_weights(_field(data, "cold", bool)),
             result,
             Versions(_text(versions, "stormdrop"), _text(versions, "llvm"), feature_version),
             _text(data, "strategy"),
@@ -197,7 +196,7 @@ class LineReader:
             _text(data, "model"),
             verified,
             _amount(data, "created"),
-            _features(data, feature_version),
+            _features(data, feature_version, judge_of(target).features),
         )
 
     def _task(self, data: Any) -> Task:
@@ -312,14 +311,14 @@ def _schedule(data: dict[str, Any]) -> Schedule:
     return schedule
 
 
-def _features(data: dict[str, Any], version: int) -> NDArray[np.float32] | None:
+def _features(data: dict[str, Any], version: int, known: FeatureSet) -> NDArray[np.float32] | None:
     if "features" in data and data["features"] is None:
         return None
     try:
         values = np.frombuffer(base64.b64decode(_field(data, "features", str), validate=True), "<f4").astype(np.float32)
     except (binascii.Error, ValueError) as error:
         raise Refused(_short(f"features are not base64 of 32-bit floats: {error}")) from error
-    if not 0 < len(values) <= MAX_FEATURES or (version == FEATURE_VERSION and len(values) != len(FEATURES)):
+    if not 0 < len(values) <= MAX_FEATURES or (version == known.version and len(values) != len(known)):
         raise Refused(f"{len(values)} features, of version {version}")
     if not np.isfinite(values).all():
         raise Refused("a feature is not a number")

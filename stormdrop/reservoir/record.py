@@ -29,8 +29,7 @@ class Record:
     task: Task
     schedule: Schedule
     target: Target
-    cold: bool
-    """Timed with weights out of cache. Warm and cold seconds are never compared."""
+    """The machine, at the temperature at which it was timed."""
     result: Result
     versions: Versions
     strategy: str = ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, get_args
@@ -24,7 +24,7 @@ from stormdrop.measure.result import Failure, FailureKind, Result, Timing
 from stormdrop.reservoir.record import Record, Versions
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
-from stormdrop.target.machine import ISAS, Target
+from stormdrop.target.machine import Target, target_from_json
 
 KINDS: tuple[str, ...] = get_args(FailureKind)
 NAME_CHARACTERS, MESSAGE_CHARACTERS = 500, 4000
@@ -123,7 +123,7 @@ def row_of(record: Record) -> Row:
         stormdrop=versions.stormdrop,
         llvm=versions.llvm,
         feature_version=versions.features,
-        cold=int(record.cold),
+        cold=int(record.target.is_cold),
         verified=int(record.verified),
         strategy=text(record.strategy),
         seed=str(record.seed),
@@ -181,7 +181,8 @@ def _task(task: Task) -> tuple[str, str, str, float, str]:
 
 @lru_cache(maxsize=64)
 def target_text(target: Target) -> str:
-    return compact(asdict(target))
+    """As every version wrote it: a CPU is not named as one, so that equal trials keep equal marks."""
+    return compact({name: value for name, value in target.to_json().items() if (name, value) != ("kind", "cpu")})
 
 
 # ---- rows to records
@@ -203,8 +204,7 @@ def record_of(row: Row, task: Task, target: Target | None = None) -> Record:
     return Record(
         task,
         _schedule(row.schedule),
-        own,
-        bool(row.cold),
+        own.with_cold_weights(bool(row.cold)),
         result_of(row),
         Versions(row.stormdrop, row.llvm, row.feature_version),
         row.strategy,
@@ -239,27 +239,6 @@ def target_of(text: str) -> Target:
         return target_from_json(json.loads(text))
     except ValueError as error:
         raise UserError(f"not a target: {error}") from error
-
-
-def target_from_json(data: Any) -> Target:
-    """The inverse of `asdict`. Raises UserError for anything that is not a target of a known instruction set."""
-    if not isinstance(data, dict):
-        raise UserError("not a target: no JSON object")
-    for field in fields(Target):
-        value: object = data.get(field.name)
-        what = field.type if isinstance(field.type, str) else field.type.__name__
-        good = type(value).__name__ == what or (what == "float" and type(value) is int)
-        if not good:
-            raise UserError(f"not a target: {field.name} is {value!r:.60}, not of type {what}")
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and not 0 < value < INT64:
-            raise UserError(f"not a target: {field.name} is {value!r:.60}")
-    isa = ISAS.get(data["isa"])
-    if isa is None or isa.vector_bytes != data["vector_bytes"]:
-        raise UserError(f"not a target: unknown instruction set {data['isa']!r:.60} of {data['vector_bytes']} bytes")
-    values: dict[str, Any] = {
-        f.name: float(data[f.name]) if f.type in ("float", float) else data[f.name] for f in fields(Target)
-    }
-    return Target.from_json(values)
 
 
 @lru_cache(maxsize=256)

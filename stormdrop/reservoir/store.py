@@ -3,7 +3,7 @@
     store = Store.open()                        the file in the cache directory; memory where that cannot be written
     store.add(records)                          one transaction: all of them or none
     store.best(task, target), .trials(…)        what is known of a task on a machine
-    store.training(target, version)             matrices for the cost model
+    store.training(target)                      matrices for the cost model
     store.export(file), .import_(file)          lines of JSON
 
 Invariants: what `add` returned from is in the file, whoever is killed afterwards. Trials are ordered by row id, in
@@ -34,7 +34,7 @@ from stormdrop.reservoir.record import Record, Versions, group_name
 from stormdrop.reservoir.rows import Row, StoreError, record_of, row_of, task_of
 from stormdrop.reservoir.sql import FROM, ROW, allowed_rules, insert, machine_id, task_id
 from stormdrop.runtime.host import detect
-from stormdrop.space.analysis import FEATURES
+from stormdrop.space.judge import judge_of
 from stormdrop.target.machine import Target
 
 __all__ = ["Filters", "Imported", "Refusal", "Store", "StoreBusy", "StoreError", "StoreFull", "Summary", "TrainingRows"]
@@ -225,13 +225,16 @@ class Store:
     # ---- reading
     # -------------------------------------------------------------------------------------------------------
 
-    def best(self, task: Task, target: Target, cold: bool = False, versions: Versions | None = None) -> Record | None:
-        """The fastest verified record; without one the fastest trial that was not stopped early.
+    def best(
+        self, task: Task, target: Target, cold: bool | None = None, versions: Versions | None = None
+    ) -> Record | None:
+        """The fastest verified record at the target's temperature, unless `cold` says which; without one the fastest
+        trial that was not stopped early.
 
         Any version's, or with `versions` only what the same Stormdrop and LLVM measured. Never one whose rules are
         unknown here.
         """
-        return self._best(task.digest, target.key(), cold, versions, task, target)
+        return self._best(task.digest, target.key(), target.with_cold_weights(cold).is_cold, versions, task, target)
 
     def best_of(self, summary: Summary) -> Record | None:
         """The record behind a line of `summaries`. Raises UserError where its task is not of this version."""
@@ -258,14 +261,14 @@ class Store:
         row = self._database.read(fastest)
         return None if row is None else record_of(row, task or task_of(row.task_json), target)
 
-    def trials(self, task: Task, target: Target, cold: bool = False) -> list[Record]:
-        """All that was measured of a task, in order.
+    def trials(self, task: Task, target: Target, cold: bool | None = None) -> list[Record]:
+        """All that was measured of a task at the target's temperature, unless `cold` says which, in order.
 
         Those whose rules this version does not know are skipped, with a remark.
         """
 
         def found(c: sqlite3.Connection) -> tuple[list[Any], int]:
-            wanted = task_id(c, task.digest), machine_id(c, target.key()), int(cold)
+            wanted = task_id(c, task.digest), machine_id(c, target.key()), int(target.with_cold_weights(cold).is_cold)
             where = "trial.task_id = ? AND trial.machine_id = ? AND trial.cold = ?"
             query = f"SELECT {ROW} FROM {FROM} WHERE {where} AND rules_id IN ({allowed_rules(c)}) ORDER BY trial.id"
             return c.execute(query, wanted).fetchall(), int(
@@ -284,37 +287,37 @@ class Store:
             _log.warning(told, self._database.name, skipped, known, task.name)
         return records
 
-    def known(self, task: Task, target: Target, cold: bool = False) -> int:
-        """How many trials of a task there are."""
+    def known(self, task: Task, target: Target, cold: bool | None = None) -> int:
+        """How many `trials` of a task there are."""
         query = "SELECT count(*) FROM trial WHERE task_id = ? AND machine_id = ? AND cold = ?"
-        return self._database.read(
-            lambda c: int(
-                c.execute(query, (task_id(c, task.digest), machine_id(c, target.key()), int(cold))).fetchone()[0]
-            )
-        )
 
-    def training(self, target: Target, feature_version: int, limit: int = TRAINING_ROWS) -> TrainingRows:
-        """The last `limit` trials on a machine, of all tasks."""
+        def count(c: sqlite3.Connection) -> int:
+            wanted = task_id(c, task.digest), machine_id(c, target.key()), int(target.with_cold_weights(cold).is_cold)
+            return int(c.execute(query, wanted).fetchone()[0])
+
+        return self._database.read(count)
+
+    def training(self, target: Target, limit: int = TRAINING_ROWS) -> TrainingRows:
+        """The last `limit` trials on a machine, of all tasks, with features as its judge computes them now."""
+        wanted = judge_of(target).features
 
         def found(c: sqlite3.Connection) -> tuple[list[Any], dict[int, str], int]:
             machine = machine_id(c, target.key())
             rows = c.execute(
                 """SELECT features, seconds, 2 * task_id + cold FROM trial INDEXED BY trial_recent
                 WHERE machine_id = ? AND feature_version = ? AND length(features) = ? ORDER BY id DESC LIMIT ?""",
-                (machine, feature_version, 4 * len(FEATURES), limit),
+                (machine, wanted.version, 4 * len(wanted), limit),
             ).fetchall()
             # Named one by one, so that the index leads to them alone
             others = "SELECT features FROM version WHERE features <> ?"
             query = f"SELECT count(*) FROM trial WHERE machine_id = ? AND feature_version IN ({others})"
             digests = dict(c.execute("SELECT id, digest FROM task").fetchall())
-            return rows, digests, int(c.execute(query, (machine, feature_version)).fetchone()[0])
+            return rows, digests, int(c.execute(query, (machine, wanted.version)).fetchone()[0])
 
         rows, digests, left_out = self._database.read(found)
         rows.reverse()
         features = (
-            np.frombuffer(b"".join([row[0] for row in rows]), "<f4")
-            .astype(np.float32)
-            .reshape(len(rows), len(FEATURES))
+            np.frombuffer(b"".join([row[0] for row in rows]), "<f4").astype(np.float32).reshape(len(rows), len(wanted))
         )
         seconds = np.array([row[1] for row in rows], dtype=np.float64)  # None becomes NaN
         keys, group = np.unique(np.array([row[2] for row in rows], dtype=np.int64), return_inverse=True)

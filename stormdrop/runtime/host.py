@@ -11,12 +11,22 @@ from pathlib import Path
 
 from stormdrop.codegen.llvm import host
 from stormdrop.runtime.threads import thread_count
-from stormdrop.target.machine import ISAS, Caches, Target, cpu_target
+from stormdrop.target.cpu import ISAS, Caches, cpu_target
+from stormdrop.target.machine import Target
 
 
 def detect(threads: int | None = None) -> Target:
     """This machine, as much of it as this process may use; `threads` otherwise as `thread_count`."""
     return _detect(thread_count(threads))
+
+
+def target_for(target: Target | None, threads: int | None) -> Target:
+    """What to build for where the caller gave this much: `threads` stands above the target's, the target's above all
+    that `detect` asks. Raises UserError for a wrong number of threads.
+    """
+    if target is None:
+        return detect(threads)
+    return target if threads is None else target.with_threads(thread_count(threads))
 
 
 @cache

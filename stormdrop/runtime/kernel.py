@@ -21,10 +21,9 @@ from stormdrop.ir.tensor import Task
 from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import artifact_of, lowered
-from stormdrop.runtime.host import detect
+from stormdrop.runtime.host import target_for
 from stormdrop.runtime.loaded import CallMemory, LoadedKernel
 from stormdrop.runtime.pool import shared_pool
-from stormdrop.runtime.threads import thread_count
 from stormdrop.space.default import resolve
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
@@ -110,12 +109,11 @@ def build(
     if missing:
         raise UserError(f"{task.name} needs constants={{…}} for {', '.join(missing)}")
     arrays = {name: checked(known[name], value) for name, value in given.items()}
-    count = thread_count(threads)
+    machine = target_for(target, threads)
     if is_empty(task):
-        return Kernel(task, None, None, arrays, count)
-    machine = (target or detect()).with_threads(count)
+        return Kernel(task, None, None, arrays, machine.threads)
     sketch, point = resolve(task, schedule, machine)
-    return Kernel(task, sketch.schedule(point), artifact_of(lowered(sketch, point), machine), arrays, count)
+    return Kernel(task, sketch.schedule(point), artifact_of(lowered(sketch, point), machine), arrays, machine.threads)
 
 
 def is_empty(task: Task) -> bool:

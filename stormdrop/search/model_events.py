@@ -104,8 +104,6 @@ class TunedModel:
     target: Target
     strategy: str
     seed: int
-    cold: bool
-    """Weights were out of cache when kernels were timed."""
     tasks: tuple[TunedTask, ...]
     tuning_seconds: float
     stopped: str
@@ -148,6 +146,11 @@ class TunedModel:
     @property
     def known(self) -> int:
         return sum(t.known for t in self.tasks)
+
+    @property
+    def cold(self) -> bool:
+        """Weights were out of cache when kernels were timed."""
+        return self.target.is_cold
 
     @property
     def interrupted(self) -> bool:

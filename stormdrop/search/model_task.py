@@ -47,8 +47,8 @@ class ModelTask:
         self.known = 0
         self.stored: Record | None = None
         if tools.store is not None:
-            self.known = tools.store.known(use.task, tools.target, tools.origin.cold)
-            self.stored = tools.store.best(use.task, tools.target, tools.origin.cold) if self.known else None
+            self.known = tools.store.known(use.task, tools.target)
+            self.stored = tools.store.best(use.task, tools.target) if self.known else None
         self.session: Session | None = None
         self.is_over = False
         self.trials = self.failed = 0

@@ -19,6 +19,7 @@ from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import Context, StrategyFactory
 from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal, candidate
 from stormdrop.space.default import ranked
+from stormdrop.space.judge import judge_of
 
 GROUP = "table"
 
@@ -87,7 +88,7 @@ class _Run:
         self.curve: list[float] = []
         self.duels = 0
         self._table, self._measurer = table, measurer
-        self._cost = CostModel(settings.cost)
+        self._cost = CostModel(judge_of(table.target).features, settings.cost)
         self._ranker = ModelRanker(spaces, self._cost, GROUP)
         self._is_behind = True
         self._best: float | None = None

@@ -74,7 +74,7 @@ class Keeps(Protocol):
     """What a session needs of a store."""
 
     def add(self, records: Sequence[Record]) -> None: ...
-    def trials(self, task: Task, target: Target, cold: bool = False) -> list[Record]: ...
+    def trials(self, task: Task, target: Target) -> list[Record]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,6 @@ class Origin:
     strategy: str
     seed: int
     versions: Versions
-    cold: bool = False
     model: str = ""
 
 
@@ -114,7 +113,7 @@ class Session:
         self.task, self.target, self.origin = task, target, origin
         self._measurer, self._store, self._objective, self._listen = measurer, store, objective, listen
         self._settings = settings or TuneSettings()
-        self._cost, self._group = cost, group_name(task.digest, origin.cold)
+        self._cost, self._group = cost, group_name(task.digest, target.is_cold)
         found = ranked(spaces or sketches(task, target))
         self.spaces: list[Sketch] = [sketch for sketch, _, _ in found]
         self._default = candidate(0, found[0][1])
@@ -178,7 +177,7 @@ class Session:
         if self._store is None or self._objective is not None:
             return {}
         found: dict[Candidate, float | None] = {}
-        for record in self._store.trials(self.task, self.target, self.origin.cold):
+        for record in self._store.trials(self.task, self.target):
             try:
                 place = self._locate(record.schedule)
             except UserError:
@@ -316,7 +315,6 @@ class Session:
             self.task,
             trial.schedule,
             self.target,
-            o.cold,
             trial.result,
             o.versions,
             o.strategy,

@@ -28,7 +28,7 @@ from stormdrop.search.events import Listener, TaskStarted, Tuned, Warned, ignore
 from stormdrop.search.session import Measures, Objective, Origin, Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, strategy_named
-from stormdrop.space.analysis import FEATURE_VERSION
+from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
 from stormdrop.target.machine import Target
@@ -50,7 +50,7 @@ def tune(
     store: Store | None = None,
     start: Schedule | None = None,
     objective: Objective | None = None,
-    cold: bool = False,
+    cold: bool | None = None,
     listen: Listener = ignore,
     settings: TuneSettings | None = None,
     measurer: Measures | None = None,
@@ -58,7 +58,8 @@ def tune(
 ) -> Tuned:
     """Search for the fastest schedule of a task.
 
-    Without `trials` or `seconds` a storm of 300 kernels is followed by droplets until they find no more. `start` is a
+    `cold` says whether constants are in the caches when a kernel begins, by default as the target has it. Without
+    `trials` or `seconds` a storm of 300 kernels is followed by droplets until they find no more. `start` is a
     schedule to begin from, `spaces` are the sketches to search, by default all. Raises UserError for a wrong budget,
     strategy or start, RunError if nothing could be timed.
     """
@@ -69,18 +70,16 @@ def tune(
     factory = strategy_named(search) if isinstance(search, str) else search
     name = search if isinstance(search, str) else getattr(search, "__name__", type(search).__name__)
     settings = settings or TuneSettings()
-    target = target or detect()
+    target = (target or detect()).with_cold_weights(cold)
     if trials is None and seconds is None and name not in ENDING:
         trials = settings.storm_trials
     with ExitStack() as stack:
         if measurer is None:
-            measurer = stack.enter_context(
-                Measurer(target, MeasureSettings(threads=target.threads, seed=seed, cold=cold))
-            )
+            measurer = stack.enter_context(Measurer(target, MeasureSettings(seed=seed)))
         if isinstance(measurer, Measurer):
             measurer.warm_up(task)
         cost = cost_model(target, store if objective is None else None, settings)
-        origin = Origin(name, seed, versions(), cold)
+        origin = Origin(name, seed, versions(target))
         session = Session(
             task,
             target,
@@ -128,15 +127,15 @@ def _spend(session: Session, trials: int | None, seconds: float | None, settings
 
 def cost_model(target: Target, store: Store | None, settings: TuneSettings) -> CostModel:
     """A cost model that knows what the store knows of this target."""
-    cost = CostModel(settings.cost)
+    cost = CostModel(judge_of(target).features, settings.cost)
     if store is not None:
-        rows = store.training(target, FEATURE_VERSION, settings.training_rows)
+        rows = store.training(target, settings.training_rows)
         cost.add_rows(rows.features, rows.seconds, rows.group, rows.names)
     return cost
 
 
-def versions() -> Versions:
-    return Versions(__version__, llvm_version(), FEATURE_VERSION)
+def versions(target: Target) -> Versions:
+    return Versions(__version__, llvm_version(), judge_of(target).features.version)
 
 
 class Stop:

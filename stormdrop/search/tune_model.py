@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -99,15 +99,13 @@ def tune_model(
     name = search if isinstance(search, str) else getattr(search, "__name__", type(search).__name__)
     target = target or detect()
     settings = settings or MODEL_SETTINGS
-    cold = parts.constant_bytes > target.l3_bytes if cold is None else cold
-    target = replace(
-        target, cold=cold
-    )  # the prior knows of it, and so does who compiles: both choose the same defaults
+    # Whoever compiles the model estimates at the same temperature: both choose the same defaults.
+    target = target.with_cold_weights(parts.constant_bytes > target.l3_bytes if cold is None else cold)
     with ExitStack() as stack:
         if measurer is None:
-            how = MeasureSettings(threads=target.threads, seed=seed, cold=cold, final_seconds=0.05)
+            how = MeasureSettings(seed=seed, final_seconds=0.05)
             measurer = stack.enter_context(Measurer(target, how, shared_proofs=True))
-        origin = Origin(name, seed, versions(), cold, parts.graph.name)
+        origin = Origin(name, seed, versions(target), parts.graph.name)
         tools = Tools(target, measurer, factory, origin, store, settings, divide or ByShare())
         with interruptible() as stop:
             return _Search(parts.tasks, tools, _Budget(trials, seconds, began, clock), listen, stop).run()
@@ -165,7 +163,8 @@ class _Search:
     def run(self) -> TunedModel:
         origin, budget = self._tools.origin, self._budget
         rows = tuple(t.row for t in self._all)
-        self._listen(ModelStarted(origin.model, rows, origin.strategy, budget.trials, budget.seconds, origin.cold))
+        is_cold = self._tools.target.is_cold
+        self._listen(ModelStarted(origin.model, rows, origin.strategy, budget.trials, budget.seconds, is_cold))
         stopped = self._begin() or self._go_on()
         self._fill_in()
         if stopped == "interrupted":
@@ -176,7 +175,7 @@ class _Search:
             first = next((t.failure for t in tasks if t.failure), "the budget was too small")
             raise RunError(f"{origin.model}: none of its {len(tasks)} tasks could be timed; the first: {first}")
         tuned = TunedModel(
-            origin.model, self._tools.target, origin.strategy, origin.seed, origin.cold, tasks, budget.elapsed, stopped
+            origin.model, self._tools.target, origin.strategy, origin.seed, tasks, budget.elapsed, stopped
         )
         self._listen(ModelEnded(tuned))
         return tuned

@@ -10,8 +10,8 @@ from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, c
 from stormdrop.space.structure import Stage
 
 TRANSCENDENTAL = frozenset({"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "sin", "cos"})
-LONG_OPERATIONS = {"pow": 80.0, "fmod": 400.0}
-"""Operations on two numbers that are long programs, and about how many vector instructions they are."""
+LONG_OPERATIONS = frozenset({"pow", "fmod"})
+"""Operations on two numbers that are long programs."""
 
 
 @lru_cache(maxsize=65536)
@@ -112,7 +112,7 @@ def choosing_axes(e: Expr) -> frozenset[Axis]:
 
 def is_expensive(e: Expr) -> bool:
     called = {n.fn if isinstance(n, Call) else n.op for n in walk(e) if isinstance(n, (Call, Bin))}
-    return not called.isdisjoint(TRANSCENDENTAL | LONG_OPERATIONS.keys())
+    return not called.isdisjoint(TRANSCENDENTAL | LONG_OPERATIONS)
 
 
 def has_selection(e: Expr) -> bool:

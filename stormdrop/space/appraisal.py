@@ -1,6 +1,6 @@
 """What can be asked of the points of one structure on one target: matrices in, columns out.
 
-The formulas of `nest`, `footprint` and `analysis` are run once, on columns that stand for the knobs; what they note is
+The judge's formulas are run once, on columns that stand for the knobs; what they note is
 then computed for any number of points. Nothing is traced before it is asked for.
 """
 
@@ -8,30 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.space import analysis
-from stormdrop.space.columns import Num, Program, maximum, traced, where
-from stormdrop.space.footprint import StageCost, add_boxes
+from stormdrop.space.columns import Num, Program, maximum, traced, where, within
+from stormdrop.space.judge import judge_of
 from stormdrop.space.nest import LoopLevel, block_knob, peel_knob, spatial_knobs, unroll_knob, vectors_knob
 from stormdrop.space.structure import Structure
-from stormdrop.space.tiling import Tiling, tile_all
+from stormdrop.space.tiling import Tiling
 from stormdrop.target.machine import Target
 
 Points = NDArray[np.int64]
 CHUNK = 4096  # points at once, so that their columns stay in the cache
-
-
-class Outline(NamedTuple):
-    """What points add to a program of which they are a part."""
-
-    seconds: NDArray[np.float64]
-    code: NDArray[np.float64]
-    scratch: NDArray[np.float64]
-    fits: NDArray[np.float64]  # 1 where no stage asks for too much, whatever the other parts do; else 0
 
 
 class Appraisal:
@@ -41,8 +31,9 @@ class Appraisal:
         self, structure: Structure, target: Target, names: Sequence[str], parts: Mapping[str, int] | None = None
     ) -> None:
         """`parts`: the knobs that the structure was derived with, and their values."""
-        self._structure, self._target, self._names, self._parts = structure, target, names, parts or {}
-        self._tape, self._columns = traced(names)
+        self._names, self._parts = names, parts or {}
+        self._tape, columns = traced(names)
+        self._traced = judge_of(target).assess(structure, columns)
 
     def canonical(self, points: Points) -> Points:
         """Every knob as its clamped value."""
@@ -62,11 +53,12 @@ class Appraisal:
         """The prior where a point is legal, else infinity."""
         return self._run(self._assess, points)[0]
 
-    def outline(self, points: Points) -> Outline:
-        return Outline(*self._run(self._outline, points))
+    def amounts(self, points: Points) -> NDArray[np.float64]:
+        """A row for every quantity that parts of a program add up to, a column for every point."""
+        return self._run(self._amounts, points)
 
     def features(self, points: Points) -> NDArray[np.float64]:
-        """One row of `FEATURES` per point, magnitudes as log2(1 + x)."""
+        """One row of features per point, magnitudes as log2(1 + x)."""
         matrix = self._run(self._features, points)
         matrix += 1.0
         return np.ascontiguousarray(np.log2(matrix, out=matrix).T)
@@ -81,76 +73,39 @@ class Appraisal:
                 matrix[k, part] = value
         return matrix
 
-    # What is traced
-
-    @cached_property
-    def _tilings(self) -> dict[str, Tiling]:
-        return tile_all(self._structure, self._target.vector_bytes, self._columns)
-
-    @cached_property
-    def _bare(self) -> list[StageCost]:
-        return analysis.bare_costs(self._structure, self._tilings)
-
-    @cached_property
-    def _costs(self) -> list[StageCost]:
-        for c in self._bare:
-            add_boxes(c)
-        return self._bare
-
-    @cached_property
-    def _demands(self) -> list[Num]:
-        return analysis.demands(self._structure, self._target, self._bare)
-
-    @cached_property
-    def _seconds(self) -> Num:
-        return analysis.seconds_of(self._costs, self._target)[0]
-
-    @cached_property
-    def _estimate(self) -> Num:
-        return analysis.prior(self._seconds, analysis.code_of(self._bare), analysis.phases(self._structure))
-
     # Programs
 
     @cached_property
     def _canonical(self) -> Program:
-        clamped = {**_values(self._tilings), **self._parts}
+        clamped = {**_values(self._traced.tilings), **self._parts}
         return self._tape.program([clamped[name] for name in self._names])
 
     @cached_property
     def _legal(self) -> Program:
-        return self._tape.program([_within(self._demands)])
+        return self._tape.program([within(self._traced.demands)])
 
     @cached_property
     def _excess(self) -> Program:
         total: Any = 0.0
-        for demand in self._demands:
+        for demand in self._traced.demands:
             total = total + maximum(0.0, demand - 1.0)
         return self._tape.program([total])
 
     @cached_property
     def _prior(self) -> Program:
-        return self._tape.program([self._estimate])
+        return self._tape.program([self._traced.prior])
 
     @cached_property
     def _assess(self) -> Program:
-        return self._tape.program([where(_within(self._demands), self._estimate, float("inf"))])
+        return self._tape.program([where(within(self._traced.demands), self._traced.prior, float("inf"))])
 
     @cached_property
-    def _outline(self) -> Program:
-        fits = _within(analysis.own_demands(self._structure, self._target, self._bare))
-        return self._tape.program([self._seconds, analysis.code_of(self._bare), analysis.scratch_of(self._bare), fits])
+    def _amounts(self) -> Program:
+        return self._tape.program(self._traced.amounts)
 
     @cached_property
     def _features(self) -> Program:
-        return self._tape.program(analysis.features(self._structure, self._target, self._costs))
-
-
-def _within(demands: list[Num]) -> Num:
-    """Whether no demand exceeds 1."""
-    fits: Any = True
-    for demand in demands:
-        fits = fits & (demand <= 1.0)
-    return fits
+        return self._tape.program(self._traced.features)
 
 
 def _values(tilings: dict[str, Tiling]) -> dict[str, Num]:

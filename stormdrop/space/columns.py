@@ -322,6 +322,14 @@ def equal(a: Num, b: Num) -> Num:
     return _noted(EQUAL, a, b) if type(a) is Column or type(b) is Column else a == b
 
 
+def within(demands: Sequence[Num]) -> Num:
+    """Whether no demand exceeds 1."""
+    fits: Any = True
+    for demand in demands:
+        fits = fits & (demand <= 1.0)
+    return fits
+
+
 def is_multiple(a: Num, of: Num) -> Num:
     """Whether a whole number divides another: a remainder without the slow modulo of floats."""
     if isinstance(a, int) and isinstance(of, int):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Task
-from stormdrop.space import analysis
+from stormdrop.space.judge import judge_of
 from stormdrop.space.moves import Neighbourhood, moves_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
@@ -35,7 +35,7 @@ KICK_SLACK = 0.5
 GAIN = 1e-3  # what a move must bring, so that nobody walks on for nothing
 
 Floats = NDArray[np.float64]
-Judge = Callable[[Points], Floats]
+Estimate = Callable[[Points], Floats]
 
 
 def default_schedule(task: Task, target: Target) -> Schedule:
@@ -60,7 +60,8 @@ def default_point(task: Task, target: Target) -> tuple[Sketch, Points]:
     variants: dict[int, list[Sketch]] = {}
     for sketch in sketches(task, target):
         variants.setdefault(sketch.variant, []).append(sketch)
-    bounds = {k: min(analysis.least_seconds(s.structure, target) for s in found) for k, found in variants.items()}
+    judge = judge_of(target)
+    bounds = {k: min(judge.least_seconds(s.structure) for s in found) for k, found in variants.items()}
     race = _Race(SAMPLES)
     for k in sorted(variants, key=lambda k: bounds[k]):
         if bounds[k] < race.best():
@@ -115,10 +116,10 @@ class _Race:
 class Descent:
     """Points that move to better neighbours, all of them at once, until none is better."""
 
-    def __init__(self, sketch: Sketch, judge: Judge, starts: Points) -> None:
-        """`judge` takes rows as moves leave them, not yet canonical."""
-        self._sketch, self._judge = sketch, judge
-        self.points, self.seconds = starts.copy(), judge(starts)
+    def __init__(self, sketch: Sketch, seconds_at: Estimate, starts: Points) -> None:
+        """`seconds_at` takes rows as moves leave them, not yet canonical."""
+        self._sketch, self._seconds_at = sketch, seconds_at
+        self.points, self.seconds = starts.copy(), seconds_at(starts)
         self.moving = np.arange(len(starts))
         self._around = Neighbourhood.of(sketch.knobs)
         self._axis = _axes_of_moves(sketch)
@@ -136,7 +137,7 @@ class Descent:
         self.moving = np.array(sorted(at.values()), dtype=np.int64)
         here = self.points[self.moving]
         (owner, move), rows = self._around.rows(here)
-        judged = self._judge(rows) if len(rows) else np.zeros(0)
+        judged = self._seconds_at(rows) if len(rows) else np.zeros(0)
         better = np.flatnonzero(judged < self.seconds[self.moving][owner] * (1.0 - GAIN))
         better = better[np.argsort(judged[better], kind="stable")]
         chosen: list[dict[int, int]] = [{} for _ in here]  # by axis the best move along it, the best of them first
@@ -149,7 +150,7 @@ class Descent:
             joint += together
             of += [k] * len(together)
         goals = {k: (judged[i], rows[i]) for k, by_axis in enumerate(chosen) for i in list(by_axis.values())[:1]}
-        for k, row, seconds in zip(of, joint, self._judge(np.array(joint)) if joint else ()):
+        for k, row, seconds in zip(of, joint, self._seconds_at(np.array(joint)) if joint else ()):
             goals[k] = min(goals[k], (seconds, row), key=lambda goal: goal[0])
         self.moving = self.moving[list(goals)]
         if goals:
@@ -188,42 +189,29 @@ class _Part:
         self.sketch = sketch
         self._alone = sketch is whole
         points = sketch.draw(samples, np.random.default_rng(0))
-        seconds = self.judge(points)
+        seconds = self.seconds_at(points)
         if np.count_nonzero(np.isfinite(seconds)) < STARTS:
             points = sketch.sample_legal(max(1, samples // 4), np.random.default_rng(0))
-            seconds = self.judge(points)
+            seconds = self.seconds_at(points)
         best = np.argsort(seconds, kind="stable")[: STARTS if sketch.knobs else 1]
-        self.descent = Descent(sketch, self.judge, sketch.canonical(points[best]))
+        self.descent = Descent(sketch, self.seconds_at, sketch.canonical(points[best]))
 
-    def judge(self, points: Points) -> Floats:
+    def seconds_at(self, points: Points) -> Floats:
         """Estimated seconds of the part as if it were a program; infinite where that is not legal."""
         return (
             self.sketch.assess(self.sketch.canonical(points))
             if self._alone
-            else judged(self.sketch, amounts(self.sketch, points))
+            else _combined(self.sketch, self.sketch.amounts(points))
         )
 
     def amounts(self) -> Floats:
         """Of the best point."""
         k = self.descent.best()
-        return amounts(self.sketch, self.descent.points[k : k + 1])[:, 0]
+        return self.sketch.amounts(self.descent.points[k : k + 1])[:, 0]
 
 
-def amounts(part: Sketch, points: Points) -> Floats:
-    """What parts of a program add up: seconds, instructions, bytes of scratch, and whether a stage does not fit."""
-    seconds, code, scratch, fits = part.outline(points)
-    return np.stack([seconds, code, scratch, 1.0 - fits])
-
-
-def judged(sketch: Sketch, amounts: Floats) -> Floats:
-    """Estimated seconds of programs with these amounts; infinite where one is not legal."""
-    seconds, code, scratch, misfits = amounts
-    legal = (
-        (misfits == 0.0)
-        & (code <= analysis.most_code(sketch.structure, sketch.target))
-        & (scratch <= analysis.MAX_SCRATCH_BYTES)
-    )
-    return np.where(legal, analysis.prior(seconds, code, analysis.phases(sketch.structure)), np.inf)
+def _combined(sketch: Sketch, amounts: Floats) -> Floats:
+    return judge_of(sketch.target).combined(sketch.structure, amounts)
 
 
 class _Draft:
@@ -255,29 +243,31 @@ class _Draft:
         self.seconds = self.estimate()
         if len(self.parts) > 1:
             self._amounts = np.array([p.amounts() for p in self.parts])
-            self.seconds = float(judged(self.sketch, self._amounts.sum(axis=0)[:, None])[0])
+            self.seconds = float(_combined(self.sketch, self._amounts.sum(axis=0)[:, None])[0])
         if kicks or self.seconds == np.inf:
             for k in np.argsort([-p.descent.seconds.min() for p in self.parts], kind="stable").tolist():
                 self._move(k, kicks)
 
     def _move(self, k: int, kicks: int) -> None:
         part = self.parts[k]
-        judge = part.judge
+        seconds_at = part.seconds_at
         if len(self.parts) > 1:
             rest = (self._amounts.sum(axis=0) - self._amounts[k])[:, None]
 
-            def judge(points: Points) -> Floats:
-                return judged(self.sketch, amounts(part.sketch, points) + rest)
+            def seconds_at(points: Points) -> Floats:
+                return _combined(self.sketch, part.sketch.amounts(points) + rest)
 
         descent = Descent(
-            part.sketch, judge, np.concatenate([self._points[k][None], part.descent.points, self._kicked(k, kicks)])
+            part.sketch,
+            seconds_at,
+            np.concatenate([self._points[k][None], part.descent.points, self._kicked(k, kicks)]),
         )
         descent.run(KICK_SLACK)
         best = descent.best()
         if descent.seconds[best] < self.seconds:
             self._points[k], self.seconds = descent.points[best], float(descent.seconds[best])
             if len(self.parts) > 1:
-                self._amounts[k] = amounts(part.sketch, descent.points[best : best + 1])[:, 0]
+                self._amounts[k] = part.sketch.amounts(descent.points[best : best + 1])[:, 0]
 
     def _kicked(self, k: int, n: int) -> Points:
         """The part's point with about three knobs drawn anew."""

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Variant
-from stormdrop.space.analysis import fits_scratch
+from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import FEWEST_PARTS, RULES, Args, Rule
 from stormdrop.space.structure import Stage, Step, Structure, initial
 from stormdrop.target.machine import Target
@@ -53,12 +53,12 @@ def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule]
     decided before what it reads. A structure that needs too much scratch however small its tiles are is left out. Where
     all do, what is left are those that compute no stage inside another.
     """
-    known = tuple(rules)
+    known, judge = tuple(rules), judge_of(target)
 
     def smallest(s: Structure) -> Structure:
         return divided(variant, s, (FEWEST_PARTS,) * len(s.splits), known) if s.splits else s
 
-    fitting = [s for s in _enumerated(variant, target, rules, attaching=True) if fits_scratch(smallest(s), target)]
+    fitting = [s for s in _enumerated(variant, target, rules, attaching=True) if judge.fits(smallest(s))]
     return fitting or _enumerated(variant, target, rules, attaching=False)
 
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, walk
-from stormdrop.space.access import LONG_OPERATIONS, TRANSCENDENTAL, axes_of, transposing_axis
+from stormdrop.space.access import TRANSCENDENTAL, axes_of, transposing_axis
 from stormdrop.space.columns import Column, Num, ceil_div, equal, is_multiple, maximum, minimum, rounded_down, where
 from stormdrop.space.nest import CACHED, LoopLevel, nest_of
 from stormdrop.space.operands import Dim, Operand
 from stormdrop.space.structure import Stage
 from stormdrop.space.tiling import Tiling
-
-LINE = 64
+from stormdrop.target.coefficients import CpuCoefficients
 
 
 def _useful(tiling: Tiling, tile: Mapping[Axis, Num], ops: tuple[Operand, ...]) -> Num:
@@ -38,7 +38,7 @@ def _useful(tiling: Tiling, tile: Mapping[Axis, Num], ops: tuple[Operand, ...]) 
     return share * density(stage) if stage.unrolled else share
 
 
-def box_bytes(o: Operand, lens: Mapping[Axis, Num]) -> Num:
+def box_bytes(o: Operand, lens: Mapping[Axis, Num], line_bytes: int) -> Num:
     """Bytes of the box an operand's index covers; runs shorter than a cache line count as one."""
     if o.packed:
         return prod_of([lens[a] for a in o.axes]) * o.itemsize
@@ -46,7 +46,7 @@ def box_bytes(o: Operand, lens: Mapping[Axis, Num]) -> Num:
     for d, dim in enumerate(o.dims):
         size = size * _index_box(dim, lens)
         if d == 0:
-            size = maximum(size, min(LINE, dim.extent * o.itemsize))
+            size = maximum(size, min(line_bytes, dim.extent * o.itemsize))
     return size
 
 
@@ -101,32 +101,42 @@ class StageCost:
 
 
 @lru_cache(maxsize=CACHED)
-def body_cost(stage: Stage) -> tuple[float, float]:
+def body_cost(stage: Stage, coefficients: CpuCoefficients) -> tuple[float, float]:
     """Vector operations of one body instance, and of the finish: a multiply-add is one, a function about twenty."""
+    finish = _operations(stage.finish, coefficients)
     if not stage.is_reduction:
-        return 0.0, _operations(stage.finish)
-    if stage.unrolled:  # coefficients are numbers
-        return 1.0, _operations(stage.finish)
+        return 0.0, finish
+    if stage.unrolled:  # the factors of its matrix are numbers
+        return 1.0, finish
     fused = isinstance(stage.body, Bin) and stage.body.op == "mul" and stage.combiner == "sum"
-    combine = 0.0 if fused else 1.0 if stage.combiner in ("sum", "prod") else 3.0
-    return max(1.0, _operations(stage.body) + combine), _operations(stage.finish)
+    combine = 0.0 if fused else 1.0 if stage.combiner in ("sum", "prod") else coefficients.minmax_operations
+    return max(1.0, _operations(stage.body, coefficients) + combine), finish
 
 
-def _operations(e: Expr) -> float:
+def _operations(e: Expr, coefficients: CpuCoefficients) -> float:
+    of_binary = {
+        "pow": coefficients.pow_operations,
+        "fmod": coefficients.fmod_operations,
+        "div": coefficients.division_operations,
+        "min": coefficients.minmax_operations,
+        "max": coefficients.minmax_operations,
+    }
+    of_call = dict.fromkeys(TRANSCENDENTAL, coefficients.function_operations)
+    of_call |= dict.fromkeys(("sqrt", "rsqrt"), coefficients.root_operations)
     total = 0.0
     for n in walk(e):
         if n.dtype in ("i64", "bool"):
             continue
         if isinstance(n, Call):
-            total += 20.0 if n.fn in TRANSCENDENTAL else 4.0 if n.fn in ("sqrt", "rsqrt") else 1.0
+            total += of_call.get(n.fn, 1.0)
         elif isinstance(n, Bin):
-            total += LONG_OPERATIONS.get(n.op) or (8.0 if n.op == "div" else 3.0 if n.op in ("min", "max") else 1.0)
+            total += of_binary.get(n.op, 1.0)
         elif isinstance(n, Select) and not isinstance(n.a, Load):
             total += 1.0
     return total
 
 
-def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...]) -> StageCost:
+def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...], coefficients: CpuCoefficients) -> StageCost:
     """The columns of a stage that runs `executions` times, still without its boxes."""
     stage = tiling.stage
     vector = stage.vector
@@ -152,8 +162,8 @@ def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...]) -> StageC
         vector_steps, lane_use = executions * whole_rows * reduce_steps, 1.0
     loads: Num = 0
     for o in ops[:-1]:
-        loads = loads + _loads(tiling, tile, o)
-    code = _code_size(tiling, rows, loads, len(ops))
+        loads = loads + _loads(tiling, tile, o, coefficients)
+    code = _code_size(tiling, rows, loads, len(ops), body_cost(stage, coefficients))
     cost = StageCost(
         tiling,
         tile,
@@ -168,7 +178,7 @@ def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...]) -> StageC
         loads,
         lane_use,
         code,
-        _lines_per_set(tile, ops),
+        _lines_per_set(tile, ops, coefficients.way_bytes),
         1,
         sum(
             (
@@ -185,8 +195,8 @@ def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...]) -> StageC
     return cost
 
 
-def _loads(tiling: Tiling, tile: Mapping[Axis, Num], o: Operand) -> Num:
-    """Load slots of one operand in one step of a tile: a vector is one, a broadcast half, a gather two a lane.
+def _loads(tiling: Tiling, tile: Mapping[Axis, Num], o: Operand, coefficients: CpuCoefficients) -> Num:
+    """Load slots of one operand in one step of a tile: a vector is one.
 
     Rows that slide over an unrolled window share what they read: (rows + window - 1) / window loads a step.
     """
@@ -196,13 +206,13 @@ def _loads(tiling: Tiling, tile: Mapping[Axis, Num], o: Operand) -> Num:
         if a in o.axes and a is not stage.vector:
             count = count * _distinct(tiling, tile[a], o, a)
     if stage.vector is None or stage.vector not in o.axes:
-        return count * (0.5 if lanes > 1 else 1.0)
+        return count * (coefficients.broadcast_slots if lanes > 1 else 1.0)
     if o.stride == 1:
         return count * tiling.vectors
     turned = transposing_axis(stage)
-    slots: Num = 2.0 * lanes
-    if turned is not None:  # a square is read and turned in 5 operations a vector
-        slots = where(is_multiple(tile[turned], lanes), 5.0, slots)
+    slots: Num = coefficients.gather_slots * lanes
+    if turned is not None:  # a register-blocked transpose
+        slots = where(is_multiple(tile[turned], lanes), coefficients.transpose_slots, slots)
     return count * tiling.vectors * slots
 
 
@@ -220,7 +230,7 @@ def _distinct(tiling: Tiling, rows: Num, o: Operand, axis: Axis) -> Num:
     return rows
 
 
-def live_vectors(c: StageCost) -> Num:
+def live_vectors(c: StageCost, coefficients: CpuCoefficients) -> Num:
     """Vector registers that a step needs at once: accumulators, one vector operand, a broadcast; a sliding window stays
     loaded.
     """
@@ -228,7 +238,7 @@ def live_vectors(c: StageCost) -> Num:
     if not stage.is_reduction:
         return c.accumulators
     if stage.unrolled:  # rows are independent chains that may go through memory
-        return minimum(c.accumulators, 8.0) * c.vectors
+        return minimum(c.accumulators, coefficients.most_unrolled_rows) * c.vectors
     operand: Num = t.vectors if stage.vector is not None and not stage.vector_is_reduced else 1
     inner = stage.reduce_axes[-1]
     if _slides(stage, c.operands) and inner.extent > 1 and inner is not stage.vector:
@@ -242,10 +252,10 @@ def _slides(stage: Stage, ops: tuple[Operand, ...]) -> bool:
     return any(affine(i).coefficient(inner) and not spatial.isdisjoint(axes_of(i)) for o in ops for i in o.indices)
 
 
-def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int) -> Num:
+def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int, operations: tuple[float, float]) -> Num:
     """Instructions: every code variant of the register tile, its unrolled and peeled steps, and its stores."""
     stage = tiling.stage
-    body, finish = body_cost(stage)
+    body, finish = operations
     per_step = rows * tiling.vectors * body + loads
     steps: Num = tiling.unroll
     if stage.is_reduction:
@@ -306,16 +316,16 @@ def variants(tiling: Tiling) -> Num:
     return total
 
 
-def _lines_per_set(tile: Mapping[Axis, Num], ops: tuple[Operand, ...]) -> Num:
-    """How many rows of one operand fall into the same set of a 4 KiB cache way."""
+def _lines_per_set(tile: Mapping[Axis, Num], ops: tuple[Operand, ...], way_bytes: int) -> Num:
+    """How many rows of one operand fall into the same set of the L1."""
     worst: Num = 1.0
     for o in ops[:-1]:
-        for a, share in o.conflicts:
-            worst = maximum(worst, tile[a] * share)
+        for a, stride in o.row_bytes:
+            worst = maximum(worst, tile[a] * (gcd(stride, way_bytes) / way_bytes))
     return worst
 
 
-def add_boxes(c: StageCost) -> None:
+def add_boxes(c: StageCost, line_bytes: int) -> None:
     """Boxes of all operands at the register tile and inside every rolled loop, from the inside out."""
     t, stage = c.tiling, c.tiling.stage
     lens: dict[Axis, Num] = {
@@ -328,7 +338,7 @@ def add_boxes(c: StageCost) -> None:
         for slot in reversed(nest_of(stage).order)
         if not (isinstance(t.extent[slot.axis], int) and t.extent[slot.axis] == 1)
     ]
-    sizes = [box_bytes(o, lens) for o in c.operands]
+    sizes = [box_bytes(o, lens, line_bytes) for o in c.operands]
     counts = {a: ceil_div(t.extent[a], lens[a]) for a in (*stage.axes, *stage.reduce_axes)}
     blocks = prod_of((c.executions, *counts.values()))
     c.footprints = [[size] for size in sizes]
@@ -339,7 +349,7 @@ def add_boxes(c: StageCost) -> None:
             lens[axis] = minimum(lens[axis] * trips, t.extent[axis])
             before, counts[axis] = counts[axis], ceil_div(t.extent[axis], lens[axis])
             blocks = blocks / before * counts[axis]  # whole numbers: exact
-            sizes = [box_bytes(o, lens) if axis in o.axes else size for o, size in zip(c.operands, sizes)]
+            sizes = [box_bytes(o, lens, line_bytes) if axis in o.axes else size for o, size in zip(c.operands, sizes)]
         for boxes, size in zip(c.footprints, sizes):
             boxes.append(size)
         c.totals.append(sum_of(sizes))
@@ -372,7 +382,8 @@ def moved_at(c: StageCost) -> list[list[Num]]:
 def traffic(c: StageCost, moved: list[Num], capacity: float) -> Num:
     """Bytes moved into a cache of `capacity`: the largest block of loops whose boxes fit is loaded once each time.
 
-    `moved`: what is loaded at each loop, of one operand or of all together. What fits as a whole is there already.
+    `moved`: what is loaded at each loop, of one operand or of all together. What fits as a whole is
+    resident: no traffic.
     """
     best = moved[0]
     for p in range(1, len(c.loops)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +39,7 @@ class Operand:
     stride: int | None  # elements between neighbours of the vector axis; None: not linear
     guarded: bool
     dims: tuple[Dim, ...]  # innermost first
-    conflicts: tuple[tuple[Axis, float], ...]  # rows along an axis: the share of a 4 KiB cache way between two of them
+    row_bytes: tuple[tuple[Axis, int], ...]  # by axis, other than the vector axis: bytes between two of its rows
     borders: tuple[
         tuple[Axis, Axis, float], ...
     ] = ()  # spatial axis, reduce axis, share of their pairs inside the border
@@ -71,10 +70,8 @@ def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> tuple[Operand, ..
 def _operand(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], packed: bool, guarded: bool) -> Operand:
     axes: frozenset[Axis] = frozenset[Axis]().union(*(axes_of(i) for i in indices)) if indices else frozenset()
     dims = tuple(_dim(i, n) for i, n in zip(reversed(indices), reversed(tensor.shape)))
-    conflicts = () if packed else _conflicts(stage, tensor, indices, axes)
-    return Operand(
-        tensor, indices, axes, packed, _stride(stage, tensor, indices, axes, packed), guarded, dims, conflicts
-    )
+    rows = () if packed else _row_bytes(stage, tensor, indices, axes)
+    return Operand(tensor, indices, axes, packed, _stride(stage, tensor, indices, axes, packed), guarded, dims, rows)
 
 
 def _stride(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis], packed: bool) -> int | None:
@@ -97,16 +94,16 @@ def _dim(index: Expr, extent: int) -> Dim:
     return Dim(extent, linear, tuple(axes_of(a) for a, _ in terms if not isinstance(a, Axis)))
 
 
-def _conflicts(
+def _row_bytes(
     stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis]
-) -> tuple[tuple[Axis, float], ...]:
-    found: list[tuple[Axis, float]] = []
+) -> tuple[tuple[Axis, int], ...]:
+    found: list[tuple[Axis, int]] = []
     forms = [(affine(i), s) for i, s in zip(indices, row_strides(tensor.shape))]
     for a in stage.axes:
         if a is not stage.vector and a in axes:
             stride = sum(form.coefficient(a) * s for form, s in forms) * ITEMSIZE[tensor.dtype]
             if stride:
-                found.append((a, gcd(abs(stride), 4096) / 4096.0))
+                found.append((a, abs(stride)))
     return tuple(found)
 
 

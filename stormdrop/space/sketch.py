@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Task
-from stormdrop.space.appraisal import Appraisal, Outline
+from stormdrop.space.appraisal import Appraisal
 from stormdrop.space.derive import derive, divided, enumerate_structures
 from stormdrop.space.knobs import Knob, knobs_of, merged, parts_knob
 from stormdrop.space.rules import RULES, Rule, even_parts
@@ -188,9 +188,9 @@ class Sketch:
         """Estimated seconds, infinite where a point is not legal."""
         return self._asked(points, Appraisal.assess)
 
-    def outline(self, points: Points) -> Outline:
-        """What points add to a sketch that this one is a part of."""
-        return self._appraisal().outline(points)
+    def amounts(self, points: Points) -> NDArray[np.float64]:
+        """What points add to a sketch that this one is a part of: a column for every point."""
+        return self._appraisal().amounts(points)
 
     def values(self, point: Sequence[int] | Points) -> dict[str, int]:
         return {n: int(v) for n, v in zip(self.names, point)}

@@ -1,4 +1,9 @@
-"""What a machine is: instruction set, registers, caches, threads, and the rates it was measured to reach."""
+"""What a machine is, as data: this file has what all kinds of target share.
+
+A kind has a file of its own; `stormdrop.target.machine` joins them to one type, `Target`.
+"""
+
+from enum import Enum
 
 ALIGN_BYTES = 64
 """Buffers begin at multiples of this: a cache line of all our targets, and their widest vector."""
@@ -7,3 +12,14 @@ ALIGN_BYTES = 64
 def whole_lines(nbytes: int) -> int:
     """The bytes of a buffer with what is left of its last line."""
     return -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES
+
+
+class Temperature(Enum):
+    """Whether constants are in the caches when a kernel begins.
+
+    Cold: they are not, as in a model whose weights exceed the last cache. Kernels are estimated and timed at a
+    temperature, and warm and cold seconds are never compared.
+    """
+
+    WARM = "warm"
+    COLD = "cold"

@@ -1,179 +1,32 @@
-"""What a machine is: its instruction set, registers, caches, threads, and the rates the analytic prior divides by.
-
-A `Target` is a plain value. `detect()` describes this machine, `with_isa` narrows it (so that AVX2 and SSE code can be
-tested on an AVX-512 machine), `cross` describes a machine that is only assembled for. Rates are nominal until
-`stormdrop.runtime.peak.calibrated` fills in what was measured, a `Peak`.
-
-Invariant: code assembled for a target holds no vector wider than `vector_bytes`.
-"""
+"""The kinds of target, as one type; and what was measured of a machine."""
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from stormdrop.errors import UserError
-from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
+from stormdrop.target.cpu import Cpu
+
+Target: TypeAlias = Cpu
 
 
-@dataclass(frozen=True, slots=True)
-class Isa:
-    """A vector instruction set: what holds for every machine that has it."""
+def target_from_json(data: Any) -> Target:
+    """The inverse of a target's `to_json`; files older than the kinds describe CPUs.
 
-    name: str
-    family: str  # "x86" | "arm"
-    vector_bytes: int
-    vector_registers: int
-    has_fma: bool
-    fma_per_cycle: float  # full-width vector fmas; a multiply and an add count as one
-    fma_latency: int
-    cpu: str  # the plainest LLVM cpu that has it
-
-
-ISAS = {
-    "avx512": Isa("avx512", "x86", 64, 32, True, 2, 4, "x86-64-v4"),
-    "avx2": Isa("avx2", "x86", 32, 16, True, 2, 4, "x86-64-v3"),
-    "sse": Isa("sse", "x86", 16, 16, False, 1, 7, "x86-64-v2"),
-    "neon": Isa("neon", "arm", 16, 32, True, 2, 4, "neoverse-n1"),
-    "sve512": Isa("sve512", "arm", 64, 32, True, 2, 9, "a64fx"),
-}
-
-# Cores whose throughput differs from their instruction set's usual one: (cpu, isa) -> fmas per cycle.
-_FMA_PER_CYCLE = {
-    ("znver4", "avx512"): 1.0,  # two passes through 256-bit pipes
-    ("icelake-client", "avx512"): 1.0,
-    ("tigerlake", "avx512"): 1.0,
-    ("rocketlake", "avx512"): 1.0,
-    ("znver1", "avx2"): 1.0,
-    ("neoverse-v1", "neon"): 4.0,
-    ("neoverse-v2", "neon"): 4.0,
-    ("apple-m1", "neon"): 4.0,
-    ("apple-m2", "neon"): 4.0,
-    ("apple-m3", "neon"): 4.0,
-    ("apple-m4", "neon"): 4.0,
-}
-
-# The feature whose absence leaves nothing wider than the instruction set: LLVM also drops all features that imply it.
-_NARROWING = {"avx2": "-avx512f", "sse": "-avx", "neon": "-sve"}
-
-_TRIPLES = {"x86": "x86_64-unknown-linux-gnu", "arm": "aarch64-unknown-linux-gnu"}
-
-_NOMINAL_GHZ = 3.5
-_NOMINAL_L2_BYTES_PER_CYCLE = 32.0  # znver4: 117 GB/s at 3.65 GHz
-_NOMINAL_L3_GBS_PER_THREAD = 80.0  # znver4, measured
-_NOMINAL_DRAM_GBS_PER_THREAD = 32.0  # znver4, measured
-_NOMINAL_DRAM_GBS = 100.0
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One machine as code generation, the prior and the tuning records see it.
-
-    L1 and L2 sizes are per core, the L3 size is that of one shared cache (without an L3 the L2 stands in for it).
-    `l2_gbs` is per core, `l3_gbs` and `dram_gbs` are for all threads together; all of them are reads.
+    Raises UserError for anything that is not a target of a known kind.
     """
+    if not isinstance(data, Mapping):
+        raise UserError("not a target: no JSON object")
+    values = cast(Mapping[str, Any], data)
+    match values.get("kind", "cpu"):
+        case "cpu":
+            return Cpu.from_json(values)
+        case kind:
+            raise UserError(f"not a target: unknown kind {kind!r:.60}")
 
-    name: str
-    triple: str
-    cpu: str
-    features: str
-    isa: str
-    vector_bytes: int
-    vector_registers: int
-    has_fma: bool
-    threads: int
-    line_bytes: int
-    l1_bytes: int
-    l1_ways: int
-    l2_bytes: int
-    l3_bytes: int
-    fma_per_cycle: float
-    """Full-width vector fmas started each cycle; times `fma_latency` (cycles), the chains that keep a core busy."""
-    fma_latency: int
-    peak_gflops: float
-    """f32, one core."""
-    l2_gbs: float
-    l3_gbs: float
-    dram_gbs: float
-    cold: bool = False
-    """Constants are not in the caches when a kernel begins, as in a model whose weights exceed them.
-
-    Only the prior asks.
-    """
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Target":
-        """The inverse of `asdict`; what an older or newer version wrote besides is left out. Raises TypeError."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{name: value for name, value in data.items() if name in known})
-
-    @property
-    def structures(self) -> TilingStructures:
-        """The loop levels that a stage may have on this kind of machine."""
-        return CPU_STRUCTURES
-
-    def lanes(self, dtype: Dtype) -> int:
-        """Elements of one vector. Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32."""
-        return self.vector_bytes // max(4, ITEMSIZE[dtype])
-
-    def key(self) -> str:
-        """The identity under which tuning records are kept."""
-        return f"{self.cpu}/{self.isa}/{self.threads}"
-
-    @property
-    def ghz(self) -> float:
-        """The clock at which `peak_gflops` is reached."""
-        return self.peak_gflops / (2 * self.lanes("f32") * self.fma_per_cycle)
-
-    @property
-    def reach_bytes(self) -> int:
-        """How far from its pointer an address may lie without an instruction to compute it."""
-        return {"neon": 16384, "sve512": 256}.get(self.isa, 1 << 31)
-
-    @property
-    def function_attributes(self) -> str:
-        """What every LLVM function definition must carry so that full-width vectors are one register.
-
-        x86 needs nothing: without `min-legal-vector-width` LLVM takes 512 bits as legal, whatever the cpu prefers.
-        Fixed vectors use SVE registers only where the function pins their length.
-        """
-        return "vscale_range(4,4)" if self.isa == "sve512" else ""
-
-    def with_isa(self, isa: str) -> "Target":
-        """The same core held to a narrower instruction set, with nominal rates.
-
-        Raises UserError for an instruction set that this target does not have.
-        """
-        if isa == self.isa:
-            return self
-        here, there = ISAS[self.isa], ISAS.get(isa)
-        if there is None or there.family != here.family or there.vector_bytes > here.vector_bytes:
-            raise UserError(
-                f"{self.name} has {self.isa}, it cannot be narrowed to {isa!r}; use cross({isa!r}) to assemble only"
-            )
-        features = ",".join(filter(None, [self.features, _NARROWING[isa]]))
-        caches = Caches(self.line_bytes, self.l1_bytes, self.l1_ways, self.l2_bytes, self.l3_bytes)
-        return cpu_target(self.name, self.triple, self.cpu, features, there, self.threads, caches)
-
-    def with_threads(self, threads: int) -> "Target":
-        """The same machine used by so many threads, with nominal shared rates."""
-        if threads < 1:
-            raise UserError(f"a target needs at least one thread, got {threads}")
-        if threads == self.threads:
-            return self
-        return replace(self, threads=threads, l3_gbs=_l3_gbs(threads), dram_gbs=_dram_gbs(threads))
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}, {self.isa}, {self.threads} thread{'s' if self.threads > 1 else ''}, "
-            f"L1 {self.l1_bytes >> 10} KiB, L2 {self.l2_bytes >> 10} KiB, L3 {self.l3_bytes >> 20} MiB"
-        )
-
-
-# ---- what was measured of it -----------------------------------------------------------------------------------------
 
 LEVELS = ("L1", "L2", "L3", "DRAM")
 
@@ -221,59 +74,3 @@ class Peak:
         if not (positive and whole):
             raise ValueError("not a peak: a level is missing, or a rate is not a positive number")
         return peak
-
-
-# ---- making one -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Caches:
-    """Sizes in bytes; the defaults stand where the machine, or its hypervisor, says nothing."""
-
-    line: int = 64
-    l1: int = 32 << 10
-    l1_ways: int = 8
-    l2: int = 1 << 20
-    l3: int = 16 << 20
-
-
-def cross(isa: str) -> Target:
-    """A typical machine of an instruction set: to assemble for, not to run on. Raises UserError for an unknown one."""
-    if isa not in ISAS:
-        raise UserError(f"unknown instruction set {isa!r}; known are {', '.join(ISAS)}")
-    it = ISAS[isa]
-    return cpu_target(f"generic {it.cpu}", _TRIPLES[it.family], it.cpu, "", it, threads=4, caches=Caches())
-
-
-def cpu_target(name: str, triple: str, cpu: str, features: str, isa: Isa, threads: int, caches: Caches) -> Target:
-    per_cycle = _FMA_PER_CYCLE.get((cpu, isa.name), isa.fma_per_cycle)
-    return Target(
-        name=name,
-        triple=triple,
-        cpu=cpu,
-        features=features,
-        isa=isa.name,
-        vector_bytes=isa.vector_bytes,
-        vector_registers=isa.vector_registers,
-        has_fma=isa.has_fma,
-        threads=threads,
-        line_bytes=caches.line,
-        l1_bytes=caches.l1,
-        l1_ways=caches.l1_ways,
-        l2_bytes=caches.l2,
-        l3_bytes=caches.l3,
-        fma_per_cycle=per_cycle,
-        fma_latency=isa.fma_latency,
-        peak_gflops=isa.vector_bytes / 4 * 2 * per_cycle * _NOMINAL_GHZ,
-        l2_gbs=_NOMINAL_L2_BYTES_PER_CYCLE * _NOMINAL_GHZ,
-        l3_gbs=_l3_gbs(threads),
-        dram_gbs=_dram_gbs(threads),
-    )
-
-
-def _l3_gbs(threads: int) -> float:
-    return _NOMINAL_L3_GBS_PER_THREAD * threads
-
-
-def _dram_gbs(threads: int) -> float:
-    return min(_NOMINAL_DRAM_GBS_PER_THREAD * threads, _NOMINAL_DRAM_GBS)

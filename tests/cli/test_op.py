@@ -20,7 +20,7 @@ from stormdrop.report.operator import print_operator
 from stormdrop.reservoir.record import Record, Versions
 from stormdrop.reservoir.store import Store
 from stormdrop.search.events import Event, Tuned, Warned
-from stormdrop.space.analysis import FEATURE_VERSION, FEATURES
+from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.default import default_schedule
 from tests.support.searches import events, one_thread, tiny, tuned
 
@@ -56,12 +56,11 @@ class Tuner:
 
 def record(search: Tuned, result: Any, number: int) -> Record:
     features = np.zeros(len(FEATURES), np.float32)
-    versions = Versions("0", "0", FEATURE_VERSION)
+    versions = Versions("0", "0", FEATURES.version)
     return Record(
         search.task,
         search.best,
         search.target,
-        False,
         result,
         versions,
         search.strategy,

@@ -226,4 +226,4 @@ def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch:
     tasks: list[object] = []
     monkeypatch.setattr("stormdrop.driver.tune.tune_task", of_a_task)
     sd.tune(parts.tasks[0].task, trials=3)
-    assert tasks == [((parts.tasks[0].task, None), {"trials": 3})]
+    assert tasks == [((parts.tasks[0].task, detect()), {"trials": 3})]

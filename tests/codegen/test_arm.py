@@ -20,7 +20,8 @@ from stormdrop.ops.catalogue import OPERATORS, build
 from stormdrop.runtime.building import program_of
 from stormdrop.space.default import default_schedule
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import Target, cross
+from stormdrop.target.cpu import cross
+from stormdrop.target.machine import Target
 from tests.support.tasks import random_task
 
 POINTS = 20

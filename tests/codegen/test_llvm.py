@@ -17,7 +17,7 @@ import pytest
 from stormdrop.codegen.llvm import Code, _fast_codegen, assemble, assembly
 from stormdrop.errors import BuildError
 from stormdrop.runtime.host import detect
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 
 
 def constant(value: int, name: str = "k") -> str:

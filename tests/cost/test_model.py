@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop.cost.model import CostModel, CostSettings
-from stormdrop.space.analysis import FEATURES
+from stormdrop.space.cpu_features import FEATURES
 
 ROWS, VECTORS, TILES, PRIOR = (FEATURES.index(name) for name in ("rows", "vectors", "tiles", "prior"))
 Floats = NDArray[np.float64]
@@ -35,7 +35,7 @@ def share_in_order(scores: Floats, seconds: Floats) -> float:
 
 def taught(groups: int = 4, each: int = 150, settings: CostSettings | None = None) -> CostModel:
     """A model that knows a few groups of very different scale."""
-    model = CostModel(settings)
+    model = CostModel(FEATURES, settings)
     for g in range(groups):
         rows = some_rows(each, g)
         model.add(f"task {g}", rows, true_seconds(rows, 10.0**-g))
@@ -67,7 +67,7 @@ def test_a_group_with_another_truth_is_learned_by_its_own_trees() -> None:
 
 
 def test_one_group_alone_is_learned_on_top_of_the_prior() -> None:
-    model, rows, others = CostModel(), some_rows(200, 1), some_rows(300, 2)
+    model, rows, others = CostModel(FEATURES), some_rows(200, 1), some_rows(300, 2)
     model.add("only", rows, true_seconds(rows))
     model.refresh()
     assert share_in_order(model.predict(others, "only"), true_seconds(others)) > 0.75
@@ -75,7 +75,7 @@ def test_one_group_alone_is_learned_on_top_of_the_prior() -> None:
 
 def test_shared_trees_that_know_only_this_group_are_left_out_of_its_scores() -> None:
     rows, fresh = some_rows(200, 1), some_rows(64, 2)
-    both, own = CostModel(), CostModel(CostSettings(min_rows=1000))
+    both, own = CostModel(FEATURES), CostModel(FEATURES, CostSettings(min_rows=1000))
     for model in (both, own):
         model.add("only", rows, true_seconds(rows))
         model.refresh()
@@ -86,7 +86,7 @@ def test_shared_trees_that_know_only_this_group_are_left_out_of_its_scores() -> 
 def test_what_failed_sinks() -> None:
     rows = some_rows(400, 3)
     fails = rows[:, TILES] > 7.0
-    model = CostModel()
+    model = CostModel(FEATURES)
     model.add("task", rows, np.where(fails, np.nan, true_seconds(rows)))
     model.refresh()
     fresh = some_rows(400, 4)
@@ -95,7 +95,7 @@ def test_what_failed_sinks() -> None:
 
 
 def test_an_untrained_model_orders_as_the_prior_does() -> None:
-    model, rows = CostModel(), some_rows(50)
+    model, rows = CostModel(FEATURES), some_rows(50)
     model.add("task", rows[:5], true_seconds(rows[:5]))
     assert not model.refresh()
     assert not model.is_trained
@@ -111,7 +111,7 @@ def test_the_prior_decides_between_points_that_the_trees_cannot_tell_apart() -> 
 
 
 def test_the_first_training_waits_for_enough_rows() -> None:
-    model = CostModel(CostSettings(min_rows=30, own_rows=20))
+    model = CostModel(FEATURES, CostSettings(min_rows=30, own_rows=20))
     rows = some_rows(30)
     model.add("a", rows[:19], true_seconds(rows[:19]))
     assert not model.refresh()
@@ -125,7 +125,7 @@ def test_the_first_training_waits_for_enough_rows() -> None:
 
 
 def test_trees_are_grown_anew_only_when_the_rows_have_grown_by_the_share() -> None:
-    model = CostModel(CostSettings(min_rows=100, own_rows=100, growth=0.2))
+    model = CostModel(FEATURES, CostSettings(min_rows=100, own_rows=100, growth=0.2))
     rows = some_rows(200)
     seconds = true_seconds(rows)
     model.add("a", rows[:100], seconds[:100])
@@ -149,7 +149,7 @@ def test_own_trees_are_grown_again_when_the_shared_ones_below_them_change() -> N
     assert model.refresh()
     after = model.predict(fresh, "task 0")
     assert not np.array_equal(after, before)
-    whole = CostModel(settings)
+    whole = CostModel(FEATURES, settings)
     for g in range(2):
         rows = some_rows(150, g)
         whole.add(f"task {g}", rows, true_seconds(rows, 10.0**-g))
@@ -171,7 +171,7 @@ def test_the_order_in_which_rows_came_does_not_matter() -> None:
     order = np.random.default_rng(8).permutation(300)
     models: list[CostModel] = []
     for pick in (np.arange(300), order):
-        model = CostModel()
+        model = CostModel(FEATURES)
         model.add_rows(rows[pick], seconds[pick], group[pick], ["a", "b", "c"])
         model.refresh()
         models.append(model)
@@ -183,7 +183,7 @@ def test_labels_are_relative_to_the_best_of_the_group_known_now() -> None:
     rows, fresh = some_rows(100, 6), some_rows(64, 7)
     seconds = true_seconds(rows)
     seconds[-1] = seconds.min() / 8.0
-    late, early = CostModel(), CostModel()
+    late, early = CostModel(FEATURES), CostModel(FEATURES)
     late.add("a", rows[:-1], seconds[:-1])
     late.add("a", rows[-1:], seconds[-1:])
     early.add("a", rows[::-1], seconds[::-1])
@@ -196,7 +196,7 @@ def test_times_in_other_units_teach_the_same() -> None:
     rows, fresh = some_rows(200, 6), some_rows(64, 7)
     scores: list[Floats] = []
     for scale in (1.0, 1024.0):
-        model = CostModel()
+        model = CostModel(FEATURES)
         model.add("a", rows, true_seconds(rows, scale))
         model.refresh()
         scores.append(model.predict(fresh, "a"))
@@ -207,12 +207,12 @@ def test_an_objective_may_be_negative_or_zero() -> None:
     rows, fresh = some_rows(200, 6), some_rows(200, 7)
     for objective in (lambda s: -1.0 / s, lambda s: s - s.min()):  # pyright: ignore[reportUnknownLambdaType]
         values: Floats = objective(true_seconds(rows))
-        model = CostModel()
+        model = CostModel(FEATURES)
         model.add("a", rows, values)
         model.refresh()
         scores = model.predict(fresh, "a")
         assert np.isfinite(scores).all()
-    model = CostModel()
+    model = CostModel(FEATURES)
     model.add("a", rows, -1.0 / true_seconds(rows))
     model.refresh()
     assert share_in_order(model.predict(fresh, "a"), true_seconds(fresh)) > 0.7
@@ -220,7 +220,7 @@ def test_an_objective_may_be_negative_or_zero() -> None:
 
 def test_a_group_of_failures_alone_is_harmless() -> None:
     rows, fresh = some_rows(100, 6), some_rows(64, 7)
-    alone = CostModel()
+    alone = CostModel(FEATURES)
     alone.add("bad", rows, np.full(100, np.nan))
     assert not alone.refresh()
     assert np.array_equal(alone.predict(fresh, "bad"), -fresh[:, PRIOR])
@@ -239,7 +239,7 @@ def test_scores_are_never_nan(value: float) -> None:
     rows = some_rows(60, 6)
     rows[::7] = value
     rows[3, PRIOR] = value
-    model = CostModel()
+    model = CostModel(FEATURES)
     assert np.isfinite(model.predict(rows)).all()
     seconds = np.linspace(1.0, 2.0, 60)
     seconds[::5] = value
@@ -252,21 +252,21 @@ def test_scores_are_never_nan(value: float) -> None:
 
 def test_equal_rows_teach_nothing_and_break_nothing() -> None:
     rows = np.ones((80, len(FEATURES)))
-    model = CostModel()
+    model = CostModel(FEATURES)
     model.add("a", rows, np.ones(80))
     model.refresh()
     assert len(np.unique(model.predict(rows, "a"))) == 1
 
 
 def test_no_rows_get_no_scores() -> None:
-    for model in (CostModel(), taught(2, 40)):
+    for model in (CostModel(FEATURES), taught(2, 40)):
         model.add("task 0", np.zeros((0, len(FEATURES))), [])
         assert model.predict(np.zeros((0, len(FEATURES))), "task 0").shape == (0,)
 
 
 @pytest.mark.parametrize("shape", [(4, len(FEATURES) - 1), (4, len(FEATURES) + 1), (7,), (2, 3, len(FEATURES))])
 def test_rows_of_another_width_are_refused_by_name_of_the_width(shape: tuple[int, ...]) -> None:
-    model = CostModel()
+    model = CostModel(FEATURES)
     with pytest.raises(ValueError, match=f"{len(FEATURES)} features"):
         model.predict(np.zeros(shape))
     with pytest.raises(ValueError, match=f"{len(FEATURES)} features"):
@@ -275,11 +275,11 @@ def test_rows_of_another_width_are_refused_by_name_of_the_width(shape: tuple[int
 
 def test_as_many_seconds_as_rows_are_needed() -> None:
     with pytest.raises(ValueError, match="3 rows of features, but 2 of seconds"):
-        CostModel().add("a", some_rows(3), [1.0, 2.0])
+        CostModel(FEATURES).add("a", some_rows(3), [1.0, 2.0])
 
 
 def test_rows_beyond_the_cap_are_forgotten_but_not_the_best_nor_the_most_recent() -> None:
-    model = CostModel(CostSettings(max_rows=100, min_rows=50))
+    model = CostModel(FEATURES, CostSettings(max_rows=100, min_rows=50))
     rows = some_rows(400, 6)
     seconds = 1.0 + np.random.default_rng(0).permutation(400)
     seconds[[0, 17]] = (0.25, 0.5)
@@ -295,7 +295,7 @@ def test_rows_beyond_the_cap_are_forgotten_but_not_the_best_nor_the_most_recent(
 def test_rows_of_a_store_are_worth_what_rows_added_one_by_one_are() -> None:
     rows, fresh = some_rows(200, 6), some_rows(64, 7)
     seconds, group = true_seconds(rows), np.arange(200) % 2
-    stored, told = CostModel(), CostModel()
+    stored, told = CostModel(FEATURES), CostModel(FEATURES)
     stored.add_rows(rows.astype(np.float32), seconds, group)
     for g in range(2):
         told.add(f"group {g}", rows[group == g], seconds[group == g])
@@ -307,7 +307,7 @@ def test_rows_of_a_store_are_worth_what_rows_added_one_by_one_are() -> None:
 def test_rows_of_a_store_are_of_the_group_that_they_are_named_after() -> None:
     rows, fresh = some_rows(200, 6), some_rows(64, 7)
     seconds, group = true_seconds(rows), np.arange(200) % 2
-    stored, told = CostModel(), CostModel()
+    stored, told = CostModel(FEATURES), CostModel(FEATURES)
     stored.add_rows(rows[:-1], seconds[:-1], group[:-1], ["a", "b"])
     stored.add("b", rows[-1:], seconds[-1:])
     for g, name in enumerate("ab"):
@@ -321,7 +321,7 @@ def test_rows_of_a_store_are_of_the_group_that_they_are_named_after() -> None:
 def test_groups_without_names_are_different_groups_at_every_call() -> None:
     rows, fresh = some_rows(200, 6), some_rows(64, 7)
     seconds = true_seconds(rows)
-    model, named = CostModel(), CostModel()
+    model, named = CostModel(FEATURES), CostModel(FEATURES)
     for k in range(2):
         half = slice(100 * k, 100 * k + 100)
         model.add_rows(rows[half], seconds[half] * 10.0**k, np.zeros(100, np.int64))
@@ -333,8 +333,8 @@ def test_groups_without_names_are_different_groups_at_every_call() -> None:
 
 def test_the_library_is_imported_by_training_alone() -> None:
     script = (
-        "import sys, numpy, stormdrop.cost.model as m; m.CostModel().predict(numpy.zeros((2, "
-        "64))); print('lightgbm' in sys.modules)"
+        "import sys, numpy, stormdrop.cost.model as m; from stormdrop.space.cpu_features import FEATURES; "
+        "m.CostModel(FEATURES).predict(numpy.zeros((2, 64))); print('lightgbm' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -9,6 +9,7 @@ from stormdrop.cost.ranker import ModelRanker, RandomRanker
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
 from stormdrop.search.strategy import Ranker
+from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.sketch import Sketch, sketches
 from tests.support.synthetic import PriorRanker
 
@@ -19,7 +20,7 @@ def some_sketches() -> list[Sketch]:
 
 def test_before_it_has_learned_the_model_ranks_across_sketches_as_the_prior_does() -> None:
     spaces, rng = some_sketches(), np.random.default_rng(0)
-    ranker, prior = ModelRanker(spaces, CostModel(), "conv"), PriorRanker(spaces)
+    ranker, prior = ModelRanker(spaces, CostModel(FEATURES), "conv"), PriorRanker(spaces)
     points = [s.sample_legal(100, rng) for s in spaces]
     ours = np.concatenate([ranker.score(k, p) for k, p in enumerate(points)])
     theirs = np.concatenate([prior.score(k, p) for k, p in enumerate(points)])
@@ -28,7 +29,7 @@ def test_before_it_has_learned_the_model_ranks_across_sketches_as_the_prior_does
 
 def test_one_model_learns_which_sketch_is_faster() -> None:
     spaces, rng = some_sketches(), np.random.default_rng(0)
-    model = CostModel()
+    model = CostModel(FEATURES)
     points = [s.sample_legal(200, rng) for s in spaces]
     for k, (space, rows) in enumerate(zip(spaces, points)):
         model.add("conv", space.features(rows[:100]), np.exp2(4.0 * k - rows[:100, 0] / 100.0))

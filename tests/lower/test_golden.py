@@ -17,7 +17,7 @@ from stormdrop.ops.catalogue import build
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Sketch
 from stormdrop.space.structure import Step
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -7,7 +7,7 @@ from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
 from stormdrop.lower.lower import lower
 from stormdrop.lower.program import View, tiles
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 
 
 def test_a_tensor_in_between_may_have_the_name_of_an_output_that_lies_otherwise() -> None:

@@ -75,7 +75,7 @@ def test_candidates_are_retimed_in_turns_without_those_that_fail(measurer: Measu
 def test_cold_weights_give_the_same_output(target: Target, draw: Draw):
     task = build("GMM", [1, 16, 32, 24])
     small = replace(target, l3_bytes=1 << 20)
-    with Measurer(small, MeasureSettings(cold=True, min_seconds=0.002), builders=1) as measurer:
+    with Measurer(small.with_cold_weights(True), MeasureSettings(min_seconds=0.002), builders=1) as measurer:
         results = [*measurer.measure(task, draw(task, 2)), *measurer.retime(task, draw(task, 2), 2)]
     assert all(isinstance(r, Timing) for r in results), results
 

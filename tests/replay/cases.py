@@ -6,10 +6,9 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.executed import executed_flops
@@ -18,7 +17,7 @@ from stormdrop.lower.program import Program, View
 from stormdrop.runtime.building import program_of
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
-from stormdrop.target.machine import Target
+from stormdrop.target.machine import Target, target_from_json
 from tests.replay.normal import digest, normalised
 
 DATA = Path(__file__).parent / "data"
@@ -47,7 +46,7 @@ class Case:
     @property
     def machine(self) -> str:
         """The name of the target."""
-        return f"{self.target.isa}/{self.target.threads}{'/cold' if self.target.cold else ''}"
+        return f"{self.target.isa}/{self.target.threads}{'/cold' if self.target.is_cold else ''}"
 
     def program(self) -> Program:
         return program_of(self.task, self.schedule, self.target, self.views)
@@ -123,7 +122,7 @@ def difference(before: Schedule, now: Schedule) -> str:
 def read_cases() -> tuple[Case, ...]:
     data = json.loads(gzip.decompress(CASES.read_bytes()))
     tasks = [Task.from_json(task) for task in data["tasks"]]
-    targets = {name: target_from(values) for name, values in data["targets"].items()}
+    targets = {name: target_from_json(values) for name, values in data["targets"].items()}
     return tuple(
         Case(
             number,
@@ -145,7 +144,7 @@ def write_cases(cases: Sequence[Case]) -> tuple[Case, ...]:
     described: list[object] = []
     for case in cases:
         text = json.dumps(case.task.to_json())
-        targets[case.machine] = asdict(case.target)
+        targets[case.machine] = case.target.to_json()
         described.append(
             {
                 "group": case.group,
@@ -160,11 +159,6 @@ def write_cases(cases: Sequence[Case]) -> tuple[Case, ...]:
     CASES.write_bytes(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0))
     read_cases.cache_clear()
     return read_cases()
-
-
-def target_from(values: dict[str, Any]) -> Target:
-    """Fields that were recorded and are gone by now are left out: the code says whether they mattered."""
-    return Target.from_json({f.name: values[f.name] for f in fields(Target) if f.name in values})
 
 
 def read_expected() -> dict[int, Expected]:

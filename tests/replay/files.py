@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def _record_store(network: Path, target: Target) -> None:
             best = store.best(task, target)
             assert best is not None, task.name
             lines.append({"task": task.to_json(), "trials": store.known(task, target), "best": best.schedule.to_json()})
-    data = {"target": asdict(target), "tasks": lines}
+    data = {"target": target.to_json(), "tasks": lines}
     BEST.write_text(json.dumps(data, separators=(",", ":")) + "\n")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from functools import cache
 
-from stormdrop.target.machine import Target
-from tests.replay.cases import DATA, target_from
+from stormdrop.target.machine import Target, target_from_json
+from tests.replay.cases import DATA
 
 ISAS = ("avx512", "avx2", "sse", "neon", "sve512")
 
@@ -17,4 +17,4 @@ def machine(isa: str, threads: int) -> Target:
 
 @cache
 def _machines() -> dict[str, Target]:
-    return {isa: target_from(values) for isa, values in json.loads((DATA / "machines.json").read_text()).items()}
+    return {isa: target_from_json(values) for isa, values in json.loads((DATA / "machines.json").read_text()).items()}

@@ -18,7 +18,7 @@ from stormdrop.runtime.compatible import unfit
 from stormdrop.runtime.model import load_compiled
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
-from tests.replay.cases import target_from
+from stormdrop.target.machine import target_from_json
 from tests.replay.files import ARRAYS, BEST, MODEL, STORE, THREADS
 from tests.replay.machines import machine
 
@@ -33,7 +33,7 @@ def copied(tmp_path: Path) -> Path:
 
 def recorded() -> tuple[Any, list[tuple[Task, int, Schedule]]]:
     data = json.loads(BEST.read_text())
-    return target_from(data["target"]), [
+    return target_from_json(data["target"]), [
         (Task.from_json(line["task"]), line["trials"], Schedule.from_json(line["best"])) for line in data["tasks"]
     ]
 

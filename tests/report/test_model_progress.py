@@ -54,7 +54,7 @@ def tuned(stopped: str = "seconds") -> TunedModel:
         )
         for r in (FIRST, SECOND, THIRD)
     ]
-    return TunedModel("net", one_thread(), "storm+droplet", 0, True, tuple(tasks), 61.0, stopped)
+    return TunedModel("net", one_thread().with_cold_weights(True), "storm+droplet", 0, tuple(tasks), 61.0, stopped)
 
 
 def shown(

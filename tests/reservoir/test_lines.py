@@ -30,7 +30,13 @@ def variety() -> list[Record]:
     odd = [
         replace(records[0], result=failure('a "quoted"\n\x1b[31m message ü \x00 end')),
         replace(records[1], result=Failure("schedule", "too many registers"), features=None),
-        replace(records[2], cold=True, verified=True, model="a/b [red]c[/].onnx", seed=2**100),
+        replace(
+            records[2],
+            target=HERE.with_cold_weights(True),
+            verified=True,
+            model="a/b [red]c[/].onnx",
+            seed=2**100,
+        ),
         replace(records[3], result=Timing(1.5e-7, 0.0, 3, 0.0, True)),
         replace(records[4], versions=Versions("9.9", "99.0", 77)),
         replace(records[5], target=replace(HERE, dram_gbs=123.456)),
@@ -88,6 +94,36 @@ def test_duplicates_are_skipped_and_counted() -> None:
         assert (done.kept, done.duplicates, done.refusals) == (len(lines) - 5, len(lines) + 5, 0)
         assert imported(store, lines).duplicates == len(lines)
         assert sorted(exported(store)) == sorted(lines)
+
+
+def test_a_line_of_a_version_whose_targets_had_other_fields_is_known() -> None:
+    """An older one had no temperature, a newer one says more: neither changes what trial it is."""
+    with Store.in_memory() as store:
+        store.add(legal_records(2))
+        older, newer = (json.loads(line) for line in exported(store))
+        del older["target"]["cold"]
+        newer["target"] |= {"kind": "cpu", "color": "red"}
+        done = imported(store, [json.dumps(older), json.dumps(newer)])
+        assert (done.kept, done.duplicates, done.refused) == (0, 2, ())
+
+
+def test_a_line_has_what_older_versions_need() -> None:
+    """They refuse a target that lacks one of their fields, and ignore the others."""
+    needed = """name triple cpu features isa vector_bytes vector_registers has_fma threads line_bytes l1_bytes l1_ways
+        l2_bytes l3_bytes fma_per_cycle fma_latency peak_gflops l2_gbs l3_gbs dram_gbs cold"""
+    assert all(json.loads(line)["target"].keys() >= set(needed.split()) for line in good_lines())
+
+
+def test_the_temperature_of_a_line_is_its_own() -> None:
+    """Lines of operators that were timed cold have a target that is said to be warm, in older versions."""
+    with Store.in_memory() as store:
+        store.add(make_records(1, cold=True))
+        (line,) = (json.loads(line) for line in exported(store))
+        line["target"]["cold"] = False
+        with Store.in_memory() as other:
+            assert imported(other, [json.dumps(line)]).kept == 1
+            (record,) = other.trials(small_task(), HERE, cold=True)
+            assert record.target == HERE.with_cold_weights(True)
 
 
 def test_export_writes_what_is_wanted() -> None:

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,8 @@ from stormdrop.errors import UserError
 from stormdrop.measure.result import Timing
 from stormdrop.reservoir import schema
 from stormdrop.reservoir.database import Database
+from stormdrop.reservoir.rows import target_text
 from stormdrop.reservoir.store import Filters, Store, StoreError, default_path
-from stormdrop.space.analysis import FEATURE_VERSION
 from tests.support.records import HERE, VERSIONS, make_records, small_task
 
 KNOWN = small_task(), HERE
@@ -89,6 +88,7 @@ UNPRIVILEGED = """
 import logging, os, sys
 from pathlib import Path
 from tests.support.records import HERE, make_records, small_task
+from stormdrop.reservoir.rows import target_text
 from stormdrop.reservoir.store import Store
 more = make_records(2)
 if os.getuid() == 0:
@@ -280,7 +280,7 @@ def first_version(path: Path, count: int = 30) -> None:
             (task.digest, task.class_key, task.name, task.flops, json.dumps(task.to_json(), separators=(",", ":"))),
         )
         raw.execute("INSERT INTO machine VALUES (1, ?)", (HERE.key(),))
-        raw.execute("INSERT INTO target VALUES (1, 1, ?)", (json.dumps(asdict(HERE), separators=(",", ":")),))
+        raw.execute("INSERT INTO target VALUES (1, 1, ?)", (target_text(HERE),))
         raw.execute("INSERT INTO version VALUES (1, ?, ?, ?)", (VERSIONS.stormdrop, VERSIONS.llvm, VERSIONS.features))
         insert = f"INSERT INTO trial VALUES ({', '.join('?' * 23)})"
         for k, r in enumerate(records, 1):
@@ -334,7 +334,7 @@ def test_a_file_of_the_first_version_is_brought_to_this_one(path: Path, tmp_path
         del expected[2]
         assert [r.schedule for r in found] == [r.schedule for r in expected]
         assert [r.result for r in found[2:]] == [r.result for r in expected[2:]]
-        rows = store.training(HERE, FEATURE_VERSION)
+        rows = store.training(HERE)
         assert len(rows.seconds) == 1499
         assert np.isnan(rows.seconds[1])
         best = store.best(*KNOWN)

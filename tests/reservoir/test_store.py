@@ -16,7 +16,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.reservoir.record import Record, Versions
 from stormdrop.reservoir.store import Filters, Store, StoreError
-from stormdrop.space.analysis import FEATURE_VERSION, FEATURES
+from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.structure import Step
 from tests.support.records import ELSEWHERE, HERE, VERSIONS, failure, make_records, small_task, timing
 
@@ -80,7 +80,7 @@ def test_best_of_nothing_is_none(store: Store) -> None:
 
 
 def test_best_of_certain_versions_is_theirs(store: Store) -> None:
-    old, new = Versions("0.0.9", "19.1", FEATURE_VERSION), VERSIONS
+    old, new = Versions("0.0.9", "19.1", FEATURES.version), VERSIONS
     store.add(make_records(1, result=timing(1e-6), versions=old) + make_records(1, result=timing(1e-3), versions=new))
     found = [
         store.best(small_task(), HERE, versions=v) for v in (old, new, replace(new, features=99), Versions("1", "1", 1))
@@ -102,10 +102,10 @@ def test_tasks_machines_and_temperatures_are_kept_apart(store: Store) -> None:
         store.add(make_records(count, task, target, cold))
     for count, (task, target, cold) in enumerate(keys, 1):
         assert store.known(task, target, cold) == count
-        assert [r.target for r in store.trials(task, target, cold)] == [target] * count
+        assert [r.target for r in store.trials(task, target, cold)] == [target.with_cold_weights(cold)] * count
         best = store.best(task, target, cold)
         assert best is not None
-        assert (best.cold, best.number) == (cold, count)
+        assert (best.target.is_cold, best.number) == (cold, count)
 
 
 def test_a_machine_measured_anew_is_the_same_machine(store: Store) -> None:
@@ -176,7 +176,7 @@ def test_training_has_features_seconds_and_groups(store: Store) -> None:
         make_records(2, result=failure()),
     ]
     store.add([r for batch in batches for r in batch])
-    rows = store.training(HERE, FEATURE_VERSION)
+    rows = store.training(HERE)
     expected = [r.features for batch in batches for r in batch]
     assert rows.features.dtype == np.float32
     assert np.array_equal(rows.features, np.stack([f for f in expected if f is not None]))
@@ -195,24 +195,24 @@ def test_training_has_features_seconds_and_groups(store: Store) -> None:
 def test_training_is_of_one_machine_and_one_feature_version(store: Store) -> None:
     store.add(make_records(5))
     store.add(make_records(6, target=ELSEWHERE))
-    store.add(make_records(7, versions=replace(VERSIONS, features=FEATURE_VERSION + 1)))
+    store.add(make_records(7, versions=replace(VERSIONS, features=FEATURES.version + 1)))
     store.add([replace(r, features=None) for r in make_records(3)])
     store.add([replace(r, features=np.ones(len(FEATURES) - 1, np.float32)) for r in make_records(1)])
     store.add([replace(r, features=np.full(len(FEATURES), np.nan, np.float32)) for r in make_records(1)])
-    rows = store.training(HERE, FEATURE_VERSION)
+    rows = store.training(HERE)
     assert rows.features.shape == (5, len(FEATURES))
     assert rows.left_out == 7
-    assert store.training(ELSEWHERE, FEATURE_VERSION).left_out == 0
+    assert store.training(ELSEWHERE).left_out == 0
 
 
 def test_training_takes_the_most_recent_and_keeps_their_order(store: Store) -> None:
     store.add(make_records(50))
-    rows = store.training(HERE, FEATURE_VERSION, limit=7)
+    rows = store.training(HERE, limit=7)
     assert np.allclose(rows.seconds, [1e-3 * (51 - k) for k in range(43, 50)])
 
 
 def test_training_of_nothing_has_the_right_shapes(store: Store) -> None:
-    rows = store.training(HERE, FEATURE_VERSION)
+    rows = store.training(HERE)
     assert (rows.features.shape, rows.seconds.shape, rows.group.shape) == ((0, len(FEATURES)), (0,), (0,))
 
 
@@ -280,7 +280,7 @@ def test_a_clock_that_jumps_back_changes_no_order(tmp_path: Path) -> None:
         assert found == sorted(found)
         assert found[-1] == (19, 40)
         assert found[0] > (0, 40)
-        rows = store.training(HERE, FEATURE_VERSION, limit=40)
+        rows = store.training(HERE, limit=40)
         assert rows.seconds[-1] == pytest.approx(2e-3)
 
 

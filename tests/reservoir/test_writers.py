@@ -15,7 +15,6 @@ import pytest
 
 from stormdrop.reservoir import database as module
 from stormdrop.reservoir.store import Store, StoreBusy, StoreError, StoreFull
-from stormdrop.space.analysis import FEATURE_VERSION
 from tests.support.records import HERE, VERSIONS, make_records, small_task, timing
 
 KNOWN = small_task(), HERE
@@ -86,7 +85,7 @@ def test_a_reader_does_not_wait_for_a_writer(path: Path, monkeypatch: pytest.Mon
             with Store.view(path) as reader:
                 assert reader.known(*KNOWN) == 10
                 assert reader.best(*KNOWN) is not None
-                assert len(reader.training(HERE, FEATURE_VERSION).seconds) == 10
+                assert len(reader.training(HERE).seconds) == 10
                 assert len(reader.summaries()) == 1
             assert store.known(*KNOWN) == 10
             monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
@@ -128,7 +127,7 @@ def test_threads_share_a_store(path: Path, kind: str) -> None:
             for batch in batches[who]:
                 store.add(batch)
                 store.best(*KNOWN)
-                store.training(HERE, FEATURE_VERSION)
+                store.training(HERE)
         except BaseException as error:
             failed.append(error)
 
@@ -353,13 +352,13 @@ def test_many_rows_are_searched_by_index(path: Path) -> None:
         assert found.result == timing(2e-3)
         assert store.best(*KNOWN, versions=replace(VERSIONS, llvm="0")) is None
         store.add(make_records(10, seed=3))
-        assert store.training(HERE, FEATURE_VERSION).features.shape == (20_000, 64)
+        assert store.training(HERE).features.shape == (20_000, 64)
         connection = store._database.connection()
         plans: list[str] = []
         connection.set_trace_callback(plans.append)
         store.best(*KNOWN)
         store.known(*KNOWN)
-        store.training(HERE, FEATURE_VERSION)
+        store.training(HERE)
         store.prune(max_bytes=store.used_bytes - (1 << 20))
         connection.set_trace_callback(None)
         for query in plans:

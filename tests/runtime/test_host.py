@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stormdrop.runtime import host
-from stormdrop.target.machine import Caches
+from stormdrop.target.cpu import Caches
 
 
 def write_cache(cpu: Path, index: int, level: int, kind: str, size: str, shared: str) -> None:

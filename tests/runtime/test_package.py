@@ -27,7 +27,7 @@ from stormdrop.runtime.image import Image
 from stormdrop.runtime.loaded import SLACK_BYTES
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.package import load, save
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 from tests.support.two_steps import two_steps
 
 ODD_NAME = 'a"b\\c\n\u2028é\ud800../\x00'

@@ -28,7 +28,8 @@ from stormdrop.runtime.peak import (
     triad,
 )
 from stormdrop.runtime.pool import Pool
-from stormdrop.target.machine import ISAS, LEVELS, Bandwidth, Peak, Target, cross
+from stormdrop.target.cpu import ISAS, cross
+from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target
 
 Floats = npt.NDArray[np.float32]
 STREAMS: tuple[Stream, ...] = ("read", "triad")

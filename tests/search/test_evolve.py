@@ -12,7 +12,7 @@ from stormdrop.search import evolve
 from stormdrop.search.evolve import Genome, Hasher, Rows
 from stormdrop.space.knobs import Knob
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 
 KNOBS = (
     Knob("s0.a0.1", (1, 2, 3, 4, 6, 8, 12)),

@@ -11,7 +11,7 @@ from stormdrop.ops.catalogue import build
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.strategy import Candidate, Outcome, candidate
 from stormdrop.space.sketch import Sketch, sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 
 
 @cache

@@ -18,7 +18,7 @@ from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal, Stra
 from stormdrop.space.default import ranked
 from stormdrop.space.knobs import Knob
 from stormdrop.space.sketch import Sketch, sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 from tests.support.synthetic import Bench, PriorRanker, SyntheticSpace, bowl, drive, knobs, plateau
 from tests.support.tasks import random_task
 

@@ -37,7 +37,7 @@ from stormdrop.search.tune import tune
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 
 TARGET = cross("avx2").with_threads(2)
 BATCH = TuneSettings().batch
@@ -191,6 +191,15 @@ def test_the_second_timing_decides_among_the_finalists() -> None:
 
     tuned = tune(task(), TARGET, measurer=Replay(retimed=slower), trials=40, search="random")
     assert tuned.seconds > 0.5
+
+
+def test_a_search_at_a_temperature_estimates_and_keeps_at_it() -> None:
+    for target, cold in ((TARGET, True), (TARGET.with_cold_weights(True), None)):
+        with Store.in_memory() as store:
+            tuned = tune(task(), target, measurer=Replay(), trials=5, cold=cold, store=store)
+            assert tuned.target == TARGET.with_cold_weights(True)
+            assert store.known(task(), tuned.target) > 0
+            assert store.known(task(), TARGET) == 0
 
 
 def test_a_winner_that_fails_its_proof_is_never_recorded() -> None:

@@ -34,7 +34,7 @@ from stormdrop.search.model_task import least_seconds
 from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS, TRIALS_PER_TASK, tune_model
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 from tests.support.graphs import floats, graph_of
 
 TARGET = cross("avx2").with_threads(2)
@@ -288,7 +288,7 @@ def test_records_name_the_model_and_its_temperature() -> None:
     tuned = tune_model(parts, small, measurer=Fake(), trials=8, store=store)
     assert tuned.cold
     assert tuned.defaults(parts.tasks[0].task) == default_schedule(
-        parts.tasks[0].task, replace(small, cold=True)
+        parts.tasks[0].task, small.with_cold_weights(True)
     )  # as compiling chooses
     assert {r.model for r in store.trials(parts.tasks[0].task, small, cold=True)} == {"g"}
     assert store.trials(parts.tasks[0].task, small, cold=False) == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stormdrop.runtime.host import detect
-from stormdrop.space import analysis
 from stormdrop.space.appraisal import CHUNK
+from stormdrop.space.columns import Num
+from stormdrop.space.judge import judge_of
 from stormdrop.space.sketch import Sketch, sketches
-from tests.support.costs import stage_costs
+from tests.support.costs import assessed
 from tests.support.tasks import NAMES, random_task
 
 
@@ -19,28 +21,24 @@ def drawn(name: str) -> list[Sketch]:
     return [found[k] for k in rng.permutation(len(found))[:3]]
 
 
+def rows(values: list[Num], count: int) -> NDArray[np.float64]:
+    """Numbers that are the same at all points, and columns, as one matrix."""
+    return np.stack([np.broadcast_to(v, count) for v in values])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_programs_give_the_bits_of_the_formulas_on_arrays(name: str) -> None:
     for sketch in drawn(name):
         points = sketch.draw(30, np.random.default_rng(5))  # not canonical: it makes no difference
-        costs = stage_costs(sketch, points)
-        seconds, _ = analysis.seconds_of(costs, sketch.target)
-        code, scratch = analysis.code_of(costs), analysis.scratch_of(costs)
-        estimate = analysis.prior(seconds, code, analysis.phases(sketch.structure))
+        expected = assessed(sketch, points)
         legal = np.ones(len(points), bool)
-        for demand in analysis.demands(sketch.structure, sketch.target, costs):
+        for demand in expected.demands:
             legal &= np.asarray(demand) <= 1.0
-        assert np.array_equal(sketch.prior(points), np.broadcast_to(estimate, len(points)))
+        assert np.array_equal(sketch.prior(points), np.broadcast_to(expected.prior, len(points)))
         assert np.array_equal(sketch.legal(points), legal)
-        assert np.array_equal(sketch.assess(points), np.where(legal, estimate, np.inf))
-        values = analysis.features(sketch.structure, sketch.target, costs)
-        assert np.array_equal(
-            sketch.features(points), np.log2(np.stack([np.broadcast_to(v, len(points)) for v in values], axis=1) + 1.0)
-        )
-        outline = sketch.outline(points)
-        assert np.array_equal(outline.seconds, np.broadcast_to(seconds, len(points)))
-        assert np.array_equal(outline.code, np.broadcast_to(code, len(points)))
-        assert np.array_equal(outline.scratch, np.broadcast_to(scratch, len(points)))
+        assert np.array_equal(sketch.assess(points), np.where(legal, expected.prior, np.inf))
+        assert np.array_equal(sketch.features(points), np.log2(rows(expected.features, len(points)).T + 1.0))
+        assert np.array_equal(sketch.amounts(points), rows(expected.amounts, len(points)))
 
 
 def test_points_beyond_one_chunk_are_judged_as_alone() -> None:
@@ -58,14 +56,9 @@ def test_parts_share_no_knob_and_add_up_to_the_sketch(name: str) -> None:
         parts = sketch.parts()
         assert sorted(n for p in parts for n in p.names) == sorted(sketch.names)
         points = sketch.sample(20, np.random.default_rng(2))
-        outlines = [p.outline(points[:, [sketch.names.index(n) for n in p.names]]) for p in parts]
-        code = sum(o.code for o in outlines)
-        estimate = analysis.prior(sum(o.seconds for o in outlines), code, analysis.phases(sketch.structure))
-        fits = np.all([o.fits > 0.0 for o in outlines], axis=0)
-        fits &= code <= analysis.most_code(sketch.structure, sketch.target)
-        fits &= sum(o.scratch for o in outlines) <= analysis.MAX_SCRATCH_BYTES
-        assert sketch.prior(points) == pytest.approx(np.broadcast_to(estimate, len(points)), rel=1e-12)
-        assert np.array_equal(sketch.legal(points), fits)
+        amounts = np.sum([p.amounts(points[:, [sketch.names.index(n) for n in p.names]]) for p in parts], axis=0)
+        combined = judge_of(sketch.target).combined(sketch.structure, amounts)
+        assert combined == pytest.approx(sketch.assess(points), rel=1e-12)
 
 
 def test_sketches_of_a_task_share_stages() -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ops.catalogue import build
-from stormdrop.space.analysis import least_seconds
 from stormdrop.space.default import GAIN, default_schedule, ranked
+from stormdrop.space.judge import judge_of
 from stormdrop.space.moves import neighbour_rows
 from stormdrop.space.sketch import replay, sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 from tests.support.tasks import random_task
 
 TARGET = cross("avx512")
@@ -67,4 +67,4 @@ def test_a_variant_is_left_out_only_where_it_cannot_win() -> None:
         task = random_task("WIN", np.random.default_rng(seed))
         for sketch in sketches(task, TARGET):
             points = sketch.sample_legal(50, np.random.default_rng(seed))
-            assert least_seconds(sketch.structure, TARGET) <= sketch.prior(points).min()
+            assert judge_of(TARGET).least_seconds(sketch.structure) <= sketch.prior(points).min()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,11 +16,12 @@ from stormdrop.graph.graph import Attribute
 from stormdrop.ir.tensor import Task
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.kernel import build
-from stormdrop.space import analysis
+from stormdrop.space.cpu_judge import CpuJudge
 from stormdrop.space.default import default_schedule
 from stormdrop.space.derive import enumerate_structures
 from stormdrop.space.sketch import replay, sketches
-from stormdrop.target.machine import cross
+from stormdrop.target.coefficients import CPU_COEFFICIENTS
+from stormdrop.target.cpu import cross
 from tests.support.one_node import Array, OneNode
 
 
@@ -98,7 +101,8 @@ def test_where_every_structure_needs_too_much_scratch_those_without_any_remain(m
     task, target = node("Softmax", (64, 4096), axis=1), cross("avx512")
     usual = enumerate_structures(task.variants[0], target)
     assert any(stage.host is not None for s in usual for stage in s.stages)
-    monkeypatch.setattr(analysis, "MAX_SCRATCH_BYTES", -1)
+    coefficients = replace(CPU_COEFFICIENTS, most_scratch_bytes=-1)
+    monkeypatch.setattr("stormdrop.space.derive.judge_of", partial(CpuJudge, coefficients=coefficients))
     rest = enumerate_structures(task.variants[0], target)
     assert rest
     assert all(stage.host is None for s in rest for stage in s.stages)
@@ -109,7 +113,7 @@ def test_a_usual_program_may_be_no_longer_than_before() -> None:
         node("Conv", (1, 14, 14, 64), (3, 3, 64, 64), groups=1, **window((3, 3), pads=1)), cross("avx512")
     ):
         stages = sum(stage.level.value != "load" for stage in sketch.structure.stages)
-        assert analysis.most_code(sketch.structure, sketch.target) == analysis.MAX_INSTRUCTIONS * max(1.0, stages**0.5)
+        assert CpuJudge(sketch.target).most_code(sketch.structure) == 1000.0 * max(1.0, stages**0.5)
 
 
 RNG = np.random.default_rng(0)

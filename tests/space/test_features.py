@@ -15,12 +15,13 @@ from stormdrop.ir.expr import Axis
 from stormdrop.runtime.building import lowered
 from stormdrop.runtime.host import detect
 from stormdrop.space.access import axes_of, is_linear
-from stormdrop.space.analysis import FEATURES
-from stormdrop.space.footprint import LINE, StageCost
+from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.footprint import StageCost
 from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.operands import Operand
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.space.structure import Level
+from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from tests.support.costs import stage_costs
 from tests.support.tasks import NAMES, random_task
 from tests.support.walker import Visit, Walk, walk_program
@@ -180,7 +181,7 @@ def box(o: Operand, stretches: list[dict[Axis, tuple[int, int]]]) -> float:
         reach = sum(abs(c) * (ends[a][1] - ends[a][0]) for a, c in form.terms if isinstance(a, Axis))
         size *= min(reach + 1, o.tensor.shape[d])
         if d == len(o.indices) - 1:
-            size = max(size, min(LINE, o.tensor.shape[d] * o.itemsize))
+            size = max(size, min(CPU_COEFFICIENTS.line_bytes, o.tensor.shape[d] * o.itemsize))
     return size
 
 
@@ -249,7 +250,7 @@ def test_a_load_slot_is_counted_for_every_distinct_element_of_the_register_tile(
 
 def test_the_feature_columns_hold_these_counts() -> None:
     for s in samples()[::5]:
-        row = dict(zip(FEATURES, s.sketch.features(np.array([s.row], np.int64))[0]))
+        row = dict(zip(FEATURES.names, s.sketch.features(np.array([s.row], np.int64))[0]))
         costs = list(s.costs.values())
         main = max(
             costs, key=lambda c: math.prod(a.extent for a in (*c.tiling.stage.axes, *c.tiling.stage.reduce_axes))

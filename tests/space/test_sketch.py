@@ -21,7 +21,8 @@ from stormdrop.space.rules import RULES, Args
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.space.structure import Stage, Step, Structure
-from stormdrop.target.machine import Target, cross
+from stormdrop.target.cpu import cross
+from stormdrop.target.machine import Target
 from tests.support import crew
 from tests.support.tasks import NAMES, Rng, random_task
 from tests.support.trials import GRAPHS

@@ -4,16 +4,16 @@ first).
 
 from __future__ import annotations
 
-from stormdrop.space.analysis import bare_costs
-from stormdrop.space.footprint import StageCost, add_boxes
+from stormdrop.space.cpu_judge import CpuAssessment, CpuJudge
+from stormdrop.space.footprint import StageCost
 from stormdrop.space.sketch import Points, Sketch
-from stormdrop.space.tiling import tile_all
+
+
+def assessed(sketch: Sketch, points: Points) -> CpuAssessment:
+    """All points divide reductions into as many parts."""
+    structure = sketch.at(sketch.values(points[0]))
+    return CpuJudge(sketch.target).assess(structure, sketch.columns(points))
 
 
 def stage_costs(sketch: Sketch, points: Points) -> list[StageCost]:
-    """All points divide reductions into as many parts."""
-    structure = sketch.at(sketch.values(points[0]))
-    costs = bare_costs(structure, tile_all(structure, sketch.target.vector_bytes, sketch.columns(points)))
-    for c in costs:
-        add_boxes(c)
-    return costs
+    return assessed(sketch, points).costs

@@ -10,13 +10,14 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.record import Record, Versions
-from stormdrop.space.analysis import FEATURE_VERSION
+from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.sketch import Sketch, sketches
-from stormdrop.target.machine import Target, cross
+from stormdrop.target.cpu import cross
+from stormdrop.target.machine import Target
 
 HERE = cross("avx512")
 ELSEWHERE = cross("neon")
-VERSIONS = Versions("0.1.0", "20.1.8", FEATURE_VERSION)
+VERSIONS = Versions("0.1.0", "20.1.8", FEATURES.version)
 
 
 @cache
@@ -53,8 +54,7 @@ def make_records(
         Record(
             task,
             sketch.schedule(point),
-            target,
-            cold,
+            target.with_cold_weights(cold),
             result or timing(1e-3 * (1 + count - k)),
             versions,
             "storm",
@@ -81,7 +81,6 @@ def legal_records(count: int, task: Task | None = None, target: Target = HERE, s
             task,
             sketch.schedule(point),
             target,
-            False,
             timing(1e-3 / (k + 3)),
             VERSIONS,
             "droplet",

@@ -14,7 +14,8 @@ from stormdrop.measure.replay import Table, TableSpace
 from stormdrop.ops.catalogue import build
 from stormdrop.space.default import ranked
 from stormdrop.space.sketch import Points, Sketch, sketches
-from stormdrop.target.machine import Target, cross
+from stormdrop.target.cpu import cross
+from stormdrop.target.machine import Target
 
 Formula = Callable[[TableSpace], NDArray[np.float64]]
 

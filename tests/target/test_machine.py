@@ -1,5 +1,6 @@
 """A target says the truth about the code LLVM emits for it, and stays sensible where the machine says nothing."""
 
+import json
 import re
 from dataclasses import fields, replace
 
@@ -8,7 +9,8 @@ import pytest
 from stormdrop.codegen.llvm import assemble, assembly, host
 from stormdrop.errors import UserError
 from stormdrop.runtime.host import detect
-from stormdrop.target.machine import ISAS, Target, cross
+from stormdrop.target.cpu import ISAS, cross
+from stormdrop.target.machine import Target, target_from_json
 
 X86 = [name for name, isa in ISAS.items() if isa.family == "x86"]
 
@@ -136,3 +138,43 @@ def test_what_a_target_does_not_have_is_the_users_error() -> None:
         cross("mmx")
     with pytest.raises(UserError, match="at least one thread"):
         cross("avx2").with_threads(0)
+
+
+# ---- JSON --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [cross("neon"), cross("avx512").with_cold_weights(True)], ids=["warm", "cold"])
+def test_a_target_read_back_is_equal(target: Target) -> None:
+    written = json.loads(json.dumps(target.to_json()))
+    assert written["kind"] == "cpu"
+    assert target_from_json(written) == target
+
+
+def test_a_target_of_another_version_is_read() -> None:
+    """Older files have neither a kind nor every field of today; newer ones have fields that are unknown here."""
+    written = cross("avx2").to_json()
+    older = {name: value for name, value in written.items() if name not in ("kind", "cold")}
+    assert target_from_json(older) == target_from_json({**written, "color": "red"}) == cross("avx2")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "abacus"}, "unknown kind 'abacus'"),
+        ({"isa": "mmx"}, "unknown instruction set 'mmx'"),
+        ({"l2_bytes": None}, "l2_bytes is None"),
+        ({"l2_bytes": 0}, "l2_bytes is 0"),
+        ({"threads": True}, "threads is True"),
+        ({"dram_gbs": 10**400}, "dram_gbs is 1000"),
+        ({"cold": 1}, "cold is 1"),
+    ],
+)
+def test_what_is_no_target_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        target_from_json({**cross("avx2").to_json(), **change})
+    with pytest.raises(UserError, match="no JSON object"):
+        target_from_json([change])
+
+
+def test_a_narrowed_target_keeps_its_temperature() -> None:
+    assert cross("avx512").with_cold_weights(True).with_isa("avx2").is_cold

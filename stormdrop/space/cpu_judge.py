@@ -1,0 +1,308 @@
+"""How programs are judged on a CPU: constraints, estimate and features, formulas over numbers or columns of them.
+
+The estimate is a roofline per stage,
+
+    seconds = max(multiply-adds or their latency, loads, L2, L3 and DRAM bytes over bandwidth) · imbalance
+              + tile and loop overheads,
+
+summed over stages, plus a fork for each phase. It ranks; it does not promise seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.ir.tensor import Tensor
+from stormdrop.space import cpu_features
+from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, rounded_up, where, within
+from stormdrop.space.features import FeatureSet
+from stormdrop.space.footprint import (
+    StageCost,
+    add_boxes,
+    body_cost,
+    cost_of,
+    density,
+    live_vectors,
+    moved_at,
+    prod_of,
+    sum_of,
+    traffic,
+    variants,
+)
+from stormdrop.space.knobs import knobs_of
+from stormdrop.space.nest import CACHED, is_copy, nest_of
+from stormdrop.space.operands import stage_operands
+from stormdrop.space.structure import Level, Stage, Structure
+from stormdrop.space.tiling import Tiling, tile_all
+from stormdrop.target.coefficients import CPU_COEFFICIENTS, CpuCoefficients
+from stormdrop.target.cpu import Cpu
+
+
+@dataclass(frozen=True, eq=False)
+class CpuJudge:
+    """See `stormdrop.space.judge.Judge`."""
+
+    target: Cpu
+    coefficients: CpuCoefficients = CPU_COEFFICIENTS
+
+    @property
+    def features(self) -> FeatureSet:
+        return cpu_features.FEATURES
+
+    def assess(self, s: Structure, values: Mapping[str, Num]) -> CpuAssessment:
+        return CpuAssessment(self, s, values)
+
+    def combined(self, s: Structure, amounts: NDArray[np.float64]) -> NDArray[np.float64]:
+        seconds, code, scratch, misfits = amounts
+        fits = (code <= self.most_code(s)) & (scratch <= self.coefficients.most_scratch_bytes)
+        return np.where((misfits == 0.0) & fits, self.prior(s, seconds, code), np.inf)
+
+    def prior(self, s: Structure, seconds: Num, code: Num) -> Num:
+        """Estimated seconds of a program from those of its stages and its instructions."""
+        phases = sum(stage.level is not Level.LOAD and stage.host is None for stage in s.stages)
+        return seconds * (1.0 + code / self.coefficients.code_scale) + self.coefficients.fork_seconds * phases
+
+    def least_seconds(self, s: Structure) -> float:
+        """Multiply-adds alone, all lanes and threads busy, all borders left out."""
+        total, target = 0.0, self.target
+        packed = _packed_tensors(s)
+        for stage in s.stages:
+            if stage.level is not Level.LOAD:
+                lanes = target.vector_bytes // stage.itemsize if stage.vector is not None else 1
+                shares = [inside for o in stage_operands(stage, packed) for _, _, inside in o.borders]
+                steps = prod(a.extent for a in (*stage.axes, *stage.reduce_axes)) / lanes * prod(shares)
+                steps = steps * density(stage) if stage.unrolled else steps
+                body, _ = body_cost(stage, self.coefficients)
+                total += steps * body / (target.fma_per_cycle * target.threads * target.ghz * 1e9)
+        return total
+
+    def fits(self, s: Structure) -> bool:
+        """The scratch of its smallest point is not too large."""
+        most = self.coefficients.most_scratch_bytes
+        whole = sum(prod(a.extent for a in x.axes) * x.itemsize for x in s.stages if x.host is not None)
+        return whole <= most // 2 or float(self._smallest(s).scratch) <= most
+
+    def most_code(self, s: Structure) -> float:
+        """The instructions that a program may have: as many as its smallest point needs, whatever its expressions."""
+        return _most_code(self, s)
+
+    def least_code(self, s: Structure) -> float:
+        """The instructions of the smallest point."""
+        return float(self._smallest(s).code)
+
+    def _smallest(self, s: Structure) -> CpuAssessment:
+        """The point whose knobs all have their smallest choice."""
+        return self.assess(s, {knob.name: knob.choices[0] for knob in knobs_of(s, self.target)})
+
+    def instructions_of_one(self, stage: Stage) -> float:
+        """What one element of a stage takes at most: no load is dearer than one that gathers a vector."""
+        body, finish = body_cost(stage, self.coefficients)
+        gather = self.coefficients.gather_slots * (self.target.vector_bytes // stage.itemsize)
+        return body + finish + (gather + 1) * len(stage.reads()) + 4
+
+
+@lru_cache(maxsize=CACHED)
+def _most_code(judge: CpuJudge, s: Structure) -> float:
+    stages = [x for x in s.stages if x.level is not Level.LOAD]
+    usual = judge.coefficients.most_instructions * max(1, len(stages) ** 0.5)
+    if not any(x.unrolled for x in stages) and sum(judge.instructions_of_one(x) for x in stages) <= usual:
+        return usual  # no point can be that long at its smallest
+    return max(usual, judge.least_code(s))
+
+
+def _packed_tensors(s: Structure) -> frozenset[Tensor]:
+    """What copies of the structure put into the order in which it is read."""
+    return frozenset(stage.tensor for stage in s.stages if is_copy(stage))
+
+
+class CpuAssessment:
+    """See `stormdrop.space.judge.Assessment`."""
+
+    def __init__(self, judge: CpuJudge, structure: Structure, values: Mapping[str, Num]) -> None:
+        self.judge, self.structure = judge, structure
+        self._target, self._coefficients = judge.target, judge.coefficients
+        self.tilings = tile_all(structure, judge.target.vector_bytes, values)
+
+    # ---- costs of the stages ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def bare_costs(self) -> list[StageCost]:
+        """The cost columns that constraints need: all but the boxes."""
+        packed, tilings = _packed_tensors(self.structure), self.tilings
+        found: list[StageCost] = []
+        for stage in self.structure.stages:
+            if stage.level is Level.LOAD:
+                continue
+            executions: Num = 1
+            if stage.host is not None:
+                reader = tilings[stage.reader] if stage.reader is not None else None
+                is_within = stage.level is Level.BLOCK and reader is not None
+                if not is_within or reader is None or reader.stage.host is not None:
+                    executions = _parallel_trips(tilings[stage.host])
+                if is_within and reader is not None:
+                    executions = executions * _entries(reader)
+            operands = stage_operands(stage, packed)
+            found.append(cost_of(tilings[stage.id], executions, operands, self._coefficients))
+        return found
+
+    @cached_property
+    def costs(self) -> list[StageCost]:
+        for c in self.bare_costs:
+            add_boxes(c, self._coefficients.line_bytes)
+        return self.bare_costs
+
+    @cached_property
+    def code(self) -> Num:
+        """Instructions of all stages."""
+        return sum(c.code for c in self.bare_costs)
+
+    @cached_property
+    def scratch(self) -> Num:
+        """Bytes of scratch: attached stages, and tiles whose outer reduction is cut."""
+        scratch: Any = 0.0
+        for c in self.bare_costs:
+            stage, t = c.tiling.stage, c.tiling
+            if stage.host is not None:
+                scratch = scratch + prod_of([t.extent[a] for a in stage.axes]) * stage.itemsize
+            if nest_of(stage).is_blocked:
+                tile = prod_of([minimum(t.reduction_tile(a), t.extent[a]) for a in stage.axes])
+                scratch = scratch + tile * stage.itemsize
+        return scratch
+
+    # ---- constraints -----------------------------------------------------------------------------------------------
+
+    @property
+    def demands(self) -> list[Num]:
+        most_code, most_scratch = self.judge.most_code(self.structure), self._coefficients.most_scratch_bytes
+        return [*self._own_demands, self.code / most_code, self.scratch / most_scratch]
+
+    @cached_property
+    def _own_demands(self) -> list[Num]:
+        """The constraints on single stages."""
+        found: list[Num] = []
+        stages = self.structure.stages
+        panels = {stage.reader for stage in stages if is_copy(stage) and stage.host is None}
+        for c in self.bare_costs:
+            stage, t = c.tiling.stage, c.tiling
+            found.append(live_vectors(c, self._coefficients) / self._target.vector_registers)
+            found.append(variants(t) / self._coefficients.most_tile_bodies)
+            if stage.host is not None and stage.vector in stage.axes and stage.id in panels:
+                # A box must begin at a panel of what was packed for the whole tensor.
+                width, box = t.vectors * t.lanes, t.extent[stage.vector]
+                found.append(where(is_multiple(box, width) | (box >= stage.vector.extent), 0.0, 2.0))
+        return found
+
+    # ---- seconds ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def imbalance(self) -> dict[str, Num]:
+        """By phase: how much longer the busiest thread works than if all shared evenly, given whole parallel units."""
+        return {c.tiling.stage.id: self._imbalance(c) for c in self.costs if c.tiling.stage.host is None}
+
+    def _imbalance(self, c: StageCost) -> Num:
+        t, threads = c.tiling, self._target.threads
+        unit: Any = 1.0
+        for a in t.stage.axes:
+            lanes = t.lanes if a is t.stage.vector else 1
+            unit = unit * minimum(1.0, t.unit(a) / (ceil_div(t.extent[a], lanes) * lanes))
+        return minimum(float(threads), rounded_up(c.parallel / threads) * threads * unit)
+
+    @property
+    def capacities(self) -> tuple[float, float, float]:
+        """Bytes of L1, L2 and L3 that operands may fill."""
+        target, k = self._target, self._coefficients
+        return target.l1_bytes * k.l1_share, target.l2_bytes * k.l2_share, target.l3_bytes * k.l3_share
+
+    @cached_property
+    def terms(self) -> list[dict[str, Num]]:
+        """By stage the seconds of each bound, for the busiest thread."""
+        return [self._terms(c, self.imbalance[c.tiling.stage.host or c.tiling.stage.id]) for c in self.costs]
+
+    def _terms(self, c: StageCost, imbalance: Num) -> dict[str, Num]:
+        stage, target, k = c.tiling.stage, self._target, self._coefficients
+        hertz = target.ghz * 1e9
+        share = imbalance / target.threads
+        body, finish = body_cost(stage, k)
+        rate = target.fma_per_cycle
+        latency = target.fma_latency * rate
+        fma = c.vector_steps * c.useful * body / rate
+        fma = fma * maximum(1.0, latency / c.accumulators) if stage.is_reduction else fma
+        load_rate = max(1.0, rate)  # full vectors a cycle
+        load = c.steps * c.useful * c.loads / load_rate
+        ends = c.tiles * (c.accumulators * (finish / rate + k.store_cycles) + k.tile_cycles)
+        if stage.is_reduction:
+            turns = c.tiling.inner_reduce_trips(stage.reduce_axes[-1])
+            guards = sum(o.guarded for o in c.operands)
+            guard = where(turns > k.long_loop_turns, k.long_guard_cycles, k.short_guard_cycles)
+            ends = ends + c.steps / turns * (k.reduce_start_cycles + guards * c.rows * guard)
+            exposed = minimum(1.0, k.hiding_accumulators / c.accumulators)
+            ends = ends + c.steps / c.tiling.unroll * exposed  # the loop itself
+            if nest_of(stage).is_blocked:
+                repeats = prod_of([c.tiling.outer_reduce_trips(a) for a in stage.reduce_axes])
+                ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * k.reload_cycles
+        together = [sum_of(parts) for parts in zip(*moved_at(c))]
+        l1, l2, l3 = (traffic(c, together, capacity) for capacity in self.capacities)
+        beyond = minimum(maximum(c.lines_per_set / target.l1_ways - 1.0, 0.0), k.most_conflicts)
+        conflict = 1.0 + k.conflict_slope * beyond
+        streams = 1.0 + k.stream_slope * maximum(0.0, c.streams - k.free_streams)
+        return {
+            "fma": fma * conflict * share / hertz,
+            "load": load * conflict * share / hertz,
+            "ends": ends * share / hertz,
+            "l2": l1 * share / (target.l2_gbs * 1e9),
+            "l3": l2 * imbalance * streams / (target.l3_gbs * 1e9),
+            "dram": l3 * imbalance * streams / (target.dram_gbs * 1e9),
+        }
+
+    def stage_seconds(self, terms: Mapping[str, Num]) -> Num:
+        """The largest bound and a little of the others."""
+        bound: Any = 0.0
+        for name in ("fma", "load", "l2", "l3", "dram"):
+            bound = maximum(bound, terms[name])
+        k = self._coefficients
+        bound = bound + k.overlap_share * (terms["load"] + terms["l3"] + terms["dram"])
+        return bound + k.l2_overlap_share * terms["l2"] + terms["ends"]
+
+    def _fetched(self, c: StageCost) -> float:
+        """The seconds in which cold constants arrive from memory. They come on top, and not at full speed."""
+        if not self._target.is_cold:
+            return 0.0
+        constants = {o.tensor: o.tensor.nbytes for o in c.operands if o.tensor.constant}
+        return sum(constants.values()) / (self._coefficients.cold_bandwidth_share * self._target.dram_gbs * 1e9)
+
+    @cached_property
+    def seconds(self) -> Num:
+        """What the stages take together, without forks."""
+        total: Any = 0.0
+        for c, terms in zip(self.costs, self.terms):
+            total = total + self.stage_seconds(terms) + self._fetched(c)
+        return total
+
+    @property
+    def prior(self) -> Num:
+        return self.judge.prior(self.structure, self.seconds, self.code)
+
+    @property
+    def amounts(self) -> list[Num]:
+        return [self.seconds, self.code, self.scratch, where(within(self._own_demands), 0.0, 1.0)]
+
+    @property
+    def features(self) -> list[Num]:
+        return cpu_features.features(self)
+
+
+def _parallel_trips(t: Tiling) -> Num:
+    return prod_of([t.parallel_trips(a) for a in t.stage.axes])
+
+
+def _entries(t: Tiling) -> Num:
+    """How often the outer reduce loops of a nest are entered: tiles of their inside, which nest exactly."""
+    spatial = [ceil_div(t.extent[a], t.reduction_tile(a)) for a in t.stage.axes]
+    return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.reduce_block(a)) for a in t.stage.reduce_axes])

@@ -1,0 +1,63 @@
+"""The calibrated numbers of the estimate of a program on a CPU, as one value.
+
+Where a number comes from stands beside it: *znver4*, chosen so that the estimate ranks kernels as they were measured on
+a Zen 4 server core; *counted*, instructions of the generated code; *chosen*, a limit or a small preference.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCoefficients:
+    version: int
+
+    # Vector operations that one operation of an expression takes; any other takes one
+    function_operations: float = 20.0  # exp, tanh, erf, ...; counted
+    root_operations: float = 4.0  # sqrt, rsqrt; znver4
+    division_operations: float = 8.0  # znver4
+    minmax_operations: float = 3.0  # with what NaN asks for; counted
+    pow_operations: float = 80.0  # counted
+    fmod_operations: float = 400.0  # counted, for quotients that are not huge
+
+    # Load slots: one full vector loaded is one
+    broadcast_slots: float = 0.5  # znver4 issues two a cycle
+    gather_slots: float = 2.0  # for every lane; znver4
+    transpose_slots: float = 5.0  # for every vector of a register-blocked transpose; counted
+
+    # Cycles beside the multiply-adds of a register tile
+    tile_cycles: float = 12.0  # its addresses and bounds; znver4
+    store_cycles: float = 2.0  # for every accumulator; znver4
+    reload_cycles: float = 3.0  # for every accumulator that goes through memory between two blocks; znver4
+    reduce_start_cycles: float = 8.0  # entering the innermost reduce loop; znver4
+    long_guard_cycles: float = 2.0  # for every row of a guarded operand, if the loop is long; znver4
+    short_guard_cycles: float = 0.5  # the same if it is short
+    long_loop_turns: float = 16.0
+    hiding_accumulators: float = 3.0  # as many hide the loop's own instructions; znver4
+
+    # Caches
+    line_bytes: int = 64  # what a shorter run moves. This and the next are x86's, whatever the target has:
+    way_bytes: int = 4096  # rows this far apart share a set. Its own would change features and default schedules
+    l1_share: float = 0.8  # of the size that operands may fill; nominal
+    l2_share: float = 0.6  # a panel beyond 0.6 of the L2 loses a quarter of the speed; znver4
+    l3_share: float = 0.7  # nominal
+    conflict_slope: float = 0.12  # slowdown for every further line per way of one set; znver4
+    most_conflicts: float = 4.0
+    stream_slope: float = 0.1  # slowdown for every row beyond those that the prefetchers follow; znver4
+    free_streams: float = 8.0
+    cold_bandwidth_share: float = 0.65  # of DRAM's, for constants out of cache: a Winograd convolution with 9.4 MB of
+    # filters took 620 µs in a model instead of 415 warm; znver4
+
+    # Joining the bounds
+    overlap_share: float = 0.03  # of the loads, L3 and DRAM that is not hidden behind the largest bound; znver4
+    l2_overlap_share: float = 0.01  # streaming from the L2 hides best; znver4
+    fork_seconds: float = 1.5e-6  # for every phase; znver4, two threads
+    code_scale: float = 2e4  # of two equal programs take the shorter: it builds faster; chosen
+
+    # Limits, all of them chosen
+    most_instructions: float = 1000.0
+    most_tile_bodies: float = 4.0  # the full register tile and its remainders
+    most_scratch_bytes: int = 16 << 20
+    most_unrolled_rows: float = 8.0  # of a transform that are live at once: its rows may go through memory
+
+
+CPU_COEFFICIENTS = CpuCoefficients(version=1)

@@ -1,0 +1,71 @@
+"""As many threads as the caller says; else as the target has; else as STORMDROP_THREADS says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import stormdrop as sd
+from stormdrop.graph.builder import Builder
+from stormdrop.graph.graph import Graph
+from stormdrop.measure.result import Result, Timing
+from stormdrop.reservoir.store import Store
+from stormdrop.runtime.host import detect
+
+
+def task(n: int = 8) -> sd.Task:
+    X, i = sd.tensor("X", (n,)), sd.axis(n)
+    return sd.Task([sd.compute("Y", i, X[i] * 2)])
+
+
+def graph() -> Graph:
+    b = Builder()
+    return b.graph([b.emit("Relu", b.input("x", (8, 8), "f32"))], ["y"], "g", 1)
+
+
+class Instant:
+    """A measurer that measures nothing."""
+
+    def measure(
+        self,
+        task: sd.Task,
+        candidates: Sequence[sd.Schedule],
+        best: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Result]:
+        return [Timing(1e-3, 0.0, 10, 0.0, samples=(1e-3,) * 9) for _ in candidates]
+
+    def retime(self, task: sd.Task, candidates: Sequence[sd.Schedule], rounds: int) -> list[Result]:
+        return self.measure(task, candidates)
+
+    def prove(self, task: sd.Task, candidate: sd.Schedule, witness: sd.Schedule | None = None) -> Result:
+        return self.measure(task, [candidate])[0]
+
+
+def tuned(what: sd.Task | Graph, given: Any) -> int:
+    with Store.in_memory() as store:
+        return sd.tune(what, trials=1, measurer=Instant(), store=store, **given).target.threads
+
+
+DOORS: dict[str, Callable[[Any], int]] = {
+    "build": lambda given: sd.build(task(), **given).threads,
+    "build of nothing": lambda given: sd.build(task(0), **given).threads,
+    "compile": lambda given: sd.compile(graph(), schedules=lambda _: None, **given).threads,
+    "tune a task": lambda given: tuned(task(), given),
+    "tune a model": lambda given: tuned(graph(), given),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_an_argument_comes_before_the_target_and_the_target_before_the_environment(
+    door: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = detect(3)
+    monkeypatch.setenv("STORMDROP_THREADS", "1")
+    threads = DOORS[door]
+    assert threads({"target": target, "threads": 2}) == 2
+    assert threads({"target": target}) == 3
+    assert threads({"threads": 2}) == 2
+    assert threads({}) == 1
