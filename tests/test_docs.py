@@ -3,13 +3,15 @@ recorded ones.
 
 The Python blocks of one page are one session, run in order in a folder of their own that holds model.onnx and
 small.onnx. A block marked ```python fragment is only compiled. Where a block tunes for some seconds, it gets a few
-trials instead.
+trials instead. A text block right after a Python block shows what that one prints, in order; `…` stands for anything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import io
 import json
 import re
 import runpy
@@ -83,9 +85,26 @@ def run_page(page: Path, folder: Path) -> dict[str, Any]:
     image_model(folder)
     runpy.run_path(str(ROOT / "examples" / "small.py"))
     names: dict[str, Any] = {"__name__": "page"}
-    for code in blocks(page, "python"):
-        exec(compile(re.sub(r"seconds=\d+", "trials=4", code), page.name, "exec"), names)
+    session = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+    for code, shown in session.findall(page.read_text()):
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(compile(re.sub(r"seconds=\d+", "trials=4", code), page.name, "exec"), names)
+        check_printed(shown.splitlines(), output.getvalue().splitlines())
     return names
+
+
+def check_printed(shown: list[str], lines: list[str]) -> None:
+    """Every line that is shown was printed, right after the one before it unless a line of `…` stands between."""
+    position, skips = 0, False
+    for line in shown:
+        if line == "…":
+            skips = True
+            continue
+        pattern = re.compile(".*".join(re.escape(part) for part in line.split("…")))
+        places = range(position, len(lines) if skips else min(position + 1, len(lines)))
+        found = next((k for k in places if pattern.fullmatch(lines[k])), None)
+        assert found is not None, f"not printed: {line}"
+        position, skips = found + 1, False
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p is not README and blocks(p, "python")], ids=page_name)
