@@ -3,7 +3,8 @@ recorded ones.
 
 The Python blocks of one page are one session, run in order in a folder of their own that holds model.onnx and
 small.onnx. A block marked ```python fragment is only compiled. Where a block tunes for some seconds, it gets a few
-trials instead. A text block right after a Python block shows what that one prints, in order; `…` stands for anything.
+trials instead. A block whose first line is the name of a Python file is that file. A text block right after a Python
+block shows what that one prints; `…` stands for what was left out.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("STORMDROP_THREADS", "1")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 
@@ -87,6 +89,9 @@ def run_page(page: Path, folder: Path) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "page"}
     session = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
     for code, shown in session.findall(page.read_text()):
+        if file := re.match(r"# (\w+\.py)\n", code):
+            (folder / file[1]).write_text(code)
+            continue
         with contextlib.redirect_stdout(io.StringIO()) as output:
             exec(compile(re.sub(r"seconds=\d+", "trials=4", code), page.name, "exec"), names)
         check_printed(shown.splitlines(), output.getvalue().splitlines())
