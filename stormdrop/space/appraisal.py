@@ -28,10 +28,10 @@ class Appraisal:
     """The programs of one structure; `names` are its knobs, in the order of the points' columns."""
 
     def __init__(
-        self, structure: Structure, target: Target, names: Sequence[str], parts: Mapping[str, int] | None = None
+        self, structure: Structure, target: Target, names: Sequence[str], fixed: Mapping[str, int] | None = None
     ) -> None:
-        """`parts`: the knobs that the structure was derived with, and their values."""
-        self._names, self._parts = names, parts or {}
+        """`fixed`: the knobs that the structure was derived with, and their values."""
+        self._names, self._fixed = names, fixed or {}
         self._tape, columns = traced(names)
         self._traced = judge_of(target).assess(structure, columns)
 
@@ -77,7 +77,7 @@ class Appraisal:
 
     @cached_property
     def _canonical(self) -> Program:
-        clamped = {**_values(self._traced.tilings), **self._parts}
+        clamped = {**_values(self._traced.tilings), **self._fixed}
         return self._tape.program([clamped[name] for name in self._names])
 
     @cached_property

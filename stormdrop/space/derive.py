@@ -33,11 +33,11 @@ def derive(variant: Variant, steps: Iterable[Step], rules: Sequence[Rule] = RULE
 
 
 @lru_cache(maxsize=256)
-def divided(variant: Variant, s: Structure, parts: tuple[int, ...], rules: tuple[Rule, ...] = RULES) -> Structure:
+def divided(variant: Variant, s: Structure, parts: int, rules: tuple[Rule, ...] = RULES) -> Structure:
     """A structure with its open splits made, each into so many parts."""
     steps = list(s.steps)
-    for split, count in zip(s.splits, parts):
-        steps[split.step] = replace(steps[split.step], args=(*steps[split.step].args, count))
+    for split in s.splits:
+        steps[split.step] = replace(steps[split.step], args=(*steps[split.step].args, parts))
     return derive(variant, steps, rules)
 
 
@@ -56,7 +56,7 @@ def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule]
     known, judge = tuple(rules), judge_of(target)
 
     def smallest(s: Structure) -> Structure:
-        return divided(variant, s, (FEWEST_PARTS,) * len(s.splits), known) if s.splits else s
+        return divided(variant, s, FEWEST_PARTS, known) if s.splits else s
 
     fitting = [s for s in _enumerated(variant, target, rules, attaching=True) if judge.fits(smallest(s))]
     return fitting or _enumerated(variant, target, rules, attaching=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -81,11 +82,23 @@ def knobs_of(s: Structure, target: Target) -> tuple[Knob, ...]:
     return tuple(knob for stage in s.stages for knob in _stage_knobs(stage, target.vector_bytes))
 
 
-def parts_knob(split: OpenSplit, target: Target) -> Knob:
-    """Into how many parts a reduction is cut: at least two, at most a few for every thread."""
-    most = max(FEWEST_PARTS, min(split.extent, MOST_PARTS_PER_THREAD * target.threads))
-    counts = {even_parts(split.extent, n) for n in tile_choices(most) if n >= FEWEST_PARTS}
-    return Knob(split.knob, tuple(sorted(counts)), "parts")
+PARTS = "parts"
+
+
+def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
+    """Into how many parts reductions are cut: powers of two, and as many for every thread.
+
+    All splits of a structure share it, and its choices are few: points of different parts are judged apart.
+    """
+    counts = {2 << k for k in range(8)} | {target.threads << k for k in range(4)}
+    most = max(FEWEST_PARTS, MOST_PARTS_PER_THREAD * target.threads)
+    fitting = {even_count(splits, n) for n in counts if FEWEST_PARTS <= n <= most}
+    return Knob(PARTS, tuple(sorted(fitting)), "parts")
+
+
+def even_count(splits: Sequence[OpenSplit], parts: int) -> int:
+    """The largest number of even parts that any of the splits makes of so many."""
+    return max(even_parts(split.extent, parts) for split in splits)
 
 
 def merged(first: tuple[Knob, ...], second: tuple[Knob, ...]) -> tuple[Knob, ...]:

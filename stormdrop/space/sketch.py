@@ -18,8 +18,8 @@ from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Task
 from stormdrop.space.appraisal import Appraisal
 from stormdrop.space.derive import derive, divided, enumerate_structures
-from stormdrop.space.knobs import Knob, knobs_of, merged, parts_knob
-from stormdrop.space.rules import RULES, Rule, even_parts
+from stormdrop.space.knobs import PARTS, Knob, even_count, knobs_of, merged, parts_knob
+from stormdrop.space.rules import FEWEST_PARTS, RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.structure import Step, Structure
 from stormdrop.space.tiling import Tiling, tile_all
@@ -46,51 +46,47 @@ class Sketch:
 
     @cached_property
     def _knobs(self) -> tuple[Knob, ...]:
-        parts = tuple(parts_knob(split, self.target) for split in self.structure.splits)
-        if not parts:
+        if not self.structure.splits:
             return knobs_of(self.structure, self.target)
-        few, many = (knobs_of(self._divided(tuple(k.choices[end] for k in parts)), self.target) for end in (0, -1))
-        return (*parts, *merged(few, many))
+        parts = parts_knob(self.structure.splits, self.target)
+        few, many = (knobs_of(self._divided(parts.choices[end]), self.target) for end in (0, -1))
+        return (parts, *merged(few, many))
 
     def at(self, values: Mapping[str, int]) -> Structure:
         """The structure at a point: where the parts of a reduction are a knob, extents depend on its value."""
-        return self._divided(tuple(values[split.knob] for split in self.structure.splits))
+        return self._divided(values[PARTS]) if self.structure.splits else self.structure
 
-    def _divided(self, parts: tuple[int, ...]) -> Structure:
-        s = self.structure
-        return divided(self.task.variants[self.variant], s, parts, self.rules) if parts else s
+    def _divided(self, parts: int) -> Structure:
+        return divided(self.task.variants[self.variant], self.structure, parts, self.rules)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(k.name for k in self.knobs)
 
     @cached_property
-    def _appraisals(self) -> dict[tuple[int, ...], Appraisal]:
-        """By the parts of its reductions."""
-        return {}
+    def _appraisal(self) -> Appraisal:
+        return Appraisal(self.structure, self.target, self.names)
 
-    def _appraisal(self, parts: tuple[int, ...] = ()) -> Appraisal:
-        if parts not in self._appraisals:
-            fixed = dict(zip((split.knob for split in self.structure.splits), parts))
-            self._appraisals[parts] = Appraisal(self._divided(parts), self.target, self.names, fixed)
-        return self._appraisals[parts]
+    @cached_property
+    def _divided_appraisals(self) -> dict[int, Appraisal]:
+        """By the number of parts."""
+        return {}
 
     def _asked(self, points: Points, ask: Callable[[Appraisal, Points], NDArray[Any]]) -> NDArray[Any]:
         """A row for every point. Those that divide reductions into as many parts are asked about together."""
         splits = self.structure.splits
         if not splits:
-            return ask(self._appraisal(), points)
-        divided = points[:, : len(splits)].copy()  # their knobs come first
-        for k, split in enumerate(splits):
-            counts, inverse = np.unique(divided[:, k], return_inverse=True)
-            divided[:, k] = np.array([even_parts(split.extent, int(n)) for n in counts], np.int64)[inverse]
-        groups, inverse = np.unique(divided, axis=0, return_inverse=True)
-        inverse = inverse.reshape(-1)
-        if not len(groups):
-            return ask(self._appraisal(tuple(k.choices[0] for k in self.knobs[: len(splits)])), points)
-        parts = [ask(self._appraisal(tuple(g)), points[inverse == k]) for k, g in enumerate(groups.tolist())]
-        rows = np.concatenate(parts)
-        rows[np.argsort(inverse, kind="stable")] = rows.copy()
+            return ask(self._appraisal, points)
+        counts, group = np.unique(points[:, self.names.index(PARTS)], return_inverse=True)
+        answers: list[NDArray[Any]] = []
+        for k, parts in enumerate(counts.tolist() or [FEWEST_PARTS]):
+            count = even_count(splits, parts)
+            if count not in self._divided_appraisals:
+                appraisal = Appraisal(self._divided(count), self.target, self.names, {PARTS: count})
+                self._divided_appraisals[count] = appraisal
+            answers.append(ask(self._divided_appraisals[count], points[group == k]))
+        rows = np.concatenate(answers)
+        rows[np.argsort(group, kind="stable")] = rows.copy()
         return rows
 
     def parts(self) -> tuple[Sketch, ...]:
@@ -190,7 +186,7 @@ class Sketch:
 
     def amounts(self, points: Points) -> NDArray[np.float64]:
         """What points add to a sketch that this one is a part of: a column for every point."""
-        return self._appraisal().amounts(points)
+        return self._appraisal.amounts(points)
 
     def values(self, point: Sequence[int] | Points) -> dict[str, int]:
         return {n: int(v) for n, v in zip(self.names, point)}

@@ -124,13 +124,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class OpenSplit:
-    """A reduction that is cut into parts whose number is a knob, so that extents depend on it.
+    """A reduction that is cut into parts whose number is the knob `parts`, so that extents depend on it.
 
     `step` is the place of its step among the structure's steps; with the number of parts added to that step's arguments
     the same derivation gives the structure at a point.
     """
 
-    knob: str
     step: int
     extent: int  # of the reduce axis
 

@@ -24,7 +24,7 @@ from stormdrop.ops.catalogue import build
 from stormdrop.runtime.building import program_of
 from stormdrop.runtime.kernel import build as kernel_of
 from stormdrop.space.default import default_schedule
-from stormdrop.target.machine import cross
+from stormdrop.target.cpu import cross
 from tests.support import crew
 from tests.support.trials import Given, targets
 
