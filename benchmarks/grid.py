@@ -47,7 +47,8 @@ def space_of(sketch: Sketch, grid: Grid) -> TableSpace:
     """All programs of a grid; nothing is known of their seconds."""
     rows = legal_rows(sketch, grid)
     nothing = np.full(len(rows), np.nan, np.float32)
-    return TableSpace(sketch.task, sketch.variant, sketch.structure, sketch.target, grid, rows, nothing, nothing)
+    of = sketch.task, sketch.variant, sketch.structure, sketch.target
+    return TableSpace(*of, grid=grid, points=rows, seconds=nothing, spread=nothing)
 
 
 def legal_rows(sketch: Sketch, grid: Grid) -> Points:

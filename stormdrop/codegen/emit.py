@@ -9,14 +9,29 @@ shipped anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from stormdrop.codegen import ENTRY, PREPARE, routines, vector
-from stormdrop.codegen.borders import interior
 from stormdrop.codegen.pages import Pages
 from stormdrop.codegen.text import Value, Writer, flatten
 from stormdrop.codegen.tile import TileWriter
-from stormdrop.ir.affine import decide
-from stormdrop.ir.expr import Var
-from stormdrop.lower.program import Buffer, For, If, Phase, Program, Stmt, Tile, buffers_of
+from stormdrop.ir.expr import Expr, Var
+from stormdrop.lower.program import (
+    Buffer,
+    Finish,
+    For,
+    If,
+    Phase,
+    Program,
+    ReduceLoop,
+    RegisterTile,
+    Save,
+    Start,
+    Stmt,
+    Update,
+    buffers_of,
+)
 from stormdrop.target.machine import Target
 
 
@@ -78,7 +93,7 @@ def _phase(
                 following = w.at(1, ("rest", k), lambda n=name, t=trips: w.op(f"udiv i64 {n}, {t}"))
                 w.variables[rest] = (following, 1, (0, phase.extent))
             w.variables[var] = (digit, 1, (0, trips - 1))
-        _body(w, phase.body, pointers, target, pages)
+        _Statements(w, lambda tile: TileWriter(w, tile, pointers, pages, target)).write(phase.body)
         return []
 
     w.loop(Var("unit"), "%begin", "%end", 1, (0, max(0, phase.extent - 1)), True, [], unit)
@@ -88,42 +103,37 @@ def _phase(
     return "\n".join([head, *flatten(w.text), "}"])
 
 
-def _body(w: Writer, body: tuple[Stmt, ...], pointers: dict[Buffer, str], target: Target, pages: Pages) -> None:
-    for s in body:
-        match s:
-            case For(var, trips, most, inner):
+class _Statements:
+    """Writes statements; a tile keeps its writer from its start to the end of its reduction."""
 
-                def run(_: object, __: object, inner: tuple[Stmt, ...] = inner) -> list[Value]:
-                    _body(w, inner, pointers, target, pages)
-                    return []
+    def __init__(self, w: Writer, tile_writer: Callable[[RegisterTile], TileWriter]) -> None:
+        self.w, self.tile_writer = w, tile_writer
+        self.started: dict[RegisterTile, TileWriter] = {}
 
-                known = w.interval(trips)
-                w.loop(var, "0", w.integer(trips), 1, (0, most - 1), known is None or known[0] < 1, [], run)
-            case If(condition, then, orelse):
-                w.branch(
-                    w.integer(condition),
-                    lambda then=then: _body(w, then, pointers, target, pages),
-                    (lambda orelse=orelse: _body(w, orelse, pointers, target, pages)) if orelse else None,
-                )
-            case Tile():
-                _tile(w, s, pointers, target, pages)
+    def write(self, body: tuple[Stmt, ...]) -> None:
+        for s in body:
+            match s:
+                case For(var, trips, most, inner):
+                    self._loop(var, trips, most, inner)
+                case If(condition, then, orelse):
+                    bodies = [partial(self.write, branch) for branch in (then, orelse) if branch]
+                    self.w.branch(self.w.integer(condition), *bodies)
+                case Start():
+                    self.started[s.tile] = self.tile_writer(s.tile)
+                    self.started[s.tile].start(s)
+                case ReduceLoop():
+                    self.started[s.tile].reduce(s, self.write)
+                case Update():
+                    self.started[s.tile].update(s)
+                case Save():
+                    self.started[s.tile].save(s)
+                case Finish():
+                    (self.started[s.tile] if s.tile.stage.is_reduction else self.tile_writer(s.tile)).finish(s)
 
+    def _loop(self, var: Var, trips: Expr, most: int, inner: tuple[Stmt, ...]) -> None:
+        def run(_: object, __: object) -> list[Value]:
+            self.write(inner)
+            return []
 
-def _tile(w: Writer, tile: Tile, pointers: dict[Buffer, str], target: Target, pages: Pages) -> None:
-    """A tile; where borders would be tested in short inner loops, once for tiles that touch none and once for the
-    others.
-    """
-    found = interior(tile)
-    if found is None:
-        TileWriter(w, tile, pointers, target, pages).write()
-        return
-    inside, conditions = found
-    known = decide(inside, lambda atom: w.variables[atom][2] if isinstance(atom, Var) else None)
-    if known is not None:
-        TileWriter(w, tile, pointers, target, pages, conditions if known else frozenset()).write()
-        return
-    w.branch(
-        w.integer(inside),
-        lambda: TileWriter(w, tile, pointers, target, pages, conditions).write(),
-        lambda: TileWriter(w, tile, pointers, target, pages).write(),
-    )
+        known = self.w.interval(trips)
+        self.w.loop(var, "0", self.w.integer(trips), 1, (0, most - 1), known is None or known[0] < 1, [], run)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from stormdrop.codegen.text import MEMORY, literal
 from stormdrop.ir.expr import Dtype, Scalar
 
-PAGE_BYTES = 1 << 16
-
 
 @dataclass(slots=True)
 class Pages:

@@ -151,8 +151,12 @@ class Writer:
             self.here = outside
         return scope.memo[key]
 
+    def known(self, atom: Expr) -> Interval | None:
+        """The bounds of a loop variable."""
+        return self.variables[atom][2] if isinstance(atom, Var) else None
+
     def interval(self, e: Expr) -> Interval | None:
-        return bounds(e, lambda atom: self.variables[atom][2] if isinstance(atom, Var) else None)
+        return bounds(e, self.known)
 
     def integer(self, e: Expr) -> str:
         """An i64 (or i1) computed as far out as it can be."""

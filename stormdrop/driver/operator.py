@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stormdrop.codegen.executed import executed_flops
 from stormdrop.errors import RunError, StormdropError
 from stormdrop.ir.tensor import Task
+from stormdrop.lower.executed import executed_flops
 from stormdrop.lower.program import Program
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure, Timing

@@ -1,17 +1,27 @@
-"""The concrete loop program that code is generated from.
+"""The concrete loop program: what runs, and all that code generation spells.
 
 A program is a list of phases; a phase is one parallel range over loops with constant trip counts. Inside stand serial
-loops whose trip counts may depend on outer loops (tails), and register tiles, in which everything is unrolled. All
-index arithmetic is in elements.
+loops whose trip counts may depend on outer loops (tails), and the statements of register tiles. A tile of a reduction
+is a named set of accumulators:
+
+    start Y[ow:4, co:2×8]                   every accumulator holds the combiner's identity
+    for kh in max(0, 1 - oh):min(3, 6 - oh) reduce loops carry the accumulators round
+      Y += X[...] * W[...]                  for every row and every vector of the tile
+    Y[n, oh, ow, co] = max(Y, 0)            the accumulators are finished and stored
+
+Rows and vectors are unrolled: a statement on a tile is written once here and once for each of them in code. Its
+expressions speak of the stage's axes. All index arithmetic is in elements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from math import prod
 
-from stormdrop.ir.affine import Affine
-from stormdrop.ir.expr import Axis, Dtype, Expr, Load, Var
+from stormdrop.ir.affine import Affine, affine
+from stormdrop.ir.expr import Axis, Dtype, Expr, Load, Var, identity_of, loads
 from stormdrop.space.structure import Stage
 
 
@@ -41,6 +51,26 @@ class Buffer:
         return self.name
 
 
+class Spread(Enum):
+    """Where the lanes of a vector lie in memory."""
+
+    ONE = "scalar"  # one element that all lanes share
+    CONTIGUOUS = "vector"
+    TRANSPOSED = "transposed"  # a lanes × lanes tile is loaded along a row axis and shuffled
+    STRIDED = "strided"  # one address for each lane: a gather or a scatter
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A block of `elements` equal values that a guarded read is sent to where its guards fail.
+
+    The address is selected above the reduce loop over `above` (None: with every read), and moves on in both cases.
+    """
+
+    elements: int
+    above: Axis | None
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """An element's address inside a register tile: `outer` (over loop variables) + Σ coefficient · (axis relative to
@@ -50,76 +80,37 @@ class Access:
     outer: Affine
     coefficients: tuple[tuple[Axis, int], ...]
     atoms: tuple[tuple[Expr, int], ...] = ()
-    padded: bool = False  # whole vectors may be read or written, dead lanes included
+    spread: Spread = Spread.ONE
+    masked: bool = False  # dead lanes of a tail are switched off; otherwise they are read or written too
+    square: Axis | None = None  # the row axis of a transposed tile
+    page: Page | None = None  # of a guarded read; None: the guards switch lanes off, or select each address
 
-    def coefficient(self, axis: Axis) -> int:
+    def coefficient(self, axis: Axis | None) -> int:
         return next((c for a, c in self.coefficients if a is axis), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of an axis: it begins at `base` and is `length` long, which is one of `lengths`."""
-
-    base: Affine
-    length: Expr
-    lengths: frozenset[int]
-
-    @property
-    def is_fixed(self) -> bool:
-        return len(self.lengths) == 1
-
-    @property
-    def longest(self) -> int:
-        return max(self.lengths, default=0)
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceLoop:
-    """A reduce loop of a tile: `step` elements a trip (lanes times vectors on the vector axis), `unroll` trips a
-    turn.
-    """
-
-    axis: Axis
-    span: Span
-    var: Var
-    step: int
-    unroll: int
-    peeled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Accumulate:
-    """Partial sums in memory between the outer reduce blocks: loaded unless `first`, stored unless `last`."""
-
-    access: Access
-    first: Expr
-    last: Expr
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Tile:
-    """A register tile: rows of unrolled axes times vectors, reduced in registers, finished and stored."""
+class RegisterTile:
+    """Rows of unrolled axes times vectors: the elements of a stage that are computed together."""
 
     stage: Stage
-    base: dict[Axis, Affine]  # the first element of every axis; reduce axes begin at their span's base
+    base: dict[Axis, Affine]  # the first element of every axis
     rows: tuple[tuple[Axis, int], ...]
     vectors: int
     lanes: int
-    live: Expr | None  # live elements of the vector tile; None: all
-    reduce: tuple[ReduceLoop, ...]
-    accumulate: Accumulate | None
-    access: dict[Load, Access]
-    store: Access
+    live: Expr | None  # live elements of a spatial vector axis; None: all
 
     @property
     def row_count(self) -> int:
-        count = 1
-        for _, n in self.rows:
-            count *= n
-        return count
+        return prod(n for _, n in self.rows)
+
+    @property
+    def chunks(self) -> int:
+        """Vectors of a row; one scalar where the stage has no vector axis."""
+        return self.vectors if self.stage.vector is not None else 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class For:
     """`for var in range(trips)`; at most `most` trips."""
 
@@ -129,7 +120,7 @@ class For:
     body: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class If:
     """One of two bodies."""
 
@@ -138,7 +129,77 @@ class If:
     orelse: tuple[Stmt, ...] = ()
 
 
-Stmt = For | If | Tile
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """A tile's accumulators begin at the combiner's identity; at the partial results in `resume` unless `first`."""
+
+    tile: RegisterTile
+    resume: Access | None
+    first: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReduceLoop:
+    """`for axis in range(low, high, step)`, relative to the tile's base; it carries the tile's accumulators.
+
+    `unroll` steps are one turn of the loop; steps that are left follow one by one; what is left of a step is `masked`.
+    """
+
+    tile: RegisterTile
+    axis: Axis
+    var: Var
+    low: Expr
+    high: Expr
+    longest: int  # high - low is at most this
+    step: int  # more than 1 on a vector axis: all its vectors
+    unroll: int
+    written_out: bool  # no loop at all: the body for every value of the axis
+    masked: bool
+    body: tuple[Stmt, ...]
+
+    @property
+    def is_innermost(self) -> bool:
+        return isinstance(self.body[0], Update)
+
+    def split(self, length: int) -> tuple[int, int, int]:
+        """Of a length that is known: steps that the loop makes, steps written out after it, and elements left.
+
+        A single turn is no loop.
+        """
+        steps, left = divmod(length, self.step)
+        turns = steps // self.unroll
+        rolled = turns * self.unroll if turns > 1 else 0
+        return rolled, steps - rolled, left
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """One reduction step: every accumulator is combined with `value`."""
+
+    tile: RegisterTile
+    value: Expr
+    reads: dict[Load, Access]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Save:
+    """The accumulators are kept in memory, to be resumed."""
+
+    tile: RegisterTile
+    access: Access
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finish:
+    """`value`, in which the accumulators are a load of the stage's `acc`, is stored where the stage's guard holds."""
+
+    tile: RegisterTile
+    value: Expr
+    reads: dict[Load, Access]
+    store: Access
+
+
+Stmt = For | If | Start | ReduceLoop | Update | Save | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +216,7 @@ class Phase:
 
     @property
     def extent(self) -> int:
-        count = 1
-        for _, n in self.loops:
-            count *= n
-        return count
+        return prod(n for _, n in self.loops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,26 +231,38 @@ class Program:
         return "\n".join(_program_lines(self))
 
 
-def tiles(body: tuple[Stmt, ...]) -> Iterator[Tile]:
-    """Every tile of a body, each code variant separately."""
+def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement of a body, outer ones first."""
     for s in body:
+        yield s
         match s:
-            case For():
-                yield from tiles(s.body)
+            case For() | ReduceLoop():
+                yield from statements(s.body)
             case If():
-                yield from tiles(s.then)
-                yield from tiles(s.orelse)
-            case Tile():
-                yield s
+                yield from statements((*s.then, *s.orelse))
+            case Start() | Update() | Save() | Finish():
+                pass
 
 
 def buffers_of(phase: Phase) -> list[Buffer]:
     """Every buffer that a phase reads or writes."""
     found: dict[Buffer, None] = {}
-    for tile in tiles(phase.body):
-        for access in (*tile.access.values(), tile.store, *([tile.accumulate.access] if tile.accumulate else [])):
-            found[access.buffer] = None
+    for s in statements(phase.body):
+        match s:
+            case Update():
+                found.update(dict.fromkeys(access.buffer for access in s.reads.values()))
+            case Finish():
+                found.update(dict.fromkeys(access.buffer for access in (*s.reads.values(), s.store)))
+            case Save():
+                found[s.access.buffer] = None
+            case For() | If() | ReduceLoop() | Start():
+                pass
     return list(found)
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+_SIGNS = {"sum": "+=", "prod": "*=", "max": "max=", "min": "min="}
 
 
 def _program_lines(p: Program) -> Iterator[str]:
@@ -203,45 +273,81 @@ def _program_lines(p: Program) -> Iterator[str]:
     for phase in p.phases:
         loops = ", ".join(f"{v} in {n}" for v, n in phase.loops) or "once"
         yield f"{'load' if phase.at_load else 'parallel'} {phase.name}: {loops}"
-        yield from _lines(phase.body, 1)
+        yield from _lines(phase.body, "  ")
 
 
-def _lines(body: tuple[Stmt, ...], depth: int) -> Iterator[str]:
-    pad = "  " * depth
+def _lines(body: tuple[Stmt, ...], pad: str) -> Iterator[str]:
     for s in body:
         match s:
             case For(var, trips, _, inner):
                 yield f"{pad}for {var} in {trips}:"
-                yield from _lines(inner, depth + 1)
+                yield from _lines(inner, pad + "  ")
             case If(condition, then, orelse):
                 yield f"{pad}if {condition}:"
-                yield from _lines(then, depth + 1)
+                yield from _lines(then, pad + "  ")
                 if orelse:
                     yield f"{pad}else:"
-                    yield from _lines(orelse, depth + 1)
-            case Tile():
-                yield from _tile_lines(s, depth)
+                    yield from _lines(orelse, pad + "  ")
+            case Start(tile, resume, first):
+                assert tile.stage.combiner is not None
+                start = str(identity_of(tile.stage.combiner, tile.stage.acc.dtype))
+                yield f"{pad}{_tile_text(tile)}:"
+                pad += "  "  # the statements on the tile follow
+                yield f"{pad}{_acc(tile)} = {start if resume is None else f'{start} if {first} else {resume.buffer}'}"
+            case ReduceLoop():
+                yield f"{pad}{_loop_text(s)}:"
+                yield from _lines(s.body, pad + "  ")
+            case Update(tile, value, reads):
+                assert tile.stage.combiner is not None
+                yield f"{pad}{_acc(tile)} {_SIGNS[tile.stage.combiner]} {value}"
+                yield from _read_lines(reads, pad)
+            case Save(tile, access):
+                yield f"{pad}{access.buffer} = {_acc(tile)}"
+            case Finish():
+                yield from _finish_lines(s, pad)
 
 
-def _tile_lines(t: Tile, depth: int) -> Iterator[str]:
-    pad = "  " * depth
+def _acc(tile: RegisterTile) -> str:
+    return f"{tile.stage.acc}.acc"
+
+
+def _tile_text(t: RegisterTile) -> str:
     rows = " × ".join(f"{a}:{n}" for a, n in t.rows if n > 1) or "1 row"
     vector = f" × {t.stage.vector}:{t.vectors}×{t.lanes}" if t.stage.vector is not None else ""
     mask = f" masked to {t.live}" if t.live is not None else ""
     at = ", ".join(f"{a} = {b}" for a, b in t.base.items() if a in t.stage.axes)
-    yield f"{pad}tile {rows}{vector}{mask}" + (f" at {at}" if at else "")
-    inner = pad + "  "
-    for loop in t.reduce:
-        how = " written out" if loop.peeled else f" unroll {loop.unroll}" if loop.unroll > 1 else ""
-        start = f"{loop.span.base} + " if loop.span.base.terms or loop.span.base.constant else ""
-        yield (
-            f"{inner}for {loop.axis} in {start}0:{loop.span.length}"
-            + (f" step {loop.step}" if loop.step > 1 else "")
-            + how
-        )
-        inner += "  "
-    if t.stage.is_reduction:
-        yield f"{inner}{t.stage.acc} {t.stage.combiner}= {t.stage.body}"
-    if t.accumulate is not None:
-        yield f"{pad}  partial sums in {t.accumulate.access.buffer}; last block when {t.accumulate.last}"
-    yield f"{pad}  {t.stage.tensor}[{', '.join(map(str, t.stage.place))}] = {t.stage.finish}"
+    return f"tile {rows}{vector}{mask}" + (f" at {at}" if at else "")
+
+
+def _loop_text(s: ReduceLoop) -> str:
+    base = s.tile.base[s.axis]
+    low, high = (base + affine(bound) for bound in (s.low, s.high))
+    how = f" step {s.step}" if s.step > 1 else ""
+    how += " written out" if s.written_out else f" unroll {s.unroll}" if s.unroll > 1 else ""
+    return f"for {s.axis} in {low}:{high}{how}{', the last step masked' if s.masked else ''}"
+
+
+def _finish_lines(s: Finish, pad: str) -> Iterator[str]:
+    stage, value = s.tile.stage, str(s.value)
+    if stage.is_reduction:
+        for load in loads(s.value):
+            value = value.replace(str(load), _acc(s.tile)) if load.tensor is stage.acc else value
+    else:
+        yield f"{pad}{_tile_text(s.tile)}:"
+        pad += "  "
+    how = {Spread.STRIDED: "scattered", Spread.CONTIGUOUS: "masked" if s.store.masked else ""}.get(s.store.spread, "")
+    where = f" where {stage.guard}" if stage.guard is not None else ""
+    yield f"{pad}{stage.tensor}[{', '.join(map(str, stage.place))}] = {value}{where}{how and f', {how}'}"
+    yield from _read_lines(s.reads, pad)
+
+
+def _read_lines(reads: Mapping[Load, Access], pad: str) -> Iterator[str]:
+    tensors = [load.tensor for load in reads]
+    for load, access in reads.items():
+        how = access.spread.value
+        how += f" along {access.square}" if access.square is not None else ""
+        how += ", masked" if access.masked else ""
+        if access.page is not None:
+            above = f"above {access.page.above}" if access.page.above is not None else "with every read"
+            how += f", or a page of {access.page.elements}, selected {above}"
+        yield f"{pad}  {load.tensor if tensors.count(load.tensor) == 1 else load}: {how}"

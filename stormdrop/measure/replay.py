@@ -230,10 +230,10 @@ def _restored(
         schedule.variant,
         structure,
         target,
-        grid,
-        np.ascontiguousarray(points.T, dtype=np.int64),
-        seconds.astype(np.float32),
-        spread.astype(np.float32),
+        grid=grid,
+        points=np.ascontiguousarray(points.T, dtype=np.int64),
+        seconds=seconds.astype(np.float32),
+        spread=spread.astype(np.float32),
     )
     if not len(space.points) == len(space.seconds) == len(space.spread):
         raise UserError(f"{task.name}: the table's columns differ in length")

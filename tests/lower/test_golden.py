@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.ir.tensor import Task
 from stormdrop.lower.lower import lower
+from stormdrop.lower.program import Program
 from stormdrop.ops.catalogue import build
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Sketch
@@ -31,8 +31,15 @@ class Example:
     steps: Sequence[tuple[str, str, *tuple[str | int, ...]]]
     values: Mapping[str, int]
 
-    def task(self) -> Task:
-        return build(self.operator, self.args)
+    def point(self) -> tuple[Sketch, dict[str, int]]:
+        task = build(self.operator, self.args)
+        steps = [Step(rule, 1, stage, tuple(args)) for rule, stage, *args in self.steps]
+        sketch = Sketch(task, 0, derive(task.variants[0], steps), cross("avx2"))
+        return sketch, sketch.values(sketch.fit(self.values)[0])
+
+    def program(self) -> Program:
+        sketch, values = self.point()
+        return lower(sketch.task, sketch.at(values), sketch.tilings(values))
 
 
 EXAMPLES = {
@@ -90,12 +97,10 @@ EXAMPLES = {
 
 
 def program_text(example: Example) -> str:
-    task = example.task()
-    steps = [Step(rule, 1, stage, tuple(args)) for rule, stage, *args in example.steps]
-    sketch = Sketch(task, 0, derive(task.variants[0], steps), cross("avx2"))
-    values = sketch.values(sketch.fit(example.values)[0])
-    lines = [task.name, *(f"  {step}" for step in steps), *(f"  {name} = {value}" for name, value in values.items())]
-    return "\n".join([*lines, "", str(lower(task, sketch.at(values), sketch.tilings(values))), ""])
+    sketch, values = example.point()
+    steps = [f"  {step}" for step in sketch.structure.steps]
+    lines = [sketch.task.name, *steps, *(f"  {name} = {value}" for name, value in values.items())]
+    return "\n".join([*lines, "", str(example.program()), ""])
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stormdrop.ir import build as sd
 from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
 from stormdrop.lower.lower import lower
-from stormdrop.lower.program import View, tiles
+from stormdrop.lower.program import Finish, View, statements
 from stormdrop.space.sketch import sketches
 from stormdrop.target.cpu import cross
 
@@ -19,8 +19,9 @@ def test_a_tensor_in_between_may_have_the_name_of_an_output_that_lies_otherwise(
     values = {knob.name: 1 for knob in sketch.knobs}
     program = lower(task, sketch.at(values), sketch.tilings(values), {"Y": View((1, 40))})
     strides = {
-        tile.store.buffer.role: [tile.store.coefficient(a) for a in tile.stage.axes]
+        s.store.buffer.role: [s.store.coefficient(a) for a in s.tile.stage.axes]
         for phase in program.phases
-        for tile in tiles(phase.body)
+        for s in statements(phase.body)
+        if isinstance(s, Finish)
     }
     assert strides == {"shared": [6, 1], "output": [1, 40]}

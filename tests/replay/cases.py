@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from stormdrop.codegen.emit import emit
-from stormdrop.codegen.executed import executed_flops
 from stormdrop.ir.tensor import Task
+from stormdrop.lower.executed import executed_flops
 from stormdrop.lower.program import Program, View
 from stormdrop.runtime.building import program_of
 from stormdrop.space.default import default_schedule

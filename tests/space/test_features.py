@@ -201,7 +201,7 @@ def first_turn(cost: StageCost, walk: Walk, fixed: list[LoopLevel]) -> list[dict
         if any(v.loops[k][1] for k in first):
             continue
         stretch = dict(v.stretch)
-        for loop in v.tile.reduce:
+        for loop in v.reduce:
             if any(slot.axis is loop.axis and is_innermost(cost, slot) for slot in fixed):
                 at, n = stretch[loop.axis]
                 stretch[loop.axis] = at, min(n, loop.step)

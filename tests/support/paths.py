@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from stormdrop.codegen.borders import interior, narrowings
-from stormdrop.ir.affine import Affine, Interval, conjuncts, decide, index_condition
-from stormdrop.ir.expr import Axis, Const, Expr, Select, Var, rewrite, walk
-from stormdrop.lower.program import For, If, Phase, Program, Stmt, Tile
-from stormdrop.lower.program import tiles as tiles_of
+from stormdrop.ir.affine import Affine, Interval, conjuncts, decide
+from stormdrop.ir.expr import Axis, Const, Expr, Var, rewrite
+from stormdrop.lower.borders import borders
+from stormdrop.lower.program import Finish, For, If, Phase, Program, ReduceLoop, RegisterTile, Save, Update, statements
 from stormdrop.space.access import axes_of
 from stormdrop.space.sketch import Sketch
 from stormdrop.space.structure import Level, Step
@@ -69,43 +68,46 @@ def _knob(name: str, value: int) -> str:
         return f"knob {parts[-1]} {bucket(value)}"
     if len(parts) == 4:
         return f"knob copy.{parts[-1]} {'1' if value == 1 else '2-4' if value <= 4 else '5+'}"
+    if name == "parts":
+        return "parts of a reduction"
     kind = "reduce" if parts[-2].startswith("r") else "space"
     return f"knob {kind}.{parts[-1]} {bucket(value)}"
 
 
-def _statements(
-    body: Iterable[Stmt], bounds: Mapping[Expr, Interval]
-) -> Iterator[tuple[Stmt, Mapping[Expr, Interval]]]:
-    for s in body:
-        yield s, bounds
-        match s:
-            case For(var, _, most, inner):
-                yield from _statements(inner, {**bounds, var: (0, max(0, most - 1))})
-            case If(_, then, orelse):
-                yield from _statements((*then, *orelse), bounds)
-            case Tile():
-                pass
-
-
 def _phase_paths(phase: Phase) -> set[str]:
     found = {"phase at load" if phase.at_load else "phase"}
-    known: dict[Expr, Interval] = {v: (0, n - 1) for v, n in phase.loops}
-    for s, bounds in _statements(phase.body, known):
+    bounds: dict[Expr, Interval] = {v: (0, n - 1) for v, n in phase.loops}
+    loops: dict[RegisterTile, list[ReduceLoop]] = {}
+    for s in statements(phase.body):
         match s:
-            case For(_, trips, _, _):
+            case For(var, trips, most, _):
+                bounds[var] = (0, max(0, most - 1))
                 found.add("loop of constant trips" if isinstance(trips, Const) else "loop with a tail")
-            case Tile():
-                found |= _tile_paths(s, bounds)
-            case If():
+            case If(_, then, orelse):
+                values = [[u.value for u in statements(body) if isinstance(u, Update)] for body in (then, orelse)]
+                if all(len(v) == 1 for v in values) and values[0] != values[1]:
+                    found.add("border: tile with a body for the interior")
+            case ReduceLoop():
+                loops.setdefault(s.tile, []).append(s)
+                bounds[s.var] = (0, max(0, s.longest - 1))
+                found |= _loop_paths(s)
+            case Update():
+                found |= _borders(s.tile, s.value, loops[s.tile], bounds)
+            case Finish():
+                found |= _tile_paths(s.tile) | _borders(s.tile, s.value, [], bounds)
+            case Save(tile):
+                found.add("partial sums" + (" of a reduced vector" if tile.stage.vector_is_reduced else ""))
+            case _:
                 pass
     found |= set(_variant_paths(phase))
     return found
 
 
 def _variant_paths(phase: Phase) -> Iterator[str]:
-    by_stage: dict[str, list[Tile]] = {}
-    for t in tiles_of(phase.body):
-        by_stage.setdefault(t.stage.id, []).append(t)
+    by_stage: dict[str, dict[RegisterTile, None]] = {}
+    for s in statements(phase.body):
+        if isinstance(s, Finish):
+            by_stage.setdefault(s.tile.stage.id, {})[s.tile] = None
     for variants in by_stage.values():
         lengths = list(zip(*(dict(t.rows).values() for t in variants)))
         ragged = sum(len(set(column)) > 1 for column in lengths)
@@ -114,50 +116,43 @@ def _variant_paths(phase: Phase) -> Iterator[str]:
             yield "three lengths of one axis"
 
 
-def _tile_paths(t: Tile, bounds: Mapping[Expr, Interval]) -> set[str]:
+def _tile_paths(t: RegisterTile) -> set[str]:
     found: set[str] = set()
     stage = t.stage
     if t.live is not None:
         found.add("masked vectors" if isinstance(t.live, Const) else "vectors masked by a tail")
     elif stage.vector in stage.axes:
         found.add("whole vectors")
-    if t.accumulate is not None:
-        found.add("partial sums" + (" of a reduced vector" if stage.vector_is_reduced else ""))
     if stage.is_reduction and stage.finish.dtype == stage.acc.dtype and stage.tensor is not stage.acc:
         found.add("finished in registers")
     if stage.level is Level.THREAD and stage.reader is None and stage.is_reduction:
         found.add("reduction in scratch")
     if stage.guard is not None:
         found.add("guarded finish")
-    for k, loop in enumerate(t.reduce):
-        inner = k == len(t.reduce) - 1
-        if loop.peeled:
-            found.add("reduce loop written out")
-        if not loop.span.is_fixed:
-            found.add("reduce block with a tail")
-        if loop.step > 1:
-            ragged = any(n % loop.step for n in loop.span.lengths)
-            found.add("reduced vector with a masked end" if ragged else "reduced vector of whole steps")
-        if inner and loop.unroll > 1:
-            ragged = any(n // loop.step % loop.unroll for n in loop.span.lengths)
-            found.add("unrolled with a rest" if ragged else "unrolled evenly")
-    return found | _borders(t, bounds)
+    return found
 
 
-def _borders(t: Tile, bounds: Mapping[Expr, Interval]) -> set[str]:
-    narrowed = {n.condition for n in narrowings(t)}
-    found = {"border: narrowed loop"} if narrowed else set[str]()
-    if interior(t) is not None:
-        found.add("border: tile with a body for the interior")
-    conditions: dict[Expr, None] = {}
-    for e in (t.stage.body, t.stage.finish):
-        for n in walk(e):
-            if isinstance(n, Select) and index_condition(n.condition):
-                conditions.update(dict.fromkeys(conjuncts(n.condition)))
-    for part in conditions:
-        if part in narrowed:
-            continue
-        answers = set(_answers(t, part, bounds))
+def _loop_paths(loop: ReduceLoop) -> set[str]:
+    found: set[str] = set()
+    is_known = isinstance(loop.low, Const) and isinstance(loop.high, Const)
+    if loop.written_out:
+        found.add("reduce loop written out")
+    if loop.tile.base[loop.axis].terms and loop.axis.extent % loop.longest:
+        found.add("reduce block with a tail")
+    if loop.axis in loop.tile.stage.reduce_axes and "max(0" in str(loop.low):
+        found.add("border: narrowed loop")
+    if loop.step > 1:
+        found.add("reduced vector with a masked end" if loop.masked else "reduced vector of whole steps")
+    if loop.unroll > 1:
+        ragged = not is_known or loop.longest // loop.step % loop.unroll
+        found.add("unrolled with a rest" if ragged else "unrolled evenly")
+    return found
+
+
+def _borders(t: RegisterTile, value: Expr, loops: list[ReduceLoop], bounds: Mapping[Expr, Interval]) -> set[str]:
+    found: set[str] = set()
+    for part in dict.fromkeys(part for n in borders(value) for part in conjuncts(n.condition)):
+        answers = set(_answers(t, part, loops, bounds))
         if len(answers) > 1:
             found.add("border: decided per instance")
         elif answers == {True}:
@@ -167,14 +162,14 @@ def _borders(t: Tile, bounds: Mapping[Expr, Interval]) -> set[str]:
     return found
 
 
-def _answers(t: Tile, part: Expr, bounds: Mapping[Expr, Interval]) -> Iterator[bool | None]:
+def _answers(
+    t: RegisterTile, part: Expr, loops: list[ReduceLoop], bounds: Mapping[Expr, Interval]
+) -> Iterator[bool | None]:
     """What is known of a condition in every instance of the unrolled axes."""
-    loops = {loop.axis: loop for loop in t.reduce}
+    by_axis = {loop.axis: loop for loop in loops}
     offsets: list[list[tuple[Axis, int]]] = [[(a, k) for k in range(n)] for a, n in t.rows if a in axes_of(part)]
-    offsets += [[(a, k) for k in range(x.span.longest)] for a, x in loops.items() if x.peeled and a in axes_of(part)]
+    offsets += [[(x.axis, k) for k in range(x.longest)] for x in loops if x.written_out and x.axis in axes_of(part)]
     known = dict(bounds)
-    for loop in t.reduce:
-        known[loop.var] = (0, max(0, loop.span.longest - 1))
     lane = Var("lane of the tile")
     known[lane] = (0, t.vectors * t.lanes - 1)
     for instance in itertools.product(*offsets):
@@ -184,9 +179,9 @@ def _answers(t: Tile, part: Expr, bounds: Mapping[Expr, Interval]) -> Iterator[b
             if not isinstance(n, Axis):
                 return None
             form = t.base[n].shifted(at.get(n, 0))
-            if n in loops and n not in at:
-                form = form + Affine(((loops[n].var, 1),))
-            if n is t.stage.vector and n not in loops:
+            if n in by_axis and n not in at:
+                form = form + Affine(((by_axis[n].var, 1),))
+            if n is t.stage.vector and n not in by_axis:
                 form = form + Affine(((lane, 1),))
             return form.expr()
 

@@ -26,6 +26,7 @@ from stormdrop.ir.interp import evaluate, magnitude
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program, View, buffers_of
+from stormdrop.lower.verify import verify
 from stormdrop.runtime.artifact import Artifact, Slot
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.loaded import LoadedKernel
@@ -346,7 +347,9 @@ class Bench:
         original = loaded_module.aligned
         loaded_module.aligned = self.aligned
         try:
-            program = self.plant.program(case.program())
+            program = case.program()
+            verify(program)
+            program = self.plant.program(program)
             text = self.plant.text(emit(program, case.target))
             paths = observe(case.sketch, case.values, program, text)
             artifact = artifact_from(program, text, case.target)

@@ -11,9 +11,21 @@ from dataclasses import dataclass, field
 
 from stormdrop.ir.affine import Affine
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var
-from stormdrop.lower.program import For, If, Phase, Program, Stmt, Tile
-from stormdrop.lower.program import tiles as tiles_of
-from stormdrop.space.structure import Level
+from stormdrop.lower.program import (
+    Finish,
+    For,
+    If,
+    Phase,
+    Program,
+    ReduceLoop,
+    RegisterTile,
+    Save,
+    Start,
+    Stmt,
+    Update,
+    statements,
+)
+from stormdrop.space.structure import Level, Stage
 
 Env = Mapping[Expr, int]
 
@@ -55,9 +67,11 @@ def place(form: Affine, env: Env) -> int:
 class Visit:
     """One execution of a register tile: where the loops around it stand, and the stretch of every axis it covers."""
 
-    tile: Tile
+    tile: RegisterTile
     loops: tuple[tuple[Var, int], ...]  # outermost first
+    reduce: tuple[ReduceLoop, ...]
     stretch: dict[Axis, tuple[int, int]]  # first element and length; the vector axis clipped to what is live
+    is_finished: bool
 
 
 @dataclass(slots=True)
@@ -70,7 +84,7 @@ class Walk:
     @property
     def tiles(self) -> int:
         """Register tiles finished: those whose partial sums go on do not count."""
-        return sum(_is_last(v) for v in self.visits)
+        return sum(v.is_finished for v in self.visits)
 
     @property
     def steps(self) -> int:
@@ -86,12 +100,8 @@ class Walk:
         return sum(math.prod(n for _, n in v.stretch.values()) for v in self.visits)
 
 
-def _is_last(v: Visit) -> bool:
-    return v.tile.accumulate is None or bool(number(v.tile.accumulate.last, dict(v.loops)))
-
-
 def _steps(v: Visit) -> int:
-    return math.prod(-(-v.stretch[loop.axis][1] // loop.step) for loop in v.tile.reduce)
+    return math.prod(-(-v.stretch[loop.axis][1] // loop.step) for loop in v.reduce)
 
 
 def walk_program(program: Program) -> dict[str, Walk]:
@@ -103,10 +113,16 @@ def walk_program(program: Program) -> dict[str, Walk]:
     return found
 
 
+def stages_of(s: Stmt) -> dict[str, Stage]:
+    return {f.tile.stage.id: f.tile.stage for f in statements((s,)) if isinstance(f, Finish)}
+
+
 def _walk_phase(phase: Phase, found: dict[str, Walk]) -> None:
+    reduced: dict[RegisterTile, tuple[ReduceLoop, ...]] = {}
+
     def body(stmts: Sequence[Stmt], loops: tuple[tuple[Var, int], ...], outside: frozenset[str]) -> None:
         for s in stmts:
-            inside = frozenset(t.stage.id for t in tiles_of((s,)))
+            inside = frozenset(stages_of(s)) or outside
             for id in entered(s) if inside != outside else ():
                 found.setdefault(id, Walk()).entries += 1
             match s:
@@ -117,12 +133,17 @@ def _walk_phase(phase: Phase, found: dict[str, Walk]) -> None:
                         body(inner, (*loops, (var, k)), inside)
                 case If(condition, then, orelse):
                     body(then if number(condition, dict(loops)) else orelse, loops, inside)
-                case Tile():
-                    found.setdefault(s.stage.id, Walk()).visits.append(_visit(s, loops))
+                case ReduceLoop():
+                    reduced[s.tile] = tuple(x for x in statements((s,)) if isinstance(x, ReduceLoop))
+                case Save(tile) | Finish(tile):
+                    visit = _visit(tile, loops, reduced.get(tile, ()), isinstance(s, Finish))
+                    found.setdefault(tile.stage.id, Walk()).visits.append(visit)
+                case Start() | Update():
+                    pass
 
     def entered(s: Stmt) -> set[str]:
         """The nest that begins here: that of the only stage inside, but for copies that are made again in its loops."""
-        stages = {t.stage.id: t.stage for t in tiles_of((s,))}
+        stages = stages_of(s)
         own = {id for id, stage in stages.items() if stage.level is not Level.BLOCK}
         return set(stages) if not own else own if s in phase.body else set()
 
@@ -139,7 +160,10 @@ def _units(phase: Phase) -> Iterator[tuple[tuple[Var, int], ...]]:
         yield tuple(reversed(digits))
 
 
-def _visit(t: Tile, loops: tuple[tuple[Var, int], ...]) -> Visit:
+def _visit(
+    t: RegisterTile, loops: tuple[tuple[Var, int], ...], reduce: tuple[ReduceLoop, ...], is_finished: bool
+) -> Visit:
+    """Reduce loops are taken as they were before borders narrowed them."""
     env: Env = dict(loops)
     stretch: dict[Axis, tuple[int, int]] = {}
     for a, n in t.rows:
@@ -147,6 +171,7 @@ def _visit(t: Tile, loops: tuple[tuple[Var, int], ...]) -> Visit:
     vector = t.stage.vector
     if vector is not None and not t.stage.vector_is_reduced:
         stretch[vector] = place(t.base[vector], env), t.vectors * t.lanes if t.live is None else number(t.live, env)
-    for loop in t.reduce:
-        stretch[loop.axis] = place(loop.span.base, env), number(loop.span.length, env)
-    return Visit(t, loops, stretch)
+    for loop in reduce:
+        start = place(t.base[loop.axis], env)
+        stretch[loop.axis] = start, min(loop.longest, loop.axis.extent - start)
+    return Visit(t, loops, reduce, stretch, is_finished)

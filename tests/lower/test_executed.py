@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from stormdrop.codegen.emit import emit
-from stormdrop.codegen.executed import executed_flops
 from stormdrop.codegen.llvm import assemble
 from stormdrop.ir.tensor import Task
+from stormdrop.lower.executed import executed_flops
 from stormdrop.lower.program import Program
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.building import artifact_of, lowered

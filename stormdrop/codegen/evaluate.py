@@ -1,0 +1,156 @@
+"""The values of expressions in an instance of a register tile.
+
+Values that do not depend on an offset are computed once, so an operand shared by rows or vectors is loaded once. A
+selection by an index condition is left out where the instance decides it; what remains guards the loads inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from stormdrop.codegen import values as v
+from stormdrop.codegen.lanes import Lanes
+from stormdrop.codegen.memory import Memory
+from stormdrop.codegen.pages import Pages
+from stormdrop.codegen.text import Value, Writer
+from stormdrop.errors import BuildError
+from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite
+from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk
+from stormdrop.lower.instance import Instance
+from stormdrop.lower.program import Access, Buffer, RegisterTile
+from stormdrop.lower.reads import has_data, has_load
+from stormdrop.target.machine import Target
+
+
+class Evaluator:
+    """Writes what expressions are in the present instance of one tile."""
+
+    def __init__(
+        self, w: Writer, tile: RegisterTile, pointers: Mapping[Buffer, str], pages: Pages, target: Target
+    ) -> None:
+        self.w, self.stage, self.has_fma = w, tile.stage, target.has_fma
+        self.at = Instance(tile, w.known)
+        self.lanes = Lanes(w, self.at)
+        self.memory = Memory(w, self.at, self.lanes, self.value, pointers, pages, target.reach_bytes)
+        self.reads: Mapping[Load, Access] = {}  # of the statement that is being written
+        self.results: Mapping[tuple[int, ...], Value] = {}  # of the reduction, by row and vector
+        self._memo: dict[object, Value] = {}
+        self._guards: list[Expr] = []
+
+    def forget(self) -> None:
+        """Start a stretch of code in which nothing has been computed yet."""
+        self._memo, self.memory.blocks = {}, {}
+
+    def value(self, e: Expr) -> Value:
+        key = self.at.key(e)
+        if key not in self._memo:
+            self._memo[key] = self._compute(e)
+        return self._memo[key]
+
+    def wide(self, e: Expr) -> Value:
+        """A value in every lane, broadcast once."""
+        value = self.value(e)
+        if value.lanes == self.at.lanes or not value.name.startswith("%"):
+            return value
+        key = ("wide", value.name)
+        if key not in self._memo:
+            self._memo[key] = v.broadcast(self.w, value, self.at.lanes)
+        return self._memo[key]
+
+    def guarded_value(self, parts: Sequence[Expr], e: Expr) -> Value:
+        """A value that is computed only where the conditions hold, in code of its own."""
+        outside, blocks = self._memo, self.memory.blocks
+        self.forget()
+        self._guards += parts
+        value = self.value(e)
+        self._guards.clear()
+        self._memo, self.memory.blocks = outside, blocks
+        return value
+
+    def _compute(self, e: Expr) -> Value:
+        w = self.w
+        if self.stage.unrolled and not isinstance(e, (Load, Axis)) and (known := self.at.constant(e)) is not None:
+            return v.constant(known.value, known.dtype, 1)
+        match e:
+            case Const(value, dtype):
+                return v.constant(value, dtype, 1)
+            case Load(tensor, _) if tensor is self.stage.acc and self.stage.is_reduction:
+                return self.results[(*self.at.row, self.at.chunk)]
+            case Load():
+                return self._load(e, self._guards, None)
+            case Axis():
+                return self.lanes.index_value(e)
+            case Bin() if e.dtype == "i64" and _is_index(e):
+                return self.lanes.index_value(e)
+            case Bin("add", Bin("mul", x, y), z) | Bin("add", z, Bin("mul", x, y)) if e.dtype in ("f32", "f64"):
+                return v.multiply_add(w, self.value(x), self.value(y), self.value(z), self.has_fma)
+            case Bin(op, a, b):
+                return v.arithmetic(w, op, self.value(a), self.value(b), self.has_fma)
+            case Cmp(op, a, b):
+                return v.comparison(w, op, self.value(a), self.value(b))
+            case Select(c, a, b) if index_condition(c):
+                return self._border(c, a, b)
+            case Select(c, a, b):
+                return v.choice(w, self.value(c), self.value(a), self.value(b))
+            case Call(fn, a):
+                return v.function(w, fn, self.value(a), self.has_fma)
+            case Cast(a, dtype):
+                return v.convert(w, self.value(a), dtype)
+            case _:
+                raise BuildError(f"no code for {e}")
+
+    def _border(self, condition: Expr, a: Expr, b: Expr) -> Value:
+        """A selection by an index condition."""
+        parts = [part for part in conjuncts(condition) if self.at.decided(part) is not True]
+        if any(self.at.decided(part) is False for part in parts):
+            return self.value(b)
+        if not parts:
+            return self.value(a)
+        if isinstance(a, Load) and isinstance(b, Const):
+            return self._load(a, [*self._guards, *parts], b.value)
+        inside = self._under(parts, a)
+        if not has_load(b):
+            return v.choice(self.w, self.lanes.condition(parts), inside, self.value(b))
+        outside = self._under([opposite(conjunction(parts))], b)
+        return v.choice(self.w, self.lanes.condition(parts), inside, outside)
+
+    def _under(self, parts: Sequence[Expr], e: Expr) -> Value:
+        """A value whose loads happen only where the conditions hold; what was loaded so is not for the code around
+        it.
+        """
+        outside, self._memo = self._memo, dict(self._memo)
+        self._guards += parts
+        value = self._compute(e)
+        del self._guards[len(self._guards) - len(parts) :]
+        self._memo = outside
+        return value
+
+    def _load(self, e: Load, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
+        """An element or a vector of a tensor; `otherwise` is its value where a guard fails. One address is loaded
+        once.
+        """
+        access = self.reads[e]
+        if has_data(access):
+            # The index is loaded under the same guards, and what it gives there is not for the code around.
+            outside = self._guards, self._memo
+            self._guards, self._memo = list(guards), dict(self._memo) if guards else self._memo
+            value = self.memory.load(access, guards, otherwise)
+            self._guards, self._memo = outside
+            return value
+        if access.atoms:
+            return self.memory.load(access, guards, otherwise)
+        # Vectors of a masked tile differ in their masks even where they read the same address.
+        masked = self.at.vector is not None and (self.at.tile.live is not None or self.lanes.tail is not None)
+        tests = tuple(self.at.test_key(g) for g in guards)
+        offset = sum(c * self.at.offset[a] for a, c in access.coefficients)
+        key = ("memory", e, offset, self.at.chunk if masked else 0, tests)
+        if key not in self._memo:
+            self._memo[key] = self.memory.load(access, guards, otherwise)
+        return self._memo[key]
+
+
+@lru_cache(maxsize=65536)
+def _is_index(e: Expr) -> bool:
+    """Whether an integer is arithmetic on axes alone, which is computed outside of loops where it can be."""
+    return not any(isinstance(n, Load) or (isinstance(n, Bin) and n.op == "pow") for n in walk(e))

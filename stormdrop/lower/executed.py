@@ -1,0 +1,172 @@
+"""Floating-point operations that a loop program executes, counted by walking its loops.
+
+Lanes beyond a tail are counted, since they are computed; instances that a border makes neutral are not. A loop is
+stepped through only where something inside depends on its variable.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from stormdrop.ir.affine import Interval, bounds, decide
+from stormdrop.ir.expr import Const, Expr, Var, identity_of, substitute, walk
+from stormdrop.ir.tensor import operations
+from stormdrop.lower.borders import deciding_axes
+from stormdrop.lower.instance import Instance
+from stormdrop.lower.program import Finish, For, If, Phase, Program, ReduceLoop, RegisterTile, Save, Start, Stmt, Update
+
+
+def executed_flops(program: Program) -> float:
+    """Of one call; packing constants is not part of it."""
+    return sum(_phase(phase) for phase in program.phases if not phase.at_load)
+
+
+def _phase(phase: Phase) -> float:
+    body = phase.body
+    for var, trips in reversed(phase.loops):
+        body = (For(var, Const(trips, "i64"), trips, body),)
+    return _Count().of(body)
+
+
+class _Count:
+    """A walk through one phase."""
+
+    def __init__(self) -> None:
+        self.values: dict[Expr, int] = {}  # of the loop variables that are stepped through
+        self.bounds: dict[Expr, Interval] = {}
+        self.instances: dict[RegisterTile, Instance] = {}
+        self.live: dict[object, int] = {}
+        self.counts: dict[object, float] = {}  # of a loop, by the variables that decide it
+
+    def of(self, body: tuple[Stmt, ...]) -> float:
+        total = 0.0
+        for s in body:
+            match s:
+                case For(var, trips, most, inner):
+                    self.bounds[var] = (0, most - 1)
+                    key = (s, *(self.values[v] for v in _mentioned((s,))))
+                    if key not in self.counts:
+                        self.counts[key] = self._repeated(var, 0, self._value(trips), inner)
+                    total += self.counts[key]
+                case If(condition, then, orelse):
+                    total += self.of(then if decide(condition, self._point) else orelse)
+                case ReduceLoop():
+                    total += self._reduce_loop(s)
+                case Update():
+                    total += self._update(s)
+                case Finish(tile, value):
+                    width = 1 if tile.stage.vector_is_reduced else tile.chunks * tile.lanes
+                    total += tile.row_count * width * operations(value)
+                case Start() | Save():
+                    pass
+        return total
+
+    def _point(self, atom: Expr) -> Interval | None:
+        return (self.values[atom], self.values[atom]) if atom in self.values else None
+
+    def _value(self, e: Expr) -> int:
+        known = bounds(e, self._point)
+        assert known is not None
+        return known[0]
+
+    def _repeated(self, var: Var, low: int, high: int, inner: tuple[Stmt, ...]) -> float:
+        if high <= low:
+            return 0.0
+        if var not in _mentioned(inner):
+            return (high - low) * self.of(inner)
+        total = 0.0
+        for self.values[var] in range(low, high):
+            total += self.of(inner)
+        return total
+
+    def _reduce_loop(self, loop: ReduceLoop) -> float:
+        at = self._instance(loop.tile)
+        low, high = self._value(loop.low), self._value(loop.high)
+        if loop.written_out:
+            total = 0.0
+            for self.values[loop.var] in range(low, high):
+                at.offset[loop.axis] = self.values[loop.var]
+                total += self.of(loop.body)
+            at.offset[loop.axis] = 0
+            self.values.pop(loop.var, None)
+            return total
+        self.bounds[loop.var] = (0, max(0, loop.longest - 1))
+        at.open[loop.axis] = loop.var
+        match loop.body:
+            case (Update() as update,):
+                total = self._innermost(loop, low, max(low, high), update)
+            case _:
+                total = self._repeated(loop.var, low, high, loop.body)
+        at.open.pop(loop.axis, None)
+        del self.bounds[loop.var]
+        return total
+
+    def _innermost(self, loop: ReduceLoop, low: int, high: int, update: Update) -> float:
+        """Steps written out at constant positions may each lose other instances to the border.
+
+        Where the length is not known, the masked end of a vectorised reduction always runs.
+        """
+        at = self._instance(loop.tile)
+        rolled, written, left = loop.split(high - low)
+        if not self._is_static(loop):
+            return (rolled + written + loop.masked) * self._update(update)
+        total = rolled * self._update(update) if rolled else 0.0
+        if left:
+            total += self._update(update)
+        del at.open[loop.axis]
+        for k in range(written):
+            at.step_to(loop.axis, low + (rolled + k) * loop.step)
+            total += self._update(update)
+        at.step_to(loop.axis, 0)
+        return total
+
+    def _is_static(self, loop: ReduceLoop) -> bool:
+        """Whether the range is known when code is written: it depends on no loop, or on loops written out."""
+        fixed = {var: Const(n, "i64") for var, n in self.values.items() if var not in self.bounds}
+        return all(isinstance(substitute(e, fixed), Const) for e in (loop.low, loop.high))
+
+    def _update(self, s: Update) -> float:
+        return self._live(s) * s.tile.lanes * (operations(s.value) + 1)
+
+    def _live(self, s: Update) -> int:
+        """Instances whose step is not known to be neutral."""
+        combiner, at = s.tile.stage.combiner, self._instance(s.tile)
+        assert combiner is not None
+        axes = deciding_axes(s.value)
+        if not axes:
+            return len(at.all)
+        key = (s, *(at.offset[a] for a in axes if a in s.tile.stage.reduce_axes), *at.open)
+        if key not in self.live:
+            neutral = identity_of(combiner, s.value.dtype)
+            self.live[key] = 0
+            for row, chunk in at.all:
+                at.place(row, chunk)
+                known = at.constant(s.value)
+                self.live[key] += known is None or known.value != neutral
+        return self.live[key]
+
+    def _instance(self, tile: RegisterTile) -> Instance:
+        if tile not in self.instances:
+            self.instances[tile] = Instance(tile, self.bounds.get)
+        return self.instances[tile]
+
+
+@lru_cache(maxsize=4096)
+def _mentioned(body: tuple[Stmt, ...]) -> frozenset[Var]:
+    """The variables of loops around the body that decide how often something in it runs."""
+    found: set[Var] = set()
+    for s in body:
+        match s:
+            case For(var, trips, _, inner):
+                found |= _variables(trips) | _mentioned(inner) - {var}
+            case If(condition, then, orelse):
+                found |= _variables(condition) | _mentioned(then) | _mentioned(orelse)
+            case ReduceLoop():
+                found |= _variables(s.low) | _variables(s.high) | _mentioned(s.body) - {s.var}
+            case Start() | Update() | Save() | Finish():
+                pass
+    return frozenset(found)
+
+
+def _variables(e: Expr) -> set[Var]:
+    return {n for n in walk(e) if isinstance(n, Var)}

@@ -1,0 +1,128 @@
+"""Linear facts about loop variables, and what follows from them.
+
+A fact is a form that is never negative. `for i in (n + 3) // 4` gives `n - 1 - 4·i >= 0`: tails make loop variables
+depend on each other in a way that intervals alone cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+from math import floor, gcd
+
+from stormdrop.ir.affine import Interval, affine, bounds, conjuncts
+from stormdrop.ir.expr import Bin, Cmp, Const, Expr, Var, binary
+
+Linear = Mapping[Expr | None, Fraction]
+"""Coefficients of variables; that of None is the constant."""
+
+
+def _sum(a: Linear, b: Linear, factor: Fraction = Fraction(1)) -> Linear:
+    total = dict(a)
+    for atom, c in b.items():
+        total[atom] = total.get(atom, Fraction(0)) + factor * c
+    return {atom: c for atom, c in total.items() if c or atom is None}
+
+
+@dataclass(slots=True)
+class Facts:
+    """The bounds of variables, and forms that are never negative."""
+
+    intervals: dict[Expr, Interval] = field(default_factory=dict[Expr, Interval])
+    forms: list[Linear] = field(default_factory=list[Linear])
+
+    def copy(self) -> Facts:
+        return Facts(dict(self.intervals), list(self.forms))
+
+    def variable(self, var: Expr, low: Expr, high: Expr, interval: Interval) -> None:
+        """`low <= var < high`."""
+        self.intervals[var] = interval
+        self._assume(binary("sub", var, low))
+        self._assume(binary("sub", binary("sub", high, 1), var))
+
+    def holds(self, condition: Expr) -> None:
+        """Take up a condition; the parts that are not linear tell nothing."""
+        for part in conjuncts(condition):
+            match part:
+                case Cmp("ge" | "gt" as op, a, b):
+                    self._assume(binary("sub", binary("sub", a, b), int(op == "gt")))
+                case Cmp("le" | "lt" as op, a, b):
+                    self._assume(binary("sub", binary("sub", b, a), int(op == "lt")))
+                case Cmp("eq", a, b) if a.dtype == "i64":
+                    self._assume(binary("sub", a, b))
+                    self._assume(binary("sub", b, a))
+                case _:
+                    pass
+
+    def _assume(self, e: Expr) -> None:
+        """`e >= 0`, and so is every linear form above it. Integers leave no fraction of the common divisor."""
+        for form in self._above(e):
+            scale = 1
+            for c in form.values():
+                scale = scale * c.denominator // gcd(scale, c.denominator)
+            divisor = gcd(*(int(c * scale) for atom, c in form.items() if atom is not None))
+            if divisor:
+                constant = Fraction(floor(form.get(None, Fraction(0)) * scale / divisor))
+                rest = {atom: c * scale / divisor for atom, c in form.items() if atom is not None}
+                self.forms.append({**rest, None: constant})
+
+    def _above(self, e: Expr) -> Iterator[Linear]:
+        """Linear forms that are nowhere smaller than an expression."""
+        form = affine(e)
+        parts = [self._atom_above(atom, c) for atom, c in form.terms]
+        for choice in product(*parts):
+            total: Linear = {None: Fraction(form.constant)}
+            for part in choice:
+                total = _sum(total, part)
+            yield total
+
+    def _atom_above(self, atom: Expr, c: int) -> list[Linear]:
+        """Linear forms that are nowhere smaller than `c · atom`; a division is also a variable of its own."""
+        if isinstance(atom, Var) or (isinstance(atom, Bin) and atom.op in ("floordiv", "mod")):
+            if atom not in self.intervals and (known := bounds(atom, self.intervals.get)) is not None:
+                self.intervals[atom] = known
+            own: list[Linear] = [{atom: Fraction(c)}]
+        else:
+            own = []
+        inner: list[Linear] = []
+        match atom:
+            case Bin("min", a, b) if c > 0:
+                inner = [*self._above(a), *self._above(b)]
+            case Bin("max", a, b) if c < 0:
+                inner = [*self._below(a), *self._below(b)]
+            case Bin("floordiv", a, Const(n)) if c > 0 and int(n) > 0:
+                inner = [_sum({}, form, Fraction(1, int(n))) for form in self._above(a)]
+            case Bin("floordiv", a, Const(n)) if int(n) > 0:
+                last = Fraction(1 - int(n), int(n))
+                inner = [_sum({None: last}, form, Fraction(1, int(n))) for form in self._below(a)]
+            case _ if not own and (known := bounds(atom, self.intervals.get)) is not None:
+                inner = [{None: Fraction(known[1] if c > 0 else known[0])}]
+            case _:
+                pass
+        return own + [_sum({}, form, Fraction(c)) for form in inner]
+
+    def _below(self, e: Expr) -> Iterator[Linear]:
+        for form in self._above(binary("mul", e, -1)):
+            yield _sum({}, form, Fraction(-1))
+
+    def never_negative(self, e: Expr) -> bool | None:
+        """Whether an integer is proved to be at least 0, more than -1, that is; None where nothing linear is known."""
+        forms = list(self._below(e))
+        return any(self._is_proved(form) for form in forms) if forms else None
+
+    def _is_proved(self, form: Linear) -> bool:
+        """Variables are eliminated from the innermost outwards, by their bounds or by a fact."""
+        atom = self._innermost(form)
+        if atom is None:
+            return form.get(None, Fraction(0)) > -1
+        c, known = form[atom], self.intervals.get(atom)
+        if known is not None and self._is_proved(_sum(form, {atom: Fraction(-1), None: Fraction(known[c < 0])}, c)):
+            return True
+        facts = [fact for fact in self.forms if self._innermost(fact) is atom and fact[atom] / c > 0]
+        return any(self._is_proved(_sum(form, fact, -c / fact[atom])) for fact in facts)
+
+    def _innermost(self, form: Linear) -> Expr | None:
+        order = list(self.intervals)
+        return max((atom for atom in form if atom is not None), key=order.index, default=None)

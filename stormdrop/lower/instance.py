@@ -1,0 +1,182 @@
+"""Instances of a register tile: constant offsets of its unrolled axes, and what index expressions are there.
+
+A statement on a tile is executed for every row, vector and unrolled reduce step. What is known of a condition in one of
+them follows from its offsets and from the bounds of the loop variables: code generation leaves out what is decided, and
+counting counts what is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
+
+from stormdrop.ir.affine import Affine, Interval, bounds, decide, normal
+from stormdrop.ir.expr import Axis, Bin, Const, Expr, Load, Var, compare, rewrite
+from stormdrop.lower.borders import Known, deciding_axes, folded, non_negative
+from stormdrop.lower.program import RegisterTile
+from stormdrop.space.access import axes_of
+
+LANE = Var("lane")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A linear condition `base + Σ coefficient · offset >= 0` with the bounds of its base over all lanes."""
+
+    terms: tuple[tuple[Axis, int], ...]
+    base: Affine
+    known: Interval | None
+
+    def offset(self, offsets: Mapping[Axis, int]) -> int:
+        return sum(c * offsets[a] for a, c in self.terms)
+
+
+class Instance:
+    """One instance of a tile; it moves from one to the next."""
+
+    def __init__(self, tile: RegisterTile, known: Known) -> None:
+        """`known` gives the bounds of the loop variables."""
+        self.tile = tile
+        self.vector = tile.stage.vector
+        self.lanes = tile.lanes
+        self.offset: dict[Axis, int] = dict.fromkeys(tile.base, 0)
+        self.open: dict[Axis, Var] = {}  # rolled reduce loops, by axis
+        self.row: tuple[int, ...] = ()
+        self.chunk = 0
+        self._known = known
+        self._start: dict[Axis, int] = {}  # of the present step of the innermost loop
+        self._gaps: dict[tuple[Expr, ...], Gap | None] = {}
+        self._tests: dict[tuple[Expr, Affine, int], Expr] = {}
+        self._answers: dict[object, bool | None] = {}
+        self._constants: dict[object, Const | None] = {}
+        self._offsets: dict[Expr, Callable[[dict[Axis, int]], object]] = {}
+        self._deciding: dict[Expr, Callable[[dict[Axis, int]], object]] = {}
+        rows = list(itertools.product(*(range(n) for _, n in tile.rows)))
+        self.all = [(row, chunk) for row in rows for chunk in range(tile.chunks)]
+
+    def place(self, row: Sequence[int], chunk: int) -> None:
+        """Move to one row and vector."""
+        self.row, self.chunk = tuple(row), chunk
+        for (axis, _), r in zip(self.tile.rows, row):
+            self.offset[axis] = r
+        if self.vector is not None:
+            self.offset[self.vector] = self._start.get(self.vector, 0) + chunk * self.lanes
+
+    def step_to(self, axis: Axis, position: int) -> None:
+        """Move a reduce axis to a constant position, relative to the loop that is open, or to the tile."""
+        self._start[axis] = self.offset[axis] = position
+
+    def axis_value(self, axis: Axis) -> Affine:
+        """The index of an axis in the present instance (of its lane 0)."""
+        form = self.tile.base[axis].shifted(self.offset[axis])
+        return form + Affine(((self.open[axis], 1),)) if axis in self.open else form
+
+    def here(self, e: Expr) -> Expr:
+        """An index expression with the present instance's axes put in."""
+        return rewrite(e, lambda n: self.axis_value(n).expr() if isinstance(n, Axis) else None)
+
+    def key(self, e: Expr) -> object:
+        """Equal for the instances in which an expression has the same value."""
+        offsets = self._offsets.get(e)
+        if offsets is None:
+            offsets = self._offsets[e] = _getter([a for a in _sorted_axes(e) if a in self.offset])
+        return (e, offsets(self.offset))
+
+    def decided(self, condition: Expr) -> bool | None:
+        """Whether an index condition always or never holds in this instance, for all lanes."""
+        if isinstance(condition, Bin) and condition.op == "and":
+            parts = [self.decided(part) for part in (condition.a, condition.b)]
+            return False if False in parts else True if all(parts) else None
+        gap = self._gap(condition)
+        if gap is None:
+            key = (self.key(condition), *self.open.values())
+            if key not in self._answers:  # Winograd's transforms ask the same of every element
+                self._answers[key] = decide(self._here_with_lanes(condition), self._atom_bounds)
+            return self._answers[key]
+        if gap.known is None:
+            return None
+        offset = gap.offset(self.offset)
+        return True if gap.known[0] + offset >= 0 else False if gap.known[1] + offset < 0 else None
+
+    def constant(self, e: Expr) -> Const | None:
+        """The number an expression is known to be in this instance; None where it is not known.
+
+        The coefficients of Winograd's transforms are chains of selections, and every element asks for the same few.
+        """
+        if isinstance(e, Const):
+            return e
+        if isinstance(e, Load):
+            return None
+        offsets = self._deciding.get(e)
+        if offsets is None:
+            offsets = self._deciding[e] = _getter([a for a in deciding_axes(e) if a in self.offset])
+        key = (e, offsets(self.offset), *self.open.values())
+        if key not in self._constants:
+            self._constants[key] = folded(e, self.decided, self.constant)
+        return self._constants[key]
+
+    def test(self, condition: Expr) -> Expr:
+        """The condition in this instance (of its lane 0), over loop variables, in a form that equal conditions
+        share.
+        """
+        gap = self._gap(condition)
+        if gap is None:
+            return normal(self.here(condition))
+        offset = gap.offset(self.offset)
+        key = (condition, gap.base, offset)
+        if key not in self._tests:
+            self._tests[key] = normal(compare("ge", gap.base.shifted(offset).expr(), 0))
+        return self._tests[key]
+
+    def test_key(self, condition: Expr) -> object:
+        """What the condition depends on in this instance, all lanes included."""
+        gap = self._gap(condition)
+        return (condition, gap.offset(self.offset)) if gap is not None else self._here_with_lanes(condition)
+
+    def _gap(self, condition: Expr) -> Gap | None:
+        """A comparison as `base + offset >= 0`, where only the offset differs between instances; None if it is not
+        linear.
+        """
+        key = (condition, *self.open.values())
+        if key not in self._gaps:
+            form = non_negative(condition)
+            self._gaps[key] = None
+            if form is not None and all(isinstance(a, Axis) for a, _ in form.terms):
+                terms = tuple((a, c) for a, c in form.terms if isinstance(a, Axis))
+                base = Affine((), form.constant)
+                for a, c in terms:
+                    base = base + self.tile.base[a].scaled(c)
+                    if a in self.open:
+                        base = base + Affine(((self.open[a], c),))
+                spread = dict(terms).get(self.vector, 0) * (self.lanes - 1) if self.vector is not None else 0
+                known = bounds(base.expr(), self._known)
+                known = known and (known[0] + min(0, spread), known[1] + max(0, spread))
+                self._gaps[key] = Gap(terms, base, known)
+        return self._gaps[key]
+
+    def _here_with_lanes(self, e: Expr) -> Expr:
+        """As `here`, with the lane of the vector axis as a variable of its own."""
+
+        def visit(n: Expr) -> Expr | None:
+            if not isinstance(n, Axis):
+                return None
+            form = self.axis_value(n)
+            return (form + Affine(((LANE, 1),))).expr() if n is self.vector and self.lanes > 1 else form.expr()
+
+        return rewrite(e, visit)
+
+    def _atom_bounds(self, atom: Expr) -> Interval | None:
+        return (0, self.lanes - 1) if atom is LANE else self._known(atom)
+
+
+def _getter(axes: Sequence[Axis]) -> Callable[[dict[Axis, int]], object]:
+    """What picks the offsets of some axes."""
+    return itemgetter(*axes) if axes else lambda _: None
+
+
+@lru_cache(maxsize=65536)
+def _sorted_axes(e: Expr) -> tuple[Axis, ...]:
+    return tuple(sorted(axes_of(e), key=lambda a: a.serial))

@@ -1,0 +1,106 @@
+"""Where tensors lie while a program runs: the regions of buffers that hold them, and the addresses of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stormdrop.errors import ScheduleError, UserError
+from stormdrop.ir.affine import ZERO, Affine, affine, bounds
+from stormdrop.ir.expr import Axis, Bin, Expr, Load, Select, walk
+from stormdrop.ir.tensor import Tensor
+from stormdrop.lower.program import Access, Buffer
+from stormdrop.space.structure import Stage
+from stormdrop.space.tiling import Tiling
+
+
+@dataclass(slots=True)
+class Region:
+    """Where an attached or packed tensor lies: its buffer, the first index it holds, and one stride per dimension.
+
+    A panel keeps the vector axis in blocks: `panel` elements side by side, one block every `panel_stride` elements.
+    """
+
+    buffer: Buffer
+    base: tuple[Affine, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    panel: int = 0
+    panel_stride: int = 0
+
+
+def panel_region(stage: Stage, own: Tiling, reader: Tiling, start: Mapping[Axis, Affine]) -> Region:
+    """The layout of a packed operand: [other axes..., block of the vector axis, reduce axes, lanes of the block]."""
+    extent = {a: own.extent[a] for a in stage.axes}
+    base = tuple(start.get(a, ZERO) for a in stage.axes)
+    turned = reader.stage.vector
+    vector = stage.vector
+    if vector is None or turned is None or stage.axis_id(vector) != reader.stage.axis_id(turned):
+        vector = None
+    reduced = {reader.stage.axis_id(a) for a in reader.stage.reduce_axes}
+    inner = [a for a in stage.axes if stage.axis_id(a) in reduced and a is not vector]
+    outer = [a for a in stage.axes if a not in inner and a is not vector]
+    width = own.vectors * own.lanes if vector is not None else 1
+    strides: dict[Axis, int] = {}
+    size = width
+    for a in reversed(inner):
+        strides[a] = size
+        size *= extent[a]
+    panel_stride = size
+    if vector is not None:
+        strides[vector] = 1
+        size *= -(-extent[vector] // width)
+    for a in reversed(outer):
+        strides[a] = size
+        size *= extent[a]
+    buffer = Buffer(stage.tensor.name, stage.tensor.dtype, "scratch", max(size, 1))
+    return Region(
+        buffer, base, tuple(strides[a] for a in stage.axes), 0, width if vector is not None else 0, panel_stride
+    )
+
+
+def access_of(region: Region, tensor: Tensor, indices: tuple[Expr, ...], base: Mapping[Axis, Affine]) -> Access:
+    """The address of `tensor[indices]` relative to a tile whose axes start at `base`."""
+    outer = Affine((), region.offset)
+    coefficients: dict[Axis, int] = {}
+    atoms: list[tuple[Expr, int]] = []
+    for d, (i, stride) in enumerate(zip(indices, region.strides)):
+        _check_data(tensor, d, i)
+        form = affine(i)
+        if region.panel and stride == 1 and d == len(indices) - 1:
+            ((axis, _),) = form.terms
+            assert isinstance(axis, Axis)
+            start = base[axis] + region.base[d].scaled(-1)
+            if any(c % region.panel for _, c in start.terms) or start.constant % region.panel:
+                raise ScheduleError(f"{tensor.name}: a tile does not start at a panel")
+            blocks = Affine(tuple((a, c // region.panel) for a, c in start.terms), start.constant // region.panel)
+            outer = outer + blocks.scaled(region.panel_stride)
+            coefficients[axis] = coefficients.get(axis, 0) + 1
+            continue
+        outer = outer + Affine((), form.constant * stride) + region.base[d].scaled(-stride)
+        for atom, c in form.terms:
+            if isinstance(atom, Axis):
+                coefficients[atom] = coefficients.get(atom, 0) + c * stride
+                outer = outer + base[atom].scaled(c * stride)
+            else:
+                atoms.append((atom, c * stride))
+    return Access(region.buffer, outer, tuple((a, c) for a, c in coefficients.items() if c), tuple(atoms))
+
+
+def _check_data(tensor: Tensor, d: int, i: Expr) -> None:
+    """An index made of data must be clamped, max(min(i, n - 1), 0), or taken modulo n: no input may lead outside a
+    tensor.
+    """
+    if not any(isinstance(n, Load) for n in walk(i)):
+        return
+    known = bounds(i, _whatever)
+    if known is None or known[0] < 0 or known[1] >= tensor.shape[d]:
+        raise UserError(f"{tensor.name} is read at {i}, which data decides: clamp it to 0 … {tensor.shape[d] - 1}")
+
+
+def _whatever(atom: Expr) -> tuple[int, int] | None:
+    """The bounds of data: all integers. Operations that narrow them are looked into."""
+    narrows = isinstance(atom, (Axis, Select)) or (
+        isinstance(atom, Bin) and atom.op in ("min", "max", "mod", "floordiv")
+    )
+    return None if narrows else (-(2**63), 2**63 - 1)

@@ -1,0 +1,143 @@
+"""The statements of a register tile: accumulators, reduce loops, and the store, with all borders decided."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stormdrop.errors import ScheduleError
+from stormdrop.ir.affine import conjunction, decide
+from stormdrop.ir.expr import Axis, Const, Expr, Load, Var, compare
+from stormdrop.ir.tensor import Tensor
+from stormdrop.lower.borders import interior, narrowed, without
+from stormdrop.lower.program import Access, Finish, If, ReduceLoop, RegisterTile, Save, Start, Stmt, Update
+from stormdrop.lower.reads import decided_reads, spread_over
+from stormdrop.lower.regions import Region, access_of
+from stormdrop.lower.spans import Span
+from stormdrop.space.structure import Stage
+from stormdrop.space.tiling import Tiling
+
+MAX_TILE_BODIES = 16
+"""Of one stage; the space allows fewer, so that this is never met by what it offers."""
+MOST_WRITTEN_OUT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Accumulators in memory between the outer reduce blocks: loaded unless `first`, stored unless `last`."""
+
+    access: Access
+    first: Expr
+    last: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class TileSite:
+    """Where a stage's register tile stands: the spans of its axes, and the bounds of the loop variables around it."""
+
+    stage: Stage
+    tiling: Tiling
+    spans: Mapping[Axis, Span]
+    regions: Mapping[Tensor, Region]
+    partial: Partial | None
+    known: Mapping[Expr, tuple[int, int]]
+
+    def variants(self) -> tuple[Stmt, ...]:
+        """One tile for each combination of row lengths that occurs, chosen by comparing lengths."""
+        rows = [a for a in self.stage.axes if a is not self.stage.vector]
+        combinations = list(itertools.product(*(sorted(self.spans[a].lengths, reverse=True) for a in rows)))
+        if len(combinations) > MAX_TILE_BODIES:
+            raise ScheduleError(f"{self.stage.id}: {len(combinations)} code variants")
+        body: tuple[Stmt, ...] = ()
+        for lengths in reversed(combinations):
+            tile = self._tile(tuple(zip(rows, lengths)))
+            ragged = [(self.spans[a].length, n) for a, n in tile.rows if not self.spans[a].is_fixed]
+            condition = conjunction(compare("eq", length, n) for length, n in ragged)
+            body = (If(condition, self._bodies(tile), body),) if body else self._bodies(tile)
+        return body
+
+    def _tile(self, rows: tuple[tuple[Axis, int], ...]) -> RegisterTile:
+        stage, lanes, vectors = self.stage, self.tiling.lanes, self.tiling.vectors
+        live: Expr | None = None
+        if stage.vector is not None and not stage.vector_is_reduced:
+            span = self.spans[stage.vector]
+            if span.lengths != frozenset({vectors * lanes}):
+                live = span.length
+                vectors = -(-span.longest // lanes)
+        base = {a: self.spans[a].base for a in (*stage.axes, *stage.reduce_axes)}
+        return RegisterTile(stage, base, rows, vectors, lanes, live)
+
+    def _loops(self, tile: RegisterTile) -> list[ReduceLoop]:
+        """The loops over whole spans, still without bodies."""
+        stage, tiling, loops = self.stage, self.tiling, list[ReduceLoop]()
+        for left, a in zip(reversed(range(len(stage.reduce_axes))), stage.reduce_axes):
+            span = self.spans[a]
+            var = Var(f"{a.name}_{stage.id}{stage.axis_id(a)}_r")
+            step = tiling.lanes * tiling.vectors if a is stage.vector else 1
+            is_short = a is not stage.vector and span.is_fixed and span.longest <= MOST_WRITTEN_OUT
+            written = (bool(tiling.peel) and left == 1 and is_short) or (a in stage.unrolled and left > 0)
+            unroll = 1 if left else tiling.unroll
+            zero = Const(0, "i64")
+            loops.append(ReduceLoop(tile, a, var, zero, span.length, span.longest, step, unroll, written, False, ()))
+        return loops
+
+    def _bodies(self, tile: RegisterTile) -> tuple[Stmt, ...]:
+        """The tile; where borders would be tested in short inner loops, once for the interior and once for the rest."""
+        value = self.stage.body
+        if not self.stage.is_reduction:
+            return (self._finish(tile),)
+        loops = self._loops(tile)
+        inside = interior(tile, loops, value)
+        if inside is None:
+            return self._reduction(tile, loops, value)
+        condition, holding = inside
+        answer = decide(condition, self.known.get)
+        if answer is not None:
+            return self._reduction(tile, loops, without(value, holding) if answer else value)
+        then, orelse = (self._reduction(tile, loops, v) for v in (without(value, holding), value))
+        return (If(condition, then, orelse),)
+
+    def _reduction(self, tile: RegisterTile, loops: Sequence[ReduceLoop], value: Expr) -> tuple[Stmt, ...]:
+        known = {**self.known, **{loop.var: (0, max(0, loop.longest - 1)) for loop in loops}}
+        loops, value = narrowed(tile, loops, value, known.get)
+        *outer, inner = [_settled(loop, loop is loops[-1]) for loop in loops]
+        loops = [*outer, inner]
+        has_tail = tile.live is not None or inner.masked
+        reads = decided_reads(tile, loops, value, None, lambda load: self._access(load, tile, has_tail))
+        body: Stmt = Update(tile, value, reads)
+        for loop in reversed(loops):
+            body = replace(loop, body=(body,))
+        finish = self._finish(tile)
+        if self.partial is None:
+            return (Start(tile, None, Const(True, "bool")), body, finish)
+        access, first, last = self.partial.access, self.partial.first, self.partial.last
+        return (Start(tile, access, first), body, If(last, (finish,), (Save(tile, access),)))
+
+    def _finish(self, tile: RegisterTile) -> Finish:
+        stage, has_tail = self.stage, tile.live is not None
+        place = Load(stage.tensor, stage.place)
+        store = self._access(place, tile, has_tail)
+        if stage.host is not None and stage.place and stage.vector is stage.place[-1]:
+            store = replace(store, masked=False)  # the scratch of a box is rounded up to whole vector tiles
+        store = spread_over(tile, place, store, is_guarded=True)
+        reads = decided_reads(tile, (), stage.finish, stage.guard, lambda load: self._access(load, tile, has_tail))
+        return Finish(tile, stage.finish, reads, store)
+
+    def _access(self, load: Load, tile: RegisterTile, has_tail: bool) -> Access:
+        access = access_of(self.regions[load.tensor], load.tensor, load.indices, tile.base)
+        return replace(access, masked=has_tail and not self._is_padded(load.tensor))
+
+    def _is_padded(self, tensor: Tensor) -> bool:
+        """Panels end with whole vectors."""
+        return self.regions[tensor].panel > 0
+
+
+def _settled(loop: ReduceLoop, is_innermost: bool) -> ReduceLoop:
+    """A loop whose range is final: whether it is a loop at all, and whether its last step is partial."""
+    if not (isinstance(loop.low, Const) and isinstance(loop.high, Const)):
+        return replace(loop, masked=loop.step > 1)
+    length = int(loop.high.value) - int(loop.low.value)
+    if is_innermost:
+        return replace(loop, masked=length % loop.step > 0)
+    return replace(loop, written_out=loop.written_out or length <= 1)

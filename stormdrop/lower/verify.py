@@ -1,0 +1,281 @@
+"""The verifier of loop programs: what every program must keep that code is generated from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from stormdrop.errors import BuildError
+from stormdrop.ir.affine import Affine, affine, conjunction, index_condition, opposite
+from stormdrop.ir.expr import (
+    ITEMSIZE,
+    Axis,
+    Bin,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    binary,
+    compare,
+    loads,
+    rewrite,
+    substitute,
+    walk,
+)
+from stormdrop.lower.facts import Facts
+from stormdrop.lower.program import (
+    Access,
+    Finish,
+    For,
+    If,
+    Phase,
+    Program,
+    ReduceLoop,
+    RegisterTile,
+    Save,
+    Spread,
+    Start,
+    Stmt,
+    Update,
+    buffers_of,
+)
+from stormdrop.lower.reads import guards_of, has_load
+
+ROLES_WITH_VIEWS = ("input", "constant", "output")
+ZERO = Const(0, "i64")
+
+
+def verify(program: Program) -> None:
+    """Raises BuildError where a program is not well-formed:
+
+    every variable is bound by a loop around it; accumulators are started before they are used and used up once; every
+    access is inside its tensor and its buffer, dead lanes included unless they are masked; steps and widths agree;
+    scratch buffers of a phase do not overlap.
+    """
+    for number, buffer in enumerate(program.buffers):
+        _require(buffer.slot == number, f"{buffer} is entry {number} of the pointer table, not {buffer.slot}")
+    for phase in program.phases:
+        _Verifier(program).phase(phase)
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise BuildError(f"malformed program: {problem}")
+
+
+class _Verifier:
+    """A walk through one phase."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.facts = Facts()
+        self.started: set[RegisterTile] = set()
+        self.loops: list[ReduceLoop] = []
+
+    def phase(self, phase: Phase) -> None:
+        places: list[tuple[int, int, str]] = []
+        for b in buffers_of(phase):
+            if b.role == "scratch":
+                places.append((b.scratch_offset, b.scratch_offset + b.elements * ITEMSIZE[b.dtype], b.name))
+            else:
+                _require(b in self.program.buffers, f"{b} is not in the pointer table")
+        for (_, end, name), (begin, _, other) in pairwise(sorted(places)):
+            _require(end <= begin, f"{name} and {other} share scratch memory")
+        most = max((end for _, end, _ in places), default=0)
+        _require(most <= self.program.scratch_bytes, f"{most} bytes of scratch, of {self.program.scratch_bytes}")
+        for var, n in phase.loops:
+            self._open(var, ZERO, Const(n, "i64"), n)
+        self._body(phase.body)
+        _require(not self.started, f"accumulators of {phase.name} are not finished")
+
+    def _open(self, var: Var, low: Expr, high: Expr, most: int) -> None:
+        _require(var not in self.facts.intervals, f"two loops over {var}")
+        self.facts.variable(var, low, high, (0, max(0, most - 1)))
+
+    def _bound(self, *parts: Expr | Affine) -> None:
+        """Variables of the parts are those of loops around them."""
+        for part in parts:
+            for n in walk(part.expr() if isinstance(part, Affine) else part):
+                is_open = isinstance(n, Axis) or not isinstance(n, Var) or n in self.facts.intervals
+                _require(is_open, f"{n} is not the variable of a loop around {part}")
+
+    def _body(self, body: tuple[Stmt, ...]) -> None:
+        outside = self.facts
+        for s in body:
+            match s:
+                case For(var, trips, most, inner):
+                    self._bound(trips)
+                    self.facts = outside.copy()
+                    self._open(var, ZERO, trips, most)
+                    self._loop_body(inner, s)
+                case If(condition, then, orelse):
+                    self._bound(condition)
+                    before = set(self.started)
+                    self.facts = outside.copy()
+                    self.facts.holds(condition)
+                    self._body(then)
+                    after, self.started = self.started, before
+                    self.facts = outside.copy()
+                    self._body(orelse)
+                    _require(self.started == after, f"accumulators are started or finished on one side of {condition}")
+                case Start(tile, resume, first):
+                    self._bound(first)
+                    _require(tile not in self.started, f"{tile.stage.id} is started twice")
+                    self._tile(tile)
+                    if resume is not None:
+                        self._address(tile, resume, (), has_dead_lanes=True)
+                    self.started.add(tile)
+                case ReduceLoop():
+                    self._reduce_loop(s)
+                case Update(tile):
+                    axes = sorted(loop.axis.serial for loop in self.loops if loop.tile is tile)
+                    _require(tile in self.started, f"{tile.stage.id} is updated before it is started")
+                    every = sorted(a.serial for a in tile.stage.reduce_axes)
+                    _require(axes == every, f"{tile.stage.id} is not reduced over each of its axes once")
+                    self._reads(s, None)
+                case Save(tile, access):
+                    self._use_up(tile)
+                    self._address(tile, access, (), has_dead_lanes=True)
+                case Finish(tile):
+                    if tile.stage.is_reduction:
+                        self._use_up(tile)
+                    else:
+                        self._tile(tile)
+                    self._reads(s, tile.stage.guard)
+                    place = Load(tile.stage.tensor, tile.stage.place)
+                    self._access(tile, place, s.store, () if tile.stage.guard is None else (tile.stage.guard,))
+            self.facts = outside
+
+    def _loop_body(self, body: tuple[Stmt, ...], loop: For | ReduceLoop) -> None:
+        before = set(self.started)
+        self._body(body)
+        _require(self.started == before, f"accumulators are started or finished inside the loop over {loop.var}")
+
+    def _use_up(self, tile: RegisterTile) -> None:
+        _require(tile in self.started, f"{tile.stage.id} is finished, but not started or already finished")
+        self.started.remove(tile)
+
+    def _tile(self, tile: RegisterTile) -> None:
+        stage = tile.stage
+        self._bound(*tile.base.values(), *([] if tile.live is None else [tile.live]))
+        _require(set(tile.base) == {*stage.axes, *stage.reduce_axes}, f"{stage.id}: a tile without all of its axes")
+        _require({a for a, _ in tile.rows} == set(stage.axes) - {stage.vector}, f"{stage.id}: rows of other axes")
+        is_power = tile.lanes > 0 and not tile.lanes & (tile.lanes - 1)
+        _require(is_power and tile.vectors > 0 and tile.row_count > 0, f"{stage.id}: an empty tile, or odd lanes")
+        if tile.live is not None:
+            room = binary("sub", Const(tile.vectors * tile.lanes, "i64"), tile.live)
+            _require(not stage.vector_is_reduced, f"{stage.id}: live lanes of a reduced vector")
+            _require(self.facts.never_negative(room) is not False, f"{stage.id}: more live lanes than {tile.live}")
+
+    def _reduce_loop(self, loop: ReduceLoop) -> None:
+        tile, stage, axis = loop.tile, loop.tile.stage, loop.axis
+        _require(tile in self.started, f"a loop over {axis} carries accumulators that are not started")
+        self._bound(loop.low, loop.high)
+        width = tile.vectors * tile.lanes if axis is stage.vector else 1
+        _require(loop.step == width and loop.unroll > 0, f"{stage.id}: a step of {loop.step} along {axis}, not {width}")
+        is_known = isinstance(loop.low, Const) and isinstance(loop.high, Const)
+        _require(is_known or not loop.written_out, f"{stage.id}: {axis} is written out, but its range is not known")
+        if loop.step > 1:
+            length = affine(binary("sub", loop.high, loop.low))
+            is_whole = not length.terms and length.constant % loop.step == 0
+            _require(is_whole or loop.masked, f"{stage.id}: the last step along {axis} is partial, but not masked")
+        outside, self.facts = self.facts, self.facts.copy()
+        self._open(loop.var, loop.low, loop.high, loop.longest)
+        self.loops.append(loop)
+        self._loop_body(loop.body, loop)
+        self.loops.pop()
+        self.facts = outside
+
+    # Accesses
+
+    def _reads(self, s: Update | Finish, guard: Expr | None) -> None:
+        guards = guards_of(s.value, guard)
+        own = s.tile.stage.acc if s.tile.stage.is_reduction else None
+        for load in loads(s.value):
+            if load.tensor is not own:
+                _require(load in s.reads, f"{load} has no access")
+                self._access(s.tile, load, s.reads[load], tuple(guards[load]))
+
+    def _instance(self, tile: RegisterTile, has_dead_lanes: bool) -> tuple[Facts, dict[Expr, Affine]]:
+        """What is known of the tile's axes, and the index of each of them."""
+        facts, places = self.facts.copy(), dict[Expr, Affine]()
+        stage, width = tile.stage, tile.vectors * tile.lanes
+        sizes: dict[Axis, tuple[Expr, int]] = {a: (Const(n, "i64"), n) for a, n in tile.rows}
+        for loop in self.loops:
+            if loop.tile is tile:
+                places[loop.axis] = tile.base[loop.axis] + affine(loop.var)
+        if stage.vector is not None and not stage.vector_is_reduced:
+            is_whole = tile.live is None or has_dead_lanes
+            sizes[stage.vector] = (Const(width, "i64") if is_whole else tile.live, width)  # type: ignore[assignment]
+        elif stage.vector is not None and has_dead_lanes:
+            steps = max((-(-loop.longest // width) for loop in self.loops if loop.axis is stage.vector), default=1)
+            sizes[stage.vector] = (Const(steps * width, "i64"), steps * width)
+        for a, (size, most) in sizes.items():
+            offset = Var(f"{a.name}.{a.serial}")
+            facts.variable(offset, ZERO, size, (0, most - 1))
+            places[a] = tile.base[a] + affine(offset)
+        return facts, places
+
+    def _access(self, tile: RegisterTile, e: Load, access: Access, guards: tuple[Expr, ...]) -> None:
+        """The element is inside its tensor where the guards hold, and all lanes that are touched are in the buffer."""
+        self._bound(access.outer)
+        slope, square = access.coefficient(tile.stage.vector), access.square
+        is_square = square is not None and access.coefficient(square) == 1 and not dict(tile.rows)[square] % tile.lanes
+        match access.spread:
+            case Spread.ONE:
+                _require(tile.lanes == 1 or not slope, f"the lanes of {e} differ")
+            case Spread.CONTIGUOUS:
+                _require(slope == 1, f"the lanes of {e} do not lie side by side")
+            case Spread.TRANSPOSED:
+                _require(is_square, f"{e} is no transposed square")
+            case Spread.STRIDED:
+                pass
+        facts, places = self._instance(tile, has_dead_lanes=False)
+        facts.holds(_placed(conjunction(guards), places))
+        for i, extent in zip(e.indices, e.tensor.shape):
+            self._inside(facts, _placed(i, places), extent, f"{e} along {i}")
+        if access.buffer.role not in ROLES_WITH_VIEWS:
+            self._address(tile, access, guards, has_dead_lanes=not access.masked)
+            return
+        has_tail = tile.live is not None or any(loop.masked for loop in self.loops if loop.tile is tile)
+        is_whole = access.spread is Spread.ONE or access.masked or not has_tail
+        _require(is_whole, f"dead lanes of {e} are neither masked nor inside its buffer")
+
+    def _address(self, tile: RegisterTile, access: Access, guards: tuple[Expr, ...], has_dead_lanes: bool) -> None:
+        facts, places = self._instance(tile, has_dead_lanes)
+        facts.holds(_placed(conjunction(guards), places))
+        form = access.outer
+        for a, c in access.coefficients:
+            form = form + (places[a] + tile.base[a].scaled(-1)).scaled(c)
+        for atom, c in access.atoms:
+            form = form + affine(_placed(atom, places)).scaled(c)
+        self._inside(facts, form.expr(), access.buffer.elements, f"an address in {access.buffer}")
+
+    def _inside(self, facts: Facts, index: Expr, extent: int, what: str) -> None:
+        """An index that data decides, or that no linear form bounds, has been checked when it was lowered."""
+        for n in walk(index):
+            for condition, value in _cases(n):
+                case = facts.copy()
+                case.holds(condition)
+                self._inside(case, substitute(index, {n: value}), extent, what)
+            if _cases(n):
+                return
+        for room in (index, binary("sub", Const(extent - 1, "i64"), index)):
+            _require(facts.never_negative(room) is not False, f"{what}: {index} may leave 0 … {extent - 1}")
+
+
+def _placed(e: Expr, places: Mapping[Expr, Affine]) -> Expr:
+    return rewrite(e, lambda n: places[n].expr() if n in places else None)
+
+
+def _cases(e: Expr) -> list[tuple[Expr, Expr]]:
+    """The values of a part of an index that is not linear, each with the condition under which it is that."""
+    match e:
+        case Select(c, a, b) if index_condition(c):
+            return [(c, a), (opposite(c), b)]
+        case Bin("max" | "min" as op, a, b) if not has_load(e):
+            order = compare("ge" if op == "max" else "le", a, b)
+            return [(order, a), (opposite(order), b)]
+        case _:
+            return []
