@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from stormdrop.runtime.model import Model, load_compiled
     from stormdrop.search.events import Tuned
     from stormdrop.search.model_events import TunedModel
+    from stormdrop.space.rules import RULES, Rule
     from stormdrop.space.schedule import Schedule
     from stormdrop.space.sketch import Sketch, sketches
     from stormdrop.target.machine import Target
@@ -71,6 +72,8 @@ _LAZY = {
     "load_compiled": "stormdrop.runtime.model",
     "Kernel": "stormdrop.runtime.kernel",
     "build": "stormdrop.runtime.kernel",
+    "RULES": "stormdrop.space.rules",
+    "Rule": "stormdrop.space.rules",
     "Schedule": "stormdrop.space.schedule",
     "Sketch": "stormdrop.space.sketch",
     "sketches": "stormdrop.space.sketch",
@@ -83,10 +86,12 @@ _LAZY = {
 }
 
 __all__ = [
+    "RULES",
     "BuildError",
     "Graph",
     "Kernel",
     "Model",
+    "Rule",
     "RunError",
     "Schedule",
     "ScheduleError",

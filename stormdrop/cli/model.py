@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stormdrop.graph.partition import Partition, TaskUse
     from stormdrop.report.model import Listed
     from stormdrop.runtime.model import Model
+    from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
     from stormdrop.target.machine import Target
 
@@ -91,18 +92,20 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
     parts = opened.parts
     target = suited(detect(threads), parts)
     kernels, arena_bytes = memory_of(parts, target)
-    report = ModelReport(source.model, opened.graph, _listed(parts, target), kernels, arena_bytes, target.threads)
+    report = ModelReport(
+        source.model, opened.graph, _listed(parts, target, source.rules), kernels, arena_bytes, target.threads
+    )
     if as_json:
         _print(report.to_json())
     else:
         print_model(results(), report)
 
 
-def _listed(parts: Partition, target: Target) -> tuple[Listed, ...]:
+def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[Listed, ...]:
     from stormdrop.report.console import notes
     from stormdrop.report.model import Listed
 
-    chosen = Chosen(target, False, notes())
+    chosen = Chosen(target, False, notes(), rules)
     return tuple(Listed(use, chosen(use.task) is not None) for use in parts.tasks)
 
 
@@ -153,7 +156,7 @@ def compile(
         header = path.with_suffix(".h")
     for file in (path, *([header] if header is not None else [])):
         refuse_unwritable(file)
-    made = compile_model(source.open(), threads, untuned)
+    made = compile_model(source.open(), threads, untuned, source.rules)
     image = made.model.image
     began = time.perf_counter()
     _write(made.model, path, header, source.stem)
@@ -318,21 +321,28 @@ def show(
 
     if task is None and parts:
         raise click.UsageError("--as is for one task: name it; without --as the tasks are listed")
-    found = source.open().parts
+    rules, found = source.rules, source.open().parts
     target = suited(detect(threads), found)
     if task is None:
-        listed = _listed(found, target)
+        listed = _listed(found, target, rules)
         if as_json:
             _print({"model": source.model, "tasks": [t.to_json() for t in listed]})
         else:
             print_tasks(results(), listed)
         return
     use = find_task(found, task)
-    stored = Chosen(target, untuned, notes())(use.task)
-    _show(use, stored, target, parts or SHOWN_UNASKED, as_json)
+    stored = Chosen(target, untuned, notes(), rules)(use.task)
+    _show(use, stored, target, parts or SHOWN_UNASKED, as_json, rules)
 
 
-def _show(use: TaskUse, stored: Schedule | None, target: Target, parts: tuple[str, ...], as_json: bool) -> None:
+def _show(
+    use: TaskUse,
+    stored: Schedule | None,
+    target: Target,
+    parts: tuple[str, ...],
+    as_json: bool,
+    rules: tuple[Rule, ...],
+) -> None:
     from stormdrop.report.console import heading, print_pairs, results
     from stormdrop.report.model import Listed, calls_text, print_sections, shapes_text
     from stormdrop.report.operator import code_sections, print_sketches
@@ -341,10 +351,10 @@ def _show(use: TaskUse, stored: Schedule | None, target: Target, parts: tuple[st
     from stormdrop.runtime.building import program_of
     from stormdrop.space.default import default_schedule
 
-    schedule = stored or default_schedule(use.task, target)
+    schedule = stored or default_schedule(use.task, target, rules)
     origin = "the best the store knows" if stored is not None else "by default"
     code = (
-        code_sections(program_of(use.task, schedule, target), target, parts)
+        code_sections(program_of(use.task, schedule, target, rules=rules), target, parts)
         if {*parts} & {"loops", "llvm", "asm"}
         else []
     )
@@ -356,7 +366,7 @@ def _show(use: TaskUse, stored: Schedule | None, target: Target, parts: tuple[st
             "schedule": schedule.to_json(),
             "text": texts,
         }
-        _print(tree | ({"sketches": _sketches(use, target)} if "sketch" in parts else {}))
+        _print(tree | ({"sketches": _sketches(use, target, rules)} if "sketch" in parts else {}))
         return
     console = results()
     heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")
@@ -366,12 +376,12 @@ def _show(use: TaskUse, stored: Schedule | None, target: Target, parts: tuple[st
     print_sections(console, [("task", str(use.task))] if "task" in parts else [])
     if "sketch" in parts:
         console.print()
-        print_sketches(console, use.task, target)
+        print_sketches(console, use.task, target, rules)
     lines = "\n".join(f"  {line}" for line in schedule_lines(schedule))
     print_sections(console, [*([(f"schedule, {origin}", lines)] if "schedule" in parts else []), *code])
 
 
-def _sketches(use: TaskUse, target: Target) -> list[dict[str, Any]]:
+def _sketches(use: TaskUse, target: Target, rules: tuple[Rule, ...]) -> list[dict[str, Any]]:
     from stormdrop.report.operator import derivation_text
     from stormdrop.space.default import ranked
     from stormdrop.space.sketch import sketches
@@ -383,5 +393,5 @@ def _sketches(use: TaskUse, target: Target) -> list[dict[str, Any]]:
             "variant": use.task.variants[s.variant].name,
             "derivation": derivation_text(s),
         }
-        for s, _, seconds in ranked(sketches(use.task, target))
+        for s, _, seconds in ranked(sketches(use.task, target, rules))
     ]

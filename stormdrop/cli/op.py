@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from stormdrop.cli.options import Duration, json_option, log_options, threads_option, verbosity_of
+from stormdrop.cli.options import (
+    Duration,
+    json_option,
+    log_options,
+    rule_option,
+    rules_with,
+    threads_option,
+    verbosity_of,
+)
 from stormdrop.errors import StormdropError, UserError
 
 if TYPE_CHECKING:
@@ -99,6 +107,7 @@ Examples:
     multiple=True,
     help="What to print with the figures; may be repeated.  [default: loops]",
 )
+@rule_option
 @threads_option
 @json_option
 @log_options
@@ -116,6 +125,7 @@ def op(
     store_path: str | None,
     plot_path: Path | None,
     show: tuple[str, ...],
+    own_rules: tuple[str, ...],
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -126,6 +136,7 @@ def op(
     from stormdrop.report.text import clean
 
     _refuse_contradictions(ctx, default_only, searches, as_json, show)
+    rules = rules_with(own_rules)
     from stormdrop.ops.catalogue import build
 
     try:
@@ -143,9 +154,8 @@ def op(
 
     console = notes()
     store = None if default_only else open_store(store_path)
-    plan = Plan(
-        name.upper(), args, task, detect(threads), () if default_only else searches, trials, seconds, seed, store
-    )
+    searched = () if default_only else searches
+    plan = Plan(name.upper(), args, task, detect(threads), searched, trials, seconds, seed, store, rules)
     report = measured(plan, console, quiet=verbosity_of(ctx).verbosity > 0)
     if as_json:
         click.echo(json.dumps(report.to_json()))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,8 @@ import click
 from stormdrop.errors import UserError
 
 if TYPE_CHECKING:
+    from stormdrop.space.rules import Rule
+
     _Seconds = click.ParamType[float]
 else:
     _Seconds = click.ParamType  # older versions of click take no parameter
@@ -39,6 +43,26 @@ class Duration(_Seconds):
 def threads_option(command: Any) -> Any:
     told = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPUs this process may use]"
     return click.option("--threads", type=click.IntRange(min=1), metavar="N", help=told)(command)
+
+
+def rule_option(command: Any) -> Any:
+    told = "A derivation rule of your own, beside the built-in ones; found from here too; may be repeated."
+    return click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=told)(command)
+
+
+def rules_with(own_rules: tuple[str, ...]) -> tuple[Rule, ...]:
+    """The built-in rules and those of `--rule`, whose modules may be in the current directory."""
+    from stormdrop.report.text import clean
+    from stormdrop.space.rule_names import checked, imported
+    from stormdrop.space.rules import RULES
+
+    if not own_rules:
+        return RULES
+    sys.path.append(os.getcwd())
+    try:
+        return checked((*RULES, *imported(own_rules)))
+    except UserError as error:
+        raise click.UsageError(clean(str(error))) from error
 
 
 def json_option(command: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stormdrop.cli.options import rule_option, rules_with
 from stormdrop.driver import ZOO
 from stormdrop.errors import StormdropError, UserError
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from stormdrop.graph.partition import Partition
     from stormdrop.ir.tensor import Task
     from stormdrop.runtime.model import Model
+    from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
     from stormdrop.target.machine import Target
 
@@ -64,6 +66,13 @@ class Source:
     bound: tuple[str, ...]
     """NAME=FILE, not yet read."""
     winograd: bool = True
+    own_rules: tuple[str, ...] = ()
+    """package.module:Class, not yet imported."""
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What its schedules may follow. Raises click.UsageError."""
+        return rules_with(self.own_rules)
 
     @property
     def is_compiled(self) -> bool:
@@ -125,8 +134,8 @@ class Source:
             raise click.UsageError(
                 "shapes and constants of a compiled model are settled: leave out --shapes and --bind"
             )
-        if not self.winograd:
-            raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd")
+        if not self.winograd or self.own_rules:
+            raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd and --rule")
         return Model(*load(self.model, threads))
 
 
@@ -152,7 +161,7 @@ class Opened:
 
 
 def source_options(command: Callable[..., Any]) -> Any:
-    """The argument MODEL with `--shapes`, `--bind` and `--no-winograd`, given to the command as one `source`."""
+    """The argument MODEL and its options, from `--shapes` to `--rule`, given to the command as one `source`."""
 
     @functools.wraps(command)
     def bundled(
@@ -161,11 +170,12 @@ def source_options(command: Callable[..., Any]) -> Any:
         shapes: tuple[tuple[str, tuple[int, ...]], ...],
         bound: tuple[str, ...],
         no_winograd: bool,
+        own_rules: tuple[str, ...],
         **rest: Any,
     ) -> Any:
         if len(dict(shapes)) < len(shapes):
             raise click.UsageError("--shapes gives the shape of one input twice")
-        return command(*args, source=Source(model, dict(shapes), bound, not no_winograd), **rest)
+        return command(*args, source=Source(model, dict(shapes), bound, not no_winograd, own_rules), **rest)
 
     shape = click.option(
         "--shapes",
@@ -182,7 +192,7 @@ def source_options(command: Callable[..., Any]) -> Any:
         help="An input that is always this array: it becomes a constant; may be repeated.",
     )
     direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
-    return click.argument("model")(shape(bind(direct(bundled))))
+    return click.argument("model")(shape(bind(direct(rule_option(bundled)))))
 
 
 def untuned_option(command: Any) -> Any:
@@ -219,6 +229,7 @@ class Chosen:
     target: Target
     untuned: bool
     console: Console
+    rules: tuple[Rule, ...]
     tell: Callable[[str], None] = lambda _: None
     asked: int = 0
     known: set[str] = field(default_factory=set[str])
@@ -234,7 +245,7 @@ class Chosen:
             if self._best is None:
                 from stormdrop.driver.compile import stored_schedules
 
-                self._best = stored_schedules(self.target)
+                self._best = stored_schedules(self.target, self.rules)
             found = self._best(task)
         except StormdropError as error:
             from stormdrop.report.console import say
@@ -277,10 +288,10 @@ def built(source: Source, opened: Opened | None, compiled: str | None, threads: 
         return Built(Source(compiled, {}, ()).open_compiled(threads))
     if opened is None and source.is_compiled:
         return Built(source.open_compiled(threads))
-    return compile_model(source.open() if opened is None else opened, threads, untuned)
+    return compile_model(source.open() if opened is None else opened, threads, untuned, source.rules)
 
 
-def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
+def compile_model(opened: Opened, threads: int | None, untuned: bool, rules: tuple[Rule, ...]) -> Built:
     """With a line on the terminal that says how far it is."""
     from rich.text import Text
 
@@ -295,7 +306,11 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool) -> Built:
     with console.status("compiling") as status:
         parts = opened.parts
         chosen = Chosen(
-            suited(target, parts), untuned, console, lambda text: status.update(Text(f"compiling, {one_line(text)}"))
+            suited(target, parts),
+            untuned,
+            console,
+            rules,
+            lambda text: status.update(Text(f"compiling, {one_line(text)}")),
         )
-        model = build_model(parts, target, chosen)
+        model = build_model(parts, target, chosen, rules)
     return Built(model, chosen.asked, len(chosen.known), time.perf_counter() - began)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from stormdrop.compare.in_model import InModel
     from stormdrop.graph.partition import Partition
     from stormdrop.search.model_events import ModelEvent, TunedModel
+    from stormdrop.space.rules import Rule
 
 
 @click.command(
@@ -73,7 +75,7 @@ def tune(
     not measured again. Ctrl-C ends the search with what is known by then; a second one aborts. `stormdrop compile`,
     `run` and `bench` take what the store knows.
     """
-    parts = _parts(source)
+    rules, parts = source.rules, _parts(source)
     from stormdrop.report.console import notes, results
     from stormdrop.report.model_progress import print_tuned
     from stormdrop.runtime.host import detect
@@ -87,12 +89,20 @@ def tune(
     peak_gflops = meter.gflops()
     with _Listener(console, peak_gflops, quiet, is_logged=verbosity_of(ctx).verbosity > 0) as listen:
         tuned = tune_model(
-            parts, target, trials=trials, seconds=seconds, search=search, seed=seed, store=store, listen=listen
+            parts,
+            target,
+            trials=trials,
+            seconds=seconds,
+            search=search,
+            seed=seed,
+            store=store,
+            listen=listen,
+            rules=rules,
         )
     peak_gflops = max(peak_gflops, meter.gflops())
     if not as_json:
         print_tuned(results(), tuned, peak_gflops)
-    timed = _in_model(parts, tuned, console, quiet)
+    timed = _in_model(parts, tuned, console, quiet, rules)
     kept = str(store.path) if store is not None and store.path is not None else None
     if as_json:
         more = {"peak_gflops": peak_gflops, "store": kept, "in_model": timed.to_json() if timed is not None else None}
@@ -136,17 +146,20 @@ class _Listener:
             say(self._console, one_line(event.message, 500))
 
 
-def _in_model(parts: Partition, tuned: TunedModel, console: Console, quiet: bool) -> InModel | None:
+def _in_model(
+    parts: Partition, tuned: TunedModel, console: Console, quiet: bool, rules: tuple[Rule, ...]
+) -> InModel | None:
     """The model itself, tuned and untuned. What goes wrong here takes nothing from what was found."""
     from stormdrop.compare.in_model import in_model
     from stormdrop.report.console import say
     from stormdrop.report.text import one_line
 
     try:
+        timed = partial(in_model, parts, tuned.target, tuned.schedules, tuned.defaults, rules=rules)
         if quiet:
-            return in_model(parts, tuned.target, tuned.schedules, tuned.defaults)
+            return timed()
         with console.status("") as status:
-            return in_model(parts, tuned.target, tuned.schedules, tuned.defaults, tell=lambda text: status.update(text))
+            return timed(tell=lambda text: status.update(text))
     except StormdropError as error:
         say(console, f"the model itself could not be timed: {one_line(str(error), 500)}")
         return None

@@ -6,13 +6,14 @@ Kernels are tuned one at a time, on memory of their own; in the model they share
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stormdrop.compare.inputs import random_inputs
 from stormdrop.compare.race import Budget, race
 from stormdrop.driver.compile import Schedules, build_model
 from stormdrop.graph.partition import Partition
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
 
@@ -34,15 +35,16 @@ def in_model(
     defaults: Schedules = lambda _: None,
     seconds: float = 1.0,
     tell: Callable[[str], None] = lambda _: None,
+    rules: Sequence[Rule] = RULES,
 ) -> InModel:
     """Compile with found and with default schedules, and time each about so long; `tell` hears what is done.
 
     Raises as compiling does.
     """
     tell("compiling with what was found")
-    found = build_model(parts, target, schedules)
+    found = build_model(parts, target, schedules, rules)
     tell("compiling with defaults")
-    default = build_model(parts, target, defaults)
+    default = build_model(parts, target, defaults, rules)
     arrays = list(random_inputs(found.inputs).values())
     tell("timing both in turns")
     runs = race({"found": lambda: found(*arrays), "default": lambda: default(*arrays)}, Budget(seconds=seconds))

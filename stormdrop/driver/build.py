@@ -7,6 +7,7 @@ start: a short list is not worth it. What a worker cannot build, this process do
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +22,11 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.threads import available_cpus
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
+
+_log = logging.getLogger("stormdrop.compile")
 
 WORTH_A_WORKER = 8
 """Kernels per worker process that pay for its start."""
@@ -39,16 +43,18 @@ class Job:
     strides: dict[str, tuple[int, ...]]
 
 
-def build_kernel(job: Job, target: Target) -> Artifact:
-    """A schedule that does not fit the task (it came from elsewhere) gives way to the default. Raises BuildError."""
+def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES) -> Artifact:
+    """A schedule that does not fit the task (it came from elsewhere) or follows a rule that is not among `rules` gives
+    way to the default, with a remark. Raises BuildError.
+    """
     views = {name: View(strides) for name, strides in job.strides.items()}
     if job.schedule is not None:
         try:
-            return build_artifact(job.task, job.schedule, target, views)
-        except ScheduleError:
-            pass
+            return build_artifact(job.task, job.schedule, target, views, rules)
+        except ScheduleError as error:
+            _log.warning("%s is computed by default: %s", job.task.name, error)
     try:
-        return build_artifact(job.task, None, target, views)
+        return build_artifact(job.task, None, target, views, rules)
     except ScheduleError as error:
         outputs = ", ".join(map(repr, job.task.outputs))
         raise BuildError(
@@ -56,13 +62,15 @@ def build_kernel(job: Job, target: Target) -> Artifact:
         ) from error
 
 
-def build_kernels(jobs: Sequence[Job], target: Target, cpus: int | None = None) -> list[Artifact]:
-    """All of them, in order. Raises BuildError."""
+def build_kernels(
+    jobs: Sequence[Job], target: Target, cpus: int | None = None, rules: Sequence[Rule] = RULES
+) -> list[Artifact]:
+    """All of them, in order. Raises BuildError, and UserError for rules that workers cannot import."""
     built: dict[int, Artifact] = {}
     left = deque(range(len(jobs)))  # pops at either end are atomic
     settings = MeasureSettings()
     helpers = min((cpus or available_cpus()) - 1, len(jobs) // WORTH_A_WORKER)
-    workers = [Worker("builder", target, settings) for _ in range(helpers)]
+    workers = [Worker("builder", target, settings, rules) for _ in range(helpers)]
     stop = Event()
 
     def help_out(worker: Worker) -> None:
@@ -85,14 +93,14 @@ def build_kernels(jobs: Sequence[Job], target: Target, cpus: int | None = None) 
                 k = left.popleft()
             except IndexError:
                 break
-            built[k] = build_kernel(jobs[k], target)
+            built[k] = build_kernel(jobs[k], target, rules)
         for future in helping:
             future.result()
     finally:
         stop.set()
         for worker in workers:
             worker.close()
-    return [built[k] if k in built else build_kernel(job, target) for k, job in enumerate(jobs)]
+    return [built[k] if k in built else build_kernel(job, target, rules) for k, job in enumerate(jobs)]
 
 
 def _request(job: Job) -> dict[str, Any]:

@@ -36,6 +36,8 @@ from stormdrop.runtime.loaded import SLACK_BYTES, slot_bytes
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.pool import shared_pool
+from stormdrop.space.rule_names import references
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
 from stormdrop.target.machine import Target
@@ -79,15 +81,17 @@ def compile(
     threads: int | None = None,
     target: Target | None = None,
     winograd: bool = True,
+    rules: Sequence[Rule] = RULES,
 ) -> Model:
     """A model that runs on this machine.
 
-    `schedules` says how to compute a task, None meaning the default; without it the store's best are used. With
+    `schedules` says how to compute a task, None meaning the default; without it the store's best are used, and with
+    those of a `TunedModel`, `tuned.schedules`, what was found there. `rules` are those that schedules may follow. With
     `winograd=False` convolutions are summed directly, which rounds less. Raises UserError for a model that cannot be
-    read or is not supported.
+    read or is not supported, and for rules that other processes cannot import.
     """
     machine = target_for(target, threads)
-    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules)
+    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules, rules)
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
@@ -95,7 +99,7 @@ def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
     return partition(optimise(graph), tuple(TRANSFORMS) if winograd else ())
 
 
-def stored_schedules(target: Target) -> Schedules:
+def stored_schedules(target: Target, rules: Sequence[Rule] = RULES) -> Schedules:
     """What the user's store knows to be fastest at the target's temperature, else at the other one; no store knows
     nothing.
     """
@@ -107,7 +111,7 @@ def stored_schedules(target: Target) -> Schedules:
     store = Store.view(path)
 
     def best(task: Task) -> Schedule | None:
-        found = store.best(task, target) or store.best(task, target, not target.is_cold)
+        found = store.best(task, target, rules=rules) or store.best(task, target, not target.is_cold, rules=rules)
         return found.schedule if found is not None else None
 
     return best
@@ -118,10 +122,13 @@ def suited(target: Target, parts: Partition) -> Target:
     return target.with_cold_weights(parts.constant_bytes > target.l3_bytes)
 
 
-def build_model(parts: Partition, target: Target, schedules: Schedules | None = None) -> Model:
+def build_model(
+    parts: Partition, target: Target, schedules: Schedules | None = None, rules: Sequence[Rule] = RULES
+) -> Model:
     """Machine code, memory and packed weights for a partition; by default with the store's best schedules."""
     target = suited(target, parts)
-    build = _Build(parts, target, schedules or stored_schedules(target))
+    references(rules)  # told now, not only where there are enough kernels for another process
+    build = _Build(parts, target, schedules or stored_schedules(target, rules), rules)
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
@@ -135,7 +142,7 @@ def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
 
     Nothing is built: what schedules need besides is not known.
     """
-    build = _Build(parts, target, lambda task: None)
+    build = _Build(parts, target, lambda task: None, RULES)
     return len(build.laid.calls), plan([life for _, life in build._lifetimes([])])[1]
 
 
@@ -160,8 +167,8 @@ class _Weights:
 
 
 class _Build:
-    def __init__(self, parts: Partition, target: Target, schedules: Schedules) -> None:
-        self.laid, self.target, self.schedules = storage(parts), target, schedules
+    def __init__(self, parts: Partition, target: Target, schedules: Schedules, rules: Sequence[Rule]) -> None:
+        self.laid, self.target, self.schedules, self._rules = storage(parts), target, schedules, rules
         graph = parts.graph
         self._name = graph.name
         self._inputs = tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs)
@@ -237,7 +244,7 @@ class _Build:
                 shaped = {t.name: given for t, given in zip(tensors, strides) if given is not None}
                 jobs.append(Job(call.task, self._schedule(call.task), shaped))
             of_call.append(numbers[key])
-        self._kernels = build_kernels(jobs, self.target)
+        self._kernels = build_kernels(jobs, self.target, rules=self._rules)
         return of_call
 
     def _schedule(self, task: Task) -> Schedule | None:

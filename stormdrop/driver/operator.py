@@ -28,6 +28,7 @@ from stormdrop.search.curve import failures, improvements, trials_per_second
 from stormdrop.search.events import Event, Listener, Retiming, RoundEnded, TaskEnded, Trial, Tuned, Warned
 from stormdrop.search.tune import tune
 from stormdrop.space.default import default_point
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
 STEADY = 0.9  # a machine to itself keeps its peak within a few percent
@@ -49,6 +50,7 @@ class Plan:
     seed: int = 0
     store: Store | None = None
     """Where trials are kept, if anywhere."""
+    rules: tuple[Rule, ...] = RULES
 
     @property
     def is_comparison(self) -> bool:
@@ -110,6 +112,7 @@ class OperatorReport:
     peak_gflops: float
     found: tuple[Found, ...]
     is_default: bool
+    rules: tuple[Rule, ...] = RULES
 
     @property
     def best(self) -> Found:
@@ -155,12 +158,14 @@ def measure_operator(
             f"the peak moved between {watch.lowest:.0f} and {watch.highest:.0f} GFLOP/s: is something else running "
             "here?"
         )
-    return OperatorReport(plan.op, plan.args, plan.task, plan.target, watch.highest, tuple(found), not plan.searches)
+    return OperatorReport(
+        plan.op, plan.args, plan.task, plan.target, watch.highest, tuple(found), not plan.searches, plan.rules
+    )
 
 
 def known(plan: Plan) -> Record | None:
     """What the store has of this very task, timed; None where it has nothing."""
-    best = plan.store.best(plan.task, plan.target) if plan.store is not None else None
+    best = plan.store.best(plan.task, plan.target, rules=plan.rules) if plan.store is not None else None
     return best if best is not None and isinstance(best.result, Timing) else None
 
 
@@ -176,12 +181,13 @@ def _search(plan: Plan, search: str, listen: Listener) -> Found:
             seed=plan.seed,
             store=alone or plan.store,
             listen=listen,
+            rules=plan.rules,
         )
     finally:
         if alone is not None and plan.store is not None:
-            _keep(alone.trials(plan.task, plan.target), plan.store, listen)
+            _keep(alone.trials(plan.task, plan.target, rules=plan.rules), plan.store, listen)
     stored = str(plan.store.path) if plan.store is not None and plan.store.path is not None else None
-    return Found(tuned, program_of(plan.task, tuned.best, plan.target), stored)
+    return Found(tuned, program_of(plan.task, tuned.best, plan.target, rules=plan.rules), stored)
 
 
 def _keep(records: Sequence[Record], store: Store, listen: Listener) -> None:
@@ -195,9 +201,9 @@ def _default(plan: Plan, tell: Callable[[str], None]) -> Found:
     began = time.perf_counter()
     task, target = plan.task, plan.target
     tell(f"timing the default schedule of {task.name}")
-    sketch, point = default_point(task, target)
+    sketch, point = default_point(task, target, plan.rules)
     schedule = sketch.schedule(point)
-    with Measurer(target, MeasureSettings(seed=plan.seed)) as measurer:
+    with Measurer(target, MeasureSettings(seed=plan.seed), rules=plan.rules) as measurer:
         result = measurer.prove(task, schedule)
     if isinstance(result, Failure):
         raise RunError(f"{task.name}: the default schedule could not be timed: {result}")

@@ -26,6 +26,7 @@ from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory
 from stormdrop.search.tune import tune as tune_task
 from stormdrop.search.tune_model import tune_model
+from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
 from stormdrop.target.machine import Target
@@ -49,6 +50,7 @@ def tune(
     settings: TuneSettings | None = None,
     measurer: Measures | None = None,
     spaces: Sequence[Sketch] | None = None,
+    rules: Sequence[Rule] = ...,
 ) -> Tuned: ...
 
 
@@ -71,6 +73,8 @@ def tune(
     measurer: Measures | None = None,
     cold: bool | None = None,
     divide: Divide | None = None,
+    objective: Objective | None = None,
+    rules: Sequence[Rule] = ...,
 ) -> TunedModel: ...
 
 
@@ -80,6 +84,11 @@ def tune(what: Task | Partition | Source, target: Target | None = None, **option
     A task is kept in `store`, if one is given. A model is kept in the user's store unless another is given:
     `sd.compile` reads it. Raises UserError for a model that cannot be read and for a wrong budget, RunError if nothing
     could be timed.
+
+    `search`, `objective` and `rules` may be the caller's own: a function from a `Context` to a `Strategy`; one from a
+    `Timing` to what is minimised; `(*sd.RULES, Mine())`. The store keeps times and finds them again for whoever passes
+    the rules. The winner by an objective is in what is returned: `sd.build(task, schedule=tuned.best)`, and for a model
+    `sd.compile(model, schedules=tuned.schedules)`, each with the same `rules`.
     """
     machine = target_for(target, options.pop("threads", None))
     if isinstance(what, Task):

@@ -30,6 +30,7 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.threads import available_cpus
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
@@ -74,9 +75,10 @@ class Measurer:
         settings: MeasureSettings | None = None,
         builders: int | None = None,
         shared_proofs: bool = False,
+        rules: Sequence[Rule] = RULES,
     ) -> None:
         """`shared_proofs`: winners are proved in one process for as long as nothing fails there, which saves half a
-        second each.
+        second each. `rules` are those that schedules may follow. Raises UserError for what workers cannot import.
         """
         if builders is not None and builders < 1:
             raise UserError(f"{builders} builders cannot build anything; give 1 or more")
@@ -84,7 +86,7 @@ class Measurer:
         self._runner = Worker("runner", target, self.settings)
         self._prover = Worker("runner", target, replace(self.settings, sample_points=self.settings.final_points))
         self._shared_proofs = shared_proofs
-        self._builders = [Worker("builder", target, self.settings) for _ in range(builders or available_cpus())]
+        self._builders = [Worker("builder", target, self.settings, rules) for _ in range(builders or available_cpus())]
         self._texts: weakref.WeakKeyDictionary[Task, TaskMessage] = weakref.WeakKeyDictionary()
         self._kept: OrderedDict[tuple[int, Schedule], _Built] = OrderedDict()
         self._busy = threading.Lock()

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +31,8 @@ from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.wire import Garbled, Inbox, frame
 from stormdrop.paths import package_root
+from stormdrop.space.rule_names import sent
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
 Message = dict[str, Any]
@@ -91,9 +93,16 @@ class _Process:
 class Worker:
     """A worker that is there whenever it is asked. `ask` and what it calls run on `lane`'s thread only."""
 
-    def __init__(self, role: Role, target: Target, settings: MeasureSettings) -> None:
+    def __init__(self, role: Role, target: Target, settings: MeasureSettings, rules: Sequence[Rule] = RULES) -> None:
+        """Raises UserError for rules that another process cannot import."""
+        self._greeting = {
+            "op": "start",
+            "role": role,
+            "target": target.to_json(),
+            "settings": settings.to_json(),
+            "rules": sent(rules),
+        }
         self.lane = ThreadPoolExecutor(1, thread_name_prefix="stormdrop-measure")
-        self._greeting = {"op": "start", "role": role, "target": target.to_json(), "settings": settings.to_json()}
         self._start_timeout, self._memory_limit = settings.start_timeout, settings.memory_limit_bytes
         self._process: _Process | None = None
         self._thread: threading.Thread | None = None
@@ -105,7 +114,7 @@ class Worker:
         return process.child.pid if process else None
 
     def ask(self, task: TaskMessage, request: Mapping[str, Any], timeout: float) -> Message:
-        """The answer to a request about a task. Raises WorkerLost, and RunError if no worker can be started."""
+        """The answer to a request about a task. Raises WorkerLost; RunError or UserError where no worker starts."""
         return self._exchange(self.prepare(task), request, timeout)
 
     def prepare(self, task: TaskMessage) -> _Process:
@@ -154,9 +163,12 @@ class Worker:
         process = _spawn()
         self._process = process
         try:
-            self._exchange(process, self._greeting, self._start_timeout)
+            reply = self._exchange(process, self._greeting, self._start_timeout)
         except WorkerLost as lost:
             raise RunError(f"a measuring worker does not start: {lost.message}") from lost
+        if "failure" in reply:
+            self._end(process)
+            raise UserError(f"a measuring worker does not start: {reply['failure']['message']}")
         _log.debug("worker %d (%s) started", process.child.pid, self._greeting["role"])
         return process
 

@@ -4,7 +4,7 @@ It reads requests from one inherited pipe and answers on another (`wire`); both 
 kernel's way. Standard output leads nowhere, standard error into a log that the parent reads when the worker dies. It
 ends when the pipe does, and Linux kills it when its parent dies, whatever it is doing then.
 
-    start  target, settings, role             once, first
+    start  target, settings, role, rules      once, first; rules of the user's, with where modules are found
     task   task, number                       makes a task current; a runner makes its inputs and reference values
     build  schedule, views | text + artifact  machine code of one candidate; without a schedule, of the default
     time   artifact, variant, best            load, check and time one candidate
@@ -26,7 +26,7 @@ import sys
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,6 +45,8 @@ from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.loaded import LoadedKernel
 from stormdrop.runtime.pool import Pool
+from stormdrop.space.rule_names import received
+from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target, target_from_json
 
@@ -60,8 +62,8 @@ EMPTY_KERNEL = "define void @kernel(ptr %b, ptr %s, i64 %p, i64 %i, i64 %n) { re
 class Builder:
     """Turns schedules into artifacts."""
 
-    def __init__(self, target: Target, settings: MeasureSettings) -> None:
-        self.target = target
+    def __init__(self, target: Target, rules: Sequence[Rule]) -> None:
+        self.target, self._rules = target, rules
         self._tasks: OrderedDict[int, Task] = OrderedDict()
         assemble(EMPTY_KERNEL, target)  # LLVM's own start-up, 20 ms, belongs to nobody's build
 
@@ -84,7 +86,8 @@ class Builder:
             else:
                 views = {name: View(tuple(strides)) for name, strides in request.get("views", {}).items()}
                 given = request.get("schedule")
-                artifact = build_artifact(task, Schedule.from_json(given) if given else None, self.target, views)
+                schedule = Schedule.from_json(given) if given else None
+                artifact = build_artifact(task, schedule, self.target, views, self._rules)
         except Exception as error:
             return {"failure": explain(error), "seconds": time.perf_counter() - start}
         return {"artifact": artifact.to_message(), "seconds": time.perf_counter() - start}
@@ -224,12 +227,9 @@ def explain(error: Exception) -> Message:
             return {"kind": "bug", "message": f"{type(error).__name__}: {error}{where}"}
 
 
-ROLES = {"builder": Builder, "runner": Runner}
-
-
 def start(request: Message) -> Builder | Runner:
-    settings = MeasureSettings(**request["settings"])
-    station = ROLES[request["role"]](target_from_json(request["target"]), settings)
+    settings, target = MeasureSettings(**request["settings"]), target_from_json(request["target"])
+    station = Runner(target, settings) if request["role"] == "runner" else Builder(target, received(request["rules"]))
     gc.collect()
     gc.freeze()
     # Whatever is held now, arenas and threads' stacks included, does not count.
@@ -276,8 +276,11 @@ def serve(requests: int, replies: int) -> None:
             continue
         sequence, request = got
         if station is None:
-            station = start(request)
             reply: Mapping[str, Any] = {}
+            try:
+                station = start(request)
+            except UserError as error:  # a rule that is not to be found here
+                reply = {"failure": explain(error)}
         else:
             reply = answer(station, request)
         data = frame(sequence, reply)

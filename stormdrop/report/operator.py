@@ -19,6 +19,7 @@ from stormdrop.report.text import one_line, seconds_text, span_text, speed_text,
 from stormdrop.reservoir.record import Record
 from stormdrop.search.curve import improvements, reached, trials_per_second
 from stormdrop.space.default import ranked
+from stormdrop.space.rules import Rule
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.target.machine import Target
 
@@ -39,7 +40,7 @@ def print_operator(console: Console, report: OperatorReport, show: Sequence[str]
     heading(console, f"{task.name} on {target.name}, {target.isa}, {threads_text(target.threads)}")
     console.print()
     if "sketches" in show:
-        print_sketches(console, task, target)
+        print_sketches(console, task, target, report.rules)
         console.print()
     heading(console, f"schedule, the best, found by {best.tuned.strategy}" if report.is_comparison else "schedule")
     block(console, "\n".join(f"  {line}" for line in schedule_lines(best.tuned.best)))
@@ -124,8 +125,8 @@ def _compared(found: Found, peak_gflops: float, has_rate: bool) -> list[str]:
     ]
 
 
-def print_sketches(console: Console, task: Task, target: Target) -> None:
-    """Every sketch with what the prior expects of its best point."""
+def print_sketches(console: Console, task: Task, target: Target, rules: Sequence[Rule]) -> None:
+    """Every sketch that rules derive, with what the prior expects of its best point."""
     heading(console, "sketches, by what the analytic prior expects of their best point")
     cells = [
         (
@@ -135,7 +136,7 @@ def print_sketches(console: Console, task: Task, target: Target) -> None:
             task.variants[sketch.variant].name,
             derivation_text(sketch),
         )
-        for k, (sketch, _, seconds) in enumerate(ranked(sketches(task, target)))
+        for k, (sketch, _, seconds) in enumerate(ranked(sketches(task, target, rules)))
     ]
     print_table(console, ("#", "expected", "knobs", "variant", "derivation"), cells, words=(3, 4))
 

@@ -2,7 +2,8 @@
 
 A line stands for itself: it holds the task, the target, the schedule and everything that was measured. What is read
 comes from anybody. A line is kept only if this version could have written it: `line_of(row_of(record))` of what was
-read says the same.
+read says the same. A schedule whose rules are all known must be a program of its task; one that follows another rule
+is looked at when somebody replays it. Nothing is imported for it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from stormdrop.reservoir.rows import (
     MESSAGE_CHARACTERS,
     NAME_CHARACTERS,
     Row,
-    are_known,
     compact,
     is_duration,
     result_of,
     rules_of,
+    unknown_rules,
 )
 from stormdrop.space.derive import derive
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.judge import judge_of
+from stormdrop.space.rule_names import is_name
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
 from stormdrop.target.machine import Target, target_from_json
@@ -305,9 +307,9 @@ def _schedule(data: dict[str, Any]) -> Schedule:
     schedule = Schedule.from_json(data)
     if not _is_same(schedule.to_json(), data):
         raise Refused("schedule: not as this version writes it")
-    rules = rules_of(data)
-    if not are_known(rules):
-        raise Refused(_short(f"schedule: this version does not know all of its rules ({rules})"))
+    for step in schedule.steps:
+        if not is_name(step.rule) or len(step.rule) > NAME_CHARACTERS:
+            raise Refused(_short(f"schedule: {step.rule!r} is not the name of a rule"))
     return schedule
 
 
@@ -326,7 +328,8 @@ def _features(data: dict[str, Any], version: int, known: FeatureSet) -> NDArray[
 
 
 def replayed(records: Sequence[Record]) -> list[Record | Refused]:
-    """Each record whose schedule is a program of its task on its target, or why it is none.
+    """Each record whose schedule is a program of its task on its target, or why it is none; unknown rules may do
+    anything.
 
     Those of one sketch are looked at together, as a matrix of points, since one at a time takes a millisecond each.
     """
@@ -335,6 +338,8 @@ def replayed(records: Sequence[Record]) -> list[Record | Refused]:
         schedule = record.schedule
         if isinstance(record.result, Failure) and record.result.kind == "schedule":
             continue  # that it cannot be lowered is what it says
+        if unknown_rules(rules_of(schedule.to_json())):
+            continue
         sketches.setdefault((record.task, record.target, schedule.variant, schedule.steps), []).append(k)
     found: list[Record | Refused] = list(records)
     for places in sketches.values():

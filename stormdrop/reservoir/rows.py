@@ -85,9 +85,9 @@ def rules_of(schedule: Any) -> str:
     return ", ".join(sorted({f"{step[0]} {step[1]}" for step in schedule["steps"]}))
 
 
-def are_known(rules: str, known: Iterable[Rule] = RULES) -> bool:
-    """Whether every rule of `rules_of` can be replayed here."""
-    return set(filter(None, rules.split(", "))) <= {f"{rule.name} {rule.version}" for rule in known}
+def unknown_rules(rules: str, known: Iterable[Rule] = RULES) -> set[str]:
+    """Those of `rules_of` that are not among the known ones."""
+    return set(filter(None, rules.split(", "))) - {f"{rule.name} {rule.version}" for rule in known}
 
 
 def compact(value: object) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from stormdrop.reservoir.rows import MARKED, Row, are_known, mark_of, rules_of
+from stormdrop.reservoir.rows import MARKED, Row, mark_of, rules_of, unknown_rules
+from stormdrop.space.rules import Rule
 
 _ELSEWHERE = {
     "task_digest": "task.digest",
@@ -102,8 +103,18 @@ def machine_id(connection: sqlite3.Connection, key: str) -> int:
     return int(found[0]) if found else -1
 
 
-def allowed_rules(connection: sqlite3.Connection) -> str:
-    """The ids of all sets of rules that this version can replay, as SQL lists them."""
-    return ", ".join(
-        str(int(id)) for id, rules in connection.execute("SELECT id, rules FROM rule_set") if are_known(rules)
-    )
+def allowed_rules(connection: sqlite3.Connection, known: Sequence[Rule]) -> str:
+    """The ids of all sets of rules that the known ones can replay, as SQL lists them."""
+    sets = connection.execute("SELECT id, rules FROM rule_set")
+    return ", ".join(str(int(id)) for id, rules in sets if not unknown_rules(rules, known))
+
+
+def absent_rules(connection: sqlite3.Connection, known: Sequence[Rule], task: int, machine: int, cold: int) -> set[str]:
+    """The rules that trials of a task on a machine at a temperature follow, and that are not known."""
+    has_trial = "SELECT 1 FROM trial WHERE task_id = ? AND machine_id = ? AND cold = ? AND rules_id = ?"
+    absent: set[str] = set()
+    for id, rules in connection.execute("SELECT id, rules FROM rule_set").fetchall():
+        unknown = unknown_rules(rules, known)
+        if unknown and connection.execute(has_trial, (task, machine, cold, id)).fetchone():
+            absent |= unknown
+    return absent

@@ -31,10 +31,11 @@ from stormdrop.reservoir.database import Database, StoreBusy, StoreFull, Unwrita
 from stormdrop.reservoir.evict import Pruned, evict, shrink, used_bytes
 from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
 from stormdrop.reservoir.record import Record, Versions, group_name
-from stormdrop.reservoir.rows import Row, StoreError, record_of, row_of, task_of
-from stormdrop.reservoir.sql import FROM, ROW, allowed_rules, insert, machine_id, task_id
+from stormdrop.reservoir.rows import Row, StoreError, record_of, row_of, rules_of, task_of, unknown_rules
+from stormdrop.reservoir.sql import FROM, ROW, absent_rules, allowed_rules, insert, machine_id, task_id
 from stormdrop.runtime.host import detect
 from stormdrop.space.judge import judge_of
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
 __all__ = ["Filters", "Imported", "Refusal", "Store", "StoreBusy", "StoreError", "StoreFull", "Summary", "TrainingRows"]
@@ -123,6 +124,7 @@ class Store:
 
     def __init__(self, database: Database, cap_bytes: int | None = CAP_BYTES) -> None:
         self._database, self._cap_bytes = database, cap_bytes
+        self._remarked: set[str] = set()
 
     @staticmethod
     def open(path: Path | None = None, cap_bytes: int | None = CAP_BYTES, vfs: str = "") -> Store:
@@ -226,26 +228,40 @@ class Store:
     # -------------------------------------------------------------------------------------------------------
 
     def best(
-        self, task: Task, target: Target, cold: bool | None = None, versions: Versions | None = None
+        self,
+        task: Task,
+        target: Target,
+        cold: bool | None = None,
+        versions: Versions | None = None,
+        rules: Sequence[Rule] = RULES,
     ) -> Record | None:
         """The fastest verified record at the target's temperature, unless `cold` says which; without one the fastest
         trial that was not stopped early.
 
-        Any version's, or with `versions` only what the same Stormdrop and LLVM measured. Never one whose rules are
-        unknown here.
+        Any version's, or with `versions` only what the same Stormdrop and LLVM measured. Those that follow a rule that
+        is not among `rules` are skipped, with a remark.
         """
-        return self._best(task.digest, target.key(), target.with_cold_weights(cold).is_cold, versions, task, target)
+        is_cold = target.with_cold_weights(cold).is_cold
+        return self._best(task.digest, target.key(), is_cold, versions, task, target, rules)
 
     def best_of(self, summary: Summary) -> Record | None:
         """The record behind a line of `summaries`. Raises UserError where its task is not of this version."""
-        return self._best(summary.digest, summary.target, summary.cold, None, None, None)
+        return self._best(summary.digest, summary.target, summary.cold, None, None, None, RULES)
 
     def _best(
-        self, digest: str, key: str, cold: bool, versions: Versions | None, task: Task | None, target: Target | None
+        self,
+        digest: str,
+        key: str,
+        cold: bool,
+        versions: Versions | None,
+        task: Task | None,
+        target: Target | None,
+        rules: Sequence[Rule],
     ) -> Record | None:
-        def fastest(c: sqlite3.Connection) -> Row | None:
+        def fastest(c: sqlite3.Connection) -> tuple[Row | None, set[str]]:
             version = ""
             wanted: list[Any] = [task_id(c, digest), machine_id(c, key), int(cold)]
+            allowed, absent = allowed_rules(c, rules), absent_rules(c, rules, *wanted)
             if versions is not None:
                 version = "AND version_id IN (SELECT id FROM version WHERE stormdrop = ? AND llvm = ?)"
                 wanted += [versions.stormdrop, versions.llvm]
@@ -253,42 +269,52 @@ class Store:
                 query = f"""SELECT {ROW} FROM {FROM} WHERE trial.id = (SELECT id FROM trial
                     WHERE task_id = ? AND machine_id = ? AND cold = ? AND verified = {verified}
                     AND stopped_early = 0 AND seconds > 0
-                    {version} AND rules_id IN ({allowed_rules(c)}) ORDER BY seconds LIMIT 1)"""
+                    {version} AND rules_id IN ({allowed}) ORDER BY seconds LIMIT 1)"""
                 if found := c.execute(query, wanted).fetchone():
-                    return Row(*found)
-            return None
+                    return Row(*found), absent
+            return None, absent
 
-        row = self._database.read(fastest)
+        row, absent = self._database.read(fastest)
+        self._remark(absent)
         return None if row is None else record_of(row, task or task_of(row.task_json), target)
 
-    def trials(self, task: Task, target: Target, cold: bool | None = None) -> list[Record]:
+    def trials(
+        self, task: Task, target: Target, cold: bool | None = None, rules: Sequence[Rule] = RULES
+    ) -> list[Record]:
         """All that was measured of a task at the target's temperature, unless `cold` says which, in order.
 
-        Those whose rules this version does not know are skipped, with a remark.
+        Those that follow a rule that is not among `rules` are skipped, with a remark.
         """
 
-        def found(c: sqlite3.Connection) -> tuple[list[Any], int]:
+        def found(c: sqlite3.Connection) -> tuple[list[Any], set[str]]:
             wanted = task_id(c, task.digest), machine_id(c, target.key()), int(target.with_cold_weights(cold).is_cold)
             where = "trial.task_id = ? AND trial.machine_id = ? AND trial.cold = ?"
-            query = f"SELECT {ROW} FROM {FROM} WHERE {where} AND rules_id IN ({allowed_rules(c)}) ORDER BY trial.id"
-            return c.execute(query, wanted).fetchall(), int(
-                c.execute(f"SELECT count(*) FROM trial WHERE {where}", wanted).fetchone()[0]
+            query = (
+                f"SELECT {ROW} FROM {FROM} WHERE {where} AND rules_id IN ({allowed_rules(c, rules)}) ORDER BY trial.id"
             )
+            return c.execute(query, wanted).fetchall(), absent_rules(c, rules, *wanted)
 
-        rows, known = self._database.read(found)
+        rows, absent = self._database.read(found)
+        self._remark(absent)
         records: list[Record] = []
         for row in rows:
             try:
                 records.append(record_of(Row(*row), task, target))
             except UserError as error:
                 _log.debug("%s: a trial of %s is skipped: %s", self._database.name, task.name, error)
-        if skipped := known - len(records):
-            told = "%s: %d of %d trials of %s follow rules that this version does not know"
-            _log.warning(told, self._database.name, skipped, known, task.name)
         return records
 
+    def _remark(self, absent: set[str]) -> None:
+        """Say, once of every rule, that trials which follow it are not used."""
+        if told := absent - self._remarked:
+            self._remarked |= told
+            names = ", ".join(sorted(told))
+            _log.warning(
+                "%s: trials that follow rules which are not known here are skipped: %s", self._database.name, names
+            )
+
     def known(self, task: Task, target: Target, cold: bool | None = None) -> int:
-        """How many `trials` of a task there are."""
+        """How many trials of a task there are, whatever rules they follow."""
         query = "SELECT count(*) FROM trial WHERE task_id = ? AND machine_id = ? AND cold = ?"
 
         def count(c: sqlite3.Connection) -> int:
@@ -393,18 +419,21 @@ class Store:
     def import_(self, file: IO[bytes], here: Target | None = None, foreign: bool = False) -> Imported:
         """Read lines that `export` wrote, anywhere. A line that is not a record of this version, or that was measured
         on another CPU than `here` (by default this machine; unless `foreign`), is refused; what is in the store already
-        is skipped.
+        is skipped. A line that follows a rule which is unknown here is kept, with a remark: whoever has the rule can
+        use it.
 
         Raises StoreError where the store takes no more; the batches before are kept.
         """
         reader = LineReader(here or detect(), foreign, {})
         kept = duplicates = refusals = 0
         refused: list[Refusal] = []
+        absent: set[str] = set()
         for batch in batched(read_lines(file), BATCH):
             good: list[Row] = []
             for number, answer in reader.records(batch):
                 if isinstance(answer, Record):
                     good.append(row_of(answer))
+                    absent |= unknown_rules(rules_of(answer.schedule.to_json()))
                     continue
                 refusals += 1
                 if len(refused) < MAX_REFUSALS:
@@ -412,6 +441,7 @@ class Store:
             added = self._database.write(lambda c, rows=good: insert(c, rows, skip_known=True)) if good else 0
             kept, duplicates = kept + added, duplicates + len(good) - added
             self._keep_to_cap()
+        self._remark(absent)
         return Imported(kept, duplicates, refusals, tuple(refused))
 
 

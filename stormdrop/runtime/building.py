@@ -11,6 +11,7 @@ from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program, View, buffers_of
 from stormdrop.runtime.artifact import Artifact, Slot
 from stormdrop.space.default import resolve
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch
 from stormdrop.target.machine import Target
@@ -19,9 +20,15 @@ Views = Mapping[str, View]
 """The memory layout of run-time inputs and outputs that are not row-major, by name."""
 
 
-def program_of(task: Task, schedule: Schedule | None, target: Target, views: Views | None = None) -> Program:
+def program_of(
+    task: Task,
+    schedule: Schedule | None,
+    target: Target,
+    views: Views | None = None,
+    rules: Sequence[Rule] = RULES,
+) -> Program:
     """The loop program of a schedule for this task, re-fitted if it came from another shape; None: of the default."""
-    return lowered(*resolve(task, schedule, target), views)
+    return lowered(*resolve(task, schedule, target, rules), views)
 
 
 def lowered(sketch: Sketch, point: Sequence[int] | Points, views: Views | None = None) -> Program:
@@ -42,6 +49,12 @@ def artifact_of(program: Program, target: Target) -> Artifact:
     )
 
 
-def build_artifact(task: Task, schedule: Schedule | None, target: Target, views: Views | None = None) -> Artifact:
+def build_artifact(
+    task: Task,
+    schedule: Schedule | None,
+    target: Target,
+    views: Views | None = None,
+    rules: Sequence[Rule] = RULES,
+) -> Artifact:
     """From a schedule to machine code; None: the default schedule. Raises ScheduleError, BuildError."""
-    return artifact_of(program_of(task, schedule, target, views), target)
+    return artifact_of(program_of(task, schedule, target, views, rules), target)

@@ -25,6 +25,7 @@ from stormdrop.runtime.host import target_for
 from stormdrop.runtime.loaded import CallMemory, LoadedKernel
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.space.default import resolve
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
@@ -91,10 +92,11 @@ def build(
     schedule: Schedule | None = None,
     threads: int | None = None,
     target: Target | None = None,
+    rules: Sequence[Rule] = RULES,
 ) -> Kernel:
-    """Build a task for this machine, with its default schedule unless one is given.
+    """Build a task for this machine, with its default schedule unless one is given; `rules` are those that it follows.
 
-    Raises UserError for missing or wrong constants, ScheduleError for a schedule of another class, BuildError.
+    Raises UserError for missing or wrong constants, ScheduleError for a schedule of another class or rule, BuildError.
     """
     if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"build takes a task, sd.Task([output]), not {type(task).__name__}")
@@ -112,7 +114,7 @@ def build(
     machine = target_for(target, threads)
     if is_empty(task):
         return Kernel(task, None, None, arrays, machine.threads)
-    sketch, point = resolve(task, schedule, machine)
+    sketch, point = resolve(task, schedule, machine, rules)
     return Kernel(task, sketch.schedule(point), artifact_of(lowered(sketch, point), machine), arrays, machine.threads)
 
 

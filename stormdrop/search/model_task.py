@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from stormdrop.graph.partition import TaskUse
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.result import Failure, Timing
+from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store
 from stormdrop.search.divide import NEGLIGIBLE, Divide, Standing
 from stormdrop.search.events import Event, Measured, NewBest, Retiming, RoundEnded
 from stormdrop.search.model_events import TaskRow, TunedTask
-from stormdrop.search.session import Measures, Origin, Session
+from stormdrop.search.session import Measures, Objective, Origin, Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory
+from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
@@ -36,6 +37,16 @@ class Tools:
     store: Store | None
     settings: TuneSettings
     divide: Divide
+    objective: Objective | None
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a schedule came to: the value that is minimised, and seconds. They are the same without an objective."""
+
+    value: float
+    seconds: float
 
 
 class ModelTask:
@@ -46,16 +57,16 @@ class ModelTask:
         self.estimate = least_seconds(use.task, tools.target)
         self.known = 0
         self.stored: Record | None = None
-        if tools.store is not None:
+        if tools.store is not None and tools.objective is None:  # the store has times, not values of objectives
             self.known = tools.store.known(use.task, tools.target)
-            self.stored = tools.store.best(use.task, tools.target) if self.known else None
+            self.stored = tools.store.best(use.task, tools.target, rules=tools.rules) if self.known else None
         self.session: Session | None = None
         self.is_over = False
         self.trials = self.failed = 0
         self.spent = 0.0
-        self.best: float | None = None
+        self.best: Score | None = None
         self.leader: Schedule | None = None
-        self.default_seconds: float | None = None
+        self.default: Score | None = None
         self.failure: Failure | None = None
         self.is_verified = False
         self.phase = ""
@@ -72,8 +83,8 @@ class ModelTask:
             use.calls[0].label,
             use.count,
             use.task.flops,
-            self.best,
-            self.default_seconds,
+            _seconds(self.best),
+            _seconds(self.default),
             self.trials,
             self.failed,
             self.known,
@@ -84,25 +95,25 @@ class ModelTask:
     def standing(self) -> Standing:
         is_open = self.session is not None and not self.is_over
         idle = self.session.idle_trials if self.session is not None else 0
-        return Standing(self.use.count, self.best, self.known + self.trials, idle, is_open)
+        return Standing(self.use.count, _seconds(self.best), self.known + self.trials, idle, is_open)
 
     @property
     def total(self) -> float:
         """Seconds of the model, as far as they are known."""
-        return self.use.count * (self.best if self.best is not None else self.estimate)
+        return self.use.count * (self.best.seconds if self.best is not None else self.estimate)
 
     @property
     def gain(self) -> float:
-        """Seconds of the model that its leader saves."""
-        if self.best is None or self.default_seconds is None:
+        """What its leader saves the model: seconds, unless there is another objective."""
+        if self.best is None or self.default is None:
             return 0.0
-        return self.use.count * (self.default_seconds - self.best)
+        return self.use.count * (self.default.value - self.best.value)
 
     def needs_proof(self, gain: float) -> bool:
         """The leader is not the default, saves something, and was not proved before."""
         if self.session is None or self.best is None or self.is_verified or self.leader == self.session.default:
             return False
-        if self.default_seconds is not None and self.best >= self.default_seconds * (1 - gain):
+        if self.default is not None and self.best.value >= self.default.value - gain * abs(self.default.value):
             return False
         return not self.was_proved
 
@@ -114,8 +125,9 @@ class ModelTask:
         """Be content with what the store knows, if it knows something."""
         if self.stored is None or not isinstance(self.stored.result, Timing):
             return False
-        self.best, self.leader = self.stored.result.floor, self.stored.schedule
-        self.default_seconds = self.default_seconds or self.best
+        seconds = self.stored.result.floor
+        self.best, self.leader = Score(seconds, seconds), self.stored.schedule
+        self.default = self.default or self.best
         return True
 
     def move(self, phase: str) -> None:
@@ -131,9 +143,9 @@ class ModelTask:
                     self.failed += 1
                     self.failure = self.failure or trial.result
                 elif self.session is not None and trial.schedule == self.session.default:
-                    self.default_seconds = trial.result.floor
-            case NewBest(trial, seconds):
-                self.best, self.leader = seconds, trial.schedule
+                    self.default = self._score(trial.result, self.session.value(trial.result))
+            case NewBest(trial, value):
+                self.best, self.leader = self._score(trial.result, value), trial.schedule
             case RoundEnded(phase):
                 self.phase = phase
             case Retiming():
@@ -141,6 +153,9 @@ class ModelTask:
             case _:
                 pass
         self._tell(self, event)
+
+    def _score(self, result: Result, value: float | None) -> Score | None:
+        return Score(value, result.floor) if isinstance(result, Timing) and value is not None else None
 
     def finished(self) -> TunedTask:
         found = self.leader if self.best is not None else None
@@ -152,8 +167,8 @@ class ModelTask:
             use.count,
             found,
             self.session.default if self.session is not None else None,
-            self.best,
-            self.default_seconds,
+            _seconds(self.best),
+            _seconds(self.default),
             self.trials,
             self.failed,
             self.known,
@@ -161,6 +176,10 @@ class ModelTask:
             self.phase,
             failure,
         )
+
+
+def _seconds(score: Score | None) -> float | None:
+    return None if score is None else score.seconds
 
 
 def least_seconds(task: Task, target: Target) -> float:

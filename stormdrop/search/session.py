@@ -41,6 +41,7 @@ from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import Context, StrategyFactory
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, candidate
 from stormdrop.space.default import ranked
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, replay, sketches
 from stormdrop.target.machine import Target
@@ -74,7 +75,7 @@ class Keeps(Protocol):
     """What a session needs of a store."""
 
     def add(self, records: Sequence[Record]) -> None: ...
-    def trials(self, task: Task, target: Target) -> list[Record]: ...
+    def trials(self, task: Task, target: Target, *, rules: Sequence[Rule]) -> list[Record]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +108,15 @@ class Session:
         listen: Listener = ignore,
         settings: TuneSettings | None = None,
         spaces: Sequence[Sketch] | None = None,
+        rules: Sequence[Rule] = RULES,
     ) -> None:
         """Raises UserError where `start` is a schedule of another class."""
         self._began = time.monotonic()
-        self.task, self.target, self.origin = task, target, origin
+        self.task, self.target, self.origin, self._rules = task, target, origin, rules
         self._measurer, self._store, self._objective, self._listen = measurer, store, objective, listen
         self._settings = settings or TuneSettings()
         self._cost, self._group = cost, group_name(task.digest, target.is_cold)
-        found = ranked(spaces or sketches(task, target))
+        found = ranked(spaces or sketches(task, target, rules))
         self.spaces: list[Sketch] = [sketch for sketch, _, _ in found]
         self._default = candidate(0, found[0][1])
         self.default = found[0][0].schedule(found[0][1])
@@ -135,8 +137,8 @@ class Session:
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
         self._settled: set[Candidate] = set()  # whose value comes from being timed in turns
         self._schedules: dict[Candidate, Schedule] = {}
-        self.final_times: dict[Schedule, float] = {}
-        """What the finalists took when they were timed in turns."""
+        self.final_values: dict[Schedule, float] = {}
+        """Of the finalists, as they were timed in turns."""
         self.best: float | None = None
         self._gained_at = 0  # the trial that last brought a gain worth its name
         self._upcoming: Proposal | None = None
@@ -177,7 +179,7 @@ class Session:
         if self._store is None or self._objective is not None:
             return {}
         found: dict[Candidate, float | None] = {}
-        for record in self._store.trials(self.task, self.target):
+        for record in self._store.trials(self.task, self.target, rules=self._rules):
             try:
                 place = self._locate(record.schedule)
             except UserError:
@@ -190,7 +192,7 @@ class Session:
     def _locate(self, schedule: Schedule) -> Candidate:
         """The candidate that a schedule is; its sketch joins the others where it is new."""
         try:
-            sketch, point = replay(self.task, schedule, self.target)
+            sketch, point = replay(self.task, schedule, self.target, self._rules)
         except ScheduleError as error:
             raise UserError(str(error)) from error
         key = sketch.variant, sketch.structure.steps
@@ -256,7 +258,7 @@ class Session:
             Trial(s, r, len(self._history) + i, self.elapsed, self.strategy.phase)
             for i, (s, r) in enumerate(zip(schedules, results), 1)
         ]
-        values = [self._value(r) for r in results]
+        values = [self.value(r) for r in results]
         self._cost.add(self._group, features, np.array([np.nan if v is None else v for v in values]))
         for c, trial, value in zip(candidates, trials, values):
             self._history.append(trial)
@@ -290,7 +292,7 @@ class Session:
                 self._settled.add(c)
         self.strategy.tell(outcomes)
 
-    def _value(self, result: Result) -> float | None:
+    def value(self, result: Result) -> float | None:
         """What is minimised; None for what failed."""
         if isinstance(result, Failure):
             return None
@@ -372,7 +374,7 @@ class Session:
             if isinstance(result, Failure):
                 return result
             results.append(result)
-            value = self._value(result)
+            value = self.value(result)
             if value is None or value <= expected + DISTURBED * abs(expected):
                 break
         return min(results, key=lambda r: r.seconds)
@@ -394,25 +396,26 @@ class Session:
                 else:
                     del samples[c]
         medians = {c: median(each) for c, each in samples.items()}
-        self.final_times |= {self._schedule(c): value for c, value in medians.items()}
+        self.final_values |= {self._schedule(c): value for c, value in medians.items()}
         if self._settings.against_default and self._default in medians:
             medians[self._default] -= self._settings.gain * abs(
                 medians[self._default]
             )  # what is not really faster is not worth a change
         order = sorted(medians, key=medians.__getitem__)
-        return {c: self.final_times[self._schedule(c)] for c in order}
+        return {c: self.final_values[self._schedule(c)] for c in order}
 
     def _samples(self, result: Result) -> list[float]:
         """What is minimised, of every round; nothing where it failed."""
         if isinstance(result, Failure):
             return []
-        return [v for s in result.samples if (v := self._value(replace(result, seconds=s, samples=()))) is not None]
+        return [v for s in result.samples if (v := self.value(replace(result, seconds=s, samples=()))) is not None]
 
     def _won(self, c: Candidate, proved: Timing, stopped: str) -> Tuned:
         schedule = self._schedule(c)
         number = next((t.number for t in self._history if t.schedule == schedule), 0)
         trial = Trial(schedule, proved, number, self.elapsed, "final")
-        self._keep([self._record(trial, self._features([c])[0], verified=True)])
+        # A store prefers what is verified: that must be the fastest, not the best by another objective.
+        self._keep([self._record(trial, self._features([c])[0], verified=self._objective is None)])
         tuned = Tuned(
             self.task,
             self.target,

@@ -132,8 +132,10 @@ STRATEGIES: Mapping[str, StrategyFactory] = {
 }
 
 
-def strategy_named(name: str) -> StrategyFactory:
-    """Raises UserError for a name that is not in the table."""
-    if name not in STRATEGIES:
-        raise UserError(f"unknown search strategy {name!r}; there are {', '.join(STRATEGIES)}")
-    return STRATEGIES[name]
+def named(search: str | StrategyFactory) -> tuple[str, StrategyFactory]:
+    """A strategy of the table or of the user's, with its name. Raises UserError for a name that is not in the table."""
+    if not isinstance(search, str):
+        return getattr(search, "__name__", type(search).__name__), search
+    if search not in STRATEGIES:
+        raise UserError(f"unknown search strategy {search!r}; there are {', '.join(STRATEGIES)}")
+    return search, STRATEGIES[search]

@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from math import ceil
+from math import ceil, inf
 from types import FrameType
 
 from stormdrop.codegen.llvm import llvm_version
@@ -27,8 +27,9 @@ from stormdrop.runtime.host import detect
 from stormdrop.search.events import Listener, TaskStarted, Tuned, Warned, ignore
 from stormdrop.search.session import Measures, Objective, Origin, Session
 from stormdrop.search.settings import TuneSettings
-from stormdrop.search.strategies import StrategyFactory, strategy_named
+from stormdrop.search.strategies import StrategyFactory, named
 from stormdrop.space.judge import judge_of
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
 from stormdrop.target.machine import Target
@@ -55,27 +56,29 @@ def tune(
     settings: TuneSettings | None = None,
     measurer: Measures | None = None,
     spaces: Sequence[Sketch] | None = None,
+    rules: Sequence[Rule] = RULES,
 ) -> Tuned:
-    """Search for the fastest schedule of a task.
+    """Search for the fastest schedule of a task, or for that of the smallest `objective`.
 
     `cold` says whether constants are in the caches when a kernel begins, by default as the target has it. Without
     `trials` or `seconds` a storm of 300 kernels is followed by droplets until they find no more. `start` is a
-    schedule to begin from, `spaces` are the sketches to search, by default all. Raises UserError for a wrong budget,
-    strategy or start, RunError if nothing could be timed.
+    schedule to begin from, `spaces` are the sketches to search, by default all that `rules` derive; whoever gives a
+    measurer gives one that knows these rules.
+
+    The store keeps what was timed, never the value of an objective, and nothing of an objective's winner but its time:
+    `build(task, schedule=tuned.best)` computes with the winner.
+
+    Raises UserError for a wrong budget, strategy, rule or start, RunError if nothing could be timed.
     """
-    if trials is not None and trials < 1:
-        raise UserError(f"{trials} trials measure nothing; give 1 or more")
-    if seconds is not None and not 0 < seconds < float("inf"):
-        raise UserError(f"a search cannot last {seconds} seconds")
-    factory = strategy_named(search) if isinstance(search, str) else search
-    name = search if isinstance(search, str) else getattr(search, "__name__", type(search).__name__)
+    check_budget(trials, seconds)
+    name, factory = named(search)
     settings = settings or TuneSettings()
     target = (target or detect()).with_cold_weights(cold)
     if trials is None and seconds is None and name not in ENDING:
         trials = settings.storm_trials
     with ExitStack() as stack:
         if measurer is None:
-            measurer = stack.enter_context(Measurer(target, MeasureSettings(seed=seed)))
+            measurer = stack.enter_context(Measurer(target, MeasureSettings(seed=seed), rules=rules))
         if isinstance(measurer, Measurer):
             measurer.warm_up(task)
         cost = cost_model(target, store if objective is None else None, settings)
@@ -95,6 +98,7 @@ def tune(
             listen=listen,
             settings=settings,
             spaces=spaces,
+            rules=rules,
         )
         listen(TaskStarted(task, len(session.spaces), name, trials, seconds, session.known))
         with interruptible() as stop:
@@ -102,6 +106,14 @@ def tune(
             if ended == "interrupted":
                 listen(Warned("stopping: the best few are timed once more; Ctrl-C again aborts"))
             return session.finish(ended)
+
+
+def check_budget(trials: int | None, seconds: float | None) -> None:
+    """Raises UserError for a budget that measures nothing."""
+    if trials is not None and trials < 1:
+        raise UserError(f"{trials} trials measure nothing; give 1 or more")
+    if seconds is not None and not 0 < seconds < inf:
+        raise UserError(f"a search cannot last {seconds} seconds")
 
 
 def _spend(session: Session, trials: int | None, seconds: float | None, settings: TuneSettings, stop: Stop) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import NamedTuple
 
-from stormdrop.errors import RunError, StormdropError, UserError
+from stormdrop.errors import RunError, StormdropError
 from stormdrop.graph.partition import Partition, TaskUse
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
@@ -35,11 +35,13 @@ from stormdrop.search.model_events import (
     TunedModel,
     ignore_model,
 )
-from stormdrop.search.model_task import ModelTask, Tools, negligible
-from stormdrop.search.session import Measures, Origin, Session
+from stormdrop.search.model_task import ModelTask, Score, Tools, negligible
+from stormdrop.search.session import Measures, Objective, Origin, Session
 from stormdrop.search.settings import TuneSettings
-from stormdrop.search.strategies import StrategyFactory, strategy_named
-from stormdrop.search.tune import DEFAULT_SEARCH, Stop, cost_model, interruptible, versions
+from stormdrop.search.strategies import StrategyFactory, named
+from stormdrop.search.tune import DEFAULT_SEARCH, Stop, check_budget, cost_model, interruptible, versions
+from stormdrop.space.rule_names import checked
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
 MODEL_SETTINGS = TuneSettings(batch=16, finalists=3, rounds=6, known=3, against_default=True, gain=0.01)
@@ -81,6 +83,8 @@ def tune_model(
     measurer: Measures | None = None,
     cold: bool | None = None,
     divide: Divide | None = None,
+    objective: Objective | None = None,
+    rules: Sequence[Rule] = RULES,
     clock: Callable[[], float] = time.monotonic,
 ) -> TunedModel:
     """Search for the fastest schedules of a model's tasks, for so many trials or seconds in all, whichever is spent
@@ -88,15 +92,16 @@ def tune_model(
 
     Without either, 64 trials for each task that matters. `cold` None: kernels are timed with weights out of cache where
     the model's do not fit the L3. The first Ctrl-C ends the search and proves what has gained, a second one aborts.
-    Raises UserError for a wrong budget or strategy, RunError if no task could be timed.
+
+    With an `objective` the winner of a task is what makes that smallest. Tasks are still given trials by their share of
+    the model's time, and the store keeps times only: `compile(model, schedules=tuned.schedules)` takes the winners.
+    `rules` are those that derive sketches; whoever gives a measurer gives one that knows them.
+
+    Raises UserError for a wrong budget, strategy or rule, RunError if no task could be timed.
     """
-    if trials is not None and trials < 1:
-        raise UserError(f"{trials} trials measure nothing; give 1 or more")
-    if seconds is not None and not 0 < seconds < inf:
-        raise UserError(f"a search cannot last {seconds} seconds")
+    check_budget(trials, seconds)
     began = clock()
-    factory = strategy_named(search) if isinstance(search, str) else search
-    name = search if isinstance(search, str) else getattr(search, "__name__", type(search).__name__)
+    name, factory = named(search)
     target = target or detect()
     settings = settings or MODEL_SETTINGS
     # Whoever compiles the model estimates at the same temperature: both choose the same defaults.
@@ -104,9 +109,11 @@ def tune_model(
     with ExitStack() as stack:
         if measurer is None:
             how = MeasureSettings(seed=seed, final_seconds=0.05)
-            measurer = stack.enter_context(Measurer(target, how, shared_proofs=True))
+            measurer = stack.enter_context(Measurer(target, how, shared_proofs=True, rules=rules))
         origin = Origin(name, seed, versions(target), parts.graph.name)
-        tools = Tools(target, measurer, factory, origin, store, settings, divide or ByShare())
+        tools = Tools(
+            target, measurer, factory, origin, store, settings, divide or ByShare(), objective, checked(rules)
+        )
         with interruptible() as stop:
             return _Search(parts.tasks, tools, _Budget(trials, seconds, began, clock), listen, stop).run()
 
@@ -158,7 +165,7 @@ class _Search:
         if budget.trials is None and budget.seconds is None:
             budget.trials = sum(1 if t in self._small else TRIALS_PER_TASK for t in self._all) or 1
         self._pace = Pace(1.0, TRIALS_PER_SECOND)
-        self._cost = cost_model(tools.target, tools.store, tools.settings)
+        self._cost = cost_model(tools.target, tools.store if tools.objective is None else None, tools.settings)
 
     def run(self) -> TunedModel:
         origin, budget = self._tools.origin, self._budget
@@ -262,15 +269,18 @@ class _Search:
                 tools.origin,
                 cost=self._cost,
                 store=tools.store,
+                objective=tools.objective,
                 trials=expected,
                 listen=task.listen,
                 settings=tools.settings,
+                rules=tools.rules,
             )
         except StormdropError as error:
             task.failure = Failure("schedule", str(error))
             self._give_up(task)
             return False
-        task.default_seconds = task.session.default_known
+        if (seconds := task.session.default_known) is not None:
+            task.default = Score(seconds, seconds)
         return True
 
     def _round(self, task: ModelTask, most: int, is_ahead: bool = False) -> bool:
@@ -292,7 +302,9 @@ class _Search:
 
     def _final_seconds(self, task: ModelTask) -> float:
         """About what the proof of a task's winner takes, as busy as the machine is."""
-        return FINAL_TRIALS * self._pace.seconds / self._pace.trials + FINAL_RUNS * (task.best or 0.0)
+        return FINAL_TRIALS * self._pace.seconds / self._pace.trials + FINAL_RUNS * (
+            task.best.seconds if task.best else 0.0
+        )
 
     def _give_up(self, task: ModelTask) -> None:
         task.is_over = True
@@ -342,7 +354,7 @@ class _Search:
             if task.was_proved:
                 task.move("proved")
             else:
-                task.leader, task.best = task.session.default, task.default_seconds or task.best
+                task.leader, task.best = task.session.default, task.default or task.best
                 task.move("default")
 
     def _prove_one(self, task: ModelTask) -> None:
@@ -353,8 +365,10 @@ class _Search:
             task.best, task.failure = None, Failure("wrong", str(error))
             self._give_up(task)
             return
-        times = task.session.final_times
+        values, is_time = task.session.final_values, self._tools.objective is None
+        value = values[tuned.best]
         task.leader, task.is_verified = tuned.best, True
-        task.best = times.get(tuned.best, tuned.seconds)
-        task.default_seconds = times.get(task.session.default, task.default_seconds)
+        task.best = Score(value, value if is_time else tuned.seconds)
+        if (value := values.get(task.session.default)) is not None:
+            task.default = Score(value, value if is_time or task.default is None else task.default.seconds)
         task.move("proved")

@@ -18,6 +18,7 @@ from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Task
 from stormdrop.space.judge import judge_of
 from stormdrop.space.moves import Neighbourhood, moves_of
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.space.structure import Stage
@@ -38,27 +39,29 @@ Floats = NDArray[np.float64]
 Estimate = Callable[[Points], Floats]
 
 
-def default_schedule(task: Task, target: Target) -> Schedule:
+def default_schedule(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> Schedule:
     """The schedule to use when nothing is known of the task."""
-    sketch, point = default_point(task, target)
+    sketch, point = default_point(task, target, rules)
     return sketch.schedule(point)
 
 
-def resolve(task: Task, schedule: Schedule | None, target: Target) -> tuple[Sketch, Points]:
+def resolve(
+    task: Task, schedule: Schedule | None, target: Target, rules: Sequence[Rule] = RULES
+) -> tuple[Sketch, Points]:
     """The sketch and the point of a schedule (re-fitted if it came from another shape); None: of the default.
 
-    Raises ScheduleError for a schedule of another class.
+    Raises ScheduleError for a schedule of another class or of a rule that is not among `rules`.
     """
-    return default_point(task, target) if schedule is None else replay(task, schedule, target)
+    return default_point(task, target, rules) if schedule is None else replay(task, schedule, target, rules)
 
 
-def default_point(task: Task, target: Target) -> tuple[Sketch, Points]:
+def default_point(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
     """The point to use when nothing is known of the task, and its sketch.
 
     A variant that cannot win however it is computed is not looked into: direct convolution, say, where Winograd's does.
     """
     variants: dict[int, list[Sketch]] = {}
-    for sketch in sketches(task, target):
+    for sketch in sketches(task, target, rules):
         variants.setdefault(sketch.variant, []).append(sketch)
     judge = judge_of(target)
     bounds = {k: min(judge.least_seconds(s.structure) for s in found) for k, found in variants.items()}

@@ -19,14 +19,17 @@ MAX_STRUCTURES = 48
 
 
 def derive(variant: Variant, steps: Iterable[Step], rules: Sequence[Rule] = RULES) -> Structure:
-    """Replay steps. Raises ScheduleError where a rule is unknown, of another version, or does not apply."""
-    known = {rule.name: rule for rule in rules}
+    """Replay steps. Raises ScheduleError where a rule is not among the given ones, or does not apply."""
+    known = {(rule.name, rule.version): rule for rule in rules}
     s = initial(variant)
     for step in steps:
-        rule = known.get(step.rule)
-        if rule is None or rule.version != step.version:
-            raise ScheduleError(f"this version knows no rule {step.rule} v{step.version}")
-        s = _apply(s, rule, s.stage(step.stage), step.args)
+        rule = known.get((step.rule, step.version))
+        if rule is None:
+            raise ScheduleError(f"the schedule follows rule {step.rule} v{step.version}, which is not among the rules")
+        try:
+            s = _apply(s, rule, s.stage(step.stage), step.args)
+        except (LookupError, TypeError, ValueError) as error:  # arguments may come from a file that anybody wrote
+            raise ScheduleError(f"{step} cannot be applied: {error!r}") from error
     if any(stage.tiling is None for stage in s.stages):
         raise ScheduleError("the derivation is not complete: a stage has no tiling")
     return s

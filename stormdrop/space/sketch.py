@@ -19,6 +19,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.space.appraisal import Appraisal
 from stormdrop.space.derive import derive, divided, enumerate_structures
 from stormdrop.space.knobs import PARTS, Knob, even_count, knobs_of, merged, parts_knob
+from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import FEWEST_PARTS, RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.structure import Step, Structure
@@ -246,24 +247,25 @@ class Sketch:
 
 
 def sketches(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> list[Sketch]:
-    """All sketches of a task, over its variants."""
+    """All sketches of a task, over its variants. Raises UserError for rules that cannot be told apart."""
+    known = checked(rules)
     return [
-        Sketch(task, k, s, target, tuple(rules))
+        Sketch(task, k, s, target, known)
         for k, v in enumerate(task.variants)
-        for s in enumerate_structures(v, target, rules)
+        for s in enumerate_structures(v, target, known)
     ]
 
 
 def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
     """The sketch and the point that a schedule describes for this task, re-fitted if it came from another shape.
 
-    Raises ScheduleError where the schedule is of another class.
+    Raises ScheduleError where the schedule is of another class or follows a rule that is not among `rules`.
     """
     if schedule.class_key != task.class_key:
         raise ScheduleError(
             f"this schedule is for tasks of class {schedule.class_key}; the task is of class {task.class_key}"
         )
-    sketch = _replayed(task, schedule.variant, schedule.steps, target, tuple(rules))
+    sketch = _replayed(task, schedule.variant, schedule.steps, target, checked(rules))
     values = schedule.by_name
     row = np.array([[values.get(n, 1) for n in sketch.names]], dtype=np.int64)
     same = (

@@ -427,3 +427,21 @@ def test_a_process_of_its_own_says_the_same(tmp_path: Path) -> None:
     assert json.loads(process.stdout) == told("run", path)
     assert process.stderr.count("is open and taken as 1") == 1
     assert "\x1b" not in process.stdout + process.stderr
+
+
+# ---- rules of the user's
+
+
+def test_a_rule_of_the_current_directory_is_derived_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "local_rules.py").write_text("from tests.support.own_rules import AlwaysReverse as Mine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    shown = ("op", "C1D", 1, 9, 5, 17, 3, 1, 1, "--default", "--show", "sketches")
+    assert "always_reverse(" not in done(*shown).stdout
+    assert "always_reverse(" in done(*shown, "--rule", "local_rules:Mine").stdout
+
+
+@pytest.mark.parametrize("reference", ["nowhere:Mine", "tests.support.own_rules"])
+def test_a_rule_that_cannot_be_imported_is_a_usage_error(reference: str) -> None:
+    for command in (("show", "zoo:alexnet"), ("op", "SFM", 4, 8)):
+        assert "package.module:Class" in " ".join(refusal(ran(*command, "--rule", reference), 2).split())

@@ -263,18 +263,24 @@ def test_what_is_imported_is_exported_again(lines: Path, tmp_path: Path, cache: 
 def test_refused_lines_are_named_and_the_others_kept(lines: Path) -> None:
     content = lines.read_bytes().splitlines(keepends=True)
     content[3] = b'{"format": 1, "\\u001b[31m": \n'
-    content[5] = content[5].replace(b'"tile",1', b'"tile",9')
+    content[5] = content[5].replace(b'"tile",1', b'"no rule",1')
     done = run("import", "-", stdin=b"".join(content))
     assert done.exit_code == 1
     assert done.stdout == "7 kept, 0 known already, 2 refused\n"
     first, second = done.stderr.splitlines()
     assert first.startswith("line 4: not JSON")
-    assert second.startswith("line 6: schedule: this version does not know")
+    assert second.startswith("line 6: schedule: 'no rule'")
     found = run("import", "-", "--json", stdin=b"".join(content))
     assert found.exit_code == 1
     report = json.loads(found.stdout)
     assert (report["kept"], report["duplicates"], report["refusals"]) == (0, 7, 2)
     assert [r["line"] for r in report["refused"]] == [4, 6]
+
+
+def test_lines_of_an_unknown_rule_are_kept_and_the_rule_is_named(lines: Path) -> None:
+    done = run("import", "-", stdin=lines.read_bytes().replace(b'"tile",1', b'"tile",9'))
+    assert (done.exit_code, done.stdout) == (0, "9 kept, 0 known already, 0 refused\n")
+    assert "not known here are skipped: tile 9" in done.stderr
 
 
 def test_another_cpus_lines_need_to_be_asked_for() -> None:

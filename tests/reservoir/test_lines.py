@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -20,7 +21,9 @@ from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.lines import LINE_BYTES, read_lines
 from stormdrop.reservoir.record import Record, Versions
 from stormdrop.reservoir.store import Filters, Imported, Store
+from stormdrop.space.rules import RULES
 from stormdrop.space.sketch import replay
+from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, failure, legal_records, make_records, small_task
 
 
@@ -190,8 +193,8 @@ BAD: list[tuple[str, Callable[[Any], None]]] = [
     ("kind of failure", changed("result", to={"failure": "boredom", "message": "", "build_seconds": 0.0})),
     ("message", changed("result", to={"failure": "crash", "message": "x" * 5000, "build_seconds": 0.0})),
     ("result", changed("result", to=[1e-3])),
-    ("rules", changed("schedule", "steps", 0, 0, to="levitate")),
-    ("rules", changed("schedule", "steps", 0, 1, to=99)),
+    ("name of a rule", changed("schedule", "steps", 0, 0, to="tile 1, pack")),
+    ("name of a rule", changed("schedule", "steps", 0, 0, to="os.path:join")),
     ("schedule", changed("schedule", "steps", to=[])),
     ("schedule", changed("schedule", "steps", 0, 2, to="s9")),
     ("schedule", changed("schedule", "steps", 0, to=7)),
@@ -248,6 +251,42 @@ def test_a_line_that_is_no_record_is_refused_with_its_number_and_reason(
         assert reason in refusal.reason
         assert len(refusal.reason) <= 200
         assert exported(store) == [first]
+
+
+@pytest.mark.parametrize(("name", "version"), [("levitate", 1), ("tile", 99), ("poisoned", 1), ("reverse", 1)])
+def test_a_line_of_an_unknown_rule_is_kept_and_nothing_is_imported(
+    name: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "poisoned.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def refuse(module: str, package: str | None = None) -> None:
+        raise AssertionError(f"{module} is imported")
+
+    monkeypatch.setattr("importlib.import_module", refuse)
+    first, second, *_ = good_lines()
+    data = json.loads(second)
+    data["schedule"]["steps"].append([name, version, "s0", "anything", 7])
+    data["schedule"]["values"]["no.such.knob"] = 2**30
+    line = json.dumps(data, separators=(",", ":"))
+    with Store.in_memory() as store:
+        done = imported(store, [first, line])
+        assert (done.kept, done.refusals) == (2, 0)
+        assert exported(store) == [first, line]
+        assert len(store.trials(small_task(), HERE)) == 1
+        assert "poisoned" not in sys.modules
+
+
+def test_a_line_of_an_unknown_rule_is_used_by_whoever_has_the_rule() -> None:
+    rules = (*RULES, Reverse())
+    data = json.loads(good_lines()[0])
+    data["schedule"]["steps"].append(["reverse", 1, "s0"])
+    with Store.in_memory() as store:
+        assert imported(store, [json.dumps(data)]).kept == 1
+        best = store.best(small_task(), HERE, rules=rules)
+        assert best is not None
+        sketch, _ = replay(small_task(), best.schedule, HERE, rules)
+        assert sketch.structure.steps == best.schedule.steps
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from stormdrop.measure.result import Failure, Timing
 from stormdrop.reservoir.record import Record, Versions
 from stormdrop.reservoir.store import Filters, Store, StoreError
 from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.rules import RULES
 from stormdrop.space.structure import Step
+from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, VERSIONS, failure, make_records, small_task, timing
 
 
@@ -134,11 +136,32 @@ def test_unknown_rules_are_kept_but_skipped_with_a_remark(store: Store, caplog: 
     store.add([unknown, *known, renewed])
     with caplog.at_level(logging.WARNING, "stormdrop.store"):
         assert len(store.trials(small_task(), HERE)) == 3
-    assert "2 of 5 trials" in caplog.text
+    assert "skipped: fold 9, pack 77, tile 77" in caplog.text
     best = store.best(small_task(), HERE)
     assert best is not None
     assert same(best, known[-1])
     assert store.known(small_task(), HERE) == 5
+
+
+def test_a_record_of_a_rule_that_is_passed_is_used(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    known = make_records(3)
+    steps = (*known[0].schedule.steps, Step("reverse", 1, "s0"))
+    other = replace(known[0], schedule=replace(known[0].schedule, steps=steps), result=timing(1e-9))
+    store.add([*known, other])
+    rules = (*RULES, Reverse())
+    with caplog.at_level(logging.WARNING, "stormdrop.store"):
+        assert len(store.trials(small_task(), HERE, rules=rules)) == 4
+        best = store.best(small_task(), HERE, rules=rules)
+        assert not caplog.records
+        assert best is not None
+        assert same(best, other)
+        for _ in range(3):  # the remark is made once
+            best = store.best(small_task(), HERE)
+            assert best is not None
+            assert same(best, known[-1])
+    assert [r.getMessage().rpartition(": ")[2] for r in caplog.records] == ["reverse 1"]
+    assert store.best(small_task(17), HERE) is None
+    assert len(store.trials(small_task(), HERE, rules=(*RULES, replace(Reverse(), version=2)))) == 3
 
 
 def test_one_bad_record_keeps_its_whole_batch_out(store: Store) -> None:

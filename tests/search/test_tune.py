@@ -286,6 +286,22 @@ def test_a_users_objective_is_what_is_minimised() -> None:
     assert tuned.seconds == slowest
 
 
+def test_the_store_keeps_times_whatever_is_minimised() -> None:
+    with Store.in_memory() as store:
+        tuned = tune(
+            task(), TARGET, measurer=Replay(), trials=60, search="random", store=store, objective=lambda r: -slow(r)
+        )
+        times = [slow(r.result) for r in store.trials(task(), TARGET)]
+        kept = store.best(task(), TARGET)
+    assert kept is not None
+    assert slow(kept.result) == min(times) < tuned.seconds == max(times)
+
+
+def slow(result: Result) -> float:
+    assert isinstance(result, Timing)
+    return result.seconds
+
+
 def test_an_objective_that_is_not_a_number_counts_as_a_failure() -> None:
     with pytest.raises(RunError, match="could be timed"):
         tune(task(), TARGET, measurer=Replay(), trials=8, search="random", objective=lambda _: float("nan"))

@@ -31,11 +31,17 @@ from stormdrop.search.model_events import (
     ignore_model,
 )
 from stormdrop.search.model_task import least_seconds
+from stormdrop.search.random import RandomSearch
+from stormdrop.search.strategies import Context
+from stormdrop.search.strategy import Strategy
 from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS, TRIALS_PER_TASK, tune_model
 from stormdrop.space.default import default_schedule
+from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import sketches
 from stormdrop.target.cpu import cross
 from tests.support.graphs import floats, graph_of
+from tests.support.own_rules import Reverse
 
 TARGET = cross("avx2").with_threads(2)
 Rule = Callable[[Task, Schedule], Result]
@@ -48,6 +54,16 @@ def model(*widths: int, rows: int = 24) -> Partition:
     for k, n in pairwise(widths):
         x = b.emit("Relu", b.emit("MatMul", x, b.constant(floats(rng, k, n)), transpose_a=False, transpose_b=False))
     return partition(graph_of(b, x))
+
+
+def convolutions() -> Partition:
+    b, ones = Builder(), (1, 1)
+    x = b.input("x", (1, 6, 7, 5), "f32")
+    w = b.constant(floats(np.random.default_rng(0), 3, 3, 5, 9))
+    y = b.emit(
+        "Conv", x, w, kernel=(3, 3), strides=ones, dilations=ones, before=ones, after=ones, groups=1, layout="NHWC"
+    )
+    return partition(graph_of(b, y), ())
 
 
 def with_a_tiny_one() -> Partition:
@@ -148,6 +164,44 @@ def test_all_tasks_get_the_best_that_was_measured_and_the_estimates_are_their_su
     assert tuned.default_seconds == pytest.approx(sum(t.count * (t.default_seconds or 0) for t in tuned.tasks))
     assert tuned.seconds < tuned.default_seconds
     assert tuned.schedules(model(8, 8).tasks[0].task) is None
+
+
+def test_the_winners_of_a_users_objective_are_what_compiling_takes() -> None:
+    def slowest(result: Result) -> float:
+        assert isinstance(result, Timing)
+        return -1e3 * result.seconds
+
+    parts, fake = model(32, 48, 40), Fake()
+    with Store.in_memory() as store:
+        tuned_with(Fake(), parts, trials=40, store=store, search="random")
+        fastest = {use.id: store.best(use.task, TARGET) for use in parts.tasks}
+        tuned = tuned_with(fake, parts, trials=60, store=store, search="random", objective=slowest)
+        for use, t in zip(parts.tasks, tuned.tasks):
+            times = [by_knobs(task, s) for task, batch in fake.batches if task is use.task for s in batch]
+            slow, schedule = max(r.seconds for r in times if isinstance(r, Timing)), tuned.schedules(use.task)
+            assert schedule is not None
+            assert by_knobs(use.task, schedule) == timing(slow)
+            assert (t.seconds, t.known) == (slow, 0)
+            assert by_knobs(use.task, default_schedule(use.task, TARGET)) == timing(t.default_seconds or 0)
+            before, kept = fastest[use.id], store.best(use.task, TARGET)
+            assert before is not None
+            assert kept is not None
+            assert kept.schedule == before.schedule
+    assert any(t.verified and t.ended == "proved" for t in tuned.tasks)
+
+
+def test_a_user_brings_a_strategy_and_rules() -> None:
+    made: list[Context] = []
+
+    def mine(context: Context) -> Strategy:
+        made.append(context)
+        return RandomSearch(context.spaces, context.rng)
+
+    parts, rules = convolutions(), (*RULES, Reverse())
+    tuned = tuned_with(Fake(), parts, trials=20, search=mine, rules=rules)
+    assert tuned.strategy == "mine"
+    (use,) = parts.tasks
+    assert len(made[0].spaces) == len(sketches(use.task, TARGET, rules)) == 2 * len(sketches(use.task, TARGET))
 
 
 def test_every_task_is_measured_with_its_default_before_any_gets_more() -> None:

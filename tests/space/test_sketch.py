@@ -17,13 +17,13 @@ from stormdrop.ops.catalogue import build
 from stormdrop.ops.contract import matmul_nd
 from stormdrop.runtime.building import lowered
 from stormdrop.runtime.host import detect
-from stormdrop.space.rules import RULES, Args
+from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
-from stormdrop.space.structure import Stage, Step, Structure
+from stormdrop.space.structure import Step
 from stormdrop.target.cpu import cross
-from stormdrop.target.machine import Target
 from tests.support import crew
+from tests.support.own_rules import Reverse
 from tests.support.tasks import NAMES, Rng, random_task
 from tests.support.trials import GRAPHS
 from tests.support.winograd import winograd_variant
@@ -216,23 +216,6 @@ def test_no_random_task_has_vectors_along_an_axis_of_extent_1_beside_a_longer_on
 
 
 # A rule of one's own
-
-
-@dataclass(frozen=True)
-class Reverse:
-    """Turn the order of a reduction's loops round.
-
-    for i, j: for k, l: …   ->   for i, j: for l, k: …
-    """
-
-    name: str = "reverse"
-    version: int = 1
-
-    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
-        return [None, ()] if len(stage.reduce_axes) > 1 else [None]
-
-    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
-        return s.updated(stage, replace(stage, reduce_axes=stage.reduce_axes[::-1]))
 
 
 def test_a_user_passes_a_rule_of_her_own() -> None:
