@@ -33,10 +33,11 @@ from stormdrop.ir.tensor import Task
 from stormdrop.ops.catalogue import build as build_task
 from stormdrop.runtime.building import build_artifact, program_of
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.loaded import CallMemory, LoadedKernel
+from stormdrop.runtime.host_device import HostDevice
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.peak import PeakMeter, StreamMeter
 from stormdrop.runtime.pool import Pool, shared_pool
+from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.search.tune import tune
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
@@ -104,23 +105,18 @@ class Runner:
     """One kernel with inputs, ready to be timed."""
 
     def __init__(self, bench: Bench, task: Task, schedule: Schedule, inputs: Mapping[str, NDArray[Any]]) -> None:
-        self.loaded = LoadedKernel(build_artifact(task, schedule, bench.target), inputs, bench.pool)
-        self.memory: CallMemory = self.loaded.call_memory()
-        self.held: list[NDArray[Any]] = []
-        for k, slot in enumerate(self.loaded.artifact.slots):
-            if slot.role == "input":
-                block = aligned(inputs[slot.name].nbytes).view(np.float32)
-                block[...] = inputs[slot.name].ravel()
-            elif slot.role == "output":
-                block = aligned(slot.elements * 4)
-            else:
-                continue
-            self.held.append(block)
-            self.memory.bind(k, block.ctypes.data)
+        artifact = build_artifact(task, schedule, bench.target)
+        self.recording = PreparedKernel(artifact, inputs, HostDevice(bench.pool)).record()
+        self.inputs: list[NDArray[Any]] = []
+        for t in task.runtime_inputs:
+            self.inputs.append(aligned(t.nbytes).view(np.float32))
+            self.inputs[-1][...] = inputs[t.name].ravel()
+        self.outputs: list[NDArray[Any]] = [aligned(t.nbytes) for t in task.outputs]
+        self.recording.bind(self.inputs, self.outputs)
         self.repeats = max(1, min(2000, int(0.004 / max(self.seconds(3), 1e-7))))
 
     def seconds(self, repeats: int | None = None) -> float:
-        return float(np.median(self.loaded.bench(self.memory, repeats or self.repeats)))
+        return float(np.median(self.recording.bench(repeats or self.repeats)))
 
 
 @contextmanager

@@ -140,7 +140,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
         )
         del exact
     row |= in_turns(lambda: ours.run(inputs), lambda: session.run(None, inputs), given.seconds)
-    row["kernels"], row["kinds"] = len(ours.image.steps), len(ours.image.kernels)
+    row["kernels"], row["kinds"] = len(ours.image.calls), len(ours.image.kernels)
     if given.overhead or given.profile:
         row |= inside(ours, list(inputs.values()), row["seconds"], given.profile)
     if given.rss:

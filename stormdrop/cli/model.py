@@ -171,7 +171,7 @@ def compile(
                 "threads": image.threads,
                 "tasks": made.tasks,
                 "stored_tasks": made.stored,
-                "kernels": len(image.steps),
+                "kernels": len(image.calls),
                 "weights_bytes": image.weights_bytes,
                 "arena_bytes": image.arena_bytes,
                 "seconds": made.seconds,
@@ -201,9 +201,7 @@ def refuse_unwritable(path: Path) -> None:
 
 def _write(model: Model, path: Path, header: Path | None, name: str) -> None:
     if header is None:
-        from stormdrop.runtime.package import save
-
-        save(path, model.image, model.weights)
+        model.save(path)
         return
     from stormdrop.export.c_library import write_library
 

@@ -127,8 +127,7 @@ class Source:
 
     def open_compiled(self, threads: int | None) -> Model:
         """Read a model that was compiled before; what says how to read another one has no place beside it."""
-        from stormdrop.runtime.model import Model
-        from stormdrop.runtime.package import load
+        from stormdrop.runtime.model import load_compiled
 
         if self.shapes or self.bound:
             raise click.UsageError(
@@ -136,7 +135,7 @@ class Source:
             )
         if not self.winograd or self.own_rules:
             raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd and --rule")
-        return Model(*load(self.model, threads))
+        return load_compiled(self.model, threads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

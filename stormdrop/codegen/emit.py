@@ -33,6 +33,7 @@ from stormdrop.lower.program import (
     buffers_of,
 )
 from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
 
 
 def emit(program: Program, target: Target) -> str:
@@ -75,7 +76,7 @@ def _phase(
     w.here.append("entry:")
     pointers: dict[Buffer, str] = {}
     for b in buffers_of(phase):
-        if b.role == "scratch":
+        if b.scope is Scope.SCRATCH:
             pointers[b] = w.op(f"getelementptr i8, ptr %scratch, i64 {b.scratch_offset}")
         else:
             at = w.op(f"getelementptr ptr, ptr %buffers, i64 {b.slot}")

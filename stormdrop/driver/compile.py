@@ -29,18 +29,18 @@ from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.winograd import TRANSFORMS
 from stormdrop.runtime.arena import Lifetime, plan
-from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
 from stormdrop.runtime.host import target_for
-from stormdrop.runtime.image import Address, Image, Port, Step
-from stormdrop.runtime.loaded import SLACK_BYTES, slot_bytes
+from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
-from stormdrop.runtime.pool import shared_pool
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
 from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
 
 GIVE_BACK_BYTES = 4 << 20
 
@@ -132,7 +132,7 @@ def build_model(
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
-    weights = pack(image, build.constants_of, shared_pool(target.threads))
+    weights = pack(image, build.constants_of, host_device(target.threads))
     build.copy_constants(weights)
     return Model(image, weights)
 
@@ -178,15 +178,15 @@ class _Build:
         self._chosen: dict[str, Schedule | None] = {}
         self._kernels: list[Artifact] = []
         self._weights = _Weights()
-        self._sources: list[Mapping[str, Value]] = []  # per step: constants by their slot's name
+        self._sources: list[Mapping[str, Value]] = []  # per step: constants by their buffer's name
 
     def image(self) -> Image:
         kernels = self._build_all()
         lifetimes = self._lifetimes(kernels)
         offsets, total = plan([life for _, life in lifetimes])
         arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
-        steps = tuple(
-            self._step(k, call, kernel, arena) for k, (call, kernel) in enumerate(zip(self.laid.calls, kernels))
+        calls = tuple(
+            self._call(k, call, kernel, arena) for k, (call, kernel) in enumerate(zip(self.laid.calls, kernels))
         )
         self._readers = Counter(v for sources in self._sources for v in set(sources.values())) + Counter(
             self._weights.whole.keys()
@@ -197,7 +197,7 @@ class _Build:
             self._inputs,
             self._outputs,
             tuple(self._kernels),
-            steps,
+            calls,
             total,
             self._weights.total,
             target.threads,
@@ -207,7 +207,7 @@ class _Build:
         )
 
     def constants_of(self, step: int) -> Mapping[str, Array]:
-        """The raw constants that a step packs or keeps, by the name of their slot.
+        """The raw constants that a step packs or keeps, by the name of their buffer.
 
         It is asked once, and forgets what no other needs.
         """
@@ -278,33 +278,35 @@ class _Build:
         for buffer, (first, last) in spans.items():
             found.append((buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last)))
         for k, kernel in enumerate(kernels):
-            for s, slot in enumerate(self._kernels[kernel].slots):
-                if slot.role == "shared":
-                    found.append(((k, s), Lifetime(slot_bytes(slot), k, k)))
+            for s, buffer in enumerate(self._kernels[kernel].buffers):
+                if buffer.scope is Scope.WORKSPACE:
+                    found.append(((k, s), Lifetime(buffer.nbytes, k, k)))
         return found
 
-    def _step(self, k: int, call: Call, kernel: int, arena: Mapping[Buffer | tuple[int, int], int]) -> Step:
+    def _call(self, k: int, call: Call, kernel: int, arena: Mapping[Buffer | tuple[int, int], int]) -> KernelCall:
         inputs = iter(self._runtime(call))
         constants = iter([v for t, v in zip(call.task.inputs, call.inputs) if t.constant])
         sources: dict[str, Value] = {}
         addresses: list[Address | None] = []
-        for s, slot in enumerate(self._kernels[kernel].slots):
-            match slot.role:
-                case "input":
-                    addresses.append(self._address(self.laid.places[next(inputs)], ITEMSIZE[slot.dtype], arena))
-                case "output":
-                    addresses.append(self._address(self.laid.places[call.output], ITEMSIZE[slot.dtype], arena))
-                case "constant":
-                    sources[slot.name] = v = next(constants)
-                    addresses.append(Address("weights", 0, self._weights.constant(v)) if slot.resident else None)
-                case "packed":
+        for s, buffer in enumerate(self._kernels[kernel].buffers):
+            match buffer.scope:
+                case Scope.INPUT:
+                    addresses.append(self._address(self.laid.places[next(inputs)], ITEMSIZE[buffer.dtype], arena))
+                case Scope.OUTPUT:
+                    addresses.append(self._address(self.laid.places[call.output], ITEMSIZE[buffer.dtype], arena))
+                case Scope.CONSTANT:
+                    sources[buffer.name] = v = next(constants)
+                    addresses.append(Address("weights", 0, self._weights.constant(v)) if buffer.resident else None)
+                case Scope.PACKED:
                     addresses.append(
-                        Address("weights", 0, self._weights.reserve(slot_bytes(slot))) if slot.resident else None
+                        Address("weights", 0, self._weights.reserve(buffer.nbytes)) if buffer.resident else None
                     )
                 case _:
                     addresses.append(Address("arena", 0, arena[(k, s)]))
         self._sources.append(sources)
-        return Step(kernel, tuple(addresses), call.label, call.task.digest, call.task.flops, call.task.minimal_bytes)
+        return KernelCall(
+            kernel, tuple(addresses), call.label, call.task.digest, call.task.flops, call.task.minimal_bytes
+        )
 
     def _address(self, place: Place, itemsize: int, arena: Mapping[Buffer | tuple[int, int], int]) -> Address:
         offset, buffer = place.offset * itemsize, place.buffer

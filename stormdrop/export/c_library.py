@@ -32,8 +32,8 @@ from stormdrop.export.elf import data_object, renamed
 from stormdrop.export.entry_ir import Names, entry_ir
 from stormdrop.export.header import c_header, identifier
 from stormdrop.export.linker import Linker, link
+from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.image import Image
-from stormdrop.runtime.loaded import SLACK_BYTES
 from stormdrop.runtime.pool_ir import MACHINES
 from stormdrop.runtime.verify import verify
 
@@ -66,15 +66,7 @@ def write_library(
     """
     verify(image)
     machine = _machine_of(image)
-    if (
-        weights.dtype != np.uint8
-        or weights.ndim != 1
-        or not weights.flags.c_contiguous
-        or len(weights) < image.weights_bytes
-    ):
-        raise UserError(
-            f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}"
-        )
+    weights = image.checked_weights(weights)
     if image.weights_bytes > MOST_WEIGHTS_BYTES:
         sizes = f"{image.weights_bytes >> 20} MiB of weights, and a C library holds {MOST_WEIGHTS_BYTES >> 20}"
         raise UserError(f"{image.name} has {sizes}; save it as an .sd file")
@@ -86,9 +78,7 @@ def write_library(
     try:
         # Beside the library, so that it can be moved to its place in one step; nobody else can see into it.
         with tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.path.parent) as folder:
-            objects = _write_objects(
-                Path(folder), image, weights[: image.weights_bytes], Names(library.prefix), machine
-            )
+            objects = _write_objects(Path(folder), image, weights, Names(library.prefix), machine)
             link(Path(folder), objects, "library", _soname(library), linkers)
             _move(Path(folder) / "library", library.path)
         with tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.header.parent) as folder:

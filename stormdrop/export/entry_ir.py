@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from stormdrop.export.entry_text import FUNCTIONS, TYPES
 from stormdrop.export.processor import fits_text
 from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import required_features
 from stormdrop.runtime.header import MOST_THREADS
+from stormdrop.runtime.host_device import scratch_stride
 from stormdrop.runtime.image import Image
-from stormdrop.runtime.loaded import SLACK_BYTES, scratch_stride
 from stormdrop.runtime.memory import HUGE_BYTES, HUGE_FROM_BYTES
 from stormdrop.runtime.pool import CROWDED_SPIN_SECONDS, SPIN_SECONDS
 from stormdrop.runtime.pool_ir import BLOCK_ALIGN, BLOCK_BYTES, SPIN_TICKS_OFFSET, STEP_WORDS, THREADS_OFFSET, pool_ir
@@ -63,17 +64,17 @@ def entry_ir(image: Image, names: Names, machine: str) -> str:
 
 
 def _numbers(image: Image) -> dict[str, int]:
-    pointers = sum(len(step.addresses) for step in image.steps)
-    binds = sum(a is not None and a.space in ("input", "output") for step in image.steps for a in step.addresses)
+    pointers = sum(len(step.addresses) for step in image.calls)
+    binds = sum(a is not None and a.space in ("input", "output") for step in image.calls for a in step.addresses)
     block = BLOCK_ALIGN
     tables = block + -(-BLOCK_BYTES // BLOCK_ALIGN) * BLOCK_ALIGN
     steps = tables + 8 * pointers
-    arena = whole_lines(steps + 8 * STEP_WORDS * len(image.steps))
+    arena = whole_lines(steps + 8 * STEP_WORDS * len(image.calls))
     scratch = arena + whole_lines(image.arena_bytes) + SLACK_BYTES
     return {
         "THREADS": image.threads,
         "MOST_THREADS": MOST_THREADS,
-        "STEPS": len(image.steps),
+        "STEPS": len(image.calls),
         "POINTERS": pointers,
         "BINDS": binds,
         "BLOCK_AT": block,
@@ -102,13 +103,13 @@ def _tables(image: Image, names: Names) -> str:
     places: list[str] = []
     binds: list[str] = []
     plans: list[str] = []
-    for step in image.steps:
+    for step in image.calls:
         kernel = image.kernels[step.kernel]
         extents = f"ptr @extents.{step.kernel}, i64 {len(kernel.extents)}"
         plans.append(f"%plan {{ ptr @{names.kernel(step.kernel)}, i64 {8 * len(places)}, {extents} }}")
-        for slot, a in zip(kernel.slots, step.addresses):
+        for buffer, a in zip(kernel.buffers, step.addresses):
             if a is not None and a.space in ("input", "output"):
-                mask, is_input = ITEMSIZE[slot.dtype] - 1, int(a.space == "input")
+                mask, is_input = ITEMSIZE[buffer.dtype] - 1, int(a.space == "input")
                 binds.append(
                     f"%bind {{ i64 {len(places)}, i64 {a.index}, i64 {a.offset}, i64 {mask}, i64 {is_input} }}"
                 )

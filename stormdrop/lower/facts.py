@@ -6,14 +6,17 @@ depend on each other in a way that intervals alone cannot tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
-from math import floor, gcd
+from math import floor, gcd, lcm
 
 from stormdrop.ir.affine import Interval, affine, bounds, conjuncts
 from stormdrop.ir.expr import Bin, Cmp, Const, Expr, Var, binary
+
+SPLITS = 2
+"""How many loops a proof may take apart."""
 
 Linear = Mapping[Expr | None, Fraction]
 """Coefficients of variables; that of None is the constant."""
@@ -31,10 +34,11 @@ class Facts:
     """The bounds of variables, and forms that are never negative."""
 
     intervals: dict[Expr, Interval] = field(default_factory=dict[Expr, Interval])
-    forms: list[Linear] = field(default_factory=list[Linear])
+    forms: list[tuple[Expr, Linear]] = field(default_factory=list[tuple[Expr, Linear]])  # by the innermost variable
+    rank: dict[Expr, int] = field(default_factory=dict[Expr, int])  # larger further in
 
     def copy(self) -> Facts:
-        return Facts(dict(self.intervals), list(self.forms))
+        return Facts(dict(self.intervals), list(self.forms), dict(self.rank))
 
     def variable(self, var: Expr, low: Expr, high: Expr, interval: Interval) -> None:
         """`low <= var < high`."""
@@ -59,14 +63,18 @@ class Facts:
     def _assume(self, e: Expr) -> None:
         """`e >= 0`, and so is every linear form above it. Integers leave no fraction of the common divisor."""
         for form in self._above(e):
-            scale = 1
-            for c in form.values():
-                scale = scale * c.denominator // gcd(scale, c.denominator)
-            divisor = gcd(*(int(c * scale) for atom, c in form.items() if atom is not None))
-            if divisor:
-                constant = Fraction(floor(form.get(None, Fraction(0)) * scale / divisor))
-                rest = {atom: c * scale / divisor for atom, c in form.items() if atom is not None}
-                self.forms.append({**rest, None: constant})
+            self._add(form)
+
+    def _add(self, form: Linear) -> None:
+        scale = lcm(*(c.denominator for c in form.values()))
+        divisor = gcd(*(int(c * scale) for atom, c in form.items() if atom is not None))
+        if divisor:
+            constant = Fraction(floor(form.get(None, Fraction(0)) * scale / divisor))
+            rest = {atom: c * scale / divisor for atom, c in form.items() if atom is not None}
+            form = {**rest, None: constant}
+            atom = self._innermost(form)
+            assert atom is not None
+            self.forms.append((atom, form))
 
     def _above(self, e: Expr) -> Iterator[Linear]:
         """Linear forms that are nowhere smaller than an expression."""
@@ -81,6 +89,7 @@ class Facts:
     def _atom_above(self, atom: Expr, c: int) -> list[Linear]:
         """Linear forms that are nowhere smaller than `c · atom`; a division is also a variable of its own."""
         if isinstance(atom, Var) or (isinstance(atom, Bin) and atom.op in ("floordiv", "mod")):
+            self.rank.setdefault(atom, len(self.rank))
             if atom not in self.intervals and (known := bounds(atom, self.intervals.get)) is not None:
                 self.intervals[atom] = known
             own: list[Linear] = [{atom: Fraction(c)}]
@@ -110,7 +119,26 @@ class Facts:
     def never_negative(self, e: Expr) -> bool | None:
         """Whether an integer is proved to be at least 0, more than -1, that is; None where nothing linear is known."""
         forms = list(self._below(e))
-        return any(self._is_proved(form) for form in forms) if forms else None
+        return self._is_one_proved(forms, SPLITS) if forms else None
+
+    def _is_one_proved(self, forms: Sequence[Linear], splits: int) -> bool:
+        """Where nothing else helps, the last turn of a loop, which may be a tail, is looked at by itself."""
+        if any(self._is_proved(form) for form in forms):
+            return True
+        variables = [var for var, (low, high) in self.intervals.items() if isinstance(var, Var) and low < high]
+        return any(
+            all(case._is_one_proved(forms, splits - 1) for case in self._turns(var))
+            for var in variables[: len(variables) if splits else 0]
+        )
+
+    def _turns(self, var: Expr) -> Iterator[Facts]:
+        """The last value of a variable, then all others."""
+        low, high = self.intervals[var]
+        last = Facts({**self.intervals, var: (high, high)}, [], self.rank)
+        for _, form in self.forms:
+            last._add(_sum(form, {var: Fraction(-1), None: Fraction(high)}, form.get(var, Fraction(0))))
+        yield last
+        yield Facts({**self.intervals, var: (low, high - 1)}, self.forms, self.rank)
 
     def _is_proved(self, form: Linear) -> bool:
         """Variables are eliminated from the innermost outwards, by their bounds or by a fact."""
@@ -120,9 +148,8 @@ class Facts:
         c, known = form[atom], self.intervals.get(atom)
         if known is not None and self._is_proved(_sum(form, {atom: Fraction(-1), None: Fraction(known[c < 0])}, c)):
             return True
-        facts = [fact for fact in self.forms if self._innermost(fact) is atom and fact[atom] / c > 0]
+        facts = [fact for innermost, fact in self.forms if innermost is atom and fact[atom] / c > 0]
         return any(self._is_proved(_sum(form, fact, -c / fact[atom])) for fact in facts)
 
     def _innermost(self, form: Linear) -> Expr | None:
-        order = list(self.intervals)
-        return max((atom for atom in form if atom is not None), key=order.index, default=None)
+        return max((atom for atom in form if atom is not None), key=self.rank.__getitem__, default=None)

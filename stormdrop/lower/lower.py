@@ -22,6 +22,7 @@ from stormdrop.space.region import is_computed_whole
 from stormdrop.space.structure import Level, Stage, Structure
 from stormdrop.space.tiling import Tiling
 from stormdrop.target import ALIGN_BYTES, whole_lines
+from stormdrop.target.scope import Scope
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class _Context:
         nbytes = elements * ITEMSIZE[tensor.dtype]
         self.scratch += whole_lines(nbytes) + ALIGN_BYTES
         self.most_scratch = max(self.most_scratch, self.scratch)
-        return Buffer(name, tensor.dtype, "scratch", elements, scratch_offset=offset)
+        return Buffer(name, tensor.dtype, Scope.SCRATCH, elements, scratch_offset=offset)
 
 
 def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mapping[str, View] | None = None) -> Program:
@@ -51,11 +52,12 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
     table: list[Buffer] = []
     regions: dict[Tensor, Region] = {}
 
-    def add(t: Tensor, role: str, region_of: Region | None = None) -> None:
-        given = views.get(t.name) if role in ("input", "output") else None  # a tensor in between may have the same name
+    def add(t: Tensor, scope: Scope, region_of: Region | None = None) -> None:
+        # A tensor in between may have the same name.
+        given = views.get(t.name) if scope in (Scope.INPUT, Scope.OUTPUT) else None
         view = given or View(row_strides(t.shape))
         elements = region_of.buffer.elements if region_of else t.size
-        buffer = Buffer(t.name, t.dtype, role, elements, len(table))
+        buffer = Buffer(t.name, t.dtype, scope, elements, len(table))
         table.append(buffer)
         if region_of is None:
             regions[t] = Region(buffer, (ZERO,) * len(t.shape), view.strides, view.offset)
@@ -63,19 +65,19 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
             regions[t] = replace(region_of, buffer=buffer)
 
     for t in task.runtime_inputs:
-        add(t, "input")
+        add(t, Scope.INPUT)
     for t in task.constants:
-        add(t, "constant")
+        add(t, Scope.CONSTANT)
     for t in s.outputs:
-        add(t, "output")
+        add(t, Scope.OUTPUT)
     for stage in s.roots:
         if stage.tensor in s.outputs:
             continue
-        role = "packed" if stage.level is Level.LOAD else "shared"
+        scope = Scope.PACKED if stage.level is Level.LOAD else Scope.WORKSPACE
         if is_copy(stage):
-            add(stage.tensor, role, panel_region(stage, tilings[stage.id], tilings[stage.reader or ""], {}))
+            add(stage.tensor, scope, panel_region(stage, tilings[stage.id], tilings[stage.reader or ""], {}))
         else:
-            add(stage.tensor, role)
+            add(stage.tensor, scope)
     context = _Context(s, tilings, regions)
     phases = [_lower_root(context, stage) for stage in s.roots]
     phases.sort(key=lambda p: not p.at_load)

@@ -23,6 +23,7 @@ from math import prod
 from stormdrop.ir.affine import Affine, affine
 from stormdrop.ir.expr import Axis, Dtype, Expr, Load, Var, identity_of, loads
 from stormdrop.space.structure import Stage
+from stormdrop.target.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,12 @@ class View:
 class Buffer:
     """A piece of memory.
 
-    `role` input, constant, output, packed and shared are entries of the pointer table; scratch is per thread.
+    `slot` is its entry of the pointer table; scratch has a place in each thread's scratch instead.
     """
 
     name: str
     dtype: Dtype
-    role: str
+    scope: Scope
     elements: int
     slot: int = -1
     scratch_offset: int = 0  # bytes
@@ -267,7 +268,7 @@ _SIGNS = {"sum": "+=", "prod": "*=", "max": "max=", "min": "min="}
 
 def _program_lines(p: Program) -> Iterator[str]:
     for b in p.buffers:
-        yield f"{b.role} {b.name}: {b.dtype}[{b.elements}]"
+        yield f"{b.scope} {b.name}: {b.dtype}[{b.elements}]"
     if p.scratch_bytes:
         yield f"scratch {p.scratch_bytes} bytes per thread"
     for phase in p.phases:

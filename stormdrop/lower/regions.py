@@ -12,6 +12,7 @@ from stormdrop.ir.tensor import Tensor
 from stormdrop.lower.program import Access, Buffer
 from stormdrop.space.structure import Stage
 from stormdrop.space.tiling import Tiling
+from stormdrop.target.scope import Scope
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ def panel_region(stage: Stage, own: Tiling, reader: Tiling, start: Mapping[Axis,
     for a in reversed(outer):
         strides[a] = size
         size *= extent[a]
-    buffer = Buffer(stage.tensor.name, stage.tensor.dtype, "scratch", max(size, 1))
+    buffer = Buffer(stage.tensor.name, stage.tensor.dtype, Scope.SCRATCH, max(size, 1))
     return Region(
         buffer, base, tuple(strides[a] for a in stage.axes), 0, width if vector is not None else 0, panel_stride
     )

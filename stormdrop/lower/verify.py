@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from stormdrop.errors import BuildError
@@ -41,8 +41,9 @@ from stormdrop.lower.program import (
     buffers_of,
 )
 from stormdrop.lower.reads import guards_of, has_load
+from stormdrop.target.scope import Scope
 
-ROLES_WITH_VIEWS = ("input", "constant", "output")
+SCOPES_WITH_VIEWS = (Scope.INPUT, Scope.CONSTANT, Scope.OUTPUT)
 ZERO = Const(0, "i64")
 
 
@@ -76,7 +77,7 @@ class _Verifier:
     def phase(self, phase: Phase) -> None:
         places: list[tuple[int, int, str]] = []
         for b in buffers_of(phase):
-            if b.role == "scratch":
+            if b.scope is Scope.SCRATCH:
                 places.append((b.scratch_offset, b.scratch_offset + b.elements * ITEMSIZE[b.dtype], b.name))
             else:
                 _require(b in self.program.buffers, f"{b} is not in the pointer table")
@@ -197,8 +198,13 @@ class _Verifier:
                 _require(load in s.reads, f"{load} has no access")
                 self._access(s.tile, load, s.reads[load], tuple(guards[load]))
 
-    def _instance(self, tile: RegisterTile, has_dead_lanes: bool) -> tuple[Facts, dict[Expr, Affine]]:
-        """What is known of the tile's axes, and the index of each of them."""
+    def _instance(
+        self, tile: RegisterTile, has_dead_lanes: bool, rows_inside: bool
+    ) -> tuple[Facts, dict[Expr, Affine]]:
+        """What is known of the tile's axes, and the index of each of them.
+
+        A proof eliminates variables from the innermost outwards; `rows_inside`: those of the rows before the lanes.
+        """
         facts, places = self.facts.copy(), dict[Expr, Affine]()
         stage, width = tile.stage, tile.vectors * tile.lanes
         sizes: dict[Axis, tuple[Expr, int]] = {a: (Const(n, "i64"), n) for a, n in tile.rows}
@@ -211,7 +217,7 @@ class _Verifier:
         elif stage.vector is not None and has_dead_lanes:
             steps = max((-(-loop.longest // width) for loop in self.loops if loop.axis is stage.vector), default=1)
             sizes[stage.vector] = (Const(steps * width, "i64"), steps * width)
-        for a, (size, most) in sizes.items():
+        for a, (size, most) in sorted(sizes.items(), key=lambda item: rows_inside and item[0] is not stage.vector):
             offset = Var(f"{a.name}.{a.serial}")
             facts.variable(offset, ZERO, size, (0, most - 1))
             places[a] = tile.base[a] + affine(offset)
@@ -231,11 +237,9 @@ class _Verifier:
                 _require(is_square, f"{e} is no transposed square")
             case Spread.STRIDED:
                 pass
-        facts, places = self._instance(tile, has_dead_lanes=False)
-        facts.holds(_placed(conjunction(guards), places))
         for i, extent in zip(e.indices, e.tensor.shape):
-            self._inside(facts, _placed(i, places), extent, f"{e} along {i}")
-        if access.buffer.role not in ROLES_WITH_VIEWS:
+            self._proved(tile, guards, False, lambda places, i=i: _placed(i, places), extent, f"{e} along {i}")
+        if access.buffer.scope not in SCOPES_WITH_VIEWS:
             self._address(tile, access, guards, has_dead_lanes=not access.masked)
             return
         has_tail = tile.live is not None or any(loop.masked for loop in self.loops if loop.tile is tile)
@@ -243,26 +247,45 @@ class _Verifier:
         _require(is_whole, f"dead lanes of {e} are neither masked nor inside its buffer")
 
     def _address(self, tile: RegisterTile, access: Access, guards: tuple[Expr, ...], has_dead_lanes: bool) -> None:
-        facts, places = self._instance(tile, has_dead_lanes)
-        facts.holds(_placed(conjunction(guards), places))
-        form = access.outer
-        for a, c in access.coefficients:
-            form = form + (places[a] + tile.base[a].scaled(-1)).scaled(c)
-        for atom, c in access.atoms:
-            form = form + affine(_placed(atom, places)).scaled(c)
-        self._inside(facts, form.expr(), access.buffer.elements, f"an address in {access.buffer}")
+        def index(places: Mapping[Expr, Affine]) -> Expr:
+            form = access.outer
+            for a, c in access.coefficients:
+                form = form + (places[a] + tile.base[a].scaled(-1)).scaled(c)
+            for atom, c in access.atoms:
+                form = form + affine(_placed(atom, places)).scaled(c)
+            return form.expr()
 
-    def _inside(self, facts: Facts, index: Expr, extent: int, what: str) -> None:
+        elements, what = access.buffer.elements, f"an address in {access.buffer}"
+        self._proved(tile, guards, has_dead_lanes, index, elements, what)
+
+    def _proved(
+        self,
+        tile: RegisterTile,
+        guards: tuple[Expr, ...],
+        has_dead_lanes: bool,
+        index: Callable[[Mapping[Expr, Affine]], Expr],
+        extent: int,
+        what: str,
+    ) -> None:
+        """Where the guards hold, an index over the places of the tile's axes is inside an extent."""
+        for rows_inside in (False, True):
+            facts, places = self._instance(tile, has_dead_lanes, rows_inside)
+            facts.holds(_placed(conjunction(guards), places))
+            if self._is_inside(facts, index(places), extent):
+                return
+        _require(False, f"{what}: {index(places)} may leave 0 … {extent - 1}")
+
+    def _is_inside(self, facts: Facts, index: Expr, extent: int) -> bool:
         """An index that data decides, or that no linear form bounds, has been checked when it was lowered."""
         for n in walk(index):
+            cases: list[tuple[Facts, Expr]] = []
             for condition, value in _cases(n):
-                case = facts.copy()
-                case.holds(condition)
-                self._inside(case, substitute(index, {n: value}), extent, what)
-            if _cases(n):
-                return
-        for room in (index, binary("sub", Const(extent - 1, "i64"), index)):
-            _require(facts.never_negative(room) is not False, f"{what}: {index} may leave 0 … {extent - 1}")
+                cases.append((facts.copy(), substitute(index, {n: value})))
+                cases[-1][0].holds(condition)
+            if cases:
+                return all(self._is_inside(case, value, extent) for case, value in cases)
+        room = binary("sub", Const(extent - 1, index.dtype), index)
+        return all(facts.never_negative(e) is not False for e in (index, room))
 
 
 def _placed(e: Expr, places: Mapping[Expr, Affine]) -> Expr:

@@ -1,24 +1,19 @@
-"""Timing a loaded kernel: warm up, repeat to a budget, stop early when it is clearly slower than the best.
+"""Timing a kernel: warm up, repeat to a budget, stop early when it is clearly slower than the best.
 
 The median is reported, since on shared machines a few runs always take many times as long as they should.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.runtime.loaded import CallMemory, LoadedKernel, is_kept, slot_bytes
-from stormdrop.runtime.memory import aligned
-from stormdrop.target import ALIGN_BYTES, whole_lines
+from stormdrop.runtime.device import Seconds
 
-Seconds = NDArray[np.float64]
 Bench = Callable[[int], Seconds]
 """Runs a kernel so many times and gives the seconds of each run."""
 
@@ -27,7 +22,6 @@ SETTLE_SECONDS = 2e-4  # runs this long, at least two, before the first verdict
 LONG_SECONDS = 1e-3  # a first run this long is as good as any other
 SHARE = 4  # the budget is spent in so many parts, with a verdict after each
 SAMPLES = 32
-COPIED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,48 +76,3 @@ def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSett
             return Runs(np.concatenate(batches), stopped)
         left = min(settings.min_seconds - spent, settings.min_seconds / SHARE)
         size = ceil(left * size / max(lasted, 1e-9))
-
-
-def warm_bench(kernel: LoadedKernel, memory: CallMemory) -> Bench:
-    return lambda repeats: kernel.bench(memory, repeats)
-
-
-def cold_arena(cache_bytes: int) -> NDArray[np.uint8]:
-    """Room for copies of weights, twice the cache's size. Keep it: its page faults cost more than copying."""
-    return aligned(min(2 * cache_bytes, COPIED_BYTES))
-
-
-def cold_bench(kernel: LoadedKernel, memory: CallMemory, arena: NDArray[np.uint8]) -> Bench:
-    """Every run reads its weights from another copy; until a copy's turn comes again, a whole arena of others was read.
-
-    Inputs, scratch and code stay as warm as they are. Without weights it is `warm_bench`.
-    """
-    weights = [(k, slot_bytes(slot)) for k, slot in enumerate(kernel.artifact.slots) if is_kept(slot)]
-    if not weights:
-        return warm_bench(kernel, memory)
-    padded = [whole_lines(nbytes) + ALIGN_BYTES for _, nbytes in weights]
-    copies = max(2, len(arena) // sum(padded))
-    blocks = arena if copies * sum(padded) <= len(arena) else aligned(copies * sum(padded))
-    tables: list[list[tuple[int, int]]] = []
-    at = blocks.ctypes.data
-    for _ in range(copies):
-        table: list[tuple[int, int]] = []
-        for (k, nbytes), room in zip(weights, padded):
-            ctypes.memmove(at, memory.table[k] or 0, nbytes)
-            table.append((k, at))
-            at += room
-        tables.append(table)
-    turn = 0
-
-    def bench(repeats: int) -> Seconds:
-        nonlocal turn
-        seconds = np.empty(repeats)
-        assert len(blocks)  # held here as long as the tables point into it
-        for i in range(repeats):
-            for k, address in tables[turn]:
-                memory.bind(k, address)
-            turn = (turn + 1) % copies
-            seconds[i] = kernel.bench(memory, 1)[0]
-        return seconds
-
-    return bench

@@ -19,9 +19,10 @@ from stormdrop.errors import BuildError
 from stormdrop.ir.expr import FLOATS, ITEMSIZE, NUMPY, Dtype
 from stormdrop.ir.interp import Samples, sample
 from stormdrop.ir.tensor import Task, Tensor
-from stormdrop.runtime.artifact import Artifact, Slot
-from stormdrop.runtime.loaded import CallMemory
+from stormdrop.runtime.artifact import Artifact, BufferSpec
+from stormdrop.runtime.device import Array
 from stormdrop.runtime.memory import HUGE_FROM_BYTES, aligned, huge
+from stormdrop.target.scope import Scope
 
 GUARD_BYTES = 4096
 GUARD = 0xA5
@@ -73,17 +74,16 @@ class Workbench:
         self.references: dict[str, Samples] = sample(task, self.arrays, sample_points, rng) if sample_points else {}
         self.nbytes = sum(t.nbytes for t in (*task.inputs, *task.outputs))
 
-    def bind(self, artifact: Artifact, memory: CallMemory) -> None:
-        """Point the kernel at this task's data. Raises BuildError if the kernel was built for something else."""
-        outputs = iter(self.outputs)
-        for k, slot in enumerate(artifact.slots):
-            if slot.role == "input":
-                memory.bind(k, _fitting(slot, self.arrays.get(slot.name)).ctypes.data)
-            elif slot.role == "output":
-                output = next(outputs, None)
-                memory.bind(k, _fitting(slot, output and output.array).ctypes.data)
-        if next(outputs, None) is not None:
+    def arrays_of(self, artifact: Artifact) -> tuple[list[Array], list[Array]]:
+        """The inputs and outputs of a kernel, in its order. Raises BuildError if it was built for something else."""
+        wanted = [buffer for buffer in artifact.buffers if buffer.scope is Scope.OUTPUT]
+        if len(wanted) < len(self.outputs):
             raise BuildError(f"the kernel does not write every output of {self.task.name}")
+        given = [output.array for output in self.outputs]
+        return (
+            [_fitting(b, self.arrays.get(b.name)) for b in artifact.buffers if b.scope is Scope.INPUT],
+            [_fitting(b, given[k] if k < len(given) else None) for k, b in enumerate(wanted)],
+        )
 
     def poison(self) -> None:
         for output in self.outputs:
@@ -127,10 +127,12 @@ class Workbench:
         return None
 
 
-def _fitting(slot: Slot, array: NDArray[Any] | None) -> NDArray[Any]:
-    if array is None or array.size != slot.elements or array.dtype != NUMPY[slot.dtype]:
+def _fitting(buffer: BufferSpec, array: NDArray[Any] | None) -> NDArray[Any]:
+    if array is None or array.size != buffer.elements or array.dtype != NUMPY[buffer.dtype]:
         have = "has no such array" if array is None else f"has {array.dtype}{list(array.shape)}"
-        raise BuildError(f"the kernel wants {slot.role} {slot.name}: {slot.dtype}[{slot.elements}]; the task {have}")
+        raise BuildError(
+            f"the kernel wants {buffer.scope} {buffer.name}: {buffer.dtype}[{buffer.elements}]; the task {have}"
+        )
     return array
 
 

@@ -30,21 +30,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import BuildError, RunError, ScheduleError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.measure.stopwatch import Bench, Runs, cold_arena, cold_bench, repeat, warm_bench
+from stormdrop.measure.stopwatch import Bench, Runs, repeat
 from stormdrop.measure.wire import Inbox, frame
 from stormdrop.measure.workbench import Workbench
-from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.artifact import Artifact, Launch
 from stormdrop.runtime.building import build_artifact
-from stormdrop.runtime.loaded import LoadedKernel
+from stormdrop.runtime.device import Device, Memory
+from stormdrop.runtime.host_device import HostDevice
 from stormdrop.runtime.pool import Pool
+from stormdrop.runtime.prepared import PreparedKernel
+from stormdrop.runtime.rotation import Rotation, rotation_bytes
 from stormdrop.space.rule_names import received
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
@@ -111,14 +114,14 @@ class Runner:
 
     def __init__(self, target: Target, settings: MeasureSettings) -> None:
         self.target, self.settings = target, settings
-        self._pool = Pool(target.threads)
+        pool = Pool(target.threads)
+        self._device: Device = HostDevice(pool)
         self._benches: OrderedDict[int, Workbench] = OrderedDict()
         self._held: list[Held] = []
-        self._arena: NDArray[np.uint8] | None = None
-        code = assemble(EMPTY_KERNEL, target)
-        nothing = LoadedKernel(Artifact(code, (), (1,), (), 0), {}, self._pool)
-        nothing.bench(nothing.call_memory(), 2)  # starts the threads and calibrates the clock
-        self._pool.pin()
+        self._copies: Memory | None = None
+        nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (Launch(ENTRY, 1),))
+        PreparedKernel(nothing, {}, self._device).record().bench(2)  # starts the threads and calibrates the clock
+        pool.pin()
 
     def set_task(self, request: Message) -> Message:
         number = request["number"]
@@ -133,11 +136,11 @@ class Runner:
         return {}
 
     def time(self, request: Message) -> Message:
-        held = self._load(request, self._cold_arena)
+        held = self._load(request)
         return self._timing(held, held.first, request["best"], self.settings.min_seconds)
 
     def hold(self, request: Message) -> Message:
-        self._held.append(self._load(request, lambda: cold_arena(self.target.l3_bytes)))
+        self._held.append(self._load(request, is_kept=True))
         return {}
 
     def round(self, request: Message) -> Message:
@@ -157,9 +160,9 @@ class Runner:
         witness = request["witness"]
         expected: list[NDArray[Any]] = []
         if witness is not None:
-            self._load(witness, self._cold_arena)
+            self._load(witness)
             expected = [o.array.copy() for o in self._bench.outputs]
-        held = self._load(request, self._cold_arena)
+        held = self._load(request)
         fault = self._bench.disagreement(expected)
         if fault is not None:
             raise WrongOutput(fault)
@@ -169,25 +172,28 @@ class Runner:
     def _bench(self) -> Workbench:
         return next(reversed(self._benches.values()))
 
-    def _cold_arena(self) -> NDArray[np.uint8]:
-        if self._arena is None:
-            self._arena = cold_arena(self.target.l3_bytes)
-        return self._arena
+    def _block(self, is_kept: bool) -> Memory:
+        """Memory for copies of weights: of a candidate that is kept, or of one after the other."""
+        if is_kept:
+            return self._device.allocate(rotation_bytes(self.target.l3_bytes))
+        self._copies = self._copies or self._block(is_kept=True)
+        return self._copies
 
-    def _load(self, request: Message, arena: Any) -> Held:
+    def _load(self, request: Message, is_kept: bool = False) -> Held:
         """Load a candidate and let it run once on poisoned outputs. Raises WrongOutput, BuildError, MemoryError."""
         artifact, variant = Artifact.from_message(request["artifact"]), request["variant"]
         try:
-            kernel = LoadedKernel(artifact, self._bench.arrays, self._pool)
+            kernel = PreparedKernel(artifact, self._bench.arrays, self._device)
         except KeyError as error:
             raise BuildError(f"the kernel wants constant {error}, which the task does not have") from error
-        memory = kernel.call_memory()
-        self._bench.bind(artifact, memory)
+        call, arrays = kernel.call(), self._bench.arrays_of(artifact)
+        weights = [k for k, buffer in enumerate(artifact.buffers) if buffer.is_kept] if self.target.is_cold else []
+        timed = Rotation(self._device, call, weights, self._block(is_kept)) if weights else self._device.record([call])
+        timed.bind(*arrays)
         self._bench.poison()
-        bench = cold_bench(kernel, memory, arena()) if self.target.is_cold else warm_bench(kernel, memory)
-        first = float(bench(1)[0])
+        first = float(timed.bench(1)[0])
         self._check(variant, poisoned=True)
-        return Held(bench, first, variant)
+        return Held(timed.bench, first, variant)
 
     def _check(self, variant: int | None, poisoned: bool) -> None:
         fault = self._bench.fault(variant, poisoned)

@@ -246,8 +246,8 @@ def image_json(model: str, image: Image) -> dict[str, Any]:
         "name": image.name,
         "inputs": [port_json(p) for p in image.inputs],
         "outputs": [port_json(p) for p in image.outputs],
-        "gflop": sum(s.flops for s in image.steps) / 1e9,
-        "kernels": len(image.steps),
+        "gflop": sum(s.flops for s in image.calls) / 1e9,
+        "kernels": len(image.calls),
         "arena_bytes": image.arena_bytes,
         "weights_bytes": image.weights_bytes,
         "code_bytes": code_bytes(image),
@@ -266,11 +266,11 @@ def print_image(console: Console, model: str, image: Image) -> None:
 
 
 def image_rows(image: Image) -> list[tuple[str, str]]:
-    gflop = sum(s.flops for s in image.steps) / 1e9
+    gflop = sum(s.flops for s in image.calls) / 1e9
     return [
         (
             "work",
-            f"{gflop:.3f} GFLOP a run, in {counted(len(image.steps), 'kernel')}, {len(image.kernels)} of them "
+            f"{gflop:.3f} GFLOP a run, in {counted(len(image.calls), 'kernel')}, {len(image.kernels)} of them "
             "different",
         ),
         ("weights", f"{bytes_text(image.weights_bytes)}, packed"),

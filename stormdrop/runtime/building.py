@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assemble
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program, View, buffers_of
-from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
 from stormdrop.space.default import resolve
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -39,13 +40,18 @@ def lowered(sketch: Sketch, point: Sequence[int] | Points, views: Views | None =
 
 def artifact_of(program: Program, target: Target) -> Artifact:
     """Machine code for a program. Raises BuildError."""
+    return described(program, assemble(emit(program, target), target))
+
+
+def described(program: Program, code: bytes) -> Artifact:
+    """The artifact of a program whose machine code is given."""
     used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
     return Artifact(
-        assemble(emit(program, target), target),
-        tuple(Slot(b.name, b.dtype, b.role, b.elements, b in used) for b in program.buffers),
-        tuple(p.extent for p in program.phases if not p.at_load),
-        tuple(p.extent for p in program.phases if p.at_load),
-        program.scratch_bytes,
+        code,
+        tuple(BufferSpec(b.name, b.dtype, b.scope, b.elements, b in used) for b in program.buffers),
+        tuple(
+            Launch(PREPARE if p.at_load else ENTRY, p.extent, program.scratch_bytes, p.at_load) for p in program.phases
+        ),
     )
 
 

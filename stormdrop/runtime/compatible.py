@@ -11,43 +11,11 @@ from pathlib import Path
 
 # Never chosen by LLVM for ordinary code. Hypervisors show them or not, so that a file would not run on the machine next
 # to it.
-_SYSTEM = {
-    "64bit",
-    "cldemote",
-    "clflushopt",
-    "clwb",
-    "clzero",
-    "enqcmd",
-    "fsgsbase",
-    "fxsr",
-    "hreset",
-    "invpcid",
-    "kl",
-    "lwp",
-    "mwaitx",
-    "pconfig",
-    "pku",
-    "prefetchi",
-    "ptwrite",
-    "rdpid",
-    "rdpru",
-    "rdrnd",
-    "rdseed",
-    "rtm",
-    "serialize",
-    "sgx",
-    "shstk",
-    "tsxldtrk",
-    "uintr",
-    "usermsr",
-    "waitpkg",
-    "wbnoinvd",
-    "widekl",
-    "xsave",
-    "xsavec",
-    "xsaveopt",
-    "xsaves",
-}
+_SYSTEM = (
+    "64bit cldemote clflushopt clwb clzero enqcmd fsgsbase fxsr hreset invpcid kl lwp mwaitx pconfig pku "
+    "prefetchi ptwrite rdpid rdpru rdrnd rdseed rtm serialize sgx shstk tsxldtrk uintr usermsr waitpkg wbnoinvd "
+    "widekl xsave xsavec xsaveopt xsaves"
+)
 
 # What goes with a feature that is switched off, as LLVM does it.
 _AVX512 = ("avx512", "avx10", "amx-avx512")
@@ -90,7 +58,7 @@ def required_features(cpu: str, features: str) -> frozenset[str] | None:
         else:
             gone = _RESTING_ON.get(name, ())
             on = {f for f in on if f != name and not f.startswith(gone or "\0")}
-    return frozenset(on - _SYSTEM)
+    return frozenset(on.difference(_SYSTEM.split()))
 
 
 def unfit(triple: str, cpu: str, features: str, here: tuple[str, str, str] | None = None) -> str | None:

@@ -1,7 +1,7 @@
 """The header of a compiled model's file: an `Image` without its code, as JSON, and back.
 
 Invariant: what `read_header` returns is consistent. Every address lies within its space, every step has one address for
-each slot of its kernel, every number is one that a run can use. A header that is not like that is refused, whoever
+each buffer of its kernel, every number is one that a run can use. A header that is not like that is refused, whoever
 wrote it.
 """
 
@@ -9,23 +9,31 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.runtime.artifact import Artifact, Slot
-from stormdrop.runtime.image import Address, Image, Port, Space, Step
+from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.image import Address, Image, KernelCall, Port, Space
+from stormdrop.runtime.strict import (
+    LARGEST,
+    Fields,
+    amount_of,
+    dtype_of,
+    integer_of,
+    list_of,
+    object_of,
+    one_of,
+    parsed,
+    row_of,
+    size_of,
+    text_of,
+)
 from stormdrop.runtime.verify import verify
 
-LARGEST = 1 << 46
-"""Bytes, or trips of a loop: products with a number of threads still fit 64 bits."""
 MOST_THREADS = 4096
 MOST_DIMENSIONS = 32
 
 _SPACES: dict[str, Space] = {"input": "input", "output": "output", "arena": "arena", "weights": "weights"}
-_DTYPES: dict[str, Dtype] = {name: name for name in ITEMSIZE}
-_ROLES: dict[str, str] = {name: name for name in ("input", "constant", "output", "packed", "shared")}
-T = TypeVar("T")
 
 
 def write_header(image: Image, versions: dict[str, str]) -> bytes:
@@ -40,16 +48,7 @@ def write_header(image: Image, versions: dict[str, str]) -> bytes:
         "arena_bytes": image.arena_bytes,
         "inputs": [_port_tree(p) for p in image.inputs],
         "outputs": [_port_tree(p) for p in image.outputs],
-        "kernels": [
-            {
-                "code_bytes": len(k.code),
-                "scratch_bytes": k.scratch_bytes,
-                "extents": list(k.extents),
-                "prepare_extents": list(k.prepare_extents),
-                "slots": [[s.name, s.dtype, s.role, s.elements, s.resident] for s in k.slots],
-            }
-            for k in image.kernels
-        ],
+        "kernels": [{"code_bytes": len(k.code), **k.to_json()} for k in image.kernels],
         "steps": [
             {
                 "kernel": s.kernel,
@@ -59,7 +58,7 @@ def write_header(image: Image, versions: dict[str, str]) -> bytes:
                 "flops": s.flops,
                 "bytes": s.nbytes,
             }
-            for s in image.steps
+            for s in image.calls
         ],
     }
     return json.dumps(tree, separators=(",", ":"), allow_nan=False).encode()
@@ -70,109 +69,66 @@ def read_header(data: bytes, code: memoryview, weights_bytes: int) -> Image:
 
     Raises ValueError if it is not well-formed, UserError if its parts do not fit each other.
     """
-    try:
-        tree = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"no header: {error}") from error
-    head = _Fields(tree, "header")
-    versions = head.take("versions", _object)
+    head = Fields(parsed(data), "header")
+    versions = head.take("versions", object_of)
     for value in versions.values():
-        _text(value)
-    kernels = _kernels(head.take("kernels", _list), code)
+        text_of(value)
+    kernels = _kernels(head.take("kernels", list_of), code)
     image = Image(
-        name=head.take("name", _text),
-        inputs=tuple(map(_port, head.take("inputs", _list))),
-        outputs=tuple(map(_port, head.take("outputs", _list))),
+        name=head.take("name", text_of),
+        inputs=tuple(map(_port, head.take("inputs", list_of))),
+        outputs=tuple(map(_port, head.take("outputs", list_of))),
         kernels=kernels,
-        steps=tuple(map(_step, head.take("steps", _list))),
-        arena_bytes=head.take("arena_bytes", _size),
+        calls=tuple(map(_call, head.take("steps", list_of))),
+        arena_bytes=head.take("arena_bytes", size_of),
         weights_bytes=weights_bytes,
-        threads=head.take("threads", lambda v: _integer(v, 1, MOST_THREADS)),
-        triple=head.take("triple", _text),
-        cpu=head.take("cpu", _text),
-        features=head.take("features", _text),
+        threads=head.take("threads", lambda v: integer_of(v, 1, MOST_THREADS)),
+        triple=head.take("triple", text_of),
+        cpu=head.take("cpu", text_of),
+        features=head.take("features", text_of),
     )
     head.close()
     verify(image)
-    _check_reach(image)
     return image
-
-
-def _check_reach(image: Image) -> None:
-    """Raises ValueError for memory that cannot hold what a step reads or writes there.
-
-    A view with gaps reaches further than its elements fill, and the header does not say how far.
-    """
-    rooms: dict[Space, Sequence[int]] = {
-        "input": [p.nbytes for p in image.inputs],
-        "output": [p.nbytes for p in image.outputs],
-        "arena": [image.arena_bytes],
-        "weights": [image.weights_bytes],
-    }
-    for n, step in enumerate(image.steps):
-        for slot, a in zip(image.kernels[step.kernel].slots, step.addresses):
-            if a is None:
-                continue
-            room = rooms[a.space][a.index]
-            if a.offset + slot.elements * ITEMSIZE[slot.dtype] > room:
-                raise ValueError(
-                    f"step {n} has {slot.elements} {slot.dtype} at byte {a.offset} of the {room} of {a.space} {a.index}"
-                )
 
 
 def _kernels(trees: list[Any], code: memoryview) -> tuple[Artifact, ...]:
     found: list[Artifact] = []
     begin = 0
     for tree in trees:
-        fields = _Fields(tree, "kernel")
-        end = begin + fields.take("code_bytes", lambda v: _integer(v, 1, LARGEST))
+        fields = Fields(tree, "kernel")
+        end = begin + fields.take("code_bytes", lambda v: integer_of(v, 1, LARGEST))
         if end > len(code):
             raise ValueError(f"kernels of more than {len(code)} bytes")
-        found.append(
-            Artifact(
-                code=bytes(code[begin:end]),
-                slots=tuple(map(_slot, fields.take("slots", _list))),
-                extents=tuple(map(_size, fields.take("extents", _list))),
-                prepare_extents=tuple(map(_size, fields.take("prepare_extents", _list))),
-                scratch_bytes=fields.take("scratch_bytes", _size),
-            )
-        )
-        fields.close()
+        found.append(Artifact.from_fields(fields, bytes(code[begin:end])))
         begin = end
     if begin != len(code):
         raise ValueError(f"kernels of {begin} bytes, not {len(code)}")
     return tuple(found)
 
 
-def _slot(tree: Any) -> Slot:
-    name, dtype, role, elements, resident = _row(tree, 5)
-    if type(resident) is not bool:
-        raise ValueError(f"{resident!r} for yes or no")
-    return Slot(_text(name), _one_of(dtype, _DTYPES), _one_of(role, _ROLES), _size(elements), resident)
-
-
-def _step(tree: Any) -> Step:
-    fields = _Fields(tree, "step")
-    step = Step(
-        kernel=fields.take("kernel", _size),
-        addresses=tuple(map(_address, fields.take("addresses", _list))),
-        label=fields.take("label", _text),
-        digest=fields.take("digest", _text),
-        flops=fields.take("flops", _amount),
-        nbytes=fields.take("bytes", _size),
+def _call(tree: Any) -> KernelCall:
+    fields = Fields(tree, "step")
+    call = KernelCall(
+        kernel=fields.take("kernel", size_of),
+        addresses=tuple(map(_address, fields.take("addresses", list_of))),
+        label=fields.take("label", text_of),
+        digest=fields.take("digest", text_of),
+        flops=fields.take("flops", amount_of),
+        nbytes=fields.take("bytes", size_of),
     )
     fields.close()
-    return step
+    return call
 
 
 def _address(tree: Any) -> Address | None:
     if tree is None:
         return None
-    name, index, offset = _row(tree, 3)
-    space = _one_of(name, _SPACES)
+    name, index, offset = row_of(tree, 3)
+    space = one_of(name, _SPACES)
     if index != 0 and space in ("arena", "weights"):
         raise ValueError(f"there is only one block of {space}")
-    return Address(space, _size(index), _size(offset))
+    return Address(space, size_of(index), size_of(offset))
 
 
 def _port_tree(p: Port) -> list[object]:
@@ -180,95 +136,11 @@ def _port_tree(p: Port) -> list[object]:
 
 
 def _port(tree: Any) -> Port:
-    name, shape, dtype = _row(tree, 3)
-    extents = tuple(map(_size, _list(shape)))
+    name, shape, dtype = row_of(tree, 3)
+    extents = tuple(map(size_of, list_of(shape)))
     if len(extents) > MOST_DIMENSIONS:
         raise ValueError(f"an array of {len(extents)} dimensions")
     # Also without its zeros: NumPy refuses strides that overflow, even those of an empty array.
-    if ITEMSIZE[_one_of(dtype, _DTYPES)] * math.prod(n for n in extents if n) > LARGEST:
+    if ITEMSIZE[dtype_of(dtype)] * math.prod(n for n in extents if n) > LARGEST:
         raise ValueError(f"an array of shape {extents}")
-    return Port(_text(name), extents, _one_of(dtype, _DTYPES))
-
-
-# ---- JSON, strictly --------------------------------------------------------------------------------------------------
-
-
-class _Fields:
-    """The fields of a JSON object, each of which must be there and be taken."""
-
-    def __init__(self, tree: Any, what: str) -> None:
-        self._tree, self._what = dict(_object(tree)), what
-
-    def take(self, name: str, read: Callable[[Any], T]) -> T:
-        if name not in self._tree:
-            raise ValueError(f"a {self._what} without {name}")
-        try:
-            return read(self._tree.pop(name))
-        except ValueError as error:
-            raise ValueError(f"{self._what}, {name}: {error}") from error
-
-    def close(self) -> None:
-        if self._tree:
-            raise ValueError(f"a {self._what} with {min(self._tree)[:40]!r}")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    tree = dict(pairs)
-    if len(tree) != len(pairs):
-        raise ValueError("a name occurs twice")
-    return tree
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise ValueError(f"{_shown(value)} for an object")
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    if type(value) is not list:
-        raise ValueError(f"{_shown(value)} for a list")
-    return value
-
-
-def _row(value: Any, length: int) -> list[Any]:
-    if len(_list(value)) != length:
-        raise ValueError(f"{len(value)} entries for {length}")
-    return value
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise ValueError(f"{_shown(value)} for a text")
-    return value
-
-
-def _integer(value: Any, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:  # a bool is not an int here
-        raise ValueError(f"{_shown(value)} for a whole number between {least} and {most}")
-    return value
-
-
-def _size(value: Any) -> int:
-    return _integer(value, 0, LARGEST)
-
-
-def _amount(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < 1e300:
-        raise ValueError(f"{_shown(value)} for an amount")
-    return float(value)
-
-
-def _one_of(value: Any, known: dict[str, T]) -> T:
-    if type(value) is not str or value not in known:
-        raise ValueError(f"{_shown(value)} for one of {', '.join(known)}")
-    return known[value]
-
-
-def _shown(value: Any) -> str:
-    text = repr(value) if type(value) in (str, int, float, bool) else type(value).__name__
-    return text if len(text) <= 40 else text[:37] + "..."
+    return Port(text_of(name), extents, dtype_of(dtype))

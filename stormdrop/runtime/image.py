@@ -12,6 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.runtime.artifact import Artifact
 
@@ -47,8 +51,8 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One kernel call: an address for every slot of its artifact.
+class KernelCall:
+    """One kernel call: an address for every buffer of its artifact.
 
     A constant that is only read while others are packed has the address None. `label` is for people.
     """
@@ -69,7 +73,7 @@ class Image:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     kernels: tuple[Artifact, ...]
-    steps: tuple[Step, ...]
+    calls: tuple[KernelCall, ...]
     arena_bytes: int
     weights_bytes: int
     threads: int
@@ -81,3 +85,12 @@ class Image:
     def scratch_bytes(self) -> int:
         """Per thread."""
         return max((k.scratch_bytes for k in self.kernels), default=0)
+
+    def checked_weights(self, weights: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The bytes of an array that are its weights. Raises UserError for anything but enough contiguous bytes."""
+        is_usable = weights.dtype == np.uint8 and weights.ndim == 1 and weights.flags.c_contiguous
+        if not is_usable or len(weights) < self.weights_bytes:
+            raise UserError(
+                f"{self.name} needs {self.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}"
+            )
+        return weights[: self.weights_bytes]

@@ -10,77 +10,35 @@ aligned is copied, an `out` that is not is written through a copy. `out` may not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
 from stormdrop.ir.interp import evaluate
-from stormdrop.ir.tensor import Task
-from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
-from stormdrop.runtime.artifact import Artifact
+from stormdrop.ir.tensor import Task, Tensor
+from stormdrop.runtime.arrays import checked
 from stormdrop.runtime.building import artifact_of, lowered
+from stormdrop.runtime.device import Array
+from stormdrop.runtime.executable import Executable, Runnable
 from stormdrop.runtime.host import target_for
-from stormdrop.runtime.loaded import CallMemory, LoadedKernel
-from stormdrop.runtime.pool import shared_pool
+from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.space.default import resolve
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
-Array = NDArray[Any]
 
-
-class Kernel:
+class Kernel(Executable[Tensor]):
     """A task built for this machine. Several Python threads may call it at once."""
 
-    def __init__(
-        self,
-        task: Task,
-        schedule: Schedule | None,
-        artifact: Artifact | None,
-        constants: Mapping[str, Array],
-        threads: int,
-    ) -> None:
-        self.task, self.schedule, self.threads = task, schedule, threads
-        self._constants = {name: a.copy() for name, a in constants.items()} if artifact is None else {}
-        self._loaded = LoadedKernel(artifact, constants, shared_pool(threads)) if artifact is not None else None
-        self._idle: list[CallMemory] = []  # list.pop and append are atomic
+    def __init__(self, task: Task, schedule: Schedule | None, threads: int, record: Callable[[], Runnable]) -> None:
+        super().__init__(task.name, task.runtime_inputs, task.outputs)
+        self.task, self.schedule, self.threads, self._new_recording = task, schedule, threads, record
 
-    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
-        task = self.task
-        if len(inputs) != len(task.runtime_inputs):
-            wanted = ", ".join(repr(t) for t in task.runtime_inputs) or "no inputs"
-            raise UserError(f"{task.name} takes {len(task.runtime_inputs)} arrays ({wanted}), not {len(inputs)}")
-        arrays = [checked(t, x) for t, x in zip(task.runtime_inputs, inputs)]
-        targets = checked_outputs(task.outputs, out, arrays)
-        direct = [t if is_plain(t) else new_array(tensor) for t, tensor in zip(targets, task.outputs)]
-        if self._loaded is None:
-            named = {t.name: a for t, a in zip(task.runtime_inputs, arrays)} | self._constants
-            for d, value in zip(direct, evaluate(task, named).values()):
-                d[...] = value
-        else:
-            self._run(self._loaded, arrays, direct)
-        for t, d in zip(targets, direct):
-            if t is not d:
-                t[...] = d
-        return targets[0] if len(targets) == 1 else tuple(targets)
-
-    def _run(self, loaded: LoadedKernel, arrays: Sequence[Array], outputs: Sequence[Array]) -> None:
-        try:
-            memory = self._idle.pop()
-        except IndexError:
-            memory = loaded.call_memory()
-        given = iter(arrays)
-        results = iter(outputs)
-        for k, slot in enumerate(loaded.artifact.slots):
-            if slot.role == "input":
-                memory.bind(k, address_of(next(given)))
-            elif slot.role == "output":
-                memory.bind(k, address_of(next(results)))
-        loaded.run(memory)
-        self._idle.append(memory)
+    def _record(self) -> Runnable:
+        return self._new_recording()
 
     def __repr__(self) -> str:
         return f"<kernel {self.task.name}, {self.threads} thread{'s' if self.threads != 1 else ''}>"
@@ -113,9 +71,11 @@ def build(
     arrays = {name: checked(known[name], value) for name, value in given.items()}
     machine = target_for(target, threads)
     if is_empty(task):
-        return Kernel(task, None, None, arrays, machine.threads)
+        copies = {name: array.copy() for name, array in arrays.items()}
+        return Kernel(task, None, machine.threads, lambda: _Interpreted(task, copies))
     sketch, point = resolve(task, schedule, machine, rules)
-    return Kernel(task, sketch.schedule(point), artifact_of(lowered(sketch, point), machine), arrays, machine.threads)
+    prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, host_device(machine.threads))
+    return Kernel(task, sketch.schedule(point), machine.threads, prepared.record)
 
 
 def is_empty(task: Task) -> bool:
@@ -123,3 +83,20 @@ def is_empty(task: Task) -> bool:
     return any(
         a.extent == 0 for t in task.variants[0].stages if t.compute for a in (*t.compute.axes, *t.compute.reduce_axes)
     )
+
+
+class _Interpreted:
+    """An empty task, computed by the reference interpreter."""
+
+    def __init__(self, task: Task, constants: Mapping[str, Array]) -> None:
+        self._task, self._constants = task, constants
+        self._inputs: Sequence[Array] = ()
+        self._outputs: Sequence[Array] = ()
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._inputs, self._outputs = inputs, outputs
+
+    def run(self) -> None:
+        given = {t.name: array for t, array in zip(self._task.runtime_inputs, self._inputs)}
+        for output, value in zip(self._outputs, evaluate(self._task, {**given, **self._constants}).values()):
+            output[...] = value

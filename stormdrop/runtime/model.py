@@ -5,10 +5,7 @@
     model(x, out=y)
     named = model.run({"input": x})       # arrays by name, in and out
 
-Arrays are taken as `runtime.arrays` says: inputs are read where they are, outputs are written where they will stay.
-Every call has its own arena, scratch and pointer tables (kept for the next one), so several Python threads may call at
-once; the pool lets one of them run at a time. A call holds no lock while Python code runs, and releases the GIL while
-native code does.
+Arrays are taken, and calls of several Python threads run, as `runtime.executable` says.
 
 Invariant: the weights are never written after `pack`.
 """
@@ -16,83 +13,61 @@ Invariant: the weights are never written after `pack`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from stormdrop.codegen import ENTRY
-from stormdrop.codegen.llvm import Code
 from stormdrop.errors import RunError, UserError
-from stormdrop.runtime.alone import seconds_alone
-from stormdrop.runtime.arrays import address_of, checked, checked_outputs, is_plain, new_array
-from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.arrays import new_array
+from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
+from stormdrop.runtime.device import (
+    Argument,
+    Array,
+    BoundCall,
+    Bytes,
+    Device,
+    InputArray,
+    LoadedKernel,
+    Memory,
+    OutputArray,
+    Place,
+    Recording,
+    Seconds,
+)
+from stormdrop.runtime.executable import Executable
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.image import Image, Port, Step
-from stormdrop.runtime.loaded import SLACK_BYTES, is_kept, pack_constants, scratch_stride, slot_bytes
-from stormdrop.runtime.memory import aligned
+from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.image import Address, Image, Port
 from stormdrop.runtime.package import load, save
 from stormdrop.runtime.peak import calibrated
-from stormdrop.runtime.pool import Pool, shared_pool
-from stormdrop.runtime.pool_ir import STEP_WORDS
 from stormdrop.runtime.profile import Profile, profile_of
+from stormdrop.runtime.rotation import Rotation, rotation_bytes
 from stormdrop.runtime.verify import verify
-from stormdrop.target import ALIGN_BYTES, whole_lines
+from stormdrop.target import whole_lines
+from stormdrop.target.scope import Scope
 
-Array = NDArray[Any]
-Bytes = NDArray[np.uint8]
 Constants = Callable[[int], Mapping[str, Array]]
-"""The raw constants of a step by the names of its kernel's slots; asked for once, and not kept."""
+"""The raw constants of a step by the names of its kernel's buffers; asked for once, and not kept."""
 
 WARM_UP_RUNS = 3
 MOST_REPEATS = 10**8
 TURN_SECONDS = 0.2
 
 
-class Model:
+class Model(Executable[Port]):
     """A compiled model, ready to run.
 
     Raises UserError for a damaged image or too few weights, BuildError for code of another machine.
     """
 
-    def __init__(self, image: Image, weights: Bytes) -> None:
+    def __init__(self, image: Image, weights: Bytes, device: Device | None = None) -> None:
         verify(image)
-        self.image = image
-        self.weights = _usable(image, weights)
-        self._pool = shared_pool(image.threads)
-        self._tables = _Tables(image, self.weights.ctypes.data)
-        self._idle: list[_CallMemory] = []  # list.pop and append are atomic
-
-    @property
-    def name(self) -> str:
-        return self.image.name
-
-    @property
-    def inputs(self) -> tuple[Port, ...]:
-        return self.image.inputs
-
-    @property
-    def outputs(self) -> tuple[Port, ...]:
-        return self.image.outputs
-
-    @property
-    def threads(self) -> int:
-        return self.image.threads
-
-    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
-        """One array, or a tuple where the model has several outputs. Raises UserError for arrays it does not take."""
-        arrays = self._checked(inputs)
-        targets = checked_outputs(self.image.outputs, out, arrays)
-        if out is None:
-            self._run(arrays, targets)
-        else:
-            direct = [t if is_plain(t) else new_array(port) for t, port in zip(targets, self.image.outputs)]
-            self._run(arrays, direct)
-            for t, d in zip(targets, direct):
-                if t is not d:
-                    t[...] = d
-        return targets[0] if len(targets) == 1 else tuple(targets)
+        super().__init__(image.name, image.inputs, image.outputs)
+        self.image, self.weights, self.threads = image, image.checked_weights(weights), image.threads
+        self._device = device or host_device(image.threads)
+        self._memory = self._device.adopt(self.weights)
+        self._kernels = [self._device.load(kernel) for kernel in image.kernels]
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
@@ -110,70 +85,84 @@ class Model:
         self._run(arrays, results)
         return {port.name: result for port, result in zip(self.outputs, results)}
 
-    def bench(self, *inputs: ArrayLike, repeats: int = 100) -> NDArray[np.float64]:
+    def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
         """Seconds of each of `repeats` whole runs, timed natively, after a few that do not count."""
-        memory, arrays = self._bound(inputs)
-        seconds = _in_turns(lambda n: self._pool.bench_steps(*memory.steps, n), repeats)
-        del arrays  # native code read and wrote them until here
-        return seconds
+        arrays, results = self._checked(inputs), [new_array(port) for port in self.outputs]
+        recording = self._record()
+        recording.bind(arrays, results)
+        return _in_turns(recording.bench, repeats)
 
     def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
-        """The time of each kernel inside the running model; with `standalone`, also of each one alone
-        (`runtime.alone`).
+        """The time of each kernel inside the running model; with `standalone`, also of each one alone, its weights as
+        cold as in the model.
         """
-        memory, arrays = self._bound(inputs)
-        seconds = _in_turns(lambda n: self._pool.profile_steps(*memory.steps, n), repeats)
-        alone = None
+        arrays, results = self._checked(inputs), [new_array(port) for port in self.outputs]
+        calls, recording = self._recorded()
+        recording.bind(arrays, results)
+        seconds = _in_turns(recording.profile, repeats)
+        alone: list[float] | None = None
         if standalone:  # a kernel that works in place now reads what it wrote: its time is that of any other values
-            cache = detect(self.threads).l3_bytes
-            alone = [
-                seconds_alone(self.image, n, record, self._pool, repeats, cache)
-                for n, record in enumerate(memory.records)
-            ]
-        del arrays
+            alone = []
+            for bench in self._benches_alone(calls):
+                bench.bind(arrays, results)
+                bench.bench(WARM_UP_RUNS)
+                alone.append(float(np.median(bench.bench(repeats))))
         peak = calibrated(detect(self.threads)).peak_gflops * self.threads
-        return profile_of(self.name, self.threads, self.image.steps, seconds, peak, alone)
+        return profile_of(self.name, self.threads, self.image.calls, seconds, peak, alone)
+
+    def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[Recording | Rotation]:
+        """A bench of each call, one after the other."""
+        cache_bytes = detect(self.threads).l3_bytes
+        is_cold = self.image.weights_bytes > cache_bytes
+        block = self._device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
+        for call in calls:
+            kept = [k for k, a in enumerate(call.arguments) if isinstance(a, Place) and a.memory is self._memory]
+            yield Rotation(self._device, call, kept, block) if is_cold and kept else self._device.record([call])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
         save(path, self.image, self.weights)
 
-    def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
-        ports = self.image.inputs
-        if len(inputs) != len(ports):
-            wanted = ", ".join(repr(port) for port in ports) or "no inputs"
-            raise UserError(f"{self.name} takes {len(ports)} arrays ({wanted}), not {len(inputs)}")
-        return [checked(port, x) for port, x in zip(ports, inputs)]
+    def _record(self) -> Recording:
+        return self._recorded()[1]
 
-    def _run(self, arrays: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def _recorded(self) -> tuple[list[BoundCall], Recording]:
+        """The calls of one run, with an arena of their own, and what runs them."""
         try:
-            memory = self._idle.pop()
-        except IndexError:
-            memory = _CallMemory(self._tables, self._pool.threads)
-        memory.bind(arrays, outputs)
-        self._pool.run_steps(*memory.steps)
-        self._idle.append(memory)
+            calls = self._calls(self._device.allocate(whole_lines(self.image.arena_bytes) + SLACK_BYTES))
+            return calls, self._device.record(calls)
+        except MemoryError as error:
+            nbytes = f"{self.image.arena_bytes:,} bytes between its kernels"
+            raise RunError(f"there is no memory for a run of {self.name}: {nbytes}") from error
 
-    def _bound(self, inputs: Sequence[ArrayLike]) -> tuple[_CallMemory, list[Array]]:
-        """Memory that stays bound to inputs and new outputs, and those."""
-        arrays = self._checked(inputs)
-        results = [new_array(port) for port in self.outputs]
-        memory = _CallMemory(self._tables, self._pool.threads)
-        memory.bind(arrays, results)
-        return memory, [*arrays, *results]
+    def _calls(self, arena: Memory) -> list[BoundCall]:
+        def argument(address: Address | None) -> Argument:
+            if address is None:
+                return None
+            match address.space:
+                case "input":
+                    return InputArray(address.index, address.offset)
+                case "output":
+                    return OutputArray(address.index, address.offset)
+                case "arena":
+                    return Place(arena, address.offset)
+                case "weights":
+                    return Place(self._memory, address.offset)
+
+        return [BoundCall(self._kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
 
     def _known(self) -> str:
         return ", ".join(repr(port.name) for port in self.inputs) or "none"
 
     def __repr__(self) -> str:
-        steps, threads = len(self.image.steps), self.threads
+        steps, threads = len(self.image.calls), self.threads
         return (
             f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {threads} "
             f"thread{'s' if threads != 1 else ''}>"
         )
 
 
-def _in_turns(timed: Callable[[int], NDArray[np.float64]], repeats: int) -> NDArray[np.float64]:
+def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:
     """The seconds of so many runs, after a few that do not count. Each turn is short: Ctrl-C is heard between them."""
     if not isinstance(repeats, (int, np.integer)) or not 1 <= repeats <= MOST_REPEATS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"repeats is {repeats!r}; give a whole number from 1 to {MOST_REPEATS:,}")
@@ -190,123 +179,29 @@ def load_compiled(path: str | os.PathLike[str], threads: int | None = None) -> M
     return Model(*load(path, threads))
 
 
-def pack(image: Image, constants: Constants, pool: Pool | None = None) -> Bytes:
-    """The weights of an image: each step's constants packed by its kernel, or copied, to where its addresses say.
+def pack(image: Image, constants: Constants, device: Device | None = None) -> Bytes:
+    """The weights of an image: each call's constants packed by its kernel, or copied, to where its addresses say.
 
-    `constants(n)` is asked for step n just before it is packed, and only where something is to be packed: raw weights
-    can be freed one after another. Steps of one kernel with the same addresses are packed once.
+    `constants(n)` is asked for call n just before it is packed, and only where something is to be packed: raw weights
+    can be freed one after another. Calls of one kernel with the same addresses are packed once.
     """
     verify(image)
-    pool = pool or shared_pool(image.threads)
-    weights = aligned(image.weights_bytes)
-    base = weights.ctypes.data
-    codes: dict[int, Code] = {}
-    done: set[tuple[int, tuple[int, ...]]] = set()
+    device = device or host_device(image.threads)
+    weights = device.allocate(image.weights_bytes)
+    loaded: dict[int, LoadedKernel] = {}
+    done: set[tuple[int, tuple[Address | None, ...]]] = set()
     # The largest first: what packing needs for a moment comes on top of little.
-    for n in sorted(range(len(image.steps)), key=lambda n: -_constant_bytes(image.kernels[image.steps[n].kernel])):
-        step, artifact = image.steps[n], image.kernels[image.steps[n].kernel]
-        places = {
-            k: base + a.offset for k, a in enumerate(step.addresses) if a is not None and is_kept(artifact.slots[k])
-        }
-        what = (step.kernel, tuple(places.values()))
-        if not places or what in done:
+    for n in sorted(range(len(image.calls)), key=lambda n: -_constant_bytes(image.kernels[image.calls[n].kernel])):
+        call, artifact = image.calls[n], image.kernels[image.calls[n].kernel]
+        kept = tuple(a if buffer.is_kept else None for buffer, a in zip(artifact.buffers, call.addresses))
+        if not any(kept) or (call.kernel, kept) in done:
             continue
-        done.add(what)
-        if step.kernel not in codes:
-            codes[step.kernel] = Code(artifact.code)
-        pack_constants(codes[step.kernel], artifact, constants(n), places, pool)
-    return weights
+        done.add((call.kernel, kept))
+        if call.kernel not in loaded:
+            loaded[call.kernel] = device.load(artifact)
+        loaded[call.kernel].prepare(constants(n), [a and Place(weights, a.offset) for a in kept])
+    return weights.read(0, image.weights_bytes)
 
 
 def _constant_bytes(artifact: Artifact) -> int:
-    return sum(slot_bytes(slot) for slot in artifact.slots if slot.role == "constant")
-
-
-class _Tables:
-    """What all calls of a model share: code, and the pointer table and step records but for a call's own addresses.
-
-    The pointer tables of all steps stand one after another in `pointers`; inputs and outputs are lists of (entry, byte
-    offset).
-    """
-
-    def __init__(self, image: Image, weights: int) -> None:
-        self.image = image
-        self.codes = [Code(kernel.code) for kernel in image.kernels]
-        self.extents = [np.array(kernel.extents, np.int64) for kernel in image.kernels]
-        self.stride = scratch_stride(image.scratch_bytes)
-        self.inputs: list[list[tuple[int, int]]] = [[] for _ in image.inputs]
-        self.outputs: list[list[tuple[int, int]]] = [[] for _ in image.outputs]
-        pointers: list[int] = []
-        in_arena: list[int] = []
-        self.records = np.zeros((len(image.steps), STEP_WORDS), np.int64)
-        entries = [code.address(ENTRY) for code in self.codes]
-        for n, step in enumerate(image.steps):
-            extents = self.extents[step.kernel]
-            self.records[n] = entries[step.kernel], 8 * len(pointers), 0, self.stride, extents.ctypes.data, len(extents)
-            self._add(step, pointers, in_arena, weights)
-        self.pointers = np.array(pointers, np.int64)
-        self.in_arena = np.array(in_arena, np.int64)
-
-    def _add(self, step: Step, pointers: list[int], in_arena: list[int], weights: int) -> None:
-        for address in step.addresses:
-            at = len(pointers)
-            match address:
-                case None:
-                    pointers.append(0)
-                    continue
-                case _:
-                    pointers.append(address.offset)
-            match address.space:
-                case "input":
-                    self.inputs[address.index].append((at, address.offset))
-                case "output":
-                    self.outputs[address.index].append((at, address.offset))
-                case "arena":
-                    in_arena.append(at)
-                case "weights":
-                    pointers[at] += weights
-
-
-class _CallMemory:
-    """One call's arena, scratch, pointer table and step records."""
-
-    def __init__(self, tables: _Tables, threads: int) -> None:
-        arena_bytes = whole_lines(tables.image.arena_bytes) + SLACK_BYTES
-        nbytes = arena_bytes + threads * tables.stride
-        try:
-            self.block = aligned(nbytes)
-        except MemoryError as error:
-            raise RunError(
-                f"there is no memory for a run of {tables.image.name}: {nbytes:,} bytes between its kernels"
-            ) from error
-        self.arena = self.block[: tables.image.arena_bytes]
-        self._tables = tables  # the code and the extents that the records point to
-        self._pointers = tables.pointers.copy()
-        self._pointers[tables.in_arena] += self.block.ctypes.data
-        self._entries = self._pointers.data  # quicker to write one entry through
-        self.records = tables.records.copy()
-        self.records[:, 1] += self._pointers.ctypes.data
-        self.records[:, 2] = self.block.ctypes.data + arena_bytes
-        self.steps = (self.records.ctypes.data, len(self.records))
-
-    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Point to the caller's arrays, who keeps them alive."""
-        entries = self._entries
-        for places, arrays in ((self._tables.inputs, inputs), (self._tables.outputs, outputs)):
-            for uses, array in zip(places, arrays):
-                address = address_of(array)
-                for at, offset in uses:
-                    entries[at] = address + offset
-
-
-def _usable(image: Image, weights: Bytes) -> Bytes:
-    """The weights as kernels can read them, copied only if they do not start at a multiple of `ALIGN_BYTES`."""
-    if weights.dtype != np.uint8 or weights.ndim != 1 or len(weights) < image.weights_bytes:
-        raise UserError(
-            f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}"
-        )
-    if weights.flags.c_contiguous and weights.ctypes.data % ALIGN_BYTES == 0:
-        return weights
-    copy = aligned(image.weights_bytes)
-    copy[:] = weights[: image.weights_bytes]
-    return copy
+    return sum(buffer.nbytes for buffer in artifact.buffers if buffer.scope is Scope.CONSTANT)

@@ -34,10 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
+from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import unfit
 from stormdrop.runtime.header import read_header, write_header
 from stormdrop.runtime.image import Image
-from stormdrop.runtime.loaded import SLACK_BYTES
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target import ALIGN_BYTES
@@ -59,16 +59,7 @@ def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8])
     """
     from stormdrop.codegen.llvm import llvm_version
 
-    if (
-        weights.dtype != np.uint8
-        or weights.ndim != 1
-        or not weights.flags.c_contiguous
-        or len(weights) < image.weights_bytes
-    ):
-        raise UserError(
-            f"{image.name} needs {image.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}"
-        )
-    weights = weights[: image.weights_bytes]
+    weights = image.checked_weights(weights)
     code = b"".join(k.code for k in image.kernels)
     header = write_header(image, {"stormdrop": __version__, "llvm": llvm_version()})
     read_header(header, memoryview(code), image.weights_bytes)  # what is written can be read

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.runtime.image import Step
+from stormdrop.runtime.image import KernelCall
 
 Seconds = NDArray[np.float64]
 
@@ -30,12 +30,12 @@ class Row:
     digest: str
     count: int
     seconds: float
-    share: float
-    flops: float
-    nbytes: int
-    gflops: float
-    gbs: float
-    peak_share: float
+    share: float = 0.0
+    flops: float = 0.0
+    nbytes: int = 0
+    gflops: float = 0.0
+    gbs: float = 0.0
+    peak_share: float = 0.0
     standalone: float | None = None
 
 
@@ -55,7 +55,8 @@ class Profile:
         found: dict[str, list[Row]] = {}
         for row in self.rows:
             found.setdefault(row.digest, []).append(row)
-        rows = [_together(same, self.peak_gflops) for same in found.values()]
+        total = sum(row.seconds for row in self.rows)
+        rows = [_together(same, total, self.peak_gflops) for same in found.values()]
         return replace(self, rows=tuple(sorted(rows, key=lambda row: -row.seconds)))
 
     def to_json(self) -> dict[str, object]:
@@ -78,63 +79,41 @@ class Profile:
 def profile_of(
     name: str,
     threads: int,
-    steps: Sequence[Step],
+    calls: Sequence[KernelCall],
     seconds: Seconds,
     peak_gflops: float,
     standalone: Sequence[float] | None = None,
 ) -> Profile:
-    """The profile of measured seconds by run and step."""
-    each = np.median(seconds, axis=0) if len(seconds) else np.zeros(len(steps))
+    """The profile of measured seconds by run and call."""
+    each = np.median(seconds, axis=0) if len(seconds) else np.zeros(len(calls))
     whole = float(np.median(seconds.sum(axis=1))) if len(seconds) else 0.0
     total = float(each.sum())
+    alone = standalone or [None] * len(calls)
     rows = [
-        _row(
-            step.label,
-            step.digest,
-            1,
-            float(t),
-            total,
-            step.flops,
-            step.nbytes,
-            peak_gflops,
-            standalone[k] if standalone else None,
-        )
-        for k, (step, t) in enumerate(zip(steps, each))
+        _rated(Row(s.label, s.digest, 1, float(t), flops=s.flops, nbytes=s.nbytes, standalone=x), total, peak_gflops)
+        for s, t, x in zip(calls, each, alone)
     ]
     return Profile(name, threads, len(seconds), whole, peak_gflops, tuple(rows))
 
 
-def _row(
-    label: str,
-    digest: str,
-    count: int,
-    seconds: float,
-    total: float,
-    flops: float,
-    nbytes: int,
-    peak_gflops: float,
-    standalone: float | None,
-) -> Row:
-    gflops, gbs = (flops / seconds / 1e9, nbytes / seconds / 1e9) if seconds > 0 else (0.0, 0.0)
-    share, peak_share = seconds / total if total > 0 else 0.0, gflops / peak_gflops if peak_gflops > 0 else 0.0
-    return Row(label, digest, count, seconds, share, flops, nbytes, gflops, gbs, peak_share, standalone)
+def _rated(row: Row, total: float, peak_gflops: float) -> Row:
+    """The row with its rates and shares; `total` is the seconds of all rows."""
+    gflops, gbs = (row.flops / row.seconds / 1e9, row.nbytes / row.seconds / 1e9) if row.seconds > 0 else (0.0, 0.0)
+    share, peak_share = row.seconds / total if total > 0 else 0.0, gflops / peak_gflops if peak_gflops > 0 else 0.0
+    return replace(row, share=share, gflops=gflops, gbs=gbs, peak_share=peak_share)
 
 
-def _together(rows: Sequence[Row], peak_gflops: float) -> Row:
-    first, seconds = rows[0], sum(row.seconds for row in rows)
-    total = seconds / share if (share := sum(row.share for row in rows)) > 0 else 0.0
+def _together(rows: Sequence[Row], total: float, peak_gflops: float) -> Row:
     alone = [row.standalone for row in rows if row.standalone is not None]
-    return _row(
-        first.label,
-        first.digest,
-        sum(row.count for row in rows),
-        seconds,
-        total,
-        sum(row.flops for row in rows),
-        sum(row.nbytes for row in rows),
-        peak_gflops,
-        sum(alone) if alone else None,
+    row = replace(
+        rows[0],
+        count=sum(row.count for row in rows),
+        seconds=sum(row.seconds for row in rows),
+        flops=sum(row.flops for row in rows),
+        nbytes=sum(row.nbytes for row in rows),
+        standalone=sum(alone) if alone else None,
     )
+    return _rated(row, total, peak_gflops)
 
 
 def _cells(row: Row, alone: bool) -> list[str]:

@@ -362,7 +362,7 @@ def test_two_libraries_live_in_one_process(
 def test_a_model_without_steps_and_weights_becomes_a_library(tmp_path: Path) -> None:
     image, _ = two_steps()
     ports = {"inputs": (), "outputs": (Port("none", (0, 3), "i64"),)}
-    empty = replace(image, **ports, kernels=(), steps=(), arena_bytes=0, weights_bytes=0, threads=2)
+    empty = replace(image, **ports, kernels=(), calls=(), arena_bytes=0, weights_bytes=0, threads=2)
     native = Native(write_library(empty, np.zeros(0, np.uint8), tmp_path / "l.so", None, "empty").path, "empty")
     handle = native.open(2)
     assert native.run(handle, [], [None]) == 0
@@ -488,7 +488,7 @@ def test_models_that_cannot_be_libraries_are_refused(tmp_path: Path) -> None:
         write_library(image, weights[:-1], tmp_path / "l.so", None, "tiny")
     with pytest.raises(UserError, match="addresses"):
         write_library(
-            replace(image, steps=(replace(image.steps[0], addresses=()),)), weights, tmp_path / "l.so", None, "tiny"
+            replace(image, calls=(replace(image.calls[0], addresses=()),)), weights, tmp_path / "l.so", None, "tiny"
         )
     with pytest.raises(UserError, match="both the library and its header"):
         write_library(image, weights, tmp_path / "l.h", None, "tiny")

@@ -18,11 +18,12 @@ from stormdrop.lower.program import Program
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.building import artifact_of, lowered
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.loaded import LoadedKernel
+from stormdrop.runtime.host_device import HostKernel, host_device
 from stormdrop.runtime.memory import aligned
-from stormdrop.runtime.pool import shared_pool
+from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
 
 FMA = re.compile(r"call .*@llvm\.fma\.(?:v(\d+))?f32\(")
 
@@ -44,14 +45,17 @@ def counting(text: str) -> str:
 def counted_flops(task: Task, program: Program, target: Target) -> int:
     artifact = replace(artifact_of(program, target), code=assemble(counting(emit(program, target)), target))
     weights = {t.name: np.ones(t.shape, np.float32) for t in task.constants}
-    kernel = LoadedKernel(artifact, weights, shared_pool(1))
-    memory, held = kernel.call_memory(), [aligned(4 * slot.elements) for slot in artifact.slots]
-    for k, slot in enumerate(artifact.slots):
-        if slot.role in ("input", "output"):
-            memory.bind(k, held[k].ctypes.data)
-    counter = ctypes.c_int64.from_address(kernel._code.address("counter"))
+    kernel = PreparedKernel(artifact, weights, host_device(1))
+    recording = kernel.record()
+    inputs, outputs = (
+        [aligned(4 * buffer.elements) for buffer in artifact.buffers if buffer.scope is scope]
+        for scope in (Scope.INPUT, Scope.OUTPUT)
+    )
+    recording.bind(inputs, outputs)
+    assert isinstance(kernel.kernel, HostKernel)
+    counter = ctypes.c_int64.from_address(kernel.kernel.code.address("counter"))
     counter.value = 0
-    kernel.run(memory)
+    recording.run()
     return counter.value
 
 

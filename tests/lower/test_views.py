@@ -8,6 +8,7 @@ from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Finish, View, statements
 from stormdrop.space.sketch import sketches
 from stormdrop.target.cpu import cross
+from stormdrop.target.scope import Scope
 
 
 def test_a_tensor_in_between_may_have_the_name_of_an_output_that_lies_otherwise() -> None:
@@ -19,9 +20,9 @@ def test_a_tensor_in_between_may_have_the_name_of_an_output_that_lies_otherwise(
     values = {knob.name: 1 for knob in sketch.knobs}
     program = lower(task, sketch.at(values), sketch.tilings(values), {"Y": View((1, 40))})
     strides = {
-        s.store.buffer.role: [s.store.coefficient(a) for a in s.tile.stage.axes]
+        s.store.buffer.scope: [s.store.coefficient(a) for a in s.tile.stage.axes]
         for phase in program.phases
         for s in statements(phase.body)
         if isinstance(s, Finish)
     }
-    assert strides == {"shared": [6, 1], "output": [1, 40]}
+    assert strides == {Scope.WORKSPACE: [6, 1], Scope.OUTPUT: [1, 40]}

@@ -11,11 +11,12 @@ import pytest
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
 from stormdrop.ops.catalogue import build
-from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
 from stormdrop.runtime.host import detect
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
 
 QUICK = MeasureSettings(run_timeout=1.5, min_seconds=0.002, memory_limit_bytes=320 << 20)
 
@@ -56,7 +57,13 @@ SYSCALLS = {
     "aarch64": 'svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},{x4},{x5},~{memory}',
 }
 LIKE = Artifact(
-    b"", (Slot("A", "f32", "input", 1), Slot("B", "f32", "input", 1), Slot("Y", "f32", "output", 1)), (2,), (), 64
+    b"",
+    (
+        BufferSpec("A", "f32", Scope.INPUT, 1),
+        BufferSpec("B", "f32", Scope.INPUT, 1),
+        BufferSpec("Y", "f32", Scope.OUTPUT, 1),
+    ),
+    (Launch("kernel", 2, 64),),
 )  # both threads compute the same element
 
 

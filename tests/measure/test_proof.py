@@ -20,6 +20,7 @@ from stormdrop.runtime.building import artifact_of, program_of
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
 
 Draw = Callable[[Task, int], list[Schedule]]
 LIE = """
@@ -58,7 +59,7 @@ def liar(task: Task, target: Target, element: int, value: str) -> HandWritten:
     """The default kernel, except that one element of its output is something else."""
     program = program_of(task, default_schedule(task, target), target)
     artifact = artifact_of(program, target)
-    slot = next(k for k, s in enumerate(artifact.slots) if s.role == "output")
+    slot = next(k for k, s in enumerate(artifact.buffers) if s.scope is Scope.OUTPUT)
     honest = emit(program, target).replace("define void @kernel(", "define internal void @honest(")
     return HandWritten(honest + LIE.format(slot=slot, element=element, value=value), artifact, 0)
 

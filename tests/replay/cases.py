@@ -18,13 +18,14 @@ from stormdrop.runtime.building import program_of
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target, target_from_json
+from stormdrop.target.scope import Scope
 from tests.replay.normal import digest, normalised
 
 DATA = Path(__file__).parent / "data"
 CASES, EXPECTED, DEFAULTS, ACCEPTED = (
     DATA / name for name in ("cases.json.gz", "expected.json", "defaults.json", "accepted.txt")
 )
-CALLER_ROLES = ("input", "constant", "output")
+NAMED_SCOPES = (Scope.INPUT, Scope.CONSTANT, Scope.OUTPUT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +57,7 @@ class Case:
         program = self.program()
         interface = [
             *(
-                f"; {b.role} {b.dtype}[{b.elements}] {b.name if b.role in CALLER_ROLES else ''}"
+                f"; {b.scope.value} {b.dtype}[{b.elements}] {b.name if b.scope in NAMED_SCOPES else ''}"
                 for b in program.buffers
             ),
             *(f"; {'prepare' if p.at_load else 'phase'} {p.extent}" for p in program.phases),

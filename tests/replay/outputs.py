@@ -13,8 +13,9 @@ from stormdrop.ir.expr import FLOATS, NUMPY, Load, walk
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.building import artifact_of
 from stormdrop.runtime.compatible import unfit
-from stormdrop.runtime.loaded import LoadedKernel
-from stormdrop.runtime.pool import shared_pool
+from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.prepared import PreparedKernel
+from stormdrop.target.scope import Scope
 from tests.replay.cases import Case
 from tests.replay.normal import digest
 from tests.support.guarded import Arena, bind
@@ -44,21 +45,22 @@ def output_digest(case: Case) -> str:
 def _output_digest(case: Case) -> str:
     arena, arrays = Arena(), input_arrays(case)
     constants = {t.name: arrays[t.name] for t in case.task.constants}
-    kernel = LoadedKernel(artifact_of(case.program(), case.target), constants, shared_pool(case.target.threads))
-    memory = kernel.call_memory()
+    kernel = PreparedKernel(artifact_of(case.program(), case.target), constants, host_device(case.target.threads))
     tensors = {t.name: t for t in (*case.task.inputs, *case.task.outputs)}
-    outputs: list[Array] = []
-    for k, slot in enumerate(kernel.artifact.slots):
-        if slot.role not in ("input", "output"):
-            continue
-        bound = bind(arena, tensors[slot.name], case.views.get(slot.name), at_end=True)
-        memory.bind(k, bound.address)
-        if slot.role == "input":
-            bound.array[...] = arrays[slot.name]
-        else:
-            outputs.append(bound.array)
-    kernel.run(memory)
-    return digest(b"".join(_with_one_nan(array).tobytes() for array in outputs))
+    inputs, outputs = (
+        [
+            bind(arena, tensors[buffer.name], case.views.get(buffer.name), at_end=True)
+            for buffer in kernel.artifact.buffers
+            if buffer.scope is scope
+        ]
+        for scope in (Scope.INPUT, Scope.OUTPUT)
+    )
+    for bound, tensor in zip(inputs, case.task.runtime_inputs, strict=True):
+        bound.array[...] = arrays[tensor.name]
+    recording = kernel.record()
+    recording.bind([bound.origin for bound in inputs], [bound.origin for bound in outputs])
+    recording.run()
+    return digest(b"".join(_with_one_nan(bound.array).tobytes() for bound in outputs))
 
 
 def _with_one_nan(array: Array) -> Array:

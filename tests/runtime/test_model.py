@@ -27,6 +27,7 @@ from stormdrop.runtime.image import Address, Image, Port
 from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.profile import Profile
 from stormdrop.runtime.verify import verify
+from stormdrop.target.scope import Scope
 from tests.support.images import Draft, poisoned
 
 Array = NDArray[Any]
@@ -167,7 +168,7 @@ def test_whatever_an_earlier_call_left_in_memory_changes_nothing() -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("shape", [(40, 700), (3, 70_000)], ids=["scratch", "shared"])
+@pytest.mark.parametrize("shape", [(40, 700), (3, 70_000)], ids=["scratch", "workspace"])
 def test_kernels_work_in_their_threads_scratch_and_in_the_arena(shape: tuple[int, int]) -> None:
     """Softmax of softmax; long rows take several phases, with what is between them in the arena."""
     task = catalogue.build("SFM", list(shape))
@@ -175,7 +176,7 @@ def test_kernels_work_in_their_threads_scratch_and_in_the_arena(shape: tuple[int
     middle = draft.call(task, {"X": draft.port("x")})
     draft.call(task, {"X": middle, "Y": draft.port("y")})
     kernel = draft.image().kernels[0]
-    assert bool(kernel.scratch_bytes) != any(slot.role == "shared" for slot in kernel.slots)
+    assert bool(kernel.scratch_bytes) != any(buffer.scope is Scope.WORKSPACE for buffer in kernel.buffers)
     model = draft.model()
     x = 3 * normal(*shape)
     model(x)
@@ -187,10 +188,10 @@ def test_kernels_work_in_their_threads_scratch_and_in_the_arena(shape: tuple[int
 def test_a_step_without_phases_does_nothing() -> None:
     draft = two_layers()
     image = draft.image()
-    nothing = replace(image.kernels[0], extents=())
-    idle = replace(image.steps[0], kernel=len(image.kernels))
+    nothing = replace(image.kernels[0], launches=tuple(x for x in image.kernels[0].launches if x.at_load))
+    idle = replace(image.calls[0], kernel=len(image.kernels))
     image = replace(
-        image, kernels=(*image.kernels, nothing), steps=(idle, image.steps[0], idle, idle, *image.steps[1:], idle)
+        image, kernels=(*image.kernels, nothing), calls=(idle, image.calls[0], idle, idle, *image.calls[1:], idle)
     )
     sources = [0, 0, 0, 0, 1, 2, 0]
     model = Model(image, pack(image, lambda n: draft.constants[sources[n]]))
@@ -386,8 +387,8 @@ def test_steps_with_the_same_weights_are_packed_once() -> None:
     layer = {"W": normal(N, N), "b": normal(N)}
     middle = draft.call(dense(N, N, N), {"X": draft.port("x")}, layer)
     draft.call(dense(N, N, N), {"X": middle, "Y": draft.port("y")}, layer)
-    kept = [a if a is not None and a.space == "weights" else None for a in draft.steps[0].addresses]
-    draft.steps[1] = replace(draft.steps[1], addresses=tuple(a or b for a, b in zip(kept, draft.steps[1].addresses)))
+    kept = [a if a is not None and a.space == "weights" else None for a in draft.calls[0].addresses]
+    draft.calls[1] = replace(draft.calls[1], addresses=tuple(a or b for a, b in zip(kept, draft.calls[1].addresses)))
     asked: list[int] = []
     image = draft.image()
     model = Model(image, pack(image, lambda n: asked.append(n) or layer))
@@ -418,18 +419,18 @@ def test_weights_may_lie_anywhere_but_must_be_all_there() -> None:
 # ---- damaged images ---------------------------------------------------------------------------------------------
 
 
-def with_address(image: Image, step: int, slot: str, address: Address | None) -> Image:
-    names = [s.name for s in image.kernels[image.steps[step].kernel].slots]
-    addresses = list(image.steps[step].addresses)
-    addresses[names.index(slot)] = address
-    steps = list(image.steps)
+def with_address(image: Image, step: int, buffer: str, address: Address | None) -> Image:
+    names = [s.name for s in image.kernels[image.calls[step].kernel].buffers]
+    addresses = list(image.calls[step].addresses)
+    addresses[names.index(buffer)] = address
+    steps = list(image.calls)
     steps[step] = replace(steps[step], addresses=tuple(addresses))
-    return replace(image, steps=tuple(steps))
+    return replace(image, calls=tuple(steps))
 
 
 DAMAGE: dict[str, tuple[Callable[[Image], Image], str]] = {
     "no kernel": (lambda image: replace(image, kernels=image.kernels[:2]), r"step 2 \(sum\): there is no kernel 2"),
-    "addresses": (lambda image: replace(image, steps=(replace(image.steps[0], addresses=()),)), "0 addresses for"),
+    "addresses": (lambda image: replace(image, calls=(replace(image.calls[0], addresses=()),)), "0 addresses for"),
     "no input": (
         lambda image: with_address(image, 0, "X", Address("input", 2, 0)),
         r"step 0 \(first\): input X: there is no input 2",
@@ -444,7 +445,7 @@ DAMAGE: dict[str, tuple[Callable[[Image], Image], str]] = {
     ),
     "nowhere": (lambda image: with_address(image, 0, "b", None), "constant b: it has no address"),
     "unwritten": (
-        lambda image: replace(image, steps=image.steps[:2]),
+        lambda image: replace(image, calls=image.calls[:2]),
         f"no step writes the output z: f32\\[{N}, {M}\\]",
     ),
     "names": (lambda image: replace(image, outputs=(image.outputs[0],) * 2), "one name: y, y"),
@@ -467,12 +468,12 @@ def test_a_profile_has_a_row_for_each_step_and_adds_up() -> None:
     model = shared_model()
     profile = model.profile(X, U, repeats=5, standalone=True)
     assert [row.label for row in profile.rows] == ["first", "second", "sum"]
-    assert [row.digest for row in profile.rows] == [step.digest for step in model.image.steps]
+    assert [row.digest for row in profile.rows] == [step.digest for step in model.image.calls]
     assert all(
         row.seconds > 0 and row.standalone is not None and row.standalone > 0 and row.count == 1 for row in profile.rows
     )
     assert sum(row.share for row in profile.rows) == pytest.approx(1)
-    for row, step in zip(profile.rows, model.image.steps):
+    for row, step in zip(profile.rows, model.image.calls):
         assert row.gflops == pytest.approx(step.flops / row.seconds / 1e9)
         assert row.gbs == pytest.approx(step.nbytes / row.seconds / 1e9)
         assert row.peak_share == pytest.approx(row.gflops / profile.peak_gflops)

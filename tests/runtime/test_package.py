@@ -21,10 +21,10 @@ import pytest
 
 from stormdrop.errors import UserError
 from stormdrop.runtime import package
+from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import required_features, unfit
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.image import Image
-from stormdrop.runtime.loaded import SLACK_BYTES
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.package import load, save
 from stormdrop.target.cpu import cross
@@ -100,7 +100,7 @@ def test_weights_of_many_chunks_come_back(tmp_path: Path) -> None:
 
 def test_a_model_without_weights_and_kernels_comes_back(tmp_path: Path) -> None:
     image, _ = two_steps()
-    empty = replace(image, outputs=(), kernels=(), steps=(), arena_bytes=0, weights_bytes=0)
+    empty = replace(image, outputs=(), kernels=(), calls=(), arena_bytes=0, weights_bytes=0)
     save(tmp_path / "m.sd", empty, np.zeros(0, np.uint8))
     again, weights = load(tmp_path / "m.sd")
     assert same(again, empty)
@@ -240,10 +240,10 @@ FORGERIES: dict[str, Callable[[Tree], None]] = {
     "fractional extent": set_at("inputs", 0, 1, to=[3.0, 5]),
     "unknown dtype": set_at("inputs", 0, 2, to="f16"),
     "dtype that is no text": set_at("inputs", 0, 2, to=["f32"]),
-    "slot of unknown dtype": set_at("kernels", 0, "slots", 0, 1, to="q4"),
-    "slot of unknown role": set_at("kernels", 0, "slots", 0, 2, to="secret"),
-    "slot with more elements": set_at("kernels", 0, "slots", 0, 3, to=1000),
-    "slot with fewer than no elements": set_at("kernels", 0, "slots", 0, 3, to=-1),
+    "buffer of unknown dtype": set_at("kernels", 0, "slots", 0, 1, to="q4"),
+    "buffer of unknown role": set_at("kernels", 0, "slots", 0, 2, to="secret"),
+    "buffer with more elements": set_at("kernels", 0, "slots", 0, 3, to=1000),
+    "buffer with fewer than no elements": set_at("kernels", 0, "slots", 0, 3, to=-1),
     "resident of 1": set_at("kernels", 0, "slots", 0, 4, to=1),
     "code beyond the section": set_at("kernels", 0, "code_bytes", to=1 << 30),
     "less code than there is": set_at("kernels", 0, "code_bytes", to=10),
@@ -517,7 +517,7 @@ def test_savers_to_one_path_do_not_meet(tmp_path: Path) -> None:
 def test_an_image_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     image, weights = two_steps()
     with pytest.raises(UserError, match="address"):
-        save(tmp_path / "m.sd", replace(image, steps=(replace(image.steps[0], addresses=()),)), weights)
+        save(tmp_path / "m.sd", replace(image, calls=(replace(image.calls[0], addresses=()),)), weights)
     with pytest.raises(UserError, match="weights"):
         save(tmp_path / "m.sd", image, weights[:-1])
     with pytest.raises(ValueError, match="threads"):

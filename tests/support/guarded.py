@@ -81,6 +81,11 @@ class Bound:
     around: NDArray[np.uint8]
     before: NDArray[np.uint8] | None = None
 
+    @property
+    def origin(self) -> Array:
+        """A byte at `address`, for a recording to be bound to. It may lie outside the memory: do not touch it."""
+        return np.ctypeslib.as_array((ctypes.c_uint8 * 1).from_address(self.address))
+
     def remember(self) -> None:
         self.before = self.around.copy()
 

@@ -13,11 +13,13 @@ from stormdrop.ir.tensor import Task
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.image import Address, Image, Port, Step
-from stormdrop.runtime.loaded import is_kept, slot_bytes
+from stormdrop.runtime.host_device import HostDevice, HostMemory
+from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.model import Model, pack
+from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.space.default import default_schedule
 from stormdrop.target import whole_lines
+from stormdrop.target.scope import Scope
 
 Array = NDArray[Any]
 
@@ -43,7 +45,7 @@ class Draft:
         self.inputs = tuple(Port(name, shape, dtype) for name, shape in inputs.items())
         self.outputs = tuple(Port(name, shape, dtype) for name, shape in outputs.items())
         self.kernels: dict[str, tuple[int, Artifact]] = {}
-        self.steps: list[Step] = []
+        self.calls: list[KernelCall] = []
         self.constants: list[Mapping[str, Array]] = []
         self.arena_bytes = self.weights_bytes = 0
 
@@ -71,15 +73,15 @@ class Draft:
         )
         result = places.get(output.name) or self.arena(output.size * ITEMSIZE[output.dtype])
         addresses: list[Address | None] = []
-        for slot in artifact.slots:
-            if slot.role in ("input", "output"):
-                addresses.append(result if slot.role == "output" else places[slot.name])
-            elif slot.role == "shared":
-                addresses.append(self.arena(slot_bytes(slot)))
+        for buffer in artifact.buffers:
+            if buffer.scope in (Scope.INPUT, Scope.OUTPUT):
+                addresses.append(result if buffer.scope is Scope.OUTPUT else places[buffer.name])
+            elif buffer.scope is Scope.WORKSPACE:
+                addresses.append(self.arena(buffer.nbytes))
             else:
-                addresses.append(self.weights(slot_bytes(slot)) if is_kept(slot) else None)
-        self.steps.append(
-            Step(number, tuple(addresses), label or task.name, task.digest, task.flops, task.minimal_bytes)
+                addresses.append(self.weights(buffer.nbytes) if buffer.is_kept else None)
+        self.calls.append(
+            KernelCall(number, tuple(addresses), label or task.name, task.digest, task.flops, task.minimal_bytes)
         )
         self.constants.append(constants or {})
         return result
@@ -91,7 +93,7 @@ class Draft:
             self.inputs,
             self.outputs,
             tuple(artifact for _, artifact in self.kernels.values()),
-            tuple(self.steps),
+            tuple(self.calls),
             self.arena_bytes,
             self.weights_bytes,
             self.threads,
@@ -102,10 +104,25 @@ class Draft:
 
     def model(self) -> Model:
         image = self.image()
-        return Model(image, pack(image, lambda n: self.constants[n]))
+        return Model(image, pack(image, lambda n: self.constants[n]), WatchedDevice(shared_pool(self.threads)))
+
+
+class WatchedDevice(HostDevice):
+    """This machine; it remembers the memory that it gave."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self.given: list[HostMemory] = []
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        self.given.append(super().allocate(nbytes))
+        return self.given[-1]
 
 
 def poisoned(model: Model) -> None:
     """Fill all working memory of the calls so far with bytes that are NaN in any float."""
-    for memory in model._idle:
+    device = model._device
+    assert isinstance(device, WatchedDevice)
+    assert device.given
+    for memory in device.given:
         memory.block.fill(0xFF)

@@ -133,7 +133,7 @@ def run_compiled(graph: Graph, inputs: Mapping[str, Any]) -> tuple[list[Any], in
     model = build_model(tasks_of(graph), detect(1), lambda task: None)
     with kernels_only():
         results = model.run(inputs)
-    return list(results.values()), len(model.image.steps)
+    return list(results.values()), len(model.image.calls)
 
 
 def run_interpreted(graph: Graph, inputs: Mapping[str, Any]) -> tuple[list[Any], int]:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import stormdrop.runtime.loaded as loaded_module
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import StormdropError, UserError
@@ -25,15 +24,20 @@ from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.ir.interp import evaluate, magnitude
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.lower import lower
-from stormdrop.lower.program import Program, View, buffers_of
+from stormdrop.lower.program import Program, View
 from stormdrop.lower.verify import verify
-from stormdrop.runtime.artifact import Artifact, Slot
+from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.building import described
+from stormdrop.runtime.device import Place
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.loaded import LoadedKernel
-from stormdrop.runtime.pool import shared_pool
+from stormdrop.runtime.host_device import HostDevice, HostMemory
+from stormdrop.runtime.pool import Pool, shared_pool
+from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
+from stormdrop.target import ALIGN_BYTES
 from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
 from tests.support import drawn_graphs
 from tests.support.guarded import Arena, Bound, bind
 from tests.support.paths import observe
@@ -307,14 +311,6 @@ def random_view(t: Tensor, rng: Rng, may_repeat: bool) -> View:
     return View(tuple(strides), int(rng.integers(0, 20)))
 
 
-def artifact_from(program: Program, text: str, target: Target) -> Artifact:
-    """As `runtime.artifact.artifact_of`, from text that has been looked at."""
-    used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
-    slots = tuple(Slot(b.name, b.dtype, b.role, b.elements, b in used) for b in program.buffers)
-    running, loading = (tuple(p.extent for p in program.phases if p.at_load == x) for x in (False, True))
-    return Artifact(assemble(text, target), slots, running, loading, program.scratch_bytes)
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What one case did, and what is wrong with it (empty: nothing)."""
@@ -331,6 +327,17 @@ class Plant:
     text: Callable[[str], str] = lambda text: text
 
 
+class GuardedDevice(HostDevice):
+    """This machine, with memory from somewhere else."""
+
+    def __init__(self, pool: Pool, allocate: Callable[[int], HostMemory]) -> None:
+        super().__init__(pool)
+        self._allocate = allocate
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        return self._allocate(nbytes)
+
+
 class Bench:
     """Runs cases in guarded memory, the runtime's own working memory included."""
 
@@ -339,25 +346,22 @@ class Bench:
         self.plant = plant or Plant()
         self.at_end = True
 
-    def aligned(self, nbytes: int, align: int = 64) -> NDArray[np.uint8]:
-        return self.arena.aligned(nbytes, align, self.at_end)
+    def allocate(self, nbytes: int) -> HostMemory:
+        return HostMemory(self.arena.aligned(nbytes, ALIGN_BYTES, self.at_end))
 
     def check(self, case: Case) -> Verdict:
         paths: set[str] = set()
-        original = loaded_module.aligned
-        loaded_module.aligned = self.aligned
         try:
             program = case.program()
             verify(program)
             program = self.plant.program(program)
             text = self.plant.text(emit(program, case.target))
             paths = observe(case.sketch, case.values, program, text)
-            artifact = artifact_from(program, text, case.target)
+            artifact = described(program, assemble(text, case.target))
             return Verdict(frozenset(paths), self._run(case, artifact))
         except StormdropError as error:
             return Verdict(frozenset(paths), f"{type(error).__name__}: {error}")
         finally:
-            loaded_module.aligned = original
             self.arena.reset()
 
     def _run(self, case: Case, artifact: Artifact) -> str:
@@ -368,11 +372,12 @@ class Bench:
             held = bind(self.arena, t, None, self.at_end)
             held.array[...] = arrays[t.name]
             constants[t.name] = held.array
-        kernel = LoadedKernel(artifact, constants, shared_pool(case.target.threads))
+        device = GuardedDevice(shared_pool(case.target.threads), self.allocate)
+        kernel = PreparedKernel(artifact, constants, device)
         first: dict[str, Array] | None = None
         for at_end in (True, False):
             self.at_end = at_end
-            got, problem = self._call(case, kernel, arrays, constants)
+            got, problem = self._call(case, kernel, device, arrays, constants)
             if problem:
                 return f"{problem}, all memory {'before' if at_end else 'behind'} an inaccessible page"
             if first is not None and any(not np.array_equal(got[n], first[n], equal_nan=False) for n in got):
@@ -383,32 +388,39 @@ class Bench:
     def _call(
         self,
         case: Case,
-        kernel: LoadedKernel,
+        kernel: PreparedKernel,
+        device: HostDevice,
         arrays: Mapping[str, Array],
         constants: Mapping[str, Array],
     ) -> tuple[dict[str, Array], str]:
-        memory = kernel.call_memory()
+        call = kernel.call()
+        arguments = list(call.arguments)
         tensors = {t.name: t for t in (*case.trial.task.inputs, *case.trial.task.outputs)}
         bound: dict[str, Bound] = {}
-        for k, slot in enumerate(kernel.artifact.slots):
-            if slot.role in ("input", "output"):
-                here = bind(self.arena, tensors[slot.name], case.views.get(slot.name), self.at_end)
-                if slot.role == "input":
-                    here.array[...] = arrays[slot.name]
+        for k, buffer in enumerate(kernel.artifact.buffers):
+            if buffer.scope in (Scope.INPUT, Scope.OUTPUT):
+                here = bind(self.arena, tensors[buffer.name], case.views.get(buffer.name), self.at_end)
+                if buffer.scope is Scope.INPUT:
+                    here.array[...] = arrays[buffer.name]
                 here.remember()
-                bound[slot.name] = here
-                memory.bind(k, here.address)
-            elif slot.role == "constant" and slot.resident:
-                memory.bind(k, constants[slot.name].ctypes.data)
-        kernel.run(memory)
+                bound[buffer.name] = here
+            elif buffer.scope is Scope.CONSTANT and buffer.resident:  # the array itself ends where its memory does
+                arguments[k] = Place(HostMemory(constants[buffer.name].reshape(-1).view(np.uint8)))
+        recording = device.record([replace(call, arguments=tuple(arguments))])
+        inputs, outputs = (
+            [bound[buffer.name].origin for buffer in kernel.artifact.buffers if buffer.scope is scope]
+            for scope in (Scope.INPUT, Scope.OUTPUT)
+        )
+        recording.bind(inputs, outputs)
+        recording.run()
         results: dict[str, Array] = {}
-        for slot in kernel.artifact.slots:
-            if slot.role == "input" and not bound[slot.name].is_untouched():
-                return results, f"the kernel wrote on its input {slot.name}"
-            if slot.role == "output":
-                if not bound[slot.name].gaps_are_untouched():
-                    return results, f"the kernel wrote outside its output {slot.name}"
-                results[slot.name] = bound[slot.name].array.copy()
+        for buffer in kernel.artifact.buffers:
+            if buffer.scope is Scope.INPUT and not bound[buffer.name].is_untouched():
+                return results, f"the kernel wrote on its input {buffer.name}"
+            if buffer.scope is Scope.OUTPUT:
+                if not bound[buffer.name].gaps_are_untouched():
+                    return results, f"the kernel wrote outside its output {buffer.name}"
+                results[buffer.name] = bound[buffer.name].array.copy()
         return results, compare(case, results)
 
 

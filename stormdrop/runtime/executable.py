@@ -1,0 +1,67 @@
+"""What a user calls, be it a kernel or a model: arrays in, arrays out.
+
+Arrays are taken as `runtime.arrays` says: inputs are read where they are, outputs are written where they will stay.
+Every call has a recording of its own, with its working memory (kept for the next call), so several Python threads may
+call at once. A call holds no lock while Python code runs, and releases the GIL while native code does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from numpy.typing import ArrayLike
+
+from stormdrop.errors import UserError
+from stormdrop.runtime.arrays import Array, Described, checked, checked_outputs, is_plain, new_array
+
+D = TypeVar("D", bound=Described)
+
+
+class Runnable(Protocol):
+    """What a call needs of a `Recording`."""
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None: ...
+    def run(self) -> None: ...
+
+
+class Executable(ABC, Generic[D]):
+    """`inputs` and `outputs` describe the arrays."""
+
+    def __init__(self, name: str, inputs: tuple[D, ...], outputs: tuple[D, ...]) -> None:
+        self.name, self.inputs, self.outputs = name, inputs, outputs
+        self._idle: list[Runnable] = []  # list.pop and append are atomic
+
+    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
+        """One array, or a tuple where there are several outputs. Raises UserError for arrays it does not take."""
+        arrays = self._checked(inputs)
+        targets = checked_outputs(self.outputs, out, arrays)
+        if out is None:
+            self._run(arrays, targets)
+        else:
+            direct = [t if is_plain(t) else new_array(wanted) for t, wanted in zip(targets, self.outputs)]
+            self._run(arrays, direct)
+            for t, d in zip(targets, direct):
+                if t is not d:
+                    t[...] = d
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    @abstractmethod
+    def _record(self) -> Runnable:
+        """What one call at a time runs."""
+
+    def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
+        if len(inputs) != len(self.inputs):
+            wanted = ", ".join(map(repr, self.inputs)) or "no inputs"
+            raise UserError(f"{self.name} takes {len(self.inputs)} arrays ({wanted}), not {len(inputs)}")
+        return [checked(t, x) for t, x in zip(self.inputs, inputs)]
+
+    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        try:
+            recording = self._idle.pop()
+        except IndexError:
+            recording = self._record()
+        recording.bind(inputs, outputs)
+        recording.run()
+        self._idle.append(recording)

@@ -1,0 +1,160 @@
+"""This machine as a device: the process's memory, and a pool of threads.
+
+A recording is one list of steps for the pool (`pool_ir`) and one table of pointers, in which the tables of all its
+calls follow each other. Only the entries of the caller's arrays change between runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.codegen import ENTRY, PREPARE
+from stormdrop.codegen.llvm import Code
+from stormdrop.ir.expr import NUMPY
+from stormdrop.runtime.arrays import address_of
+from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
+from stormdrop.runtime.device import Array, BoundCall, Bytes, InputArray, Place, Seconds
+from stormdrop.runtime.memory import aligned
+from stormdrop.runtime.pool import Pool, shared_pool
+from stormdrop.runtime.pool_ir import STEP_WORDS
+from stormdrop.target import ALIGN_BYTES
+from stormdrop.target.scope import Scope
+
+T = TypeVar("T")
+
+
+def scratch_stride(scratch_bytes: int) -> int:
+    """From one thread's scratch to the next one's."""
+    return -(-scratch_bytes // 64) * 64 + SLACK_BYTES
+
+
+class HostMemory:
+    """Memory of this process."""
+
+    def __init__(self, block: Bytes) -> None:
+        self.block, self.address, self.nbytes = block, block.ctypes.data, block.nbytes
+
+    def write(self, offset: int, data: Bytes) -> None:
+        self.block[offset : offset + data.nbytes] = data
+
+    def read(self, offset: int, nbytes: int) -> Bytes:
+        """A view."""
+        return self.block[offset : offset + nbytes]
+
+
+class HostDevice:
+    """The threads of one pool, and all memory of the process."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        return HostMemory(aligned(nbytes))
+
+    def adopt(self, data: Bytes) -> HostMemory:
+        if data.flags.c_contiguous and data.ctypes.data % ALIGN_BYTES == 0:
+            return HostMemory(data)
+        copy = self.allocate(data.nbytes)
+        copy.write(0, data)
+        return copy
+
+    def load(self, artifact: Artifact) -> HostKernel:
+        return HostKernel(artifact, self)
+
+    def record(self, calls: Sequence[BoundCall]) -> HostRecording:
+        return HostRecording(calls, [_own(call.kernel, HostKernel).phases for call in calls], self)
+
+
+@cache
+def host_device(threads: int) -> HostDevice:
+    """The process's device with so many threads."""
+    return HostDevice(shared_pool(threads))
+
+
+class HostKernel:
+    """Code in this process."""
+
+    def __init__(self, artifact: Artifact, device: HostDevice) -> None:
+        self.artifact, self._device = artifact, device
+        self.code = Code(artifact.code)
+        self.phases = self._phases(ENTRY, artifact.extents)
+        """The address of the entry, and the extents of its phases."""
+
+    def prepare(self, constants: Mapping[str, Array], places: Sequence[Place | None]) -> None:
+        arguments: list[Place | None] = []
+        for buffer, place in zip(self.artifact.buffers, places):
+            if buffer.scope is Scope.CONSTANT:
+                raw = np.ascontiguousarray(constants[buffer.name], dtype=NUMPY[buffer.dtype])
+                if raw.size != buffer.elements:
+                    raise ValueError(f"constant {buffer.name} has {raw.size} elements; it must have {buffer.elements}")
+                data = raw.reshape(-1).view(np.uint8)
+                if place is not None:
+                    place.memory.write(place.offset, data)
+                place = Place(HostMemory(data))
+            elif buffer.scope is Scope.PACKED and place is None:  # a Winograd filter before it is packed
+                place = Place(self._device.allocate(buffer.nbytes))
+            arguments.append(place)
+        if self.artifact.prepare_extents:
+            phases = self._phases(PREPARE, self.artifact.prepare_extents)
+            HostRecording([BoundCall(self, tuple(arguments))], [phases], self._device).run()
+
+    def _phases(self, name: str, extents: Sequence[int]) -> tuple[int, NDArray[np.int64]]:
+        return self.code.address(name), np.array(extents, np.int64)
+
+
+class HostRecording:
+    """Steps for the pool, and their pointers. `phases` are those of each call's kernel that are run."""
+
+    def __init__(
+        self, calls: Sequence[BoundCall], phases: Sequence[tuple[int, NDArray[np.int64]]], device: HostDevice
+    ) -> None:
+        kernels = {id(call.kernel): call.kernel for call in calls}.values()
+        stride = scratch_stride(max((kernel.artifact.scratch_bytes for kernel in kernels), default=0))
+        scratch = device.allocate(stride * device.pool.threads)
+        pointers: list[int] = []
+        self._inputs: dict[int, list[tuple[int, int]]] = {}  # (entry, byte offset) of each use of an array
+        self._outputs: dict[int, list[tuple[int, int]]] = {}
+        steps: list[tuple[int, ...]] = []
+        for call, (entry, extents) in zip(calls, phases):
+            steps.append((entry, 8 * len(pointers), scratch.address, stride, address_of(extents), len(extents)))
+            for argument in call.arguments:
+                if isinstance(argument, Place):
+                    pointers.append(_own(argument.memory, HostMemory).address + argument.offset)
+                    continue
+                if argument is not None:
+                    uses = self._inputs if isinstance(argument, InputArray) else self._outputs
+                    uses.setdefault(argument.index, []).append((len(pointers), argument.offset))
+                pointers.append(0)
+        table = np.array(pointers, np.int64)
+        records = np.array(steps, np.int64).reshape(-1, STEP_WORDS)
+        records[:, 1] += table.ctypes.data
+        self._held = (tuple(calls), tuple(phases), scratch, table, records)  # what the steps point to
+        self._entries = table.data  # quicker to write one entry through
+        self._pool, self._steps, self._count = device.pool, records.ctypes.data, len(records)
+        self.run = partial(device.pool.run_steps, self._steps, self._count)
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        entries = self._entries
+        for places, arrays in ((self._inputs, inputs), (self._outputs, outputs)):
+            for index, uses in places.items():
+                address = address_of(arrays[index])
+                for at, offset in uses:
+                    entries[at] = address + offset
+
+    def bench(self, repeats: int) -> Seconds:
+        return self._pool.bench_steps(self._steps, self._count, repeats)
+
+    def profile(self, repeats: int, calls: range | None = None) -> Seconds:
+        part = calls if calls is not None else range(self._count)
+        return self._pool.profile_steps(self._steps + 8 * STEP_WORDS * part.start, len(part), repeats)
+
+
+def _own(thing: object, kind: type[T]) -> T:
+    if not isinstance(thing, kind):
+        raise TypeError(f"{thing!r} is of another device")
+    return thing

@@ -1,0 +1,42 @@
+"""A kernel alone on a device: code, constants, and workspace for each call; every buffer is a block of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+
+from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.device import Argument, Array, BoundCall, Device, InputArray, OutputArray, Place, Recording
+from stormdrop.target.scope import Scope
+
+
+class PreparedKernel:
+    """A loaded kernel whose constants are in the device's memory.
+
+    Raises BuildError for code of another machine, KeyError and ValueError for constants that do not fit.
+    """
+
+    def __init__(self, artifact: Artifact, constants: Mapping[str, Array], device: Device) -> None:
+        self.artifact, self._device = artifact, device
+        self.kernel = device.load(artifact)
+        self._kept = [Place(device.allocate(b.nbytes)) if b.is_kept else None for b in artifact.buffers]
+        self.kernel.prepare(constants, self._kept)
+
+    def call(self) -> BoundCall:
+        """A call with workspace of its own; arrays are numbered in the order of the artifact's inputs and outputs."""
+        inputs, outputs = count(), count()
+        arguments: list[Argument] = []
+        for buffer, kept in zip(self.artifact.buffers, self._kept):
+            match buffer.scope:
+                case Scope.INPUT:
+                    arguments.append(InputArray(next(inputs)))
+                case Scope.OUTPUT:
+                    arguments.append(OutputArray(next(outputs)))
+                case Scope.WORKSPACE:
+                    arguments.append(Place(self._device.allocate(buffer.nbytes)))
+                case _:
+                    arguments.append(kept)
+        return BoundCall(self.kernel, tuple(arguments))
+
+    def record(self) -> Recording:
+        return self._device.record([self.call()])
