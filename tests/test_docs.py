@@ -1,0 +1,281 @@
+"""What the pages say is true: their Python runs, their commands, links, modules and files exist, their figures are the
+recorded ones.
+
+The Python blocks of one page are one session, run in order in a folder of their own that holds model.onnx and
+small.onnx. A block marked ```python fragment is only compiled. Where a block tunes for some seconds, it gets a few
+trials instead. A block whose first line is the name of a Python file is that file. A text block right after a Python
+block shows what that one prints; `…` stands for what was left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import re
+import runpy
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+
+import stormdrop
+from benchmarks import core, models, ranking, replayed, search
+from stormdrop.cli.main import main
+from stormdrop.driver.compile import load, tasks_of
+from tests.support.tiny_onnx import saved
+
+ROOT = Path(__file__).parents[1]
+README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RESULTS = ROOT / "benchmarks" / "results"
+DEMO_VARIABLES = {"$network": "resnet18", "$time": "60s", "$against": "--against onnxruntime"}
+MEASURED = re.compile(r"^\d[\d.,]*\s*(?:x|ms|µs|s|GB/s|GFLOP/s)$")
+OPERATOR = "One operator, before and after tuning"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of its own, and a directory to write into."""
+    monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("STORMDROP_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, info: str) -> list[str]:
+    return re.findall(rf"^```{info}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def code_spans(page: Path) -> list[str]:
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose(page))]
+
+
+# ---- Python ----------------------------------------------------------------------------------------------------------
+
+
+def image_model(folder: Path) -> Path:
+    """What a page's model.onnx may be: the mean of each of two filters' results over a picture."""
+    w = np.random.default_rng(7).standard_normal((2, 3, 32, 32)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["input", "w"], ["t"], strides=[32, 32]),
+        helper.make_node("GlobalAveragePool", ["t"], ["output"]),
+    ]
+    return saved(folder, nodes, {"input": [1, 3, 224, 224]}, {"output": TensorProto.FLOAT}, {"w": w}, file="model.onnx")
+
+
+def run_page(page: Path, folder: Path) -> dict[str, Any]:
+    """Run a page's blocks as one module; what they defined."""
+    (folder / "tests").symlink_to(ROOT / "tests")
+    image_model(folder)
+    runpy.run_path(str(ROOT / "examples" / "small.py"))
+    names: dict[str, Any] = {"__name__": "page"}
+    session = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+    for code, shown in session.findall(page.read_text()):
+        if file := re.match(r"# (\w+\.py)\n", code):
+            (folder / file[1]).write_text(code)
+            continue
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(compile(re.sub(r"seconds=\d+", "trials=4", code), page.name, "exec"), names)
+        check_printed(shown.splitlines(), output.getvalue().splitlines())
+    return names
+
+
+def check_printed(shown: list[str], lines: list[str]) -> None:
+    """Every line that is shown was printed, right after the one before it unless a line of `…` stands between."""
+    position, skips = 0, False
+    for line in shown:
+        if line == "…":
+            skips = True
+            continue
+        pattern = re.compile(".*".join(re.escape(part) for part in line.split("…")))
+        places = range(position, len(lines) if skips else min(position + 1, len(lines)))
+        found = next((k for k in places if pattern.fullmatch(lines[k])), None)
+        assert found is not None, f"not printed: {line}"
+        position, skips = found + 1, False
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p is not README and blocks(p, "python")], ids=page_name)
+def test_python_of_a_page_runs(page: Path, folder: Path) -> None:
+    run_page(page, folder)
+
+
+def test_python_of_the_readme_computes_what_it_says(folder: Path) -> None:
+    names = run_page(README, folder)
+    tiles = names["x"].reshape(3, 7, 32, 7, 32)
+    filters = next(a for v, a in load(folder / "model.onnx").constants.items() if v.rank == 4)
+    expected = np.einsum("cyixj,ocij->o", tiles, filters) / 49
+    for y in (names["y"], names["model"](names["x"])):  # of the model in memory, and of the one written and read
+        np.testing.assert_allclose(y.reshape(2), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python fragment")], ids=page_name)
+def test_fragments_are_python(page: Path) -> None:
+    for code in blocks(page, "python fragment"):
+        compile(code, page.name, "exec")
+
+
+def test_the_small_model_is_described_as_it_is(folder: Path) -> None:
+    runpy.run_path(str(ROOT / "examples" / "small.py"))
+    page = (ROOT / "docs" / "models.md").read_text()
+    told = CliRunner(env={"COLUMNS": "100", "STORMDROP_THREADS": "2"}).invoke(main, ["info", "small.onnx"]).stdout
+    assert told in page
+    for line in re.sub(r": f32\[[^]]*\]", "", str(tasks_of(load(folder / "small.onnx")))).splitlines():
+        assert f"    {line}\n" in page
+
+
+# ---- Commands --------------------------------------------------------------------------------------------------------
+
+
+def stormdrop_commands() -> Iterator[tuple[str, list[str]]]:
+    """Every `stormdrop …` in the blocks and figures' sentences of a page, and those of the demo."""
+    for page in PAGES:
+        lines = re.findall(r"^(?: {4})?\$ stormdrop (.*)$", page.read_text(), re.MULTILINE)
+        if page == FIGURES:
+            lines += [span.removeprefix("stormdrop ") for span in code_spans(page) if span.startswith("stormdrop ")]
+        for line in lines:
+            yield page.name, shlex.split(line.split(" | ")[0], comments=True)
+    for line in re.findall(r"^stormdrop (.*)$", (ROOT / "examples" / "demo.sh").read_text(), re.MULTILINE):
+        for name, value in DEMO_VARIABLES.items():
+            line = line.replace(name, value)
+        yield "demo.sh", shlex.split(line)
+
+
+def test_pages_show_every_command_for_models() -> None:
+    shown = {args[0] for _, args in stormdrop_commands()}
+    assert {"bench", "check", "compile", "info", "op", "run", "show", "tune", "zoo"} <= shown
+
+
+@pytest.mark.parametrize(
+    ("page", "args"), list(stormdrop_commands()), ids=lambda x: x if isinstance(x, str) else " ".join(x)
+)
+def test_commands_are_spelt_as_they_are_understood(page: str, args: list[str], folder: Path) -> None:
+    (folder / "trials.jsonl").touch()  # what store import reads
+    with click.Context(main) as root:
+        name, command, rest = main.resolve_command(root, args)
+        assert command is not None, f"{page}: stormdrop {args[0]}"
+        while isinstance(command, click.Group) and rest:
+            name, command, rest = command.resolve_command(root, rest)
+            assert command is not None
+        if rest != ["--help"]:
+            command.make_context(name, rest, parent=root)  # raises where an option or an argument is wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_scripts_and_make_targets_of_a_page_exist(page: Path) -> None:
+    text = page.read_text()
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    missing = [f"make {t}" for t in re.findall(r"(?:`|\$ )make ([a-z]+)", text) if t not in targets]
+    missing += [m for m in re.findall(r"python -m ([\w.]+)", text) if importlib.util.find_spec(m) is None]
+    missing += [f for f in re.findall(r"python ([\w/]+\.py)", text) if not (ROOT / f).exists()]
+    assert missing == []
+
+
+# ---- Names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)[^)]*\)", prose(page))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    named = [s for s in code_spans(page) if re.fullmatch(r"(?:[\w-]+/)+[\w.-]*\.(?:md|py|json|sh|npz)", s)]
+    assert [n for n in named if not (ROOT / n).exists() and not (ROOT / "stormdrop" / n).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_modules_and_names_that_a_page_names_exist(page: Path) -> None:
+    dotted = [s for s in code_spans(page) if re.fullmatch(r"stormdrop(?:\.\w+)+", s)]
+    assert [d for d in dotted if not is_importable(d)] == []
+    public = re.findall(r"\bsd\.(\w+)", page.read_text())
+    assert [n for n in public if not hasattr(stormdrop, n)] == []
+
+
+def is_importable(dotted: str) -> bool:
+    """A module, or a name in one."""
+    if importlib.util.find_spec(dotted.rpartition(".")[0]) is None:
+        return False
+    parent = importlib.import_module(dotted.rpartition(".")[0])
+    return hasattr(parent, dotted.rpartition(".")[2]) or importlib.util.find_spec(dotted) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_lines_end_at_120_columns(page: Path) -> None:
+    assert [line for line in page.read_text().splitlines() if len(line) > 120] == []
+
+
+# ---- Figures ---------------------------------------------------------------------------------------------------------
+
+
+def sections(page: Path) -> dict[str, str]:
+    parts = re.split(r"^## (.*)$", page.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+def rows(text: str) -> list[str]:
+    """The rows of tables that hold a number, with single blanks."""
+    return [
+        " ".join(line.split()) for line in text.splitlines() if line.startswith("|") and re.search(r"\|\s*\d", line)
+    ]
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    """What the benchmarks' --table prints from the recorded results."""
+
+    def recorded(name: str) -> dict[str, Any]:
+        return json.loads((RESULTS / f"{name}.json").read_text())
+
+    ranking.show(recorded("ranking"))
+    tables = [core.table(recorded("core")), models.table(recorded("models")), replayed.report(recorded("replayed"))]
+    tables += [search.table(recorded(name)) for name in ("search", "search-emeraldrapids")]
+    return "\n".join([*tables, capsys.readouterr().out])
+
+
+def test_figures_are_those_that_the_benchmarks_print(capsys: pytest.CaptureFixture[str]) -> None:
+    text, page = printed(capsys), sections(FIGURES)
+    page.pop(OPERATOR)
+    everything = " ".join("\n".join(page.values()).split())
+    wanted = [" ".join(line.split()) for line in text.splitlines() if re.search(r"\d", line)]
+    assert [line for line in wanted if line not in everything] == []
+    assert [row for section in page.values() for row in rows(section) if row not in set(rows(text))] == []
+
+
+def test_figures_name_their_command() -> None:
+    for title, text in sections(FIGURES).items():
+        before = text.partition("|---")[0]
+        assert re.search(r"`(?:python -m benchmarks\.|stormdrop )", before), title
+
+
+def test_figures_of_the_readme_stand_in_the_page_of_figures() -> None:
+    known = set(rows(FIGURES.read_text()))
+    shown = rows(README.read_text())
+    assert shown
+    assert [row for row in shown if row not in known] == []
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p not in (README, FIGURES) and "dev" not in p.parts], ids=page_name
+)
+def test_other_pages_hold_no_measured_figures_in_tables(page: Path) -> None:
+    cells = [c.strip() for line in prose(page).splitlines() if line.startswith("|") for c in line.split("|")]
+    assert [c for c in cells if MEASURED.fullmatch(c)] == []
