@@ -4,10 +4,10 @@ classifier.
 
 from pathlib import Path
 
-from stormdrop.zoo.builder import Builder
+from stormdrop.zoo.builder import NetworkBuilder
 from stormdrop.zoo.export import model
 
-net = Builder("small", batch=1, opset=18)
+net = NetworkBuilder("small", batch=1, opset=18)
 x = net.input("image", (3, 32, 32))
 x = net.relu(net.norm(net.conv(x, "stem", 16, 3, pad=1, bias=False), "norm"))
 one = net.relu(net.conv(x, "one", 16, 1))

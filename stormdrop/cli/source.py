@@ -90,7 +90,7 @@ class Source:
         """
         from stormdrop.compare.inputs import read_bound
         from stormdrop.driver.compile import load, network
-        from stormdrop.frontend.call import NeedsConstant
+        from stormdrop.frontend.node_reader import NeedsConstant
         from stormdrop.graph.graph import shown
         from stormdrop.report.text import clean
 

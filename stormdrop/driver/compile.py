@@ -21,9 +21,9 @@ from stormdrop.driver import ZOO
 from stormdrop.driver.build import Job, build_kernels
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value
-from stormdrop.graph.partition import Call, Partition, partition
+from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
-from stormdrop.graph.storage import Buffer, Place, storage
+from stormdrop.graph.storage import StorageBuffer, StoragePlace, storage
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
@@ -252,7 +252,7 @@ class _Build:
             self._chosen[task.digest] = self.schedules(task)
         return self._chosen[task.digest]
 
-    def _strides(self, call: Call) -> list[tuple[int, ...] | None]:
+    def _strides(self, call: TaskCall) -> list[tuple[int, ...] | None]:
         """The strides of run-time inputs and output; None where they are row-major."""
         found: list[tuple[int, ...] | None] = []
         for v in (*self._runtime(call), call.output):
@@ -261,20 +261,20 @@ class _Build:
             found.append(None if plain else strides)
         return found
 
-    def _runtime(self, call: Call) -> list[Value]:
+    def _runtime(self, call: TaskCall) -> list[Value]:
         return [v for t, v in zip(call.task.inputs, call.inputs) if not t.constant]
 
     # ---- memory
 
-    def _lifetimes(self, kernels: Sequence[int]) -> list[tuple[Buffer | tuple[int, int], Lifetime]]:
+    def _lifetimes(self, kernels: Sequence[int]) -> list[tuple[StorageBuffer | tuple[int, int], Lifetime]]:
         """Every buffer of the arena from its first to its last use, and the working memory of every step."""
-        spans: dict[Buffer, tuple[int, int]] = {}
+        spans: dict[StorageBuffer, tuple[int, int]] = {}
         for k, call in enumerate(self.laid.calls):
             for v in (*self._runtime(call), call.output):
                 buffer = self.laid.places[v].buffer
                 if buffer.kind == "arena":
                     spans[buffer] = (spans[buffer][0] if buffer in spans else k, k)
-        found: list[tuple[Buffer | tuple[int, int], Lifetime]] = []
+        found: list[tuple[StorageBuffer | tuple[int, int], Lifetime]] = []
         for buffer, (first, last) in spans.items():
             found.append((buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last)))
         for k, kernel in enumerate(kernels):
@@ -283,7 +283,9 @@ class _Build:
                     found.append(((k, s), Lifetime(buffer.nbytes, k, k)))
         return found
 
-    def _call(self, k: int, call: Call, kernel: int, arena: Mapping[Buffer | tuple[int, int], int]) -> KernelCall:
+    def _call(
+        self, k: int, call: TaskCall, kernel: int, arena: Mapping[StorageBuffer | tuple[int, int], int]
+    ) -> KernelCall:
         inputs = iter(self._runtime(call))
         constants = iter([v for t, v in zip(call.task.inputs, call.inputs) if t.constant])
         sources: dict[str, Value] = {}
@@ -308,7 +310,9 @@ class _Build:
             kernel, tuple(addresses), call.label, call.task.digest, call.task.flops, call.task.minimal_bytes
         )
 
-    def _address(self, place: Place, itemsize: int, arena: Mapping[Buffer | tuple[int, int], int]) -> Address:
+    def _address(
+        self, place: StoragePlace, itemsize: int, arena: Mapping[StorageBuffer | tuple[int, int], int]
+    ) -> Address:
         offset, buffer = place.offset * itemsize, place.buffer
         match buffer.kind:
             case "arena":

@@ -29,7 +29,7 @@ from stormdrop.codegen.emit import ENTRY, PREPARE
 from stormdrop.codegen.llvm import AnyOf, assemble
 from stormdrop.errors import UserError
 from stormdrop.export.elf import data_object, renamed
-from stormdrop.export.entry_ir import Names, entry_ir
+from stormdrop.export.entry_ir import SymbolNames, entry_ir
 from stormdrop.export.header import c_header, identifier
 from stormdrop.export.linker import Linker, link
 from stormdrop.runtime.artifact import SLACK_BYTES
@@ -78,7 +78,7 @@ def write_library(
     try:
         # Beside the library, so that it can be moved to its place in one step; nobody else can see into it.
         with tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.path.parent) as folder:
-            objects = _write_objects(Path(folder), image, weights, Names(library.prefix), machine)
+            objects = _write_objects(Path(folder), image, weights, SymbolNames(library.prefix), machine)
             link(Path(folder), objects, "library", _soname(library), linkers)
             _move(Path(folder) / "library", library.path)
         with tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.header.parent) as folder:
@@ -99,7 +99,9 @@ def _machine_of(image: Image) -> str:
     return ours
 
 
-def _write_objects(folder: Path, image: Image, weights: NDArray[np.uint8], names: Names, machine: str) -> list[str]:
+def _write_objects(
+    folder: Path, image: Image, weights: NDArray[np.uint8], names: SymbolNames, machine: str
+) -> list[str]:
     """The linker's input files."""
     (folder / "entry.o").write_bytes(assemble(entry_ir(image, names, machine), AnyOf(image.triple)))
     around = data_object(machine, names.weights, weights.nbytes, weights.nbytes + SLACK_BYTES)

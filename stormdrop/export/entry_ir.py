@@ -36,7 +36,7 @@ _KINDS = {"weights": 1, "arena": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class SymbolNames:
     """The symbols of a library."""
 
     prefix: str
@@ -52,7 +52,7 @@ class Names:
         return f"{self.prefix}_prepare_{number}"
 
 
-def entry_ir(image: Image, names: Names, machine: str) -> str:
+def entry_ir(image: Image, names: SymbolNames, machine: str) -> str:
     """The module for one of `pool_ir.MACHINES`."""
     # The pool's functions are called `run` and `stop`, and must not meet others of that name.
     pool = re.sub(r"(?m)^define (?!internal )", "define internal ", pool_ir(machine))
@@ -93,7 +93,7 @@ def _numbers(image: Image) -> dict[str, int]:
     }
 
 
-def _tables(image: Image, names: Names) -> str:
+def _tables(image: Image, names: SymbolNames) -> str:
     """What is known of every pointer and every step when the library is made."""
     lines = [f"@{names.weights} = external hidden constant [{image.weights_bytes} x i8]"]
     for k, kernel in enumerate(image.kernels):

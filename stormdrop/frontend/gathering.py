@@ -7,15 +7,15 @@ from math import prod
 
 import numpy as np
 
-from stormdrop.frontend.call import Call
 from stormdrop.frontend.movement import bounded, cut
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.graph.graph import Value
 
 MOST_ORDERED = 1 << 16
 
 
-def _indices(n: Call, k: int, extent: int) -> Value:
+def _indices(n: NodeReader, k: int, extent: int) -> Value:
     """An index input; where it is known, every index must lie in the dimension."""
     value = n.input(k)
     if value.dtype not in ("i32", "i64"):
@@ -26,7 +26,7 @@ def _indices(n: Call, k: int, extent: int) -> Value:
     return value
 
 
-def _index_tuples(n: Call, k: int, extents: Sequence[int]) -> Value:
+def _index_tuples(n: NodeReader, k: int, extents: Sequence[int]) -> Value:
     """An input whose last dimension holds indices into the first of `extents`; where it is known, each must lie in its
     dimension.
     """
@@ -40,7 +40,7 @@ def _index_tuples(n: Call, k: int, extents: Sequence[int]) -> Value:
     return value
 
 
-def _gather(n: Call) -> Value:
+def _gather(n: NodeReader) -> Value:
     x = n.input(0)
     along = n.axis(0, x.rank)
     indices = _indices(n, 1, x.shape[along])
@@ -57,25 +57,25 @@ def _gather(n: Call) -> Value:
     return n.build.emit("Gather", x, indices, axis=along)
 
 
-def _gather_elements(n: Call) -> Value:
+def _gather_elements(n: NodeReader) -> Value:
     x = n.input(0)
     along = n.axis(0, x.rank)
     return n.build.emit("GatherElements", x, _indices(n, 1, x.shape[along]), axis=along)
 
 
-def _gather_nd(n: Call) -> Value:
+def _gather_nd(n: NodeReader) -> Value:
     x, batch = n.input(0), n.integer("batch_dims", 0)
     return n.build.emit("GatherND", x, _index_tuples(n, 1, x.shape[batch:]), batch_dims=batch)
 
 
-def _scatter_elements(n: Call) -> Value:
+def _scatter_elements(n: NodeReader) -> Value:
     x = n.input(0)
     along = n.axis(0, x.rank)
     indices = _indices(n, 1, x.shape[along])
     return n.build.emit("ScatterElements", x, indices, n.input(2), axis=along, reduction=n.text("reduction", "none"))
 
 
-def _scatter_nd(n: Call) -> Value:
+def _scatter_nd(n: NodeReader) -> Value:
     x, updates = n.input(0), n.input(2)
     indices = _index_tuples(n, 1, x.shape)
     depth = indices.shape[-1] if indices.rank else 0
@@ -85,7 +85,7 @@ def _scatter_nd(n: Call) -> Value:
     return n.build.emit("ScatterND", x, flat, rows, reduction=n.text("reduction", "none"))
 
 
-def _reverse_sequence(n: Call) -> Value:
+def _reverse_sequence(n: NodeReader) -> Value:
     x, time, batch = n.input(0), n.integer("time_axis", 0), n.integer("batch_axis", 1)
     if x.rank < 2 or {time, batch} != {0, 1} or n.input(1).shape != (x.shape[batch],):
         raise n.fail(f"lengths {n.input(1)} do not fit {x}")
@@ -93,7 +93,7 @@ def _reverse_sequence(n: Call) -> Value:
 
 
 def _cumulative(op: str) -> Importer:
-    def importer(n: Call) -> Value:
+    def importer(n: NodeReader) -> Value:
         x = n.input(0)
         along = n.dim(int(n.scalar(1)), x.rank)
         return n.build.emit(op, x, axis=along, exclusive=n.integer("exclusive", 0), reverse=n.integer("reverse", 0))
@@ -101,7 +101,7 @@ def _cumulative(op: str) -> Importer:
     return importer
 
 
-def _arg(n: Call) -> Value:
+def _arg(n: NodeReader) -> Value:
     x = n.input(0)
     along = n.axis(0, x.rank)
     if x.shape[along] == 0:
@@ -110,7 +110,7 @@ def _arg(n: Call) -> Value:
     return y if n.integer("keepdims", 1) else n.build.reshape(y, [e for d, e in enumerate(x.shape) if d != along])
 
 
-def _top_k(n: Call) -> Results:
+def _top_k(n: NodeReader) -> Results:
     x = n.input(0)
     along = n.axis(-1, x.rank)
     k = n.integer("k") if n.has("k") else int(n.scalar(1))
@@ -123,7 +123,7 @@ def _top_k(n: Call) -> Results:
     return [values, positions]
 
 
-def _hardmax(n: Call) -> Value:
+def _hardmax(n: NodeReader) -> Value:
     x, b = n.input(0), n.build
     if not x.size:
         return x
@@ -137,7 +137,7 @@ def _hardmax(n: Call) -> Value:
     return b.reshape(b.cast(b.emit("Equal", best, at), x.dtype), x.shape)
 
 
-def _compress(n: Call) -> Value:
+def _compress(n: NodeReader) -> Value:
     x, chosen = n.input(0), np.flatnonzero(n.array(1))
     if not n.has("axis"):
         x = n.build.reshape(x, (x.size,))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from stormdrop.errors import UserError
-from stormdrop.frontend.call import NeedsConstant
+from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.recurrent import joined
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value, shown
 
 MOST_STEPS = 1024
@@ -18,7 +18,7 @@ Body = Callable[[Any, Mapping[str, Value]], list[Value]]
 """Imports a subgraph with some of its names bound, and gives its outputs."""
 
 
-def _element(b: Builder, x: Value, along: int, at: int) -> Value:
+def _element(b: GraphBuilder, x: Value, along: int, at: int) -> Value:
     """x[…, at, …] without that dimension."""
     shape = tuple(1 if d == along else e for d, e in enumerate(x.shape))
     starts = tuple(at if d == along else 0 for d in range(x.rank))
@@ -26,12 +26,12 @@ def _element(b: Builder, x: Value, along: int, at: int) -> Value:
     return b.reshape(part, [e for d, e in enumerate(x.shape) if d != along])
 
 
-def _stacked(b: Builder, parts: Sequence[Value], along: int) -> Value:
+def _stacked(b: GraphBuilder, parts: Sequence[Value], along: int) -> Value:
     spread = [b.reshape(v, (*v.shape[:along], 1, *v.shape[along:])) for v in parts]
     return joined(b, spread, along)
 
 
-def unroll_scan(node: Any, inputs: Sequence[Value], b: Builder, run: Body, label: str) -> list[Value]:
+def unroll_scan(node: Any, inputs: Sequence[Value], b: GraphBuilder, run: Body, label: str) -> list[Value]:
     """States are handed from step to step; every scanned input gives one slice a step, every scanned output takes one.
 
     Raises UserError for lengths that differ or are too many.
@@ -79,7 +79,7 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: Builder, run: Body, label
     return [*states, *whole]
 
 
-def unroll_loop(node: Any, inputs: Sequence[Value | None], b: Builder, run: Body, label: str) -> list[Value]:
+def unroll_loop(node: Any, inputs: Sequence[Value | None], b: GraphBuilder, run: Body, label: str) -> list[Value]:
     """A loop whose trip count and conditions are constants. Raises NeedsConstant where they are not."""
     body = next(a.g for a in node.attribute if a.name == "body")
     count, go = inputs[0], inputs[1]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.frontend.call import Call
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import ELEMENT_TYPES, Importer, Results, type_name
 from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
@@ -19,7 +19,7 @@ MOST_PARTS = 16
 """A concatenation of more is made of several: every part adds a level to the expression."""
 
 
-def _reshape(n: Call) -> Value:
+def _reshape(n: NodeReader) -> Value:
     x, wanted = n.input(0), n.integers_of("shape", 1)
     if wanted is None:
         raise n.fail("no shape is given")
@@ -35,7 +35,7 @@ def _reshape(n: Call) -> Value:
     return n.build.reshape(x, shape)
 
 
-def _flatten(n: Call) -> Value:
+def _flatten(n: NodeReader) -> Value:
     x = n.input(0)
     cut = n.integer("axis", 1)
     if not -x.rank <= cut <= x.rank:
@@ -44,7 +44,7 @@ def _flatten(n: Call) -> Value:
     return n.build.reshape(x, [prod(x.shape[:cut]), prod(x.shape[cut:])])
 
 
-def _squeeze(n: Call) -> Value:
+def _squeeze(n: NodeReader) -> Value:
     x, given = n.input(0), n.integers_of("axes", 1)
     dims = [d for d, e in enumerate(x.shape) if e == 1] if given is None else n.dims(given, x.rank)
     if any(x.shape[d] != 1 for d in dims):
@@ -52,7 +52,7 @@ def _squeeze(n: Call) -> Value:
     return n.build.reshape(x, [e for d, e in enumerate(x.shape) if d not in dims])
 
 
-def _unsqueeze(n: Call) -> Value:
+def _unsqueeze(n: NodeReader) -> Value:
     x, given = n.input(0), n.integers_of("axes", 1)
     if given is None:
         raise n.fail("no axes are given")
@@ -62,12 +62,12 @@ def _unsqueeze(n: Call) -> Value:
     return n.build.reshape(x, [1 if d in dims else next(rest) for d in range(rank)])
 
 
-def _transpose(n: Call) -> Value:
+def _transpose(n: NodeReader) -> Value:
     x = n.input(0)
     return n.build.transpose(x, n.integers("perm", list(range(x.rank - 1, -1, -1))))
 
 
-def _concat(n: Call) -> Value:
+def _concat(n: NodeReader) -> Value:
     parts = n.given()
     if not parts:
         raise n.fail("there is nothing to join")
@@ -78,7 +78,7 @@ def _concat(n: Call) -> Value:
     return n.build.emit("Concat", *parts, axis=along) if len(parts) > 1 else parts[0]
 
 
-def cut(n: Call, x: Value, ranges: dict[int, tuple[int, int, int]]) -> Value:
+def cut(n: NodeReader, x: Value, ranges: dict[int, tuple[int, int, int]]) -> Value:
     """x[start : … : step] with a count, in some dimensions."""
     whole = [(0, 1, e) for e in x.shape]
     parts = [ranges.get(d, w) for d, w in enumerate(whole)]
@@ -90,7 +90,7 @@ def cut(n: Call, x: Value, ranges: dict[int, tuple[int, int, int]]) -> Value:
     )
 
 
-def _slice(n: Call) -> Value:
+def _slice(n: NodeReader) -> Value:
     x = n.input(0)
     starts, ends = n.integers_of("starts", 1), n.integers_of("ends", 2)
     if starts is None or ends is None or len(starts) != len(ends):
@@ -117,7 +117,7 @@ def _effective(start: int, end: int, step: int, extent: int) -> tuple[int, int]:
     return min(max(start, 0), extent - 1), min(max(end, -1), extent - 1)
 
 
-def _split(n: Call) -> Results:
+def _split(n: NodeReader) -> Results:
     x = n.input(0)
     along = n.axis(0, x.rank)
     sizes = n.integers_of("split", 1)
@@ -133,7 +133,7 @@ def _split(n: Call) -> Results:
     return [cut(n, x, {along: (start, 1, size)}) for start, size in zip(starts, sizes)]
 
 
-def _pad(n: Call) -> Value:
+def _pad(n: NodeReader) -> Value:
     x, mode = n.input(0), n.text("mode", "constant")
     pads = n.integers("pads") if n.has("pads") else n.integers_of("", 1)
     if pads is None:
@@ -168,21 +168,21 @@ def _pad(n: Call) -> Value:
     return n.build.emit("Pad", x, before=tuple(before), after=tuple(after), mode=mode, value=element)
 
 
-def _expand(n: Call) -> Value:
+def _expand(n: NodeReader) -> Value:
     x, wanted = n.input(0), n.integers_of("shape", 1)
     if wanted is None or any(s < 0 for s in wanted):
         raise n.fail(f"{wanted} is no shape")
     return n.build.expand(x, broadcast_shape(x.shape, tuple(wanted)))
 
 
-def _tile(n: Call) -> Value:
+def _tile(n: NodeReader) -> Value:
     x, times = n.input(0), n.integers_of("repeats", 1)
     if times is None or len(times) != x.rank or any(t < 0 for t in times):
         raise n.fail(f"repeats {times} do not fit {x}")
     return x if all(t == 1 for t in times) else n.build.emit("Tile", x, times=tuple(times))
 
 
-def _depth_to_space(n: Call) -> Value:
+def _depth_to_space(n: NodeReader) -> Value:
     x, b = n.input(0), n.integer("blocksize")
     if x.rank != 4 or b < 1 or x.shape[1] % (b * b):
         raise n.fail(f"{x} has no blocks of {b}")
@@ -195,7 +195,7 @@ def _depth_to_space(n: Call) -> Value:
     return n.build.reshape(y, (batch, c, h * b, w * b))
 
 
-def _space_to_depth(n: Call) -> Value:
+def _space_to_depth(n: NodeReader) -> Value:
     x, b = n.input(0), n.integer("blocksize")
     if x.rank != 4 or b < 1 or x.shape[2] % b or x.shape[3] % b:
         raise n.fail(f"{x} has no blocks of {b}")
@@ -205,23 +205,23 @@ def _space_to_depth(n: Call) -> Value:
     return n.build.reshape(y, (batch, c * b * b, h // b, w // b))
 
 
-def _shape(n: Call) -> Value:
+def _shape(n: NodeReader) -> Value:
     x = n.input(0)
     start, stop, _ = slice(n.integer("start", 0), n.integer("end", x.rank), 1).indices(x.rank)
     return n.build.constant(np.array(x.shape[start:stop], np.int64))
 
 
-def _size(n: Call) -> Value:
+def _size(n: NodeReader) -> Value:
     return n.build.constant(n.input(0).size, "i64")
 
 
-def tensor_type(n: Call, code: int) -> Dtype:
+def tensor_type(n: NodeReader, code: int) -> Dtype:
     if code not in ELEMENT_TYPES:
         raise n.fail(f"element type {type_name(code)} is not supported")
     return ELEMENT_TYPES[code]
 
 
-def _constant(n: Call) -> Value:
+def _constant(n: NodeReader) -> Value:
     for key in ("value", "value_float", "value_int", "value_floats", "value_ints"):
         if n.has(key):
             value: Any = n.attributes[key]
@@ -230,7 +230,7 @@ def _constant(n: Call) -> Value:
     raise n.fail("no value of a supported kind is given")
 
 
-def _constant_of_shape(n: Call) -> Value:
+def _constant_of_shape(n: NodeReader) -> Value:
     shape = n.array(0)
     if shape.ndim != 1 or (shape < 0).any():
         raise n.fail(f"{shape.tolist()} is no shape")
@@ -240,7 +240,7 @@ def _constant_of_shape(n: Call) -> Value:
     return n.build.expand(n.build.constant(np.asarray(value).reshape(())), [int(s) for s in shape])
 
 
-def _range(n: Call) -> Value:
+def _range(n: NodeReader) -> Value:
     start, limit, delta = (n.scalar(k) for k in range(3))
     dtype = n.input(0).dtype
     if delta == 0 or not all(map(math.isfinite, (start, limit, delta))):
@@ -252,14 +252,14 @@ def _range(n: Call) -> Value:
     return n.build.constant((start + np.arange(count) * delta).astype(NUMPY[dtype]))
 
 
-def bounded(n: Call, count: int) -> int:
+def bounded(n: NodeReader, count: int) -> int:
     """A number of elements that may be made at import."""
     if count > 1 << 24:
         raise n.fail(f"would make {count:,} elements")
     return count
 
 
-def _eye_like(n: Call) -> Value:
+def _eye_like(n: NodeReader) -> Value:
     x = n.input(0)
     if x.rank != 2:
         raise n.fail(f"{x} is no matrix")
@@ -268,13 +268,13 @@ def _eye_like(n: Call) -> Value:
     return n.build.constant(np.eye(x.shape[0], x.shape[1], n.integer("k", 0), NUMPY[dtype]))
 
 
-def _trilu(n: Call) -> Value:
+def _trilu(n: NodeReader) -> Value:
     x = n.input(0)
     k = 0 if n.optional(1) is None else n.scalar(1)
     return n.build.emit("Trilu", x, upper=n.integer("upper", 1), k=k)
 
 
-def _one_hot(n: Call) -> Value:
+def _one_hot(n: NodeReader) -> Value:
     """where(indices (counted from the end if negative) == position, on, off)."""
     b, indices, depth = n.build, n.input(0), n.scalar(1)
     rank = indices.rank + 1
@@ -292,7 +292,7 @@ def _one_hot(n: Call) -> Value:
     return b.emit("Where", b.emit("Equal", spread, at), on, off)
 
 
-def _nonzero(n: Call) -> Value:
+def _nonzero(n: NodeReader) -> Value:
     """Indices of the non-zero elements, a row per dimension; a scalar has no dimension, so its result is of shape (0,
     0) or (0, 1).
     """

@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.errors import UserError
-from stormdrop.frontend.call import Call, NeedsConstant
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.loops import unroll_loop, unroll_scan
 from stormdrop.frontend.movement import MOVEMENT
 from stormdrop.frontend.names import check_names
+from stormdrop.frontend.node_reader import NeedsConstant, NodeReader
 from stormdrop.frontend.order import label_of, ordered
 from stormdrop.frontend.pointwise import ELEMENT_TYPES, POINTWISE, Importer, type_name
 from stormdrop.frontend.recurrent import RECURRENT
@@ -36,7 +36,7 @@ from stormdrop.frontend.resize import RESIZE
 from stormdrop.frontend.schema import NEWEST, OLDEST, check
 from stormdrop.frontend.tensors import array_of, read_file
 from stormdrop.frontend.windows import WINDOWS
-from stormdrop.graph.builder import MOST_NODES, Builder
+from stormdrop.graph.builder import MOST_NODES, GraphBuilder
 from stormdrop.graph.graph import Graph, Value, shown
 from stormdrop.ir.expr import NUMPY, Dtype
 
@@ -151,7 +151,7 @@ class _Import:
             )
         self.proto = local_functions_inlined(proto)
         self.folder, self.shapes, self.given = folder, shapes, constants
-        self.build = Builder()
+        self.build = GraphBuilder()
         self.symbols: dict[str, int] = {}
         self._written = 0
 
@@ -324,7 +324,7 @@ class _Import:
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
         results = IMPORTERS[node.op_type](
-            Call(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
+            NodeReader(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
         )
         listed = [results] if isinstance(results, Value) else list(results)
         for o, value in zip(node.output, listed):

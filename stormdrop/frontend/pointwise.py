@@ -7,13 +7,13 @@ from functools import reduce
 
 import numpy as np
 
-from stormdrop.frontend.call import Call
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.graph.graph import Attribute, Value
 from stormdrop.ir.expr import FLOATS, Dtype
 from stormdrop.ops.scalar import fits_f32
 
 Results = Value | Sequence[Value | None]
-Importer = Callable[[Call], Results]
+Importer = Callable[[NodeReader], Results]
 
 ELEMENT_TYPES: dict[int, Dtype] = {1: "f32", 11: "f64", 6: "i32", 7: "i64", 9: "bool"}
 OTHER_TYPES = {
@@ -45,37 +45,37 @@ def type_name(code: int) -> str:
     return ELEMENT_TYPES.get(code) or OTHER_TYPES.get(code, f"type {code}")
 
 
-def _same(n: Call) -> Value:
+def _same(n: NodeReader) -> Value:
     return n.build.emit(n.op, *n.given())
 
 
 def _with(op: str, **defaults: float) -> Importer:
-    def importer(n: Call) -> Value:
+    def importer(n: NodeReader) -> Value:
         attributes: dict[str, Attribute] = {key: n.number(key, value) for key, value in defaults.items()}
         return n.build.emit(op, n.input(0), **attributes)
 
     return importer
 
 
-def _selu(n: Call) -> Value:
+def _selu(n: NodeReader) -> Value:
     alpha, gamma = n.number("alpha", 1.67326319217681884765625), n.number("gamma", 1.05070102214813232421875)
     return n.build.emit("Elu", n.input(0), alpha=alpha, gamma=gamma)
 
 
-def _celu(n: Call) -> Value:
+def _celu(n: NodeReader) -> Value:
     alpha = n.number("alpha", 1.0)
     return n.build.emit("Elu", n.input(0), alpha=alpha, width=alpha)
 
 
-def _hard_swish(n: Call) -> Value:
+def _hard_swish(n: NodeReader) -> Value:
     return n.build.emit("HardSwish", n.input(0), alpha=n.number("alpha", 1 / 6), beta=0.5)
 
 
-def _gelu(n: Call) -> Value:
+def _gelu(n: NodeReader) -> Value:
     return n.build.emit("Gelu", n.input(0), approximate=n.text("approximate", "none"))
 
 
-def _is_inf(n: Call) -> Value:
+def _is_inf(n: NodeReader) -> Value:
     return n.build.emit(
         "IsInf", n.input(0), positive=n.integer("detect_positive", 1), negative=n.integer("detect_negative", 1)
     )
@@ -85,12 +85,12 @@ def _variadic(op: str) -> Importer:
     return lambda n: reduce(lambda a, b: n.build.emit(op, a, b), n.given())
 
 
-def _mean(n: Call) -> Value:
+def _mean(n: NodeReader) -> Value:
     total = reduce(lambda a, b: n.build.emit("Add", a, b), n.given())
     return n.build.emit("Mul", total, n.build.number(1 / len(n.given()), total))
 
 
-def _cast_to(n: Call, code: int) -> Value:
+def _cast_to(n: NodeReader, code: int) -> Value:
     if code not in ELEMENT_TYPES:
         raise n.fail(
             f"element type {type_name(code)} is not supported; supported are {', '.join(ELEMENT_TYPES.values())}"
@@ -98,15 +98,15 @@ def _cast_to(n: Call, code: int) -> Value:
     return n.build.cast(n.input(0), ELEMENT_TYPES[code])
 
 
-def _cast(n: Call) -> Value:
+def _cast(n: NodeReader) -> Value:
     return _cast_to(n, n.integer("to"))
 
 
-def _cast_like(n: Call) -> Value:
+def _cast_like(n: NodeReader) -> Value:
     return n.build.cast(n.input(0), n.input(1).dtype)
 
 
-def _pow(n: Call) -> Value:
+def _pow(n: NodeReader) -> Value:
     x, y = n.input(0), n.input(1)
     exponent = n.build.array(y)
     if exponent is not None and exponent.size == 1 and x.dtype in FLOATS and y.rank <= x.rank:
@@ -116,11 +116,11 @@ def _pow(n: Call) -> Value:
     return n.build.emit("Pow", x, y)
 
 
-def _mod(n: Call) -> Value:
+def _mod(n: NodeReader) -> Value:
     return n.build.emit("Mod", n.input(0), n.input(1), fmod=n.integer("fmod", 0))
 
 
-def _clip(n: Call) -> Value:
+def _clip(n: NodeReader) -> Value:
     """min(max(x, low), high), in this order: where low > high, all is high. Bounds that are known become attributes.
 
     A bound that is not given is the largest finite number, by ONNX's text: an infinity does not pass a Clip.
@@ -146,19 +146,19 @@ def _clip(n: Call) -> Value:
     return n.build.emit("Clip", x, **known) if known else x
 
 
-def _prelu(n: Call) -> Value:
+def _prelu(n: NodeReader) -> Value:
     return n.build.emit("PRelu", n.input(0), n.input(1))
 
 
-def _silu_alpha(n: Call) -> Value:
+def _silu_alpha(n: NodeReader) -> Value:
     return n.build.emit("Swish", n.input(0), alpha=n.number("alpha", 1.0))
 
 
-def _identity(n: Call) -> Value:
+def _identity(n: NodeReader) -> Value:
     return n.input(0)
 
 
-def _dropout(n: Call) -> Results:
+def _dropout(n: NodeReader) -> Results:
     """Inference: the input itself, and a mask of ones."""
     training = n.optional(2)
     known = n.build.array(training) if training is not None else np.array(False)
@@ -171,7 +171,7 @@ def _dropout(n: Call) -> Results:
     return [n.input(0), mask]
 
 
-def _bit_not(n: Call) -> Value:
+def _bit_not(n: NodeReader) -> Value:
     """~x = -x - 1."""
     x = n.input(0)
     return n.build.emit("Sub", n.build.emit("Neg", x), n.build.number(1, x))

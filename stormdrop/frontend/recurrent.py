@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stormdrop.frontend.call import Call
 from stormdrop.frontend.movement import cut
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value
 
 MOST_STEPS = 1024
@@ -21,11 +21,11 @@ _RANKS = (3, 3, 3, 2, 1, 3, 3, 2)
 _PLAIN = {"Sigmoid", "Tanh", "Relu", "Softsign", "Softplus"}
 
 
-def _part(n: Call, x: Value, along: int, start: int, count: int) -> Value:
+def _part(n: NodeReader, x: Value, along: int, start: int, count: int) -> Value:
     return cut(n, x, {along: (start, 1, count)})
 
 
-def _row(n: Call, x: Value, at: int) -> Value:
+def _row(n: NodeReader, x: Value, at: int) -> Value:
     """x[at] along the first dimension, which is dropped."""
     return n.build.reshape(_part(n, x, 0, at, 1), x.shape[1:])
 
@@ -33,7 +33,7 @@ def _row(n: Call, x: Value, at: int) -> Value:
 class _Cell:
     """One direction: weights, activations, and the step from one state to the next."""
 
-    def __init__(self, n: Call, direction: int, hidden: int, gates: int) -> None:
+    def __init__(self, n: NodeReader, direction: int, hidden: int, gates: int) -> None:
         self.n, self.hidden, b = n, hidden, n.build
         self.w, self.r = _row(n, n.input(1), direction), _row(n, n.input(2), direction)
         given = n.optional(3)
@@ -49,7 +49,7 @@ class _Cell:
         self.names = [str(a).capitalize() for a in names[direction * count : (direction + 1) * count]]
         if any(a not in _PLAIN for a in self.names) or n.has("clip") or n.integer("input_forget", 0):
             raise n.fail(f"activations {self.names}, clip or input_forget are not supported")
-        self.build: Builder = b
+        self.build: GraphBuilder = b
 
     def act(self, k: int, x: Value) -> Value:
         return self.build.emit(self.names[k], x)
@@ -114,7 +114,7 @@ class _Cell:
         return b.emit("Mul", o, self.act(2, new)), new
 
 
-def _recurrent(n: Call) -> Results:
+def _recurrent(n: NodeReader) -> Results:
     b, x = n.build, n.input(0)
     for k, rank in enumerate(_RANKS):
         given = n.optional(k)
@@ -163,14 +163,14 @@ def _recurrent(n: Call) -> Results:
     return results
 
 
-def _start(n: Call, k: int, direction: int, batch: int, hidden: int, batch_first: bool) -> Value:
+def _start(n: NodeReader, k: int, direction: int, batch: int, hidden: int, batch_first: bool) -> Value:
     given = n.optional(k)
     if given is None:
         return n.build.expand(n.build.number(0, n.input(0)), (batch, hidden))
     return _row(n, n.build.transpose(given, (1, 0, 2)) if batch_first else given, direction)
 
 
-def joined(b: Builder, parts: Sequence[Value], along: int) -> Value:
+def joined(b: GraphBuilder, parts: Sequence[Value], along: int) -> Value:
     """A concatenation in groups, so that no expression has many levels."""
     listed = list(parts)
     while len(listed) > 1:

@@ -6,14 +6,14 @@ import string
 from collections.abc import Callable, Sequence
 from math import prod
 
-from stormdrop.frontend.call import Call
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS
 
 
-def _axes(n: Call, x: Value) -> list[int]:
+def _axes(n: NodeReader, x: Value) -> list[int]:
     given = n.integers_of("axes", 1)
     if not given:
         return [] if n.integer("noop_with_empty_axes", 0) else list(range(x.rank))
@@ -22,10 +22,10 @@ def _axes(n: Call, x: Value) -> list[int]:
 
 def _reduced(
     kind: str,
-    before: Callable[[Builder, Value], Value] | None = None,
-    after: Callable[[Builder, Value], Value] | None = None,
+    before: Callable[[GraphBuilder, Value], Value] | None = None,
+    after: Callable[[GraphBuilder, Value], Value] | None = None,
 ) -> Importer:
-    def importer(n: Call) -> Value:
+    def importer(n: NodeReader) -> Value:
         x = n.input(0)
         axes = _axes(n, x)
         keep = bool(n.integer("keepdims", 1))
@@ -36,25 +36,25 @@ def _reduced(
     return importer
 
 
-def _square(b: Builder, x: Value) -> Value:
+def _square(b: GraphBuilder, x: Value) -> Value:
     return b.emit("Mul", x, x)
 
 
-def _abs(b: Builder, x: Value) -> Value:
+def _abs(b: GraphBuilder, x: Value) -> Value:
     return b.emit("Abs", x)
 
 
-def _log(b: Builder, x: Value) -> Value:
+def _log(b: GraphBuilder, x: Value) -> Value:
     """Of integers too: through f64."""
     return b.emit("Log", x) if x.dtype in FLOATS else b.cast(b.emit("Log", b.cast(x, "f64")), x.dtype)
 
 
-def _sqrt(b: Builder, x: Value) -> Value:
+def _sqrt(b: GraphBuilder, x: Value) -> Value:
     """Of integers too: through f64."""
     return b.emit("Sqrt", x) if x.dtype in FLOATS else b.cast(b.emit("Sqrt", b.cast(x, "f64")), x.dtype)
 
 
-def mean(b: Builder, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
+def mean(b: GraphBuilder, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
     count = prod(x.shape[d] for d in axes)
     total = b.reduce("Sum", x, axes, keep)
     if x.dtype not in FLOATS:
@@ -62,12 +62,12 @@ def mean(b: Builder, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
     return b.emit("Mul", total, b.number(1 / count if count else float("nan"), total))
 
 
-def _mean(n: Call) -> Value:
+def _mean(n: NodeReader) -> Value:
     x = n.input(0)
     return mean(n.build, x, _axes(n, x), bool(n.integer("keepdims", 1)))
 
 
-def _log_sum_exp(n: Call) -> Value:
+def _log_sum_exp(n: NodeReader) -> Value:
     """M + log Σ exp(x - M); where M is infinite it is the answer itself. Of integers too: through f64."""
     b = n.build
     x = n.input(0) if n.input(0).dtype in FLOATS else b.cast(n.input(0), "f64")
@@ -82,7 +82,7 @@ def _log_sum_exp(n: Call) -> Value:
     return y if keep else b.reshape(y, [e for d, e in enumerate(x.shape) if d not in axes])
 
 
-def _matmul(n: Call) -> Value:
+def _matmul(n: NodeReader) -> Value:
     """A vector is a matrix of one row or column, which the result then lacks."""
     a, b = n.input(0), n.input(1)
     x = n.build.reshape(a, (1, *a.shape)) if a.rank == 1 else a
@@ -96,7 +96,7 @@ def _matmul(n: Call) -> Value:
     return n.build.reshape(z, shape)
 
 
-def _gemm(n: Call) -> Value:
+def _gemm(n: NodeReader) -> Value:
     a, b = n.input(0), n.input(1)
     y = n.build.emit("MatMul", a, b, transpose_a=n.integer("transA", 0), transpose_b=n.integer("transB", 0))
     alpha, beta, c = n.number("alpha", 1.0), n.number("beta", 1.0), n.optional(2)
@@ -108,7 +108,7 @@ def _gemm(n: Call) -> Value:
     return n.build.emit("Add", y, scaled)
 
 
-def _einsum(n: Call) -> Value:
+def _einsum(n: NodeReader) -> Value:
     """Written out: every operand's labels, dots replaced by labels of their own."""
     operands = n.given()
     text = n.text("equation").replace(" ", "")
@@ -137,7 +137,7 @@ def _einsum(n: Call) -> Value:
     return n.build.emit("Einsum", *operands, equation=f"{','.join(full)}->{result}")
 
 
-def _softmax(n: Call) -> Value:
+def _softmax(n: NodeReader) -> Value:
     """Before version 13 all dimensions from `axis` on are one."""
     x = n.input(0)
     if n.version >= 13:
@@ -147,17 +147,17 @@ def _softmax(n: Call) -> Value:
     return n.build.reshape(n.build.emit(n.op, flat, axis=1), x.shape)
 
 
-def per_channel(b: Builder, v: Value, rank: int, at: int = 1) -> Value:
+def per_channel(b: GraphBuilder, v: Value, rank: int, at: int = 1) -> Value:
     """A vector of one value per channel, shaped to broadcast against an image."""
     return b.reshape(v, [v.size if d == at else 1 for d in range(rank)])
 
 
-def scaled(b: Builder, x: Value, scale: Value | None, shift: Value | None) -> Value:
+def scaled(b: GraphBuilder, x: Value, scale: Value | None, shift: Value | None) -> Value:
     x = x if scale is None else b.emit("Mul", x, scale)
     return x if shift is None else b.emit("Add", x, shift)
 
 
-def _batch_norm(n: Call) -> Results:
+def _batch_norm(n: NodeReader) -> Results:
     """x · s + t with s = scale / √(var + ε), t = bias - mean · s: constants where the statistics are."""
     b = n.build
     x, scale, bias, mu, var = (n.input(k) for k in range(5))
@@ -171,7 +171,7 @@ def _batch_norm(n: Call) -> Results:
     return scaled(b, x, per_channel(b, s, x.rank), per_channel(b, t, x.rank))
 
 
-def _batch_norm_training(n: Call, epsilon: float) -> Results:
+def _batch_norm_training(n: NodeReader, epsilon: float) -> Results:
     b = n.build
     x, scale, bias, mu, var = (n.input(k) for k in range(5))
     axes = [d for d in range(x.rank) if d != 1]
@@ -188,7 +188,7 @@ def _batch_norm_training(n: Call, epsilon: float) -> Results:
     return results
 
 
-def _layer_norm(n: Call) -> Results:
+def _layer_norm(n: NodeReader) -> Results:
     b, x = n.build, n.input(0)
     axes = tuple(range(n.axis(-1, x.rank), x.rank))
     epsilon = n.number("epsilon", 1e-5)
@@ -203,19 +203,19 @@ def _layer_norm(n: Call) -> Results:
     return results
 
 
-def _rms_norm(n: Call) -> Value:
+def _rms_norm(n: NodeReader) -> Value:
     b, x = n.build, n.input(0)
     axes = tuple(range(n.axis(-1, x.rank), x.rank))
     return scaled(b, b.emit("RmsNormalize", x, axes=axes, epsilon=n.number("epsilon", 1e-5)), n.optional(1), None)
 
 
-def _instance_norm(n: Call) -> Value:
+def _instance_norm(n: NodeReader) -> Value:
     b, x = n.build, n.input(0)
     y = b.emit("Standardize", x, axes=tuple(range(2, x.rank)), epsilon=n.number("epsilon", 1e-5))
     return scaled(b, y, per_channel(b, n.input(1), x.rank), per_channel(b, n.input(2), x.rank))
 
 
-def _group_norm(n: Call) -> Value:
+def _group_norm(n: NodeReader) -> Value:
     b, x, groups = n.build, n.input(0), n.integer("num_groups")
     if x.rank < 2 or groups < 1 or x.shape[1] % groups:
         raise n.fail(f"{x} has no {groups} groups of channels")
@@ -228,7 +228,7 @@ def _group_norm(n: Call) -> Value:
     return scaled(b, b.reshape(y, x.shape), per_channel(b, scale, x.rank), per_channel(b, bias, x.rank))
 
 
-def _lp_norm(n: Call) -> Value:
+def _lp_norm(n: NodeReader) -> Value:
     b, x = n.build, n.input(0)
     along, p = n.axis(-1, x.rank), n.integer("p", 2)
     if p == 1:
@@ -239,7 +239,7 @@ def _lp_norm(n: Call) -> Value:
     return b.emit("Where", empty, b.number(0, x), b.emit("Div", x, size))
 
 
-def _mean_variance(n: Call) -> Value:
+def _mean_variance(n: NodeReader) -> Value:
     """(x - mean) / (deviation + 1e-9): unlike in other norms, the small number is added to the root."""
     b, x = n.build, n.input(0)
     axes = n.dims(n.integers("axes", (0, 2, 3)), x.rank)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.frontend.call import Call
 from stormdrop.frontend.movement import bounded
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer
 from stormdrop.graph.graph import Value, shown
 from stormdrop.ir.expr import FLOATS
@@ -19,7 +19,7 @@ from stormdrop.ir.expr import FLOATS
 Floats = NDArray[np.float64]
 
 
-def _coordinates(n: Call, mode: str, size: int, out: int, scale: float, roi: tuple[float, float]) -> Floats:
+def _coordinates(n: NodeReader, mode: str, size: int, out: int, scale: float, roi: tuple[float, float]) -> Floats:
     """Where every output pixel lies in the input.
 
     Where the length comes from a scale, corners are aligned by its fraction too: ONNX's tests say so, its text does
@@ -50,12 +50,12 @@ def _coordinates(n: Call, mode: str, size: int, out: int, scale: float, roi: tup
             raise n.fail(f"unknown coordinate mode {mode}")
 
 
-def _is_scaled(n: Call) -> bool:
+def _is_scaled(n: NodeReader) -> bool:
     """Whether scales are given, not sizes."""
     return len(n.inputs) < 4 or n.optional(3) is None or n.input(3).size == 0
 
 
-def _nearest(n: Call, x: Floats, mode: str) -> NDArray[np.int64]:
+def _nearest(n: NodeReader, x: Floats, mode: str) -> NDArray[np.int64]:
     whole = np.floor(x)
     match mode:
         case "round_prefer_floor":
@@ -82,7 +82,7 @@ def _linear(t: Floats) -> Floats:
     return np.maximum(0.0, 1 - np.abs(t))
 
 
-def _taps(n: Call, x: Floats, size: int, scale: float, cubic: bool) -> tuple[NDArray[np.int64], Floats]:
+def _taps(n: NodeReader, x: Floats, size: int, scale: float, cubic: bool) -> tuple[NDArray[np.int64], Floats]:
     """Input positions and weights of every output pixel, [out, k]; a filter is stretched where it must not alias."""
     stretch = max(1.0, 1 / scale) if n.integer("antialias", 0) else 1.0
     reach = (2 if cubic else 1) * stretch
@@ -102,7 +102,7 @@ def _taps(n: Call, x: Floats, size: int, scale: float, cubic: bool) -> tuple[NDA
 
 
 def _one_dimension(
-    n: Call, x: Value, d: int, out: int, scale: float, roi: tuple[float, float]
+    n: NodeReader, x: Value, d: int, out: int, scale: float, roi: tuple[float, float]
 ) -> tuple[Value, NDArray[np.bool_]]:
     """Resample dimension d, and which outputs lie outside the input."""
     size, b = x.shape[d], n.build
@@ -133,7 +133,7 @@ def _one_dimension(
     return b.emit("Interpolate", x, b.constant(taps), b.constant(weights, x.dtype), axis=d), outside
 
 
-def _resize(n: Call) -> Value:
+def _resize(n: NodeReader) -> Value:
     x = n.input(0)
     roi, scales = (None, 1) if len(n.inputs) == 2 else (1, 2)
     axes = n.dims(n.integers("axes", range(x.rank)), x.rank) if n.has("axes") else list(range(x.rank))
@@ -155,7 +155,9 @@ def _resize(n: Call) -> Value:
     return _resampled(n, x, axes, out, factors, region)
 
 
-def _resampled(n: Call, x: Value, axes: Sequence[int], out: Sequence[int], factors: Sequence[float], roi: Any) -> Value:
+def _resampled(
+    n: NodeReader, x: Value, axes: Sequence[int], out: Sequence[int], factors: Sequence[float], roi: Any
+) -> Value:
     if len(out) != len(axes) or len(factors) != len(axes) or min(factors, default=1.0) <= 0:
         raise n.fail(f"{len(out)} sizes or scales {list(factors)} do not fit {x}")
     ranges = [(0.0, 1.0)] * len(axes)
@@ -179,20 +181,20 @@ def _resampled(n: Call, x: Value, axes: Sequence[int], out: Sequence[int], facto
     return y if y.dtype == x.dtype else b.cast(b.emit("Round", y), x.dtype)
 
 
-def _upsample(n: Call) -> Value:
+def _upsample(n: NodeReader) -> Value:
     x = n.input(0)
     given: Any = n.attributes.get("scales") if n.has("scales") else n.vector(1)
     factors = [float(v) for v in given]
     return _resampled(n, x, list(range(x.rank)), _enlarged(n, x.shape, factors), factors, None)
 
 
-def _enlarged(n: Call, sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
+def _enlarged(n: NodeReader, sizes: Sequence[int], factors: Sequence[float]) -> list[int]:
     if not all(0 < s < 1 << 32 for s in factors):
         raise n.fail(f"scales {list(factors)} are not positive numbers")
     return [int(np.floor(e * s)) for e, s in zip(sizes, factors)]
 
 
-def _grid_sample(n: Call) -> Value:
+def _grid_sample(n: NodeReader) -> Value:
     x, grid = n.input(0), n.input(1)
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(n.text("mode", "linear"), n.text("mode", "linear"))
     if (

@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
-from stormdrop.frontend.call import Call
 from stormdrop.frontend.movement import bounded
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.frontend.reductions import mean, per_channel
 from stormdrop.graph.graph import Attribute, Value, shown
@@ -30,21 +30,21 @@ def attributes_of(w: Window) -> dict[str, Attribute]:
     }
 
 
-def _listed(n: Call, key: str, rank: int) -> tuple[int, ...]:
+def _listed(n: NodeReader, key: str, rank: int) -> tuple[int, ...]:
     values = n.integers(key, [1] * rank)
     if len(values) != rank or any(not 1 <= v <= MOST_PIXELS for v in values):
         raise n.fail(f"{key} {values} do not fit {rank} spatial dimensions")
     return tuple(values)
 
 
-def _pads(n: Call, rank: int) -> list[int]:
+def _pads(n: NodeReader, rank: int) -> list[int]:
     pads = n.integers("pads", [0] * (2 * rank))
     if len(pads) != 2 * rank or not all(0 <= p <= MOST_PIXELS for p in pads):
         raise n.fail(f"pads {pads} do not fit {rank} spatial dimensions")
     return pads
 
 
-def window_of(n: Call, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Window, tuple[int, ...]]:
+def window_of(n: NodeReader, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Window, tuple[int, ...]]:
     """The window, and the pads behind the image as the file gives them: with ceil_mode the window's may be larger."""
     rank = len(sizes)
     strides, dilations = _listed(n, "strides", rank), _listed(n, "dilations", rank)
@@ -74,12 +74,12 @@ def window_of(n: Call, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Win
     return Window(tuple(kernel), strides, dilations, tuple(before), tuple(after)), given
 
 
-def _image(n: Call, x: Value) -> None:
+def _image(n: NodeReader, x: Value) -> None:
     if x.rank < 3:
         raise n.fail(f"{x} is no image [n, c, spatial…]")
 
 
-def _conv(n: Call) -> Value:
+def _conv(n: NodeReader) -> Value:
     b, x, w = n.build, n.input(0), n.input(1)
     _image(n, x)
     if w.rank != x.rank or n.integers("kernel_shape", w.shape[2:]) != list(w.shape[2:]):
@@ -93,7 +93,7 @@ def _conv(n: Call) -> Value:
     return y if bias is None else b.emit("Add", y, per_channel(b, bias, y.rank))
 
 
-def _conv_transpose(n: Call) -> Value:
+def _conv_transpose(n: NodeReader) -> Value:
     b, x, w = n.build, n.input(0), n.input(1)
     _image(n, x)
     rank, groups = x.rank - 2, n.integer("group", 1)
@@ -128,7 +128,7 @@ def _conv_transpose(n: Call) -> Value:
     return y if bias is None else b.emit("Add", y, per_channel(b, bias, y.rank))
 
 
-def _kernel(n: Call, x: Value) -> list[int]:
+def _kernel(n: NodeReader, x: Value) -> list[int]:
     _image(n, x)
     kernel = n.integers("kernel_shape")
     if len(kernel) != x.rank - 2 or not all(1 <= k <= MOST_PIXELS for k in kernel):
@@ -136,7 +136,7 @@ def _kernel(n: Call, x: Value) -> list[int]:
     return kernel
 
 
-def _max_pool(n: Call) -> Results:
+def _max_pool(n: NodeReader) -> Results:
     x = n.input(0)
     window, _ = window_of(n, x.shape[2:], _kernel(n, x))
     y = n.build.emit("MaxPool", x, **attributes_of(window))
@@ -145,7 +145,7 @@ def _max_pool(n: Call) -> Results:
     return [y, n.build.emit("MaxPoolIndices", x, column_major=n.integer("storage_order", 0), **attributes_of(window))]
 
 
-def _average_pool(n: Call) -> Value:
+def _average_pool(n: NodeReader) -> Value:
     """A sum over the window times a constant: one over the pixels that count, for every output position."""
     x, b = n.input(0), n.build
     window, given = window_of(n, x.shape[2:], _kernel(n, x))
@@ -170,18 +170,18 @@ def _taps(w: Window, d: int, size: int, after: int, padded: bool) -> np.ndarray[
     return np.maximum(1.0, np.sum((at >= low) & (at < high), axis=1))
 
 
-def _lp(n: Call, x: Value, p: float) -> Value:
+def _lp(n: NodeReader, x: Value, p: float) -> Value:
     return n.build.emit("Mul", x, x) if p == 2 else n.build.emit("PowConst", n.build.emit("Abs", x), exponent=float(p))
 
 
-def _norm(n: Call) -> int:
+def _norm(n: NodeReader) -> int:
     p = n.integer("p", 2)
     if p < 1:
         raise n.fail(f"there is no norm of order {p}")
     return p
 
 
-def _lp_pool(n: Call) -> Value:
+def _lp_pool(n: NodeReader) -> Value:
     x, p = n.input(0), _norm(n)
     window, _ = window_of(n, x.shape[2:], _kernel(n, x))
     y = n.build.emit("SumPool", _lp(n, x, p), **attributes_of(window))
@@ -189,7 +189,7 @@ def _lp_pool(n: Call) -> Value:
 
 
 def _global(kind: str) -> Importer:
-    def importer(n: Call) -> Value:
+    def importer(n: NodeReader) -> Value:
         x = n.input(0)
         axes = list(range(2, x.rank))
         if kind == "mean":
@@ -202,7 +202,7 @@ def _global(kind: str) -> Importer:
     return importer
 
 
-def _lrn(n: Call) -> Value:
+def _lrn(n: NodeReader) -> Value:
     """x / (bias + alpha / size · Σ over neighbouring channels of x²) ^ beta."""
     b, x, size = n.build, n.input(0), n.integer("size")
     _image(n, x)
@@ -219,7 +219,7 @@ def _lrn(n: Call) -> Value:
     return b.emit("Mul", x, b.emit("PowConst", base, exponent=-n.number("beta", 0.75)))
 
 
-def _max_unpool(n: Call) -> Value:
+def _max_unpool(n: NodeReader) -> Value:
     """Values put back at flat positions: a scatter into zeros."""
     b, x, positions = n.build, n.input(0), n.input(1)
     kernel = _kernel(n, x)
@@ -246,7 +246,7 @@ def _max_unpool(n: Call) -> Value:
     )
 
 
-def _col2im(n: Call) -> Value:
+def _col2im(n: NodeReader) -> Value:
     b, x = n.build, n.input(0)
     image, block = [int(v) for v in n.vector(1)], [int(v) for v in n.vector(2)]
     rank = len(image)

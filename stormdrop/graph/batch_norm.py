@@ -23,7 +23,7 @@ import numpy as np
 
 from stormdrop.graph.graph import Array, Graph, Node, Value
 from stormdrop.graph.identities import TAME
-from stormdrop.graph.sweep import Names, uniform, use_counts
+from stormdrop.graph.sweep import FreshNames, uniform, use_counts
 from stormdrop.ir.expr import FLOATS, NUMPY
 from stormdrop.ops.broadcast import broadcast_shape
 
@@ -172,7 +172,7 @@ class _Folding:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.constants: dict[Value, Array] = dict(graph.constants)
-        self.names = Names(graph)
+        self.names = FreshNames(graph)
         self.uses = use_counts(graph)
         self.outputs = frozenset(graph.outputs)
         self.producers: dict[Value, Node] = {}

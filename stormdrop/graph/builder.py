@@ -27,7 +27,7 @@ MOST_NODES = 250_000
 DTYPES: dict[np.dtype[Any], Dtype] = {np.dtype(t): d for d, t in NUMPY.items()}
 
 
-class Builder:
+class GraphBuilder:
     """A graph under construction.
 
     `node` is the name put on emitted nodes and into messages, `hint` names their values.

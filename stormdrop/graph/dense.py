@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Array, Graph, Node, Value
 from stormdrop.graph.layout_rules import Order, matched, weighty
-from stormdrop.graph.sweep import Names
+from stormdrop.graph.sweep import FreshNames
 
 MOST_BETWEEN = 64
 """An activation is a handful of nodes; a walk that finds more gives up, so that the pass is linear."""
@@ -45,7 +45,7 @@ class _Changes:
 
     graph: Graph
     outputs: set[Value]
-    names: Names
+    names: FreshNames
     nodes: dict[Node, list[Node]] = field(default_factory=dict[Node, list[Node]])
     constants: dict[Value, Array] = field(default_factory=dict[Value, Array])
     made: dict[tuple[Value, Shuffle, int], Value] = field(default_factory=dict[tuple[Value, Shuffle, int], Value])
@@ -86,7 +86,7 @@ def without_transposes_of_dense(graph: Graph) -> Graph:
     candidates = [n for n in graph.nodes if n.op == "Transpose"]
     if not candidates:
         return graph
-    changes = _Changes(graph, set(graph.outputs), Names(graph))
+    changes = _Changes(graph, set(graph.outputs), FreshNames(graph))
     for node in candidates:
         if not _flattening(node, changes):
             _unflattening(node, changes)

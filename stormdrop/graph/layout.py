@@ -23,7 +23,7 @@ from stormdrop.graph.dense import without_transposes_of_dense
 from stormdrop.graph.graph import Array, Attribute, Graph, Node, Value
 from stormdrop.graph.layout_rules import Form, Held, Option, Order, identity, is_window, options, weighty, wishes
 from stormdrop.graph.rejoin import keep_apart
-from stormdrop.graph.sweep import Names
+from stormdrop.graph.sweep import FreshNames
 
 CONSIDERED = 3
 """How many of the orders in which an input exists, or which readers wish, a node weighs."""
@@ -87,7 +87,7 @@ class _Relayout:
         ] = {}  # a Transpose's result: another value, its dimensions in this order
         self.known: dict[tuple[Value, Order], Node] = {}  # the old graph's Transposes, in the same terms
         self.viewed: dict[Value, Value] = {}  # what a Reshape of the new graph is a view of
-        self.names = Names(graph)
+        self.names = FreshNames(graph)
 
     def result(self) -> Graph:
         for v in self.graph.inputs:

@@ -3,9 +3,9 @@
     parts = partition(optimise(load("model.onnx")))
     for use in parts.tasks: print(use.count, use.task)
 
-A `Call` is one fused kernel: several nodes put together as one task. Equal tasks (same digest) are one `TaskUse` with a
-count: they are tuned and compiled once. A convolution that Winograd's algorithm fits has it as further variants of its
-task.
+A `TaskCall` is one fused kernel: several nodes put together as one task. Equal tasks (same digest) are one `TaskUse`
+with a count: they are tuned and compiled once. A convolution that Winograd's algorithm fits has it as further variants
+of its task.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WINOGRAD_CHANNELS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class TaskCall:
     """One kernel of the model.
 
     `inputs` stand for `task.inputs` in order, constants among them; `nodes` are what it computes.
@@ -50,7 +50,7 @@ class TaskUse:
 
     id: str
     task: Task
-    calls: tuple[Call, ...]
+    calls: tuple[TaskCall, ...]
 
     @property
     def count(self) -> int:
@@ -62,11 +62,11 @@ class Partition:
     """The optimised graph and its kernels, in the order in which they run. What no call computes is an alias."""
 
     graph: Graph
-    calls: tuple[Call, ...]
+    calls: tuple[TaskCall, ...]
 
     @cached_property
     def tasks(self) -> tuple[TaskUse, ...]:
-        found: dict[str, list[Call]] = {}
+        found: dict[str, list[TaskCall]] = {}
         for call in self.calls:
             found.setdefault(call.task.digest, []).append(call)
         return tuple(TaskUse(f"t{k}", calls[0].task, tuple(calls)) for k, calls in enumerate(found.values()))
@@ -88,7 +88,7 @@ def partition(graph: Graph, winograd: Sequence[int] = tuple(TRANSFORMS)) -> Part
     return Partition(graph, tuple(call_of(g.nodes, graph.constants, winograd) for g in groups(graph) if g.output.size))
 
 
-def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: Sequence[int] = ()) -> Call:
+def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: Sequence[int] = ()) -> TaskCall:
     """Nodes, of which only the last one's output is wanted, as one task."""
     inside = {n.output for n in nodes}
     given = dict.fromkeys(v for n in nodes for v in n.inputs if v not in inside)
@@ -120,7 +120,7 @@ def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: S
     label = label_of(nodes)
     task = Task(variants=variants, name=label)
     by_tensor = {t: v for v, t in leaves.items()}
-    return Call(task, tuple(by_tensor[t] for t in task.inputs), nodes[-1].output, tuple(nodes), label)
+    return TaskCall(task, tuple(by_tensor[t] for t in task.inputs), nodes[-1].output, tuple(nodes), label)
 
 
 Express = Callable[[Node, Sequence[Tensor]], Tensor]

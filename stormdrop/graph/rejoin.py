@@ -19,7 +19,7 @@ from operator import mul
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Array, Attribute, Graph, Node, Value
 from stormdrop.graph.layout_rules import matched
-from stormdrop.graph.sweep import Names
+from stormdrop.graph.sweep import FreshNames
 
 WHOLE = frozenset({"Standardize", "RmsNormalize", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})
 """Operators that treat the dimensions in their attribute `axes` as one."""
@@ -30,7 +30,7 @@ Pieces = tuple[tuple[int, ...], ...]
 
 def keep_apart(graph: Graph) -> Graph:
     """The same function; the graph itself where there is nothing to do."""
-    names, outputs = Names(graph), set(graph.outputs)
+    names, outputs = FreshNames(graph), set(graph.outputs)
     nodes: dict[Node, list[Node]] = {}
     constants: dict[Value, Array] = {}
     for node in graph.nodes:
@@ -109,7 +109,7 @@ def _rewrite(
     start: Node,
     between: Sequence[Node],
     apart: Pieces,
-    names: Names,
+    names: FreshNames,
     nodes: dict[Node, list[Node]],
     constants: dict[Value, Array],
 ) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from stormdrop.graph.fold import Folding
 from stormdrop.graph.graph import Array, Graph, Node, Value
-from stormdrop.graph.sweep import Names, Sweep, use_counts
+from stormdrop.graph.sweep import FreshNames, Sweep, use_counts
 from stormdrop.ir.expr import identity_of
 
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal"})
@@ -144,7 +144,7 @@ def own_outputs(graph: Graph) -> Graph:
     Runs last: `identities` drops copies.
     """
     computed = {n.output for n in graph.nodes}
-    names = Names(graph)
+    names = FreshNames(graph)
     nodes, outputs = list(graph.nodes), list(graph.outputs)
     taken: set[Value] = set()
     for k, v in enumerate(graph.outputs):

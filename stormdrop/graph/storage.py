@@ -18,7 +18,7 @@ from typing import Literal
 
 from stormdrop.graph.fuse import is_alias
 from stormdrop.graph.graph import Node, Value
-from stormdrop.graph.partition import Call, Partition, call_of
+from stormdrop.graph.partition import Partition, TaskCall, call_of
 from stormdrop.graph.shapes import infer
 from stormdrop.ir.shape import matching_runs, row_strides
 
@@ -26,7 +26,7 @@ Kind = Literal["input", "output", "constant", "arena"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Buffer:
+class StorageBuffer:
     """A piece of memory, named after the value that fills it. Inputs and outputs are numbered by `index`."""
 
     value: Value
@@ -35,10 +35,10 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoragePlace:
     """How a value lies in a buffer: strides and offset in elements."""
 
-    buffer: Buffer
+    buffer: StorageBuffer
     strides: tuple[int, ...]
     offset: int = 0
 
@@ -47,8 +47,8 @@ class Place:
 class Storage:
     """The calls of a model, copies included, and the place of every value they touch."""
 
-    calls: tuple[Call, ...]
-    places: dict[Value, Place]
+    calls: tuple[TaskCall, ...]
+    places: dict[Value, StoragePlace]
 
 
 def storage(parts: Partition) -> Storage:
@@ -60,7 +60,7 @@ class _Layout:
     def __init__(self, parts: Partition) -> None:
         self.graph = parts.graph
         self.calls = {call.output: call for call in parts.calls}
-        self.places: dict[Value, Place] = {}
+        self.places: dict[Value, StoragePlace] = {}
         fixed: dict[Kind, Sequence[Value]] = {
             "input": self.graph.inputs,
             "output": self.graph.outputs,
@@ -68,14 +68,14 @@ class _Layout:
         }
         for kind, values in fixed.items():
             for k, v in enumerate(values):
-                self.places[v] = Place(Buffer(v, kind, k), row_strides(v.shape))
+                self.places[v] = StoragePlace(StorageBuffer(v, kind, k), row_strides(v.shape))
 
     def run(self) -> Storage:
         nodes = self.graph.nodes
         for node in reversed(nodes):
             if is_alias(node) and node.output.size:
                 self._claim(node)
-        done: list[Call] = []
+        done: list[TaskCall] = []
         for node in nodes:
             if not node.output.size:
                 continue
@@ -102,13 +102,13 @@ class _Layout:
                     strides = [0] * len(perm)
                     for d, source in enumerate(perm):
                         strides[source] = whole.strides[d]
-                    self.places[node.inputs[0]] = Place(whole.buffer, tuple(strides), whole.offset)
+                    self.places[node.inputs[0]] = StoragePlace(whole.buffer, tuple(strides), whole.offset)
             case "Reshape":
                 if self._is_free(node.inputs[0]) and node.output in self.places:
                     whole = self.places[node.output]
                     strides = reshaped_strides(node.output.shape, whole.strides, node.inputs[0].shape)
                     if strides is not None:
-                        self.places[node.inputs[0]] = Place(whole.buffer, strides, whole.offset)
+                        self.places[node.inputs[0]] = StoragePlace(whole.buffer, strides, whole.offset)
             case _:
                 return  # a slice is read where it lies
 
@@ -124,10 +124,10 @@ class _Layout:
         start = 0
         for v in parts:
             if self._is_free(v):
-                self.places[v] = Place(whole.buffer, whole.strides, whole.offset + start * whole.strides[along])
+                self.places[v] = StoragePlace(whole.buffer, whole.strides, whole.offset + start * whole.strides[along])
             start += v.shape[along]
 
-    def _already_joined(self, parts: Sequence[Value], along: int) -> Place | None:
+    def _already_joined(self, parts: Sequence[Value], along: int) -> StoragePlace | None:
         """The place of a concatenation whose parts lie side by side already, as those of a longer one do."""
         parts = self._unnested(parts, along)
         if not all(v in self.places for v in parts):
@@ -165,12 +165,12 @@ class _Layout:
 
     # ---- forwards
 
-    def _own(self, v: Value) -> Place:
+    def _own(self, v: Value) -> StoragePlace:
         if v not in self.places:
-            self.places[v] = Place(Buffer(v, "arena"), row_strides(v.shape))
+            self.places[v] = StoragePlace(StorageBuffer(v, "arena"), row_strides(v.shape))
         return self.places[v]
 
-    def _alias(self, node: Node) -> list[Call]:
+    def _alias(self, node: Node) -> list[TaskCall]:
         """What is left to do for an alias: nothing, or copies."""
         if node.op == "Concat":
             return self._joined(node)
@@ -185,15 +185,15 @@ class _Layout:
             return []
         return [call_of([node], self.graph.constants)]
 
-    def _joined(self, node: Node) -> list[Call]:
+    def _joined(self, node: Node) -> list[TaskCall]:
         """Copies of those parts of a concatenation that live elsewhere."""
         whole, along = self._own(node.output), node.integer("axis")
-        copies: list[Call] = []
+        copies: list[TaskCall] = []
         start = 0
         for k, v in enumerate(node.inputs):
             if not v.size:
                 continue
-            wanted = Place(whole.buffer, whole.strides, whole.offset + start * whole.strides[along])
+            wanted = StoragePlace(whole.buffer, whole.strides, whole.offset + start * whole.strides[along])
             if not _same(self.places[v], wanted, v.shape):
                 shape, dtype = infer("Copy", (v,), {})
                 part = Value(f"{node.output.name}#{k}", shape, dtype)
@@ -203,25 +203,25 @@ class _Layout:
         return copies
 
 
-def _same(a: Place, b: Place, shape: Sequence[int]) -> bool:
+def _same(a: StoragePlace, b: StoragePlace, shape: Sequence[int]) -> bool:
     """Whether two places hold the same elements of memory; the stride of a single element does not matter."""
     strides = all(x == y for x, y, n in zip(a.strides, b.strides, shape) if n > 1)
     return a.buffer is b.buffer and a.offset == b.offset and strides
 
 
-def _view(node: Node, source: Place) -> Place | None:
+def _view(node: Node, source: StoragePlace) -> StoragePlace | None:
     """The place of an alias's output, given its input's."""
     match node.op:
         case "Reshape":
             strides = reshaped_strides(node.inputs[0].shape, source.strides, node.output.shape)
-            return None if strides is None else Place(source.buffer, strides, source.offset)
+            return None if strides is None else StoragePlace(source.buffer, strides, source.offset)
         case "Slice":
             offset = source.offset + sum(
                 start * stride for start, stride in zip(node.integers("starts"), source.strides)
             )
-            return Place(source.buffer, source.strides, offset)
+            return StoragePlace(source.buffer, source.strides, offset)
         case _:
-            return Place(source.buffer, tuple(source.strides[d] for d in node.integers("perm")), source.offset)
+            return StoragePlace(source.buffer, tuple(source.strides[d] for d in node.integers("perm")), source.offset)
 
 
 def reshaped_strides(shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:

@@ -28,7 +28,7 @@ from stormdrop.graph.shapes import infer
 Array = NDArray[Any]
 
 
-class Names:
+class FreshNames:
     """Names that no value of a graph has."""
 
     def __init__(self, graph: Graph) -> None:
@@ -66,7 +66,7 @@ class Sweep:
         self.producers: dict[Value, Node] = {}
         self._nodes: list[Node] = []
         self._stands: dict[Value, Value] = {}
-        self._names = Names(graph)
+        self._names = FreshNames(graph)
         self._changed = False
 
     def current(self, node: Node) -> Node:

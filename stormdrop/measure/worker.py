@@ -62,7 +62,7 @@ PR_SET_PDEATHSIG = 1
 EMPTY_KERNEL = "define void @kernel(ptr %b, ptr %s, i64 %p, i64 %i, i64 %n) { ret void }"
 
 
-class Builder:
+class BuilderRole:
     """Turns schedules into artifacts."""
 
     def __init__(self, target: Target, rules: Sequence[Rule]) -> None:
@@ -109,7 +109,7 @@ class WrongOutput(Exception):
     """A kernel that does not compute its task."""
 
 
-class Runner:
+class RunnerRole:
     """Runs artifacts on the data of the current task."""
 
     def __init__(self, target: Target, settings: MeasureSettings) -> None:
@@ -233,35 +233,37 @@ def explain(error: Exception) -> Message:
             return {"kind": "bug", "message": f"{type(error).__name__}: {error}{where}"}
 
 
-def start(request: Message) -> Builder | Runner:
+def start(request: Message) -> BuilderRole | RunnerRole:
     settings, target = MeasureSettings(**request["settings"]), target_from_json(request["target"])
-    station = Runner(target, settings) if request["role"] == "runner" else Builder(target, received(request["rules"]))
+    role = (
+        RunnerRole(target, settings) if request["role"] == "runner" else BuilderRole(target, received(request["rules"]))
+    )
     gc.collect()
     gc.freeze()
     # Whatever is held now, arenas and threads' stacks included, does not count.
     with open("/proc/self/statm") as f:
         mapped = int(f.read().split()[0]) * resource.getpagesize()
     _limit(resource.RLIMIT_AS, mapped + settings.memory_limit_bytes)
-    return station
+    return role
 
 
-def answer(station: Builder | Runner, request: Message) -> Message:
+def answer(role: BuilderRole | RunnerRole, request: Message) -> Message:
     try:
-        match station, request["op"]:
+        match role, request["op"]:
             case _, "task":
-                return station.set_task(request)
-            case Builder(), "build":
-                return station.build(request)
-            case Runner(), "time":
-                return station.time(request)
-            case Runner(), "hold":
-                return station.hold(request)
-            case Runner(), "round":
-                return station.round(request)
-            case Runner(), "drop":
-                return station.drop(request)
-            case Runner(), "prove":
-                return station.prove(request)
+                return role.set_task(request)
+            case BuilderRole(), "build":
+                return role.build(request)
+            case RunnerRole(), "time":
+                return role.time(request)
+            case RunnerRole(), "hold":
+                return role.hold(request)
+            case RunnerRole(), "round":
+                return role.round(request)
+            case RunnerRole(), "drop":
+                return role.drop(request)
+            case RunnerRole(), "prove":
+                return role.prove(request)
             case _, op:
                 raise ValueError(f"unknown request {op!r}")
     except Exception as error:
@@ -271,7 +273,7 @@ def answer(station: Builder | Runner, request: Message) -> Message:
 def serve(requests: int, replies: int) -> None:
     """Answer until the parent closes its end."""
     inbox = Inbox()
-    station: Builder | Runner | None = None
+    role: BuilderRole | RunnerRole | None = None
     while True:
         got = inbox.take()
         if got is None:
@@ -281,14 +283,14 @@ def serve(requests: int, replies: int) -> None:
             inbox.feed(data)
             continue
         sequence, request = got
-        if station is None:
+        if role is None:
             reply: Mapping[str, Any] = {}
             try:
-                station = start(request)
+                role = start(request)
             except UserError as error:  # a rule that is not to be found here
                 reply = {"failure": explain(error)}
         else:
-            reply = answer(station, request)
+            reply = answer(role, request)
         data = frame(sequence, reply)
         while data:
             data = data[os.write(replies, data) :]

@@ -19,7 +19,7 @@ from rich.console import Console
 from stormdrop.compare.inputs import Wanted
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value, shown
-from stormdrop.graph.partition import Call, Partition, TaskUse
+from stormdrop.graph.partition import Partition, TaskCall, TaskUse
 from stormdrop.report.console import block, heading, print_pairs, print_table, say, table_lines
 from stormdrop.report.text import bytes_text, clean, counted, one_line, threads_text
 from stormdrop.runtime.image import Image
@@ -52,7 +52,7 @@ def port_json(v: Wanted, name: str | None = None) -> dict[str, Any]:
 # ---- tasks
 
 
-def shapes_text(call: Call, most: int = 3) -> str:
+def shapes_text(call: TaskCall, most: int = 3) -> str:
     """What a kernel reads and writes, without numbers and biases: 1x56x56x64, 3x3x64x64 → 1x56x56x64."""
     large = [v for v in call.inputs if v.rank > 1 and v.size > max(v.shape)] or [v for v in call.inputs if v.size > 1]
     listed = [shape_text(v.shape) for v in large[:most]] + (["…"] if len(large) > most else [])

@@ -28,7 +28,7 @@ from stormdrop.reservoir.rows import (
     KINDS,
     MESSAGE_CHARACTERS,
     NAME_CHARACTERS,
-    Row,
+    TrialRow,
     compact,
     is_duration,
     result_of,
@@ -57,7 +57,7 @@ class Refused(Exception):
 # -----------------------------------------------------------------------------------------------------------
 
 
-def line_of(row: Row) -> str:
+def line_of(row: TrialRow) -> str:
     """Without its newline. Task, target and schedule are JSON already, and go in as they are."""
     features = None if row.features is None else base64.b64encode(row.features).decode()
     tail = {

@@ -1,7 +1,7 @@
 """A record as the store keeps it: numbers, text and bytes, without a Python object in it.
 
-    Record ──row_of──▶ Row ──▶ a row of the database, or a line of a file
-    Row ──record_of──▶ Record
+    Record ──row_of──▶ TrialRow ──▶ a row of the database, or a line of a file
+    TrialRow ──record_of──▶ Record
 
 Invariant: `row_of(record_of(row)) == row` for every row that `row_of` made.
 """
@@ -36,7 +36,7 @@ class StoreError(StormdropError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrialRow:
     """Where nothing was timed, `seconds`, `spread` and `runs` are None and `failure` says of which kind that was."""
 
     task_digest: str
@@ -70,7 +70,7 @@ class Row:
 
 
 _NAMES = {"class_key", "task_name", "flops", "task_json"}
-MARKED = tuple(f.name for f in fields(Row) if f.name not in _NAMES)
+MARKED = tuple(f.name for f in fields(TrialRow) if f.name not in _NAMES)
 """What tells rows apart: tasks of one digest are one task, whatever it is called."""
 
 
@@ -98,7 +98,7 @@ def compact(value: object) -> str:
 # ---------------------------------------------------------------------------------------------------
 
 
-def row_of(record: Record) -> Row:
+def row_of(record: Record) -> TrialRow:
     """Raises StoreError for a record whose figures are not numbers: it would mislead every search to come."""
     result, versions = record.result, record.versions
     digest, class_key, name, flops, task_json = _task(record.task)
@@ -138,7 +138,7 @@ def row_of(record: Record) -> Row:
     match result:
         case Failure(kind, message):
             told = text(message, MESSAGE_CHARACTERS)
-            return Row(
+            return TrialRow(
                 **common, seconds=None, spread=None, runs=None, stopped_early=0, failure=kind, message=told, samples=b""
             )
         case Timing():
@@ -151,7 +151,7 @@ def row_of(record: Record) -> Row:
                     f"a trial of {name} cannot be kept: it took {result.seconds} s with a spread of {result.spread}"
                 )
             samples = np.asarray(result.samples, "<f8").tobytes()
-            return Row(
+            return TrialRow(
                 **common,
                 seconds=float(result.seconds),
                 spread=float(result.spread),
@@ -189,7 +189,7 @@ def target_text(target: Target) -> str:
 # ---------------------------------------------------------------------------------------------------
 
 
-def record_of(row: Row, task: Task, target: Target | None = None) -> Record:
+def record_of(row: TrialRow, task: Task, target: Target | None = None) -> Record:
     """`task` is the row's, read once for many rows; `target` stands in where the row's own has another shape by now.
 
     Raises UserError where the row does not hold what this version reads.
@@ -218,7 +218,7 @@ def record_of(row: Row, task: Task, target: Target | None = None) -> Record:
     )
 
 
-def result_of(row: Row) -> Result:
+def result_of(row: TrialRow) -> Result:
     if row.seconds is None or row.spread is None or row.runs is None:
         kind: Any = row.failure if row.failure in KINDS else "bug"
         return Failure(kind, row.message or "", row.build_seconds)

@@ -1,4 +1,4 @@
-"""Rows in and out of the database: the columns of a `Row`, and the ids of what rows share."""
+"""Rows in and out of the database: the columns of a `TrialRow`, and the ids of what rows share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from stormdrop.reservoir.rows import MARKED, Row, mark_of, rules_of, unknown_rules
+from stormdrop.reservoir.rows import MARKED, TrialRow, mark_of, rules_of, unknown_rules
 from stormdrop.space.rules import Rule
 
 _ELSEWHERE = {
@@ -23,16 +23,16 @@ _ELSEWHERE = {
     "llvm": "version.llvm",
     "feature_version": "version.features",
 }
-_OWN = tuple(f.name for f in fields(Row) if f.name not in _ELSEWHERE)
-ROW = ", ".join(_ELSEWHERE.get(f.name, f"trial.{f.name}") for f in fields(Row))
-"""What to select for `Row(*found)`, from `FROM`."""
+_OWN = tuple(f.name for f in fields(TrialRow) if f.name not in _ELSEWHERE)
+ROW = ", ".join(_ELSEWHERE.get(f.name, f"trial.{f.name}") for f in fields(TrialRow))
+"""What to select for `TrialRow(*found)`, from `FROM`."""
 FROM = """trial JOIN task ON task.id = trial.task_id JOIN machine ON machine.id = trial.machine_id
     JOIN target ON target.id = trial.target_id JOIN version ON version.id = trial.version_id"""
 _COLUMNS = (*_OWN, "task_id", "machine_id", "target_id", "version_id", "rules_id", "feature_version", "mark")
 _INSERT = f"INSERT INTO trial ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
 
-def insert(connection: sqlite3.Connection, rows: Sequence[Row], skip_known: bool = False) -> int:
+def insert(connection: sqlite3.Connection, rows: Sequence[TrialRow], skip_known: bool = False) -> int:
     """Add rows, in order; with `skip_known` those that are not there yet. How many were added."""
     shared = _Shared(connection)
     added = 0
@@ -75,7 +75,7 @@ class _Shared:
         name, value = next(iter(columns.items()))
         return self._id(table, f"{name} = ?", (value,), columns)
 
-    def version(self, row: Row) -> int:
+    def version(self, row: TrialRow) -> int:
         columns = {"stormdrop": row.stormdrop, "llvm": row.llvm, "features": row.feature_version}
         return self._id("version", "stormdrop = ? AND llvm = ? AND features = ?", tuple(columns.values()), columns)
 

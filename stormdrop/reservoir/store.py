@@ -31,7 +31,7 @@ from stormdrop.reservoir.database import Database, StoreBusy, StoreFull, Unwrita
 from stormdrop.reservoir.evict import Pruned, evict, shrink, used_bytes
 from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
 from stormdrop.reservoir.record import Record, Versions, group_name
-from stormdrop.reservoir.rows import Row, StoreError, record_of, row_of, rules_of, task_of, unknown_rules
+from stormdrop.reservoir.rows import StoreError, TrialRow, record_of, row_of, rules_of, task_of, unknown_rules
 from stormdrop.reservoir.sql import FROM, ROW, absent_rules, allowed_rules, insert, machine_id, task_id
 from stormdrop.runtime.host import detect
 from stormdrop.space.judge import judge_of
@@ -258,7 +258,7 @@ class Store:
         target: Target | None,
         rules: Sequence[Rule],
     ) -> Record | None:
-        def fastest(c: sqlite3.Connection) -> tuple[Row | None, set[str]]:
+        def fastest(c: sqlite3.Connection) -> tuple[TrialRow | None, set[str]]:
             version = ""
             wanted: list[Any] = [task_id(c, digest), machine_id(c, key), int(cold)]
             allowed, absent = allowed_rules(c, rules), absent_rules(c, rules, *wanted)
@@ -271,7 +271,7 @@ class Store:
                     AND stopped_early = 0 AND seconds > 0
                     {version} AND rules_id IN ({allowed}) ORDER BY seconds LIMIT 1)"""
                 if found := c.execute(query, wanted).fetchone():
-                    return Row(*found), absent
+                    return TrialRow(*found), absent
             return None, absent
 
         row, absent = self._database.read(fastest)
@@ -299,7 +299,7 @@ class Store:
         records: list[Record] = []
         for row in rows:
             try:
-                records.append(record_of(Row(*row), task, target))
+                records.append(record_of(TrialRow(*row), task, target))
             except UserError as error:
                 _log.debug("%s: a trial of %s is skipped: %s", self._database.name, task.name, error)
         return records
@@ -394,7 +394,7 @@ class Store:
             count += 1
         return count
 
-    def _rows(self, wanted: Filters) -> Iterator[Row]:
+    def _rows(self, wanted: Filters) -> Iterator[TrialRow]:
         """In pieces: a snapshot held for minutes would keep the log from being cut back."""
         where, values = ["trial.id > ?"], list[Any]()
         if wanted.task is not None:
@@ -413,7 +413,7 @@ class Store:
         last = -(2**63)
         while rows := self._database.read(lambda c, at=last: c.execute(query, (at, *values)).fetchall()):
             for _, *columns in rows:
-                yield Row(*columns)
+                yield TrialRow(*columns)
             last = rows[-1][0]
 
     def import_(self, file: IO[bytes], here: Target | None = None, foreign: bool = False) -> Imported:
@@ -429,7 +429,7 @@ class Store:
         refused: list[Refusal] = []
         absent: set[str] = set()
         for batch in batched(read_lines(file), BATCH):
-            good: list[Row] = []
+            good: list[TrialRow] = []
             for number, answer in reader.records(batch):
                 if isinstance(answer, Record):
                     good.append(row_of(answer))

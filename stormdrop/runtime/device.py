@@ -1,7 +1,7 @@
 """What a device must be able to do: hold memory, load kernels, run recorded calls of them.
 
     kernel = device.load(artifact)                                   # buffers: input X, packed W, output Y
-    weights = Place(device.allocate(artifact.buffers[1].nbytes))
+    weights = BufferPlace(device.allocate(artifact.buffers[1].nbytes))
     kernel.prepare({"w": w}, [None, weights, None])                  # phases at load write the packed constants
     recording = device.record([BoundCall(kernel, (InputArray(0), weights, OutputArray(0)))])
     recording.bind([x], [y])
@@ -46,7 +46,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BufferPlace:
     """Where a buffer begins in the device's memory; `offset` is in bytes."""
 
     memory: Memory
@@ -69,7 +69,7 @@ class OutputArray:
     offset: int = 0
 
 
-Argument = Place | InputArray | OutputArray | None
+Argument = BufferPlace | InputArray | OutputArray | None
 """Where a buffer of a call is; None for constants that are read at load only."""
 
 
@@ -79,7 +79,7 @@ class LoadedKernel(Protocol):
     @property
     def artifact(self) -> Artifact: ...
 
-    def prepare(self, constants: Mapping[str, Array], places: Sequence[Place | None]) -> None:
+    def prepare(self, constants: Mapping[str, Array], places: Sequence[BufferPlace | None]) -> None:
         """Write the constants that calls read (`BufferSpec.is_kept`) to their places, one for each of its buffers.
 
         Packed ones are computed by the phases at load from `constants`, the others copied from there. The arrays are

@@ -18,7 +18,7 @@ from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.arrays import address_of
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
-from stormdrop.runtime.device import Array, BoundCall, Bytes, InputArray, Place, Seconds
+from stormdrop.runtime.device import Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
@@ -85,8 +85,8 @@ class HostKernel:
         self.phases = self._phases(ENTRY, artifact.extents)
         """The address of the entry, and the extents of its phases."""
 
-    def prepare(self, constants: Mapping[str, Array], places: Sequence[Place | None]) -> None:
-        arguments: list[Place | None] = []
+    def prepare(self, constants: Mapping[str, Array], places: Sequence[BufferPlace | None]) -> None:
+        arguments: list[BufferPlace | None] = []
         for buffer, place in zip(self.artifact.buffers, places):
             if buffer.scope is Scope.CONSTANT:
                 raw = np.ascontiguousarray(constants[buffer.name], dtype=NUMPY[buffer.dtype])
@@ -95,9 +95,9 @@ class HostKernel:
                 data = raw.reshape(-1).view(np.uint8)
                 if place is not None:
                     place.memory.write(place.offset, data)
-                place = Place(HostMemory(data))
+                place = BufferPlace(HostMemory(data))
             elif buffer.scope is Scope.PACKED and place is None:  # a Winograd filter before it is packed
-                place = Place(self._device.allocate(buffer.nbytes))
+                place = BufferPlace(self._device.allocate(buffer.nbytes))
             arguments.append(place)
         if self.artifact.prepare_extents:
             phases = self._phases(PREPARE, self.artifact.prepare_extents)
@@ -123,7 +123,7 @@ class HostRecording:
         for call, (entry, extents) in zip(calls, phases):
             steps.append((entry, 8 * len(pointers), scratch.address, stride, address_of(extents), len(extents)))
             for argument in call.arguments:
-                if isinstance(argument, Place):
+                if isinstance(argument, BufferPlace):
                     pointers.append(_own(argument.memory, HostMemory).address + argument.offset)
                     continue
                 if argument is not None:

@@ -25,13 +25,13 @@ from stormdrop.runtime.device import (
     Argument,
     Array,
     BoundCall,
+    BufferPlace,
     Bytes,
     Device,
     InputArray,
     LoadedKernel,
     Memory,
     OutputArray,
-    Place,
     Recording,
     Seconds,
 )
@@ -116,7 +116,7 @@ class Model(Executable[Port]):
         is_cold = self.image.weights_bytes > cache_bytes
         block = self._device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
         for call in calls:
-            kept = [k for k, a in enumerate(call.arguments) if isinstance(a, Place) and a.memory is self._memory]
+            kept = [k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and a.memory is self._memory]
             yield Rotation(self._device, call, kept, block) if is_cold and kept else self._device.record([call])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -145,9 +145,9 @@ class Model(Executable[Port]):
                 case "output":
                     return OutputArray(address.index, address.offset)
                 case "arena":
-                    return Place(arena, address.offset)
+                    return BufferPlace(arena, address.offset)
                 case "weights":
-                    return Place(self._memory, address.offset)
+                    return BufferPlace(self._memory, address.offset)
 
         return [BoundCall(self._kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
 
@@ -199,7 +199,7 @@ def pack(image: Image, constants: Constants, device: Device | None = None) -> By
         done.add((call.kernel, kept))
         if call.kernel not in loaded:
             loaded[call.kernel] = device.load(artifact)
-        loaded[call.kernel].prepare(constants(n), [a and Place(weights, a.offset) for a in kept])
+        loaded[call.kernel].prepare(constants(n), [a and BufferPlace(weights, a.offset) for a in kept])
     return weights.read(0, image.weights_bytes)
 
 

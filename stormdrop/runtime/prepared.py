@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import count
 
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.device import Argument, Array, BoundCall, Device, InputArray, OutputArray, Place, Recording
+from stormdrop.runtime.device import Argument, Array, BoundCall, BufferPlace, Device, InputArray, OutputArray, Recording
 from stormdrop.target.scope import Scope
 
 
@@ -19,7 +19,7 @@ class PreparedKernel:
     def __init__(self, artifact: Artifact, constants: Mapping[str, Array], device: Device) -> None:
         self.artifact, self._device = artifact, device
         self.kernel = device.load(artifact)
-        self._kept = [Place(device.allocate(b.nbytes)) if b.is_kept else None for b in artifact.buffers]
+        self._kept = [BufferPlace(device.allocate(b.nbytes)) if b.is_kept else None for b in artifact.buffers]
         self.kernel.prepare(constants, self._kept)
 
     def call(self) -> BoundCall:
@@ -33,7 +33,7 @@ class PreparedKernel:
                 case Scope.OUTPUT:
                     arguments.append(OutputArray(next(outputs)))
                 case Scope.WORKSPACE:
-                    arguments.append(Place(self._device.allocate(buffer.nbytes)))
+                    arguments.append(BufferPlace(self._device.allocate(buffer.nbytes)))
                 case _:
                     arguments.append(kept)
         return BoundCall(self.kernel, tuple(arguments))

@@ -23,7 +23,7 @@ Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProfileRow:
     """One kernel of the model, or `count` equal ones together. `share` is of the sum of all rows."""
 
     label: str
@@ -48,11 +48,11 @@ class Profile:
     repeats: int
     seconds: float
     peak_gflops: float
-    rows: tuple[Row, ...]
+    rows: tuple[ProfileRow, ...]
 
     def by_task(self) -> Profile:
         """Rows of equal tasks added up under the first one's label, the most expensive first."""
-        found: dict[str, list[Row]] = {}
+        found: dict[str, list[ProfileRow]] = {}
         for row in self.rows:
             found.setdefault(row.digest, []).append(row)
         total = sum(row.seconds for row in self.rows)
@@ -90,20 +90,22 @@ def profile_of(
     total = float(each.sum())
     alone = standalone or [None] * len(calls)
     rows = [
-        _rated(Row(s.label, s.digest, 1, float(t), flops=s.flops, nbytes=s.nbytes, standalone=x), total, peak_gflops)
+        _rated(
+            ProfileRow(s.label, s.digest, 1, float(t), flops=s.flops, nbytes=s.nbytes, standalone=x), total, peak_gflops
+        )
         for s, t, x in zip(calls, each, alone)
     ]
     return Profile(name, threads, len(seconds), whole, peak_gflops, tuple(rows))
 
 
-def _rated(row: Row, total: float, peak_gflops: float) -> Row:
+def _rated(row: ProfileRow, total: float, peak_gflops: float) -> ProfileRow:
     """The row with its rates and shares; `total` is the seconds of all rows."""
     gflops, gbs = (row.flops / row.seconds / 1e9, row.nbytes / row.seconds / 1e9) if row.seconds > 0 else (0.0, 0.0)
     share, peak_share = row.seconds / total if total > 0 else 0.0, gflops / peak_gflops if peak_gflops > 0 else 0.0
     return replace(row, share=share, gflops=gflops, gbs=gbs, peak_share=peak_share)
 
 
-def _together(rows: Sequence[Row], total: float, peak_gflops: float) -> Row:
+def _together(rows: Sequence[ProfileRow], total: float, peak_gflops: float) -> ProfileRow:
     alone = [row.standalone for row in rows if row.standalone is not None]
     row = replace(
         rows[0],
@@ -116,7 +118,7 @@ def _together(rows: Sequence[Row], total: float, peak_gflops: float) -> Row:
     return _rated(row, total, peak_gflops)
 
 
-def _cells(row: Row, alone: bool) -> list[str]:
+def _cells(row: ProfileRow, alone: bool) -> list[str]:
     rate = [f"{row.gflops:.1f}", f"{row.peak_share:.1%}"] if row.flops else ["", ""]
     standalone = "" if row.standalone is None else f"{row.standalone * 1e6:.2f}"
     cells = [f"{row.seconds * 1e6:.2f}", f"{row.share:.1%}", *([standalone] if alone else []), *rate]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stormdrop.runtime.device import Array, BoundCall, Device, Memory, Place, Seconds
+from stormdrop.runtime.device import Array, BoundCall, BufferPlace, Device, Memory, Seconds
 from stormdrop.target import ALIGN_BYTES, whole_lines
 
 MOST_COPIES = 2048
@@ -33,7 +33,7 @@ class Rotation:
     """
 
     def __init__(self, device: Device, call: BoundCall, rotated: Sequence[int], block: Memory) -> None:
-        places = {k: argument for k in rotated if isinstance(argument := call.arguments[k], Place)}
+        places = {k: argument for k in rotated if isinstance(argument := call.arguments[k], BufferPlace)}
         sizes = {k: call.kernel.artifact.buffers[k].nbytes for k in places}
         constants = {k: place.memory.read(place.offset, sizes[k]) for k, place in places.items()}
         rooms = [whole_lines(nbytes) + ALIGN_BYTES for nbytes in sizes.values()]
@@ -46,7 +46,7 @@ class Rotation:
             arguments = list(call.arguments)
             for (k, data), room in zip(constants.items(), rooms):
                 block.write(at, data)
-                arguments[k] = Place(block, at)
+                arguments[k] = BufferPlace(block, at)
                 at += room
             calls.append(BoundCall(call.kernel, tuple(arguments)))
         self._recording = device.record(calls)

@@ -24,7 +24,7 @@ class Improvement:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class SearchPhase:
     """Consecutive trials of one phase; `first` and `last` are trial numbers, `began` and `ended` seconds of the
     search.
     """
@@ -58,15 +58,15 @@ def reached(found: Sequence[Improvement], quality: float) -> Improvement | None:
     return next((i for i in found if i.seconds <= found[-1].seconds / quality), None)
 
 
-def phases(history: Iterable[Trial]) -> list[Phase]:
+def phases(history: Iterable[Trial]) -> list[SearchPhase]:
     """Each run of trials of one phase; it begins where the run before it ended."""
-    found: list[Phase] = []
+    found: list[SearchPhase] = []
     for trial in history:
         if found and found[-1].name == trial.phase:
-            found[-1] = Phase(trial.phase, found[-1].first, trial.number, found[-1].began, trial.elapsed)
+            found[-1] = SearchPhase(trial.phase, found[-1].first, trial.number, found[-1].began, trial.elapsed)
         else:
             found.append(
-                Phase(trial.phase, trial.number, trial.number, found[-1].ended if found else 0.0, trial.elapsed)
+                SearchPhase(trial.phase, trial.number, trial.number, found[-1].ended if found else 0.0, trial.elapsed)
             )
     return found
 

@@ -101,7 +101,7 @@ class Ledger:
         return inf if found is None else found
 
 
-class Descent:
+class DropletDescent:
     """The descent from one start. `incumbent` is the last candidate that won its duel, or the start."""
 
     def __init__(

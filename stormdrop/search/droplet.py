@@ -13,7 +13,7 @@ from math import inf
 
 import numpy as np
 
-from stormdrop.search.descent import Descent, DropletSettings, Ledger
+from stormdrop.search.descent import DropletDescent, DropletSettings, Ledger
 from stormdrop.search.duel import DuelSettings, Talk, duel
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, Ranker, Space
 
@@ -57,7 +57,7 @@ class Droplet:
         self._ledger = Ledger({**(asked or {}), **{c: v for c, v in starts if v is not None}})
         self._known = len(asked or ())
         self._champion: Candidate | None = None
-        self._descent: Descent | None = None
+        self._descent: DropletDescent | None = None
         self._trails: list[Trail] = []
         self._asked: Proposal | None = None
         self._talk = self._run()
@@ -154,7 +154,7 @@ class Droplet:
             rival = inf if self._champion is None else self._ledger.value(self._champion)
             trail = Trail(start)
             self._trails.append(trail)
-            self._descent = Descent(
+            self._descent = DropletDescent(
                 start, self._spaces, self._ranker, self._rng, self._settings, self._ledger, rival, passed
             )
             end = yield from self._descent.run()

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(slots=True)
-class Pool:
+class CandidatePool:
     """Rows with their scores, their hashes, and a number that says how each came into being."""
 
     points: Points
@@ -28,31 +28,31 @@ class Pool:
     origins: Codes
 
     @staticmethod
-    def empty(width: int) -> Pool:
-        return Pool(np.zeros((0, width), np.int64), np.zeros(0), np.zeros(0, np.uint64), np.zeros(0, np.int8))
+    def empty(width: int) -> CandidatePool:
+        return CandidatePool(np.zeros((0, width), np.int64), np.zeros(0), np.zeros(0, np.uint64), np.zeros(0, np.int8))
 
     def __len__(self) -> int:
         return len(self.points)
 
-    def at(self, index: NDArray[np.int64] | NDArray[np.bool_] | slice) -> Pool:
-        return Pool(self.points[index], self.scores[index], self.hashes[index], self.origins[index])
+    def at(self, index: NDArray[np.int64] | NDArray[np.bool_] | slice) -> CandidatePool:
+        return CandidatePool(self.points[index], self.scores[index], self.hashes[index], self.origins[index])
 
-    def joined(self, other: Pool, most: int) -> Pool:
+    def joined(self, other: CandidatePool, most: int) -> CandidatePool:
         """The best `most` rows of both."""
         scores = np.concatenate([self.scores, other.scores])
         order = np.argsort(-scores, kind="stable")[:most]
-        return Pool(
+        return CandidatePool(
             np.concatenate([self.points, other.points])[order],
             scores[order],
             np.concatenate([self.hashes, other.hashes])[order],
             np.concatenate([self.origins, other.origins])[order],
         )
 
-    def rescored(self, scores: Floats) -> Pool:
+    def rescored(self, scores: Floats) -> CandidatePool:
         order = np.argsort(-scores, kind="stable")
-        return Pool(self.points[order], scores[order], self.hashes[order], self.origins[order])
+        return CandidatePool(self.points[order], scores[order], self.hashes[order], self.origins[order])
 
-    def without(self, hashes: Hashes) -> Pool:
+    def without(self, hashes: Hashes) -> CandidatePool:
         return self.at(~np.isin(self.hashes, hashes))
 
 
@@ -65,7 +65,7 @@ class Population:
         self.values: dict[tuple[int, ...], float] = {}
         self.trials = self.failed = 0
         self.asked: Hashes = np.zeros(0, np.uint64)
-        self.pool = self.fresh = self.nothing = Pool.empty(len(space.knobs))
+        self.pool = self.fresh = self.nothing = CandidatePool.empty(len(space.knobs))
         """`fresh` are the rows of the current batch that were drawn at random."""
         self.seeds: list[tuple[int, ...]] = []
         self.woken = 0

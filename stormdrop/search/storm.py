@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stormdrop.search import evolve
 from stormdrop.search.evolve import OPERATORS, Codes, Operators, Rows
-from stormdrop.search.population import Floats, Pool, Population
+from stormdrop.search.population import CandidatePool, Floats, Population
 from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal, Ranker, Space, candidate
 
 MAX_STRENGTH = 8.0
@@ -313,7 +313,9 @@ class Storm:
             rows[at] = evolve.moved(p.genome, rows[at], given, self._links[p.number, donor.number])
         return rows
 
-    def _admit(self, p: Population, points: Points, origins: Codes | int, most: int, known_legal: bool = False) -> Pool:
+    def _admit(
+        self, p: Population, points: Points, origins: Codes | int, most: int, known_legal: bool = False
+    ) -> CandidatePool:
         """Canonical rows that are new and legal join the pool, of which the best `most` stay."""
         codes = np.broadcast_to(np.asarray(origins, dtype=np.int8), len(points))
         hashes = p.hasher(points)
@@ -323,7 +325,7 @@ class Storm:
         self._count(codes, codes[new])
         if not len(new):
             return p.nothing
-        found = Pool(points[new], self._score(p, points[new]), hashes[new], codes[new])
+        found = CandidatePool(points[new], self._score(p, points[new]), hashes[new], codes[new])
         p.pool = p.pool.joined(found, most)
         return found
 
@@ -415,7 +417,7 @@ def _ratio(values: Floats, best: float) -> Floats:
     return 1.0 + (values - best) / max(abs(best), 1e-12)
 
 
-def _stacked(populations: Sequence[Population], most: int) -> tuple[Points, Pool, NDArray[np.int64]]:
+def _stacked(populations: Sequence[Population], most: int) -> tuple[Points, CandidatePool, NDArray[np.int64]]:
     """The best rows of all pools in one matrix, with scores and owners.
 
     Two leading columns hold the sketch's number, so that rows of two sketches are never near each other.
@@ -427,7 +429,9 @@ def _stacked(populations: Sequence[Population], most: int) -> tuple[Points, Pool
     table[:, :2] = np.array([p.number for p in populations])[owner, None]
     for k, t in enumerate(tops):
         table[owner == k, 2 : 2 + t.points.shape[1]] = t.points
-    pool = Pool(table, *(np.concatenate([getattr(t, name) for t in tops]) for name in ("scores", "hashes", "origins")))
+    pool = CandidatePool(
+        table, *(np.concatenate([getattr(t, name) for t in tops]) for name in ("scores", "hashes", "origins"))
+    )
     return table, pool, owner
 
 

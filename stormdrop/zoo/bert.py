@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stormdrop.zoo.builder import Builder, Network, Value
+from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue
 from stormdrop.zoo.moments import Moments
 from stormdrop.zoo.weights import Normal
 
@@ -31,7 +31,7 @@ class Bert:
     sequence: int = 128
 
 
-def bert(net: Builder, shape: Bert) -> Network:
+def bert(net: NetworkBuilder, shape: Bert) -> Network:
     ids = net.input("input_ids", (shape.sequence,), np.int64)
     mask = net.input("attention_mask", (shape.sequence,), np.int64)
     types = net.input("token_type_ids", (shape.sequence,), np.int64)
@@ -46,7 +46,7 @@ def bert(net: Builder, shape: Bert) -> Network:
     return net.finish(x, pooled, names=("last_hidden_state", "pooler_output"))
 
 
-def _embedded(net: Builder, shape: Bert, ids: Value, types: Value) -> Value:
+def _embedded(net: NetworkBuilder, shape: Bert, ids: OnnxValue, types: OnnxValue) -> OnnxValue:
     positions = net.constant("embeddings.position_ids", np.arange(shape.sequence)[None])
     words = _gathered(net, shape, "word", shape.vocabulary, ids)
     kinds = _gathered(net, shape, "token_type", shape.types, types)
@@ -55,7 +55,7 @@ def _embedded(net: Builder, shape: Bert, ids: Value, types: Value) -> Value:
     return net.layer_norm(x, "embeddings.LayerNorm", EPS)
 
 
-def _gathered(net: Builder, shape: Bert, kind: str, rows: int, at: Value | str) -> Value:
+def _gathered(net: NetworkBuilder, shape: Bert, kind: str, rows: int, at: OnnxValue | str) -> OnnxValue:
     name = f"embeddings.{kind}_embeddings"
     table = net.parameter(f"{name}.weight", (rows, shape.hidden), Normal(EMBEDDING_DEVIATION))
     return net.node(
@@ -63,7 +63,7 @@ def _gathered(net: Builder, shape: Bert, kind: str, rows: int, at: Value | str) 
     )
 
 
-def _mask_bias(net: Builder, shape: Bert, mask: Value) -> Value:
+def _mask_bias(net: NetworkBuilder, shape: Bert, mask: OnnxValue) -> OnnxValue:
     """(1 - mask) · lowest, to be added to scores of (heads, query, key)."""
     sizes = (1, 1, shape.sequence)
     x = net.node(
@@ -74,7 +74,7 @@ def _mask_bias(net: Builder, shape: Bert, mask: Value) -> Value:
     return net.node("Mul", "mask.mul", [x, net.scalar("lowest", float(np.finfo(np.float32).min))], sizes, x.moments)
 
 
-def _layer(net: Builder, shape: Bert, x: Value, bias: Value, at: str) -> Value:
+def _layer(net: NetworkBuilder, shape: Bert, x: OnnxValue, bias: OnnxValue, at: str) -> OnnxValue:
     y = net.dense(_attention(net, shape, x, bias, f"{at}.attention.self"), f"{at}.attention.output.dense", shape.hidden)
     x = net.layer_norm(net.add(f"{at}.attention.output.add", y, x), f"{at}.attention.output.LayerNorm", EPS)
     y = net.gelu(net.dense(x, f"{at}.intermediate.dense", shape.intermediate))
@@ -82,11 +82,11 @@ def _layer(net: Builder, shape: Bert, x: Value, bias: Value, at: str) -> Value:
     return net.layer_norm(net.add(f"{at}.output.add", y, x), f"{at}.output.LayerNorm", EPS)
 
 
-def _attention(net: Builder, shape: Bert, x: Value, bias: Value, at: str) -> Value:
+def _attention(net: NetworkBuilder, shape: Bert, x: OnnxValue, bias: OnnxValue, at: str) -> OnnxValue:
     """softmax(q kᵀ / sqrt(width) + bias) v, by heads."""
     width = shape.hidden // shape.heads
 
-    def headed(name: str, order: tuple[int, ...]) -> Value:
+    def headed(name: str, order: tuple[int, ...]) -> OnnxValue:
         y = net.dense(x, f"{at}.{name}", shape.hidden)
         y = net.reshape(y, f"{at}.{name}.reshape", (shape.sequence, shape.heads, width))
         return net.transpose(y, f"{at}.{name}.transpose", order)

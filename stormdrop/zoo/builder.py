@@ -1,7 +1,7 @@
 """A small language for describing networks: each method adds the node that an exporter would write and returns its
 value.
 
-    net = Builder("tiny", batch=1, opset=18)
+    net = NetworkBuilder("tiny", batch=1, opset=18)
     x = net.input("input", (3, 32, 32))
     x = net.relu(net.norm(net.conv(x, "conv1", 16, 3, pad=1, bias=False), "bn1"))
     network = net.finish(net.linear(net.flatten(net.global_average(x, "avgpool")), "fc", 10))
@@ -38,7 +38,7 @@ DAMPED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class OnnxValue:
     name: str
     sizes: tuple[int, ...]
     moments: Moments
@@ -49,7 +49,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class OnnxNode:
     op: str
     name: str
     inputs: tuple[str, ...]
@@ -72,8 +72,8 @@ class Network:
     batch: int | None
     opset: int
     inputs: tuple[Input, ...]
-    outputs: tuple[Value, ...]
-    nodes: tuple[Node, ...]
+    outputs: tuple[OnnxValue, ...]
+    nodes: tuple[OnnxNode, ...]
     parameters: tuple[Parameter, ...]
     constants: dict[str, NDArray[np.generic]]
 
@@ -94,17 +94,17 @@ def _windows(extent: int, kernel: int, stride: int, pad: int, ceil: bool) -> int
 
 
 @dataclass(slots=True)
-class Builder:
+class NetworkBuilder:
     name: str
     batch: int | None
     opset: int
     _inputs: list[Input] = field(default_factory=list[Input])
-    _nodes: list[Node] = field(default_factory=list[Node])
+    _nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
     _parameters: list[Parameter] = field(default_factory=list[Parameter])
     _constants: dict[str, NDArray[np.generic]] = field(default_factory=dict[str, NDArray[np.generic]])
     _taken: dict[str, int] = field(default_factory=dict[str, int])
 
-    def finish(self, *outputs: Value, names: Sequence[str] = ("output",)) -> Network:
+    def finish(self, *outputs: OnnxValue, names: Sequence[str] = ("output",)) -> Network:
         """The network as described so far; its outputs get the names by which they are asked for."""
         renamed = {value.name: name for value, name in zip(outputs, names, strict=True)}
 
@@ -118,9 +118,9 @@ class Builder:
 
     # What a network is made of
 
-    def input(self, name: str, sizes: tuple[int, ...], dtype: Dtype = np.float32) -> Value:
+    def input(self, name: str, sizes: tuple[int, ...], dtype: Dtype = np.float32) -> OnnxValue:
         self._inputs.append(Input(name, sizes, dtype))
-        return Value(self._unique(name), sizes, Moments())
+        return OnnxValue(self._unique(name), sizes, Moments())
 
     def parameter(self, name: str, shape: tuple[int, ...], fill: Fill, trained: bool = True) -> str:
         if name in self._taken:
@@ -137,15 +137,15 @@ class Builder:
         self,
         op: str,
         name: str,
-        inputs: Sequence[Value | str],
+        inputs: Sequence[OnnxValue | str],
         sizes: tuple[int, ...],
         expected: Moments,
         **attributes: Attribute,
-    ) -> Value:
+    ) -> OnnxValue:
         name = self._unique(name)
-        read = tuple(i.name if isinstance(i, Value) else i for i in inputs)
-        self._nodes.append(Node(op, name, read, (name,), attributes))
-        return Value(name, sizes, expected)
+        read = tuple(i.name if isinstance(i, OnnxValue) else i for i in inputs)
+        self._nodes.append(OnnxNode(op, name, read, (name,), attributes))
+        return OnnxValue(name, sizes, expected)
 
     def _unique(self, name: str) -> str:
         seen = self._taken.get(name, 0)
@@ -156,7 +156,7 @@ class Builder:
 
     def conv(
         self,
-        x: Value,
+        x: OnnxValue,
         name: str,
         out: int,
         kernel: Sizes,
@@ -164,7 +164,7 @@ class Builder:
         pad: Sizes = 0,
         groups: int = 1,
         bias: bool = True,
-    ) -> Value:
+    ) -> OnnxValue:
         axes = len(x.sizes) - 1
         kernels, strides, pads = _per_axis(kernel, axes), _per_axis(stride, axes), _per_axis(pad, axes)
         shape = (out, x.channels // groups, *kernels)
@@ -184,7 +184,7 @@ class Builder:
             strides=strides,
         )
 
-    def conv_transpose(self, x: Value, name: str, out: int, kernel: int, stride: int, pad: int) -> Value:
+    def conv_transpose(self, x: OnnxValue, name: str, out: int, kernel: int, stride: int, pad: int) -> OnnxValue:
         axes = len(x.sizes) - 1
         # Each output pixel sees kernel / stride taps per axis; at stride 1 on a single pixel it sees one.
         taps = min(math.prod(x.sizes[1:]), max(kernel // stride, 1) ** axes)
@@ -204,13 +204,13 @@ class Builder:
             strides=(stride,) * axes,
         )
 
-    def linear(self, x: Value, name: str, out: int) -> Value:
+    def linear(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
         """A classifier: Gemm on rows, its weight as (out, in)."""
         (width,) = x.sizes
         inputs = [x, *self._weight_and_bias(name, (out, width), x.moments, balanced=True, bias=True)]
         return self.node("Gemm", name, inputs, (out,), Moments(), transB=1)
 
-    def dense(self, x: Value, name: str, out: int) -> Value:
+    def dense(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
         """A linear layer on the last axis of a sequence, as exporters write it: MatMul by the transposed weight, then
         Add.
         """
@@ -220,7 +220,7 @@ class Builder:
         product = self.node("MatMul", f"{name}.matmul", [x, weight], (*x.sizes[:-1], out), Moments())
         return self.node("Add", name, [bias, product], product.sizes, product.moments)
 
-    def norm(self, x: Value, name: str, gain: float = 1.0, eps: float = 1e-5) -> Value:
+    def norm(self, x: OnnxValue, name: str, gain: float = 1.0, eps: float = 1e-5) -> OnnxValue:
         """A batch norm whose statistics fit its input; channels are scaled to `gain`, more or less."""
         variance, deviation = x.moments.variance, math.sqrt(x.moments.variance)
         ratio = LogUniform(VARIANCE_RATIO.low * variance, VARIANCE_RATIO.high * variance)
@@ -237,7 +237,7 @@ class Builder:
         expected = Moments(0.0, gain**2 * (1 + SCALE_SPREAD**2 / 3 + 2 * MEAN_DEVIATION**2))
         return self.node("BatchNormalization", name, inputs, x.sizes, expected, epsilon=eps)
 
-    def layer_norm(self, x: Value, name: str, eps: float) -> Value:
+    def layer_norm(self, x: OnnxValue, name: str, eps: float) -> OnnxValue:
         width = x.sizes[-1]
         weight = self.parameter(f"{name}.weight", (width,), Uniform(1 - SCALE_SPREAD, 1 + SCALE_SPREAD))
         bias = self.parameter(f"{name}.bias", (width,), Normal(BIAS_DEVIATION))
@@ -255,29 +255,29 @@ class Builder:
 
     # Layers without
 
-    def _map(self, op: str, x: Value, word: str, function: Function) -> Value:
+    def _map(self, op: str, x: OnnxValue, word: str, function: Function) -> OnnxValue:
         return self.node(op, f"{x.name}.{word}", [x], x.sizes, x.moments.through(function))
 
-    def relu(self, x: Value) -> Value:
+    def relu(self, x: OnnxValue) -> OnnxValue:
         return self._map("Relu", x, "relu", moments.relu)
 
-    def sigmoid(self, x: Value) -> Value:
+    def sigmoid(self, x: OnnxValue) -> OnnxValue:
         return self._map("Sigmoid", x, "sigmoid", moments.sigmoid)
 
-    def tanh(self, x: Value) -> Value:
+    def tanh(self, x: OnnxValue) -> OnnxValue:
         return self._map("Tanh", x, "tanh", np.tanh)
 
-    def relu6(self, x: Value) -> Value:
+    def relu6(self, x: OnnxValue) -> OnnxValue:
         low, high = self.scalar("zero", 0.0), self.scalar("six", 6.0)
         return self.node("Clip", f"{x.name}.relu6", [x, low, high], x.sizes, x.moments.through(moments.relu6))
 
-    def silu(self, x: Value) -> Value:
+    def silu(self, x: OnnxValue) -> OnnxValue:
         expected = x.moments.through(moments.silu)
         if self.opset >= 24:
             return self.node("Swish", f"{x.name}.silu", [x], x.sizes, expected)
         return self.node("Mul", f"{x.name}.silu", [x, self.sigmoid(x)], x.sizes, expected)
 
-    def gelu(self, x: Value) -> Value:
+    def gelu(self, x: OnnxValue) -> OnnxValue:
         """x · Φ(x): one node since opset 20, before that 0.5 · x · (1 + erf(x / sqrt 2))."""
         name, expected = f"{x.name}.gelu", x.moments.through(moments.gelu)
         if self.opset >= 20:
@@ -292,14 +292,14 @@ class Builder:
         """A float constant; nodes share it."""
         return name if name in self._constants else self.constant(name, np.array(value, np.float32))
 
-    def add(self, name: str, a: Value, b: Value) -> Value:
+    def add(self, name: str, a: OnnxValue, b: OnnxValue) -> OnnxValue:
         return self.node("Add", name, [a, b], a.sizes, a.moments.plus(b.moments))
 
-    def mul(self, name: str, a: Value, b: Value) -> Value:
+    def mul(self, name: str, a: OnnxValue, b: OnnxValue) -> OnnxValue:
         """a · b, where b may have extents of one."""
         return self.node("Mul", name, [a, b], a.sizes, a.moments.times(b.moments))
 
-    def concat(self, name: str, parts: Sequence[Value]) -> Value:
+    def concat(self, name: str, parts: Sequence[OnnxValue]) -> OnnxValue:
         if len(parts) == 1:
             return parts[0]
         sizes = (sum(p.channels for p in parts), *parts[0].sizes[1:])
@@ -307,18 +307,20 @@ class Builder:
             "Concat", name, parts, sizes, moments.mixture([(p.channels, p.moments) for p in parts]), axis=1
         )
 
-    def split(self, x: Value, name: str, count: int) -> list[Value]:
+    def split(self, x: OnnxValue, name: str, count: int) -> list[OnnxValue]:
         """`count` equal parts along the channels."""
         name, channels = self._unique(name), x.channels // count
         sizes = self.constant(f"{name}.sizes", np.full(count, channels, np.int64))
         outputs = tuple(self._unique(f"{name}.{i}") for i in range(count))
-        self._nodes.append(Node("Split", name, (x.name, sizes), outputs, {"axis": 1}))
-        return [Value(o, (channels, *x.sizes[1:]), x.moments) for o in outputs]
+        self._nodes.append(OnnxNode("Split", name, (x.name, sizes), outputs, {"axis": 1}))
+        return [OnnxValue(o, (channels, *x.sizes[1:]), x.moments) for o in outputs]
 
-    def max_pool(self, x: Value, name: str, kernel: int, stride: int, pad: int = 0, ceil: bool = False) -> Value:
+    def max_pool(
+        self, x: OnnxValue, name: str, kernel: int, stride: int, pad: int = 0, ceil: bool = False
+    ) -> OnnxValue:
         return self._pool("MaxPool", x, name, kernel, stride, pad, ceil, x.moments.largest(kernel**2))
 
-    def avg_pool(self, x: Value, name: str, kernel: int, stride: int, pad: int = 0) -> Value:
+    def avg_pool(self, x: OnnxValue, name: str, kernel: int, stride: int, pad: int = 0) -> OnnxValue:
         """As torch averages: the padding counts."""
         return self._pool(
             "AveragePool", x, name, kernel, stride, pad, False, x.moments.average(kernel**2), count_include_pad=1
@@ -327,7 +329,7 @@ class Builder:
     def _pool(
         self,
         op: str,
-        x: Value,
+        x: OnnxValue,
         name: str,
         kernel: int,
         stride: int,
@@ -335,7 +337,7 @@ class Builder:
         ceil: bool,
         expected: Moments,
         **more: Attribute,
-    ) -> Value:
+    ) -> OnnxValue:
         sizes = (x.channels, *(_windows(e, kernel, stride, pad, ceil) for e in x.sizes[1:]))
         return self.node(
             op,
@@ -350,11 +352,11 @@ class Builder:
             **more,
         )
 
-    def global_average(self, x: Value, name: str) -> Value:
+    def global_average(self, x: OnnxValue, name: str) -> OnnxValue:
         sizes = (x.channels, *(1 for _ in x.sizes[1:]))
         return self.node("GlobalAveragePool", name, [x], sizes, x.moments.average(math.prod(x.sizes[1:])))
 
-    def spatial_mean(self, x: Value, name: str) -> Value:
+    def spatial_mean(self, x: OnnxValue, name: str) -> OnnxValue:
         """x.mean([2, 3]): since opset 18 the axes are an input."""
         expected = x.moments.average(math.prod(x.sizes[1:]))
         if self.opset < 18:
@@ -368,15 +370,15 @@ class Builder:
             keepdims=0,
         )
 
-    def flatten(self, x: Value) -> Value:
+    def flatten(self, x: OnnxValue) -> OnnxValue:
         return self.node("Flatten", f"{x.name}.flatten", [x], (math.prod(x.sizes),), x.moments, axis=1)
 
-    def reshape(self, x: Value, name: str, sizes: tuple[int, ...]) -> Value:
+    def reshape(self, x: OnnxValue, name: str, sizes: tuple[int, ...]) -> OnnxValue:
         # Zero copies the input's extent, which is what a symbolic batch needs.
         target = self.constant(f"{name}.shape", np.array([self.batch or 0, *sizes], np.int64))
         return self.node("Reshape", name, [x, target], sizes, x.moments)
 
-    def transpose(self, x: Value, name: str, order: tuple[int, ...]) -> Value:
+    def transpose(self, x: OnnxValue, name: str, order: tuple[int, ...]) -> OnnxValue:
         """`order` counts the batch, which stays first."""
         sizes = tuple(x.sizes[axis - 1] for axis in order[1:])
         return self.node("Transpose", name, [x], sizes, x.moments, perm=order)

@@ -8,7 +8,7 @@ from functools import partial
 
 from stormdrop.errors import UserError
 from stormdrop.zoo.bert import Bert, bert
-from stormdrop.zoo.builder import Builder, Network
+from stormdrop.zoo.builder import Network, NetworkBuilder
 from stormdrop.zoo.dcgan import dcgan_generator
 from stormdrop.zoo.densenet import densenet
 from stormdrop.zoo.inception import AUXILIARY_PARAMETERS, googlenet, inception_v3
@@ -22,7 +22,7 @@ from stormdrop.zoo.squeezenet import squeezenet
 OPSETS = range(17, 25)
 DEFAULT_OPSET = 18
 
-NETWORKS: dict[str, Callable[[Builder], Network]] = {
+NETWORKS: dict[str, Callable[[NetworkBuilder], Network]] = {
     "alexnet": alexnet,
     **{f"densenet{depth}": partial(densenet, depth=depth) for depth in (121, 161, 169, 201)},
     "googlenet": googlenet,
@@ -54,4 +54,4 @@ def describe(name: str, batch: int | None = 1, opset: int = DEFAULT_OPSET) -> Ne
         raise UserError(f"a batch of {batch}: give at least 1, or None for a symbolic one")
     if opset not in OPSETS:
         raise UserError(f"opset {opset}: give one of {OPSETS[0]} to {OPSETS[-1]}")
-    return NETWORKS[name](Builder(name, batch, opset))
+    return NETWORKS[name](NetworkBuilder(name, batch, opset))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import Builder, Network
+from stormdrop.zoo.builder import Network, NetworkBuilder
 
 LATENT = 100
 WIDTHS = (512, 256, 128, 64)
 
 
-def dcgan_generator(net: Builder) -> Network:
+def dcgan_generator(net: NetworkBuilder) -> Network:
     x = net.input("input", (LATENT, 1, 1))
     for i, width in enumerate(WIDTHS):
         stride, pad = (2, 1) if i else (1, 0)

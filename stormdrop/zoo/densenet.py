@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import Builder, Network, Value
+from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue
 
 CLASSES = 1000
 BOTTLENECK = 4
@@ -15,7 +15,7 @@ SHAPES = {
 }
 
 
-def densenet(net: Builder, depth: int) -> Network:
+def densenet(net: NetworkBuilder, depth: int) -> Network:
     growth, stem, blocks = SHAPES[depth]
     x = net.input("input", (3, 224, 224))
     x = net.relu(net.norm(net.conv(x, "features.conv0", stem, 7, stride=2, pad=3, bias=False), "features.norm0"))
@@ -33,12 +33,12 @@ def densenet(net: Builder, depth: int) -> Network:
     return net.finish(net.linear(x, "classifier", CLASSES))
 
 
-def _layer(net: Builder, made: list[Value], at: str, growth: int) -> Value:
+def _layer(net: NetworkBuilder, made: list[OnnxValue], at: str, growth: int) -> OnnxValue:
     x = net.relu(net.norm(net.concat(f"{at}.concat", made), f"{at}.norm1"))
     x = net.relu(net.norm(net.conv(x, f"{at}.conv1", BOTTLENECK * growth, 1, bias=False), f"{at}.norm2"))
     return net.conv(x, f"{at}.conv2", growth, 3, pad=1, bias=False)
 
 
-def _transition(net: Builder, x: Value, at: str) -> Value:
+def _transition(net: NetworkBuilder, x: OnnxValue, at: str) -> OnnxValue:
     x = net.conv(net.relu(net.norm(x, f"{at}.norm")), f"{at}.conv", x.channels // 2, 1, bias=False)
     return net.avg_pool(x, f"{at}.pool", 2, 2)

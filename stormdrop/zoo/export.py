@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stormdrop.zoo.builder import Network, Node
+from stormdrop.zoo.builder import Network, OnnxNode
 from stormdrop.zoo.weights import generate
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _graph(network: Network) -> onnx.ModelProto:
     )
 
 
-def _node(node: Node) -> onnx.NodeProto:
+def _node(node: OnnxNode) -> onnx.NodeProto:
     from onnx import helper
 
     made = helper.make_node(node.op, node.inputs, node.outputs, node.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import Builder, Network, Sizes, Value
+from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue, Sizes
 
 CLASSES = 1000
 EPS = 1e-3
@@ -24,11 +24,13 @@ GOOGLENET = {
 }
 
 
-def _unit(net: Builder, x: Value, at: str, out: int, kernel: Sizes = 1, stride: int = 1, pad: Sizes = 0) -> Value:
+def _unit(
+    net: NetworkBuilder, x: OnnxValue, at: str, out: int, kernel: Sizes = 1, stride: int = 1, pad: Sizes = 0
+) -> OnnxValue:
     return net.relu(net.norm(net.conv(x, f"{at}.conv", out, kernel, stride, pad, bias=False), f"{at}.bn", eps=EPS))
 
 
-def googlenet(net: Builder) -> Network:
+def googlenet(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 224, 224))
     x = _unit(net, x, "conv1", 64, 7, 2, 3)
     x = net.max_pool(x, "maxpool1", 3, 2, ceil=True)
@@ -45,7 +47,9 @@ def googlenet(net: Builder) -> Network:
     return net.finish(net.linear(x, "fc", CLASSES))
 
 
-def _googlenet_module(net: Builder, x: Value, at: str, channels: tuple[int, int, int, int, int, int]) -> Value:
+def _googlenet_module(
+    net: NetworkBuilder, x: OnnxValue, at: str, channels: tuple[int, int, int, int, int, int]
+) -> OnnxValue:
     one, reduce3, three, reduce5, five, pooled = channels
     # torchvision's "5x5" branch has a 3x3 kernel, as the released weights have.
     branches = [
@@ -57,7 +61,7 @@ def _googlenet_module(net: Builder, x: Value, at: str, channels: tuple[int, int,
     return net.concat(f"{at}.concat", branches)
 
 
-def inception_v3(net: Builder) -> Network:
+def inception_v3(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 299, 299))
     x = _unit(net, x, "Conv2d_1a_3x3", 32, 3, 2)
     x = _unit(net, x, "Conv2d_2a_3x3", 32, 3)
@@ -78,18 +82,18 @@ def inception_v3(net: Builder) -> Network:
     return net.finish(net.linear(x, "fc", CLASSES))
 
 
-def _chain(net: Builder, x: Value, at: str, units: list[tuple[int, Sizes, int, Sizes]]) -> Value:
+def _chain(net: NetworkBuilder, x: OnnxValue, at: str, units: list[tuple[int, Sizes, int, Sizes]]) -> OnnxValue:
     """Units `at_1`, `at_2`, …, each (channels, kernel, stride, pad)."""
     for number, (out, kernel, stride, pad) in enumerate(units, 1):
         x = _unit(net, x, f"{at}_{number}", out, kernel, stride, pad)
     return x
 
 
-def _pooled(net: Builder, x: Value, at: str, out: int) -> Value:
+def _pooled(net: NetworkBuilder, x: OnnxValue, at: str, out: int) -> OnnxValue:
     return _unit(net, net.avg_pool(x, f"{at}.avgpool", 3, 1, 1), f"{at}.branch_pool", out)
 
 
-def _square_module(net: Builder, x: Value, at: str, pooled: int) -> Value:
+def _square_module(net: NetworkBuilder, x: OnnxValue, at: str, pooled: int) -> OnnxValue:
     branches = [
         _unit(net, x, f"{at}.branch1x1", 64),
         _chain(net, x, f"{at}.branch5x5", [(48, 1, 1, 0), (64, 5, 1, 2)]),
@@ -99,7 +103,7 @@ def _square_module(net: Builder, x: Value, at: str, pooled: int) -> Value:
     return net.concat(f"{at}.concat", branches)
 
 
-def _square_reduction(net: Builder, x: Value, at: str) -> Value:
+def _square_reduction(net: NetworkBuilder, x: OnnxValue, at: str) -> OnnxValue:
     branches = [
         _unit(net, x, f"{at}.branch3x3", 384, 3, 2),
         _chain(net, x, f"{at}.branch3x3dbl", [(64, 1, 1, 0), (96, 3, 1, 1), (96, 3, 2, 0)]),
@@ -116,7 +120,7 @@ def _tall(out: int) -> tuple[int, Sizes, int, Sizes]:
     return out, (7, 1), 1, (3, 0)
 
 
-def _long_module(net: Builder, x: Value, at: str, width: int) -> Value:
+def _long_module(net: NetworkBuilder, x: OnnxValue, at: str, width: int) -> OnnxValue:
     branches = [
         _unit(net, x, f"{at}.branch1x1", 192),
         _chain(net, x, f"{at}.branch7x7", [(width, 1, 1, 0), _wide(width), _tall(192)]),
@@ -126,7 +130,7 @@ def _long_module(net: Builder, x: Value, at: str, width: int) -> Value:
     return net.concat(f"{at}.concat", branches)
 
 
-def _long_reduction(net: Builder, x: Value, at: str) -> Value:
+def _long_reduction(net: NetworkBuilder, x: OnnxValue, at: str) -> OnnxValue:
     branches = [
         _chain(net, x, f"{at}.branch3x3", [(192, 1, 1, 0), (320, 3, 2, 0)]),
         _chain(net, x, f"{at}.branch7x7x3", [(192, 1, 1, 0), _wide(192), _tall(192), (192, 3, 2, 0)]),
@@ -135,8 +139,8 @@ def _long_reduction(net: Builder, x: Value, at: str) -> Value:
     return net.concat(f"{at}.concat", branches)
 
 
-def _forked_module(net: Builder, x: Value, at: str) -> Value:
-    def fork(x: Value, name: str, position: int) -> Value:
+def _forked_module(net: NetworkBuilder, x: OnnxValue, at: str) -> OnnxValue:
+    def fork(x: OnnxValue, name: str, position: int) -> OnnxValue:
         wide = _unit(net, x, f"{at}.{name}_{position}a", 384, (1, 3), pad=(0, 1))
         tall = _unit(net, x, f"{at}.{name}_{position}b", 384, (3, 1), pad=(1, 0))
         return net.concat(f"{at}.{name}.concat", [wide, tall])

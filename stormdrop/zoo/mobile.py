@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import DAMPED, Builder, Network, Value
+from stormdrop.zoo.builder import DAMPED, Network, NetworkBuilder, OnnxValue
 
 CLASSES = 1000
 # Expansion, channels, blocks, stride of the first.
@@ -29,8 +29,8 @@ EFFICIENTNET_B0 = (
 
 
 def _conv_norm(
-    net: Builder,
-    x: Value,
+    net: NetworkBuilder,
+    x: OnnxValue,
     conv: str,
     norm: str,
     out: int,
@@ -38,19 +38,19 @@ def _conv_norm(
     stride: int = 1,
     groups: int = 1,
     gain: float = 1.0,
-) -> Value:
+) -> OnnxValue:
     return net.norm(net.conv(x, conv, out, kernel, stride, kernel // 2, groups, bias=False), norm, gain)
 
 
-def _gain(x: Value, out: int, stride: int) -> float:
+def _gain(x: OnnxValue, out: int, stride: int) -> float:
     return DAMPED if stride == 1 and x.channels == out else 1.0
 
 
-def _residual(net: Builder, x: Value, y: Value, at: str, stride: int) -> Value:
+def _residual(net: NetworkBuilder, x: OnnxValue, y: OnnxValue, at: str, stride: int) -> OnnxValue:
     return net.add(f"{at}.add", x, y) if stride == 1 and x.channels == y.channels else y
 
 
-def mobilenet_v2(net: Builder) -> Network:
+def mobilenet_v2(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 224, 224))
     x = net.relu6(_conv_norm(net, x, "features.0.0", "features.0.1", 32, 3, 2))
     number = 1
@@ -63,7 +63,7 @@ def mobilenet_v2(net: Builder) -> Network:
     return net.finish(net.linear(x, "classifier.1", CLASSES))
 
 
-def _mobilenet_block(net: Builder, x: Value, at: str, expansion: int, out: int, stride: int) -> Value:
+def _mobilenet_block(net: NetworkBuilder, x: OnnxValue, at: str, expansion: int, out: int, stride: int) -> OnnxValue:
     y, hidden, i = x, expansion * x.channels, 0
     if expansion != 1:
         y, i = net.relu6(_conv_norm(net, y, f"{at}.conv.0.0", f"{at}.conv.0.1", hidden)), 1
@@ -72,7 +72,7 @@ def _mobilenet_block(net: Builder, x: Value, at: str, expansion: int, out: int, 
     return _residual(net, x, y, at, stride)
 
 
-def mnasnet(net: Builder) -> Network:
+def mnasnet(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 224, 224))
     x = net.relu(_conv_norm(net, x, "layers.0", "layers.1", 32, 3, 2))
     x = net.relu(_conv_norm(net, x, "layers.3", "layers.4", 32, 3, groups=32))
@@ -84,7 +84,9 @@ def mnasnet(net: Builder) -> Network:
     return net.finish(net.linear(net.spatial_mean(x, "mean"), "classifier.1", CLASSES))
 
 
-def _mnasnet_block(net: Builder, x: Value, at: str, expansion: int, out: int, stride: int, kernel: int) -> Value:
+def _mnasnet_block(
+    net: NetworkBuilder, x: OnnxValue, at: str, expansion: int, out: int, stride: int, kernel: int
+) -> OnnxValue:
     hidden, layer = expansion * x.channels, f"{at}.layers"
     y = net.relu(_conv_norm(net, x, f"{layer}.0", f"{layer}.1", hidden))
     y = net.relu(_conv_norm(net, y, f"{layer}.3", f"{layer}.4", hidden, kernel, stride, hidden))
@@ -92,7 +94,7 @@ def _mnasnet_block(net: Builder, x: Value, at: str, expansion: int, out: int, st
     return _residual(net, x, y, at, stride)
 
 
-def efficientnet_b0(net: Builder) -> Network:
+def efficientnet_b0(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 224, 224))
     x = net.silu(_conv_norm(net, x, "features.0.0", "features.0.1", 32, 3, 2))
     for number, (expansion, out, blocks, first, kernel) in enumerate(EFFICIENTNET_B0, 1):
@@ -103,7 +105,9 @@ def efficientnet_b0(net: Builder) -> Network:
     return net.finish(net.linear(x, "classifier.1", CLASSES))
 
 
-def _efficientnet_block(net: Builder, x: Value, at: str, expansion: int, out: int, stride: int, kernel: int) -> Value:
+def _efficientnet_block(
+    net: NetworkBuilder, x: OnnxValue, at: str, expansion: int, out: int, stride: int, kernel: int
+) -> OnnxValue:
     y, hidden, i = x, expansion * x.channels, 0
     if expansion != 1:
         y, i = net.silu(_conv_norm(net, y, f"{at}.block.0.0", f"{at}.block.0.1", hidden)), 1
@@ -113,6 +117,6 @@ def _efficientnet_block(net: Builder, x: Value, at: str, expansion: int, out: in
     return _residual(net, x, y, at, stride)
 
 
-def _squeeze_excite(net: Builder, x: Value, at: str, squeezed: int) -> Value:
+def _squeeze_excite(net: NetworkBuilder, x: OnnxValue, at: str, squeezed: int) -> OnnxValue:
     y = net.silu(net.conv(net.global_average(x, f"{at}.avgpool"), f"{at}.fc1", squeezed, 1))
     return net.mul(f"{at}.mul", x, net.sigmoid(net.conv(y, f"{at}.fc2", x.channels, 1)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import Builder, Network, Value
+from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue
 
 CLASSES = 1000
 VGG = {
@@ -13,7 +13,7 @@ VGG = {
 }
 
 
-def alexnet(net: Builder) -> Network:
+def alexnet(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 224, 224))
     x = net.relu(net.conv(x, "features.0", 64, 11, stride=4, pad=2))
     x = net.max_pool(x, "features.2", 3, 2)
@@ -25,7 +25,7 @@ def alexnet(net: Builder) -> Network:
     return _classified(net, x, (1, 4, 6))
 
 
-def vgg(net: Builder, depth: int) -> Network:
+def vgg(net: NetworkBuilder, depth: int) -> Network:
     x = net.input("input", (3, 224, 224))
     at = 0
     for convs, channels in zip(VGG[depth], (64, 128, 256, 512, 512)):
@@ -37,7 +37,7 @@ def vgg(net: Builder, depth: int) -> Network:
     return _classified(net, x, (0, 3, 6))
 
 
-def _classified(net: Builder, x: Value, positions: tuple[int, int, int]) -> Network:
+def _classified(net: NetworkBuilder, x: OnnxValue, positions: tuple[int, int, int]) -> Network:
     """Three matrices; torchvision's adaptive pool before them changes nothing at 224 x 224 and is not written."""
     first, second, last = (f"classifier.{at}" for at in positions)
     x = net.relu(net.linear(net.flatten(x), first, 4096))

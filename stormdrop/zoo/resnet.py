@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import DAMPED, Builder, Network, Value
+from stormdrop.zoo.builder import DAMPED, Network, NetworkBuilder, OnnxValue
 
 CLASSES = 1000
 VIDEO_CLASSES = 400
@@ -16,7 +16,7 @@ BLOCKS = {
 }
 
 
-def resnet(net: Builder, depth: int) -> Network:
+def resnet(net: NetworkBuilder, depth: int) -> Network:
     x = net.input("input", (3, 224, 224))
     x = net.relu(net.norm(net.conv(x, "conv1", 64, 7, stride=2, pad=3, bias=False), "bn1"))
     x = net.max_pool(x, "maxpool", 3, 2, pad=1)
@@ -28,26 +28,26 @@ def resnet(net: Builder, depth: int) -> Network:
     return net.finish(net.linear(x, "fc", CLASSES))
 
 
-def _basic(net: Builder, x: Value, at: str, width: int, stride: int) -> Value:
+def _basic(net: NetworkBuilder, x: OnnxValue, at: str, width: int, stride: int) -> OnnxValue:
     y = net.relu(net.norm(net.conv(x, f"{at}.conv1", width, 3, stride, 1, bias=False), f"{at}.bn1"))
     y = net.norm(net.conv(y, f"{at}.conv2", width, 3, 1, 1, bias=False), f"{at}.bn2", gain=DAMPED)
     return net.relu(net.add(f"{at}.add", y, _shortcut(net, x, at, width, stride)))
 
 
-def _bottleneck(net: Builder, x: Value, at: str, width: int, stride: int) -> Value:
+def _bottleneck(net: NetworkBuilder, x: OnnxValue, at: str, width: int, stride: int) -> OnnxValue:
     y = net.relu(net.norm(net.conv(x, f"{at}.conv1", width, 1, bias=False), f"{at}.bn1"))
     y = net.relu(net.norm(net.conv(y, f"{at}.conv2", width, 3, stride, 1, bias=False), f"{at}.bn2"))
     y = net.norm(net.conv(y, f"{at}.conv3", 4 * width, 1, bias=False), f"{at}.bn3", gain=DAMPED)
     return net.relu(net.add(f"{at}.add", y, _shortcut(net, x, at, 4 * width, stride)))
 
 
-def _shortcut(net: Builder, x: Value, at: str, out: int, stride: int) -> Value:
+def _shortcut(net: NetworkBuilder, x: OnnxValue, at: str, out: int, stride: int) -> OnnxValue:
     if stride == 1 and x.channels == out:
         return x
     return net.norm(net.conv(x, f"{at}.downsample.0", out, 1, stride, bias=False), f"{at}.downsample.1")
 
 
-def resnet3d(net: Builder) -> Network:
+def resnet3d(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 16, 112, 112))
     x = net.relu(net.norm(net.conv(x, "stem.0", 64, (3, 7, 7), (1, 2, 2), (1, 3, 3), bias=False), "stem.1"))
     for stage, width in enumerate(WIDTHS, 1):

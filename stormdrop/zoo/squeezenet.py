@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import Builder, Network, Value
+from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue
 
 CLASSES = 1000
 # Position among torchvision's features: squeezed channels, and channels of either expansion.
@@ -10,7 +10,7 @@ FIRES = {3: (16, 64), 4: (16, 64), 5: (32, 128), 7: (32, 128), 8: (48, 192), 9: 
 POOLS = (6, 11)
 
 
-def squeezenet(net: Builder) -> Network:
+def squeezenet(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 224, 224))
     x = net.relu(net.conv(x, "features.0", 96, 7, stride=2))
     x = net.max_pool(x, "features.2", 3, 2, ceil=True)
@@ -23,7 +23,7 @@ def squeezenet(net: Builder) -> Network:
     return net.finish(net.flatten(net.global_average(x, "classifier.3")))
 
 
-def _fire(net: Builder, x: Value, at: str, squeezed: int, expanded: int) -> Value:
+def _fire(net: NetworkBuilder, x: OnnxValue, at: str, squeezed: int, expanded: int) -> OnnxValue:
     x = net.relu(net.conv(x, f"{at}.squeeze", squeezed, 1))
     one = net.relu(net.conv(x, f"{at}.expand1x1", expanded, 1))
     three = net.relu(net.conv(x, f"{at}.expand3x3", expanded, 3, pad=1))

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop.codegen.pages import Pages
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value
 from stormdrop.graph.partition import call_of
 from stormdrop.ir import build as sd
@@ -25,13 +25,13 @@ from tests.support import crew
 from tests.support.trials import Given
 
 Array = NDArray[Any]
-Make = Callable[[Builder], Value]
-Use = Callable[[Builder, Value], Value]
+Make = Callable[[GraphBuilder], Value]
+Use = Callable[[GraphBuilder, Value], Value]
 
 
 def given(title: str, make: Make, use: Use, points: int = 1, most: int = 1000) -> Given:
     """Both operators as one kernel. Run-time integers are indices: small, some of them counted from the end."""
-    b = Builder()
+    b = GraphBuilder()
     result = use(b, make(b))
     call = call_of(b.nodes, b.constants)
     assert call.output == result
@@ -83,7 +83,7 @@ def test_a_triangle_of_gathered_rows() -> None:
 def test_an_enlarged_image_is_padded() -> None:
     """1x1x2x2 to 1x1x3x2 by nearest neighbours: a gather whose indices are constants."""
 
-    def enlarged(b: Builder) -> Value:
+    def enlarged(b: GraphBuilder) -> Value:
         return b.emit("Gather", b.input("x", (1, 1, 2, 2), "f32"), b.constant(np.array([0, 0, 1])), axis=2)
 
     check(given("1x1x3x2", enlarged, padded((0, 0, 1, 1), (0, 0, 0, 1)), 3))
@@ -123,7 +123,7 @@ N, M = 5, 19
 """The result of every gather is N x M."""
 
 
-def _grid(b: Builder) -> Value:
+def _grid(b: GraphBuilder) -> Value:
     """The nearest of 4x4 pixels to positions between -1 and 1."""
     y = b.emit(
         "GridSample",
@@ -140,15 +140,15 @@ def gathered(op: str, x: tuple[int, ...], indices: tuple[int, ...], **attributes
     return lambda b: b.emit(op, b.input("x", x, "f32"), b.input("i", indices, "i64"), **attributes)
 
 
-def _constant_rows(b: Builder) -> Value:
+def _constant_rows(b: GraphBuilder) -> Value:
     return b.emit("Gather", b.constant(np.eye(3, M), "f32"), b.input("i", (N,), "i64"), axis=0)
 
 
-def _by_constants(b: Builder) -> Value:
+def _by_constants(b: GraphBuilder) -> Value:
     return b.emit("Gather", b.input("x", (3, M), "f32"), b.constant(np.array([2, 0, 0, 1, 2])), axis=0)
 
 
-def _by_indices_of_indices(b: Builder) -> Value:
+def _by_indices_of_indices(b: GraphBuilder) -> Value:
     at = b.emit("Gather", b.input("j", (6,), "i64"), b.input("i", (N,), "i64"), axis=0)
     return b.emit("Gather", b.input("x", (4, M), "f32"), at, axis=0)
 
@@ -172,27 +172,27 @@ GATHERS: dict[str, Make] = {
 }
 
 
-def _convolved(b: Builder, v: Value) -> Value:
+def _convolved(b: GraphBuilder, v: Value) -> Value:
     image = b.reshape(v, (1, N, M, 1))
     weights = b.constant(np.random.default_rng(0).standard_normal((3, 3, 1, 18)), "f32")
     window = {"kernel": (3, 3), "strides": (1, 2), "dilations": (1, 1), "before": (1, 1), "after": (1, 1)}
     return b.emit("Conv", image, weights, groups=1, layout="NHWC", **window)
 
 
-def _pooled(b: Builder, v: Value) -> Value:
+def _pooled(b: GraphBuilder, v: Value) -> Value:
     window = {"kernel": (3, 2), "strides": (1, 1), "dilations": (1, 1), "before": (1, 1), "after": (1, 0)}
     return b.emit("MaxPool", b.reshape(v, (1, N, M, 1)), layout="NHWC", **window)
 
 
 def _joined(axis: int) -> Use:
-    def join(b: Builder, v: Value) -> Value:
+    def join(b: GraphBuilder, v: Value) -> Value:
         other = b.input("other", (2, M) if axis == 0 else (N, 3), "f32")
         return b.emit("Concat", other, v, b.emit("Neg", v), axis=axis)
 
     return join
 
 
-def cut(b: Builder, v: Value, starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]) -> Value:
+def cut(b: GraphBuilder, v: Value, starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]) -> Value:
     return b.emit("Slice", v, starts=starts, steps=steps, shape=shape)
 
 

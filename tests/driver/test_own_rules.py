@@ -18,7 +18,7 @@ import stormdrop as sd
 from stormdrop.driver import build as building
 from stormdrop.driver.build import Job, build_kernel, build_kernels
 from stormdrop.errors import UserError
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph
 from stormdrop.measure.process import Worker, message_of
 from stormdrop.measure.result import Timing
@@ -130,7 +130,7 @@ def test_a_module_that_only_this_process_can_import_is_told_by_the_worker(
 
 
 def conv_model() -> Graph:
-    b, rng = Builder(), np.random.default_rng(0)
+    b, rng = GraphBuilder(), np.random.default_rng(0)
     x = b.input("x", (1, 10, 12, 6), "f32")
     for channels in (8, 4):
         w, ones = b.constant(floats(rng, 3, 3, x.shape[3], channels)), (1, 1)

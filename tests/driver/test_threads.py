@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import stormdrop as sd
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph
 from stormdrop.measure.result import Result, Timing
 from stormdrop.reservoir.store import Store
@@ -21,7 +21,7 @@ def task(n: int = 8) -> sd.Task:
 
 
 def graph() -> Graph:
-    b = Builder()
+    b = GraphBuilder()
     return b.graph([b.emit("Relu", b.input("x", (8, 8), "f32"))], ["y"], "g", 1)
 
 

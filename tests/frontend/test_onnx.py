@@ -16,7 +16,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 from stormdrop.compare.unfused import run_unfused  # noqa: E402
 from stormdrop.errors import UserError  # noqa: E402
-from stormdrop.frontend.call import NeedsConstant  # noqa: E402
+from stormdrop.frontend.node_reader import NeedsConstant  # noqa: E402
 from stormdrop.frontend.onnx import load  # noqa: E402
 from stormdrop.graph.verify import verify  # noqa: E402
 

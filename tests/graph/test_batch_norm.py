@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stormdrop.graph.batch_norm import fold_scales
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Array, Graph, Value
 from tests.support.graphs import floats, graph_of, ops, rewritten, window
 
@@ -29,7 +29,7 @@ class Image:
     """A product of an image with constant weights, and constants per channel to put before and behind it."""
 
     def __init__(self, op: str, layout: str, groups: int, pad: int = 0, ci: int = 4, co: int = 6) -> None:
-        self.b, self.layout, self.groups, self.ci, self.co = Builder(), layout, groups, ci, co
+        self.b, self.layout, self.groups, self.ci, self.co = GraphBuilder(), layout, groups, ci, co
         self.op, self.pad = op, pad
         self.x = self.b.input("x", (2, ci, 5, 4) if layout == "NCHW" else (2, 5, 4, ci), "f32")
 
@@ -112,7 +112,7 @@ def test_matrices_take_scales_and_shifts_of_their_rows_and_columns(
     ta: int, tb: int, constant_side: int, batched: bool
 ) -> None:
     """a [n, k] · b [k, m] with either one constant, stored either way."""
-    n, k, m, b = 3, 5, 4, Builder()
+    n, k, m, b = 3, 5, 4, GraphBuilder()
     shapes = [(k, n) if ta else (n, k), (m, k) if tb else (k, m)]
     x = b.input("x", (2, *shapes[1 - constant_side]), "f32")
     w = b.constant(floats(RNG, *((2,) if batched else ()), *shapes[constant_side]))
@@ -127,16 +127,16 @@ def test_matrices_take_scales_and_shifts_of_their_rows_and_columns(
 
 
 def dense(
-    behind: Callable[[Builder, Value], Value], before: Callable[[Builder, Value], Value] = lambda b, x: x
+    behind: Callable[[GraphBuilder, Value], Value], before: Callable[[GraphBuilder, Value], Value] = lambda b, x: x
 ) -> Graph:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (3, 5), "f32")
     w = b.constant(floats(RNG, 5, 4))
     return graph_of(b, behind(b, b.emit("MatMul", before(b, x), w)))
 
 
 def test_differences_quotients_and_signs_count_as_sums_and_products() -> None:
-    def behind(b: Builder, y: Value) -> Value:
+    def behind(b: GraphBuilder, y: Value) -> Value:
         y = b.emit("Sub", b.constant(floats(RNG, 4)), b.emit("Div", y, b.constant(floats(RNG, 1, 4) + 3)))
         return b.emit("Sub", b.emit("Neg", y), b.number(2, y))
 
@@ -145,7 +145,7 @@ def test_differences_quotients_and_signs_count_as_sums_and_products() -> None:
 
 def test_a_scale_moves_across_reshapes_into_the_next_product() -> None:
     """A mean over an image: its factor is the classifier's."""
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2, 5, 3, 3), "f32")
     total = b.emit("ReduceSum", x, axes=(2, 3), keepdims=1)
     mean = b.reshape(b.emit("Mul", total, b.number(1 / 9, total)), (2, 5))
@@ -157,7 +157,7 @@ def test_a_scale_moves_across_reshapes_into_the_next_product() -> None:
 
 
 def test_a_scale_per_channel_does_not_move_across_a_reshape() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2, 5, 1), "f32")
     y = b.reshape(b.emit("Mul", x, b.constant(floats(RNG, 5, 1))), (2, 5))
     g = graph_of(b, b.emit("MatMul", y, b.constant(floats(RNG, 5, 4))))
@@ -171,7 +171,7 @@ def test_a_mean_over_windows_stays_together() -> None:
     assert fold_scales(g) is g
 
 
-STAYS: dict[str, Callable[[Builder, Value], Value]] = {
+STAYS: dict[str, Callable[[GraphBuilder, Value], Value]] = {
     "one bias": lambda b, y: b.emit("Add", y, b.constant(floats(RNG, 4))),
     "nothing": lambda b, y: y,
     "a factor per row": lambda b, y: b.emit("Mul", y, b.constant(floats(RNG, 3, 1))),
@@ -198,7 +198,7 @@ def test_what_is_not_the_weights_own_stays(what: str) -> None:
 
 
 def test_a_value_that_is_also_an_output_is_not_changed() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (3, 5), "f32")
     y = b.emit("MatMul", x, b.constant(floats(RNG, 5, 4)))
     g = graph_of(b, b.emit("Mul", y, b.number(2, y)), y)
@@ -206,7 +206,7 @@ def test_a_value_that_is_also_an_output_is_not_changed() -> None:
 
 
 def test_weights_that_two_products_share_are_scaled_for_one_of_them() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (3, 5), "f32")
     w = b.constant(floats(RNG, 5, 4))
     y, z = b.emit("MatMul", x, w), b.emit("MatMul", b.emit("Relu", x), w)
@@ -218,7 +218,7 @@ def test_weights_that_two_products_share_are_scaled_for_one_of_them() -> None:
 
 
 def test_large_weights_that_others_read_are_not_doubled() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (1, 600), "f32")
     w = b.constant(floats(RNG, 600, 600))
     y, z = b.emit("MatMul", x, w), b.emit("MatMul", b.emit("Relu", x), w)
@@ -228,7 +228,7 @@ def test_large_weights_that_others_read_are_not_doubled() -> None:
 
 def test_a_chain_of_products_hands_its_shifts_on() -> None:
     """Behind the last product there is one addition for all of them."""
-    b = Builder()
+    b = GraphBuilder()
     y = b.input("x", (3, 5), "f32")
     for _ in range(3):
         y = b.emit("MatMul", y, b.constant(floats(RNG, 5, 5)))
@@ -256,7 +256,7 @@ def test_an_addition_per_pixel_does_not_take_a_factor_per_channel() -> None:
 def test_weights_are_rounded_once() -> None:
     """Two factors that f32 would round in between."""
     a, c = np.float32(1.1), np.float32(1.3)
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2, 3), "f32")
     w = floats(RNG, 3, 4)
     y = b.emit("MatMul", b.emit("Mul", x, b.constant(a)), b.constant(w))
@@ -266,7 +266,7 @@ def test_weights_are_rounded_once() -> None:
 
 
 def test_integers_are_left_alone() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2, 3), "i64")
     y = b.emit("MatMul", x, b.constant(np.arange(12).reshape(3, 4)))
     g = graph_of(b, b.emit("Mul", y, b.constant(3, "i64")))

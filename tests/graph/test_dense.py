@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.dense import Shuffle, without_transposes_of_dense
 from stormdrop.graph.graph import Value
 from tests.support.graphs import assert_same, graph_of, ops
@@ -13,11 +13,11 @@ from tests.support.graphs import assert_same, graph_of, ops
 RNG = np.random.default_rng(0)
 
 
-def weights(b: Builder, *shape: int) -> Value:
+def weights(b: GraphBuilder, *shape: int) -> Value:
     return b.constant(RNG.standard_normal(shape).astype(np.float32))
 
 
-def flattened(b: Builder, batch: int = 2) -> Value:
+def flattened(b: GraphBuilder, batch: int = 2) -> Value:
     """An image held [n, h, w, c], flattened as if it were [n, c, h, w]."""
     x = b.input("x", (batch, 2, 3, 4), "f32")
     return b.reshape(b.emit("Transpose", x, perm=(0, 3, 1, 2)), (batch, 24))
@@ -26,7 +26,7 @@ def flattened(b: Builder, batch: int = 2) -> Value:
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_rows_of_weights_take_the_order_of_a_flattened_image(batch: int, transposed: int) -> None:
-    b = Builder()
+    b = GraphBuilder()
     w = weights(b, 5, 24) if transposed else weights(b, 24, 5)
     g = graph_of(b, b.emit("MatMul", flattened(b, batch), w, transpose_b=transposed))
     h = without_transposes_of_dense(g)
@@ -35,7 +35,7 @@ def test_rows_of_weights_take_the_order_of_a_flattened_image(batch: int, transpo
 
 
 def test_elementwise_nodes_may_stand_between() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = flattened(b)
     y = b.emit("Mul", b.emit("Relu", x), weights(b, 24))
     y = b.emit("Add", b.emit("Add", y, x), b.input("per_row", (2, 1), "f32"))
@@ -47,14 +47,14 @@ def test_elementwise_nodes_may_stand_between() -> None:
 
 
 def test_shared_weights_are_reordered_once() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x, w = flattened(b), weights(b, 24, 5)
     g = graph_of(b, b.emit("MatMul", x, w), b.emit("MatMul", b.emit("Neg", x), w))
     assert len(without_transposes_of_dense(g).constants) == 1
 
 
 def test_columns_of_weights_take_the_order_of_the_image_they_become() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2, 5), "f32")
     y = b.emit("Relu", b.emit("Add", weights(b, 24), b.emit("MatMul", x, weights(b, 24, 5), transpose_b=1)))
     g = graph_of(b, b.emit("Transpose", b.reshape(y, (2, 4, 2, 3)), perm=(0, 2, 3, 1)))
@@ -64,7 +64,7 @@ def test_columns_of_weights_take_the_order_of_the_image_they_become() -> None:
 
 
 def test_weights_between_two_images_are_reordered_on_both_sides() -> None:
-    b = Builder()
+    b = GraphBuilder()
     y = b.emit("MatMul", flattened(b), weights(b, 24, 30))
     g = graph_of(b, b.emit("Transpose", b.reshape(y, (2, 5, 3, 2)), perm=(0, 2, 3, 1)))
     h = without_transposes_of_dense(g)
@@ -74,7 +74,7 @@ def test_weights_between_two_images_are_reordered_on_both_sides() -> None:
 
 
 def test_a_transpose_that_would_stay_leaves_the_weights_alone() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = flattened(b)
     product = b.emit("MatMul", x, weights(b, 24, 5))
     run_time = b.emit("MatMul", b.emit("Relu", x), b.input("w", (24, 5), "f32"))
@@ -89,7 +89,7 @@ def test_a_transpose_that_would_stay_leaves_the_weights_alone() -> None:
 
 
 def test_a_transpose_of_the_batch_stays() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (3, 2, 4), "f32")
     y = b.reshape(b.emit("Transpose", x, perm=(1, 0, 2)), (2, 12))
     g = graph_of(b, b.emit("MatMul", y, weights(b, 12, 5)))

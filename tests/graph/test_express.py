@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop.compare.unfused import Unfused
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.express import task_of
 from stormdrop.graph.graph import Attribute
 from stormdrop.graph.verify import verify
@@ -31,7 +31,7 @@ EXECUTOR = Unfused(threads=1)
 
 def run(op: str, *arrays: Array, **attributes: Attribute) -> Array:
     """One node on a compiled kernel, checked against the interpreter."""
-    b = Builder()
+    b = GraphBuilder()
     names = {
         np.dtype(np.float32): "f32",
         np.dtype(np.float64): "f64",
@@ -160,7 +160,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("before", "after"), SHAPES)
 def test_reshaping_reads_every_element_in_order(before: tuple[int, ...], after: tuple[int, ...]) -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", before, "f32")
     node_graph = b.graph([b.emit("Reshape", x, shape=after)], ["y"], "g", 17)
     data = floats(*before)
@@ -223,7 +223,7 @@ NODES: list[tuple[str, list[tuple[int, ...]], dict[str, Attribute]]] = [
 def test_random_schedules_compute_what_the_reference_computes(
     op: str, shapes: list[tuple[int, ...]], attributes: dict[str, Attribute]
 ) -> None:
-    b = Builder()
+    b = GraphBuilder()
     values = [b.input(f"x{k}", s, "f32") for k, s in enumerate(shapes)]
     arrays = [floats(*s) for s in shapes]
     if op == "Gather":

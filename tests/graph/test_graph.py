@@ -9,14 +9,14 @@ import pytest
 
 from stormdrop.compare.unfused import Unfused
 from stormdrop.errors import UserError
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph, Node, Value, shown
 from stormdrop.graph.verify import verify
 
 
 def chain() -> Graph:
     """relu(x + 1) · 2."""
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2, 3), "f32")
     y = b.emit("Relu", b.emit("Add", x, b.number(1, x)))
     return b.graph([b.emit("Mul", y, b.number(2, y))], ["out"], "chain", 17)
@@ -93,7 +93,7 @@ def test_printed_names_hold_nothing_dangerous(name: str) -> None:
 
 
 def test_what_depends_on_constants_alone_is_computed_at_once() -> None:
-    b = Builder()
+    b = GraphBuilder()
     two = b.constant(np.array([2, 3], np.int64))
     three = b.emit("Add", two, b.constant(1, "i64"))
     found = b.array(b.emit("Concat", two, three, axis=0))
@@ -103,20 +103,20 @@ def test_what_depends_on_constants_alone_is_computed_at_once() -> None:
 
 
 def test_a_constant_too_large_to_fold_stays_a_node() -> None:
-    b = Builder()
+    b = GraphBuilder()
     big = b.emit("Expand", b.constant(1.0, "f32"), shape=(1 << 26,))
     assert b.array(big) is None
     assert [n.op for n in b.nodes] == ["Expand"]
 
 
 def test_a_value_beyond_all_memory_is_refused() -> None:
-    b = Builder()
+    b = GraphBuilder()
     with pytest.raises(UserError, match="elements"):
         b.emit("Expand", b.constant(1.0, "f32"), shape=(10**6, 10**6))
 
 
 def test_kernels_are_shared_between_nodes_of_one_digest() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (5, 7), "f32")
     y = b.emit("Relu", b.emit("Relu", x))
     executor = Unfused()

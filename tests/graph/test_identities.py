@@ -7,18 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Node, Value
 from stormdrop.graph.identities import identities, joined
 from stormdrop.ir.expr import Dtype
 from tests.support.graphs import graph_of, ops, rewritten, window
 
-Make = Callable[[Builder, Value], Value]
+Make = Callable[[GraphBuilder, Value], Value]
 
 
 def left(make: Make, shape: tuple[int, ...] = (2, 3), dtype: Dtype = "f32") -> dict[str, int]:
     """The operators that are left of make(…) between two others; the values must be the same."""
-    b = Builder()
+    b = GraphBuilder()
     first, last = ("Not", "Xor") if dtype == "bool" else ("Neg", "Floor")
     y = make(b, b.emit(first, b.input("x", shape, dtype)))
     end = b.emit(last, y, b.input("z", shape, "bool")) if dtype == "bool" else b.emit(last, y)
@@ -27,7 +27,7 @@ def left(make: Make, shape: tuple[int, ...] = (2, 3), dtype: Dtype = "f32") -> d
     return {op: n for op, n in found.items() if n}
 
 
-def full(b: Builder, value: float, *shape: int, dtype: Dtype = "f32") -> Value:
+def full(b: GraphBuilder, value: float, *shape: int, dtype: Dtype = "f32") -> Value:
     return b.constant(np.full(shape, value), dtype)
 
 
@@ -170,7 +170,7 @@ def test_pairs_become_one(what: str) -> None:
 
 def constants_of(make: Make, dtype: Dtype = "f32") -> tuple[list[Node], list[float]]:
     """What is left of make(x), and the constants of it."""
-    b = Builder()
+    b = GraphBuilder()
     g = rewritten(identities, graph_of(b, make(b, b.input("x", (2, 3), dtype))), within=2e-6)
     return list(g.nodes), [a.ravel()[0].item() for a in g.constants.values()]
 
@@ -204,7 +204,7 @@ def test_integers_wrap_as_they_did() -> None:
 
 def test_rounding_by_adding_a_huge_number_is_kept() -> None:
     huge = 1.5 * 2**23
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2, 3), "f32")
     g = identities(graph_of(b, b.emit("Sub", b.emit("Add", x, full(b, huge)), full(b, huge))))
     assert ops(g) == {"Add": 2}
@@ -225,7 +225,7 @@ def test_constants_that_would_grow_together_stay_apart() -> None:
 
 
 def test_a_value_that_others_read_is_not_computed_twice() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (3,), "f32")
     once = b.emit("Mul", x, full(b, 3))
     g = graph_of(b, b.emit("Mul", once, full(b, 5)), b.emit("Neg", once))
@@ -233,7 +233,7 @@ def test_a_value_that_others_read_is_not_computed_twice() -> None:
 
 
 def test_outputs_keep_their_names_where_their_nodes_vanish() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (3,), "f32")
     g = rewritten(identities, graph_of(b, b.emit("Copy", x), b.emit("Relu", x)))
     assert g.outputs[0] == x

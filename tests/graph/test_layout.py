@@ -13,7 +13,7 @@ import pytest
 
 from stormdrop import zoo
 from stormdrop.frontend.onnx import load
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Attribute, Graph, Value
 from stormdrop.graph.layout import channels_last
 from stormdrop.graph.layout_rules import blocks_of, carried, completed, matched, returned
@@ -22,11 +22,11 @@ from stormdrop.ir.expr import NUMPY
 from tests.support.graphs import assert_same, graph_of, ops
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-Layer = Callable[[Builder, Value], Value]
+Layer = Callable[[GraphBuilder, Value], Value]
 RNG = np.random.default_rng(0)
 
 
-def weights(b: Builder, *shape: int) -> Value:
+def weights(b: GraphBuilder, *shape: int) -> Value:
     return b.constant(RNG.standard_normal(shape).astype(np.float32))
 
 
@@ -41,17 +41,19 @@ def window(rank: int, kernel: int, stride: int = 1, pad: int = 0) -> dict[str, A
     }
 
 
-def conv(b: Builder, x: Value, out: int = 4, kernel: int = 1, groups: int = 1, stride: int = 1, pad: int = 0) -> Value:
+def conv(
+    b: GraphBuilder, x: Value, out: int = 4, kernel: int = 1, groups: int = 1, stride: int = 1, pad: int = 0
+) -> Value:
     rank = x.rank - 2
     w = weights(b, out, x.shape[1] // groups, *(kernel,) * rank)
     return b.emit("Conv", x, w, groups=groups, **window(rank, kernel, stride, pad))
 
 
-def image(b: Builder, *shape: int) -> Value:
+def image(b: GraphBuilder, *shape: int) -> Value:
     return b.input("x", shape or (2, 3, 4, 5), "f32")
 
 
-def lrn(b: Builder, x: Value) -> Value:
+def lrn(b: GraphBuilder, x: Value) -> Value:
     flat = b.reshape(b.emit("Mul", x, x), (x.shape[0], 1, x.shape[1], x.shape[2] * x.shape[3]))
     over: dict[str, Attribute] = {
         "kernel": (3, 1),
@@ -64,19 +66,19 @@ def lrn(b: Builder, x: Value) -> Value:
     return b.emit("Mul", x, b.emit("PowConst", b.emit("Add", total, b.number(2, x)), exponent=-0.75))
 
 
-def shuffle(b: Builder, x: Value) -> Value:
+def shuffle(b: GraphBuilder, x: Value) -> Value:
     n, c, h, w = x.shape
     apart = b.transpose(b.reshape(x, (n, 2, c // 2, h, w)), (0, 2, 1, 3, 4))
     return b.reshape(apart, x.shape)
 
 
-def excite(b: Builder, x: Value) -> Value:
+def excite(b: GraphBuilder, x: Value) -> Value:
     mean = b.reduce("Sum", x, (2, 3), keepdims=False)
     gate = b.emit("Sigmoid", b.emit("MatMul", mean, weights(b, x.shape[1], x.shape[1])))
     return b.emit("Mul", x, b.reshape(gate, (*gate.shape, 1, 1)))
 
 
-def indices(b: Builder, *values: int) -> Value:
+def indices(b: GraphBuilder, *values: int) -> Value:
     return b.constant(np.array(values, np.int64))
 
 
@@ -144,7 +146,7 @@ FOLLOWING: dict[str, Layer] = {
 
 @pytest.mark.parametrize("name", FOLLOWING)
 def test_nothing_is_transposed_between_two_convolutions(name: str) -> None:
-    b = Builder()
+    b = GraphBuilder()
     y = conv(b, FOLLOWING[name](b, conv(b, image(b))))
     g = graph_of(b, y)
     h = channels_last(g)
@@ -157,7 +159,7 @@ def test_nothing_is_transposed_between_two_convolutions(name: str) -> None:
 def test_random_networks_compute_the_same(seed: int) -> None:
     pick = random.Random(seed)
     layers: list[Layer] = [*FOLLOWING.values(), shuffle]
-    b = Builder()
+    b = GraphBuilder()
     values = [image(b)]
     for _ in range(pick.randint(2, 6)):
         x = pick.choice(values[-2:])
@@ -171,7 +173,7 @@ def test_random_networks_compute_the_same(seed: int) -> None:
 
 
 def test_a_convolution_alone_stands_between_two_transposes() -> None:
-    b = Builder()
+    b = GraphBuilder()
     g = graph_of(b, conv(b, image(b), 7, 3))
     h = channels_last(g)
     assert [n.op for n in h.nodes] == ["Transpose", "Conv", "Transpose"]
@@ -182,7 +184,7 @@ def test_a_convolution_alone_stands_between_two_transposes() -> None:
 
 @pytest.mark.parametrize("sizes", [(6,), (3, 4, 2)])
 def test_windows_over_any_number_of_dimensions_are_turned(sizes: tuple[int, ...]) -> None:
-    b = Builder()
+    b = GraphBuilder()
     y = conv(b, image(b, 2, 3, *sizes), 4, 2, pad=1)
     y = b.emit("MaxPool", y, **window(len(sizes), 2))
     g = graph_of(b, conv(b, y, 2))
@@ -192,7 +194,7 @@ def test_windows_over_any_number_of_dimensions_are_turned(sizes: tuple[int, ...]
 
 
 def test_uneven_windows_keep_their_sides() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = image(b)
     w = weights(b, 2, 3, 2, 3)
     odd: dict[str, Attribute] = {
@@ -211,7 +213,7 @@ def test_uneven_windows_keep_their_sides() -> None:
 
 def test_transposes_around_convolutions_vanish() -> None:
     """As TensorFlow's exporter writes: channels last at the edges, a pair of transposes around each layer."""
-    b = Builder()
+    b = GraphBuilder()
     x = image(b, 2, 4, 5, 3)
     for out in (4, 6):
         y = conv(b, b.emit("Transpose", x, perm=(0, 3, 1, 2)), out, 2)
@@ -223,7 +225,7 @@ def test_transposes_around_convolutions_vanish() -> None:
 
 
 def test_a_channel_shuffle_stays_one_transpose_of_channels() -> None:
-    b = Builder()
+    b = GraphBuilder()
     g = graph_of(b, conv(b, shuffle(b, conv(b, image(b)))))
     h = channels_last(g)
     perms = [n.integers("perm") for n in h.nodes if n.op == "Transpose"]
@@ -232,7 +234,7 @@ def test_a_channel_shuffle_stays_one_transpose_of_channels() -> None:
 
 
 def test_pixels_made_of_channels_cost_one_transpose() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = conv(b, image(b))
     n, c, h, w = x.shape
     y = b.transpose(b.reshape(x, (n, c // 4, 2, 2, h, w)), (0, 1, 4, 2, 5, 3))
@@ -243,7 +245,7 @@ def test_pixels_made_of_channels_cost_one_transpose() -> None:
 
 
 def test_response_normalisation_sums_along_the_last_dimension() -> None:
-    b = Builder()
+    b = GraphBuilder()
     g = graph_of(b, conv(b, lrn(b, conv(b, image(b)))))
     (pool,) = (n for n in channels_last(g).nodes if n.op == "SumPool")
     assert pool.inputs[0].shape == (2, 1, 20, 4)
@@ -251,7 +253,7 @@ def test_response_normalisation_sums_along_the_last_dimension() -> None:
 
 
 def test_a_mean_over_all_pixels_needs_no_transpose() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = conv(b, image(b, 1, 1, 4, 5))
     mean = b.reshape(b.emit("Mul", b.reduce("Sum", x, (2, 3)), b.number(0.05, x)), (1, 4))
     g = graph_of(b, b.emit("MatMul", mean, weights(b, 4, 6)))
@@ -262,7 +264,7 @@ def test_a_mean_over_all_pixels_needs_no_transpose() -> None:
 
 def test_an_image_flattened_into_pixels_and_channels_needs_no_transpose() -> None:
     """As the first layer of a vision transformer."""
-    b = Builder()
+    b = GraphBuilder()
     x = conv(b, image(b, 2, 1, 4, 4), 5, 2, stride=2)
     tokens = b.emit("Transpose", b.reshape(x, (2, 5, 4)), perm=(0, 2, 1))
     g = graph_of(b, b.emit("MatMul", tokens, weights(b, 5, 3)))
@@ -272,7 +274,7 @@ def test_an_image_flattened_into_pixels_and_channels_needs_no_transpose() -> Non
 
 
 def test_a_product_takes_a_matrix_held_the_other_way_round() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.reshape(conv(b, image(b, 2, 1, 4, 4), 5), (2, 5, 16))
     g = graph_of(b, b.emit("MatMul", x, b.emit("Relu", x), transpose_b=1))
     h = channels_last(g)
@@ -283,7 +285,7 @@ def test_a_product_takes_a_matrix_held_the_other_way_round() -> None:
 
 
 def test_nodes_that_know_one_order_only_keep_it() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = conv(b, image(b))
     up = b.emit("ConvTranspose", x, weights(b, 4, 3, 2, 2), groups=2, extents=(8, 10), **window(2, 2, 2))
     g = graph_of(b, conv(b, up), b.emit("MaxPoolIndices", x, column_major=0, **window(2, 2)))
@@ -298,7 +300,7 @@ def test_nodes_that_know_one_order_only_keep_it() -> None:
 
 
 def test_what_several_readers_need_is_transposed_once() -> None:
-    b = Builder()
+    b = GraphBuilder()
     t = b.emit("Transpose", image(b, 3, 4, 5), perm=(0, 2, 1))
     g = graph_of(b, *(b.emit("MatMul", t, b.emit(op, t), transpose_b=1) for op in ("Relu", "Neg", "Tanh")))
     assert ops(channels_last(g))["Transpose"] <= 1
@@ -306,7 +308,7 @@ def test_what_several_readers_need_is_transposed_once() -> None:
 
 
 def test_an_attention_layer_is_left_alone() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (1, 6, 8), "f32")
 
     def heads(perm: tuple[int, ...]) -> Value:
@@ -320,7 +322,7 @@ def test_an_attention_layer_is_left_alone() -> None:
 
 
 def test_inverse_transposes_vanish_without_any_window() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.emit("Relu", b.emit("Transpose", image(b), perm=(0, 2, 3, 1)))
     g = graph_of(b, b.emit("Transpose", b.emit("Softmax", x, axis=3), perm=(0, 3, 1, 2)))
     h = channels_last(g)
@@ -329,13 +331,13 @@ def test_inverse_transposes_vanish_without_any_window() -> None:
 
 
 def test_the_pass_leaves_its_own_result_alone() -> None:
-    b = Builder()
+    b = GraphBuilder()
     h = channels_last(graph_of(b, conv(b, shuffle(b, lrn(b, conv(b, image(b)))))))
     assert channels_last(h) is h
 
 
 def test_weights_are_views_and_turned_once() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = image(b, 1, 4, 5, 5)
     w = weights(b, 4, 4, 3, 3)
     y = x
@@ -348,7 +350,7 @@ def test_weights_are_views_and_turned_once() -> None:
 
 
 def test_weights_that_are_no_constants_are_transposed_as_well() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x, w = image(b), b.input("w", (4, 3, 2, 2), "f32")
     bias = b.input("bias", (4,), "f32")
     y = b.emit("Add", b.emit("Conv", x, w, groups=1, **window(2, 2)), b.reshape(bias, (4, 1, 1)))
@@ -360,14 +362,14 @@ def test_weights_that_are_no_constants_are_transposed_as_well() -> None:
 
 
 def test_empty_images_pass() -> None:
-    b = Builder()
+    b = GraphBuilder()
     y = b.emit("Relu", conv(b, image(b, 0, 3, 4, 4)))
     g = graph_of(b, b.reshape(y, (0, 64)))
     assert_same(g, channels_last(g))
 
 
 def test_inputs_and_constants_may_be_outputs() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = image(b)
     t = b.emit("Transpose", x, perm=(0, 2, 3, 1))
     g = graph_of(b, conv(b, x), x, t, weights(b, 2, 2), t)
@@ -375,7 +377,7 @@ def test_inputs_and_constants_may_be_outputs() -> None:
 
 
 def test_a_deep_network_passes() -> None:
-    b = Builder()
+    b = GraphBuilder()
     y = image(b, 1, 2, 2, 2)
     w = weights(b, 2, 2, 1, 1)
     for _ in range(3000):
@@ -415,7 +417,7 @@ def test_missing_dimensions_follow_their_predecessors() -> None:
 
 
 def test_a_reduction_that_drops_a_dimension_renumbers_the_others() -> None:
-    b = Builder()
+    b = GraphBuilder()
     y = b.reduce("Sum", image(b), (1,), keepdims=False)
     assert blocks_of(graph_of(b, y).nodes[0]) == (((0,), (0,)), ((1,), ()), ((2,), (1,)), ((3,), (2,)))
 
@@ -475,7 +477,7 @@ def test_older_networks_are_transposed_at_their_edges(name: str, transposes: int
 
 
 def test_a_constant_that_gives_the_result_its_rank_keeps_it() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (3, 4, 5), "f32")
     y = conv(b, b.emit("Mul", x, weights(b, 1, 3, 1, 1)), 4)
     graph = graph_of(b, y)

@@ -12,17 +12,17 @@ import pytest
 
 from stormdrop import zoo
 from stormdrop.frontend.onnx import load
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.passes import PASSES, optimise
 from stormdrop.graph.verify import verify
 from tests.support.graphs import assert_same, floats, graph_of, ops, window
 
-Make = Callable[[Builder, np.random.Generator, Value], Value]
+Make = Callable[[GraphBuilder, np.random.Generator, Value], Value]
 IMAGE = (2, 4, 5, 3)
 
 
-def per_channel(b: Builder, rng: np.random.Generator, count: int = 4) -> Value:
+def per_channel(b: GraphBuilder, rng: np.random.Generator, count: int = 4) -> Value:
     """What is added or multiplied: per channel, one number, sometimes the one that does nothing, sometimes a whole
     image.
     """
@@ -34,7 +34,7 @@ def per_channel(b: Builder, rng: np.random.Generator, count: int = 4) -> Value:
     return b.constant(floats(rng, 1, count, 1, 1) if kind < 5 else floats(rng, 1, 1, 1, 1))
 
 
-def conv(b: Builder, rng: np.random.Generator, x: Value) -> Value:
+def conv(b: GraphBuilder, rng: np.random.Generator, x: Value) -> Value:
     groups = int(rng.choice([1, 2, 4]))
     pad = int(rng.integers(2))
     kernel = 3 if pad else 1
@@ -42,32 +42,32 @@ def conv(b: Builder, rng: np.random.Generator, x: Value) -> Value:
     return b.emit("Conv", x, w, groups=groups, layout="NCHW", **window((kernel, kernel), (pad, pad)))
 
 
-def padded_pool(b: Builder, rng: np.random.Generator, x: Value) -> Value:
+def padded_pool(b: GraphBuilder, rng: np.random.Generator, x: Value) -> Value:
     op, value = ("SumPool", 0.0) if rng.integers(2) else ("MaxPool", float(rng.choice([0.0, -np.inf])))
     p = b.emit("Pad", x, before=(0, 0, 1, 1), after=(0, 0, 1, 1), mode="constant", value=value)
     return b.emit(op, p, layout="NCHW", **window((3, 3)))
 
 
-def dense(b: Builder, rng: np.random.Generator, x: Value) -> Value:
+def dense(b: GraphBuilder, rng: np.random.Generator, x: Value) -> Value:
     flat = b.reshape(x, (2, 60))
     y = b.emit("MatMul", flat, b.constant(floats(rng, 60, 60) * np.float32(0.2)), transpose_b=int(rng.integers(2)))
     return b.reshape(b.emit("Add", y, b.constant(floats(rng, 60))), IMAGE)
 
 
-def halves(b: Builder, rng: np.random.Generator, x: Value) -> Value:
+def halves(b: GraphBuilder, rng: np.random.Generator, x: Value) -> Value:
     cut = int(rng.integers(5))
     parts = [(0, cut), (cut, 4 - cut)]
     found = [b.emit("Slice", x, starts=(0, s if n else 0, 0, 0), steps=(1,) * 4, shape=(2, n, 5, 3)) for s, n in parts]
     return b.emit("Concat", *found[:: int(rng.choice([1, -1]))], axis=1)
 
 
-def there_and_back(b: Builder, rng: np.random.Generator, x: Value) -> Value:
+def there_and_back(b: GraphBuilder, rng: np.random.Generator, x: Value) -> Value:
     order = tuple(int(d) for d in rng.permutation(4))
     y = b.emit("Relu", b.emit("Transpose", x, perm=order))
     return b.emit("Transpose", y, perm=tuple(int(d) for d in np.argsort(order)))
 
 
-def reduced(b: Builder, rng: np.random.Generator, x: Value) -> Value:
+def reduced(b: GraphBuilder, rng: np.random.Generator, x: Value) -> Value:
     y = b.emit("ReduceSum", x, axes=(2, 3), keepdims=1)
     return b.emit("Expand", b.emit("Mul", y, b.number(1 / 15, y)), shape=IMAGE)
 
@@ -96,7 +96,7 @@ def random_graph(seed: int) -> Graph:
     constants.
     """
     rng = np.random.default_rng(seed)
-    b = Builder()
+    b = GraphBuilder()
     made = [b.input("x", IMAGE, "f32"), b.input("y", IMAGE, "f32")]
     for _ in range(18):
         x = made[-1] if rng.random() < 0.7 else made[int(rng.integers(len(made)))]
@@ -147,7 +147,7 @@ def test_batch_norms_of_networks_vanish_into_weights(name: str) -> None:
 
 def test_a_graph_of_many_nodes_needs_no_recursion() -> None:
     """Ten thousand additions are one, ten thousand relus too."""
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (3,), "f32")
     y = x
     for k in range(10_000):

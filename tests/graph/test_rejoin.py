@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value
 from stormdrop.graph.rejoin import keep_apart, pieces
 from tests.support.graphs import assert_same, graph_of, ops
@@ -13,7 +13,7 @@ from tests.support.graphs import assert_same, graph_of, ops
 SHAPE = (2, 4, 3, 5)
 
 
-def joined(b: Builder) -> Value:
+def joined(b: GraphBuilder) -> Value:
     return b.reshape(b.input("x", SHAPE, "f32"), (2, 2, 30))
 
 
@@ -34,7 +34,7 @@ def test_joined_dimensions_have_pieces(source: tuple[int, ...], target: tuple[in
 
 
 def test_a_group_norm_works_on_the_dimensions_themselves() -> None:
-    b = Builder()
+    b = GraphBuilder()
     y = b.emit("Standardize", joined(b), axes=(2,), epsilon=1e-3)
     y = b.emit("Mul", y, b.constant(np.array([[2.0], [3.0]], np.float32)))
     y = b.emit("Add", y, b.constant(np.random.default_rng(0).standard_normal((2, 30)).astype(np.float32)))
@@ -48,7 +48,7 @@ def test_a_group_norm_works_on_the_dimensions_themselves() -> None:
 
 
 def test_a_norm_written_out_is_kept_apart_too() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = joined(b)
     gap = b.emit("Sub", x, b.emit("Mul", b.reduce("Sum", x, (2,)), b.number(1 / 30, x)))
     spread = b.reduce("Sum", b.emit("Mul", gap, gap), (2,))
@@ -60,7 +60,7 @@ def test_a_norm_written_out_is_kept_apart_too() -> None:
 
 
 def test_what_tells_the_difference_stays_joined() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = joined(b)
     y = b.emit("Standardize", x, axes=(2,), epsilon=1e-3)
     back = b.reshape(y, SHAPE)
@@ -78,7 +78,7 @@ def test_what_tells_the_difference_stays_joined() -> None:
 
 
 def test_a_reshape_with_nothing_behind_it_is_left_alone() -> None:
-    b = Builder()
+    b = GraphBuilder()
     g = graph_of(b, b.reshape(joined(b), (60, 2)))
     assert keep_apart(g) is g
     h = graph_of(b, b.emit("Neg", b.reshape(b.input("y", (4, 6), "f32"), (6, 4))))

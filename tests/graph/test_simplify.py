@@ -9,7 +9,7 @@ import pytest
 
 from stormdrop.compare.unfused import Unfused
 from stormdrop.errors import UserError
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.empties import empties
 from stormdrop.graph.graph import Graph, Node, Value
 from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
@@ -23,14 +23,14 @@ RNG = np.random.default_rng(3)
 
 
 def test_nodes_that_do_the_same_to_the_same_values_are_one() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x, y = b.input("x", (3, 4), "f32"), b.input("y", (3, 4), "f32")
     a, c = b.emit("Add", b.emit("Relu", x), y), b.emit("Add", y, b.emit("Relu", x))
     assert ops(rewritten(common_subexpressions, graph_of(b, b.emit("Sub", a, c)))) == {"Relu": 1, "Add": 1, "Sub": 1}
 
 
 def test_nodes_of_other_attributes_stay_apart() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (4, 4), "f32")
     parts = [b.emit("Transpose", x, perm=(1, 0)), b.emit("Transpose", x, perm=(0, 1))]
     parts += [b.emit("Clip", x, min=0.0), b.emit("Clip", x, max=0.0)]
@@ -38,7 +38,7 @@ def test_nodes_of_other_attributes_stay_apart() -> None:
 
 
 def test_pads_with_zeros_of_either_sign_stay_apart() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2,), "f32")
     pads = [b.emit("Pad", x, before=(1,), after=(0,), mode="constant", value=v) for v in (0.0, -0.0)]
     g = common_subexpressions(graph_of(b, *(b.emit("Reciprocal", p) for p in pads)))
@@ -46,7 +46,7 @@ def test_pads_with_zeros_of_either_sign_stay_apart() -> None:
 
 
 def test_equal_constants_are_one_and_so_are_their_readers() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2, 3), "f32")
     w = floats(RNG, 2, 3)
     other = w.copy()
@@ -57,14 +57,14 @@ def test_equal_constants_are_one_and_so_are_their_readers() -> None:
 
 
 def test_constants_that_differ_in_bits_alone_stay_apart() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2,), "f32")
     results = [b.emit("Div", x, b.constant(a, "f32")) for a in ([1.0, 0.0], [1.0, -0.0])]
     assert len(rewritten(common_subexpressions, graph_of(b, *results), hostile=True).constants) == 2
 
 
 def test_outputs_that_are_the_same_become_one_value_under_two_names() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (3,), "f32")
     g = rewritten(common_subexpressions, graph_of(b, b.emit("Neg", x), b.emit("Neg", x)))
     assert g.outputs[0] == g.outputs[1]
@@ -76,7 +76,7 @@ def test_outputs_that_are_the_same_become_one_value_under_two_names() -> None:
 
 def constant_chain() -> Graph:
     """x + relu(transpose(w)), w having become a constant only now."""
-    b = Builder()
+    b = GraphBuilder()
     x, w = b.input("x", (3, 2), "f32"), b.input("w", (2, 3), "f32")
     y = b.emit("Relu", b.emit("Transpose", w, perm=(1, 0)))
     g = graph_of(b, b.emit("Add", x, y))
@@ -90,7 +90,7 @@ def test_what_has_become_constant_is_computed() -> None:
 
 
 def test_a_result_too_large_to_keep_stays_a_node() -> None:
-    b = Builder()
+    b = GraphBuilder()
     big = b.emit("Expand", b.constant(1.0, "f32"), shape=(1 << 26,))
     g = graph_of(b, big)
     assert fold_constants(g) is g
@@ -101,7 +101,7 @@ def test_a_result_too_large_to_keep_stays_a_node() -> None:
 
 @pytest.mark.parametrize("op", ["Conv", "SumPool"])
 def test_zeros_around_an_image_become_the_windows_own(op: str) -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (1, 2, 5, 4), "f32")
     p = b.emit("Pad", x, before=(0, 0, 1, 2), after=(0, 0, 0, 1), mode="constant", value=0.0)
     more = {"groups": 1} if op == "Conv" else {}
@@ -112,7 +112,7 @@ def test_zeros_around_an_image_become_the_windows_own(op: str) -> None:
 
 
 def test_channels_last_windows_take_pads_of_their_dimensions() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (1, 5, 4, 2), "f32")
     p = b.emit("Pad", x, before=(0, 1, 2, 0), after=(0, 0, 1, 0), mode="constant", value=0.0)
     g = rewritten(pads_into_windows, graph_of(b, b.emit("SumPool", p, layout="NHWC", **window((2, 2)))))
@@ -120,7 +120,7 @@ def test_channels_last_windows_take_pads_of_their_dimensions() -> None:
 
 
 def test_the_lowest_number_around_an_image_goes_into_a_max_pool() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (1, 2, 5), "f32")
     p = b.emit("Pad", x, before=(0, 0, 1), after=(0, 0, 1), mode="constant", value=-np.inf)
     assert ops(rewritten(pads_into_windows, graph_of(b, b.emit("MaxPool", p, layout="NCHW", **window((3,)))))) == {
@@ -140,7 +140,7 @@ def test_the_lowest_number_around_an_image_goes_into_a_max_pool() -> None:
     ],
 )
 def test_other_pads_stay(before: tuple[int, ...], mode: str, value: float, op: str) -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (1, 2, 5), "f32")
     p = b.emit("Pad", x, before=before, after=(0, 0, 0), mode=mode, value=value)
     g = graph_of(b, b.emit(op, p, layout="NCHW", **window((2,))))
@@ -148,7 +148,7 @@ def test_other_pads_stay(before: tuple[int, ...], mode: str, value: float, op: s
 
 
 def test_a_pad_with_another_reader_stays_for_all() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (1, 1, 4), "f32")
     p = b.emit("Pad", x, before=(0, 0, 1), after=(0, 0, 1), mode="constant", value=0.0)
     pools = [b.emit("SumPool", p, layout="NCHW", **window((k,))) for k in (2, 3)]
@@ -167,7 +167,7 @@ def no_node_reads_nothing(graph: Graph) -> bool:
 
 
 def test_empty_parts_of_a_concat_are_dropped() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x, y, none = b.input("x", (2, 3), "f32"), b.input("y", (2, 2), "f32"), b.input("none", (2, 0), "f32")
     g = rewritten(
         empties, graph_of(b, b.emit("Concat", x, none, y, axis=1), b.emit("Concat", none, b.emit("Neg", x), axis=1))
@@ -180,7 +180,7 @@ def test_empty_parts_of_a_concat_are_dropped() -> None:
     ("op", "value"), [("ReduceSum", 0), ("ReduceProd", 1), ("ReduceMax", -np.inf), ("ReduceMin", np.inf)]
 )
 def test_a_reduction_of_nothing_is_its_neutral_element(op: str, value: float) -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2, 0), "f32")
     g = empties(graph_of(b, b.emit(op, x, axes=(1,), keepdims=0)))
     verify(g)
@@ -189,7 +189,7 @@ def test_a_reduction_of_nothing_is_its_neutral_element(op: str, value: float) ->
 
 
 def test_sums_over_no_products_are_zero() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x, w = b.input("x", (2, 0), "f32"), b.input("w", (0, 3), "f32")
     image, filters = b.input("image", (1, 0, 4), "f32"), b.constant(np.zeros((2, 0, 3), np.float32))
     pixels = b.input("pixels", (1, 2, 0), "f32")
@@ -202,7 +202,7 @@ def test_sums_over_no_products_are_zero() -> None:
 
 
 def test_a_pad_around_nothing_is_its_value_everywhere() -> None:
-    b = Builder()
+    b = GraphBuilder()
     none, value = b.input("none", (0, 2), "f32"), b.input("value", (), "f32")
     known = b.emit("Pad", none, before=(1, 0), after=(1, 1), mode="constant", value=2.5)
     given = b.emit("Pad", none, value, before=(1, 0), after=(0, 0), mode="constant", value=0.0)
@@ -211,7 +211,7 @@ def test_a_pad_around_nothing_is_its_value_everywhere() -> None:
 
 
 def test_scattering_nothing_changes_nothing() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x, at, what = b.input("x", (3,), "f32"), b.input("at", (0,), "i64"), b.input("what", (0,), "f32")
     y = b.emit("ScatterElements", b.emit("Neg", x), at, what, axis=0, reduction="none")
     g = empties(
@@ -223,7 +223,7 @@ def test_scattering_nothing_changes_nothing() -> None:
 
 
 def test_what_has_no_elements_is_not_computed() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (3, 0), "f32")
     y = b.emit("Relu", b.emit("Add", x, b.number(1, x)))
     g = rewritten(empties, graph_of(b, y, b.emit("Concat", y, y, axis=0)))
@@ -231,7 +231,7 @@ def test_what_has_no_elements_is_not_computed() -> None:
 
 
 def test_an_element_taken_out_of_nothing_is_the_models_fault() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x, at = b.input("x", (0,), "f32"), b.input("at", (2,), "i64")
     with pytest.raises(UserError, match="nothing to take"):
         empties(graph_of(b, b.emit("Gather", x, at, axis=0)))
@@ -241,7 +241,7 @@ def test_an_element_taken_out_of_nothing_is_the_models_fault() -> None:
 
 
 def test_every_output_is_written_by_a_node_of_its_own() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x, c = b.input("x", (2,), "f32"), b.constant([1.0, 2.0], "f32")
     y = b.emit("Neg", x)
     g = rewritten(own_outputs, graph_of(b, y, x, c, y, x))
@@ -262,7 +262,7 @@ def test_copies_take_the_outputs_name_unless_it_is_taken() -> None:
 
 
 def test_a_copy_runs_as_a_kernel() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (3, 5), "f32")
     g = own_outputs(graph_of(b, x))
     given = floats(RNG, 3, 5)

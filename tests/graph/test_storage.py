@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import partition
 from stormdrop.graph.storage import Storage, reshaped_strides, storage
 
 
-def _stored(b: Builder, *outputs: Value) -> Storage:
+def _stored(b: GraphBuilder, *outputs: Value) -> Storage:
     return storage(partition(_graph(b, *outputs)))
 
 
-def _graph(b: Builder, *outputs: Value) -> Graph:
+def _graph(b: GraphBuilder, *outputs: Value) -> Graph:
     return b.graph(outputs, [v.name for v in outputs], "g", 20)
 
 
@@ -23,7 +23,7 @@ def _labels(s: Storage) -> list[str]:
 
 
 def test_parts_of_a_concatenation_are_written_into_the_whole() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2, 3), "f32")
     left, right = b.emit("Relu", x), b.emit("Exp", x)
     whole = b.emit("Concat", left, right, axis=1)
@@ -36,7 +36,7 @@ def test_parts_of_a_concatenation_are_written_into_the_whole() -> None:
 
 def test_concatenations_that_grow_share_one_buffer() -> None:
     """A dense block: each layer reads all before it."""
-    b = Builder()
+    b = GraphBuilder()
     x = b.emit("Relu", b.input("x", (4, 2), "f32"))
     parts = [x]
     wholes: list[Value] = []
@@ -51,7 +51,7 @@ def test_concatenations_that_grow_share_one_buffer() -> None:
 
 def test_concatenations_that_grow_in_groups_share_one_buffer_too() -> None:
     """As an importer writes them that never joins more than a few parts at once."""
-    b = Builder()
+    b = GraphBuilder()
     x = b.emit("Relu", b.input("x", (4, 2), "f32"))
     parts = [x]
     for _ in range(5):
@@ -67,7 +67,7 @@ def test_concatenations_that_grow_in_groups_share_one_buffer_too() -> None:
 
 
 def test_nested_concatenations_need_no_copy() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (4, 2), "f32")
     inner = b.emit("Concat", b.emit("Relu", x), b.emit("Exp", x), axis=1)
     outer = b.emit("Concat", b.emit("Neg", x), inner, axis=1)
@@ -77,7 +77,7 @@ def test_nested_concatenations_need_no_copy() -> None:
 
 
 def test_an_input_and_a_repeated_part_are_copied_into_a_concatenation() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (4, 2), "f32")
     y = b.emit("Relu", x)
     s = _stored(b, b.emit("Concat", x, y, y, axis=1))
@@ -85,7 +85,7 @@ def test_an_input_and_a_repeated_part_are_copied_into_a_concatenation() -> None:
 
 
 def test_a_value_wanted_in_two_wholes_is_copied_into_one() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (4, 2), "f32")
     shared, other = b.emit("Relu", x), b.emit("Exp", x)
     s = _stored(b, b.emit("Concat", shared, other, axis=1), b.emit("Concat", other, shared, axis=1))
@@ -93,7 +93,7 @@ def test_a_value_wanted_in_two_wholes_is_copied_into_one() -> None:
 
 
 def test_slices_are_read_where_they_lie() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.emit("Relu", b.input("x", (4, 6), "f32"))
     right = b.emit("Slice", x, starts=(0, 2), steps=(1, 1), shape=(4, 4))
     s = _stored(b, b.emit("Exp", right))
@@ -103,7 +103,7 @@ def test_slices_are_read_where_they_lie() -> None:
 
 def test_heads_are_written_side_by_side_for_the_reshape_behind_the_transpose() -> None:
     """Attention's end: [heads, rows, d] -> [rows, heads, d] -> [rows, heads·d]."""
-    b = Builder()
+    b = GraphBuilder()
     x, w = b.input("x", (3, 4, 5), "f32"), b.input("w", (3, 5, 2), "f32")
     heads = b.emit("MatMul", x, w)
     flat = b.reshape(b.emit("Transpose", heads, perm=(1, 0, 2)), (4, 6))
@@ -113,7 +113,7 @@ def test_heads_are_written_side_by_side_for_the_reshape_behind_the_transpose() -
 
 
 def test_a_reshape_that_a_slice_cannot_serve_is_copied() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.emit("Relu", b.input("x", (4, 6), "f32"))
     part = b.emit("Slice", x, starts=(0, 0), steps=(1, 1), shape=(4, 4))
     s = _stored(b, b.emit("Exp", b.reshape(part, (16,))))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.report.passes import passes_text
 
 
 def test_each_pass_shows_the_lines_that_went_and_came() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.input("x", (2, 3), "f32")
     graph = b.graph([b.emit("Relu", b.emit("Mul", x, b.number(1, x)))], ["y"], "small", 20)
     text = "\n".join(passes_text(graph))

@@ -19,7 +19,7 @@ from stormdrop.ops import catalogue
 from stormdrop.ops.winograd import winograd_conv2d
 from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
 from stormdrop.runtime.building import build_artifact
-from stormdrop.runtime.device import BoundCall, Device, InputArray, OutputArray, Place
+from stormdrop.runtime.device import BoundCall, BufferPlace, Device, InputArray, OutputArray
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice
 from stormdrop.runtime.model import Model, pack
@@ -210,7 +210,7 @@ def test_phases_hand_values_on_through_workspace_and_scratch(device: Device) -> 
 
 
 def test_calls_run_in_order_and_hand_values_on_through_memory(device: Device) -> None:
-    kernel, sides = device.load(adder()), [Place(device.allocate(8)), Place(device.allocate(128), 64)]
+    kernel, sides = device.load(adder()), [BufferPlace(device.allocate(8)), BufferPlace(device.allocate(128), 64)]
     calls = [BoundCall(kernel, (InputArray(0), sides[0]))]
     calls += [BoundCall(kernel, (sides[k % 2], sides[(k + 1) % 2])) for k in range(98)]
     calls += [BoundCall(kernel, (sides[0], OutputArray(0)))]
@@ -266,7 +266,7 @@ def test_recordings_of_one_kernel_run_in_several_python_threads(device: Device) 
 
 
 def test_bench_runs_so_often_and_writes_the_outputs(device: Device) -> None:
-    kernel, counter = device.load(adder()), Place(device.adopt(np.zeros(8, np.uint8)))
+    kernel, counter = device.load(adder()), BufferPlace(device.adopt(np.zeros(8, np.uint8)))
     recording = device.record([BoundCall(kernel, (counter, counter)), BoundCall(kernel, (counter, OutputArray(0)))])
     y = np.array([0])
     recording.bind([], [y])
@@ -278,7 +278,7 @@ def test_bench_runs_so_often_and_writes_the_outputs(device: Device) -> None:
 
 def test_profile_gives_the_seconds_of_each_call_and_may_run_some_only(device: Device) -> None:
     kernel = device.load(adder())
-    counters = [Place(device.adopt(np.zeros(8, np.uint8))) for _ in range(4)]
+    counters = [BufferPlace(device.adopt(np.zeros(8, np.uint8))) for _ in range(4)]
     recording = device.record([BoundCall(kernel, (c, c)) for c in counters])
     recording.bind([], [])
     assert recording.profile(5).shape == (5, 4)

@@ -7,7 +7,7 @@ import pytest
 from stormdrop.measure.result import Failure
 from stormdrop.search.curve import (
     Failed,
-    Phase,
+    SearchPhase,
     building_seconds,
     failures,
     improvements,
@@ -36,7 +36,7 @@ def test_a_quality_is_reached_at_the_first_trial_that_is_fast_enough() -> None:
 
 def test_phases_follow_each_other_without_gaps() -> None:
     found = phases(tuned([1.0] * 6, droplet_from=4).history)
-    assert found == [Phase("storm", 1, 3, 0.0, 1.5), Phase("droplet", 4, 6, 1.5, 3.0)]
+    assert found == [SearchPhase("storm", 1, 3, 0.0, 1.5), SearchPhase("droplet", 4, 6, 1.5, 3.0)]
 
 
 def test_failures_are_counted_by_kind_and_quote_the_first() -> None:

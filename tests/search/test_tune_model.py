@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from stormdrop.errors import RunError, UserError
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.partition import Partition, partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
@@ -49,7 +49,7 @@ Rule = Callable[[Task, Schedule], Result]
 
 def model(*widths: int, rows: int = 24) -> Partition:
     """relu(x @ w) again and again, from the first width to the last: equal layers are one task."""
-    b, rng = Builder(), np.random.default_rng(0)
+    b, rng = GraphBuilder(), np.random.default_rng(0)
     x = b.input("x", (rows, widths[0]), "f32")
     for k, n in pairwise(widths):
         x = b.emit("Relu", b.emit("MatMul", x, b.constant(floats(rng, k, n)), transpose_a=False, transpose_b=False))
@@ -57,7 +57,7 @@ def model(*widths: int, rows: int = 24) -> Partition:
 
 
 def convolutions() -> Partition:
-    b, ones = Builder(), (1, 1)
+    b, ones = GraphBuilder(), (1, 1)
     x = b.input("x", (1, 6, 7, 5), "f32")
     w = b.constant(floats(np.random.default_rng(0), 3, 3, 5, 9))
     y = b.emit(
@@ -68,7 +68,7 @@ def convolutions() -> Partition:
 
 def with_a_tiny_one() -> Partition:
     """A product that takes milliseconds, and one of microseconds."""
-    b, rng = Builder(), np.random.default_rng(0)
+    b, rng = GraphBuilder(), np.random.default_rng(0)
     large, small = b.input("x", (512, 2048), "f32"), b.input("y", (3, 5), "f32")
     products = [
         b.emit("MatMul", x, b.constant(floats(rng, x.shape[1], n)), transpose_a=False, transpose_b=False)
@@ -403,7 +403,7 @@ def test_wrong_budgets_and_strategies_are_refused() -> None:
 
 
 def test_a_model_without_kernels_is_tuned_at_once() -> None:
-    b = Builder()
+    b = GraphBuilder()
     tuned = tuned_with(Fake(), partition(graph_of(b, b.input("x", (3,), "f32"))))
     assert (tuned.tasks, tuned.seconds, tuned.stopped) == ((), 0.0, "nothing left")
 

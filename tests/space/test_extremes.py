@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stormdrop.driver.compile import tasks_of
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.express import task_of
 from stormdrop.graph.graph import Attribute
 from stormdrop.ir.tensor import Task
@@ -26,7 +26,7 @@ from tests.support.one_node import Array, OneNode
 
 
 def node(op: str, *shapes: tuple[int, ...], **attributes: Attribute) -> Task:
-    b = Builder()
+    b = GraphBuilder()
     b.emit(op, *(b.input(f"x{k}", s, "f32") for k, s in enumerate(shapes)), **attributes)
     return task_of(b.nodes[0])
 
@@ -46,7 +46,7 @@ def window(kernel: tuple[int, ...], dilations: tuple[int, ...] | None = None, pa
 
 def winograd_with_a_long_epilogue() -> Task:
     """F(4,3) writes its output transform out, with a Softplus for each of 16 pixels."""
-    b = Builder()
+    b = GraphBuilder()
     x, w = b.input("x", (1, 9, 1, 17), "f32"), b.constant(np.ones((3, 3, 17, 11), np.float32))
     y = b.emit("Softplus", b.emit("Conv", x, w, groups=1, **window((3, 3), pads=1)))
     (use,) = tasks_of(b.graph([y], ["y"], "g", 20)).tasks

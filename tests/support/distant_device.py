@@ -15,7 +15,7 @@ import numpy as np
 from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.device import Argument, Array, BoundCall, Bytes, InputArray, OutputArray, Place, Seconds
+from stormdrop.runtime.device import Argument, Array, BoundCall, BufferPlace, Bytes, InputArray, OutputArray, Seconds
 from stormdrop.runtime.memory import aligned
 from stormdrop.target.scope import Scope
 
@@ -61,7 +61,7 @@ class DistantKernel:
     def __init__(self, artifact: Artifact) -> None:
         self.artifact, self._code = artifact, Code(artifact.code)
 
-    def prepare(self, constants: Mapping[str, Array], places: Sequence[Place | None]) -> None:
+    def prepare(self, constants: Mapping[str, Array], places: Sequence[BufferPlace | None]) -> None:
         table: list[int] = []
         held: list[DistantMemory] = []
         for buffer, place in zip(self.artifact.buffers, places, strict=True):
@@ -127,14 +127,14 @@ class DistantRecording:
         match argument:
             case None:
                 return 0
-            case Place():
+            case BufferPlace():
                 return address(argument)
             case InputArray(index, offset):
-                return address(Place(self._inputs[index][1], offset))
+                return address(BufferPlace(self._inputs[index][1], offset))
             case OutputArray(index, offset):
-                return address(Place(self._outputs[index][1], offset))
+                return address(BufferPlace(self._outputs[index][1], offset))
 
 
-def address(place: Place) -> int:
+def address(place: BufferPlace) -> int:
     assert isinstance(place.memory, DistantMemory)
     return place.memory.block.ctypes.data + place.offset

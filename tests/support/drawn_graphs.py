@@ -10,7 +10,7 @@ import numpy as np
 from stormdrop.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Graph, Value
-from stormdrop.graph.partition import Call, call_of, partition
+from stormdrop.graph.partition import TaskCall, call_of, partition
 from stormdrop.graph.passes import optimise
 from stormdrop.ir.expr import Dtype, Expr, loads
 from stormdrop.ir.tensor import Task, Tensor
@@ -103,7 +103,7 @@ def _drawn(d: GraphDraft, rng: np.random.Generator) -> Drawn | None:
     return Drawn(call.task, arrays) if is_judged(call.task, arrays) else None
 
 
-def _chosen(d: GraphDraft, graph: Graph) -> Call | None:
+def _chosen(d: GraphDraft, graph: Graph) -> TaskCall | None:
     """One kernel of the graph, rather a larger one; or, where that can be, the whole graph as one kernel."""
     if d.chance(0.4) and len(graph.outputs) == 1 and graph.nodes and _can_be_one(graph):
         return call_of(graph.nodes, graph.constants)

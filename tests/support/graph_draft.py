@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 
@@ -55,7 +55,7 @@ class GraphDraft:
 
     def __init__(self, structure: Sequence[int], sizes: Sequence[int]) -> None:
         self._structure, self._sizes = structure, sizes
-        self.b = Builder()
+        self.b = GraphBuilder()
         self.values: list[Value] = []
         self.step(0)
 

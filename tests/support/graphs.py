@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from stormdrop.compare.unfused import Unfused
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Array, Graph, Value
 from stormdrop.graph.verify import verify
 from stormdrop.ir.expr import NUMPY
@@ -16,7 +16,7 @@ from stormdrop.ir.expr import NUMPY
 HOSTILE = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, 3e38, -7.5])
 
 
-def graph_of(b: Builder, *outputs: Value) -> Graph:
+def graph_of(b: GraphBuilder, *outputs: Value) -> Graph:
     return b.graph(outputs, [f"out{k}" for k in range(len(outputs))], "g", 17)
 
 

@@ -26,7 +26,7 @@ import onnx.reference
 from stormdrop.compare.unfused import Unfused
 from stormdrop.driver.compile import build_model, tasks_of
 from stormdrop.errors import UserError
-from stormdrop.frontend.call import NeedsConstant
+from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.graph import Graph
 from stormdrop.graph.verify import verify

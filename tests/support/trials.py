@@ -28,7 +28,7 @@ from stormdrop.lower.program import Program, View
 from stormdrop.lower.verify import verify
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import described
-from stormdrop.runtime.device import Place
+from stormdrop.runtime.device import BufferPlace
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice, HostMemory
 from stormdrop.runtime.pool import Pool, shared_pool
@@ -405,7 +405,7 @@ class Bench:
                 here.remember()
                 bound[buffer.name] = here
             elif buffer.scope is Scope.CONSTANT and buffer.resident:  # the array itself ends where its memory does
-                arguments[k] = Place(HostMemory(constants[buffer.name].reshape(-1).view(np.uint8)))
+                arguments[k] = BufferPlace(HostMemory(constants[buffer.name].reshape(-1).view(np.uint8)))
         recording = device.record([replace(call, arguments=tuple(arguments))])
         inputs, outputs = (
             [bound[buffer.name].origin for buffer in kernel.artifact.buffers if buffer.scope is scope]

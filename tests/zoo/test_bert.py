@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from stormdrop import zoo
 from stormdrop.zoo.bert import Bert, bert
-from stormdrop.zoo.builder import Builder
+from stormdrop.zoo.builder import NetworkBuilder
 from stormdrop.zoo.export import model
 
 Array = NDArray[Any]
@@ -24,7 +24,7 @@ EPS = 1e-12
 
 
 def tiny(batch: int | None = 2, opset: int = 18) -> onnx.ModelProto:
-    return model(bert(Builder("tiny", batch, opset), TINY), seed=3)
+    return model(bert(NetworkBuilder("tiny", batch, opset), TINY), seed=3)
 
 
 def tokens(batch: int = 2) -> dict[str, Array]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stormdrop.zoo import moments
-from stormdrop.zoo.builder import Builder
+from stormdrop.zoo.builder import NetworkBuilder
 from stormdrop.zoo.moments import Moments
 from stormdrop.zoo.weights import LogUniform, Normal, NormScale, Uniform, generate
 
@@ -31,13 +31,13 @@ from stormdrop.zoo.weights import LogUniform, Normal, NormScale, Uniform, genera
 def test_pools_have_as_many_windows_as_in_torch(
     extent: int, kernel: int, stride: int, pad: int, ceil: bool, windows: int
 ) -> None:
-    net = Builder("pool", 1, 18)
+    net = NetworkBuilder("pool", 1, 18)
     x = net.input("input", (1, extent, extent))
     assert net.max_pool(net.relu(x), "pool", kernel, stride, pad, ceil).sizes == (1, windows, windows)
 
 
 def test_two_parameters_of_one_name_are_refused() -> None:
-    net = Builder("twice", 1, 18)
+    net = NetworkBuilder("twice", 1, 18)
     x = net.input("input", (4,))
     x = net.linear(x, "fc", 4)
     with pytest.raises(ValueError, match=r"two parameters fc\.weight"):
@@ -96,7 +96,7 @@ def test_uniform_weights_stay_between_their_bounds() -> None:
 
 
 def test_a_convolution_expects_unit_mean_square_whatever_it_reads() -> None:
-    net = Builder("scaled", 1, 18)
+    net = NetworkBuilder("scaled", 1, 18)
     x = net.relu(net.input("input", (64, 8, 8)))
     weights = {p.name: p.fill for p in net.finish(net.conv(x, "conv", 32, 3, bias=False)).parameters}
     fill = weights["conv.weight"]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
-from stormdrop.graph.builder import Builder
+from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value, shown
 
 Array = NDArray[Any]
@@ -27,7 +27,7 @@ class NeedsConstant(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NodeReader:
     """`inputs` holds None where an optional input is left out; `outputs` is empty text where a result is not wanted."""
 
     op: str
@@ -36,7 +36,7 @@ class Call:
     inputs: Sequence[Value | None]
     outputs: Sequence[str]
     attributes: Mapping[str, Any]
-    build: Builder
+    build: GraphBuilder
 
     def fail(self, message: str) -> UserError:
         return UserError(f"{self.op} node {shown(self.name)}: {message}")
