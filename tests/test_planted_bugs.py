@@ -182,10 +182,13 @@ TEXTS = (border_page_holds_ones, lanes_of_a_tail_mask_are_reversed, horizontal_s
 
 
 def is_caught(plant: Plant | None = None) -> bool:
-    """Whether some point computes something wrong, writes where it may not, or crashes; other errors are not meant."""
+    """Whether some point is refused by the verifier, computes something wrong, writes where it may not, or crashes;
+    other errors are not meant.
+    """
     outcome = crew.run(TRIALS, crew.Orders(plant=plant), stop_after=1)
     print(outcome.points, "points;", outcome.failures[:1])
-    assert not any(re.match(r"trial|\w+Error", failure) for failure in outcome.failures), outcome.failures
+    errors = [f for f in outcome.failures if re.match(r"trial|\w+Error(?!: malformed program)", f)]
+    assert not errors
     return bool(outcome.failures)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support import crew
 from tests.support.trials import Trial
 
-OFTEN = 50
+OFTEN = 40
 
 RULES = (
     "inline",

@@ -156,6 +156,8 @@ def op(
     store = None if default_only else open_store(store_path)
     searched = () if default_only else searches
     plan = Plan(name.upper(), args, task, detect(threads), searched, trials, seconds, seed, store, rules)
+    if dtype == "bf16" and not plan.target.has_bf16_dot:
+        say(console, "this CPU has no dot products of bf16 (AVX512_BF16): products are f32 multiply-adds")
     report = measured(plan, console, quiet=verbosity_of(ctx).verbosity > 0)
     if as_json:
         click.echo(json.dumps(report.to_json()))

@@ -85,6 +85,8 @@ class Evaluator:
                 return self.lanes.index_value(e)
             case Bin("add", Bin("mul", x, y), z) | Bin("add", z, Bin("mul", x, y)) if e.dtype in ("f32", "f64"):
                 return v.multiply_add(w, self.value(x), self.value(y), self.value(z), self.has_fma)
+            case Bin("pair", a, b):
+                return self._pair(a, b)
             case Bin(op, a, b):
                 return v.arithmetic(w, op, self.value(a), self.value(b), self.has_fma)
             case Cmp(op, a, b):
@@ -99,6 +101,14 @@ class Evaluator:
                 return v.convert(w, self.value(a), dtype)
             case _:
                 raise BuildError(f"no code for {e}")
+
+    def _pair(self, a: Expr, b: Expr) -> Value:
+        """Two bf16 as one element, the first in the lower half."""
+        if isinstance(a, Load) and isinstance(b, Load) and not self._guards:
+            loaded = self.memory.load_pair(self.reads[a], self.reads[b])
+            if loaded is not None:
+                return loaded
+        return v.pair(self.w, self.value(a), self.value(b))
 
     def _border(self, condition: Expr, a: Expr, b: Expr) -> Value:
         """A selection by an index condition."""

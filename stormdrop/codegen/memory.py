@@ -193,6 +193,15 @@ class Memory:
             )
         return self._from_memory(raw, dtype, n)
 
+    def load_pair(self, low: Access, high: Access) -> Value | None:
+        """Two bf16 that lie side by side and that all lanes share, in one load; None where they do not."""
+        is_apart = low.buffer is not high.buffer or low.coefficients != high.coefficients
+        shared = low.spread is Spread.ONE and high.spread is Spread.ONE and not (low.atoms or high.atoms)
+        if is_apart or not shared or high.outer != low.outer.shifted(1):
+            return None
+        raw = self.w.op(f"load {MEMORY['bf16x2']}, ptr {self.address(low)}, align {ITEMSIZE[low.buffer.dtype]}")
+        return Value(raw, "bf16x2", 1)
+
     def _shared_element(
         self, access: Access, uniform: Sequence[Expr], by_lane: Sequence[Expr], otherwise: Scalar | None
     ) -> Value:
@@ -301,4 +310,4 @@ class Memory:
 
 
 def _suffix(dtype: Dtype, lanes: int) -> str:
-    return f"v{lanes}{ {'bool': 'i8', 'bf16': 'i16'}.get(dtype, dtype) }"
+    return f"v{lanes}{ {'bool': 'i8', 'bf16': 'i16', 'bf16x2': 'i32'}.get(dtype, dtype) }"

@@ -11,7 +11,9 @@ from typing import Protocol
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.text import Value, Writer
+from stormdrop.errors import BuildError
 from stormdrop.target.machine import Target
+from stormdrop.target.microkernels import BF16_DOT
 
 
 class OuterProduct(Protocol):
@@ -37,8 +39,23 @@ def separate(w: Writer, operands: Iterable[tuple[Value, Value]], accumulators: S
         yield v.multiply_add(w, x, y, acc, False)
 
 
-OUTER_PRODUCTS: dict[str, OuterProduct] = {"fma": fused, "mul-add": separate}
+def bf16_dot(w: Writer, operands: Iterable[tuple[Value, Value]], accumulators: Sequence[Value]) -> Iterator[Value]:
+    """Two products of bf16 in every lane, by AVX512_BF16's instruction, which takes denormals for zero."""
+    for (x, y), acc in zip(operands, accumulators):
+        pairs = [w.op(f"bitcast {v.broadcast(w, z, acc.lanes)} to <{2 * acc.lanes} x bfloat>") for z in (x, y)]
+        of = f"<{2 * acc.lanes} x bfloat>"
+        name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * acc.lanes}"
+        w.declare(f"declare {acc.type} {name}({acc.type}, {of}, {of})")
+        yield Value(w.op(f"call {acc.type} {name}({acc}, {of} {pairs[0]}, {of} {pairs[1]})"), acc.dtype, acc.lanes)
 
 
-def outer_product_of(target: Target) -> OuterProduct:
-    return OUTER_PRODUCTS["fma" if target.has_fma else "mul-add"]
+OUTER_PRODUCTS: dict[str, OuterProduct] = {"fma": fused, "mul-add": separate, "bf16 dot": bf16_dot}
+
+
+def outer_product_of(target: Target, op: str) -> OuterProduct:
+    """What sums the products of a body: "mul" of two numbers or "dot" of two pairs. Raises BuildError."""
+    if op == "mul":
+        return OUTER_PRODUCTS["fma" if target.has_fma else "mul-add"]
+    if BF16_DOT not in target.microkernels:
+        raise BuildError(f"{target.name} has no dot products of bf16 (AVX512_BF16), which the schedule asks for")
+    return OUTER_PRODUCTS[BF16_DOT.name]

@@ -16,7 +16,15 @@ from stormdrop.ir.affine import Affine, Interval, affine, bounds
 from stormdrop.ir.expr import Bin, Cmp, Const, Dtype, Expr, Scalar, Select, Var
 
 # A bf16 is held as its bits: LLVM's bfloat would call functions of a run-time library to round where a machine cannot.
-LLVM: dict[Dtype, str] = {"f32": "float", "f64": "double", "i32": "i32", "i64": "i64", "bool": "i1", "bf16": "i16"}
+LLVM: dict[Dtype, str] = {
+    "f32": "float",
+    "f64": "double",
+    "i32": "i32",
+    "i64": "i64",
+    "bool": "i1",
+    "bf16": "i16",
+    "bf16x2": "i32",
+}
 MEMORY: dict[Dtype, str] = {**LLVM, "bool": "i8"}
 
 Text = list["str | Text"]
@@ -54,7 +62,7 @@ def literal(value: Scalar, dtype: Dtype) -> str:
     """A constant as LLVM writes it; floats as the bits of the double that equals them."""
     if dtype == "bool":
         return "true" if value else "false"
-    if dtype in ("i32", "i64"):
+    if dtype in ("i32", "i64", "bf16x2"):
         return str(int(value))
     exact = float(value) if dtype == "f64" else _rounded(float(value))
     if dtype == "bf16":

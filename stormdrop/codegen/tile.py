@@ -28,7 +28,7 @@ class TileWriter:
         self.w, self.tile, self.stage = w, tile, tile.stage
         self.evaluator = Evaluator(w, tile, pointers, pages, target)
         self.at = self.evaluator.at
-        self.outer_product = outer_product_of(target)
+        self.target = target
         self.accs: list[Value] = []
         self.written_out: dict[Var, Expr] = {}  # the present value of loops that are no loops
 
@@ -84,9 +84,10 @@ class TileWriter:
         combiner, e = self.stage.combiner, self.evaluator
         assert combiner is not None
         match value:
-            case Bin("mul", a, b) if combiner == "sum" and value.dtype in ("f32", "f64"):
+            case Bin("mul" | "dot" as op, a, b) if combiner == "sum" and value.dtype in ("f32", "f64"):
                 pairs = ((e.wide(a), e.wide(b)) for _ in self._placed(numbers))
-                yield from self.outer_product(self.w, pairs, [self.accs[i] for i in numbers])
+                product = outer_product_of(self.target, op)
+                yield from product(self.w, pairs, [self.accs[i] for i in numbers])
             case _:
                 for i in self._placed(numbers):
                     yield v.combine(self.w, combiner, self.accs[i], v.broadcast(self.w, e.value(value), self.at.lanes))

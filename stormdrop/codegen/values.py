@@ -195,6 +195,15 @@ def _to_bf16(w: Writer, x: Value) -> Value:
     return Value(w.op(f"trunc {chosen} to {vector_type('i16', x.lanes)}"), "bf16", x.lanes)
 
 
+def pair(w: Writer, low: Value, high: Value) -> Value:
+    """Two bf16 as one element."""
+    (low, high), lanes = together(w, low, high)
+    bits = vector_type("i32", lanes)
+    lower, upper = (w.op(f"zext {x} to {bits}") for x in (low, high))
+    upper = w.op(f"shl {bits} {upper}, {splat(16, 'i32', lanes)}")
+    return Value(w.op(f"or {bits} {lower}, {upper}"), "bf16x2", lanes)
+
+
 def multiply_add(w: Writer, x: Value, y: Value, acc: Value, fma: bool) -> Value:
     """acc + x·y, in one rounding where the machine can."""
     (x, y, acc), lanes = together(w, x, y, acc)

@@ -2,7 +2,8 @@
 
 Equality is identity: two nodes built from equal parts are the same object, and constants keep their type and sign (1,
 1.0, True and -0.0 differ). Index arithmetic is `i64`; data is `f32`, `f64`, `i32`, `i64`, `bool` or `bf16`. Values of
-`bf16` are stored, moved and chosen; they are computed with as `f32`, and only from `f32` are others cast to them.
+`bf16` are stored, moved and chosen; they are computed with as `f32`, and only from `f32` are others cast to them. Pairs
+of them, `bf16x2`, exist only inside loop programs, as operands of dot products.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from stormdrop.errors import UserError
 if TYPE_CHECKING:
     from stormdrop.ir.tensor import Tensor
 
-Dtype = Literal["f32", "f64", "i32", "i64", "bool", "bf16"]
+Dtype = Literal["f32", "f64", "i32", "i64", "bool", "bf16", "bf16x2"]
 Scalar = bool | int | float
 AxisKind = Literal["spatial", "reduce"]
 Combiner = Literal["sum", "max", "min", "prod"]
@@ -33,8 +34,9 @@ NUMPY: dict[Dtype, type[np.generic]] = {
     "i64": np.int64,
     "bool": np.bool_,
     "bf16": ml_dtypes.bfloat16,
+    "bf16x2": np.uint32,
 }
-ITEMSIZE: dict[Dtype, int] = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1, "bf16": 2}
+ITEMSIZE: dict[Dtype, int] = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1, "bf16": 2, "bf16x2": 4}
 FLOATS = ("f32", "f64", "bf16")
 
 LOGICAL = ("and", "or", "xor")
@@ -188,7 +190,10 @@ class Axis(Expr):
 
 
 class Bin(Expr):
-    """An arithmetic or logical operation on two values of one type."""
+    """An arithmetic or logical operation on two values of one type.
+
+    In loop programs also `pair`, two bf16 as one bf16x2, and `dot`, the sum of the products of two pairs in f32.
+    """
 
     __slots__ = ("a", "b", "op")
     __match_args__ = ("op", "a", "b")
@@ -197,7 +202,10 @@ class Bin(Expr):
     b: Expr
 
     def __new__(cls, op: str, a: Expr, b: Expr) -> Bin:
-        return _intern(cls, a.dtype, (op, a, b), (op, a, b))
+        return _intern(cls, _RESULTS.get(op, a.dtype), (op, a, b), (op, a, b))
+
+
+_RESULTS: dict[str, Dtype] = {"pair": "bf16x2", "dot": "f32"}
 
 
 class Cmp(Expr):

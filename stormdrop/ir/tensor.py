@@ -218,7 +218,8 @@ def nominal_flops(variant: Variant) -> float:
 
 def operations(e: Expr) -> int:
     """Floating-point operations of one evaluation; choosing, comparing and moving are free."""
-    return sum(1 for n in walk(e) if n.dtype in ("f32", "f64") and isinstance(n, (Bin, Call)))
+    counted = (n for n in walk(e) if n.dtype in ("f32", "f64") and isinstance(n, (Bin, Call)))
+    return sum(3 if isinstance(n, Bin) and n.op == "dot" else 1 for n in counted)
 
 
 def _structure(variant: Variant) -> list[object]:

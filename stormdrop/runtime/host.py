@@ -37,7 +37,8 @@ def _detect(threads: int) -> Target:
     if isa.name == "avx512":
         features = ",".join(filter(None, [features, "-prefer-256-bit"]))
     name = f"{_model_name() or isa.family} ({cpu})"
-    return cpu_target(name, triple, cpu, features, isa, threads, _read_caches(_SYSFS / f"cpu{_first_cpu()}"))
+    target = cpu_target(name, triple, cpu, features, isa, threads, _read_caches(_SYSFS / f"cpu{_first_cpu()}"))
+    return replace(target, has_bf16_dot=isa.name == "avx512" and "+avx512bf16" in flags)
 
 
 def _isa_of(triple: str, flags: set[str]) -> str:

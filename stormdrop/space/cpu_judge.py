@@ -61,7 +61,7 @@ class CpuJudge:
 
     def combined(self, s: Structure, amounts: NDArray[np.float64]) -> NDArray[np.float64]:
         seconds, code, scratch, misfits = amounts
-        fits = (code <= self.most_code(s)) & (scratch <= self.coefficients.most_scratch_bytes)
+        fits = (code <= most_code(self, s)) & (scratch <= self.coefficients.most_scratch_bytes)
         return np.where((misfits == 0.0) & fits, self.prior(s, seconds, code), np.inf)
 
     def prior(self, s: Structure, seconds: Num, code: Num) -> Num:
@@ -87,34 +87,29 @@ class CpuJudge:
         """The scratch of its smallest point is not too large."""
         most = self.coefficients.most_scratch_bytes
         whole = sum(prod(a.extent for a in x.axes) * x.itemsize for x in s.stages if x.host is not None)
-        return whole <= most // 2 or float(self._smallest(s).scratch) <= most
-
-    def most_code(self, s: Structure) -> float:
-        """The instructions that a program may have: as many as its smallest point needs, whatever its expressions."""
-        return _most_code(self, s)
-
-    def least_code(self, s: Structure) -> float:
-        """The instructions of the smallest point."""
-        return float(self._smallest(s).code)
-
-    def _smallest(self, s: Structure) -> CpuAssessment:
-        """The point whose knobs all have their smallest choice."""
-        return self.assess(s, {knob.name: knob.choices[0] for knob in knobs_of(s, self.target)})
-
-    def instructions_of_one(self, stage: Stage) -> float:
-        """What one element of a stage takes at most: no load is dearer than one that gathers a vector."""
-        body, finish = body_cost(stage, self.coefficients)
-        gather = self.coefficients.gather_slots * (self.target.vector_bytes // stage.itemsize)
-        return body + finish + (gather + 1) * len(stage.reads()) + 4
+        return whole <= most // 2 or float(_smallest(self, s).scratch) <= most
 
 
 @lru_cache(maxsize=CACHED)
-def _most_code(judge: CpuJudge, s: Structure) -> float:
+def most_code(judge: CpuJudge, s: Structure) -> float:
+    """The instructions that a program may have: as many as its smallest point needs, whatever its expressions are."""
     stages = [x for x in s.stages if x.level is not Level.LOAD]
     usual = judge.coefficients.most_instructions * max(1, len(stages) ** 0.5)
-    if not any(x.unrolled for x in stages) and sum(judge.instructions_of_one(x) for x in stages) <= usual:
+    if not any(x.unrolled for x in stages) and sum(_most_of_one(judge, x) for x in stages) <= usual:
         return usual  # no point can be that long at its smallest
-    return max(usual, judge.least_code(s))
+    return max(usual, float(_smallest(judge, s).code))
+
+
+def _most_of_one(judge: CpuJudge, stage: Stage) -> float:
+    """The instructions of one element of a stage at most: no load is dearer than one that gathers a vector."""
+    body, finish = body_cost(stage, judge.coefficients)
+    gather = judge.coefficients.gather_slots * (judge.target.vector_bytes // stage.itemsize)
+    return body + finish + (gather + 1) * len(stage.reads()) + 4
+
+
+def _smallest(judge: CpuJudge, s: Structure) -> CpuAssessment:
+    """The point whose knobs all have their smallest choice."""
+    return judge.assess(s, {knob.name: knob.choices[0] for knob in knobs_of(s, judge.target)})
 
 
 def _packed_tensors(s: Structure) -> frozenset[Tensor]:
@@ -180,8 +175,8 @@ class CpuAssessment:
 
     @property
     def demands(self) -> list[Num]:
-        most_code, most_scratch = self.judge.most_code(self.structure), self._coefficients.most_scratch_bytes
-        return [*self._own_demands, self.code / most_code, self.scratch / most_scratch]
+        code = self.code / most_code(self.judge, self.structure)
+        return [*self._own_demands, code, self.scratch / self._coefficients.most_scratch_bytes]
 
     @cached_property
     def _own_demands(self) -> list[Num]:

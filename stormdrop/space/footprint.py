@@ -108,6 +108,8 @@ def body_cost(stage: Stage, coefficients: CpuCoefficients) -> tuple[float, float
         return 0.0, finish
     if stage.unrolled:  # the factors of its matrix are numbers
         return 1.0, finish
+    if isinstance(stage.body, Bin) and stage.body.op == "dot":  # one instruction; pairs are loaded as one element
+        return 1.0, finish
     fused = isinstance(stage.body, Bin) and stage.body.op == "mul" and stage.combiner == "sum"
     combine = 0.0 if fused else 1.0 if stage.combiner in ("sum", "prod") else coefficients.minmax_operations
     return max(1.0, _operations(stage.body, coefficients) + combine), finish

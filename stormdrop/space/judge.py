@@ -28,52 +28,31 @@ class Assessment(Protocol):
     """
 
     @property
-    def tilings(self) -> dict[str, Tiling]:
-        """By stage the trips and tile sizes, clamped to its extents."""
-        ...
-
+    def tilings(self) -> dict[str, Tiling]: ...  # by stage
     @property
-    def demands(self) -> list[Num]:
-        """The constraints as ratios: legal where none exceeds 1."""
-        ...
-
+    def demands(self) -> list[Num]: ...  # the constraints as ratios: legal where none exceeds 1
     @property
-    def prior(self) -> Num:
-        """Estimated seconds."""
-        ...
-
+    def prior(self) -> Num: ...  # estimated seconds
     @property
-    def amounts(self) -> list[Num]:
-        """What parts of a program add up to, in an order that the judge knows."""
-        ...
-
+    def amounts(self) -> list[Num]: ...  # what parts of a program add up to
     @property
-    def features(self) -> list[Num]:
-        """In the order of the judge's `FeatureSet`, before they are made logarithms."""
-        ...
+    def features(self) -> list[Num]: ...  # as the judge's `FeatureSet` names them, not yet logarithms
 
 
 class Judge(Protocol):
-    """Judges programs on one machine."""
+    """Judges programs on one machine.
+
+    `assess` takes the values of a structure's knobs. `combined` takes the sums of the amounts of a program's parts, a
+    column for every point, and gives estimated seconds, infinite where a program is not legal. No point of a structure
+    beats `least_seconds`; none is legal where it does not fit into the machine's memories.
+    """
 
     @property
     def features(self) -> FeatureSet: ...
-
-    def assess(self, s: Structure, values: Mapping[str, Num]) -> Assessment:
-        """The points of a structure whose knobs have these values."""
-        ...
-
-    def combined(self, s: Structure, amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Estimated seconds of programs from the sums of their parts' amounts, infinite where one is not legal."""
-        ...
-
-    def least_seconds(self, s: Structure) -> float:
-        """What no point of a structure can beat."""
-        ...
-
-    def fits(self, s: Structure) -> bool:
-        """Whether a structure has points that fit into the machine's memories."""
-        ...
+    def assess(self, s: Structure, values: Mapping[str, Num]) -> Assessment: ...
+    def combined(self, s: Structure, amounts: NDArray[np.float64]) -> NDArray[np.float64]: ...
+    def least_seconds(self, s: Structure) -> float: ...
+    def fits(self, s: Structure) -> bool: ...
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,8 @@ from stormdrop.errors import ScheduleError
 from stormdrop.ir.affine import affine, conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.expr import (
     Axis,
+    Bin,
+    Cast,
     Const,
     Expr,
     Load,
@@ -45,6 +47,7 @@ from stormdrop.space.access import (
 )
 from stormdrop.space.structure import Level, OpenSplit, Stage, Structure
 from stormdrop.target.machine import Target
+from stormdrop.target.microkernels import BF16_DOT
 from stormdrop.target.structures import STRUCTURES
 
 Args = tuple[str | int, ...]
@@ -407,6 +410,68 @@ def _walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
     return is_contiguous(without_ones(tensor.shape, indices), axis)
 
 
+class DotPairs:
+    """Sum products of bf16 two by two, as the machine's dot-product instruction does.
+
+        C[i,j] += f32(A[i,k]) * f32(B[k,j])
+          ->   B2[k,j] = pair(B[2k,j], B[2k+1,j]);   C[i,j] += dot(pair(A[i,2k], A[i,2k+1]), B2[k,j])
+
+    An odd k is padded with zero. The pairs of the vector operand are packed: `load`, `root`, `thread`, `block` as in
+    `pack`.
+    """
+
+    name, version = "dot", 1
+
+    def _factors(self, stage: Stage) -> tuple[Load, Load] | None:
+        """The operand that is the same in all lanes, and the one whose lanes run along the vector axis."""
+        match stage.body:
+            case Bin("mul", Cast(Load() as a, "f32"), Cast(Load() as b, "f32")) if stage.combiner == "sum":
+                pass
+            case _:
+                return None
+        if a.tensor.dtype != "bf16" or b.tensor.dtype != "bf16" or stage.vector is None or stage.vector_is_reduced:
+            return None
+        if stage.vector in axes_of(a):
+            a, b = b, a
+        axis = stage.reduce_axes[-1]
+        paired = all(axis in axes_of(x) and is_linear(x.indices) and len(loads(x)) == 1 for x in (a, b))
+        return (a, b) if paired and stage.vector in axes_of(b) and stage.vector not in axes_of(a) else None
+
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
+        factors = self._factors(stage)
+        if factors is None or BF16_DOT not in target.microkernels or stage.level is Level.LOAD or stage.unrolled:
+            return [None]
+        if factors[1].tensor.constant:
+            return [("load",)]
+        writer = s.writer(factors[1].tensor)
+        if writer is not None and writer.host is not None:
+            return [("thread",)]
+        return [("thread",), ("block",), ("root",)] if stage.host is None else [("thread",), ("block",)]
+
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        factors = self._factors(stage)
+        if factors is None:
+            raise ScheduleError(f"{stage.id} sums no products of bf16")
+        a, b = factors
+        axis = stage.reduce_axes[-1]
+        half = Axis(axis.name, -(-axis.extent // 2), "reduce")
+        assert stage.names is not None
+        names = {half if x is axis else x: name for x, name in stage.names.items()}
+        reduce_axes = tuple(half if x is axis else x for x in stage.reduce_axes)
+        body = Bin("dot", _pair(a, axis, half), _pair(b, axis, half))
+        paired = replace(stage, reduce_axes=reduce_axes, body=body, names=names)
+        copy, reader = _copied(paired, body.b, "pairs", Level(args[0]))
+        return s.with_stages(new for r in s.stages for new in ([copy, reader] if r is stage else [r]))
+
+
+def _pair(x: Load, axis: Axis, half: Axis) -> Expr:
+    """Two neighbours along an axis of which `half` counts the pairs; beyond its end is zero."""
+    low, high = (substitute(x, {axis: half * 2 + k}) for k in range(2))
+    if axis.extent % 2:
+        high = select(compare("lt", half * 2 + 1, axis.extent), high, Const(0.0, "bf16"))
+    return Bin("pair", low, high)
+
+
 class Pack:
     """Copy an operand into the order in which its reader's register tile reads it.
 
@@ -420,6 +485,8 @@ class Pack:
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
         if not has_reuse(stage) or stage.vector is None or stage.level is Level.LOAD or stage.unrolled:
             return [None]
+        if any(copy.reader == stage.id for copy in s.stages):
+            return [None]  # packed as pairs
         chosen: list[Args | None] = [None]
         for k, op in enumerate(operands(stage.body)):
             tensor = operand_load(op).tensor
@@ -463,25 +530,30 @@ class Pack:
 def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
     """The copy of an operand, and the stage that reads it."""
     op = operands(stage.body)[k]
+    source_element = _guarded(stage.body, op)
+    if source_element is None:
+        raise ScheduleError(f"{stage.id} reads {op} under a condition on other axes")
+    return _copied(stage, op, str(k), level, source_element)
+
+
+def _copied(stage: Stage, op: Expr, name: str, level: Level, element: Expr | None = None) -> tuple[Stage, Stage]:
+    """A copy of a part of a stage's body, `element` where it is not the same, and the stage that reads it."""
     used = axes_of(op)
     spatial = [a for a in stage.axes if a in used and a is not stage.vector]
     inner = [a for a in stage.axes if a is stage.vector and a in used]
     reduced = [a for a in stage.reduce_axes if a in used and a is not stage.vector]
     order = [*spatial, *reduced, *inner]
     own = {a: Axis(a.name, a.extent, "spatial") for a in order}
-    source_element = _guarded(stage.body, op)
-    if source_element is None:
-        raise ScheduleError(f"{stage.id} reads {op} under a condition on other axes")
-    body = substitute(source_element, own)
+    body = substitute(op if element is None else element, own)
     axes = tuple(own[a] for a in order)
-    source = operand_load(op).tensor
+    source = loads(op)[0].tensor
     packed = Tensor(
-        f"{source.name}.packed", tuple(a.extent for a in axes), source.dtype, source.constant, Compute(axes, body)
+        f"{source.name}.packed", tuple(a.extent for a in axes), body.dtype, source.constant, Compute(axes, body)
     )
     host = None if level in (Level.LOAD, Level.ROOT) else (stage.host or stage.id)
     names = {own[a]: stage.axis_id(a) for a in order}
     copy = Stage(
-        f"{stage.id}.{k}",
+        f"{stage.id}.{name}",
         axes,
         (),
         None,
@@ -536,4 +608,4 @@ def _tested(e: Expr, child: Expr) -> list[Expr]:
     return conjuncts(e.condition if child is e.a else opposite(e.condition))
 
 
-RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Unroll(), Tile(), Pack())
+RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Unroll(), Tile(), DotPairs(), Pack())

@@ -14,6 +14,7 @@ from typing import Any
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.target import Temperature
+from stormdrop.target.microkernels import BF16_DOT, MULTIPLY_ADD, Microkernel
 from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
 
 
@@ -97,6 +98,8 @@ class Cpu:
     l3_gbs: float
     dram_gbs: float
     temperature: Temperature = Temperature.WARM
+    has_bf16_dot: bool = False
+    """AVX512_BF16: two products of bf16 are added to every f32 lane in one instruction."""
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
@@ -128,6 +131,11 @@ class Cpu:
     def structures(self) -> TilingStructures:
         """The loop levels that a stage may have on this kind of machine."""
         return CPU_STRUCTURES
+
+    @property
+    def microkernels(self) -> tuple[Microkernel, ...]:
+        """The instructions that a register tile can be summed with."""
+        return (MULTIPLY_ADD, BF16_DOT) if self.has_bf16_dot else (MULTIPLY_ADD,)
 
     def lanes(self, dtype: Dtype) -> int:
         """Elements of one vector. Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32."""
