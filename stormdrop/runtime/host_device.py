@@ -136,7 +136,7 @@ class HostRecording:
         self._held = (tuple(calls), tuple(phases), scratch, table, records)  # what the steps point to
         self._entries = table.data  # quicker to write one entry through
         self._pool, self._steps, self._count = device.pool, records.ctypes.data, len(records)
-        self.run = partial(device.pool.run_steps, self._steps, self._count)
+        self.run = partial(device.pool.run_steps, self._steps, self._count, self._held)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         entries = self._entries

@@ -74,10 +74,11 @@ class Pool:
         if not self._native.run(crew.block, entry, buffers, scratch, scratch_stride, extents, phases, 1, 0, 0):
             raise RunError("the pool was closed before the job could run")
 
-    def run_steps(self, steps: int, count: int) -> None:
+    def run_steps(self, steps: int, count: int, held: object = None) -> None:
         """Run `count` kernels one after another, each as `run` does: `steps` is the address of their arguments.
 
-        Those are `STEP_WORDS` int64 a step, in the order of `run`'s. Raises RunError if the pool has been closed.
+        Those are `STEP_WORDS` int64 a step, in the order of `run`'s. `held` owns what the steps point to: it lives as
+        long as a call that was bound to it. Raises RunError if the pool has been closed.
         """
         crew = self._crew or self._assemble_crew()
         if not self._native.run_steps(crew.block, steps, count):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -187,6 +189,16 @@ def test_a_recording_runs_again_on_other_arrays(device: Device) -> None:
         recording.run()
     for x, y in zip(inputs, outputs):
         close(y, right(x))
+
+
+def test_what_runs_a_recording_keeps_what_it_points_to(device: Device) -> None:
+    recording = device.record([])
+    held = weakref.ref(getattr(recording, "_held", [None, None, None, np.zeros(1)])[3])
+    run = recording.run
+    del recording
+    gc.collect()
+    assert isinstance(device, DistantDevice) or held() is not None
+    run()
 
 
 def test_inputs_may_be_read_only(device: Device) -> None:
