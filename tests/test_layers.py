@@ -169,3 +169,12 @@ def test_an_import_from_above_and_a_cycle_are_seen() -> None:
     assert upwards(graph(ir="graph", graph="ops", ops="")) == {"stormdrop.ir.x": {"stormdrop.graph.x"}}
     assert cycles(graph(ir="graph", graph="ops", ops="")) == set()
     assert cycles(graph(ir="graph", graph="ir", ops="ir")) == {frozenset({"stormdrop.ir.x", "stormdrop.graph.x"})}
+
+
+def test_a_public_class_name_means_one_thing_in_the_whole_package() -> None:
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: paths for name, paths in found.items() if len(paths) > 1}

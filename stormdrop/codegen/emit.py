@@ -14,7 +14,7 @@ from functools import partial
 
 from stormdrop.codegen import ENTRY, PREPARE, routines, vector
 from stormdrop.codegen.pages import Pages
-from stormdrop.codegen.text import Value, Writer, flatten
+from stormdrop.codegen.text import SsaValue, Writer, flatten
 from stormdrop.codegen.tile import TileWriter
 from stormdrop.ir.expr import Expr, Var
 from stormdrop.lower.program import (
@@ -83,7 +83,7 @@ def _phase(
             pointers[b] = w.op(f"load ptr, ptr {at}, align 8")
     w.push()
 
-    def unit(_: object, __: object) -> list[Value]:
+    def unit(_: object, __: object) -> list[SsaValue]:
         rest = Var("unit")
         for k, (var, trips) in reversed(list(enumerate(phase.loops))):
             name = w.variables[rest][0]
@@ -132,7 +132,7 @@ class _Statements:
                     (self.started[s.tile] if s.tile.stage.is_reduction else self.tile_writer(s.tile)).finish(s)
 
     def _loop(self, var: Var, trips: Expr, most: int, inner: tuple[Stmt, ...]) -> None:
-        def run(_: object, __: object) -> list[Value]:
+        def run(_: object, __: object) -> list[SsaValue]:
             self.write(inner)
             return []
 

@@ -11,9 +11,9 @@ from functools import lru_cache
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.lanes import Lanes
-from stormdrop.codegen.memory import Memory
+from stormdrop.codegen.memory import MemoryWriter
 from stormdrop.codegen.pages import Pages
-from stormdrop.codegen.text import Value, Writer
+from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk
@@ -32,23 +32,23 @@ class Evaluator:
         self.w, self.stage, self.has_fma = w, tile.stage, target.has_fma
         self.at = Instance(tile, w.known)
         self.lanes = Lanes(w, self.at)
-        self.memory = Memory(w, self.at, self.lanes, self.value, pointers, pages, target.reach_bytes)
+        self.memory = MemoryWriter(w, self.at, self.lanes, self.value, pointers, pages, target.reach_bytes)
         self.reads: Mapping[Load, Access] = {}  # of the statement that is being written
-        self.results: Mapping[tuple[int, ...], Value] = {}  # of the reduction, by row and vector
-        self._memo: dict[object, Value] = {}
+        self.results: Mapping[tuple[int, ...], SsaValue] = {}  # of the reduction, by row and vector
+        self._memo: dict[object, SsaValue] = {}
         self._guards: list[Expr] = []
 
     def forget(self) -> None:
         """Start a stretch of code in which nothing has been computed yet."""
         self._memo, self.memory.blocks = {}, {}
 
-    def value(self, e: Expr) -> Value:
+    def value(self, e: Expr) -> SsaValue:
         key = self.at.key(e)
         if key not in self._memo:
             self._memo[key] = self._compute(e)
         return self._memo[key]
 
-    def wide(self, e: Expr) -> Value:
+    def wide(self, e: Expr) -> SsaValue:
         """A value in every lane, broadcast once."""
         value = self.value(e)
         if value.lanes == self.at.lanes or not value.name.startswith("%"):
@@ -58,7 +58,7 @@ class Evaluator:
             self._memo[key] = v.broadcast(self.w, value, self.at.lanes)
         return self._memo[key]
 
-    def guarded_value(self, parts: Sequence[Expr], e: Expr) -> Value:
+    def guarded_value(self, parts: Sequence[Expr], e: Expr) -> SsaValue:
         """A value that is computed only where the conditions hold, in code of its own."""
         outside, blocks = self._memo, self.memory.blocks
         self.forget()
@@ -68,7 +68,7 @@ class Evaluator:
         self._memo, self.memory.blocks = outside, blocks
         return value
 
-    def _compute(self, e: Expr) -> Value:
+    def _compute(self, e: Expr) -> SsaValue:
         w = self.w
         if self.stage.unrolled and not isinstance(e, (Load, Axis)) and (known := self.at.constant(e)) is not None:
             return v.constant(known.value, known.dtype, 1)
@@ -102,7 +102,7 @@ class Evaluator:
             case _:
                 raise BuildError(f"no code for {e}")
 
-    def _pair(self, a: Expr, b: Expr) -> Value:
+    def _pair(self, a: Expr, b: Expr) -> SsaValue:
         """Two bf16 as one element, the first in the lower half."""
         if isinstance(a, Load) and isinstance(b, Load) and not self._guards:
             loaded = self.memory.load_pair(self.reads[a], self.reads[b])
@@ -110,7 +110,7 @@ class Evaluator:
                 return loaded
         return v.pair(self.w, self.value(a), self.value(b))
 
-    def _border(self, condition: Expr, a: Expr, b: Expr) -> Value:
+    def _border(self, condition: Expr, a: Expr, b: Expr) -> SsaValue:
         """A selection by an index condition."""
         parts = [part for part in conjuncts(condition) if self.at.decided(part) is not True]
         if any(self.at.decided(part) is False for part in parts):
@@ -125,7 +125,7 @@ class Evaluator:
         outside = self._under([opposite(conjunction(parts))], b)
         return v.choice(self.w, self.lanes.condition(parts), inside, outside)
 
-    def _under(self, parts: Sequence[Expr], e: Expr) -> Value:
+    def _under(self, parts: Sequence[Expr], e: Expr) -> SsaValue:
         """A value whose loads happen only where the conditions hold; what was loaded so is not for the code around
         it.
         """
@@ -136,7 +136,7 @@ class Evaluator:
         self._memo = outside
         return value
 
-    def _load(self, e: Load, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
+    def _load(self, e: Load, guards: Sequence[Expr], otherwise: Scalar | None) -> SsaValue:
         """An element or a vector of a tensor; `otherwise` is its value where a guard fails. One address is loaded
         once.
         """

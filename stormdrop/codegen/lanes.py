@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stormdrop.codegen import values as v
-from stormdrop.codegen.text import Value, Writer, splat
+from stormdrop.codegen.text import SsaValue, Writer, splat
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select
@@ -24,44 +24,44 @@ class Lanes:
         """Whether the lanes of a vector see different values of an expression."""
         return self.at.lanes > 1 and self.at.vector in axes_of(e)
 
-    def index_value(self, e: Expr) -> Value:
+    def index_value(self, e: Expr) -> SsaValue:
         """An index used as data."""
-        return self.index(e) if self.vary(e) else Value(self.w.integer(self.at.here(e)), "i64")
+        return self.index(e) if self.vary(e) else SsaValue(self.w.integer(self.at.here(e)), "i64")
 
-    def condition(self, parts: Sequence[Expr]) -> Value:
+    def condition(self, parts: Sequence[Expr]) -> SsaValue:
         """The conjunction of index conditions: a scalar, or a mask where it depends on the lane."""
         if not any(self.vary(p) for p in parts):
-            return Value(self.w.integer(conjunction(self.at.here(p) for p in parts)), "bool")
-        result: Value | None = None
+            return SsaValue(self.w.integer(conjunction(self.at.here(p) for p in parts)), "bool")
+        result: SsaValue | None = None
         for p in parts:
             result = self.both(result, self._mask(p))
         assert result is not None
         return result
 
-    def both(self, mask: Value | None, other: Value) -> Value:
-        return other if mask is None else Value(self.w.op(f"and {mask}, {other.name}"), "bool", self.at.lanes)
+    def both(self, mask: SsaValue | None, other: SsaValue) -> SsaValue:
+        return other if mask is None else SsaValue(self.w.op(f"and {mask}, {other.name}"), "bool", self.at.lanes)
 
-    def _mask(self, p: Expr) -> Value:
+    def _mask(self, p: Expr) -> SsaValue:
         n = self.at.lanes
         match p:
             case Bin("or" | "and" as op, a, b):
                 x, y = self._mask(a), self._mask(b)
-                return Value(self.w.op(f"{op} {x}, {y.name}"), "bool", n)
+                return SsaValue(self.w.op(f"{op} {x}, {y.name}"), "bool", n)
             case Cmp(op, a, b):
                 sign = op if op in ("eq", "ne") else "s" + op
-                return Value(self.w.op(f"icmp {sign} {self.index(a)}, {self.index(b).name}"), "bool", n)
+                return SsaValue(self.w.op(f"icmp {sign} {self.index(a)}, {self.index(b).name}"), "bool", n)
             case Const(value):
-                return Value(splat(bool(value), "bool", n), "bool", n)
+                return SsaValue(splat(bool(value), "bool", n), "bool", n)
             case _:
                 raise BuildError(f"no mask for {p}")
 
-    def index(self, e: Expr) -> Value:
+    def index(self, e: Expr) -> SsaValue:
         """An index expression for every lane, as a vector of i64."""
         vector, w, n = self.at.vector, self.w, self.at.lanes
         if vector is None or vector not in axes_of(e):
-            return v.broadcast(w, Value(w.integer(self.at.here(e)), "i64"), n)
+            return v.broadcast(w, SsaValue(w.integer(self.at.here(e)), "i64"), n)
         form = affine(e)
-        total: Value | None = None
+        total: SsaValue | None = None
         rest = Affine((), form.constant)
         for atom, c in form.terms:
             if isinstance(atom, Axis):
@@ -72,19 +72,19 @@ class Lanes:
                 term = v.arithmetic(w, "mul", self.operation(atom), v.constant(c, "i64", n))
                 total = term if total is None else v.arithmetic(w, "add", total, term)
         slope = form.coefficient(vector)
-        base = v.broadcast(w, Value(w.affine(rest), "i64"), n)
+        base = v.broadcast(w, SsaValue(w.affine(rest), "i64"), n)
         if slope:
             steps = ", ".join(f"i64 {slope * i}" for i in range(n))
-            base = Value(w.op(f"add {base}, <{steps}>"), "i64", n)
+            base = SsaValue(w.op(f"add {base}, <{steps}>"), "i64", n)
         return base if total is None else v.arithmetic(w, "add", base, total)
 
-    def operation(self, e: Expr) -> Value:
+    def operation(self, e: Expr) -> SsaValue:
         """A part of an index that is not linear, for every lane."""
         match e:
             case Bin("floordiv" | "mod" as op, a, b):
                 x, y = self.index(a), self.index(b)
                 lanes = self.at.lanes
-                return Value(self.w.floor_division(op, x.name, y.name, x.type, lanes, False), "i64", lanes)
+                return SsaValue(self.w.floor_division(op, x.name, y.name, x.type, lanes, False), "i64", lanes)
             case Bin(op, a, b):
                 return v.arithmetic(self.w, op, self.index(a), self.index(b))
             case Select(c, a, b):
@@ -92,7 +92,7 @@ class Lanes:
             case _:
                 raise BuildError(f"{e} cannot be an index")
 
-    def live(self) -> Value | None:
+    def live(self) -> SsaValue | None:
         """The mask of the live lanes of the present vector; None where all are."""
         tile, chunk, lanes = self.at.tile, self.at.chunk, self.at.lanes
         if self.at.vector is None or lanes == 1:
@@ -107,15 +107,15 @@ class Lanes:
         name = self.w.integer(tile.live)
         key = ("live", tile.live, chunk, lanes)
         made = self.w.at(self.w.depth_of(tile.live), key, lambda: self._first(name).name)
-        return Value(made, "bool", lanes)
+        return SsaValue(made, "bool", lanes)
 
-    def _first(self, count: str) -> Value:
+    def _first(self, count: str) -> SsaValue:
         """The mask of the first `count` lanes of a row, of which the present vector is a part."""
         n, start = self.at.lanes, self.at.chunk * self.at.lanes
         if not count.startswith("%"):
             bits = ", ".join(f"i1 {'true' if start + i < int(count) else 'false'}" for i in range(n))
-            return Value(f"<{bits}>", "bool", n)
+            return SsaValue(f"<{bits}>", "bool", n)
         short = self.w.op(f"trunc i64 {count} to i32")
-        wide = v.broadcast(self.w, Value(short, "i32"), n)
+        wide = v.broadcast(self.w, SsaValue(short, "i32"), n)
         ids = ", ".join(f"i32 {start + i}" for i in range(n))
-        return Value(self.w.op(f"icmp sgt {wide}, <{ids}>"), "bool", n)
+        return SsaValue(self.w.op(f"icmp sgt {wide}, <{ids}>"), "bool", n)

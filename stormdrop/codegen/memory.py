@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from stormdrop.codegen import values as v
 from stormdrop.codegen.lanes import Lanes
 from stormdrop.codegen.pages import Pages
-from stormdrop.codegen.text import MEMORY, Loop, Value, Writer, splat, vector_type
+from stormdrop.codegen.text import MEMORY, Loop, SsaValue, Writer, splat, vector_type
 from stormdrop.ir.affine import Affine, affine, conjunction
 from stormdrop.ir.expr import ITEMSIZE, Axis, Dtype, Expr, Scalar, compare
 from stormdrop.lower.instance import Instance
@@ -27,7 +27,7 @@ class InnerLoop:
     step: int  # elements a turn
 
 
-class Memory:
+class MemoryWriter:
     """Writes loads and stores of the present instance."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Memory:
         w: Writer,
         at: Instance,
         lanes: Lanes,
-        value: Callable[[Expr], Value],
+        value: Callable[[Expr], SsaValue],
         pointers: Mapping[Buffer, str],
         pages: Pages,
         reach_bytes: int,
@@ -80,7 +80,7 @@ class Memory:
         pointer = inner.frame.pointer(key, first, slope * inner.step * item)
         return self._moved(pointer, (constant - far) * item)
 
-    def _data_index(self, atom: Expr) -> Value:
+    def _data_index(self, atom: Expr) -> SsaValue:
         """A part of an index that is loaded: a scalar unless it depends on the lane."""
         return v.convert(self.w, self.value(atom), "i64")
 
@@ -113,7 +113,7 @@ class Memory:
         base = self.address(plain)
         slope = access.coefficient(vector)
         steps = ", ".join(f"i64 {slope * i}" for i in range(n))
-        index = Value(f"<{steps}>", "i64", n)
+        index = SsaValue(f"<{steps}>", "i64", n)
         for atom, c in access.atoms:
             if vector in axes_of(atom):
                 lanes = v.broadcast(w, self._data_index(atom), n) if has_load(atom) else self.lanes.operation(atom)
@@ -154,7 +154,7 @@ class Memory:
 
     # Loads
 
-    def load(self, access: Access, guards: Sequence[Expr], otherwise: Scalar | None) -> Value:
+    def load(self, access: Access, guards: Sequence[Expr], otherwise: Scalar | None) -> SsaValue:
         """An element or a vector; `otherwise` is its value where a guard fails."""
         uniform, by_lane = [g for g in guards if not self.lanes.vary(g)], [g for g in guards if self.lanes.vary(g)]
         filler = otherwise if otherwise is not None else 0
@@ -182,7 +182,7 @@ class Memory:
             raw = self._transposed(access)
         else:
             addresses = self._addresses(access)
-            bits = mask or Value(splat(True, "bool", n), "bool", n)
+            bits = mask or SsaValue(splat(True, "bool", n), "bool", n)
             raw = self.w.intrinsic(
                 f"masked.gather.{_suffix(dtype, n)}.v{n}p0",
                 type,
@@ -193,18 +193,18 @@ class Memory:
             )
         return self._from_memory(raw, dtype, n)
 
-    def load_pair(self, low: Access, high: Access) -> Value | None:
+    def load_pair(self, low: Access, high: Access) -> SsaValue | None:
         """Two bf16 that lie side by side and that all lanes share, in one load; None where they do not."""
         is_apart = low.buffer is not high.buffer or low.coefficients != high.coefficients
         shared = low.spread is Spread.ONE and high.spread is Spread.ONE and not (low.atoms or high.atoms)
         if is_apart or not shared or high.outer != low.outer.shifted(1):
             return None
         raw = self.w.op(f"load {MEMORY['bf16x2']}, ptr {self.address(low)}, align {ITEMSIZE[low.buffer.dtype]}")
-        return Value(raw, "bf16x2", 1)
+        return SsaValue(raw, "bf16x2", 1)
 
     def _shared_element(
         self, access: Access, uniform: Sequence[Expr], by_lane: Sequence[Expr], otherwise: Scalar | None
-    ) -> Value:
+    ) -> SsaValue:
         """An element that all lanes share, read where the guards hold in some lane; a vector if they differ by lane."""
         dtype, w = access.buffer.dtype, self.w
         filler = otherwise if otherwise is not None else 0
@@ -219,11 +219,11 @@ class Memory:
             return value
         return v.choice(w, inside, value, v.constant(otherwise, dtype, 1))
 
-    def _from_memory(self, raw: str, dtype: Dtype, lanes: int) -> Value:
+    def _from_memory(self, raw: str, dtype: Dtype, lanes: int) -> SsaValue:
         if dtype != "bool":
-            return Value(raw, dtype, lanes)
+            return SsaValue(raw, dtype, lanes)
         zero = "0" if lanes == 1 else "zeroinitializer"
-        return Value(self.w.op(f"icmp ne {vector_type('i8', lanes)} {raw}, {zero}"), "bool", lanes)
+        return SsaValue(self.w.op(f"icmp ne {vector_type('i8', lanes)} {raw}, {zero}"), "bool", lanes)
 
     # Transposed blocks
 
@@ -275,12 +275,12 @@ class Memory:
 
     # Stores
 
-    def store(self, access: Access, value: Value, inside: Value | None = None) -> None:
+    def store(self, access: Access, value: SsaValue, inside: SsaValue | None = None) -> None:
         """Write one value or vector; `inside` masks lanes beyond the live ones."""
         dtype, n, w = access.buffer.dtype, self.at.lanes, self.w
         item = ITEMSIZE[dtype]
         if dtype == "bool":
-            value = Value(w.op(f"zext {value} to {vector_type('i8', value.lanes)}"), "bool", value.lanes)
+            value = SsaValue(w.op(f"zext {value} to {vector_type('i8', value.lanes)}"), "bool", value.lanes)
         type = vector_type(MEMORY[dtype], value.lanes)
         mask = self.lanes.live() if access.masked else None
         if inside is not None:
@@ -296,13 +296,13 @@ class Memory:
                 # one lane is live, stores that lane's element before the truncation: 8 bytes. Floats are not truncated.
                 suffix, kind = (f"v{n}f32", "float") if dtype == "i32" else (f"v{n}f16", "half")
                 type = vector_type(kind, n)
-                value = Value(w.op(f"bitcast {value} to {type}"), dtype, n)
+                value = SsaValue(w.op(f"bitcast {value} to {type}"), dtype, n)
             name = f"@llvm.masked.store.{suffix}.p0"
             w.declare(f"declare void {name}({type}, ptr, i32, {mask.type})")
             w.line(f"call void {name}({type} {value.name}, ptr {address}, i32 {item}, {mask})")
             return
         addresses = self._addresses(access)
-        mask = mask or Value(splat(True, "bool", n), "bool", n)
+        mask = mask or SsaValue(splat(True, "bool", n), "bool", n)
         kind = vector_type("ptr", n)
         name = f"@llvm.masked.scatter.{_suffix(dtype, n)}.v{n}p0"
         w.declare(f"declare void {name}({type}, {kind}, i32, {mask.type})")

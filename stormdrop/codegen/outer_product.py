@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from stormdrop.codegen import values as v
-from stormdrop.codegen.text import Value, Writer
+from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.errors import BuildError
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import BF16_DOT
@@ -23,30 +23,36 @@ class OuterProduct(Protocol):
     """
 
     def __call__(
-        self, w: Writer, operands: Iterable[tuple[Value, Value]], accumulators: Sequence[Value]
-    ) -> Iterator[Value]: ...
+        self, w: Writer, operands: Iterable[tuple[SsaValue, SsaValue]], accumulators: Sequence[SsaValue]
+    ) -> Iterator[SsaValue]: ...
 
 
-def fused(w: Writer, operands: Iterable[tuple[Value, Value]], accumulators: Sequence[Value]) -> Iterator[Value]:
+def fused(
+    w: Writer, operands: Iterable[tuple[SsaValue, SsaValue]], accumulators: Sequence[SsaValue]
+) -> Iterator[SsaValue]:
     """In one rounding."""
     for (x, y), acc in zip(operands, accumulators):
         yield v.multiply_add(w, x, y, acc, True)
 
 
-def separate(w: Writer, operands: Iterable[tuple[Value, Value]], accumulators: Sequence[Value]) -> Iterator[Value]:
+def separate(
+    w: Writer, operands: Iterable[tuple[SsaValue, SsaValue]], accumulators: Sequence[SsaValue]
+) -> Iterator[SsaValue]:
     """By a multiplication and an addition."""
     for (x, y), acc in zip(operands, accumulators):
         yield v.multiply_add(w, x, y, acc, False)
 
 
-def bf16_dot(w: Writer, operands: Iterable[tuple[Value, Value]], accumulators: Sequence[Value]) -> Iterator[Value]:
+def bf16_dot(
+    w: Writer, operands: Iterable[tuple[SsaValue, SsaValue]], accumulators: Sequence[SsaValue]
+) -> Iterator[SsaValue]:
     """Two products of bf16 in every lane, by AVX512_BF16's instruction, which takes denormals for zero."""
     for (x, y), acc in zip(operands, accumulators):
         pairs = [w.op(f"bitcast {v.broadcast(w, z, acc.lanes)} to <{2 * acc.lanes} x bfloat>") for z in (x, y)]
         of = f"<{2 * acc.lanes} x bfloat>"
         name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * acc.lanes}"
         w.declare(f"declare {acc.type} {name}({acc.type}, {of}, {of})")
-        yield Value(w.op(f"call {acc.type} {name}({acc}, {of} {pairs[0]}, {of} {pairs[1]})"), acc.dtype, acc.lanes)
+        yield SsaValue(w.op(f"call {acc.type} {name}({acc}, {of} {pairs[0]}, {of} {pairs[1]})"), acc.dtype, acc.lanes)
 
 
 OUTER_PRODUCTS: dict[str, OuterProduct] = {"fma": fused, "mul-add": separate, "bf16 dot": bf16_dot}

@@ -31,7 +31,7 @@ Text = list["str | Text"]
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class SsaValue:
     """An SSA value: one scalar, or one per lane."""
 
     name: str
@@ -47,7 +47,7 @@ class Value:
 
 
 @dataclass(slots=True)
-class Scope:
+class LoopScope:
     """The body of one loop: its prologue, and the index values already computed there."""
 
     prologue: Text
@@ -97,7 +97,7 @@ class Writer:
         self.here: Text = self.text
         self.count = 0
         self.block = "entry"
-        self.scopes: list[Scope] = []
+        self.scopes: list[LoopScope] = []
         self.variables: dict[Var, tuple[str, int, Interval]] = {}
         self.declarations: set[str] = set()
 
@@ -244,8 +244,8 @@ class Writer:
 
     # Control flow
 
-    def push(self) -> Scope:
-        scope = Scope([])
+    def push(self) -> LoopScope:
+        scope = LoopScope([])
         self.here.append(scope.prologue)
         self.scopes.append(scope)
         return scope
@@ -258,9 +258,9 @@ class Writer:
         step: int,
         interval: Interval,
         may_be_empty: bool,
-        carried: Sequence[Value],
-        body: Callable[[Sequence[Value], Loop], Sequence[Value]],
-    ) -> list[Value]:
+        carried: Sequence[SsaValue],
+        body: Callable[[Sequence[SsaValue], Loop], Sequence[SsaValue]],
+    ) -> list[SsaValue]:
         """`for var in range(low, high, step)`, carrying values round."""
         start, inside, done = self.block, self.new_label("loop"), self.new_label("done")
         before: Text = []
@@ -274,7 +274,7 @@ class Writer:
         phis: Text = []
         self.here.append(phis)
         name, following = self.fresh(), self.fresh()
-        inner = [Value(self.fresh(), v.dtype, v.lanes) for v in carried]
+        inner = [SsaValue(self.fresh(), v.dtype, v.lanes) for v in carried]
         self.push()
         saved = self.variables.get(var)
         self.variables[var] = (name, len(self.scopes) - 1, interval)
@@ -300,10 +300,12 @@ class Writer:
         self.label(done)
         if not may_be_empty:
             return results
-        merged: list[Value] = []
+        merged: list[SsaValue] = []
         for v, first, last in zip(inner, carried, results):
             merged.append(
-                Value(self.op(f"phi {v.type} [ {first.name}, %{start} ], [ {last.name}, %{latch} ]"), v.dtype, v.lanes)
+                SsaValue(
+                    self.op(f"phi {v.type} [ {first.name}, %{start} ], [ {last.name}, %{latch} ]"), v.dtype, v.lanes
+                )
             )
         return merged
 

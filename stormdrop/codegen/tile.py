@@ -9,7 +9,7 @@ from stormdrop.codegen.evaluate import Evaluator
 from stormdrop.codegen.memory import InnerLoop
 from stormdrop.codegen.outer_product import outer_product_of
 from stormdrop.codegen.pages import Pages
-from stormdrop.codegen.text import LLVM, Loop, Value, Writer, vector_type
+from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
 from stormdrop.ir.affine import conjuncts
 from stormdrop.ir.expr import ITEMSIZE, Bin, Const, Expr, Var, identity_of, substitute
 from stormdrop.lower.program import Buffer, Finish, ReduceLoop, RegisterTile, Save, Spread, Start, Stmt, Update
@@ -29,7 +29,7 @@ class TileWriter:
         self.evaluator = Evaluator(w, tile, pointers, pages, target)
         self.at = self.evaluator.at
         self.target = target
-        self.accs: list[Value] = []
+        self.accs: list[SsaValue] = []
         self.written_out: dict[Var, Expr] = {}  # the present value of loops that are no loops
 
     # Accumulators
@@ -55,7 +55,7 @@ class TileWriter:
         w.line(f"br label %{go}")
         w.label(go)
         phis = [w.op(f"phi {type} [ {a.name}, %{before} ], [ {b}, %{after} ]") for a, b in zip(self.accs, loaded)]
-        self.accs = [Value(name, dtype, lanes) for name in phis]
+        self.accs = [SsaValue(name, dtype, lanes) for name in phis]
 
     def save(self, s: Save) -> None:
         for (row, chunk), value in zip(self.at.all, self.accs):
@@ -79,7 +79,7 @@ class TileWriter:
             old = self.accs[i]
             self.accs[i] = new if mask is None else v.choice(self.w, mask, new, old)
 
-    def _combined(self, value: Expr, numbers: Sequence[int]) -> Iterator[Value]:
+    def _combined(self, value: Expr, numbers: Sequence[int]) -> Iterator[SsaValue]:
         """The accumulators after one more step, one by one."""
         combiner, e = self.stage.combiner, self.evaluator
         assert combiner is not None
@@ -97,7 +97,7 @@ class TileWriter:
             self.at.place(*self.at.all[i])
             yield i
 
-    def _results(self) -> dict[tuple[int, ...], Value]:
+    def _results(self) -> dict[tuple[int, ...], SsaValue]:
         """The reduction's value for every row and vector; a reduced vector axis is combined across its lanes."""
         table = {(*row, chunk): a for (row, chunk), a in zip(self.at.all, self.accs)}
         if not self.stage.vector_is_reduced:
@@ -137,7 +137,7 @@ class TileWriter:
     def _rolled(
         self, loop: ReduceLoop, low: str, high: str, step: int, may_be_empty: bool, body: Callable[[Loop], None]
     ) -> None:
-        def write(carried: Sequence[Value], frame: Loop) -> Sequence[Value]:
+        def write(carried: Sequence[SsaValue], frame: Loop) -> Sequence[SsaValue]:
             self.at.open[loop.axis] = loop.var
             self.evaluator.forget()
             self.accs = list(carried)
@@ -258,7 +258,7 @@ class TileWriter:
         else:
             self.w.branch(condition.name, guarded)
 
-    def _store(self, s: Finish, value: Value, inside: Value | None) -> None:
+    def _store(self, s: Finish, value: SsaValue, inside: SsaValue | None) -> None:
         if s.store.spread is not Spread.ONE:
             value = v.broadcast(self.w, value, self.at.lanes)
         self.evaluator.memory.store(s.store, value, inside)

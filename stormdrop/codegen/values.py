@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stormdrop.codegen import routines, vecmath
-from stormdrop.codegen.text import LLVM, Value, Writer, splat, vector_type
+from stormdrop.codegen.text import LLVM, SsaValue, Writer, splat, vector_type
 from stormdrop.errors import BuildError
 from stormdrop.ir.expr import Combiner, Dtype
 
@@ -11,27 +11,27 @@ _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _FLOAT_COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 
 
-def constant(value: float | int, dtype: Dtype, lanes: int) -> Value:
-    return Value(splat(value, dtype, lanes), dtype, lanes)
+def constant(value: float | int, dtype: Dtype, lanes: int) -> SsaValue:
+    return SsaValue(splat(value, dtype, lanes), dtype, lanes)
 
 
-def broadcast(w: Writer, v: Value, lanes: int) -> Value:
+def broadcast(w: Writer, v: SsaValue, lanes: int) -> SsaValue:
     """One value in every lane."""
     if v.lanes == lanes:
         return v
     if not v.name.startswith("%"):
-        return Value(f"splat ({LLVM[v.dtype]} {v.name})", v.dtype, lanes)
+        return SsaValue(f"splat ({LLVM[v.dtype]} {v.name})", v.dtype, lanes)
     type = vector_type(LLVM[v.dtype], lanes)
     one = w.op(f"insertelement {type} poison, {v}, i64 0")
-    return Value(w.op(f"shufflevector {type} {one}, {type} poison, <{lanes} x i32> zeroinitializer"), v.dtype, lanes)
+    return SsaValue(w.op(f"shufflevector {type} {one}, {type} poison, <{lanes} x i32> zeroinitializer"), v.dtype, lanes)
 
 
-def together(w: Writer, *values: Value) -> tuple[list[Value], int]:
+def together(w: Writer, *values: SsaValue) -> tuple[list[SsaValue], int]:
     lanes = max(v.lanes for v in values)
     return [broadcast(w, v, lanes) for v in values], lanes
 
 
-def arithmetic(w: Writer, op: str, x: Value, y: Value, fma: bool = False) -> Value:
+def arithmetic(w: Writer, op: str, x: SsaValue, y: SsaValue, fma: bool = False) -> SsaValue:
     """One of `ir.expr.ARITHMETIC` or `LOGICAL`; `fma` says that the machine has a fused multiply-add."""
     (x, y), lanes = together(w, x, y)
     if op in ("min", "max"):
@@ -39,31 +39,31 @@ def arithmetic(w: Writer, op: str, x: Value, y: Value, fma: bool = False) -> Val
     if x.dtype in ("f32", "f64"):
         return _float_arithmetic(w, op, x, y, fma)
     if op in ("and", "or", "xor", "add", "sub", "mul"):
-        return Value(w.op(f"{op} {x}, {y.name}"), x.dtype, lanes)
+        return SsaValue(w.op(f"{op} {x}, {y.name}"), x.dtype, lanes)
     if op in ("floordiv", "mod"):
         return _integer_division(w, op, x, y)
     if op == "pow":
-        return Value(routines.integer_power(w, x.name, y.name, LLVM[x.dtype], lanes), x.dtype, lanes)
+        return SsaValue(routines.integer_power(w, x.name, y.name, LLVM[x.dtype], lanes), x.dtype, lanes)
     raise BuildError(f"no code for {op} on {x.dtype}")
 
 
-def _float_arithmetic(w: Writer, op: str, x: Value, y: Value, fma: bool) -> Value:
+def _float_arithmetic(w: Writer, op: str, x: SsaValue, y: SsaValue, fma: bool) -> SsaValue:
     if op in _FLOAT_OPS:
-        return Value(w.op(f"{_FLOAT_OPS[op]} {x}, {y.name}"), x.dtype, x.lanes)
+        return SsaValue(w.op(f"{_FLOAT_OPS[op]} {x}, {y.name}"), x.dtype, x.lanes)
     if op in vecmath.BINARY:
-        return Value(vecmath.emit(op, w, [x.name, y.name], x.dtype, x.lanes, fma), x.dtype, x.lanes)
+        return SsaValue(vecmath.emit(op, w, [x.name, y.name], x.dtype, x.lanes, fma), x.dtype, x.lanes)
     if op in ("floordiv", "mod"):
         return _float_division(w, op, x, y)
     raise BuildError(f"no code for {op} on {x.dtype}")
 
 
-def _float_division(w: Writer, op: str, x: Value, y: Value) -> Value:
+def _float_division(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
     """Python's // and %, as NumPy computes them: from C's exact remainder, moved where its sign is not the divisor's.
 
     A remainder of zero has the divisor's sign, a quotient of zero that of x / y. The quotient by zero is x / y.
     """
 
-    def do(name: str, a: Value, b: Value) -> Value:
+    def do(name: str, a: SsaValue, b: SsaValue) -> SsaValue:
         return _float_arithmetic(w, name, a, b, False)
 
     zero, half, one = (constant(c, x.dtype, x.lanes) for c in (0.0, 0.5, 1.0))
@@ -83,7 +83,7 @@ def _float_division(w: Writer, op: str, x: Value, y: Value) -> Value:
     return choice(w, comparison(w, "eq", y, zero), plain, nearest)
 
 
-def _integer_division(w: Writer, op: str, x: Value, y: Value) -> Value:
+def _integer_division(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
     """Floor semantics; a zero divisor gives 0, the most negative number over -1 wraps: no input can trap."""
     mask = vector_type("i1", x.lanes)
     zero, one, minus = (constant(c, x.dtype, x.lanes) for c in (0, 1, -1))
@@ -95,63 +95,63 @@ def _integer_division(w: Writer, op: str, x: Value, y: Value) -> Value:
     negated = w.op(f"sub {zero}, {x.name}")
     special = negated if op == "floordiv" else zero.name
     result = w.op(f"select {mask} {is_minus}, {x.type} {special}, {x.type} {result}")
-    return Value(w.op(f"select {mask} {is_zero}, {zero}, {x.type} {result}"), x.dtype, x.lanes)
+    return SsaValue(w.op(f"select {mask} {is_zero}, {zero}, {x.type} {result}"), x.dtype, x.lanes)
 
 
-def extremum(w: Writer, op: str, x: Value, y: Value) -> Value:
+def extremum(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
     """max or min; NaN in either operand gives NaN, as NumPy's maximum and minimum do."""
     mask = vector_type("i1", x.lanes)
     if x.dtype == "bool":
-        return Value(w.op(f"{'or' if op == 'max' else 'and'} {x}, {y.name}"), "bool", x.lanes)
+        return SsaValue(w.op(f"{'or' if op == 'max' else 'and'} {x}, {y.name}"), "bool", x.lanes)
     if x.dtype in ("i32", "i64"):
         sign = "sgt" if op == "max" else "slt"
         first = w.op(f"icmp {sign} {x}, {y.name}")
-        return Value(w.op(f"select {mask} {first}, {x}, {y}"), x.dtype, x.lanes)
+        return SsaValue(w.op(f"select {mask} {first}, {x}, {y}"), x.dtype, x.lanes)
     sign = "ogt" if op == "max" else "olt"
     first = w.op(f"fcmp {sign} {x}, {y.name}")
     best = w.op(f"select {mask} {first}, {x}, {y}")  # y where either is NaN
     kept = w.op(
         f"fcmp ord {x}, {x.name}"
     )  # where x is NaN it stays: a maximum under a mask, two instructions on AVX-512
-    return Value(w.op(f"select {mask} {kept}, {x.type} {best}, {x}"), x.dtype, x.lanes)
+    return SsaValue(w.op(f"select {mask} {kept}, {x.type} {best}, {x}"), x.dtype, x.lanes)
 
 
-def comparison(w: Writer, op: str, x: Value, y: Value) -> Value:
+def comparison(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
     (x, y), lanes = together(w, x, y)
     if x.dtype in ("f32", "f64"):
-        return Value(w.op(f"fcmp {_FLOAT_COMPARISONS[op]} {x}, {y.name}"), "bool", lanes)
+        return SsaValue(w.op(f"fcmp {_FLOAT_COMPARISONS[op]} {x}, {y.name}"), "bool", lanes)
     sign = op if op in ("eq", "ne") else ("u" if x.dtype == "bool" else "s") + op
-    return Value(w.op(f"icmp {sign} {x}, {y.name}"), "bool", lanes)
+    return SsaValue(w.op(f"icmp {sign} {x}, {y.name}"), "bool", lanes)
 
 
-def choice(w: Writer, c: Value, x: Value, y: Value) -> Value:
+def choice(w: Writer, c: SsaValue, x: SsaValue, y: SsaValue) -> SsaValue:
     (x, y), lanes = together(w, x, y)
     if c.lanes > lanes:
         lanes = c.lanes
         x, y = broadcast(w, x, lanes), broadcast(w, y, lanes)
-    return Value(w.op(f"select {c}, {x}, {y}"), x.dtype, lanes)
+    return SsaValue(w.op(f"select {c}, {x}, {y}"), x.dtype, lanes)
 
 
-def function(w: Writer, fn: str, x: Value, fma: bool) -> Value:
+def function(w: Writer, fn: str, x: SsaValue, fma: bool) -> SsaValue:
     if fn == "neg":
         text = f"fneg {x}" if x.dtype in ("f32", "f64") else f"sub {x.type} {splat(0, x.dtype, x.lanes)}, {x.name}"
-        return Value(w.op(text), x.dtype, x.lanes)
+        return SsaValue(w.op(text), x.dtype, x.lanes)
     if fn == "not":
-        return Value(w.op(f"xor {x}, {splat(True, 'bool', x.lanes)}"), "bool", x.lanes)
+        return SsaValue(w.op(f"xor {x}, {splat(True, 'bool', x.lanes)}"), "bool", x.lanes)
     if fn == "abs":
         if x.dtype in ("f32", "f64"):
-            return Value(w.intrinsic(f"fabs.{_suffix(x)}", x.type, (x.type, x.name)), x.dtype, x.lanes)
+            return SsaValue(w.intrinsic(f"fabs.{_suffix(x)}", x.type, (x.type, x.name)), x.dtype, x.lanes)
         below = w.op(f"icmp slt {x}, {splat(0, x.dtype, x.lanes)}")
         negated = w.op(f"sub {x.type} {splat(0, x.dtype, x.lanes)}, {x.name}")
-        return Value(w.op(f"select {vector_type('i1', x.lanes)} {below}, {x.type} {negated}, {x}"), x.dtype, x.lanes)
-    return Value(vecmath.emit(fn, w, [x.name], x.dtype, x.lanes, fma), x.dtype, x.lanes)
+        return SsaValue(w.op(f"select {vector_type('i1', x.lanes)} {below}, {x.type} {negated}, {x}"), x.dtype, x.lanes)
+    return SsaValue(vecmath.emit(fn, w, [x.name], x.dtype, x.lanes, fma), x.dtype, x.lanes)
 
 
-def _suffix(x: Value) -> str:
+def _suffix(x: SsaValue) -> str:
     return ("" if x.lanes == 1 else f"v{x.lanes}") + x.dtype
 
 
-def convert(w: Writer, x: Value, dtype: Dtype) -> Value:
+def convert(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
     """C's conversions, except that floats saturate and NaN becomes 0."""
     type = vector_type(LLVM[dtype], x.lanes)
     if x.dtype == dtype:
@@ -164,76 +164,78 @@ def convert(w: Writer, x: Value, dtype: Dtype) -> Value:
         return comparison(w, "ne", x, constant(0, x.dtype, x.lanes))
     source_float, to_float = x.dtype in ("f32", "f64"), dtype in ("f32", "f64")
     if source_float and to_float:
-        return Value(w.op(f"{'fpext' if dtype == 'f64' else 'fptrunc'} {x} to {type}"), dtype, x.lanes)
+        return SsaValue(w.op(f"{'fpext' if dtype == 'f64' else 'fptrunc'} {x} to {type}"), dtype, x.lanes)
     if source_float:
         suffix = f"{'' if x.lanes == 1 else f'v{x.lanes}'}{LLVM[dtype]}.{_suffix(x)}"
-        return Value(w.intrinsic(f"fptosi.sat.{suffix}", type, (x.type, x.name)), dtype, x.lanes)
+        return SsaValue(w.intrinsic(f"fptosi.sat.{suffix}", type, (x.type, x.name)), dtype, x.lanes)
     if to_float:
-        return Value(w.op(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {type}"), dtype, x.lanes)
+        return SsaValue(w.op(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {type}"), dtype, x.lanes)
     if x.dtype == "bool":
-        return Value(w.op(f"zext {x} to {type}"), dtype, x.lanes)
-    return Value(w.op(f"{'sext' if dtype == 'i64' else 'trunc'} {x} to {type}"), dtype, x.lanes)
+        return SsaValue(w.op(f"zext {x} to {type}"), dtype, x.lanes)
+    return SsaValue(w.op(f"{'sext' if dtype == 'i64' else 'trunc'} {x} to {type}"), dtype, x.lanes)
 
 
-def _from_bf16(w: Writer, x: Value) -> Value:
+def _from_bf16(w: Writer, x: SsaValue) -> SsaValue:
     """The f32 whose upper half these bits are."""
     bits = vector_type("i32", x.lanes)
     wide = w.op(f"zext {x} to {bits}")
     upper = w.op(f"shl {bits} {wide}, {splat(16, 'i32', x.lanes)}")
-    return Value(w.op(f"bitcast {bits} {upper} to {vector_type('float', x.lanes)}"), "f32", x.lanes)
+    return SsaValue(w.op(f"bitcast {bits} {upper} to {vector_type('float', x.lanes)}"), "f32", x.lanes)
 
 
-def _to_bf16(w: Writer, x: Value) -> Value:
+def _to_bf16(w: Writer, x: SsaValue) -> SsaValue:
     """The upper half of an f32, rounded to nearest even; every NaN is one (see `text.bf16_bits`)."""
     bits = w.op(f"bitcast {x} to {vector_type('i32', x.lanes)}")
-    value = Value(bits, "i32", x.lanes)
+    value = SsaValue(bits, "i32", x.lanes)
     half, mask, one, nan = (constant(c, "i32", x.lanes) for c in (16, 0x7FFF, 1, 0x7FC0))
-    odd = Value(w.op(f"and {value.type} {w.op(f'lshr {value}, {half.name}')}, {one.name}"), "i32", x.lanes)
+    odd = SsaValue(w.op(f"and {value.type} {w.op(f'lshr {value}, {half.name}')}, {one.name}"), "i32", x.lanes)
     rounded = arithmetic(w, "add", value, arithmetic(w, "add", odd, mask))
-    upper = Value(w.op(f"lshr {rounded}, {half.name}"), "i32", x.lanes)
+    upper = SsaValue(w.op(f"lshr {rounded}, {half.name}"), "i32", x.lanes)
     chosen = choice(w, comparison(w, "ne", x, x), nan, upper)
-    return Value(w.op(f"trunc {chosen} to {vector_type('i16', x.lanes)}"), "bf16", x.lanes)
+    return SsaValue(w.op(f"trunc {chosen} to {vector_type('i16', x.lanes)}"), "bf16", x.lanes)
 
 
-def pair(w: Writer, low: Value, high: Value) -> Value:
+def pair(w: Writer, low: SsaValue, high: SsaValue) -> SsaValue:
     """Two bf16 as one element."""
     (low, high), lanes = together(w, low, high)
     bits = vector_type("i32", lanes)
     lower, upper = (w.op(f"zext {x} to {bits}") for x in (low, high))
     upper = w.op(f"shl {bits} {upper}, {splat(16, 'i32', lanes)}")
-    return Value(w.op(f"or {bits} {lower}, {upper}"), "bf16x2", lanes)
+    return SsaValue(w.op(f"or {bits} {lower}, {upper}"), "bf16x2", lanes)
 
 
-def multiply_add(w: Writer, x: Value, y: Value, acc: Value, fma: bool) -> Value:
+def multiply_add(w: Writer, x: SsaValue, y: SsaValue, acc: SsaValue, fma: bool) -> SsaValue:
     """acc + x·y, in one rounding where the machine can."""
     (x, y, acc), lanes = together(w, x, y, acc)
     if fma and acc.dtype in ("f32", "f64"):
         t = acc.type
-        return Value(w.intrinsic(f"fma.{_suffix(acc)}", t, (t, x.name), (t, y.name), (t, acc.name)), acc.dtype, lanes)
+        return SsaValue(
+            w.intrinsic(f"fma.{_suffix(acc)}", t, (t, x.name), (t, y.name), (t, acc.name)), acc.dtype, lanes
+        )
     return arithmetic(w, "add", acc, arithmetic(w, "mul", x, y))
 
 
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
-def combine(w: Writer, combiner: Combiner, acc: Value, x: Value) -> Value:
+def combine(w: Writer, combiner: Combiner, acc: SsaValue, x: SsaValue) -> SsaValue:
     if acc.dtype == "bool" and combiner in ("sum", "prod"):
         return arithmetic(w, "or" if combiner == "sum" else "and", acc, x)
     return arithmetic(w, _COMBINE[combiner], acc, x)
 
 
-def horizontal(w: Writer, combiner: Combiner, x: Value) -> Value:
+def horizontal(w: Writer, combiner: Combiner, x: SsaValue) -> SsaValue:
     """All lanes combined, halving each time."""
     while x.lanes > 1:
         half = x.lanes // 2
-        pieces: list[Value] = []
+        pieces: list[SsaValue] = []
         for start in (0, half):
             order = ", ".join(f"i32 {start + i}" for i in range(half))
             if half == 1:
-                pieces.append(Value(w.op(f"extractelement {x}, i64 {start}"), x.dtype, 1))
+                pieces.append(SsaValue(w.op(f"extractelement {x}, i64 {start}"), x.dtype, 1))
             else:
                 pieces.append(
-                    Value(w.op(f"shufflevector {x}, {x.type} poison, <{half} x i32> <{order}>"), x.dtype, half)
+                    SsaValue(w.op(f"shufflevector {x}, {x.type} poison, <{half} x i32> <{order}>"), x.dtype, half)
                 )
         x = combine(w, combiner, pieces[0], pieces[1])
     return x

@@ -19,7 +19,7 @@ from stormdrop.lower.spans import Span, index_span, split, whole
 from stormdrop.lower.tiles import Partial, TileSite
 from stormdrop.space.nest import LoopLevel, is_copy, nest_of
 from stormdrop.space.region import is_computed_whole
-from stormdrop.space.structure import Level, Stage, Structure
+from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling
 from stormdrop.target import ALIGN_BYTES, whole_lines
 from stormdrop.target.scope import Scope
@@ -73,7 +73,7 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
     for stage in s.roots:
         if stage.tensor in s.outputs:
             continue
-        scope = Scope.PACKED if stage.level is Level.LOAD else Scope.WORKSPACE
+        scope = Scope.PACKED if stage.level is ComputeAt.LOAD else Scope.WORKSPACE
         if is_copy(stage):
             add(stage.tensor, scope, panel_region(stage, tilings[stage.id], tilings[stage.reader or ""], {}))
         else:
@@ -119,10 +119,10 @@ def _lower_root(context: _Context, stage: Stage) -> Phase:
     context.spans[stage.id] = dict(spans)
     body: list[Stmt] = []
     for inner in context.structure.attached(stage):
-        if inner.level is Level.THREAD:
+        if inner.level is ComputeAt.UNIT:
             body += _lower_attached(context, inner)
     body += _loops(context, stage, order[len(parallel) :], dict(spans))
-    return Phase(stage.id, tuple(loops), tuple(body), stage.level is Level.LOAD)
+    return Phase(stage.id, tuple(loops), tuple(body), stage.level is ComputeAt.LOAD)
 
 
 def _lower_attached(context: _Context, stage: Stage) -> list[Stmt]:
@@ -196,7 +196,7 @@ def _loops(context: _Context, stage: Stage, order: Sequence[LoopLevel], spans: d
 
 def _block_copies(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> list[Stmt]:
     """The operands packed inside the outer reduce loops of this stage."""
-    copies = [c for c in context.structure.stages if c.reader == stage.id and c.level is Level.BLOCK]
+    copies = [c for c in context.structure.stages if c.reader == stage.id and c.level is ComputeAt.REDUCE_BLOCK]
     context.spans[stage.id] = dict(spans)
     return [s for copy in copies for s in _lower_attached(context, copy)]
 

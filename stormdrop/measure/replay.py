@@ -28,7 +28,7 @@ from stormdrop.space.derive import derive
 from stormdrop.space.knobs import Knob, knobs_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch
-from stormdrop.space.structure import Step
+from stormdrop.space.structure import DerivationStep
 from stormdrop.target.machine import Target, target_from_json
 
 FORMAT = 1
@@ -163,7 +163,7 @@ class Table:
         return (space, row) if row >= 0 else None
 
     @cached_property
-    def _by_steps(self) -> dict[tuple[int, tuple[Step, ...]], TableSpace]:
+    def _by_steps(self) -> dict[tuple[int, tuple[DerivationStep, ...]], TableSpace]:
         return {(s.variant, s.structure.steps): s for s in self.spaces}
 
     # ---- files -----------------------------------------------------------------------------------------------------

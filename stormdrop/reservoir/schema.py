@@ -20,7 +20,7 @@ from stormdrop.errors import UserError
 from stormdrop.reservoir.rows import MARKED, mark_of, rules_of
 
 APPLICATION_ID = int.from_bytes(b"StDr", "big")
-Step = Callable[[sqlite3.Connection], None]
+Migration = Callable[[sqlite3.Connection], None]
 
 _FIRST = (
     """CREATE TABLE task (
@@ -107,7 +107,7 @@ def _second(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-STEPS: tuple[Step, ...] = (_first, _second)
+STEPS: tuple[Migration, ...] = (_first, _second)
 VERSION = len(STEPS)
 _PROBES = (
     "SELECT id, digest, class_key, name, flops, json FROM task LIMIT 1",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.space.columns import Num, Program, maximum, traced, where, within
+from stormdrop.space.columns import ColumnProgram, Num, maximum, traced, where, within
 from stormdrop.space.judge import judge_of
 from stormdrop.space.nest import LoopLevel, block_knob, peel_knob, spatial_knobs, unroll_knob, vectors_knob
 from stormdrop.space.structure import Structure
@@ -63,7 +63,7 @@ class Appraisal:
         matrix += 1.0
         return np.ascontiguousarray(np.log2(matrix, out=matrix).T)
 
-    def _run(self, program: Program, points: Points) -> NDArray[np.float64]:
+    def _run(self, program: ColumnProgram, points: Points) -> NDArray[np.float64]:
         """A row for every result of the program, a column for every point."""
         matrix = np.empty((len(program.results), len(points)))
         for start in range(0, len(points), CHUNK):
@@ -76,35 +76,35 @@ class Appraisal:
     # Programs
 
     @cached_property
-    def _canonical(self) -> Program:
+    def _canonical(self) -> ColumnProgram:
         clamped = {**_values(self._traced.tilings), **self._fixed}
         return self._tape.program([clamped[name] for name in self._names])
 
     @cached_property
-    def _legal(self) -> Program:
+    def _legal(self) -> ColumnProgram:
         return self._tape.program([within(self._traced.demands)])
 
     @cached_property
-    def _excess(self) -> Program:
+    def _excess(self) -> ColumnProgram:
         total: Any = 0.0
         for demand in self._traced.demands:
             total = total + maximum(0.0, demand - 1.0)
         return self._tape.program([total])
 
     @cached_property
-    def _prior(self) -> Program:
+    def _prior(self) -> ColumnProgram:
         return self._tape.program([self._traced.prior])
 
     @cached_property
-    def _assess(self) -> Program:
+    def _assess(self) -> ColumnProgram:
         return self._tape.program([where(within(self._traced.demands), self._traced.prior, float("inf"))])
 
     @cached_property
-    def _amounts(self) -> Program:
+    def _amounts(self) -> ColumnProgram:
         return self._tape.program(self._traced.amounts)
 
     @cached_property
-    def _features(self) -> Program:
+    def _features(self) -> ColumnProgram:
         return self._tape.program(self._traced.features)
 
 

@@ -1,10 +1,10 @@
 """Columns: numbers that depend on the point. They are written down once, and then computed for whole matrices of
 points.
 
-Arithmetic on a `Column` computes nothing: it adds a step to the column's `Tape`, where equal steps are one. A `Program`
-is the steps that some results need; running it on a matrix of points is one NumPy call a step. Steps are noted as they
-are written (only x + 0, x - 0, x * 1 and x / 1 are left out), so a program gives the same bits as the same arithmetic
-on arrays.
+Arithmetic on a `Column` computes nothing: it adds a step to the column's `Tape`, where equal steps are one. A
+`ColumnProgram` is the steps that some results need; running it on a matrix of points is one NumPy call a step. Steps
+are noted as they are written (only x + 0, x - 0, x * 1 and x / 1 are left out), so a program gives the same bits as the
+same arithmetic on arrays.
 
 The functions here take Python numbers (one point, or what no knob changes), arrays, and columns alike.
 """
@@ -111,7 +111,7 @@ class Tape:
             found = self._known[key] = self._append(op, a, b, c)
         return Column(self, found)
 
-    def program(self, results: Sequence[Num]) -> Program:
+    def program(self, results: Sequence[Num]) -> ColumnProgram:
         """What computes these results from the points. A value's slot is used again once nothing needs the value."""
         wanted = [self.number(x) for x in results]
         ops, first, second, third = self._op, self._a, self._b, self._c
@@ -158,7 +158,7 @@ class Tape:
                 at[k] = len(slots)
                 slots.append(None)
         functions = [FUNCTIONS[ops[k]] for k in kept]
-        return Program(
+        return ColumnProgram(
             functions, [at[k] for k in kept], x, y, z, tuple(slots), tuple(inputs), tuple(at[k] for k in wanted)
         )
 
@@ -233,7 +233,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class ColumnProgram:
     """Steps in order: functions, the slots of their results, the slots of their operands (-1: none)."""
 
     functions: list[Callable[..., Array]]

@@ -39,7 +39,7 @@ from stormdrop.space.footprint import (
 from stormdrop.space.knobs import knobs_of
 from stormdrop.space.nest import CACHED, is_copy, nest_of
 from stormdrop.space.operands import stage_operands
-from stormdrop.space.structure import Level, Stage, Structure
+from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.coefficients import CPU_COEFFICIENTS, CpuCoefficients
 from stormdrop.target.cpu import Cpu
@@ -66,7 +66,7 @@ class CpuJudge:
 
     def prior(self, s: Structure, seconds: Num, code: Num) -> Num:
         """Estimated seconds of a program from those of its stages and its instructions."""
-        phases = sum(stage.level is not Level.LOAD and stage.host is None for stage in s.stages)
+        phases = sum(stage.level is not ComputeAt.LOAD and stage.host is None for stage in s.stages)
         return seconds * (1.0 + code / self.coefficients.code_scale) + self.coefficients.fork_seconds * phases
 
     def least_seconds(self, s: Structure) -> float:
@@ -74,7 +74,7 @@ class CpuJudge:
         total, target = 0.0, self.target
         packed = _packed_tensors(s)
         for stage in s.stages:
-            if stage.level is not Level.LOAD:
+            if stage.level is not ComputeAt.LOAD:
                 lanes = target.vector_bytes // stage.itemsize if stage.vector is not None else 1
                 shares = [inside for o in stage_operands(stage, packed) for _, _, inside in o.borders]
                 steps = prod(a.extent for a in (*stage.axes, *stage.reduce_axes)) / lanes * prod(shares)
@@ -93,7 +93,7 @@ class CpuJudge:
 @lru_cache(maxsize=CACHED)
 def most_code(judge: CpuJudge, s: Structure) -> float:
     """The instructions that a program may have: as many as its smallest point needs, whatever its expressions are."""
-    stages = [x for x in s.stages if x.level is not Level.LOAD]
+    stages = [x for x in s.stages if x.level is not ComputeAt.LOAD]
     usual = judge.coefficients.most_instructions * max(1, len(stages) ** 0.5)
     if not any(x.unrolled for x in stages) and sum(_most_of_one(judge, x) for x in stages) <= usual:
         return usual  # no point can be that long at its smallest
@@ -133,12 +133,12 @@ class CpuAssessment:
         packed, tilings = _packed_tensors(self.structure), self.tilings
         found: list[StageCost] = []
         for stage in self.structure.stages:
-            if stage.level is Level.LOAD:
+            if stage.level is ComputeAt.LOAD:
                 continue
             executions: Num = 1
             if stage.host is not None:
                 reader = tilings[stage.reader] if stage.reader is not None else None
-                is_within = stage.level is Level.BLOCK and reader is not None
+                is_within = stage.level is ComputeAt.REDUCE_BLOCK and reader is not None
                 if not is_within or reader is None or reader.stage.host is not None:
                     executions = _parallel_trips(tilings[stage.host])
                 if is_within and reader is not None:

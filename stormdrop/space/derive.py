@@ -12,13 +12,13 @@ from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Variant
 from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import FEWEST_PARTS, RULES, Args, Rule
-from stormdrop.space.structure import Stage, Step, Structure, initial
+from stormdrop.space.structure import DerivationStep, Stage, Structure, initial
 from stormdrop.target.machine import Target
 
 MAX_STRUCTURES = 48
 
 
-def derive(variant: Variant, steps: Iterable[Step], rules: Sequence[Rule] = RULES) -> Structure:
+def derive(variant: Variant, steps: Iterable[DerivationStep], rules: Sequence[Rule] = RULES) -> Structure:
     """Replay steps. Raises ScheduleError where a rule is not among the given ones, or does not apply."""
     known = {(rule.name, rule.version): rule for rule in rules}
     s = initial(variant)
@@ -46,7 +46,7 @@ def divided(variant: Variant, s: Structure, parts: int, rules: tuple[Rule, ...] 
 
 def _apply(s: Structure, rule: Rule, stage: Stage, args: Args) -> Structure:
     done = rule.apply(s, stage, args)
-    return replace(done, steps=(*s.steps, Step(rule.name, rule.version, stage.id, args)))
+    return replace(done, steps=(*s.steps, DerivationStep(rule.name, rule.version, stage.id, args)))
 
 
 def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule] = RULES) -> list[Structure]:

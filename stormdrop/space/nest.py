@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from stormdrop.ir.expr import Axis
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.structure import Level, Stage
+from stormdrop.space.structure import ComputeAt, Stage
 from stormdrop.target.structures import LoopKind
 
 CACHED = 16384
@@ -182,7 +182,7 @@ def spatial_knobs(stage: Stage, axis: Axis) -> list[tuple[str, int]]:
 
     A copy's vector tile follows its reader's; what runs once, when the kernel is loaded, has no knobs.
     """
-    if stage.level is Level.LOAD or axis in stage.unrolled:
+    if stage.level is ComputeAt.LOAD or axis in stage.unrolled:
         return []
     register = nest_of(stage).register
     last = register - 1 if is_copy(stage) and axis is stage.vector else register
@@ -197,17 +197,17 @@ def block_knob(stage: Stage, axis: Axis) -> str | None:
 
 def vectors_knob(stage: Stage) -> str | None:
     """How many vectors of a reduced vector axis are accumulated side by side."""
-    tuned = stage.vector is not None and stage.vector_is_reduced and stage.level is not Level.LOAD
+    tuned = stage.vector is not None and stage.vector_is_reduced and stage.level is not ComputeAt.LOAD
     return f"{stage.id}.{stage.axis_id(stage.vector)}.v" if tuned and stage.vector is not None else None
 
 
 def unroll_knob(stage: Stage) -> str | None:
     """How many steps of the innermost reduce loop are unrolled."""
-    tuned = stage.is_reduction and stage.level is not Level.LOAD and not stage.unrolled
+    tuned = stage.is_reduction and stage.level is not ComputeAt.LOAD and not stage.unrolled
     return f"{stage.id}.unroll" if tuned else None
 
 
 def peel_knob(stage: Stage) -> str | None:
     """Whether the reduce loop around the innermost one is written out: one copy of the inner loop per value."""
-    tuned = len(stage.reduce_axes) > 1 and stage.level is not Level.LOAD and not stage.unrolled
+    tuned = len(stage.reduce_axes) > 1 and stage.level is not ComputeAt.LOAD and not stage.unrolled
     return f"{stage.id}.peel" if tuned else None

@@ -45,7 +45,7 @@ from stormdrop.space.access import (
     operands,
     without_ones,
 )
-from stormdrop.space.structure import Level, OpenSplit, Stage, Structure
+from stormdrop.space.structure import ComputeAt, OpenSplit, Stage, Structure
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import BF16_DOT
 from stormdrop.target.structures import STRUCTURES
@@ -248,7 +248,7 @@ class Place:
         ):
             return None
         host = s.stage(hosts.pop())
-        return host if host.level is Level.ROOT else None
+        return host if host.level is ComputeAt.PHASE else None
 
     def _can_attach(self, reader: Stage, load: Load) -> bool:
         """Whether the box that is read follows from the loops alone: linear indices, and no condition that keeps them
@@ -272,13 +272,13 @@ class Place:
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         if args[0] == "load":
-            return s.updated(stage, replace(stage, level=Level.LOAD))
+            return s.updated(stage, replace(stage, level=ComputeAt.LOAD))
         host = self._host(s, stage)
         if host is None:
             raise ScheduleError(f"{stage.id} cannot be computed inside another stage")
         shared = _shared_axes(s, stage, host)
         whole = tuple(a for a in host.axes if a not in shared or a in host.whole)
-        moved = replace(stage, level=Level.THREAD, host=host.id)
+        moved = replace(stage, level=ComputeAt.UNIT, host=host.id)
         return s.with_stages(moved if r is stage else replace(host, whole=whole) if r is host else r for r in s.stages)
 
 
@@ -343,7 +343,7 @@ class Tile:
     name, version = "tile", 1
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
-        tiled = has_reuse(stage) and stage.level is not Level.LOAD and not stage.unrolled
+        tiled = has_reuse(stage) and stage.level is not ComputeAt.LOAD and not stage.unrolled
         offered = target.structures
         structure = offered.reuse if tiled else offered.reduction if stage.is_reduction else offered.elementwise
         tiling = structure.name
@@ -439,7 +439,7 @@ class DotPairs:
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
         factors = self._factors(stage)
-        if factors is None or BF16_DOT not in target.microkernels or stage.level is Level.LOAD or stage.unrolled:
+        if factors is None or BF16_DOT not in target.microkernels or stage.level is ComputeAt.LOAD or stage.unrolled:
             return [None]
         if factors[1].tensor.constant:
             return [("load",)]
@@ -460,7 +460,7 @@ class DotPairs:
         reduce_axes = tuple(half if x is axis else x for x in stage.reduce_axes)
         body = Bin("dot", _pair(a, axis, half), _pair(b, axis, half))
         paired = replace(stage, reduce_axes=reduce_axes, body=body, names=names)
-        copy, reader = _copied(paired, body.b, "pairs", Level(args[0]))
+        copy, reader = _copied(paired, body.b, "pairs", ComputeAt(args[0]))
         return s.with_stages(new for r in s.stages for new in ([copy, reader] if r is stage else [r]))
 
 
@@ -483,7 +483,7 @@ class Pack:
     name, version = "pack", 1
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
-        if not has_reuse(stage) or stage.vector is None or stage.level is Level.LOAD or stage.unrolled:
+        if not has_reuse(stage) or stage.vector is None or stage.level is ComputeAt.LOAD or stage.unrolled:
             return [None]
         if any(copy.reader == stage.id for copy in s.stages):
             return [None]  # packed as pairs
@@ -512,12 +512,12 @@ class Pack:
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         listed = operands(stage.body)
-        k, level = int(args[0]), Level(args[1])
+        k, level = int(args[0]), ComputeAt(args[1])
         if k >= len(listed) or not stage.is_reduction:
             raise ScheduleError(f"{stage.id} has no operand {k}")
         op = listed[k]
         writer = s.writer(operand_load(op).tensor)
-        if level is not Level.THREAD and writer is not None and writer.host is not None:
+        if level is not ComputeAt.UNIT and writer is not None and writer.host is not None:
             raise ScheduleError(f"{writer.id} is computed inside a parallel loop; its copy can stand only there")
         copy, reader = _packed(stage, k, level)
         stages: list[Stage] = []
@@ -527,7 +527,7 @@ class Pack:
 
 
 @lru_cache(maxsize=1024)
-def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
+def _packed(stage: Stage, k: int, level: ComputeAt) -> tuple[Stage, Stage]:
     """The copy of an operand, and the stage that reads it."""
     op = operands(stage.body)[k]
     source_element = _guarded(stage.body, op)
@@ -536,7 +536,7 @@ def _packed(stage: Stage, k: int, level: Level) -> tuple[Stage, Stage]:
     return _copied(stage, op, str(k), level, source_element)
 
 
-def _copied(stage: Stage, op: Expr, name: str, level: Level, element: Expr | None = None) -> tuple[Stage, Stage]:
+def _copied(stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr | None = None) -> tuple[Stage, Stage]:
     """A copy of a part of a stage's body, `element` where it is not the same, and the stage that reads it."""
     used = axes_of(op)
     spatial = [a for a in stage.axes if a in used and a is not stage.vector]
@@ -550,7 +550,7 @@ def _copied(stage: Stage, op: Expr, name: str, level: Level, element: Expr | Non
     packed = Tensor(
         f"{source.name}.packed", tuple(a.extent for a in axes), body.dtype, source.constant, Compute(axes, body)
     )
-    host = None if level in (Level.LOAD, Level.ROOT) else (stage.host or stage.id)
+    host = None if level in (ComputeAt.LOAD, ComputeAt.PHASE) else (stage.host or stage.id)
     names = {own[a]: stage.axis_id(a) for a in order}
     copy = Stage(
         f"{stage.id}.{name}",

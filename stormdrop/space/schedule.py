@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stormdrop.errors import UserError
-from stormdrop.space.structure import Step
+from stormdrop.space.structure import DerivationStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Schedule:
 
     class_key: str
     variant: int
-    steps: tuple[Step, ...]
+    steps: tuple[DerivationStep, ...]
     values: tuple[tuple[str, int], ...]
 
     @property
@@ -51,6 +51,6 @@ class Schedule:
             raise UserError(f"not a schedule: {error!r}") from error
 
 
-def _step(data: Any) -> Step:
+def _step(data: Any) -> DerivationStep:
     rule, version, stage, *args = data
-    return Step(str(rule), int(version), str(stage), tuple(a if isinstance(a, int) else str(a) for a in args))
+    return DerivationStep(str(rule), int(version), str(stage), tuple(a if isinstance(a, int) else str(a) for a in args))

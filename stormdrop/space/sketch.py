@@ -22,7 +22,7 @@ from stormdrop.space.knobs import PARTS, Knob, even_count, knobs_of, merged, par
 from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import FEWEST_PARTS, RULES, Rule
 from stormdrop.space.schedule import Schedule
-from stormdrop.space.structure import Step, Structure
+from stormdrop.space.structure import DerivationStep, Structure
 from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.machine import Target
 
@@ -275,7 +275,9 @@ def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule]
 
 
 @lru_cache(maxsize=256)
-def _replayed(task: Task, variant: int, steps: tuple[Step, ...], target: Target, rules: tuple[Rule, ...]) -> Sketch:
+def _replayed(
+    task: Task, variant: int, steps: tuple[DerivationStep, ...], target: Target, rules: tuple[Rule, ...]
+) -> Sketch:
     if not 0 <= variant < len(task.variants):
         raise ScheduleError(f"the task has no variant {variant}")
     return Sketch(task, variant, derive(task.variants[variant], steps, rules), target, rules)

@@ -22,17 +22,17 @@ from stormdrop.ir.tensor import Tensor, Variant
 from stormdrop.target.structures import TilingStructure
 
 
-class Level(Enum):
-    """Where a stage is computed."""
+class ComputeAt(Enum):
+    """Where a stage is computed. The values are the words of schedules in files."""
 
     LOAD = "load"  # once, when the kernel is loaded: every input is constant
-    ROOT = "root"  # a phase of its own
-    THREAD = "thread"  # inside the parallel loop of the nest that needs it
-    BLOCK = "block"  # inside the reader's outer reduce loops
+    PHASE = "root"  # a phase of its own
+    UNIT = "thread"  # inside the parallel loop of the nest that needs it: once for each unit of parallel work
+    REDUCE_BLOCK = "block"  # inside the reader's outer reduce loops
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DerivationStep:
     """One decision of a derivation: pure data, replayed by `rules.apply`."""
 
     rule: str
@@ -60,7 +60,7 @@ class Stage:
     guard: Expr | None = (
         None  # write only where it holds: the consumer that finishes the stage may want less than all of it
     )
-    level: Level = Level.ROOT
+    level: ComputeAt = ComputeAt.PHASE
     host: str | None = None  # the root stage it is attached under
     reader: str | None = None  # the stage it is packed for
     vector: Axis | None = None
@@ -143,7 +143,7 @@ class Structure:
 
     stages: tuple[Stage, ...]
     outputs: tuple[Tensor, ...]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[DerivationStep, ...] = ()
     splits: tuple[OpenSplit, ...] = ()
 
     def stage(self, id: str) -> Stage:
@@ -166,7 +166,7 @@ class Structure:
 
     @property
     def roots(self) -> list[Stage]:
-        return [s for s in self.stages if s.level in (Level.ROOT, Level.LOAD)]
+        return [s for s in self.stages if s.level in (ComputeAt.PHASE, ComputeAt.LOAD)]
 
     def parts(self) -> list[tuple[Stage, ...]]:
         """The stages that run when the kernel is called, in groups that share no knob: a nest, all inside it, all
@@ -186,7 +186,7 @@ class Structure:
         found: dict[str, list[Stage]] = {}
         for s in self.stages:
             found.setdefault(of(s.id), []).append(s)
-        return [tuple(part) for part in found.values() if any(s.level is not Level.LOAD for s in part)]
+        return [tuple(part) for part in found.values() if any(s.level is not ComputeAt.LOAD for s in part)]
 
     def attached(self, host: Stage) -> list[Stage]:
         """The stages computed inside the parallel loop of `host`, in order."""

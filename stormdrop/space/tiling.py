@@ -18,7 +18,7 @@ from stormdrop.ir.expr import Axis, Expr
 from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, where
 from stormdrop.space.nest import Cut, LoopLevel, Trips, cuts, nest_of, peel_knob, unroll_knob, vectors_knob
 from stormdrop.space.region import is_computed_whole
-from stormdrop.space.structure import Level, Stage, Structure
+from stormdrop.space.structure import ComputeAt, Stage, Structure
 
 MOST_PEELED = 8
 """Trips of a reduce loop that may be written out."""
@@ -159,7 +159,7 @@ def _region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis
 def _needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
     """How much of each of the reader's axes lies inside the loop that the stage is attached in."""
     extent = reader.extent
-    if stage.level is Level.BLOCK:
+    if stage.level is ComputeAt.REDUCE_BLOCK:
         inside = {a: reader.reduction_tile(a) for a in reader.stage.axes}
         inside |= {a: reader.reduce_block(a) for a in reader.stage.reduce_axes}
     elif reader.stage.host is None:

@@ -12,7 +12,7 @@ from stormdrop.ir.expr import Dtype
 from stormdrop.ir.tensor import Task, axis, compute, tensor
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Sketch
-from stormdrop.space.structure import Step
+from stormdrop.space.structure import DerivationStep
 from tests.support import crew
 from tests.support.trials import Case, Given, targets
 
@@ -30,7 +30,7 @@ class AlongTheLast(Given):
     def cases(self) -> Iterator[Case]:
         rng = np.random.default_rng(1)
         last = f"a{len(self.task.outputs[0].shape) - 1}"
-        structure = derive(self.task.variants[0], [Step("tile", 1, "s0", ("SSS", last))])
+        structure = derive(self.task.variants[0], [DerivationStep("tile", 1, "s0", ("SSS", last))])
         found = [Sketch(self.task, 0, structure, machine.with_threads(1)) for machine in targets()]
         drawn = [(sketch, point) for sketch in found for point in sketch.sample_legal(1, rng)]
         for number, (sketch, point) in enumerate(drawn):

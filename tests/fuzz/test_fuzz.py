@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stormdrop.codegen import values
-from stormdrop.codegen.text import Value, Writer
+from stormdrop.codegen.text import SsaValue, Writer
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz.draft import Draft
 from tests.fuzz.held import Held, expected
@@ -88,7 +88,7 @@ def test_a_failure_shrinks_to_the_node_that_causes_it(monkeypatch: pytest.Monkey
     """Neg is planted to be wrong; the chain around it and most of its elements go."""
     right = values.function
 
-    def wrong(w: Writer, fn: str, x: Value, fma: bool) -> Value:
+    def wrong(w: Writer, fn: str, x: SsaValue, fma: bool) -> SsaValue:
         return x if fn == "neg" else right(w, fn, x, fma)
 
     monkeypatch.setattr(values, "function", wrong)

@@ -16,7 +16,7 @@ from stormdrop.lower.program import Program
 from stormdrop.ops.catalogue import build
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Sketch
-from stormdrop.space.structure import Step
+from stormdrop.space.structure import DerivationStep
 from stormdrop.target.cpu import cross
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -33,7 +33,7 @@ class Example:
 
     def point(self) -> tuple[Sketch, dict[str, int]]:
         task = build(self.operator, self.args)
-        steps = [Step(rule, 1, stage, tuple(args)) for rule, stage, *args in self.steps]
+        steps = [DerivationStep(rule, 1, stage, tuple(args)) for rule, stage, *args in self.steps]
         sketch = Sketch(task, 0, derive(task.variants[0], steps), cross("avx2"))
         return sketch, sketch.values(sketch.fit(self.values)[0])
 

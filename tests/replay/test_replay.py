@@ -13,7 +13,7 @@ import pytest
 
 import stormdrop.codegen.values as values
 from stormdrop.codegen.emit import emit
-from stormdrop.codegen.text import Value, Writer
+from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.lower.program import Program
 from tests.replay import __main__ as command
 from tests.replay import cases as replay
@@ -29,7 +29,7 @@ from tests.replay.cases import (
 from tests.replay.normal import digest, normalised
 from tests.replay.outputs import index_limit, input_arrays, runs_here
 
-MultiplyAdd = Callable[[Writer, Value, Value, Value, bool], Value]
+MultiplyAdd = Callable[[Writer, SsaValue, SsaValue, SsaValue, bool], SsaValue]
 
 
 def test_every_case_gives_the_recorded_code() -> None:
@@ -147,7 +147,7 @@ def test_a_changed_emitter_is_noticed(
 
 
 def test_a_case_that_cannot_be_built_any_more_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> Value:
+    def broken(*_: object) -> SsaValue:
         raise KeyError("gone")
 
     monkeypatch.setattr(values, "multiply_add", broken)

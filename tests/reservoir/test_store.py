@@ -18,7 +18,7 @@ from stormdrop.reservoir.record import Record, Versions
 from stormdrop.reservoir.store import Filters, Store, StoreError
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.rules import RULES
-from stormdrop.space.structure import Step
+from stormdrop.space.structure import DerivationStep
 from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, VERSIONS, failure, make_records, small_task, timing
 
@@ -37,7 +37,7 @@ def same(a: Record, b: Record) -> bool:
 
 
 def of_another_rule(record: Record) -> Record:
-    steps = (Step("fold", 9, "s0"), *record.schedule.steps)
+    steps = (DerivationStep("fold", 9, "s0"), *record.schedule.steps)
     return replace(record, schedule=replace(record.schedule, steps=steps))
 
 
@@ -145,7 +145,7 @@ def test_unknown_rules_are_kept_but_skipped_with_a_remark(store: Store, caplog: 
 
 def test_a_record_of_a_rule_that_is_passed_is_used(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     known = make_records(3)
-    steps = (*known[0].schedule.steps, Step("reverse", 1, "s0"))
+    steps = (*known[0].schedule.steps, DerivationStep("reverse", 1, "s0"))
     other = replace(known[0], schedule=replace(known[0].schedule, steps=steps), result=timing(1e-9))
     store.add([*known, other])
     rules = (*RULES, Reverse())

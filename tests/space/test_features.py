@@ -20,7 +20,7 @@ from stormdrop.space.footprint import StageCost
 from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.operands import Operand
 from stormdrop.space.sketch import Sketch, sketches
-from stormdrop.space.structure import Level
+from stormdrop.space.structure import ComputeAt
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from tests.support.costs import stage_costs
 from tests.support.tasks import NAMES, random_task
@@ -102,7 +102,7 @@ def test_executions_are_counted_exactly() -> None:
     for s in samples():
         for cost, walk in s.stages():
             stage = cost.tiling.stage
-            if stage.level is Level.THREAD or (stage.level is Level.BLOCK and is_regular(s, cost)):
+            if stage.level is ComputeAt.UNIT or (stage.level is ComputeAt.REDUCE_BLOCK and is_regular(s, cost)):
                 assert walk.entries == scalar(cost.executions), f"{stage.id} of {s}"
             elif stage.host is not None:
                 assert walk.entries <= scalar(cost.executions), f"{stage.id} of {s}"

@@ -20,7 +20,7 @@ from stormdrop.runtime.host import detect
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
-from stormdrop.space.structure import Step
+from stormdrop.space.structure import DerivationStep
 from stormdrop.target.cpu import cross
 from tests.support import crew
 from tests.support.own_rules import Reverse
@@ -162,7 +162,7 @@ def test_an_unknown_rule_or_rule_version_is_refused() -> None:
     with pytest.raises(ScheduleError, match="v2"):
         replay(task, newer, SERVER)
     with pytest.raises(ScheduleError, match="levitate"):
-        replay(task, replace(schedule, steps=(Step("levitate", 1, "s0"), *schedule.steps)), SERVER)
+        replay(task, replace(schedule, steps=(DerivationStep("levitate", 1, "s0"), *schedule.steps)), SERVER)
 
 
 # The vector axis

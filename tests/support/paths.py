@@ -12,7 +12,7 @@ from stormdrop.lower.borders import borders
 from stormdrop.lower.program import Finish, For, If, Phase, Program, ReduceLoop, RegisterTile, Save, Update, statements
 from stormdrop.space.access import axes_of
 from stormdrop.space.sketch import Sketch
-from stormdrop.space.structure import Level, Step
+from stormdrop.space.structure import ComputeAt, DerivationStep
 
 BUCKETS = ((1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"))
 
@@ -48,7 +48,7 @@ TEXT = {
 }
 
 
-def _step(sketch: Sketch, step: Step) -> str:
+def _step(sketch: Sketch, step: DerivationStep) -> str:
     match step.rule, step.args:
         case (("place" | "pack"), args):
             return f"{step.rule} {args[-1]}"
@@ -125,7 +125,7 @@ def _tile_paths(t: RegisterTile) -> set[str]:
         found.add("whole vectors")
     if stage.is_reduction and stage.finish.dtype == stage.acc.dtype and stage.tensor is not stage.acc:
         found.add("finished in registers")
-    if stage.level is Level.THREAD and stage.reader is None and stage.is_reduction:
+    if stage.level is ComputeAt.UNIT and stage.reader is None and stage.is_reduction:
         found.add("reduction in scratch")
     if stage.guard is not None:
         found.add("guarded finish")

@@ -10,7 +10,7 @@ from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
 from stormdrop.search.events import Event, Measured, NewBest, RoundEnded, TaskEnded, TaskStarted, Trial, Tuned
 from stormdrop.space.schedule import Schedule
-from stormdrop.space.structure import Step
+from stormdrop.space.structure import DerivationStep
 from stormdrop.target.machine import Target
 
 HOSTILE = "[red]x[/] \x1b[31m<b>&\n\u202ebad"
@@ -27,7 +27,9 @@ def one_thread() -> Target:
 
 
 def schedule(number: int, rule: str = "tile") -> Schedule:
-    return Schedule("class", 0, (Step(rule, 1, "s0", ("SSRSRS", "a2")),), (("s0.a0.1", number), ("s0.unroll", 1)))
+    return Schedule(
+        "class", 0, (DerivationStep(rule, 1, "s0", ("SSRSRS", "a2")),), (("s0.a0.1", number), ("s0.unroll", 1))
+    )
 
 
 def result(value: float | Failure) -> Result:

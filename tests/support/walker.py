@@ -25,7 +25,7 @@ from stormdrop.lower.program import (
     Update,
     statements,
 )
-from stormdrop.space.structure import Level, Stage
+from stormdrop.space.structure import ComputeAt, Stage
 
 Env = Mapping[Expr, int]
 
@@ -144,7 +144,7 @@ def _walk_phase(phase: Phase, found: dict[str, Walk]) -> None:
     def entered(s: Stmt) -> set[str]:
         """The nest that begins here: that of the only stage inside, but for copies that are made again in its loops."""
         stages = stages_of(s)
-        own = {id for id, stage in stages.items() if stage.level is not Level.BLOCK}
+        own = {id for id, stage in stages.items() if stage.level is not ComputeAt.REDUCE_BLOCK}
         return set(stages) if not own else own if s in phase.body else set()
 
     for unit in _units(phase):
