@@ -5,11 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help env demo test fuzz bench clean
+# The fast tests: structure, golden texts, contracts. Everything else builds and runs many kernels.
+FAST := tests/ir tests/target tests/ops tests/graph tests/cost tests/report tests/test_layers.py tests/test_package.py \
+	tests/lower/test_golden.py tests/lower/test_verify.py tests/space/test_moves.py tests/space/test_columns.py \
+	tests/space/test_rule_names.py tests/search/test_contracts.py
+
+.PHONY: help env demo check test fuzz bench clean
 
 help:
 	@echo "make env     create $(VENV) and install stormdrop with what its tests need"
 	@echo "make demo    a whole model compiled, checked, tuned for a minute, and raced against onnxruntime (about two minutes)"
+	@echo "make check   ruff, pyright and the fast tests, in about a minute"
 	@echo "make test    all tests, ruff, pyright"
 	@echo "make fuzz    random models against other implementations until Ctrl-C; goes on where it was stopped (FUZZ='--special' for NaN and infinities)"
 	@echo "make bench   measure figures of kernels; of models: python -m benchmarks.models --help; of the search: benchmarks.search"
@@ -34,6 +40,10 @@ $(BIN)/stormdrop: | $(BIN)/python
 
 demo: | $(BIN)/stormdrop
 	@PYTHON="$(abspath $(BIN)/python)" sh examples/demo.sh
+
+check: $(STAMP)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
+	@$(BIN)/pyright & types=$$!; $(BIN)/python -m pytest $(FAST); tests=$$?; wait $$types && exit $$tests
 
 test: $(STAMP)
 	$(BIN)/ruff check .

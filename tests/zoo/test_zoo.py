@@ -236,6 +236,7 @@ def test_graphs_are_those_that_were_compared_with_torch(name: str) -> None:
     network = describe(name)
     constants = {k: v.tolist() for k, v in network.constants.items()}
     told = "\n".join(map(repr, (*network.nodes, *((p.name, p.shape) for p in network.parameters), constants)))
+    told = told.replace("OnnxNode", "Node").replace("OnnxValue", "Value")  # as the classes were called then
     assert sha256(told.encode()).hexdigest()[:12] == DIGESTS[name]
 
 
