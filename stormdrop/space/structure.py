@@ -62,9 +62,7 @@ class Stage:
     acc: Tensor  # the reduction's result, held in the accumulators
     tensor: Tensor  # the tensor that is written
     place: tuple[Expr, ...]  # the index written, over the axes
-    guard: Expr | None = (
-        None  # store only where the guard holds: a fused consumer may read only a part of acc
-    )
+    guard: Expr | None = None  # store only where the guard holds: a fused consumer may read only a part of acc
     level: ComputeAt = ComputeAt.PHASE
     host: str | None = None  # of an attached stage: the root stage around it
     reader: str | None = None  # of a copy: the stage whose operand it packs
