@@ -1,3 +1,1 @@
-"""The space of programs: structures derived by rules, knobs, and what can be said of every point without lowering
-it.
-"""
+"""The schedule space: structures derived by rules, knobs, and analytic estimates of points without lowering."""

@@ -1,4 +1,4 @@
-"""How a stage reads: operands, reuse, and the axes an expression depends on."""
+"""Access analysis: operands, reuse, contiguity, and the axes of an expression."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stormdrop.space.structure import Stage
 
 TRANSCENDENTAL = frozenset({"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "sin", "cos"})
 LONG_OPERATIONS = frozenset({"pow", "fmod"})
-"""Operations on two numbers that are long programs."""
+"""Binary operators that expand to many instructions."""
 
 
 @lru_cache(maxsize=65536)
@@ -22,7 +22,7 @@ def axes_of(e: Expr) -> frozenset[Axis]:
 
 @lru_cache(maxsize=4096)
 def operands(body: Expr) -> tuple[Expr, ...]:
-    """The leaves that read memory: loads, each with the selection of a constant border around it."""
+    """The distinct loads of an expression; a padded load is the whole `select(in bounds, load, constant)`."""
     found: dict[Expr, None] = {}
     seen: set[Expr] = set()
 
@@ -52,7 +52,7 @@ def operand_load(operand: Expr) -> Load:
 
 
 def dimension_of(indices: tuple[Expr, ...], axis: Axis) -> list[tuple[int, int | None]]:
-    """The dimensions that mention the axis, each with its coefficient (None where it is not linear)."""
+    """The dimensions whose index uses the axis, each with its coefficient (None: not linear in the axis)."""
     found: list[tuple[int, int | None]] = []
     for d, i in enumerate(indices):
         if axis not in axes_of(i):
@@ -64,25 +64,23 @@ def dimension_of(indices: tuple[Expr, ...], axis: Axis) -> list[tuple[int, int |
 
 
 def is_contiguous(indices: tuple[Expr, ...], axis: Axis) -> bool:
-    """Whether the axis walks the last dimension: a question of structure, so that it holds at every shape of a
-    class.
-    """
+    """Whether the axis is in the last index only, and linear there (any stride). Shapes do not matter."""
     dims = dimension_of(indices, axis)
     return len(dims) == 1 and dims[0][0] == len(indices) - 1 and dims[0][1] is not None
 
 
 def without_ones(shape: Sequence[int], indices: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The indices of the dimensions in which a tensor has more than one element: those that decide an address."""
+    """The indices of the dimensions of extent > 1: those that affect the address."""
     return tuple(i for i, n in zip(indices, shape) if n != 1)
 
 
 def is_linear(indices: tuple[Expr, ...]) -> bool:
-    """Whether no index hides an axis in a division or a selection."""
+    """Whether every index is affine in the axes: no quotient, remainder or select."""
     return all(isinstance(atom, Axis) for i in indices for atom, _ in affine(i).terms)
 
 
 def has_reuse(stage: Stage) -> bool:
-    """Ansor's detector: a reduction one of whose operands does not mention some spatial axis."""
+    """Data reuse, as Ansor detects it: a reduction with an operand that is invariant in some spatial axis."""
     if not stage.is_reduction:
         return False
     return any(set(stage.axes) - axes_of(op) for op in operands(stage.body)) and bool(stage.axes)
@@ -90,8 +88,9 @@ def has_reuse(stage: Stage) -> bool:
 
 @lru_cache(maxsize=16384)
 def transposing_axis(stage: Stage) -> Axis | None:
-    """The axis along which a copy reads side by side, where that is not its vector axis: it reads whole squares and
-    turns them.
+    """The axis along which an elementwise stage reads contiguously, if that is not its vector axis.
+
+    Such a stage is a register-blocked transpose: loads a lanes x lanes tile and shuffles it.
     """
     if stage.is_reduction or stage.vector is None:
         return None
@@ -104,7 +103,7 @@ def transposing_axis(stage: Stage) -> Axis | None:
 
 
 def choosing_axes(e: Expr) -> frozenset[Axis]:
-    """The axes that an expression compares with numbers to choose constants, as a transform's matrix does."""
+    """The axes compared with constants (`axis == k`): they select the entries of a constant matrix, as Winograd's."""
     return frozenset(
         n.a for n in walk(e) if isinstance(n, Cmp) and n.op == "eq" and isinstance(n.a, Axis) and isinstance(n.b, Const)
     )
@@ -122,13 +121,14 @@ def has_selection(e: Expr) -> bool:
 def invert(
     indices: tuple[Expr, ...], own: tuple[Axis, ...], reader: tuple[Axis, ...]
 ) -> tuple[dict[Axis, Expr], Expr] | None:
-    """The reader's axes as expressions of the producer's, and where they are in range; None where reading is not
-    one-to-one.
+    """Invert an access: the reader's axes in terms of the producer's, and the condition under which they are in range.
+
+    None where the access is not one-to-one.
 
         C[i, j]             ->  i = a0, j = a1
         C[h // 2, h % 2]    ->  h = a0*2 + a1
 
-    A question of structure alone: sizes only decide the condition.
+    Whether an inverse exists depends on structure alone; extents affect only the condition.
     """
     solved: dict[Axis, Expr] = {}
     quotient: dict[Axis, tuple[Axis, int]] = {}

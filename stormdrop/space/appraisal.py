@@ -1,7 +1,7 @@
-"""What can be asked of the points of one structure on one target: matrices in, columns out.
+"""Vectorised queries over the points of one structure on one target.
 
-The judge's formulas are run once, on columns that stand for the knobs; what they note is
-then computed for any number of points. Nothing is traced before it is asked for.
+The judge's formulas are traced once, with symbolic columns for the knobs; the trace is then evaluated on matrices of
+points. Tracing is lazy: each query traces only what it needs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ CHUNK = 4096  # points at once, so that their columns stay in the cache
 
 
 class Appraisal:
-    """The programs of one structure; `names` are its knobs, in the order of the points' columns."""
+    """Queries on one structure; `names` are its knobs, in the order of the columns of a matrix of points."""
 
     def __init__(
         self, structure: Structure, target: Target, names: Sequence[str], fixed: Mapping[str, int] | None = None
     ) -> None:
-        """`fixed`: the knobs that the structure was derived with, and their values."""
+        """`fixed`: knobs whose values are built into the structure (`parts`)."""
         self._names, self._fixed = names, fixed or {}
         self._tape, columns = traced(names)
         self._traced = judge_of(target).assess(structure, columns)
@@ -43,7 +43,7 @@ class Appraisal:
         return self._run(self._legal, points)[0] > 0.0
 
     def excess(self, points: Points) -> NDArray[np.float64]:
-        """How far points are from being legal: 0 where they are."""
+        """The sum of demands in excess of 1; 0 where a point is legal."""
         return self._run(self._excess, points)[0]
 
     def prior(self, points: Points) -> NDArray[np.float64]:
@@ -54,11 +54,11 @@ class Appraisal:
         return self._run(self._assess, points)[0]
 
     def amounts(self, points: Points) -> NDArray[np.float64]:
-        """A row for every quantity that parts of a program add up to, a column for every point."""
+        """`Assessment.amounts`: a row per term, a column per point."""
         return self._run(self._amounts, points)
 
     def features(self, points: Points) -> NDArray[np.float64]:
-        """One row of features per point, magnitudes as log2(1 + x)."""
+        """One row of features per point, as log2(1 + x)."""
         matrix = self._run(self._features, points)
         matrix += 1.0
         return np.ascontiguousarray(np.log2(matrix, out=matrix).T)
@@ -73,7 +73,7 @@ class Appraisal:
                 matrix[k, part] = value
         return matrix
 
-    # Programs
+    # ---- traced programs, one per query ----------------------------------------------------------------------------
 
     @cached_property
     def _canonical(self) -> ColumnProgram:

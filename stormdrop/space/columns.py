@@ -1,12 +1,11 @@
-"""Columns: numbers that depend on the point. They are written down once, and then computed for whole matrices of
-points.
+"""Columns: symbolic values, one per point. Formulas are traced once and evaluated on matrices of points.
 
-Arithmetic on a `Column` computes nothing: it adds a step to the column's `Tape`, where equal steps are one. A
-`ColumnProgram` is the steps that some results need; running it on a matrix of points is one NumPy call a step. Steps
-are noted as they are written (only x + 0, x - 0, x * 1 and x / 1 are left out), so a program gives the same bits as the
-same arithmetic on arrays.
+Arithmetic on a `Column` computes nothing: it appends an instruction to the column's `Tape`, in SSA form with common
+subexpressions shared. A `ColumnProgram` is the instructions that some results need; it runs one NumPy call per
+instruction. Nothing is reordered (only x + 0, x - 0, x * 1 and x / 1 are folded): a program gives the same bits as
+the same arithmetic on arrays.
 
-The functions here take Python numbers (one point, or what no knob changes), arrays, and columns alike.
+The functions here take Python numbers (one point, or a constant of the structure), arrays and columns alike.
 """
 
 from __future__ import annotations
@@ -60,21 +59,20 @@ FUNCTIONS: tuple[Callable[..., Array], ...] = (
     INPUT,
     NUMBER,
 ) = range(18)
-NONE = 0  # the number of an operand that is not there
-BITS = 20  # of a value's number
+NONE = 0  # the value number of an absent operand
+BITS = 20  # of a value number
 
 
 class Tape:
-    """The steps that columns were made by. A value's number says where its step stands: a function and up to three
-    values.
+    """A trace in SSA form. A value number is the index of its instruction: an opcode and up to three value numbers.
 
-    Flat lists of integers and no object per step: thousands of steps are noted for every sketch.
+    Flat lists of integers, no object per instruction: every sketch traces thousands.
     """
 
     __slots__ = ("_a", "_b", "_c", "_known", "_numbers", "_op", "_values")
 
     def __init__(self, width: int) -> None:
-        """`width`: the columns of the points, which are the first values."""
+        """`width`: the number of input columns, values 1 to `width`."""
         self._op = [INPUT] * (width + 1)
         self._a, self._b, self._c = ([NONE] * (width + 1) for _ in range(3))
         self._known: dict[int, int] = {}
@@ -82,11 +80,11 @@ class Tape:
         self._values: dict[int, float] = {}
 
     def column(self, k: int) -> Column:
-        """The k-th column of the points."""
+        """The k-th input column."""
         return Column(self, k + 1)
 
     def number(self, x: Num) -> int:
-        """Where a column or a constant stands."""
+        """The value number of a column or a constant."""
         if type(x) is Column:
             return x.number
         found = self._numbers.get(x)
@@ -104,7 +102,7 @@ class Tape:
         return at
 
     def note(self, op: int, a: int, b: int = NONE, c: int = NONE) -> Column:
-        """The column that a function makes of the values with these numbers."""
+        """Append an instruction on the given value numbers, or reuse an equal one."""
         key = ((op << BITS | a) << BITS | b) << BITS | c
         found = self._known.get(key)
         if found is None:
@@ -112,10 +110,10 @@ class Tape:
         return Column(self, found)
 
     def program(self, results: Sequence[Num]) -> ColumnProgram:
-        """What computes these results from the points. A value's slot is used again once nothing needs the value."""
+        """Compile: dead-code elimination, then slot allocation by last use."""
         wanted = [self.number(x) for x in results]
         ops, first, second, third = self._op, self._a, self._b, self._c
-        last = [NONE] * len(ops)  # the step that reads a value last
+        last = [NONE] * len(ops)  # by value: the last instruction that reads it; NONE: dead
         for k in wanted:
             last[k] = len(ops)
         kept: list[int] = []
@@ -164,7 +162,7 @@ class Tape:
 
 
 class Column:
-    """One value per point, not yet computed."""
+    """A symbolic value, one number per point."""
 
     __slots__ = ("number", "tape")
 
@@ -234,21 +232,19 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnProgram:
-    """Steps in order: functions, the slots of their results, the slots of their operands (-1: none)."""
+    """Instructions in order: functions, result slots, operand slots (-1: none)."""
 
     functions: list[Callable[..., Array]]
     to: list[int]
     first: list[int]
     second: list[int]
     third: list[int]
-    slots: tuple[Array | None, ...]  # the constants, where they lie
-    inputs: tuple[tuple[int, int], ...]  # a column of the points, and its slot
+    slots: tuple[Array | None, ...]  # initial slots: the constants
+    inputs: tuple[tuple[int, int], ...]  # (input column, slot)
     results: tuple[int, ...]
 
     def run(self, columns: NDArray[np.float64]) -> list[Array]:
-        """The results for points given by columns: each an array of one value per point, or a single value where all
-        agree.
-        """
+        """Each result: an array of one value per point, or a scalar if it depends on no input."""
         slots: list[Any] = list(self.slots)
         for k, slot in self.inputs:
             slots[slot] = columns[k]
@@ -263,7 +259,7 @@ class ColumnProgram:
 
 
 def traced(names: Sequence[str]) -> tuple[Tape, Mapping[str, Column]]:
-    """A new tape and the points' columns by name."""
+    """A new tape and its input columns by name."""
     tape = Tape(len(names))
     return tape, {name: tape.column(k) for k, name in enumerate(names)}
 
@@ -302,7 +298,7 @@ def rounded_down(a: Num) -> Num:
 
 
 def ceil_div(a: Num, b: Num) -> Num:
-    """The quotient of whole numbers, rounded up."""
+    """The quotient of integers, rounded up."""
     if isinstance(b, int):
         if b == 1:
             return a
@@ -331,7 +327,7 @@ def within(demands: Sequence[Num]) -> Num:
 
 
 def is_multiple(a: Num, of: Num) -> Num:
-    """Whether a whole number divides another: a remainder without the slow modulo of floats."""
+    """Whether `a` is a multiple of `of`, for integers; avoids the slow float modulo."""
     if isinstance(a, int) and isinstance(of, int):
         return a % of == 0
     return equal(rounded_down(a / of) * of, a)

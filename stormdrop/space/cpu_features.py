@@ -1,4 +1,4 @@
-"""The features of a program on a CPU: the terms of its estimate, and what the estimate is made of."""
+"""The features of a program on a CPU: the terms of the estimate and their inputs."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ FEATURES = FeatureSet(
         ("steps", "tiles"),
     ),
 )
-"""The stage with most work is described at length; `other` are all the others together."""
+"""Unprefixed names describe the stage with the most work; `other_*` aggregates all other stages."""
 
 
 def features(a: CpuAssessment) -> list[Num]:
-    """The `FEATURES` of points, before they are made logarithms."""
+    """The `FEATURES` of points, before log2(1 + x)."""
     costs, terms = a.costs, a.terms
     main = max(range(len(costs)), key=lambda k: _nominal(costs[k]))
     c, t = costs[main], costs[main].tiling

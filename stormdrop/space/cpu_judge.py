@@ -1,11 +1,11 @@
-"""How programs are judged on a CPU: constraints, estimate and features, formulas over numbers or columns of them.
+"""The CPU judge: constraints, cost estimate and features, as formulas over numbers or columns.
 
 The estimate is a roofline per stage,
 
     seconds = max(multiply-adds or their latency, loads, L2, L3 and DRAM bytes over bandwidth) · imbalance
               + tile and loop overheads,
 
-summed over stages, plus a fork for each phase. It ranks; it does not promise seconds.
+summed over stages, plus a fork per phase. The estimate is made to rank points, not to predict seconds.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class CpuJudge:
         return np.where((misfits == 0.0) & fits, self.prior(s, seconds, code), np.inf)
 
     def prior(self, s: Structure, seconds: Num, code: Num) -> Num:
-        """Estimated seconds of a program from those of its stages and its instructions."""
+        """Estimated seconds of a program: `seconds` of all stages, scaled by code size, plus a fork per phase."""
         phases = sum(stage.level is not ComputeAt.LOAD and stage.host is None for stage in s.stages)
         return seconds * (1.0 + code / self.coefficients.code_scale) + self.coefficients.fork_seconds * phases
 
     def least_seconds(self, s: Structure) -> float:
-        """Multiply-adds alone, all lanes and threads busy, all borders left out."""
+        """A lower bound: multiply-adds at peak on all lanes and threads, padding skipped."""
         total, target = 0.0, self.target
         packed = _packed_tensors(s)
         for stage in s.stages:
@@ -84,7 +84,7 @@ class CpuJudge:
         return total
 
     def fits(self, s: Structure) -> bool:
-        """The scratch of its smallest point is not too large."""
+        """Whether the scratch of the smallest point is within the limit."""
         most = self.coefficients.most_scratch_bytes
         whole = sum(prod(a.extent for a in x.axes) * x.itemsize for x in s.stages if x.host is not None)
         return whole <= most // 2 or float(_smallest(self, s).scratch) <= most
@@ -92,16 +92,16 @@ class CpuJudge:
 
 @lru_cache(maxsize=CACHED)
 def most_code(judge: CpuJudge, s: Structure) -> float:
-    """The instructions that a program may have: as many as its smallest point needs, whatever its expressions are."""
+    """The limit on instructions; never below the smallest point's, so that the smallest point meets it."""
     stages = [x for x in s.stages if x.level is not ComputeAt.LOAD]
     usual = judge.coefficients.most_instructions * max(1, len(stages) ** 0.5)
     if not any(x.unrolled for x in stages) and sum(_most_of_one(judge, x) for x in stages) <= usual:
-        return usual  # no point can be that long at its smallest
+        return usual  # the smallest point is certainly shorter
     return max(usual, float(_smallest(judge, s).code))
 
 
 def _most_of_one(judge: CpuJudge, stage: Stage) -> float:
-    """The instructions of one element of a stage at most: no load is dearer than one that gathers a vector."""
+    """An upper bound on the instructions for one element: every load counted as a gather."""
     body, finish = body_cost(stage, judge.coefficients)
     gather = judge.coefficients.gather_slots * (judge.target.vector_bytes // stage.itemsize)
     return body + finish + (gather + 1) * len(stage.reads()) + 4
@@ -113,7 +113,7 @@ def _smallest(judge: CpuJudge, s: Structure) -> CpuAssessment:
 
 
 def _packed_tensors(s: Structure) -> frozenset[Tensor]:
-    """What copies of the structure put into the order in which it is read."""
+    """The tensors that copies write: packed in the order in which they are read."""
     return frozenset(stage.tensor for stage in s.stages if is_copy(stage))
 
 
@@ -129,7 +129,7 @@ class CpuAssessment:
 
     @cached_property
     def bare_costs(self) -> list[StageCost]:
-        """The cost columns that constraints need: all but the boxes."""
+        """Costs of the stages that run at call time, without footprints: all that the constraints need."""
         packed, tilings = _packed_tensors(self.structure), self.tilings
         found: list[StageCost] = []
         for stage in self.structure.stages:
@@ -160,7 +160,7 @@ class CpuAssessment:
 
     @cached_property
     def scratch(self) -> Num:
-        """Bytes of scratch: attached stages, and tiles whose outer reduction is cut."""
+        """Bytes of scratch: results of attached stages, and accumulator tiles of blocked reductions."""
         scratch: Any = 0.0
         for c in self.bare_costs:
             stage, t = c.tiling.stage, c.tiling
@@ -189,7 +189,7 @@ class CpuAssessment:
             found.append(live_vectors(c, self._coefficients) / self._target.vector_registers)
             found.append(variants(t) / self._coefficients.most_tile_bodies)
             if stage.host is not None and stage.vector in stage.axes and stage.id in panels:
-                # A box must begin at a panel of what was packed for the whole tensor.
+                # The operand is packed for the full axis: a box must begin at a panel boundary.
                 width, box = t.vectors * t.lanes, t.extent[stage.vector]
                 found.append(where(is_multiple(box, width) | (box >= stage.vector.extent), 0.0, 2.0))
         return found
@@ -198,7 +198,7 @@ class CpuAssessment:
 
     @cached_property
     def imbalance(self) -> dict[str, Num]:
-        """By phase: how much longer the busiest thread works than if all shared evenly, given whole parallel units."""
+        """By phase: work of the busiest thread over the mean; parallel units are indivisible."""
         return {c.tiling.stage.id: self._imbalance(c) for c in self.costs if c.tiling.stage.host is None}
 
     def _imbalance(self, c: StageCost) -> Num:
@@ -217,7 +217,7 @@ class CpuAssessment:
 
     @cached_property
     def terms(self) -> list[dict[str, Num]]:
-        """By stage the seconds of each bound, for the busiest thread."""
+        """By stage: the seconds of each roofline bound, on the busiest thread. `ends`: tile and loop overhead."""
         return [self._terms(c, self.imbalance[c.tiling.stage.host or c.tiling.stage.id]) for c in self.costs]
 
     def _terms(self, c: StageCost, imbalance: Num) -> dict[str, Num]:
@@ -238,7 +238,7 @@ class CpuAssessment:
             guard = where(turns > k.long_loop_turns, k.long_guard_cycles, k.short_guard_cycles)
             ends = ends + c.steps / turns * (k.reduce_start_cycles + guards * c.rows * guard)
             exposed = minimum(1.0, k.hiding_accumulators / c.accumulators)
-            ends = ends + c.steps / c.tiling.unroll * exposed  # the loop itself
+            ends = ends + c.steps / c.tiling.unroll * exposed  # loop control
             if nest_of(stage).is_blocked:
                 repeats = prod_of([c.tiling.outer_reduce_trips(a) for a in stage.reduce_axes])
                 ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * k.reload_cycles
@@ -257,7 +257,7 @@ class CpuAssessment:
         }
 
     def stage_seconds(self, terms: Mapping[str, Num]) -> Num:
-        """The largest bound and a little of the others."""
+        """The largest bound, a share of the others (imperfect overlap), and the overheads."""
         bound: Any = 0.0
         for name in ("fma", "load", "l2", "l3", "dram"):
             bound = maximum(bound, terms[name])
@@ -266,7 +266,7 @@ class CpuAssessment:
         return bound + k.l2_overlap_share * terms["l2"] + terms["ends"]
 
     def _fetched(self, c: StageCost) -> float:
-        """The seconds in which cold constants arrive from memory. They come on top, and not at full speed."""
+        """Seconds to fetch cold constants from DRAM: not overlapped, at a share of the bandwidth."""
         if not self._target.is_cold:
             return 0.0
         constants = {o.tensor: o.tensor.nbytes for o in c.operands if o.tensor.constant}
@@ -274,7 +274,7 @@ class CpuAssessment:
 
     @cached_property
     def seconds(self) -> Num:
-        """What the stages take together, without forks."""
+        """Seconds summed over the stages, without forks."""
         total: Any = 0.0
         for c, terms in zip(self.costs, self.terms):
             total = total + self.stage_seconds(terms) + self._fetched(c)
@@ -298,6 +298,6 @@ def _parallel_trips(t: Tiling) -> Num:
 
 
 def _entries(t: Tiling) -> Num:
-    """How often the outer reduce loops of a nest are entered: tiles of their inside, which nest exactly."""
+    """How often a REDUCE_BLOCK copy runs per execution of its reader: reduction tiles times reduce blocks."""
     spatial = [ceil_div(t.extent[a], t.reduction_tile(a)) for a in t.stage.axes]
     return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.reduce_block(a)) for a in t.stage.reduce_axes])

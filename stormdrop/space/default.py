@@ -1,10 +1,9 @@
-"""The default schedule: the best point by the analytic prior, found without measuring anything.
+"""The default schedule: the best point by the analytic prior, without any measurement. Deterministic.
 
-A sketch falls into parts that share no knob, and the sketches of a task share parts. Points of each part are drawn with
-a fixed seed, and from the best few coordinates are moved to adjacent choices while the estimate falls. It is a race: a
-part moves on only while a sketch that it belongs to is close to the best, and ever closer. In the winning sketch the
-parts are moved once more, also from points nearby, each with the rest of the program as it is. The same task on the
-same target always gets the same schedule.
+A sketch consists of parts that share no knob (`Structure.parts`); sketches of a task share parts. Each part is sampled
+with a fixed seed, and coordinate descent starts from its best few points. Sketches race: a part keeps descending only
+while one of its sketches is within a slack of the best sketch, and the slack shrinks with every sweep. In the winning
+sketch each part descends once more, also from perturbed points, with the other parts fixed.
 """
 
 from __future__ import annotations
@@ -27,13 +26,11 @@ from stormdrop.target.machine import Target
 SAMPLES = 640  # of each part
 STARTS = 8
 SWEEPS = 40
-SLACK = (
-    0.6  # how much slower than the best a sketch may be after the first sweep; half of it after the second, and so on
-)
+SLACK = 0.6  # in sweep k, a sketch may be slower than the best by this share / k
 START_SLACK = 0.18  # the same among the points of a part
-KICKS = 24  # points near the winner's from which its parts are moved again
+KICKS = 24  # perturbed points from which the winner's parts descend again
 KICK_SLACK = 0.5
-GAIN = 1e-3  # what a move must bring, so that nobody walks on for nothing
+GAIN = 1e-3  # the least relative improvement of a move
 
 Floats = NDArray[np.float64]
 Estimate = Callable[[Points], Floats]
@@ -48,7 +45,7 @@ def default_schedule(task: Task, target: Target, rules: Sequence[Rule] = RULES) 
 def resolve(
     task: Task, schedule: Schedule | None, target: Target, rules: Sequence[Rule] = RULES
 ) -> tuple[Sketch, Points]:
-    """The sketch and the point of a schedule (re-fitted if it came from another shape); None: of the default.
+    """The sketch and the point of a schedule (fitted if it was tuned at another shape); None: of the default.
 
     Raises ScheduleError for a schedule of another class or of a rule that is not among `rules`.
     """
@@ -56,9 +53,9 @@ def resolve(
 
 
 def default_point(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
-    """The point to use when nothing is known of the task, and its sketch.
+    """The sketch and the point of the default schedule.
 
-    A variant that cannot win however it is computed is not looked into: direct convolution, say, where Winograd's does.
+    A variant whose lower bound exceeds the best estimate is pruned: direct convolution, say, once Winograd is faster.
     """
     variants: dict[int, list[Sketch]] = {}
     for sketch in sketches(task, target, rules):
@@ -85,7 +82,7 @@ def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch
 
 
 class _Race:
-    """Sketches whose parts are on their way down."""
+    """Sketches whose parts descend in turn, sharing parts."""
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
@@ -102,7 +99,7 @@ class _Race:
         return sorted(self._drafts, key=lambda d: d.estimate())
 
     def run(self, found: Sequence[Sketch]) -> None:
-        """Let more sketches join, and all move until those that are close to the best stand still."""
+        """Add sketches, and sweep until no sketch within the slack of the best improves."""
         for sketch in found:
             parts = [self._parts.get(p.structure.stages) or _Part(p, sketch, self._samples) for p in sketch.parts()]
             self._parts.update((p.sketch.structure.stages, p) for p in parts)
@@ -117,10 +114,10 @@ class _Race:
 
 
 class Descent:
-    """Points that move to better neighbours, all of them at once, until none is better."""
+    """Coordinate descent of several points in lockstep."""
 
     def __init__(self, sketch: Sketch, seconds_at: Estimate, starts: Points) -> None:
-        """`seconds_at` takes rows as moves leave them, not yet canonical."""
+        """`seconds_at` takes rows that need not be canonical."""
         self._sketch, self._seconds_at = sketch, seconds_at
         self.points, self.seconds = starts.copy(), seconds_at(starts)
         self.moving = np.arange(len(starts))
@@ -131,9 +128,9 @@ class Descent:
         return int(np.argmin(self.seconds))
 
     def sweep(self, slack: float) -> None:
-        """Move every point to its best neighbour, or to where several moves lead that each help.
+        """Move every point to its best neighbour, or by several improving moves at once if that is better.
 
-        Those that are slower than the best by more than `slack`, or where another already is, stay where they are.
+        Points slower than the best by more than `slack`, and duplicates, stop for good.
         """
         limit = self.seconds.min() * (1.0 + slack)
         at = {self.points[i].tobytes(): i for i in reversed(self.moving.tolist()) if self.seconds[i] <= limit}
@@ -143,7 +140,7 @@ class Descent:
         judged = self._seconds_at(rows) if len(rows) else np.zeros(0)
         better = np.flatnonzero(judged < self.seconds[self.moving][owner] * (1.0 - GAIN))
         better = better[np.argsort(judged[better], kind="stable")]
-        chosen: list[dict[int, int]] = [{} for _ in here]  # by axis the best move along it, the best of them first
+        chosen: list[dict[int, int]] = [{} for _ in here]  # by point: the best move along each axis, best first
         for i, k, axis in zip(better.tolist(), owner[better].tolist(), self._axis[move[better]].tolist()):
             chosen[k].setdefault(axis, i)
         joint: list[Points] = []
@@ -167,7 +164,7 @@ class Descent:
 
 
 def _taken_together(point: Points, rows: Points) -> list[Points]:
-    """Where the first two, the first four and all of some moves lead at once."""
+    """The points after the first two, the first four and all of the moves; each of `rows` is `point` after one move."""
     found: list[Points] = []
     together = point.copy()
     for n, row in enumerate(rows, 1):
@@ -179,14 +176,14 @@ def _taken_together(point: Points, rows: Points) -> list[Points]:
 
 
 def _axes_of_moves(sketch: Sketch) -> NDArray[np.int64]:
-    """For every move a number of the axis it moves along."""
+    """For every move: the number of the axis of its knob."""
     names = [k.name.rpartition(".")[0] if k.unit != "flag" else k.name for k in sketch.knobs]
     numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[names[m.knob]] for m in moves_of(sketch.knobs)], dtype=np.int64)
 
 
 class _Part:
-    """A part of one or more sketches, and its points on their way down."""
+    """A part (`Sketch.parts`) of one or more sketches, and its descent."""
 
     def __init__(self, sketch: Sketch, whole: Sketch, samples: int) -> None:
         self.sketch = sketch
@@ -208,7 +205,7 @@ class _Part:
         )
 
     def amounts(self) -> Floats:
-        """Of the best point."""
+        """`Assessment.amounts` of the best point."""
         k = self.descent.best()
         return self.sketch.amounts(self.descent.points[k : k + 1])[:, 0]
 
@@ -218,7 +215,7 @@ def _combined(sketch: Sketch, amounts: Floats) -> Floats:
 
 
 class _Draft:
-    """A sketch with a point put together from its parts'."""
+    """A sketch, and a point composed of the points of its parts."""
 
     def __init__(self, sketch: Sketch, parts: Sequence[_Part]) -> None:
         self.sketch, self.parts = sketch, parts
@@ -227,7 +224,7 @@ class _Draft:
         self._amounts = np.zeros((0, 4))
 
     def estimate(self) -> float:
-        """What the parts' best points take together, limits of the whole apart."""
+        """The sum over the parts of their best seconds; limits on the whole program are ignored."""
         return float(sum(p.descent.seconds.min() for p in self.parts))
 
     def point(self) -> Points:
@@ -238,9 +235,9 @@ class _Draft:
         return point if self.seconds < np.inf else self.sketch.repair(point[None])[0]
 
     def settle(self, kicks: int) -> None:
-        """Take the best points of the parts; where they are the winner's, or too much together, move them again.
+        """Compose the best points of the parts; with `kicks`, or if the whole is illegal, descend again.
 
-        One part after the other, the slowest first, each with the rest of the program as it is.
+        Parts descend one after the other, the slowest first, with the other parts fixed.
         """
         self._points = [p.descent.points[p.descent.best()] for p in self.parts]
         self.seconds = self.estimate()
@@ -273,7 +270,7 @@ class _Draft:
                 self._amounts[k] = part.sketch.amounts(descent.points[best : best + 1])[:, 0]
 
     def _kicked(self, k: int, n: int) -> Points:
-        """The part's point with about three knobs drawn anew."""
+        """`n` copies of the part's point, each with about three knobs redrawn."""
         rng = np.random.default_rng(1)
         point, drawn = self._points[k], self.parts[k].sketch.draw(n, rng)
         return self.parts[k].sketch.canonical(

@@ -1,6 +1,4 @@
-"""Derivation: from a task's variant to structures, by rules; and replay, from steps to the one structure they
-describe.
-"""
+"""Derivation: enumerate the structures of a variant by rules; replay: rebuild one structure from its steps."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ MAX_STRUCTURES = 48
 
 
 def derive(variant: Variant, steps: Iterable[DerivationStep], rules: Sequence[Rule] = RULES) -> Structure:
-    """Replay steps. Raises ScheduleError where a rule is not among the given ones, or does not apply."""
+    """Replay steps. Raises ScheduleError where a rule is unknown or does not apply, or a stage remains untiled."""
     known = {(rule.name, rule.version): rule for rule in rules}
     s = initial(variant)
     for step in steps:
@@ -28,7 +26,7 @@ def derive(variant: Variant, steps: Iterable[DerivationStep], rules: Sequence[Ru
             raise ScheduleError(f"the schedule follows rule {step.rule} v{step.version}, which is not among the rules")
         try:
             s = _apply(s, rule, s.stage(step.stage), step.args)
-        except (LookupError, TypeError, ValueError) as error:  # arguments may come from a file that anybody wrote
+        except (LookupError, TypeError, ValueError) as error:  # arguments may come from an untrusted file
             raise ScheduleError(f"{step} cannot be applied: {error!r}") from error
     if any(stage.tiling is None for stage in s.stages):
         raise ScheduleError("the derivation is not complete: a stage has no tiling")
@@ -37,7 +35,7 @@ def derive(variant: Variant, steps: Iterable[DerivationStep], rules: Sequence[Ru
 
 @lru_cache(maxsize=256)
 def divided(variant: Variant, s: Structure, parts: int, rules: tuple[Rule, ...] = RULES) -> Structure:
-    """A structure with its open splits made, each into so many parts."""
+    """The structure in which every open split is fixed at `parts` parts."""
     steps = list(s.steps)
     for split in s.splits:
         steps[split.step] = replace(steps[split.step], args=(*steps[split.step].args, parts))
@@ -50,11 +48,10 @@ def _apply(s: Structure, rule: Rule, stage: Stage, args: Args) -> Structure:
 
 
 def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule] = RULES) -> list[Structure]:
-    """Every structure that the rules find worth exploring, at most `MAX_STRUCTURES`; never none.
+    """The structures that the options of the rules span, at most `MAX_STRUCTURES`; never empty.
 
-    Rules are applied one after the other; each visits the stages from the last to the first, so that a reader is
-    decided before what it reads. A structure that needs too much scratch however small its tiles are is left out. Where
-    all do, what is left are those that compute no stage inside another.
+    Rules are applied in order; each rule visits readers before their producers. A structure whose scratch does not fit
+    even at its smallest point is left out. If none fits, the structures without attached stages are returned.
     """
     known, judge = tuple(rules), judge_of(target)
 
@@ -70,15 +67,15 @@ def _enumerated(variant: Variant, target: Target, rules: Sequence[Rule], attachi
     known: dict[object, Stage] = {}
     for rule in rules:
         found = [done for s in found for done in _explore(s, rule, target, known, attaching)]
-        if len(found) > MAX_STRUCTURES:  # a spread over all, the first kept
+        if len(found) > MAX_STRUCTURES:  # an even subsample that keeps the first
             found = [found[i * len(found) // MAX_STRUCTURES] for i in range(MAX_STRUCTURES)]
     return found
 
 
 def _explore(s: Structure, rule: Rule, target: Target, known: dict[object, Stage], attaching: bool) -> list[Structure]:
-    """What a rule makes of a structure.
+    """All structures that one rule derives from `s`, depth first, in the order of the rule's options.
 
-    Equal stages of different structures are one object: what is known of one is known of all.
+    Equal stages of different structures are interned as one object, so per-stage caches are shared.
     """
     open_states = [(s, [stage.id for stage in reversed(s.stages)])]
     finished: list[Structure] = []

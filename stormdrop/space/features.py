@@ -1,4 +1,4 @@
-"""What a judge's features are, so that a cost model can learn from them without knowing the kind of machine."""
+"""The description of a judge's features: lets a cost model learn from them on any kind of target."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FeatureSet:
-    """The columns of a feature matrix, all of them log2(1 + x). Those of different versions are not comparable."""
+    """The columns of a feature matrix, each log2(1 + x). Matrices of different versions are not comparable."""
 
     version: int
     names: tuple[str, ...]
-    """`prior` is among them: the estimated seconds."""
+    """They include `prior`, the analytic estimate."""
     terms: tuple[str, ...]
-    """Those that are seconds too; a model learns from their share of the estimate."""
+    """The names of terms of the estimate, in the unit of `prior`: a model learns from term / prior."""
     ratios: tuple[tuple[str, str], ...]
-    """Pairs whose ratio means the same at every size."""
+    """(numerator, denominator) names whose ratio is comparable across problem sizes."""
 
     def __len__(self) -> int:
         return len(self.names)

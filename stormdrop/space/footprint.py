@@ -1,7 +1,8 @@
-"""What one stage costs, for one point or a whole column of points: instructions, loads, bytes at every cache level.
+"""The cost of one stage, at one point or a column of points: instructions, loads, bytes at every cache level.
 
-Every quantity is computed from tile sizes and index expressions alone, by the formulas in the docstrings; counting the
-loops of the lowered program gives the same numbers.
+Every quantity is a formula over tile sizes and index expressions; counting in the lowered program gives the same
+numbers. A *step* is one iteration of the innermost reduce loop, for a whole register tile. A *box* is the
+bounding box of the elements of an operand that some inner loops touch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from stormdrop.target.coefficients import CpuCoefficients
 
 
 def _useful(tiling: Tiling, tile: Mapping[Axis, Num], ops: tuple[Operand, ...]) -> Num:
-    """The share of steps that is executed: borders that a loop's range or written-out steps leave out are not."""
+    """The share of steps that is executed: padding that loop ranges or unrolled copies exclude is not."""
     stage = tiling.stage
     share: Num = 1.0
     for o in ops:
@@ -39,7 +40,7 @@ def _useful(tiling: Tiling, tile: Mapping[Axis, Num], ops: tuple[Operand, ...]) 
 
 
 def box_bytes(o: Operand, lens: Mapping[Axis, Num], line_bytes: int) -> Num:
-    """Bytes of the box an operand's index covers; runs shorter than a cache line count as one."""
+    """Bytes of an operand's box, given the length of every axis; a row shorter than a cache line counts as a line."""
     if o.packed:
         return prod_of([lens[a] for a in o.axes]) * o.itemsize
     size: Num = o.itemsize
@@ -54,13 +55,13 @@ def _index_box(dim: Dim, lens: Mapping[Axis, Num]) -> Num:
     size: Num = 1
     for axis, c in dim.terms:
         size = size + c * (lens[axis] - 1)
-    for axes in dim.others:  # a quotient or remainder: as many values as its axes give, at most the dimension
+    for axes in dim.others:  # a quotient or remainder: at most one value per combination of its axes
         size = size + (prod_of([lens[a] for a in axes]) - 1)
     return minimum(size, dim.extent)
 
 
 def prod_of(values: Iterable[Num]) -> Num:
-    """A product of whole numbers: exact in any order, so what no knob changes is multiplied first."""
+    """A product of integers, exact in any order: constants are folded before columns."""
     known: Num = 1
     result: Num = None
     for v in values:
@@ -73,40 +74,40 @@ def prod_of(values: Iterable[Num]) -> Num:
 
 @dataclass(slots=True)
 class StageCost:
-    """The columns of one stage."""
+    """The cost of one stage; every Num is a number or a column."""
 
     tiling: Tiling
     tile: Mapping[Axis, Num]  # elements of the register tile
     operands: tuple[Operand, ...]
-    executions: Num  # how often the nest runs
+    executions: Num  # of the nest: 1 for a root stage
     rows: Num
     vectors: Num
     accumulators: Num
     tiles: Num  # register tiles over all executions
-    steps: Num  # executions of the innermost body over all tiles, each for a whole register tile
+    steps: Num  # over all tiles and executions
     vector_steps: Num  # body instances: one row, one vector, one reduce step
     loads: Num  # load instructions per step
     lane_use: Num
     code: Num
     lines_per_set: Num
     parallel: Num
-    streams: Num  # rows of unpacked operands that are read side by side
-    useful: Num  # share of the steps that borders leave over
+    streams: Num  # concurrent access streams: rows of unpacked operands in a register tile
+    useful: Num  # share of the steps that is not skipped padding
     footprints: list[list[Num]] = field(
         default_factory=list[list[Num]]
-    )  # by operand: at the register tile, inside each loop, whole
-    totals: list[Num] = field(default_factory=list[Num])
-    blocks: list[Num] = field(default_factory=list[Num])
-    loops: list[LoopLevel] = field(default_factory=list[LoopLevel])
+    )  # box bytes by operand; entry p: inside loops[p]; the last: whole stage
+    totals: list[Num] = field(default_factory=list[Num])  # footprints, summed over operands
+    blocks: list[Num] = field(default_factory=list[Num])  # the number of such boxes in the whole stage
+    loops: list[LoopLevel] = field(default_factory=list[LoopLevel])  # innermost first
 
 
 @lru_cache(maxsize=CACHED)
 def body_cost(stage: Stage, coefficients: CpuCoefficients) -> tuple[float, float]:
-    """Vector operations of one body instance, and of the finish: a multiply-add is one, a function about twenty."""
+    """Vector operations of one body instance and of one epilogue: 1 for a multiply-add, about 20 for a function."""
     finish = _operations(stage.finish, coefficients)
     if not stage.is_reduction:
         return 0.0, finish
-    if stage.unrolled:  # the factors of its matrix are numbers
+    if stage.unrolled:  # coefficients are literals
         return 1.0, finish
     if isinstance(stage.body, Bin) and stage.body.op == "dot":  # one instruction; pairs are loaded as one element
         return 1.0, finish
@@ -139,7 +140,7 @@ def _operations(e: Expr, coefficients: CpuCoefficients) -> float:
 
 
 def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...], coefficients: CpuCoefficients) -> StageCost:
-    """The columns of a stage that runs `executions` times, still without its boxes."""
+    """The cost of a stage that runs `executions` times, before `add_boxes`. The last of `ops` is the store."""
     stage = tiling.stage
     vector = stage.vector
     tile = {a: tiling.tile(a) for a in stage.axes}
@@ -198,9 +199,9 @@ def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...], coefficie
 
 
 def _loads(tiling: Tiling, tile: Mapping[Axis, Num], o: Operand, coefficients: CpuCoefficients) -> Num:
-    """Load slots of one operand in one step of a tile: a vector is one.
+    """Load slots of one operand in one step; a contiguous vector load is one slot.
 
-    Rows that slide over an unrolled window share what they read: (rows + window - 1) / window loads a step.
+    Rows of an unrolled sliding window share loads: (rows + window - 1) / window per step.
     """
     stage, lanes = tiling.stage, tiling.lanes
     count: Num = 1
@@ -233,13 +234,11 @@ def _distinct(tiling: Tiling, rows: Num, o: Operand, axis: Axis) -> Num:
 
 
 def live_vectors(c: StageCost, coefficients: CpuCoefficients) -> Num:
-    """Vector registers that a step needs at once: accumulators, one vector operand, a broadcast; a sliding window stays
-    loaded.
-    """
+    """Live vector registers in a step: accumulators, the vector operand (or its sliding window), a broadcast."""
     stage, t = c.tiling.stage, c.tiling
     if not stage.is_reduction:
         return c.accumulators
-    if stage.unrolled:  # rows are independent chains that may go through memory
+    if stage.unrolled:  # rows are independent chains: the compiler may spill them
         return minimum(c.accumulators, coefficients.most_unrolled_rows) * c.vectors
     operand: Num = t.vectors if stage.vector is not None and not stage.vector_is_reduced else 1
     inner = stage.reduce_axes[-1]
@@ -249,13 +248,13 @@ def live_vectors(c: StageCost, coefficients: CpuCoefficients) -> Num:
 
 
 def _slides(stage: Stage, ops: tuple[Operand, ...]) -> bool:
-    """Whether the innermost reduce axis and a spatial one move the same index."""
+    """Whether some index depends on both the innermost reduce axis and a spatial axis: a sliding window."""
     inner, spatial = stage.reduce_axes[-1], set(stage.axes)
     return any(affine(i).coefficient(inner) and not spatial.isdisjoint(axes_of(i)) for o in ops for i in o.indices)
 
 
 def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int, operations: tuple[float, float]) -> Num:
-    """Instructions: every code variant of the register tile, its unrolled and peeled steps, and its stores."""
+    """Instructions of all code variants of the register tile: unrolled and peeled steps, epilogue and stores."""
     stage = tiling.stage
     body, finish = operations
     per_step = rows * tiling.vectors * body + loads
@@ -265,7 +264,9 @@ def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int, operation
         length = tiling.reduce_block(inner) if nest_of(stage).is_blocked else tiling.extent[inner]
         step = tiling.lanes * tiling.vectors if inner is stage.vector else 1
         trips = ceil_div(length, step)
-        steps = steps + (trips - rounded_down(trips / tiling.unroll) * tiling.unroll)  # what is left of the unrolling
+        steps = steps + (
+            trips - rounded_down(trips / tiling.unroll) * tiling.unroll
+        )  # the remainder of the unrolled loop
         if len(stage.reduce_axes) > 1 and not stage.unrolled:
             middle = stage.reduce_axes[-2].extent
             steps = steps * where(tiling.peel > 0, middle, 1)
@@ -287,7 +288,7 @@ def _density(body: Expr, unrolled: tuple[Axis, ...]) -> float:
 
 
 def _is_zero(e: Expr, grid: tuple[Axis, ...]) -> NDArray[np.bool_]:
-    """Where an expression is known to be zero, over the values of the axes, each a dimension of the result."""
+    """Where an expression is known to be zero; dimension k of the result is axis k of `grid`."""
     match e:
         case Const(value):
             return np.asarray(value == 0)
@@ -301,7 +302,10 @@ def _is_zero(e: Expr, grid: tuple[Axis, ...]) -> NDArray[np.bool_]:
 
 
 def variants(tiling: Tiling) -> Num:
-    """Code variants of the register tile: the full one and each remainder; an attached box can end in two ways."""
+    """Code variants of the register tile: per axis the full tile and the remainder.
+
+    An attached box that is clipped at the tensor's end has other remainders: four variants per axis.
+    """
     stage = tiling.stage
     total: Num = 1
     for a in stage.axes:
@@ -319,7 +323,7 @@ def variants(tiling: Tiling) -> Num:
 
 
 def _lines_per_set(tile: Mapping[Axis, Num], ops: tuple[Operand, ...], way_bytes: int) -> Num:
-    """How many rows of one operand fall into the same set of the L1."""
+    """The most rows of one operand's register tile that map to the same L1 set."""
     worst: Num = 1.0
     for o in ops[:-1]:
         for a, stride in o.row_bytes:
@@ -328,7 +332,7 @@ def _lines_per_set(tile: Mapping[Axis, Num], ops: tuple[Operand, ...], way_bytes
 
 
 def add_boxes(c: StageCost, line_bytes: int) -> None:
-    """Boxes of all operands at the register tile and inside every rolled loop, from the inside out."""
+    """Fill in footprints, totals, blocks and loops: from the register tile outwards, loop by loop."""
     t, stage = c.tiling, c.tiling.stage
     lens: dict[Axis, Num] = {
         a: c.tile[a] if a is not stage.vector else minimum(c.tile[a], t.extent[a]) for a in stage.axes
@@ -345,12 +349,12 @@ def add_boxes(c: StageCost, line_bytes: int) -> None:
     blocks = prod_of((c.executions, *counts.values()))
     c.footprints = [[size] for size in sizes]
     c.totals, c.blocks = [sum_of(sizes)], [blocks]
-    for slot in c.loops:  # one axis grows at a time: what does not depend on it stays as it is
+    for slot in c.loops:  # each loop extends one axis: boxes that do not depend on it are unchanged
         axis, trips = slot.axis, t.trips[slot]
         if not (isinstance(trips, int) and trips == 1):
             lens[axis] = minimum(lens[axis] * trips, t.extent[axis])
             before, counts[axis] = counts[axis], ceil_div(t.extent[axis], lens[axis])
-            blocks = blocks / before * counts[axis]  # whole numbers: exact
+            blocks = blocks / before * counts[axis]  # integers: exact
             sizes = [box_bytes(o, lens, line_bytes) if axis in o.axes else size for o, size in zip(c.operands, sizes)]
         for boxes, size in zip(c.footprints, sizes):
             boxes.append(size)
@@ -366,9 +370,9 @@ def sum_of(values: Iterable[Num]) -> Num:
 
 
 def moved_at(c: StageCost) -> list[list[Num]]:
-    """By operand: the bytes it moves if it is loaded anew at every turn of a loop, for each of the loops.
+    """By operand and loop: bytes loaded if the operand's box inside the loop is loaded anew in every iteration.
 
-    An operand that a loop does not mention stays.
+    An operand that is invariant in the loop is loaded once per execution of the loop.
     """
     if not c.loops:
         return [[boxes[0] * c.blocks[0]] for boxes in c.footprints]
@@ -382,10 +386,9 @@ def moved_at(c: StageCost) -> list[list[Num]]:
 
 
 def traffic(c: StageCost, moved: list[Num], capacity: float) -> Num:
-    """Bytes moved into a cache of `capacity`: the largest block of loops whose boxes fit is loaded once each time.
+    """Bytes moved into a cache of `capacity`: boxes inside the outermost loop where all fit are loaded once each.
 
-    `moved`: what is loaded at each loop, of one operand or of all together. What fits as a whole is
-    resident: no traffic.
+    `moved`: bytes by loop, as `moved_at`, of one operand or summed. A stage that fits entirely is resident: no traffic.
     """
     best = moved[0]
     for p in range(1, len(c.loops)):

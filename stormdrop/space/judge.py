@@ -1,6 +1,6 @@
-"""What judges the programs of a structure: one object for each kind of target, chosen here.
+"""Judges: legality, analytic cost estimate and features of points. One `Judge` per kind of target.
 
-Search, derivation, the default schedule and the cost model ask a `Judge` and know nothing of the machine.
+Search, derivation, the default schedule and the cost model use a `Judge` and are independent of the target.
 """
 
 from __future__ import annotations
@@ -22,29 +22,26 @@ from stormdrop.target.machine import Target
 
 
 class Assessment(Protocol):
-    """What is known of the points of one structure: numbers, or columns of them.
-
-    Each is computed when it is first asked for.
-    """
+    """Analytic results for one point of a structure (numbers) or for many (columns), computed lazily."""
 
     @property
     def tilings(self) -> dict[str, Tiling]: ...  # by stage
     @property
-    def demands(self) -> list[Num]: ...  # the constraints as ratios: legal where none exceeds 1
+    def demands(self) -> list[Num]: ...  # demand / limit of every constraint: legal where none exceeds 1
     @property
     def prior(self) -> Num: ...  # estimated seconds
     @property
-    def amounts(self) -> list[Num]: ...  # what parts of a program add up to
+    def amounts(self) -> list[Num]: ...  # additive terms: `Judge.combined` takes their sums over the parts of a program
     @property
-    def features(self) -> list[Num]: ...  # as the judge's `FeatureSet` names them, not yet logarithms
+    def features(self) -> list[Num]: ...  # in the order of the judge's `FeatureSet`, before log2(1 + x)
 
 
 class Judge(Protocol):
-    """Judges programs on one machine.
+    """The cost model of one machine.
 
-    `assess` takes the values of a structure's knobs. `combined` takes the sums of the amounts of a program's parts, a
-    column for every point, and gives estimated seconds, infinite where a program is not legal. No point of a structure
-    beats `least_seconds`; none is legal where it does not fit into the machine's memories.
+    `assess` takes the values of a structure's knobs. `combined` takes the amounts summed over a program's parts
+    (`Structure.parts`), a column per point, and returns estimated seconds, infinite where the program is illegal.
+    `least_seconds` is a lower bound over all points. `fits`: whether the smallest point fits into memory.
     """
 
     @property

@@ -20,19 +20,19 @@ MOST_PARTS_PER_THREAD = 16
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One coordinate.
+    """One coordinate of a point.
 
-    `unit` says what a value counts: trips, (few) rows of a register tile, vectors, unrolled steps,
-    parts of a reduction, or a flag.
+    `unit`, what a value counts: trips; rows or few rows (of the register tile); vectors; steps (unroll factor); parts
+    (of a reduction); flag.
     """
 
     name: str
-    choices: tuple[int, ...]
+    choices: tuple[int, ...]  # ascending
     unit: str = "trips"
 
     @property
     def axis(self) -> str | None:
-        """The axis whose levels it sizes, `s2.a0`; knobs of one axis can exchange factors. None: it belongs to none."""
+        """The axis that the knob tiles, `s2.a0`: knobs of one axis can exchange factors. None: not a tile size."""
         return None if self.unit in ("flag", "steps", "parts") else self.name.rpartition(".")[0] or None
 
     @property
@@ -40,7 +40,7 @@ class Knob:
         return (self.axis or self.name).rpartition(".")[0]
 
     def nearest(self, value: float) -> int:
-        """The choice closest to a value by ratio, the smaller on a tie. Below one half all is alike."""
+        """The choice closest to a value by ratio, the smaller on a tie. Numbers below one half count as one half."""
         above = bisect_left(self.choices, value)
         if above in (0, len(self.choices)):
             return self.choices[max(0, above - 1)]
@@ -50,7 +50,7 @@ class Knob:
 
 
 def tile_choices(extent: int, most: int | None = None) -> tuple[int, ...]:
-    """Trip counts worth trying: small numbers, powers of two with their halves, and even cuts `ceil(extent / n)`."""
+    """Trip counts: small numbers, 2^k, 3 * 2^k, and even splits `ceil(extent / n)`; at most `most`."""
     extent = max(1, extent)
     limit = min(extent, most or extent)
     base = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16}
@@ -63,13 +63,13 @@ def tile_choices(extent: int, most: int | None = None) -> tuple[int, ...]:
 
 
 def register_choices(extent: int) -> tuple[int, ...]:
-    """Rows of the register tile: every small number, and even cuts of the extent that still fit in registers."""
+    """Rows of the register tile: small numbers and even splits of the extent, up to MAX_ROWS."""
     base = {*range(1, 17), 20, 24, MAX_ROWS} | {-(-extent // n) for n in range(1, 9)}
     return tuple(sorted(c for c in base if c <= min(max(extent, 1), MAX_ROWS)))
 
 
 def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
-    """A stage without reuse gains little from rows: small numbers, on the two innermost axes that are not vectors."""
+    """Rows of a stage without reuse, which gains little: at most 8, on the two innermost axes but the vector axis."""
     if axis is transposing_axis(stage):
         return tuple(c for c in (1, 2, 4, 8, 16) if c <= max(1, axis.extent))
     inner = [a for a in stage.axes if a is not stage.vector][-2:]
@@ -78,7 +78,7 @@ def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
 
 
 def knobs_of(s: Structure, target: Target) -> tuple[Knob, ...]:
-    """The knobs of the stages' loops."""
+    """The knobs of all stages; `parts` is not among them."""
     return tuple(knob for stage in s.stages for knob in _stage_knobs(stage, target.vector_bytes))
 
 
@@ -86,9 +86,9 @@ PARTS = "parts"
 
 
 def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
-    """Into how many parts reductions are cut: powers of two, and as many for every thread.
+    """The number of parts of every open split: powers of two and power-of-two multiples of the threads.
 
-    All splits of a structure share it, and its choices are few: points of different parts are judged apart.
+    All splits share the knob. Its choices are few: each needs a structure and a trace of its own.
     """
     counts = {2 << k for k in range(8)} | {target.threads << k for k in range(4)}
     most = max(FEWEST_PARTS, MOST_PARTS_PER_THREAD * target.threads)
@@ -97,12 +97,12 @@ def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
 
 
 def even_count(splits: Sequence[OpenSplit], parts: int) -> int:
-    """The largest number of even parts that any of the splits makes of so many."""
+    """The canonical value of `parts`: the largest `even_parts` over the splits."""
     return max(even_parts(split.extent, parts) for split in splits)
 
 
 def merged(first: tuple[Knob, ...], second: tuple[Knob, ...]) -> tuple[Knob, ...]:
-    """Knobs of the same names with the choices of either."""
+    """Two lists of the same knobs, with the union of their choices."""
     return tuple(
         replace(a, choices=tuple(sorted({*a.choices, *b.choices}))) for a, b in zip(first, second, strict=True)
     )

@@ -1,10 +1,10 @@
-"""Moves: the steps from one point to its neighbours. Coordinate descent, by the prior or by the clock, takes no others.
+"""Moves: from one point to its neighbours. Coordinate descent, on the prior or on measurements, uses only these.
 
     up, down      one knob to an adjacent choice
     shift         one knob of an axis up and another of the same axis down, or the reverse
 
-A move counts in choices, not in values: step 2 is two choices further. A canonical value may lie between two choices;
-its neighbours are those two. Rows that moves give are choices, not yet canonical, and may be illegal.
+A step counts choices, not values: step 2 is two choices further. A canonical value may lie between two choices; its
+neighbours are those two. The rows after a move consist of choices; they may be neither canonical nor legal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Points = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`knob` goes up (+1) or down (-1); `partner`, of the same axis, makes up for it."""
+    """`knob` goes up (+1) or down (-1); `partner`, of the same axis, compensates: their product is kept."""
 
     knob: int
     sign: int
@@ -37,7 +37,7 @@ class Move:
 
 @lru_cache(maxsize=256)
 def moves_of(knobs: tuple[Knob, ...]) -> tuple[Move, ...]:
-    """Every move that points of these knobs may have: both signs of each knob, and of each ordered pair of one axis."""
+    """All moves: both signs of each knob, and of each ordered pair of knobs of one axis."""
     found: list[Move] = []
     for i, others in enumerate(_siblings(knobs)):
         if len(knobs[i].choices) > 1:
@@ -46,9 +46,9 @@ def moves_of(knobs: tuple[Knob, ...]) -> tuple[Move, ...]:
 
 
 def moved(knobs: Sequence[Knob], point: Sequence[int], moves: Sequence[Move], step: int = 1) -> tuple[int, ...] | None:
-    """The row that moves of different knobs lead to together.
+    """The row after several moves of different knobs. Moves beyond the last choice are skipped.
 
-    Those that leave the choices stay out; None where all do.
+    None where the row does not change.
     """
     row = list(point)
     for move in moves:
@@ -63,7 +63,7 @@ def moved(knobs: Sequence[Knob], point: Sequence[int], moves: Sequence[Move], st
 
 
 def stepped(choices: Sequence[int], value: int, step: int) -> int | None:
-    """The choice so many choices above or below a value, or the last in that direction; None where there is none."""
+    """The choice `step` choices above or below a value, clamped to the last; None where no choice lies that way."""
     if step > 0:
         above = bisect_right(choices, value)
         return choices[min(above + step, len(choices)) - 1] if above < len(choices) else None
@@ -72,7 +72,7 @@ def stepped(choices: Sequence[int], value: int, step: int) -> int | None:
 
 
 def neighbour_rows(knobs: tuple[Knob, ...], point: Sequence[int]) -> tuple[list[Move], Points]:
-    """All moves that a point has, and the rows they lead to."""
+    """The moves that change a point, and the rows after them."""
     found, rows = Neighbourhood.of(knobs).rows(np.array([point], dtype=np.int64).reshape(1, len(knobs)))
     moves = moves_of(knobs)
     return [moves[k] for k in found[1]], rows
@@ -80,14 +80,14 @@ def neighbour_rows(knobs: tuple[Knob, ...], point: Sequence[int]) -> tuple[list[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Neighbourhood:
-    """All moves of some knobs as arrays: what `moved` does to one point by one move, for many of both at once."""
+    """All moves of some knobs as arrays: `moved`, vectorised over points and moves."""
 
-    choices: NDArray[np.float64]  # a row per knob, filled up with infinities
+    choices: NDArray[np.float64]  # a row per knob, padded with infinity
     counts: NDArray[np.int64]
-    knob: NDArray[np.int64]  # a value per move
+    knob: NDArray[np.int64]  # by move
     up: NDArray[np.bool_]
-    shifts: NDArray[np.int64]  # the moves that have a partner
-    partner: NDArray[np.int64]  # theirs
+    shifts: NDArray[np.int64]  # the moves with a partner
+    partner: NDArray[np.int64]  # by shift: the partner's knob
 
     @staticmethod
     @lru_cache(maxsize=256)
@@ -107,7 +107,7 @@ class Neighbourhood:
         )
 
     def rows(self, points: Points, step: int = 1) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Points]:
-        """The rows that moves lead to, and for each its point and its move; those that lead nowhere are left out."""
+        """((point, move) of each row, rows): the row after every move of every point; unchanged rows are left out."""
         here = points.astype(np.float64)
         n = len(self.knob)
         table = np.arange(len(self.counts))
@@ -128,7 +128,7 @@ class Neighbourhood:
         return (found[0], found[1]), rows[found].astype(np.int64)
 
     def _nearest(self, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-        """As `Knob.nearest` of every partner."""
+        """`Knob.nearest` of every partner, vectorised."""
         choices = self.choices[self.partner]
         above = (choices < wanted[:, :, None]).sum(axis=2)
         table = np.arange(len(self.partner))
@@ -140,7 +140,7 @@ class Neighbourhood:
 
 @lru_cache(maxsize=256)
 def _siblings(knobs: tuple[Knob, ...]) -> tuple[tuple[int, ...], ...]:
-    """For every knob the others of the same axis that have a choice, between which a factor can be shifted."""
+    """For every knob: the other knobs of the same axis with more than one choice."""
     axes = [k.axis or k.name for k in knobs]
     free = [len(k.choices) > 1 for k in knobs]
     return tuple(

@@ -1,8 +1,8 @@
-"""Loop nests: which levels the loops of a stage have, in what order, and where the trip counts come from.
+"""Loop nests: the tiling levels of a stage, their loop order, and the source of every trip count.
 
-A stage's tiling structure (`target.structures`) lists levels; a `Nest` holds those that the stage has. Every spatial
-axis has one loop at each spatial level and every reduce axis one at each reduce level; a `LoopLevel` names such a loop.
-Knobs are named after them: `s2.a0.3` is level 3 of axis a0 of stage s2, counted from the outermost.
+A stage's tiling structure (`target.structures`) lists levels; a `Nest` holds those that apply to the stage. Every
+spatial axis has one loop at each spatial level, and every reduce axis one at each reduce level; a `LoopLevel` names
+such a loop. Knobs are named after loops: `s2.a0.3` is level 3 of axis a0 of stage s2; 0 is the outermost.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from stormdrop.space.structure import ComputeAt, Stage
 from stormdrop.target.structures import LoopKind
 
 CACHED = 16384
-"""Stages whose facts are kept: those of all sketches of a large model."""
+"""The size of per-stage caches: enough for the stages of all sketches of a large model."""
 
 
 class LoopLevel(NamedTuple):
-    """One loop of a nest: level `number` of `axis`, 0 the outermost. Looked up thousands of times per sketch."""
+    """One loop of a nest: level `number` of `axis`, 0 the outermost. (A NamedTuple: it is a hot dictionary key.)"""
 
     axis: Axis
     number: int
 
 
 class NestLevel(NamedTuple):
-    """One level of a nest: the kind of its loops, and its number among the levels of the axes that it cuts."""
+    """One level of a nest: the kind of its loops, and its number among the spatial or among the reduce levels."""
 
     kind: LoopKind
     number: int
@@ -38,14 +38,14 @@ class NestLevel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """The levels of a stage, outermost first, those of its spatial axes and those of its reduce axes."""
+    """The spatial and the reduce levels of a stage, outermost first."""
 
     spatial: tuple[NestLevel, ...]
     reduce: tuple[NestLevel, ...]
     outside_reduction: int
-    """The number of the last spatial level that stands outside all reduce loops."""
+    """The number of the innermost spatial level outside all reduce loops."""
     order: tuple[LoopLevel, ...]
-    """The rolled loops, outermost first."""
+    """All loops but the unrolled ones of the register tile, outermost first."""
 
     @property
     def register(self) -> int:
@@ -54,12 +54,12 @@ class Nest:
 
     @property
     def outermost(self) -> int:
-        """The number of the outermost spatial level: 0 at a root; a stage inside another has no parallel level."""
+        """The number of the outermost spatial level: 0 of a root stage, more of an attached one (no parallel level)."""
         return self.spatial[0].number
 
     @property
     def is_blocked(self) -> bool:
-        """Whether reduce loops stand around spatial ones, so that accumulators are kept in memory between blocks."""
+        """Whether reduce loops enclose spatial loops: accumulators are in memory between reduce blocks."""
         return len(self.reduce) == 2
 
     @property
@@ -76,7 +76,7 @@ class Nest:
 
 @lru_cache(maxsize=CACHED)
 def nest_of(stage: Stage) -> Nest:
-    """The levels of a stage. One inside another stage runs in that one's parallel loop and has none of its own."""
+    """The levels of a stage. An attached stage runs inside its host's parallel loop: it has no parallel level."""
     assert stage.tiling is not None
     spatial: list[NestLevel] = []
     reduce: list[NestLevel] = []
@@ -98,7 +98,10 @@ def nest_of(stage: Stage) -> Nest:
 
 
 def _axis_order(stage: Stage, inner: bool) -> Sequence[Axis]:
-    """The axes of a spatial level; inside reduce loops the vector axis comes first, to reuse a packed panel at once."""
+    """The axes of a spatial level, outermost first; `inner`: inside reduce loops.
+
+    There the vector axis is outermost: a packed panel is reused while it is in L1.
+    """
     if not inner or stage.vector not in stage.axes:
         return stage.axes
     return sorted(stage.axes, key=lambda a: a is not stage.vector)
@@ -116,10 +119,10 @@ class Trips(Enum):
     """How a loop gets its trip count."""
 
     ONE = "one"
-    REST = "rest"  # what the levels inside leave of the axis
-    KNOB = "knob"  # a knob, at most what the levels inside leave
-    READER = "reader"  # as many vectors as the register tile of the stage that a copy is packed for
-    LANES = "lanes"  # as many as a vector has lanes: a register-blocked transpose
+    REST = "rest"  # the quotient: what the levels inside leave of the axis
+    KNOB = "knob"  # a knob, clamped to the quotient
+    READER = "reader"  # of a copy: the vectors in its reader's register tile
+    LANES = "lanes"  # the number of lanes: a register-blocked transpose
 
 
 class Cut(NamedTuple):
@@ -132,7 +135,7 @@ class Cut(NamedTuple):
 
 @lru_cache(maxsize=CACHED)
 def cuts(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
-    """The levels of every axis, each axis innermost first."""
+    """The cuts of every axis, innermost level first."""
     spatial = [(a, tuple(_spatial_cuts(stage, a))) for a in stage.axes]
     return (*spatial, *((a, tuple(_reduce_cuts(stage, a))) for a in stage.reduce_axes))
 
@@ -169,7 +172,7 @@ def _reduce_cuts(stage: Stage, axis: Axis) -> list[Cut]:
 
 
 def rest_level(stage: Stage, axis: Axis) -> int:
-    """The level that takes what the knobs leave: the outermost, or the next for an axis that is not cut in parallel."""
+    """The level whose trip count is the quotient: the outermost; one further in for an axis in `stage.whole`."""
     nest = nest_of(stage)
     return min(nest.outermost + 1, nest.register) if axis in stage.whole else nest.outermost
 
@@ -180,7 +183,7 @@ def rest_level(stage: Stage, axis: Axis) -> int:
 def spatial_knobs(stage: Stage, axis: Axis) -> list[tuple[str, int]]:
     """The knobs of a spatial axis, with their levels, outermost first.
 
-    A copy's vector tile follows its reader's; what runs once, when the kernel is loaded, has no knobs.
+    The vector tile of a copy is that of its reader: no knob. Load-time stages have no knobs.
     """
     if stage.level is ComputeAt.LOAD or axis in stage.unrolled:
         return []
@@ -191,23 +194,23 @@ def spatial_knobs(stage: Stage, axis: Axis) -> list[tuple[str, int]]:
 
 
 def block_knob(stage: Stage, axis: Axis) -> str | None:
-    """The trips of the inner one of two reduce levels."""
+    """The knob for the trips of the inner of two reduce levels; None where there is one level."""
     return f"{stage.id}.{stage.axis_id(axis)}.1" if nest_of(stage).is_blocked else None
 
 
 def vectors_knob(stage: Stage) -> str | None:
-    """How many vectors of a reduced vector axis are accumulated side by side."""
+    """The knob for the number of vector accumulators along a reduced vector axis."""
     tuned = stage.vector is not None and stage.vector_is_reduced and stage.level is not ComputeAt.LOAD
     return f"{stage.id}.{stage.axis_id(stage.vector)}.v" if tuned and stage.vector is not None else None
 
 
 def unroll_knob(stage: Stage) -> str | None:
-    """How many steps of the innermost reduce loop are unrolled."""
+    """The knob for the unroll factor of the innermost reduce loop."""
     tuned = stage.is_reduction and stage.level is not ComputeAt.LOAD and not stage.unrolled
     return f"{stage.id}.unroll" if tuned else None
 
 
 def peel_knob(stage: Stage) -> str | None:
-    """Whether the reduce loop around the innermost one is written out: one copy of the inner loop per value."""
+    """The flag that fully unrolls the second innermost reduce loop: one copy of the innermost loop per value."""
     tuned = len(stage.reduce_axes) > 1 and stage.level is not ComputeAt.LOAD and not stage.unrolled
     return f"{stage.id}.peel" if tuned else None

@@ -1,4 +1,6 @@
-"""Operands: the tensors that a stage's inner loops touch, and what of their indices is known without a point."""
+"""Operands: the tensors that a stage's inner loops access, and the properties of their indices that hold at every
+point.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from stormdrop.space.nest import CACHED
 from stormdrop.space.structure import Stage
 
 MOST_POSITIONS = 2048
-"""Of an axis, where every pair of two axes is looked at."""
+"""The most positions of an axis that are enumerated or sampled."""
 
 
 class Dim(NamedTuple):
-    """One index of an operand: its linear terms, and the axes of each part that is not linear."""
+    """The index of one dimension: its linear terms (|coefficient|), and the axes of each non-linear term."""
 
     extent: int
     terms: tuple[tuple[Axis, int], ...]
@@ -30,19 +32,19 @@ class Dim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One tensor that the inner loops touch: its index, and what of it is known without a point."""
+    """One access of the inner loops."""
 
     tensor: Tensor
     indices: tuple[Expr, ...]
     axes: frozenset[Axis]
     packed: bool
-    stride: int | None  # elements between neighbours of the vector axis; None: not linear
-    guarded: bool
+    stride: int | None  # in elements, along the vector axis; 0: broadcast; None: not linear
+    guarded: bool  # a padded load: a select on indices
     dims: tuple[Dim, ...]  # innermost first
-    row_bytes: tuple[tuple[Axis, int], ...]  # by axis, other than the vector axis: bytes between two of its rows
+    row_bytes: tuple[tuple[Axis, int], ...]  # stride in bytes along each other spatial axis; empty if packed
     borders: tuple[
         tuple[Axis, Axis, float], ...
-    ] = ()  # spatial axis, reduce axis, share of their pairs inside the border
+    ] = ()  # spatial axis, reduce axis, share of their index pairs that is not padding
 
     @property
     def itemsize(self) -> int:
@@ -51,7 +53,7 @@ class Operand:
 
 @lru_cache(maxsize=CACHED)
 def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> tuple[Operand, ...]:
-    """What the reduction reads (or an elementwise stage), then what is written."""
+    """The loads of the reduction body (or of the elementwise stage), then the store, always last."""
     found: list[Operand] = []
     body = stage.body if stage.is_reduction else stage.finish
     for op in operands(body):
@@ -108,9 +110,7 @@ def _row_bytes(
 
 
 def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
-    """How much of the work lies inside the borders, for each pair of a spatial and a reduce axis that a condition ties
-    together.
-    """
+    """`Operand.borders`: one entry for each spatial and reduce axis that a bounds check relates."""
     tied: dict[tuple[Axis, Axis], list[Expr]] = {}
     for part in conjuncts(op.condition):
         spatial = [a for a in stage.axes if a in axes_of(part)]
@@ -131,7 +131,7 @@ def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
 
 
 def _positions(a: Axis) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """All positions of an axis, or evenly spread ones: a running sum ties two axes that may both have a million."""
+    """The positions of an axis, sampled evenly if too many: a running sum relates two axes of maybe a million each."""
     if a.extent <= MOST_POSITIONS:
         return np.arange(a.extent)
     return np.linspace(0, a.extent - 1, MOST_POSITIONS).astype(np.int64)

@@ -1,6 +1,6 @@
-"""Regions: which part of a stage that is computed inside another one its readers need.
+"""Bounds inference, symbolic half: the region of an attached stage that its readers need.
 
-A question of structure: the answer holds at every point. Sizes are `tiling`'s.
+The result depends on the structure alone and holds at every point. `tiling` computes the sizes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from stormdrop.space.structure import Stage, Structure
 
 
 class Reach(NamedTuple):
-    """The values that an index takes within one turn of the parallel loop: those of the axes that it cuts, and more."""
+    """The values of an index in one iteration of the parallel loop: sum(coefficient * axis of `cut`) + [low, high]."""
 
-    cut: frozenset[tuple[Axis, int]]  # axes of the host, with coefficients
+    cut: frozenset[tuple[Axis, int]]  # host axes that the parallel loop splits, with coefficients
     low: int
     high: int
 
@@ -34,7 +34,7 @@ def _reach_of_axis(s: Structure, reader: Stage, axis: Axis) -> Reach:
 
 @lru_cache(maxsize=CACHED)
 def reaches(s: Structure, stage: Stage, axis: Axis) -> frozenset[Reach]:
-    """What each read of an attached stage needs along one of its axes."""
+    """The distinct reaches of all reads of an attached stage, along one of its axes."""
     position = stage.place.index(axis)
     found: set[Reach] = set()
     for reader in s.readers(stage.tensor):
@@ -56,10 +56,10 @@ def reaches(s: Structure, stage: Stage, axis: Axis) -> frozenset[Reach]:
 
 @lru_cache(maxsize=CACHED)
 def is_computed_whole(s: Structure, stage: Stage, axis: Axis) -> bool:
-    """Whether an attached stage computes all of an axis at every turn of the parallel loop.
+    """Whether an attached stage computes the full axis in every iteration of the parallel loop.
 
-    It does where its readers do not all need the same part; and, since a register tile begins at a panel of an operand
-    that is packed for all of the stage, where that part need not consist of whole panels.
+    It does in two cases. Its reads have different reaches. Or an operand is packed for the full axis, and the needed
+    region may begin inside a panel: a register tile must begin at a panel boundary.
     """
     found = reaches(s, stage, axis)
     if len(found) != 1:
@@ -69,5 +69,5 @@ def is_computed_whole(s: Structure, stage: Stage, axis: Axis) -> bool:
     (reach,) = found
     host = s.stage(stage.host or stage.id)
     along = host.vector is not None and reach == Reach(frozenset({(host.vector, 1)}), 0, 0)
-    panels = along and host.itemsize <= stage.itemsize  # the host's vectors are as long as a panel's, or several times
+    panels = along and host.itemsize <= stage.itemsize  # host lanes: a multiple of panel lanes
     return not panels and reach != Reach(frozenset(), 0, axis.extent - 1)

@@ -1,7 +1,8 @@
-"""The derivation rules: each rewrites a structure and says how in its docstring.
+"""The derivation rules. The docstring of each states its rewrite.
 
-`options` lists the arguments worth exploring at this shape on this target (None: also leave the stage as it is);
-`apply` performs one of them and looks only at structure, so that replaying a schedule within its class cannot fail.
+`options` lists the arguments to explore for a stage, at its shape on the target (None: leave the stage as it is).
+`apply` performs the rewrite. Its checks depend on structure, not on extents: a schedule replays at every shape of its
+class.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ Args = tuple[str | int, ...]
 
 FEWEST_PARTS = 2
 EXAMPLE_PARTS = 16
-"""The parts of a reduction whose split is open, where a rule looks at extents."""
+"""The number of parts that extents of an open split are computed with, for later rules to look at."""
 
 
 class Rule(Protocol):
-    """One kind of decision."""
+    """One kind of derivation step."""
 
     @property
     def name(self) -> str: ...
@@ -69,7 +70,7 @@ class Rule(Protocol):
 
 
 class Inline:
-    """Compute a stage where it is read.
+    """Substitute an elementwise stage into its readers (compute_inline).
 
     P[i] = f(i);  C[j] = g(P[h(j)])   ->   C[j] = g(f(h(j)))
     """
@@ -84,7 +85,7 @@ class Inline:
             if any(has_reuse(r) for r in readers):
                 return [None]
             return [()] if len(readers) == 1 else [None, ()] if len(readers) == 2 else [None]
-        # A border costs a test per read; a copy of the padded region is the alternative.
+        # An inlined border costs a test per read; the alternative materialises the padded tensor.
         worth_a_copy = has_selection(stage.finish) and any(has_reuse(r) for r in readers) and not stage.tensor.constant
         linear = all(is_linear(load.indices) for r in readers for load in r.reads() if load.tensor is stage.tensor)
         return [(), None] if worth_a_copy and linear else [()]
@@ -116,7 +117,7 @@ class Inline:
 
 
 class RFactor:
-    """Cut a reduction into parts that can run at once.
+    """Split a reduction into parts that can run in parallel.
 
         C = sum(k, f(k))   ->   P[p] = sum(q, f(p*Q + q));  C = sum(p, P[p])
 
@@ -184,7 +185,7 @@ class RFactor:
 
 
 def even_parts(extent: int, parts: int) -> int:
-    """How many parts there are if each has as many elements as the first, the last one maybe fewer."""
+    """Round `parts` down to a number of non-empty parts of equal length; the last part may be shorter."""
     if extent == 0:
         return 1
     length = -(-extent // max(1, min(parts, extent)))
@@ -192,11 +193,11 @@ def even_parts(extent: int, parts: int) -> int:
 
 
 class Fuse:
-    """Finish a reduction in registers with the elementwise stage that reads it.
+    """Fuse the only reader, an elementwise stage, into a reduction: it becomes the epilogue on the accumulators.
 
-        C[i] = sum(k, …);  D[g(i)] = f(C[i], …)   ->   D[g(i)] = f(acc, …) where C was
+        C[i] = sum(k, …);  D[g(i)] = f(C[i], …)   ->   acc = sum(k, …);  D[g(i)] = f(acc, …)
 
-    Not where C is read under a condition on indices: D may have elements that belong to none of C.
+    Not if D reads C under a condition on indices: an element of D that reads no element of C would not be written.
     """
 
     name, version = "fuse", 1
@@ -226,14 +227,16 @@ class Fuse:
         place = tuple(substitute(i, inverse) for i in reader.place)
         guard = None if inside is Const(True, "bool") else inside
         merged = replace(stage, finish=finish, tensor=reader.tensor, place=place, guard=guard)
-        # The merged stage stands where its consumer stood: everything the consumer reads is computed by then.
+        # The merged stage takes the consumer's position: everything that the consumer reads precedes it.
         return s.with_stages([merged if r is reader else r for r in s.stages if r is not stage])
 
 
 class Place:
-    """Compute a producer inside the parallel loop of the nest that reads it, or in a phase before it.
+    """Attach a producer inside the parallel loop of its reader's nest (compute_at); None: a phase of its own.
 
-    phase: P = …;  phase: for i: C[i] = f(P)     ->     phase: for i: { P over what this i needs;  C[i] = f(P) }
+    phase: P = …;  phase: for i: C[i] = f(P)     ->     phase: for i: { P over the region that i needs;  C[i] = f(P) }
+
+    `load`: compute a constant once, at load time.
     """
 
     name, version = "place", 1
@@ -251,9 +254,7 @@ class Place:
         return host if host.level is ComputeAt.PHASE else None
 
     def _can_attach(self, reader: Stage, load: Load) -> bool:
-        """Whether the box that is read follows from the loops alone: linear indices, and no condition that keeps them
-        in range.
-        """
+        """Whether bounds inference is exact: affine indices, not under a condition that keeps them in range."""
         guarded = any(path for e in (reader.body, reader.finish) for path in _conditions(e, load))
         return is_linear(load.indices) and not guarded
 
@@ -266,7 +267,7 @@ class Place:
         shares = _shared_axes(s, stage, host)
         if not shares or (stage.is_reduction and prod(a.extent for a in shares) < 2):
             return [None]
-        # What an attached stage reads belongs there too, unless it is work that a phase of its own would share better.
+        # Producers of an attached stage are attached too, unless they have reuse: then also try a phase of their own.
         follows = any(r.host is not None for r in s.readers(stage.tensor)) and not has_reuse(stage)
         return [("thread",)] if follows else [("thread",), None]
 
@@ -283,7 +284,7 @@ class Place:
 
 
 def _shared_axes(s: Structure, stage: Stage, host: Stage) -> set[Axis]:
-    """The host's axes that choose which part of the stage is needed; cutting another one would compute parts again."""
+    """The host's axes on which the needed region depends; splitting any other axis would recompute the region."""
     shared: set[Axis] = set()
     for reader in s.readers(stage.tensor):
         for load in reader.reads():
@@ -309,7 +310,7 @@ def _through(s: Structure, reader: Stage, host: Stage, axis: Axis) -> set[Axis]:
 
 
 class Unroll:
-    """Write out the axes that choose constants, so that every coefficient is a number and zeros cost nothing.
+    """Fully unroll the axes that select constants: coefficients become literals, and zero terms disappear.
 
     for a, i: V[a] += P[i] * B(a, i)   ->   V[0] += P[0] - P[2];  V[1] += P[1] + P[2];  …
     """
@@ -333,11 +334,11 @@ class Unroll:
 
 
 class Tile:
-    """Cut every axis into the levels of a structure string and choose the vector axis.
+    """Split every axis into the levels of a tiling structure, e.g. SSRSRS, and choose the vector axis (`-`: none).
 
         for i, j, k: C[i,j] += …   ->   for i0, j0, i1, j1, k0, j2, i2, k1: [i3, j3 in registers]
 
-    A vector axis that is reduced becomes the innermost of the reduce loops: lanes are accumulated there.
+    A reduced vector axis becomes the innermost reduce axis; its lanes are separate accumulators.
     """
 
     name, version = "tile", 1
@@ -361,7 +362,7 @@ class Tile:
         return [(tiling, stage.axis_id(a)) for a in (*spatial[:1], *reduced[:1])]
 
     def _reads_well(self, stage: Stage, vector: Axis) -> bool:
-        """Whether every operand that runs along the axis is contiguous there or will be packed."""
+        """Whether every operand that depends on the axis is contiguous along it, or constant: constants are packed."""
         for op in operands(stage.body):
             load = operand_load(op)
             if vector in axes_of(op) and not _walks(load.tensor, load.indices, vector) and not load.tensor.constant:
@@ -369,12 +370,12 @@ class Tile:
         return True
 
     def _candidates(self, stage: Stage) -> list[Axis]:
-        """Axes worth vectorising: contiguous in what is written, or reduced and contiguous in all that is read.
+        """Candidate vector axes: spatial and contiguous in the store, or reduced and contiguous in every load.
 
-        One of extent 1 only where there is no other.
+        An axis of extent 1 only if there is no other.
         """
         spatial = [a for a in stage.axes if a.extent > 1 and _walks(stage.tensor, stage.place, a)]
-        if spatial:  # of those that share the last dimension (groups, channels of one) the one that moves least
+        if spatial:  # several axes may index the last dimension (groups, channels): the smallest stride first
             last = without_ones(stage.tensor.shape, stage.place)[-1]
             steps = {a: abs(c) for a, c in affine(last).terms}
             spatial.sort(key=lambda a: steps.get(a, 1))
@@ -392,7 +393,7 @@ class Tile:
         found = [*spatial, *reduced] or [a for a in others if a.extent > 1][-1:] or list(others[-1:])
         if not stage.unrolled:
             return found
-        # Along an axis that is not read as it is written, each of the many instances would gather.
+        # Along an axis that is not contiguous in a load, every unrolled instance would gather.
         kept = [a for a in found if a not in stage.unrolled]
         return [a for a in kept if all(is_contiguous(load.indices, a) for load in reads if a in axes_of(load))]
 
@@ -406,24 +407,23 @@ class Tile:
 
 
 def _walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
-    """Whether neighbours along the axis are, at this shape, neighbours in memory or a constant step apart."""
+    """`is_contiguous` at this shape: dimensions of extent 1 are ignored. A constant stride is allowed."""
     return is_contiguous(without_ones(tensor.shape, indices), axis)
 
 
 class DotPairs:
-    """Sum products of bf16 two by two, as the machine's dot-product instruction does.
+    """Pair the reduction steps of a bf16 product for the machine's two-way dot-product instruction.
 
         C[i,j] += f32(A[i,k]) * f32(B[k,j])
           ->   B2[k,j] = pair(B[2k,j], B[2k+1,j]);   C[i,j] += dot(pair(A[i,2k], A[i,2k+1]), B2[k,j])
 
-    An odd k is padded with zero. The pairs of the vector operand are packed: `load`, `root`, `thread`, `block` as in
-    `pack`.
+    An odd extent is padded with zero. The pairs of the vector operand are packed; the argument is as in `Pack`.
     """
 
     name, version = "dot", 1
 
     def _factors(self, stage: Stage) -> tuple[Load, Load] | None:
-        """The operand that is the same in all lanes, and the one whose lanes run along the vector axis."""
+        """The broadcast operand and the vector operand."""
         match stage.body:
             case Bin("mul", Cast(Load() as a, "f32"), Cast(Load() as b, "f32")) if stage.combiner == "sum":
                 pass
@@ -465,7 +465,7 @@ class DotPairs:
 
 
 def _pair(x: Load, axis: Axis, half: Axis) -> Expr:
-    """Two neighbours along an axis of which `half` counts the pairs; beyond its end is zero."""
+    """The elements 2 * half and 2 * half + 1 of `x` along `axis`, zero beyond the end."""
     low, high = (substitute(x, {axis: half * 2 + k}) for k in range(2))
     if axis.extent % 2:
         high = select(compare("lt", half * 2 + 1, axis.extent), high, Const(0.0, "bf16"))
@@ -477,7 +477,8 @@ class Pack:
 
         C[i,j] += A[i,k] * B[k,j]   ->   B'[j/w, k, j%w] = B[k,j];   C[i,j] += A[i,k] * B'[j/w, k, j%w]
 
-    `load`: once, for constants; `root`: in a phase before; `thread`, `block`: into per-thread scratch.
+    Arguments: the operand's number, and where the copy is computed (`ComputeAt`). `load`: at load time, for constants;
+    `root`: in a phase before; `thread`, `block`: into per-thread scratch.
     """
 
     name, version = "pack", 1
@@ -491,7 +492,7 @@ class Pack:
         for k, op in enumerate(operands(stage.body)):
             tensor = operand_load(op).tensor
             if len(loads(operand_load(op))) > 1:
-                continue  # gathered by data: its index may change where the tensor does not
+                continue  # an indirect load: its index is data, which may change while the tensor is constant
             if _guarded(stage.body, op) is None:
                 continue
             if tensor.constant:
@@ -507,7 +508,7 @@ class Pack:
                 levels = ["thread", "block", "root"] if stage.host is None else ["thread", "block"]
             chosen += [(k, level) for level in levels]
             if not _walks(tensor, operand_load(op).indices, stage.vector) and chosen[0] is None:
-                chosen = chosen[1:]  # gathering an operand that is used again and again is never worth it
+                chosen = chosen[1:]  # drop None: an operand with reuse is never gathered
         return chosen
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
@@ -537,7 +538,7 @@ def _packed(stage: Stage, k: int, level: ComputeAt) -> tuple[Stage, Stage]:
 
 
 def _copied(stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr | None = None) -> tuple[Stage, Stage]:
-    """A copy of a part of a stage's body, `element` where it is not the same, and the stage that reads it."""
+    """The copy of `op`, a subexpression of the body, and the stage that reads it. The copy stores `element` or `op`."""
     used = axes_of(op)
     spatial = [a for a in stage.axes if a in used and a is not stage.vector]
     inner = [a for a in stage.axes if a is stage.vector and a in used]
@@ -574,9 +575,9 @@ def _copied(stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr |
 
 
 def _guarded(body: Expr, op: Expr) -> Expr | None:
-    """An operand with the conditions under which the body reads it, as far as they speak of its axes.
+    """The operand under the conditions on its own axes with which the body reads it: 0 where it is not read.
 
-    None where a condition ties its axes to others: no copy can be made for some of their values only.
+    None where a condition relates its axes to other axes: a copy is indexed by its own axes alone.
     """
     paths = [[c for c in path if not axes_of(c).isdisjoint(axes_of(op))] for path in _conditions(body, op)]
     if not all(paths):
@@ -590,7 +591,7 @@ def _guarded(body: Expr, op: Expr) -> Expr | None:
 
 
 def _conditions(body: Expr, op: Expr) -> frozenset[tuple[Expr, ...]]:
-    """The parts of all index conditions on the way from the body down to an operand, for each such way."""
+    """For each path from the body down to an operand: the conjuncts of the index conditions on the path."""
     found: dict[Expr, frozenset[tuple[Expr, ...]]] = {op: frozenset({()})}
 
     def below(e: Expr) -> frozenset[tuple[Expr, ...]]:
@@ -602,7 +603,7 @@ def _conditions(body: Expr, op: Expr) -> frozenset[tuple[Expr, ...]]:
 
 
 def _tested(e: Expr, child: Expr) -> list[Expr]:
-    """What is known of indices where a part of an expression is chosen."""
+    """The index conditions that hold when `e`, a select, yields `child`."""
     if not isinstance(e, Select) or child is e.condition or e.a is e.b or not index_condition(e.condition):
         return []
     return conjuncts(e.condition if child is e.a else opposite(e.condition))

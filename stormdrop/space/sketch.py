@@ -1,7 +1,7 @@
-"""Sketches: a structure with its knobs, and everything that can be asked of many points at once.
+"""Sketches: a structure with its knobs, and vectorised queries over its points.
 
-A point is one row of knob values. `canonical` clamps rows so that equal programs are equal rows; `features`, `legal`
-and `prior` look at whole matrices without lowering anything; `schedule` and `tilings` turn one row into what is built.
+A point is one row of knob values. `canonical` clamps rows, so that equal programs are equal rows. `features`, `legal`
+and `prior` take a matrix of points and lower nothing. `schedule` and `tilings` take one point to be built.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Sketch:
         return (parts, *merged(few, many))
 
     def at(self, values: Mapping[str, int]) -> Structure:
-        """The structure at a point: where the parts of a reduction are a knob, extents depend on its value."""
+        """The structure at a point, its open splits fixed at the value of the knob `parts`."""
         return self._divided(values[PARTS]) if self.structure.splits else self.structure
 
     def _divided(self, parts: int) -> Structure:
@@ -74,7 +74,7 @@ class Sketch:
         return {}
 
     def _asked(self, points: Points, ask: Callable[[Appraisal, Points], NDArray[Any]]) -> NDArray[Any]:
-        """A row for every point. Those that divide reductions into as many parts are asked about together."""
+        """The answers of `ask`, a row per point. Points are grouped by `parts`: each value has its own Appraisal."""
         splits = self.structure.splits
         if not splits:
             return ask(self._appraisal, points)
@@ -91,7 +91,7 @@ class Sketch:
         return rows
 
     def parts(self) -> tuple[Sketch, ...]:
-        """Sketches of the groups of stages that share no knob; together they are this one."""
+        """One sketch per component of `Structure.parts`; this sketch alone if there is one, or with open splits."""
         parts = self.structure.parts()
         if len(parts) < 2 or self.structure.splits:
             return (self,)
@@ -101,7 +101,7 @@ class Sketch:
         return {k.name: points[:, i].astype(np.float64) for i, k in enumerate(self.knobs)}
 
     def canonical(self, points: Points) -> Points:
-        """Clamp every knob from the inside out: equal programs become equal rows."""
+        """Clamp every knob as `tiling` does: equal programs become equal rows."""
         if not self.knobs:
             return points
         return self._asked(points, Appraisal.canonical)
@@ -121,7 +121,7 @@ class Sketch:
 
     @cached_property
     def _odds(self) -> list[tuple[Points, NDArray[np.float64]]]:
-        """The choices of every knob, and below which share of all draws each lies."""
+        """The choices of every knob, and their cumulative probabilities."""
         found: list[tuple[Points, NDArray[np.float64]]] = []
         for k in self.knobs:
             choices = np.asarray(k.choices, dtype=np.int64)
@@ -149,7 +149,7 @@ class Sketch:
         return good[order[:n]]
 
     def _shrunk(self, points: Points, rng: np.random.Generator) -> Points:
-        """Every row with one knob that is above its smallest choice moved down: to a random smaller choice."""
+        """Every row with one random knob moved down to a random smaller choice."""
         points = points.copy()
         least = np.array([k.choices[0] for k in self.knobs])
         weights = np.array([1.0 if k.unit in ("trips", "flag") else 3.0 for k in self.knobs])
@@ -174,7 +174,7 @@ class Sketch:
         return self._asked(points, Appraisal.legal)
 
     def features(self, points: Points) -> NDArray[np.float64]:
-        """About 64 numbers per point, of the same meaning for every sketch."""
+        """About 64 numbers per point; a column has the same meaning in every sketch."""
         return self._asked(points, Appraisal.features)
 
     def prior(self, points: Points) -> NDArray[np.float64]:
@@ -186,7 +186,7 @@ class Sketch:
         return self._asked(points, Appraisal.assess)
 
     def amounts(self, points: Points) -> NDArray[np.float64]:
-        """What points add to a sketch that this one is a part of: a column for every point."""
+        """`Assessment.amounts`: the additive terms by which parts are combined, a column per point."""
         return self._appraisal.amounts(points)
 
     def values(self, point: Sequence[int] | Points) -> dict[str, int]:
@@ -200,7 +200,7 @@ class Sketch:
         return Schedule(self.task.class_key, self.variant, self.structure.steps, tuple(self.values(point).items()))
 
     def fit(self, values: Mapping[str, int]) -> Points:
-        """The nearest legal point to values that were found at another shape of the class."""
+        """A legal point near values that were tuned at another shape of the class."""
         row = np.array([[k.nearest(values.get(k.name, k.choices[0])) for k in self.knobs]], dtype=np.int64)
         return self.repair(self.canonical(row))
 
@@ -218,8 +218,8 @@ class Sketch:
         raise ScheduleError("no legal point was found near the given one")
 
     def _legal_somewhere(self) -> Points:
-        """A legal point where shrinking found none: a box of packed panels must be whole, which the smallest point's is
-        not.
+        """A random legal point, where shrinking found none: a box must be a multiple of packed panels, and the smallest
+        point's may not be.
         """
         drawn = self.sample(REPAIR_DRAWS, np.random.default_rng(0))
         legal = drawn[self.legal(drawn)]
@@ -228,10 +228,7 @@ class Sketch:
         return legal[0]
 
     def _smaller(self, point: Points) -> Points | None:
-        """One knob one choice down: the one that frees most register, code or scratch space.
-
-        None for the smallest point.
-        """
+        """The point with one knob one choice lower: the knob that reduces `excess` most. None at the smallest point."""
         trials: list[Points] = []
         for i, k in enumerate(self.knobs):
             lower = [c for c in k.choices if c < point[i]]
@@ -257,9 +254,9 @@ def sketches(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> list[
 
 
 def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
-    """The sketch and the point that a schedule describes for this task, re-fitted if it came from another shape.
+    """The sketch and the point of a schedule for this task; the point is fitted if it was tuned at another shape.
 
-    Raises ScheduleError where the schedule is of another class or follows a rule that is not among `rules`.
+    Raises ScheduleError for a schedule of another class or of a rule that is not among `rules`.
     """
     if schedule.class_key != task.class_key:
         raise ScheduleError(

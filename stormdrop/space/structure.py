@@ -1,12 +1,13 @@
-"""The structure of a loop program: which stages exist, where each is computed, and in what order its loops stand.
+"""The structure of a loop program: which stages exist, where each is computed (compute_at), and its loop order.
 
-A `Structure` is what derivation rules rewrite. It holds no tile size: those are knobs. Every stage is one loop nest
+Derivation rules rewrite a `Structure`. A `Structure` holds no tile sizes: tile sizes are knobs. Every stage is one
+loop nest
 
     for tiles of the axes:                    structure string, e.g. SSRSRS: spatial and reduce levels, outermost first
         acc = combine over reduce axes of body
         tensor[place] = finish(acc)
 
-in which the last S is the register tile (unrolled rows times vectors) and the last R the loop around it.
+The last S is the register tile (unrolled rows x vectors); the last R is the reduce loop around the register tile.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from stormdrop.target.structures import TilingStructure
 
 
 class ComputeAt(Enum):
-    """Where a stage is computed. The values are the words of schedules in files."""
+    """The compute_at level of a stage. The values are the spelling in schedule files."""
 
     LOAD = "load"  # once, when the kernel is loaded: every input is constant
-    PHASE = "root"  # a phase of its own
-    UNIT = "thread"  # inside the parallel loop of the nest that needs it: once for each unit of parallel work
+    PHASE = "root"  # compute_root: a phase, i.e. a parallel loop, of its own
+    UNIT = "thread"  # inside the host's parallel loop: once per iteration (a unit of parallel work)
     REDUCE_BLOCK = "block"  # inside the reader's outer reduce loops
 
 
 @dataclass(frozen=True, slots=True)
 class DerivationStep:
-    """One decision of a derivation: pure data, replayed by `rules.apply`."""
+    """One decision of a derivation: pure data, replayed by `derive.derive`."""
 
     rule: str
     version: int
@@ -46,27 +47,29 @@ class DerivationStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One loop nest. `finish` reads the reduction's result as a load of `acc`."""
+    """One loop nest. `finish`, the epilogue, reads the reduction's result as a load of `acc`.
+
+    Terms: a *root* stage has a phase of its own; an *attached* stage runs inside the loops of a root stage, its `host`;
+    a *copy* is a stage that packs an operand of another stage, its `reader`.
+    """
 
     id: str
     axes: tuple[Axis, ...]
     reduce_axes: tuple[Axis, ...]  # in loop order, outermost first
     combiner: Combiner | None
-    body: Expr  # what is reduced; without a combiner the same as finish
+    body: Expr  # the reduced expression; without a combiner, equal to finish
     finish: Expr
-    acc: Tensor  # the tensor whose value the accumulators hold
+    acc: Tensor  # the reduction's result, held in the accumulators
     tensor: Tensor  # the tensor that is written
     place: tuple[Expr, ...]  # the index written, over the axes
-    guard: Expr | None = (
-        None  # write only where it holds: the consumer that finishes the stage may want less than all of it
-    )
+    guard: Expr | None = None  # store only where the guard holds: a fused consumer may read only a part of acc
     level: ComputeAt = ComputeAt.PHASE
-    host: str | None = None  # the root stage it is attached under
-    reader: str | None = None  # the stage it is packed for
+    host: str | None = None  # of an attached stage: the root stage around it
+    reader: str | None = None  # of a copy: the stage whose operand it packs
     vector: Axis | None = None
     tiling: TilingStructure | None = None
-    whole: tuple[Axis, ...] = ()  # axes that the parallel loop does not cut
-    unrolled: tuple[Axis, ...] = ()  # axes written out in full: they choose constants
+    whole: tuple[Axis, ...] = ()  # axes that the parallel loop does not split
+    unrolled: tuple[Axis, ...] = ()  # fully unrolled axes: each value selects a constant (see rules.Unroll)
     names: Mapping[Axis, str] | None = None  # canonical axis ids: a0, r1
 
     def axis_id(self, axis: Axis) -> str:
@@ -82,7 +85,7 @@ class Stage:
 
     @property
     def content(self) -> tuple[object, ...]:
-        """Equal for stages that are alike in everything. (Stages derived from one another share their names.)"""
+        """The key by which equal stages are interned. `names` is compared by identity: derived stages share it."""
         return (
             self.id,
             self.axes,
@@ -118,19 +121,19 @@ class Stage:
 
     @property
     def itemsize(self) -> int:
-        """The widest element that the stage handles; it decides how many lanes a vector has."""
+        """Bytes of the widest element in the stage: it fixes the number of lanes."""
         return _itemsize(self)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSplit:
-    """A reduction that is cut into parts whose number is the knob `parts`, so that extents depend on it.
+    """An rfactor whose number of parts is the knob `parts`: extents depend on the knob.
 
-    `step` is the place of its step among the structure's steps; with the number of parts added to that step's arguments
-    the same derivation gives the structure at a point.
+    Replaying the derivation with the number of parts appended to the arguments of step `step` gives the structure at a
+    point.
     """
 
-    step: int
+    step: int  # index into Structure.steps
     extent: int  # of the reduce axis
 
 
@@ -138,7 +141,7 @@ class OpenSplit:
 class Structure:
     """The stages of a partial or complete sketch, producers first.
 
-    Where splits are open, the stages are those of some number of parts: their extents are examples.
+    With open splits, the extents of the stages are examples: those of `rules.EXAMPLE_PARTS` parts.
     """
 
     stages: tuple[Stage, ...]
@@ -169,8 +172,8 @@ class Structure:
         return [s for s in self.stages if s.level in (ComputeAt.PHASE, ComputeAt.LOAD)]
 
     def parts(self) -> list[tuple[Stage, ...]]:
-        """The stages that run when the kernel is called, in groups that share no knob: a nest, all inside it, all
-        packed for it.
+        """The connected components of the stages under host and reader: components share no knob. Those that run only
+        at load time are left out. (Not the parts of a reduction.)
         """
         group: dict[str, str] = {s.id: s.id for s in self.stages}
 
@@ -189,7 +192,7 @@ class Structure:
         return [tuple(part) for part in found.values() if any(s.level is not ComputeAt.LOAD for s in part)]
 
     def attached(self, host: Stage) -> list[Stage]:
-        """The stages computed inside the parallel loop of `host`, in order."""
+        """The stages attached under `host`, producers first."""
         return [s for s in self.stages if s.host == host.id]
 
 
@@ -216,7 +219,7 @@ def _readers(s: Structure, tensor: Tensor) -> tuple[Stage, ...]:
 
 
 def initial(variant: Variant) -> Structure:
-    """Every compute as a stage of its own, nothing decided."""
+    """Every compute as a root stage, not yet tiled."""
     stages: list[Stage] = []
     for k, t in enumerate(variant.stages):
         c = t.compute

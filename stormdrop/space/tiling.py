@@ -1,11 +1,11 @@
-"""Tile sizes of every stage at one point or at a whole matrix of points.
+"""Tile sizes of every stage, at one point or at a matrix of points.
 
-The arithmetic is written once over numbers: Python integers when a point is lowered, columns when thousands of points
-are judged. Trip counts are clamped from the inside out,
+The arithmetic is generic: on Python integers when one point is lowered, on columns (`columns`) when thousands of points
+are judged. Trip counts are clamped from the innermost level outwards,
 
-    n = min(choice, rest);  rest = ceil(rest / n);  the outermost level is what rests,
+    n = min(choice, rest);  rest = ceil(rest / n);  the outermost level takes the last rest.
 
-so the trip counts found here are the canonical point.
+The clamped trip counts are the canonical point.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from stormdrop.space.region import is_computed_whole
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 
 MOST_PEELED = 8
-"""Trips of a reduce loop that may be written out."""
+"""The most trips of a reduce loop that is fully unrolled."""
 
 
 @dataclass(slots=True)
 class Tiling:
-    """The sizes of one stage: `trips` of a loop, and `span`, the elements that one trip of it covers."""
+    """The sizes of one stage. `trips`: iterations of a loop; `span`: elements of its axis in one iteration."""
 
     stage: Stage
     lanes: int
@@ -49,30 +49,30 @@ class Tiling:
         return self.trips[LoopLevel(axis, 0)]
 
     def reduction_tile(self, axis: Axis) -> Num:
-        """Elements of a spatial axis inside the outer reduce loops."""
+        """Elements of a spatial axis in one iteration of the spatial loops outside the reduction."""
         return self.span[LoopLevel(axis, nest_of(self.stage).outside_reduction)]
 
     def reduce_block(self, axis: Axis) -> Num:
-        """Elements of a reduce axis in one trip of its outermost loop."""
+        """Elements of a reduce axis in one iteration of its outermost loop."""
         return self.span[LoopLevel(axis, 0)]
 
     def outer_reduce_trips(self, axis: Axis) -> Num:
         return self.trips[LoopLevel(axis, 0)]
 
     def inner_reduce_trips(self, axis: Axis) -> Num:
-        """Trips of the loop of a reduce axis that stands around the register tile."""
+        """Trips of the reduce loop around the register tile."""
         return self.trips[LoopLevel(axis, nest_of(self.stage).innermost_reduce)]
 
 
 def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict[str, Tiling]:
-    """The tilings of all stages: readers before the producers that are attached to them."""
+    """The tiling of every stage, by id. Readers come before producers: bounds inference needs the readers' tiles."""
     done: dict[str, Tiling] = {}
     around = {id for stage in s.stages if stage.host is not None for id in (stage.host, stage.reader)}
     for stage in reversed(s.stages):
         lanes = vector_bytes // stage.itemsize if stage.vector is not None else 1
         reader = done.get(stage.reader or "")
         if reader is not None and stage.vector is not None and not reader.stage.vector_is_reduced:
-            lanes = min(lanes, reader.lanes)  # a reader of wider elements has fewer lanes; panels are cut to its tile
+            lanes = min(lanes, reader.lanes)  # panel width is the reader's, which has fewer lanes for wider elements
         extent: dict[Axis, Num] = {a: a.extent for a in (*stage.axes, *stage.reduce_axes)}
         if stage.host is not None:
             extent.update(_region(s, stage, done))
@@ -85,7 +85,7 @@ def _tile_stage(
 ) -> Tiling:
     """Clamp the knobs of one stage to its extents and derive every trip count and span.
 
-    `lone`: nothing is computed inside its loops, so that the trips of an axis of extent 1 need not be counted.
+    `lone`: no stage is attached in its loops. Trips along an axis of extent 1 are then the constant 1, not a column.
     """
     t = Tiling(stage, lanes, extent, {}, {}, 1)
     register = nest_of(stage).register
@@ -113,7 +113,7 @@ def _tile_stage(
 
 
 def _trips(cut: Cut, values: Mapping[str, Num], rest: Num, lanes: int, reader: Tiling | None, lone: bool) -> Num:
-    """The trip count of one loop, of which the levels inside it leave `rest`."""
+    """The trip count of one loop; `rest` is what the levels inside it leave of the axis."""
     match cut.source:
         case Trips.REST:
             return rest
@@ -128,7 +128,7 @@ def _trips(cut: Cut, values: Mapping[str, Num], rest: Num, lanes: int, reader: T
 
 
 def _can_peel(t: Tiling) -> Num:
-    """Whether the loop around the innermost one can be written out: few trips, more than one, always as many."""
+    """Whether the second innermost reduce loop can be fully unrolled: 2 to MOST_PEELED trips, without remainder."""
     stage = t.stage
     axis = stage.reduce_axes[-2]
     if axis is stage.vector:
@@ -138,11 +138,11 @@ def _can_peel(t: Tiling) -> Num:
     return (length > 1) & (length <= MOST_PEELED) & is_multiple(extent, length)
 
 
-# ---- boxes of attached stages ----------------------------------------------------------------------------------------
+# ---- bounds inference for attached stages ----------------------------------------------------------------------------
 
 
 def _region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis, Num]:
-    """The box of an attached stage that its readers need: the largest over all reads."""
+    """Extents of the box that readers need of an attached stage: the maximum over all reads."""
     whole = {a: a.extent for a in stage.axes if is_computed_whole(s, stage, a)}
     box: dict[Axis, Num] = {}
     for reader in s.readers(stage.tensor):
@@ -157,7 +157,7 @@ def _region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis
 
 
 def _needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
-    """How much of each of the reader's axes lies inside the loop that the stage is attached in."""
+    """The elements of each reader axis inside the loop at which the stage is attached."""
     extent = reader.extent
     if stage.level is ComputeAt.REDUCE_BLOCK:
         inside = {a: reader.reduction_tile(a) for a in reader.stage.axes}
@@ -170,7 +170,7 @@ def _needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
 
 
 def _box_size(index: Expr, lens: Mapping[Axis, Num]) -> Num:
-    """How many consecutive values an index can take while its axes run over the given lengths."""
+    """The size of the interval that an affine index covers, given the length of each axis."""
     size: Num = 1
     for atom, c in affine(index).terms:
         assert isinstance(atom, Axis), "attached stages are read linearly"
