@@ -47,7 +47,7 @@ class Facts:
         self._assume(binary("sub", binary("sub", high, 1), var))
 
     def holds(self, condition: Expr) -> None:
-        """Assume a condition; its conjuncts that are not integer comparisons are dropped."""
+        """Assume a condition; conjuncts that are neither inequalities nor integer equations are dropped."""
         for part in conjuncts(condition):
             match part:
                 case Cmp("ge" | "gt" as op, a, b):
