@@ -28,6 +28,7 @@ LLVM: dict[Dtype, str] = {
 MEMORY: dict[Dtype, str] = {**LLVM, "bool": "i8"}
 
 Text = list["str | Text"]
+"""Lines of code; a nested list is an insertion point that is filled later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Writer:
         self.count = 0
         self.block = "entry"
         self.scopes: list[LoopScope] = []
-        self.variables: dict[Var, tuple[str, int, Interval]] = {}
+        self.variables: dict[Var, tuple[str, int, Interval]] = {}  # SSA name, scope depth, bounds
         self.declarations: set[str] = set()
 
     # Instructions

@@ -33,7 +33,7 @@ from stormdrop.space.access import axes_of
 Known = Callable[[Expr], Interval | None]
 """Looks up the bounds of a loop variable."""
 
-SHORT_LOOP = 16
+SHORT_LOOP = 16  # iterations
 
 
 def folded(

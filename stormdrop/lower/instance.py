@@ -18,7 +18,7 @@ from stormdrop.lower.borders import Known, deciding_axes, folded, non_negative
 from stormdrop.lower.program import RegisterTile
 from stormdrop.space.access import axes_of
 
-LANE = Var("lane")
+LANE = Var("lane")  # the lane number inside a vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Instance:
         self._constants: dict[object, Const | None] = {}
         self._offsets: dict[Expr, Callable[[dict[Axis, int]], object]] = {}
         self._deciding: dict[Expr, Callable[[dict[Axis, int]], object]] = {}
+        # Every (row, vector) of the tile; the accumulators are in this order.
         rows = list(itertools.product(*(range(n) for _, n in tile.rows)))
         self.all = [(row, chunk) for row in rows for chunk in range(tile.chunks)]
 

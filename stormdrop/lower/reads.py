@@ -16,7 +16,7 @@ from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Select, childre
 from stormdrop.lower.program import Access, Page, ReduceLoop, RegisterTile, Spread
 from stormdrop.space.access import axes_of
 
-PAGE_BYTES = 1 << 16
+PAGE_BYTES = 1 << 16  # the largest page
 
 
 def decided_reads(
@@ -54,7 +54,7 @@ def spread_over(tile: RegisterTile, e: Expr, access: Access, is_guarded: bool) -
 
 @lru_cache(maxsize=4096)
 def guards_of(value: Expr, guard: Expr | None) -> Mapping[Load, Collection[Expr]]:
-    """The index conditions that guard each load, united over all its occurrences."""
+    """The index conditions that guard each load: the union over its occurrences in `value`."""
     found: dict[Load, set[Expr]] = {}
     seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
 

@@ -20,7 +20,7 @@ from stormdrop.space.tiling import Tiling
 
 MAX_TILE_BODIES = 16
 """Of one stage; every point of a sketch stays below this limit."""
-MOST_WRITTEN_OUT = 8
+MOST_WRITTEN_OUT = 8  # iterations of a reduce loop that is fully unrolled
 
 
 @dataclass(frozen=True, slots=True)

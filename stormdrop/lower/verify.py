@@ -43,7 +43,7 @@ from stormdrop.lower.program import (
 from stormdrop.lower.reads import guards_of, has_load
 from stormdrop.target.scope import Scope
 
-SCOPES_WITH_VIEWS = (Scope.INPUT, Scope.CONSTANT, Scope.OUTPUT)
+SCOPES_WITH_VIEWS = (Scope.INPUT, Scope.CONSTANT, Scope.OUTPUT)  # strided by a View: `elements` is no bound
 ZERO = Const(0, "i64")
 
 
