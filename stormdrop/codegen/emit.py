@@ -2,9 +2,9 @@
 
     void kernel(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)
 
-runs a range of one phase; `prepare`, of the same type, runs the phases that pack constants. `buffers` is the pointer
-table, `scratch` this thread's memory. No address is baked in and no external symbol is used, so the object can be
-shipped anywhere.
+runs the units `begin` to `end` of one phase's parallel range; `prepare`, of the same type, runs the phases that pack
+constants. `buffers` is the pointer table, `scratch` the calling thread's scratch memory. The object has no absolute
+address and no external symbol, so it can be shipped anywhere.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stormdrop.target.scope import Scope
 
 
 def emit(program: Program, target: Target) -> str:
-    """The module's text."""
+    """The text of the LLVM module."""
     pages = Pages({})
     declarations: set[str] = set()
     functions: list[str] = []
@@ -105,7 +105,7 @@ def _phase(
 
 
 class _Statements:
-    """Writes statements; a tile keeps its writer from its start to the end of its reduction."""
+    """Writes statements; one TileWriter serves a reduction tile from its `Start` to its `Finish` or `Save`."""
 
     def __init__(self, w: Writer, tile_writer: Callable[[RegisterTile], TileWriter]) -> None:
         self.w, self.tile_writer = w, tile_writer

@@ -1,7 +1,7 @@
-"""The values of expressions in an instance of a register tile.
+"""Code for expressions in an instance of a register tile.
 
-Values that do not depend on an offset are computed once, so an operand shared by rows or vectors is loaded once. A
-selection by an index condition is left out where the instance decides it; what remains guards the loads inside.
+A value is memoised by the offsets it depends on, so an operand shared by rows or vectors is loaded once. A Select on an
+index condition is folded where the instance decides the condition; otherwise the condition guards the loads inside.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stormdrop.target.machine import Target
 
 
 class Evaluator:
-    """Writes what expressions are in the present instance of one tile."""
+    """Writes expressions in the present instance of one tile."""
 
     def __init__(
         self, w: Writer, tile: RegisterTile, pointers: Mapping[Buffer, str], pages: Pages, target: Target
@@ -39,7 +39,7 @@ class Evaluator:
         self._guards: list[Expr] = []
 
     def forget(self) -> None:
-        """Start a stretch of code in which nothing has been computed yet."""
+        """Clear the memos. Due on entering and leaving a loop or branch, since their keys do not name it."""
         self._memo, self.memory.blocks = {}, {}
 
     def value(self, e: Expr) -> SsaValue:
@@ -49,7 +49,7 @@ class Evaluator:
         return self._memo[key]
 
     def wide(self, e: Expr) -> SsaValue:
-        """A value in every lane, broadcast once."""
+        """A value in every lane; the broadcast is memoised."""
         value = self.value(e)
         if value.lanes == self.at.lanes or not value.name.startswith("%"):
             return value
@@ -59,7 +59,7 @@ class Evaluator:
         return self._memo[key]
 
     def guarded_value(self, parts: Sequence[Expr], e: Expr) -> SsaValue:
-        """A value that is computed only where the conditions hold, in code of its own."""
+        """A value whose loads are guarded by `parts`, with memos of its own: its code may be in a branch."""
         outside, blocks = self._memo, self.memory.blocks
         self.forget()
         self._guards += parts
@@ -103,7 +103,7 @@ class Evaluator:
                 raise BuildError(f"no code for {e}")
 
     def _pair(self, a: Expr, b: Expr) -> SsaValue:
-        """Two bf16 as one element, the first in the lower half."""
+        """Two bf16 packed into one 32-bit element, `a` in the lower half; one load where they are adjacent."""
         if isinstance(a, Load) and isinstance(b, Load) and not self._guards:
             loaded = self.memory.load_pair(self.reads[a], self.reads[b])
             if loaded is not None:
@@ -111,7 +111,7 @@ class Evaluator:
         return v.pair(self.w, self.value(a), self.value(b))
 
     def _border(self, condition: Expr, a: Expr, b: Expr) -> SsaValue:
-        """A selection by an index condition."""
+        """A Select on an index condition: folded, a guarded load, or both sides with guarded loads."""
         parts = [part for part in conjuncts(condition) if self.at.decided(part) is not True]
         if any(self.at.decided(part) is False for part in parts):
             return self.value(b)
@@ -126,9 +126,7 @@ class Evaluator:
         return v.choice(self.w, self.lanes.condition(parts), inside, outside)
 
     def _under(self, parts: Sequence[Expr], e: Expr) -> SsaValue:
-        """A value whose loads happen only where the conditions hold; what was loaded so is not for the code around
-        it.
-        """
+        """A value whose loads are guarded by `parts`; values loaded under these guards are not memoised outside."""
         outside, self._memo = self._memo, dict(self._memo)
         self._guards += parts
         value = self._compute(e)
@@ -137,12 +135,10 @@ class Evaluator:
         return value
 
     def _load(self, e: Load, guards: Sequence[Expr], otherwise: Scalar | None) -> SsaValue:
-        """An element or a vector of a tensor; `otherwise` is its value where a guard fails. One address is loaded
-        once.
-        """
+        """An element or a vector of a tensor, memoised by address; `otherwise` is its value where a guard fails."""
         access = self.reads[e]
         if has_data(access):
-            # The index is loaded under the same guards, and what it gives there is not for the code around.
+            # The loads inside the index have the same guards; their values are not memoised outside.
             outside = self._guards, self._memo
             self._guards, self._memo = list(guards), dict(self._memo) if guards else self._memo
             value = self.memory.load(access, guards, otherwise)
@@ -162,5 +158,5 @@ class Evaluator:
 
 @lru_cache(maxsize=65536)
 def _is_index(e: Expr) -> bool:
-    """Whether an integer is arithmetic on axes alone, which is computed outside of loops where it can be."""
+    """Whether an integer expression is index arithmetic (no loads), which `Writer` hoists out of loops."""
     return not any(isinstance(n, Load) or (isinstance(n, Bin) and n.op == "pow") for n in walk(e))

@@ -1,4 +1,4 @@
-"""Index expressions, conditions and masks of an instance, for every lane of a vector."""
+"""Index expressions, conditions and masks of an instance, as scalars or with one value per lane."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from stormdrop.space.access import axes_of
 
 
 class Lanes:
-    """Writes what index expressions are in the present instance."""
+    """Writes index expressions and masks in the present instance."""
 
     def __init__(self, w: Writer, at: Instance) -> None:
         self.w, self.at = w, at
         self.tail: str | None = None  # live elements left in the masked step of a vectorised reduction
 
     def vary(self, e: Expr) -> bool:
-        """Whether the lanes of a vector see different values of an expression."""
+        """Whether an expression may differ between the lanes of a vector."""
         return self.at.lanes > 1 and self.at.vector in axes_of(e)
 
     def index_value(self, e: Expr) -> SsaValue:
-        """An index used as data."""
+        """An index expression used as a value: a vector if it varies by lane, else a scalar."""
         return self.index(e) if self.vary(e) else SsaValue(self.w.integer(self.at.here(e)), "i64")
 
     def condition(self, parts: Sequence[Expr]) -> SsaValue:
@@ -79,7 +79,7 @@ class Lanes:
         return base if total is None else v.arithmetic(w, "add", base, total)
 
     def operation(self, e: Expr) -> SsaValue:
-        """A part of an index that is not linear, for every lane."""
+        """An atom of an index (an operation that is not linear), as a vector of i64."""
         match e:
             case Bin("floordiv" | "mod" as op, a, b):
                 x, y = self.index(a), self.index(b)
@@ -93,7 +93,7 @@ class Lanes:
                 raise BuildError(f"{e} cannot be an index")
 
     def live(self) -> SsaValue | None:
-        """The mask of the live lanes of the present vector; None where all are."""
+        """The mask of the live lanes of the present vector; None where all lanes are live."""
         tile, chunk, lanes = self.at.tile, self.at.chunk, self.at.lanes
         if self.at.vector is None or lanes == 1:
             return None
@@ -110,7 +110,7 @@ class Lanes:
         return SsaValue(made, "bool", lanes)
 
     def _first(self, count: str) -> SsaValue:
-        """The mask of the first `count` lanes of a row, of which the present vector is a part."""
+        """The present vector's part of the mask of the first `count` lanes of a row."""
         n, start = self.at.lanes, self.at.chunk * self.at.lanes
         if not count.startswith("%"):
             bits = ", ".join(f"i1 {'true' if start + i < int(count) else 'false'}" for i in range(n))

@@ -1,4 +1,4 @@
-"""Loads and stores of a register tile: addresses, pages, masks, gathers and transposed blocks."""
+"""Loads and stores of a register tile: addresses, pages (constant blocks for borders), masks, gathers, transposes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from stormdrop.space.access import axes_of
 
 @dataclass(frozen=True, slots=True)
 class InnerLoop:
-    """The innermost reduce loop while its body is written: addresses advance with it."""
+    """The innermost rolled reduce loop while its body is written: pointers are its induction variables."""
 
     axis: Axis
     frame: Loop
     low: str
-    step: int  # elements a turn
+    step: int  # elements per trip
 
 
 class MemoryWriter:
@@ -40,7 +40,7 @@ class MemoryWriter:
         pages: Pages,
         reach_bytes: int,
     ) -> None:
-        """`value` evaluates what an index loads; `reach_bytes` is how far an address's immediate part reaches."""
+        """`value` writes data-dependent parts of an index; `reach_bytes` bounds the cheap immediate displacement."""
         self.w, self.at, self.lanes, self.value = w, at, lanes, value
         self.pointers, self.pages, self.reach_bytes = pointers, pages, reach_bytes
         self.inner: InnerLoop | None = None
@@ -49,7 +49,7 @@ class MemoryWriter:
     # Addresses
 
     def address(self, access: Access) -> str:
-        """The address of the present instance (of its lane 0)."""
+        """The address of the present instance, at lane 0."""
         item = ITEMSIZE[access.buffer.dtype]
         if has_data(access):
             pointer = self.address(replace(access, atoms=tuple((a, c) for a, c in access.atoms if not has_load(a))))
@@ -65,7 +65,7 @@ class MemoryWriter:
             pointer = self._pointer_at(access.buffer, self._form(access, with_inner=True))
             return self._moved(pointer, constant * item)
         form = self._form(access, with_inner=False)
-        # A row too far for an address's immediate part gets a pointer of its own.
+        # A row whose displacement exceeds the immediate gets its own induction pointer.
         far = constant - slope * self.at.offset[inner.axis]
         far = far if abs(far) * item >= self.reach_bytes else 0
 
@@ -81,14 +81,14 @@ class MemoryWriter:
         return self._moved(pointer, (constant - far) * item)
 
     def _data_index(self, atom: Expr) -> SsaValue:
-        """A part of an index that is loaded: a scalar unless it depends on the lane."""
+        """A data-dependent atom of an index as i64: a scalar, or a vector if it varies by lane."""
         return v.convert(self.w, self.value(atom), "i64")
 
     def _moved(self, pointer: str, nbytes: int) -> str:
         return pointer if nbytes == 0 else self.w.op(f"getelementptr i8, ptr {pointer}, i64 {nbytes}")
 
     def _form(self, access: Access, with_inner: bool) -> Affine:
-        """The part of an address that loops decide."""
+        """The part of an address that depends on loop variables; the constant offsets are left out."""
         form = access.outer
         for a, c in access.coefficients:
             if a in self.at.open and (with_inner or self.inner is None or a is not self.inner.axis):
@@ -122,9 +122,9 @@ class MemoryWriter:
         return w.op(f"getelementptr {MEMORY[access.buffer.dtype]}, ptr {base}, {index}")
 
     def _selected(self, access: Access, guards: Sequence[Expr], otherwise: Scalar) -> str:
-        """The element's address where the guards hold, else that of a page holding `otherwise`.
+        """The element's address where the guards hold, else the address of a page filled with `otherwise`.
 
-        The selection stands as far out as guards and address allow; a read without a page selects its own.
+        The select is hoisted as far out as guards and address allow; without `access.page` it stays at the read.
         """
         w, dtype, at = self.w, access.buffer.dtype, self.at
         item = ITEMSIZE[dtype]
@@ -135,7 +135,7 @@ class MemoryWriter:
             return w.op(f"select i1 {inside}, ptr {address}, ptr {self.pages.get(otherwise, dtype, 1)}")
         page = self.pages.get(otherwise, dtype, access.page.elements)
         inner = self.inner if self.inner is not None and access.coefficient(self.inner.axis) else None
-        # What moves on after the selection: the vectors of a row and the innermost loop.
+        # The axes that advance the pointer after the select: the vectors of a row and the innermost loop.
         after = {a for a in (at.vector, inner and inner.axis) if a is not None}
         constant = sum(c * at.offset[a] for a, c in access.coefficients if a not in after) * item
         moving = sum(c * at.offset[a] for a, c in access.coefficients if a in after) * item
@@ -155,7 +155,7 @@ class MemoryWriter:
     # Loads
 
     def load(self, access: Access, guards: Sequence[Expr], otherwise: Scalar | None) -> SsaValue:
-        """An element or a vector; `otherwise` is its value where a guard fails."""
+        """An element or a vector; `otherwise` is its value where a guard fails (None: that value is not used)."""
         uniform, by_lane = [g for g in guards if not self.lanes.vary(g)], [g for g in guards if self.lanes.vary(g)]
         filler = otherwise if otherwise is not None else 0
         if access.spread is Spread.ONE:
@@ -163,7 +163,7 @@ class MemoryWriter:
         mask = self.lanes.live() if access.masked else None
         if by_lane:
             mask = self.lanes.both(mask, self.lanes.condition(by_lane))
-        if uniform and access.page is None:  # no page to read from: switch the lanes off instead
+        if uniform and access.page is None:  # no page to read from: mask all lanes instead
             mask = self.lanes.both(mask, v.broadcast(self.w, self.lanes.condition(uniform), self.at.lanes))
             uniform = []
         dtype, n = access.buffer.dtype, self.at.lanes
@@ -194,7 +194,7 @@ class MemoryWriter:
         return self._from_memory(raw, dtype, n)
 
     def load_pair(self, low: Access, high: Access) -> SsaValue | None:
-        """Two bf16 that lie side by side and that all lanes share, in one load; None where they do not."""
+        """Two adjacent bf16 that all lanes share, in one load; None where the two are not adjacent and shared."""
         is_apart = low.buffer is not high.buffer or low.coefficients != high.coefficients
         shared = low.spread is Spread.ONE and high.spread is Spread.ONE and not (low.atoms or high.atoms)
         if is_apart or not shared or high.outer != low.outer.shifted(1):
@@ -205,7 +205,7 @@ class MemoryWriter:
     def _shared_element(
         self, access: Access, uniform: Sequence[Expr], by_lane: Sequence[Expr], otherwise: Scalar | None
     ) -> SsaValue:
-        """An element that all lanes share, read where the guards hold in some lane; a vector if they differ by lane."""
+        """An element that all lanes share, read if the guards hold in any lane; a vector if the guards vary by lane."""
         dtype, w = access.buffer.dtype, self.w
         filler = otherwise if otherwise is not None else 0
         address = self._selected(access, uniform, filler) if uniform else self.address(access)
@@ -215,7 +215,7 @@ class MemoryWriter:
             some = w.intrinsic(f"vector.reduce.or.v{self.at.lanes}i1", "i1", (wanted.type, wanted.name))
             address = w.op(f"select i1 {some}, ptr {address}, ptr {self.pages.get(filler, dtype, 1)}")
         value = self._from_memory(w.op(f"load {MEMORY[dtype]}, ptr {address}, align {ITEMSIZE[dtype]}"), dtype, 1)
-        if inside is None or otherwise is None:  # where no value is given, those of the other lanes are not used
+        if inside is None or otherwise is None:  # lanes whose guard fails are not used
             return value
         return v.choice(w, inside, value, v.constant(otherwise, dtype, 1))
 
@@ -228,7 +228,7 @@ class MemoryWriter:
     # Transposed blocks
 
     def _transposed(self, access: Access) -> str:
-        """One row of a transposed block: lane i of all rows lies side by side in memory."""
+        """One row of a lanes × lanes block that is contiguous along the row axis: loaded by lane, then transposed."""
         at, n, axis = self.at, self.at.lanes, access.square
         assert axis is not None
         here = at.offset[axis]
@@ -240,9 +240,7 @@ class MemoryWriter:
         return self.blocks[key][here % n]
 
     def _lane_row(self, access: Access, lane: int) -> str:
-        """The contiguous elements that one lane contributes to a block; a dead lane reads what the tile's first lane
-        reads.
-        """
+        """The contiguous elements of one lane of a block; a dead lane reads the address of the tile's first lane."""
         at, w, vector, live = self.at, self.w, self.at.vector, self.at.tile.live
         assert vector is not None
         item = ITEMSIZE[access.buffer.dtype]
@@ -258,7 +256,7 @@ class MemoryWriter:
         return w.op(f"load {vector_type(MEMORY[access.buffer.dtype], at.lanes)}, ptr {address}, align {item}")
 
     def _transpose(self, rows: list[str], dtype: Dtype) -> list[str]:
-        """A square block of vectors, by exchanging halves, then quarters, down to single lanes."""
+        """Transpose a lanes × lanes block by shuffles: exchange halves, then quarters, down to single lanes."""
         n = self.at.lanes
         type = vector_type(MEMORY[dtype], n)
         distance = n // 2
@@ -276,7 +274,7 @@ class MemoryWriter:
     # Stores
 
     def store(self, access: Access, value: SsaValue, inside: SsaValue | None = None) -> None:
-        """Write one value or vector; `inside` masks lanes beyond the live ones."""
+        """Store one value or vector; `inside` is a mask in addition to that of the live lanes."""
         dtype, n, w = access.buffer.dtype, self.at.lanes, self.w
         item = ITEMSIZE[dtype]
         if dtype == "bool":
@@ -292,8 +290,8 @@ class MemoryWriter:
                 return
             suffix = _suffix(dtype, n)
             if dtype in ("i32", "bf16"):
-                # LLVM 22 for AVX-512 makes a truncation and a masked store one instruction and then, where it sees that
-                # one lane is live, stores that lane's element before the truncation: 8 bytes. Floats are not truncated.
+                # A miscompilation of LLVM 22 for AVX-512: it fuses a truncation with a masked store and, if it knows
+                # that one lane is live, stores the element before truncation (8 bytes). A bitcast to float avoids it.
                 suffix, kind = (f"v{n}f32", "float") if dtype == "i32" else (f"v{n}f16", "half")
                 type = vector_type(kind, n)
                 value = SsaValue(w.op(f"bitcast {value} to {type}"), dtype, n)

@@ -1,7 +1,7 @@
-"""The innermost step of a register tile: every accumulator takes up the product of two operands.
+"""The innermost step of a register tile: every accumulator adds the product of two operands.
 
-This is the one place where the multiply-add of a matrix product is spelled. An instruction that multiplies more at once
-(pairs of bf16, say) is another `OuterProduct`, under the name by which a target asks for it.
+The multiply-add of a matrix product is written here only. Another dot-product instruction (pairs of bf16, say) is
+another `OuterProduct`, registered under the name of the target's microkernel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stormdrop.target.microkernels import BF16_DOT
 class OuterProduct(Protocol):
     """Writes `acc + x·y` for each accumulator and its pair of operands, in this order.
 
-    The operands of the tile's rows and columns are written when they are first asked for.
+    `operands` is lazy: advancing it writes the code that loads the next pair.
     """
 
     def __call__(
@@ -30,7 +30,7 @@ class OuterProduct(Protocol):
 def fused(
     w: Writer, operands: Iterable[tuple[SsaValue, SsaValue]], accumulators: Sequence[SsaValue]
 ) -> Iterator[SsaValue]:
-    """In one rounding."""
+    """A fused multiply-add: one rounding."""
     for (x, y), acc in zip(operands, accumulators):
         yield v.multiply_add(w, x, y, acc, True)
 
@@ -38,7 +38,7 @@ def fused(
 def separate(
     w: Writer, operands: Iterable[tuple[SsaValue, SsaValue]], accumulators: Sequence[SsaValue]
 ) -> Iterator[SsaValue]:
-    """By a multiplication and an addition."""
+    """A multiplication and an addition: two roundings."""
     for (x, y), acc in zip(operands, accumulators):
         yield v.multiply_add(w, x, y, acc, False)
 
@@ -46,7 +46,7 @@ def separate(
 def bf16_dot(
     w: Writer, operands: Iterable[tuple[SsaValue, SsaValue]], accumulators: Sequence[SsaValue]
 ) -> Iterator[SsaValue]:
-    """Two products of bf16 in every lane, by AVX512_BF16's instruction, which takes denormals for zero."""
+    """Two bf16 products per lane by AVX512_BF16's vdpbf16ps, which treats denormals as zero."""
     for (x, y), acc in zip(operands, accumulators):
         pairs = [w.op(f"bitcast {v.broadcast(w, z, acc.lanes)} to <{2 * acc.lanes} x bfloat>") for z in (x, y)]
         of = f"<{2 * acc.lanes} x bfloat>"
@@ -59,7 +59,7 @@ OUTER_PRODUCTS: dict[str, OuterProduct] = {"fma": fused, "mul-add": separate, "b
 
 
 def outer_product_of(target: Target, op: str) -> OuterProduct:
-    """What sums the products of a body: "mul" of two numbers or "dot" of two pairs. Raises BuildError."""
+    """The outer product for `op`: "mul" of two numbers or "dot" of two bf16 pairs. Raises BuildError."""
     if op == "mul":
         return OUTER_PRODUCTS["fma" if target.has_fma else "mul-add"]
     if BF16_DOT not in target.microkernels:

@@ -1,4 +1,4 @@
-"""Pages: blocks of one repeated value that reads beyond a border are sent to."""
+"""Pages: constant blocks of one repeated value, which reads beyond a border read instead of the tensor."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from stormdrop.ir.expr import Dtype, Scalar
 
 @dataclass(slots=True)
 class Pages:
-    """Blocks of one repeated value that borders are read from.
+    """The pages of one module, and the elements each must have.
 
-    They are found by the value as LLVM writes it: 0.0 and -0.0 differ, every NaN is one.
+    The key is the value as an LLVM literal: 0.0 and -0.0 differ, all NaNs are equal.
     """
 
     elements: dict[tuple[str, Dtype], int]

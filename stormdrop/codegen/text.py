@@ -1,7 +1,7 @@
 """Writing LLVM IR as text: instructions, scopes and loops.
 
-Index arithmetic is placed in the prologue of the outermost loop in which its variables are known, so invariant code
-never stands inside a loop. Loops are rotated (tested at the end) and carry values in phis.
+Index arithmetic is hoisted on emission: it goes into the prologue of the outermost loop body in which its variables are
+defined. Loops are rotated (tested at the end) and carry values in phis.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, Interval, affine, bounds
 from stormdrop.ir.expr import Bin, Cmp, Const, Dtype, Expr, Scalar, Select, Var
 
-# A bf16 is held as its bits: LLVM's bfloat would call functions of a run-time library to round where a machine cannot.
+# A bf16 is held as its bits: to round a bfloat, LLVM calls a run-time library on machines without the instruction.
 LLVM: dict[Dtype, str] = {
     "f32": "float",
     "f64": "double",
@@ -28,11 +28,12 @@ LLVM: dict[Dtype, str] = {
 MEMORY: dict[Dtype, str] = {**LLVM, "bool": "i8"}
 
 Text = list["str | Text"]
+"""Lines of code; a nested list is an insertion point that is filled later."""
 
 
 @dataclass(frozen=True, slots=True)
 class SsaValue:
-    """An SSA value: one scalar, or one per lane."""
+    """An SSA value or constant: a scalar, or a vector of `lanes` elements."""
 
     name: str
     dtype: Dtype
@@ -59,7 +60,7 @@ def vector_type(element: str, lanes: int) -> str:
 
 
 def literal(value: Scalar, dtype: Dtype) -> str:
-    """A constant as LLVM writes it; floats as the bits of the double that equals them."""
+    """An LLVM literal; a float is written as the bits of the equal double."""
     if dtype == "bool":
         return "true" if value else "false"
     if dtype in ("i32", "i64", "bf16x2"):
@@ -71,7 +72,7 @@ def literal(value: Scalar, dtype: Dtype) -> str:
 
 
 def _rounded(x: float) -> float:
-    """To the nearest f32; beyond the largest one, to infinity."""
+    """Round to the nearest f32; overflow gives infinity."""
     try:
         return struct.unpack("<f", struct.pack("<f", x))[0]
     except OverflowError:
@@ -79,7 +80,7 @@ def _rounded(x: float) -> float:
 
 
 def bf16_bits(x: float) -> int:
-    """The upper half of an f32, rounded to nearest even; every NaN is one."""
+    """The upper half of an f32, rounded to nearest even; every NaN becomes 0x7FC0."""
     (bits,) = struct.unpack("<I", struct.pack("<f", x))
     return 0x7FC0 if math.isnan(x) else (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
@@ -90,7 +91,7 @@ def splat(value: Scalar, dtype: Dtype, lanes: int) -> str:
 
 
 class Writer:
-    """One function being written."""
+    """A builder of one LLVM function; `here` is the insertion point, `block` the label of the present basic block."""
 
     def __init__(self) -> None:
         self.text: Text = []
@@ -98,7 +99,7 @@ class Writer:
         self.count = 0
         self.block = "entry"
         self.scopes: list[LoopScope] = []
-        self.variables: dict[Var, tuple[str, int, Interval]] = {}
+        self.variables: dict[Var, tuple[str, int, Interval]] = {}  # SSA name, scope depth, bounds
         self.declarations: set[str] = set()
 
     # Instructions
@@ -151,7 +152,7 @@ class Writer:
         return depth
 
     def at(self, depth: int, key: object, make: Callable[[], str]) -> str:
-        """The value known under `key`, else one made in the prologue of the scope at `depth`."""
+        """The value memoised under `key`, else `make()` emitted into the prologue of the scope at `depth`."""
         scope = self.scopes[depth]
         if key not in scope.memo:
             outside, self.here = self.here, scope.prologue
@@ -167,7 +168,7 @@ class Writer:
         return bounds(e, self.known)
 
     def integer(self, e: Expr) -> str:
-        """An i64 (or i1) computed as far out as it can be."""
+        """An index expression as an i64 (a condition as an i1), hoisted as far out as its variables allow."""
         match e:
             case Const(value, dtype):
                 return literal(value, dtype)
@@ -197,7 +198,7 @@ class Writer:
         return self.floor_division(op, x, y, "i64", 1, known is not None and known[0] >= 0)
 
     def floor_division(self, op: str, x: str, y: str, type: str, lanes: int, non_negative: bool) -> str:
-        """Quotient or remainder rounded towards minus infinity; the divisor is positive where `non_negative`."""
+        """Floor division or its remainder. `non_negative`: known that x >= 0 and y > 0, so unsigned division does."""
         if non_negative:
             return self.op(f"{'udiv' if op == 'floordiv' else 'urem'} {type} {x}, {y}")
         zero = "0" if lanes == 1 else "zeroinitializer"
@@ -215,7 +216,7 @@ class Writer:
         return self.op(f"add {type} {q}, {one}")
 
     def affine(self, form: Affine) -> str:
-        """A linear form, summed from the outermost variables inwards."""
+        """A linear form, summed from the outermost variable inwards, so that each partial sum is hoisted."""
         if not form.terms:
             return str(form.constant)
         parts = sorted(
@@ -261,7 +262,7 @@ class Writer:
         carried: Sequence[SsaValue],
         body: Callable[[Sequence[SsaValue], Loop], Sequence[SsaValue]],
     ) -> list[SsaValue]:
-        """`for var in range(low, high, step)`, carrying values round."""
+        """`for var in range(low, high, step)` with loop-carried values; returns their values after the loop."""
         start, inside, done = self.block, self.new_label("loop"), self.new_label("done")
         before: Text = []
         self.here.append(before)
@@ -323,7 +324,7 @@ class Writer:
         self.label(done)
 
     def rarely(self, condition: str, type: str, usual: str, other: Callable[[], str]) -> str:
-        """`usual`, or what `other` appends and returns where the i1 `condition` holds: a branch jumps over `other`."""
+        """`usual`, or where the i1 `condition` holds the result of the code that `other` writes, behind a branch."""
         before, aside, done = self.block, self.new_label("aside"), self.new_label("join")
         self.line(f"br i1 {condition}, label %{aside}, label %{done}")
         self.label(aside)
@@ -336,7 +337,7 @@ class Writer:
 
 @dataclass(slots=True)
 class Loop:
-    """The open parts of a loop under construction: before it, its phis, its end."""
+    """A loop under construction: text before it, its phis and text at its latch; labels of entry, body and latch."""
 
     writer: Writer
     before: Text
@@ -349,7 +350,7 @@ class Loop:
     memo: dict[object, str] = field(default_factory=dict[object, str])
 
     def pointer(self, key: object, first: Callable[[], str], step_bytes: int) -> str:
-        """A pointer that advances by `step_bytes` each turn; `first` is computed before the loop."""
+        """An induction pointer: `first`, computed before the loop, plus `step_bytes` per trip."""
         if key not in self.memo:
             w = self.writer
             outside, w.here = w.here, self.before

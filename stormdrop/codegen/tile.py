@@ -1,4 +1,4 @@
-"""Code for the statements of one register tile: accumulators are SSA values over the whole reduction."""
+"""Code for the statements on one register tile: accumulators are SSA values, carried by phis through reduce loops."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stormdrop.lower.program import Buffer, Finish, ReduceLoop, RegisterTile, Sa
 from stormdrop.target.machine import Target
 
 Body = Callable[[tuple[Stmt, ...]], None]
-"""Writes statements."""
+"""Writes the statements of a loop's body."""
 
 
 class TileWriter:
-    """Writes the statements on one tile at the writer's present place."""
+    """Writes the statements on one tile at the writer's insertion point."""
 
     def __init__(
         self, w: Writer, tile: RegisterTile, pointers: Mapping[Buffer, str], pages: Pages, target: Target
@@ -30,12 +30,12 @@ class TileWriter:
         self.at = self.evaluator.at
         self.target = target
         self.accs: list[SsaValue] = []
-        self.written_out: dict[Var, Expr] = {}  # the present value of loops that are no loops
+        self.written_out: dict[Var, Expr] = {}  # present value of each fully unrolled loop
 
     # Accumulators
 
     def start(self, s: Start) -> None:
-        """At the combiner's identity, or at the partial results of the blocks before."""
+        """Set the accumulators to the combiner's identity, or load the partial results of earlier reduce blocks."""
         assert self.stage.combiner is not None
         w, dtype, lanes = self.w, self.stage.acc.dtype, self.at.lanes
         self.accs = [v.constant(identity_of(self.stage.combiner, dtype), dtype, lanes) for _ in self.at.all]
@@ -64,7 +64,7 @@ class TileWriter:
             self.w.line(f"store {value}, ptr {address}, align {ITEMSIZE[value.dtype]}")
 
     def update(self, s: Update, only: int | None = None) -> None:
-        """One step of the reduction for every row and vector, or for one of them."""
+        """One reduction step for every accumulator, or for accumulator `only`; neutral updates are dropped."""
         assert self.stage.combiner is not None
         neutral = identity_of(self.stage.combiner, s.value.dtype)
         self.evaluator.reads = s.reads
@@ -80,7 +80,7 @@ class TileWriter:
             self.accs[i] = new if mask is None else v.choice(self.w, mask, new, old)
 
     def _combined(self, value: Expr, numbers: Sequence[int]) -> Iterator[SsaValue]:
-        """The accumulators after one more step, one by one."""
+        """The new values of the accumulators `numbers`, generated lazily: operands are written on first use."""
         combiner, e = self.stage.combiner, self.evaluator
         assert combiner is not None
         match value:
@@ -150,7 +150,7 @@ class TileWriter:
         self.evaluator.forget()
 
     def _innermost(self, loop: ReduceLoop, low: int | str, high: int | str, update: Update) -> None:
-        """Unrolled turns, then what is left of the unrolling, then the masked end of a vector axis."""
+        """The unrolled loop, then the remaining whole steps, then the masked partial step of a vector axis."""
         if isinstance(low, int) and isinstance(high, int):
             rolled, written, left = loop.split(max(0, high - low))
             middle = low + rolled * loop.step
@@ -198,8 +198,8 @@ class TileWriter:
         self._rolled(loop, low, high, step, may_be_empty, body)
 
     def _straight(self, loop: ReduceLoop, low: int, steps: int, update: Update) -> None:
-        """Steps written out at constant positions: all steps of one row, then the next, so that few operands are live
-        at once.
+        """Steps written out at constant positions: all steps of one accumulator, then the next, so that few operands
+        are live at once.
         """
         for i in range(len(self.accs)) if steps > 1 else [None]:
             for k in range(steps):
@@ -208,10 +208,10 @@ class TileWriter:
         self.at.step_to(loop.axis, 0)
 
     def _masked_step(self, loop: ReduceLoop, start: str, left: str, update: Update) -> None:
-        """The last, partial step of a vectorised reduction: dead lanes keep what they have."""
+        """The last, partial step of a vectorised reduction: accumulators keep their value in dead lanes."""
         position = Var(loop.var.name + "_end")
         if start.startswith("%"):
-            # The position is computed here, not in a prologue: give it a scope of its own.
+            # The position is an SSA value defined here: index arithmetic on it must not be hoisted further out.
             self.w.push()
         self.w.variables[position] = (start, len(self.w.scopes) - 1, (0, max(0, loop.longest - 1)))
         self.at.open[loop.axis] = position
@@ -239,7 +239,7 @@ class TileWriter:
                 self._finish_one(s)
 
     def _finish_one(self, s: Finish) -> None:
-        """Store one row and vector, where the stage's guard lets it."""
+        """Store one row and vector where the stage's guard holds: in a branch, or masked if it varies by lane."""
         guard = [] if self.stage.guard is None else conjuncts(self.stage.guard)
         if any(self.at.decided(part) is False for part in guard):
             return

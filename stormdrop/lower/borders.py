@@ -1,8 +1,8 @@
-"""Borders: conditions on indices that select between an operand and a constant.
+"""Borders: index conditions that select between an operand and a constant (padding).
 
-What a schedule leaves of them is decided here, for a register tile and its reduce loops: a condition that is fixed
-inside the tile narrows the range of a reduce loop; a tile with short inner loops has a second body for the interior,
-where no border is reached. Both leave the condition out of the reduced value. The conditions that remain guard reads.
+Two rewrites of a register tile take such conditions out of the reduced value. `narrowed`: a condition that is uniform
+over the tile becomes a bound of a reduce loop. `interior`: loop partitioning; a tile with short inner loops gets a
+second body for the case that all conditions hold. The conditions that remain guard reads.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from stormdrop.lower.program import ReduceLoop, RegisterTile
 from stormdrop.space.access import axes_of
 
 Known = Callable[[Expr], Interval | None]
-"""The bounds of loop variables."""
+"""Looks up the bounds of a loop variable."""
 
-SHORT_LOOP = 16
+SHORT_LOOP = 16  # iterations
 
 
 def folded(
     e: Expr, decided: Callable[[Expr], bool | None], part: Callable[[Expr], Const | None] | None = None
 ) -> Const | None:
-    """The constant an expression is known to be once some conditions are decided.
+    """Constant folding of `e`, given the decided index conditions; None where `e` is not constant.
 
-    A factor that a condition makes 0 (a border, a coefficient of Winograd's) makes the product 0; a constant of the
-    model does not: 0 times infinity is NaN. `part` answers for what stands inside it, where someone remembers.
+    A factor that a decided condition turns into 0 (padding, a Winograd coefficient) makes the product 0. A literal 0
+    does not: 0 · infinity is NaN. `part` folds the operands; callers pass a memoised one.
     """
     part = part or (lambda inner: folded(inner, decided))
     match e:
@@ -65,13 +65,13 @@ def folded(
 
 @lru_cache(maxsize=65536)
 def deciding_axes(e: Expr) -> tuple[Axis, ...]:
-    """The axes that the index conditions inside an expression speak of."""
+    """The axes that occur in the index conditions of an expression."""
     axes = {a for n in walk(e) if isinstance(n, Select) and index_condition(n.condition) for a in axes_of(n.condition)}
     return tuple(sorted(axes, key=lambda a: a.serial))
 
 
 def without(e: Expr, holding: Collection[Expr]) -> Expr:
-    """The expression where some conditions hold: `where(a and b, x, 0)` without `a` is `where(b, x, 0)`."""
+    """Simplify `e`, given that `holding` are true: `where(a and b, x, 0)` without `a` is `where(b, x, 0)`."""
 
     def visit(n: Expr) -> Expr | None:
         if isinstance(n, Select) and index_condition(n.condition):
@@ -85,7 +85,7 @@ def without(e: Expr, holding: Collection[Expr]) -> Expr:
 
 @lru_cache(maxsize=4096)
 def borders(e: Expr) -> tuple[Select, ...]:
-    """The selections by an index condition among values; not those inside an index."""
+    """The Selects on an index condition, except those inside the index of a load."""
     found: dict[Expr, None] = {}
     stack = [e]
     while stack:
@@ -106,8 +106,8 @@ def narrowed(
 
         for k in 0:n: acc += where(i + k >= 1, x[i + k - 1], 0)   ->   for k in max(0, 1 - i):n: acc += x[i + k - 1]
 
-    Applies where the failing condition makes the value neutral, is linear in a rolled axis, and mentions no axis that
-    is unrolled or that a loop further in runs over.
+    Applies to a condition that, when false, makes the value the combiner's identity; that is linear in the axis of a
+    rolled loop; and that mentions no unrolled row, no lane and no loop further in.
     """
     stage, result = tile.stage, list(loops)
     assert stage.combiner is not None
@@ -136,7 +136,7 @@ def narrowed(
 
 
 def _cut(loop: ReduceLoop, form: Affine, known: Known) -> ReduceLoop:
-    """The loop where `form >= 0`."""
+    """The loop restricted to the iterations in which `form >= 0`."""
     c = form.coefficient(loop.var)
     rest = form + Affine(((loop.var, -c),))
 
@@ -156,9 +156,10 @@ def _cut(loop: ReduceLoop, form: Affine, known: Known) -> ReduceLoop:
 
 
 def interior(tile: RegisterTile, loops: Sequence[ReduceLoop], value: Expr) -> tuple[Expr, frozenset[Expr]] | None:
-    """When all border conditions of a tile hold at once, and which they are.
+    """A test, outside the reduce loops, that all border conditions hold in the whole tile; and these conditions.
 
-    None where there are none, or where the innermost loop is so long that testing borders above it costs nothing.
+    None where partitioning does not pay: no linear condition, one row, or an innermost loop so long that the guards,
+    tested above that loop, cost nothing.
     """
     if loops[-1].longest > SHORT_LOOP or tile.row_count < 2:
         return None
@@ -180,7 +181,7 @@ def interior(tile: RegisterTile, loops: Sequence[ReduceLoop], value: Expr) -> tu
 
 
 def non_negative(part: Expr) -> Affine | None:
-    """The form that is >= 0 exactly where the comparison holds."""
+    """The affine form that is >= 0 exactly where an inequality holds; None for other conditions."""
     match part:
         case Cmp("ge", a, b):
             return affine(a) + affine(b).scaled(-1)

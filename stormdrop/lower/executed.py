@@ -1,7 +1,7 @@
 """Floating-point operations that a loop program executes, counted by walking its loops.
 
-Lanes beyond a tail are counted, since they are computed; instances that a border makes neutral are not. A loop is
-stepped through only where something inside depends on its variable.
+Dead lanes of a tail count, since they are computed; updates that a border makes neutral do not. A loop is iterated only
+if the count of its body depends on its variable; otherwise the count is multiplied by the trip count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stormdrop.lower.program import Finish, For, If, Phase, Program, ReduceLoop,
 
 
 def executed_flops(program: Program) -> float:
-    """Of one call; packing constants is not part of it."""
+    """The operations of one call, without the load-time phases that pack constants."""
     return sum(_phase(phase) for phase in program.phases if not phase.at_load)
 
 
@@ -32,11 +32,11 @@ class _Count:
     """A walk through one phase."""
 
     def __init__(self) -> None:
-        self.values: dict[Expr, int] = {}  # of the loop variables that are stepped through
+        self.values: dict[Expr, int] = {}  # present values of iterated loop variables
         self.bounds: dict[Expr, Interval] = {}
         self.instances: dict[RegisterTile, Instance] = {}
         self.live: dict[object, int] = {}
-        self.counts: dict[object, float] = {}  # of a loop, by the variables that decide it
+        self.counts: dict[object, float] = {}  # of a loop and the variables its count depends on
 
     def of(self, body: tuple[Stmt, ...]) -> float:
         total = 0.0
@@ -102,9 +102,9 @@ class _Count:
         return total
 
     def _innermost(self, loop: ReduceLoop, low: int, high: int, update: Update) -> float:
-        """Steps written out at constant positions may each lose other instances to the border.
+        """Each step written out at a constant position is counted by itself: borders differ between them.
 
-        Where the length is not known, the masked end of a vectorised reduction always runs.
+        Where the range is not static, the masked last step of a vectorised reduction always runs.
         """
         at = self._instance(loop.tile)
         rolled, written, left = loop.split(high - low)
@@ -121,7 +121,7 @@ class _Count:
         return total
 
     def _is_static(self, loop: ReduceLoop) -> bool:
-        """Whether the range is known when code is written: it depends on no loop, or on loops written out."""
+        """Whether the range is constant at code generation: it depends on no rolled loop."""
         fixed = {var: Const(n, "i64") for var, n in self.values.items() if var not in self.bounds}
         return all(isinstance(substitute(e, fixed), Const) for e in (loop.low, loop.high))
 
@@ -129,7 +129,7 @@ class _Count:
         return self._live(s) * s.tile.lanes * (operations(s.value) + 1)
 
     def _live(self, s: Update) -> int:
-        """Instances whose step is not known to be neutral."""
+        """The number of instances whose update value is not known to be the combiner's identity."""
         combiner, at = s.tile.stage.combiner, self._instance(s.tile)
         assert combiner is not None
         axes = deciding_axes(s.value)
@@ -153,7 +153,7 @@ class _Count:
 
 @lru_cache(maxsize=4096)
 def _mentioned(body: tuple[Stmt, ...]) -> frozenset[Var]:
-    """The variables of loops around the body that decide how often something in it runs."""
+    """The variables of enclosing loops on which trip counts and branches inside the body depend."""
     found: set[Var] = set()
     for s in body:
         match s:

@@ -1,7 +1,7 @@
-"""Linear facts about loop variables, and what follows from them.
+"""A prover of `e >= 0` from linear inequalities between loop variables.
 
-A fact is a form that is never negative. `for i in (n + 3) // 4` gives `n - 1 - 4·i >= 0`: tails make loop variables
-depend on each other in a way that intervals alone cannot tell.
+A fact is a linear form that is >= 0. `for i in (n + 3) // 4` gives `n - 1 - 4·i >= 0`: tails relate loop variables to
+each other, which intervals alone cannot express.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from stormdrop.ir.affine import Interval, affine, bounds, conjuncts
 from stormdrop.ir.expr import Bin, Cmp, Const, Expr, Var, binary
 
 SPLITS = 2
-"""How many loops a proof may take apart."""
+"""How many loops a proof may split into the last iteration and the others."""
 
 Linear = Mapping[Expr | None, Fraction]
-"""Coefficients of variables; that of None is the constant."""
+"""The coefficient of each variable; the key None holds the constant term."""
 
 
 def _sum(a: Linear, b: Linear, factor: Fraction = Fraction(1)) -> Linear:
@@ -31,23 +31,23 @@ def _sum(a: Linear, b: Linear, factor: Fraction = Fraction(1)) -> Linear:
 
 @dataclass(slots=True)
 class Facts:
-    """The bounds of variables, and forms that are never negative."""
+    """Intervals of variables, and linear forms that are >= 0."""
 
     intervals: dict[Expr, Interval] = field(default_factory=dict[Expr, Interval])
-    forms: list[tuple[Expr, Linear]] = field(default_factory=list[tuple[Expr, Linear]])  # by the innermost variable
-    rank: dict[Expr, int] = field(default_factory=dict[Expr, int])  # larger further in
+    forms: list[tuple[Expr, Linear]] = field(default_factory=list[tuple[Expr, Linear]])  # (innermost variable, form)
+    rank: dict[Expr, int] = field(default_factory=dict[Expr, int])  # inner variables rank higher
 
     def copy(self) -> Facts:
         return Facts(dict(self.intervals), list(self.forms), dict(self.rank))
 
     def variable(self, var: Expr, low: Expr, high: Expr, interval: Interval) -> None:
-        """`low <= var < high`."""
+        """Assume `low <= var < high`."""
         self.intervals[var] = interval
         self._assume(binary("sub", var, low))
         self._assume(binary("sub", binary("sub", high, 1), var))
 
     def holds(self, condition: Expr) -> None:
-        """Take up a condition; the parts that are not linear tell nothing."""
+        """Assume a condition; conjuncts that are neither inequalities nor integer equations are dropped."""
         for part in conjuncts(condition):
             match part:
                 case Cmp("ge" | "gt" as op, a, b):
@@ -61,11 +61,12 @@ class Facts:
                     pass
 
     def _assume(self, e: Expr) -> None:
-        """`e >= 0`, and so is every linear form above it. Integers leave no fraction of the common divisor."""
+        """Assume `e >= 0`: every linear upper bound of `e` is a fact."""
         for form in self._above(e):
             self._add(form)
 
     def _add(self, form: Linear) -> None:
+        """Divide by the gcd of the coefficients and round the constant down: variables are integers."""
         scale = lcm(*(c.denominator for c in form.values()))
         divisor = gcd(*(int(c * scale) for atom, c in form.items() if atom is not None))
         if divisor:
@@ -77,7 +78,7 @@ class Facts:
             self.forms.append((atom, form))
 
     def _above(self, e: Expr) -> Iterator[Linear]:
-        """Linear forms that are nowhere smaller than an expression."""
+        """Linear upper bounds of an expression."""
         form = affine(e)
         parts = [self._atom_above(atom, c) for atom, c in form.terms]
         for choice in product(*parts):
@@ -87,7 +88,7 @@ class Facts:
             yield total
 
     def _atom_above(self, atom: Expr, c: int) -> list[Linear]:
-        """Linear forms that are nowhere smaller than `c · atom`; a division is also a variable of its own."""
+        """Linear upper bounds of `c · atom`; a floordiv or mod is also treated as a variable."""
         if isinstance(atom, Var) or (isinstance(atom, Bin) and atom.op in ("floordiv", "mod")):
             self.rank.setdefault(atom, len(self.rank))
             if atom not in self.intervals and (known := bounds(atom, self.intervals.get)) is not None:
@@ -117,12 +118,12 @@ class Facts:
             yield _sum({}, form, Fraction(-1))
 
     def never_negative(self, e: Expr) -> bool | None:
-        """Whether an integer is proved to be at least 0, more than -1, that is; None where nothing linear is known."""
+        """Whether the integer `e` is proved >= 0, by a linear lower bound > -1; None where it has no linear bound."""
         forms = list(self._below(e))
         return self._is_one_proved(forms, SPLITS) if forms else None
 
     def _is_one_proved(self, forms: Sequence[Linear], splits: int) -> bool:
-        """Where nothing else helps, the last turn of a loop, which may be a tail, is looked at by itself."""
+        """Whether some form is proved > -1, if need be by cases: the last iteration of a loop (a tail), the others."""
         if any(self._is_proved(form) for form in forms):
             return True
         variables = [var for var, (low, high) in self.intervals.items() if isinstance(var, Var) and low < high]
@@ -132,7 +133,7 @@ class Facts:
         )
 
     def _turns(self, var: Expr) -> Iterator[Facts]:
-        """The last value of a variable, then all others."""
+        """The facts for the last value of a variable, then the facts for all other values."""
         low, high = self.intervals[var]
         last = Facts({**self.intervals, var: (high, high)}, [], self.rank)
         for _, form in self.forms:
@@ -141,7 +142,7 @@ class Facts:
         yield Facts({**self.intervals, var: (low, high - 1)}, self.forms, self.rank)
 
     def _is_proved(self, form: Linear) -> bool:
-        """Variables are eliminated from the innermost outwards, by their bounds or by a fact."""
+        """Whether `form > -1`: eliminate variables, innermost first, by interval or fact (Fourier-Motzkin)."""
         atom = self._innermost(form)
         if atom is None:
             return form.get(None, Fraction(0)) > -1

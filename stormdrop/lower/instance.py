@@ -1,8 +1,7 @@
-"""Instances of a register tile: constant offsets of its unrolled axes, and what index expressions are there.
+"""Instances of a register tile: one row, one vector and one unrolled reduce step, given by constant axis offsets.
 
-A statement on a tile is executed for every row, vector and unrolled reduce step. What is known of a condition in one of
-them follows from its offsets and from the bounds of the loop variables: code generation leaves out what is decided, and
-counting counts what is left.
+A statement on a tile is executed once per instance. The offsets and the bounds of the loop variables decide some index
+conditions: code generation drops these, and the operation count leaves out instances that become neutral.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from stormdrop.lower.borders import Known, deciding_axes, folded, non_negative
 from stormdrop.lower.program import RegisterTile
 from stormdrop.space.access import axes_of
 
-LANE = Var("lane")
+LANE = Var("lane")  # the lane number inside a vector
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A linear condition `base + Σ coefficient · offset >= 0` with the bounds of its base over all lanes."""
+    """A linear condition `base + Σ coefficient · offset >= 0`; `known` bounds `base` over all lanes."""
 
     terms: tuple[tuple[Axis, int], ...]
     base: Affine
@@ -35,7 +34,7 @@ class Gap:
 
 
 class Instance:
-    """One instance of a tile; it moves from one to the next."""
+    """A cursor over the instances of a tile; `place` and `step_to` move it."""
 
     def __init__(self, tile: RegisterTile, known: Known) -> None:
         """`known` gives the bounds of the loop variables."""
@@ -43,17 +42,18 @@ class Instance:
         self.vector = tile.stage.vector
         self.lanes = tile.lanes
         self.offset: dict[Axis, int] = dict.fromkeys(tile.base, 0)
-        self.open: dict[Axis, Var] = {}  # rolled reduce loops, by axis
+        self.open: dict[Axis, Var] = {}  # variables of the open rolled reduce loops
         self.row: tuple[int, ...] = ()
         self.chunk = 0
         self._known = known
-        self._start: dict[Axis, int] = {}  # of the present step of the innermost loop
+        self._start: dict[Axis, int] = {}  # position of the present step of the innermost loop
         self._gaps: dict[tuple[Expr, ...], Gap | None] = {}
         self._tests: dict[tuple[Expr, Affine, int], Expr] = {}
         self._answers: dict[object, bool | None] = {}
         self._constants: dict[object, Const | None] = {}
         self._offsets: dict[Expr, Callable[[dict[Axis, int]], object]] = {}
         self._deciding: dict[Expr, Callable[[dict[Axis, int]], object]] = {}
+        # Every (row, vector) of the tile; the accumulators are in this order.
         rows = list(itertools.product(*(range(n) for _, n in tile.rows)))
         self.all = [(row, chunk) for row in rows for chunk in range(tile.chunks)]
 
@@ -66,20 +66,20 @@ class Instance:
             self.offset[self.vector] = self._start.get(self.vector, 0) + chunk * self.lanes
 
     def step_to(self, axis: Axis, position: int) -> None:
-        """Move a reduce axis to a constant position, relative to the loop that is open, or to the tile."""
+        """Set the offset of a reduce axis, relative to its open loop's variable, or to the tile if none is open."""
         self._start[axis] = self.offset[axis] = position
 
     def axis_value(self, axis: Axis) -> Affine:
-        """The index of an axis in the present instance (of its lane 0)."""
+        """The index of an axis in the present instance, at lane 0."""
         form = self.tile.base[axis].shifted(self.offset[axis])
         return form + Affine(((self.open[axis], 1),)) if axis in self.open else form
 
     def here(self, e: Expr) -> Expr:
-        """An index expression with the present instance's axes put in."""
+        """Substitute the axes of an index expression by their values in the present instance, at lane 0."""
         return rewrite(e, lambda n: self.axis_value(n).expr() if isinstance(n, Axis) else None)
 
     def key(self, e: Expr) -> object:
-        """Equal for the instances in which an expression has the same value."""
+        """A memo key of an expression's value: the offsets of the axes in the expression."""
         offsets = self._offsets.get(e)
         if offsets is None:
             offsets = self._offsets[e] = _getter([a for a in _sorted_axes(e) if a in self.offset])
@@ -93,7 +93,7 @@ class Instance:
         gap = self._gap(condition)
         if gap is None:
             key = (self.key(condition), *self.open.values())
-            if key not in self._answers:  # Winograd's transforms ask the same of every element
+            if key not in self._answers:  # Winograd transforms repeat the same few conditions
                 self._answers[key] = decide(self._here_with_lanes(condition), self._atom_bounds)
             return self._answers[key]
         if gap.known is None:
@@ -102,9 +102,9 @@ class Instance:
         return True if gap.known[0] + offset >= 0 else False if gap.known[1] + offset < 0 else None
 
     def constant(self, e: Expr) -> Const | None:
-        """The number an expression is known to be in this instance; None where it is not known.
+        """The value of an expression if it is constant in this instance, else None.
 
-        The coefficients of Winograd's transforms are chains of selections, and every element asks for the same few.
+        Memoised: the coefficients of Winograd transforms are chains of Selects that every element repeats.
         """
         if isinstance(e, Const):
             return e
@@ -119,9 +119,7 @@ class Instance:
         return self._constants[key]
 
     def test(self, condition: Expr) -> Expr:
-        """The condition in this instance (of its lane 0), over loop variables, in a form that equal conditions
-        share.
-        """
+        """The condition in this instance, at lane 0, over loop variables, in normal form."""
         gap = self._gap(condition)
         if gap is None:
             return normal(self.here(condition))
@@ -132,14 +130,12 @@ class Instance:
         return self._tests[key]
 
     def test_key(self, condition: Expr) -> object:
-        """What the condition depends on in this instance, all lanes included."""
+        """A memo key: equal keys mean that a condition has the same truth value in every lane."""
         gap = self._gap(condition)
         return (condition, gap.offset(self.offset)) if gap is not None else self._here_with_lanes(condition)
 
     def _gap(self, condition: Expr) -> Gap | None:
-        """A comparison as `base + offset >= 0`, where only the offset differs between instances; None if it is not
-        linear.
-        """
+        """A comparison as `base + offset >= 0`, whose base all instances share; None if it is not linear."""
         key = (condition, *self.open.values())
         if key not in self._gaps:
             form = non_negative(condition)
@@ -173,7 +169,7 @@ class Instance:
 
 
 def _getter(axes: Sequence[Axis]) -> Callable[[dict[Axis, int]], object]:
-    """What picks the offsets of some axes."""
+    """A function that picks the offsets of `axes`."""
     return itemgetter(*axes) if axes else lambda _: None
 
 

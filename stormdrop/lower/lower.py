@@ -1,7 +1,7 @@
 """Lowering: one point of a sketch to a loop program.
 
-Rolled loops run `ceil(remaining / inner)` trips, computed where they start. Tails are exact: a register tile has one
-body for each number of rows that occurs, and the vector axis is masked.
+Rolled loops run `ceil(remaining / inner)` trips, computed at loop entry. Tails are exact: a register tile has one body
+for each number of rows that occurs, and the vector axis is masked.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ class _Context:
 
 
 def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mapping[str, View] | None = None) -> Program:
-    """The program of one point.
-
+    """Lower one point, given as a tiling for each stage id.
     `views` gives the memory layout of run-time inputs and outputs that are not row-major.
     """
     views = views or {}
@@ -53,7 +52,7 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
     regions: dict[Tensor, Region] = {}
 
     def add(t: Tensor, scope: Scope, region_of: Region | None = None) -> None:
-        # A tensor in between may have the same name.
+        # Only inputs and outputs have views; an intermediate tensor may share the name of one.
         given = views.get(t.name) if scope in (Scope.INPUT, Scope.OUTPUT) else None
         view = given or View(row_strides(t.shape))
         elements = region_of.buffer.elements if region_of else t.size
@@ -85,10 +84,10 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
 
 
 def _box_region(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> Region:
-    """A row-major box, its last dimension rounded up to whole vector tiles."""
+    """Scratch for an attached stage: a row-major box, the vector axis rounded up to whole tiles if it is last."""
     own = context.tilings[stage.id]
     dims: list[int] = []
-    order = [a for a in stage.place if isinstance(a, Axis)]  # rule Place attaches nothing that is written otherwise
+    order = [a for a in stage.place if isinstance(a, Axis)]  # rule Place attaches only stages stored at plain axes
     for a in order:
         n = own.extent[a]
         if a is stage.vector and a is order[-1]:
@@ -139,7 +138,7 @@ def _lower_attached(context: _Context, stage: Stage) -> list[Stmt]:
 
 
 def _needed_spans(context: _Context, stage: Stage) -> dict[Axis, Span]:
-    """The box that the readers need now, with the lengths it can have."""
+    """Bounds inference: the span of each axis that the readers need in the present iteration."""
     found: dict[Axis, list[Span]] = {a: [] for a in stage.axes}
     for reader in context.structure.readers(stage.tensor):
         host = reader.id == stage.host
@@ -158,7 +157,7 @@ def _needed_spans(context: _Context, stage: Stage) -> dict[Axis, Span]:
 
 
 def _loops(context: _Context, stage: Stage, order: Sequence[LoopLevel], spans: dict[Axis, Span]) -> list[Stmt]:
-    """The serial loops of a stage from the given slots inwards, then its register tile."""
+    """The serial loops of a stage at the given levels, outermost first, around its register tile."""
     tiling = context.tilings[stage.id]
     nest = nest_of(stage)
     rolled = [x for x in order if x.axis.kind == "spatial" or x.number != nest.innermost_reduce]
@@ -195,14 +194,14 @@ def _loops(context: _Context, stage: Stage, order: Sequence[LoopLevel], spans: d
 
 
 def _block_copies(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> list[Stmt]:
-    """The operands packed inside the outer reduce loops of this stage."""
+    """Pack the operands that are attached inside the outer reduce loops of this stage."""
     copies = [c for c in context.structure.stages if c.reader == stage.id and c.level is ComputeAt.REDUCE_BLOCK]
     context.spans[stage.id] = dict(spans)
     return [s for copy in copies for s in _lower_attached(context, copy)]
 
 
 def _partial_buffer(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> Access:
-    """Scratch for the accumulators of everything inside the outer reduce loops, in whole vectors."""
+    """Scratch that keeps the accumulators across the outer reduce loops, rounded up to whole register tiles."""
     tiling = context.tilings[stage.id]
     size = 1
     coefficients: list[tuple[Axis, int]] = []
@@ -226,7 +225,7 @@ def _partial_buffer(context: _Context, stage: Stage, spans: Mapping[Axis, Span])
 
 
 def _rebased(access: Access, spans: Mapping[Axis, Span]) -> Access:
-    """The same place, relative to the tile that starts where the spans do."""
+    """The access relative to the register tile whose axes start at the spans' bases."""
     outer = access.outer
     for a, c in access.coefficients:
         if a.kind == "spatial":

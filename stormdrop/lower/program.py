@@ -1,16 +1,16 @@
-"""The concrete loop program: what runs, and all that code generation spells.
+"""The loop program: the IR from which code is generated.
 
-A program is a list of phases; a phase is one parallel range over loops with constant trip counts. Inside stand serial
-loops whose trip counts may depend on outer loops (tails), and the statements of register tiles. A tile of a reduction
-is a named set of accumulators:
+A program is a list of phases; a phase is a parallel loop nest with constant trip counts, flattened to one range. Its
+body has serial loops, whose trip counts may depend on outer loops (tails), and statements on register tiles. A tile of
+a reduction is a named set of accumulators:
 
     start Y[ow:4, co:2×8]                   every accumulator holds the combiner's identity
-    for kh in max(0, 1 - oh):min(3, 6 - oh) reduce loops carry the accumulators round
+    for kh in max(0, 1 - oh):min(3, 6 - oh) reduce loops carry the accumulators
       Y += X[...] * W[...]                  for every row and every vector of the tile
     Y[n, oh, ow, co] = max(Y, 0)            the accumulators are finished and stored
 
-Rows and vectors are unrolled: a statement on a tile is written once here and once for each of them in code. Its
-expressions speak of the stage's axes. All index arithmetic is in elements.
+Rows and vectors are unrolled: one statement on a tile stands for one copy per row and vector in the code. Its
+expressions are over the stage's axes. All index arithmetic is in elements.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class View:
 class Buffer:
     """A piece of memory.
 
-    `slot` is its entry of the pointer table; scratch has a place in each thread's scratch instead.
+    `slot` is its index in the pointer table; a scratch buffer has an offset into each thread's scratch instead.
     """
 
     name: str
@@ -63,9 +63,10 @@ class Spread(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A block of `elements` equal values that a guarded read is sent to where its guards fail.
+    """A constant block of `elements` equal values: a guarded read reads it instead of its tensor if a guard fails.
 
-    The address is selected above the reduce loop over `above` (None: with every read), and moves on in both cases.
+    The select between the two pointers is hoisted above the reduce loop over `above` (None: at every read). The loop
+    then advances either pointer, so the page is as long as the advance.
     """
 
     elements: int
@@ -82,9 +83,9 @@ class Access:
     coefficients: tuple[tuple[Axis, int], ...]
     atoms: tuple[tuple[Expr, int], ...] = ()
     spread: Spread = Spread.ONE
-    masked: bool = False  # dead lanes of a tail are switched off; otherwise they are read or written too
+    masked: bool = False  # dead lanes of a tail are masked off; otherwise they are read or written too
     square: Axis | None = None  # the row axis of a transposed tile
-    page: Page | None = None  # of a guarded read; None: the guards switch lanes off, or select each address
+    page: Page | None = None  # of a guarded read; None: guards mask lanes, or select at each read
 
     def coefficient(self, axis: Axis | None) -> int:
         return next((c for a, c in self.coefficients if a is axis), 0)
@@ -92,14 +93,14 @@ class Access:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegisterTile:
-    """Rows of unrolled axes times vectors: the elements of a stage that are computed together."""
+    """Unrolled rows times vectors: the elements of a stage that are computed together, in registers."""
 
     stage: Stage
     base: dict[Axis, Affine]  # the first element of every axis
     rows: tuple[tuple[Axis, int], ...]
     vectors: int
     lanes: int
-    live: Expr | None  # live elements of a spatial vector axis; None: all
+    live: Expr | None  # number of live elements along a spatial vector axis; None: all
 
     @property
     def row_count(self) -> int:
@@ -132,7 +133,7 @@ class If:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Start:
-    """A tile's accumulators begin at the combiner's identity; at the partial results in `resume` unless `first`."""
+    """Set a tile's accumulators to the combiner's identity; if `resume` and not `first`, load them from there."""
 
     tile: RegisterTile
     resume: Access | None
@@ -143,7 +144,7 @@ class Start:
 class ReduceLoop:
     """`for axis in range(low, high, step)`, relative to the tile's base; it carries the tile's accumulators.
 
-    `unroll` steps are one turn of the loop; steps that are left follow one by one; what is left of a step is `masked`.
+    One trip makes `unroll` steps; remaining whole steps follow one by one; a partial last step is `masked`.
     """
 
     tile: RegisterTile
@@ -152,9 +153,9 @@ class ReduceLoop:
     low: Expr
     high: Expr
     longest: int  # high - low is at most this
-    step: int  # more than 1 on a vector axis: all its vectors
+    step: int  # along the vector axis: vectors · lanes; else 1
     unroll: int
-    written_out: bool  # no loop at all: the body for every value of the axis
+    written_out: bool  # fully unrolled: one copy of the body per iteration
     masked: bool
     body: tuple[Stmt, ...]
 
@@ -163,9 +164,9 @@ class ReduceLoop:
         return isinstance(self.body[0], Update)
 
     def split(self, length: int) -> tuple[int, int, int]:
-        """Of a length that is known: steps that the loop makes, steps written out after it, and elements left.
+        """Split a constant length: steps inside the loop, whole steps after the loop, elements left.
 
-        A single turn is no loop.
+        A loop of one trip is written out.
         """
         steps, left = divmod(length, self.step)
         turns = steps // self.unroll
@@ -184,7 +185,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Save:
-    """The accumulators are kept in memory, to be resumed."""
+    """Store the accumulators as partial results, for a later `Start` to resume."""
 
     tile: RegisterTile
     access: Access
@@ -192,7 +193,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finish:
-    """`value`, in which the accumulators are a load of the stage's `acc`, is stored where the stage's guard holds."""
+    """Store `value` where the stage's guard holds; a load of the stage's `acc` stands for the accumulators."""
 
     tile: RegisterTile
     value: Expr
@@ -207,7 +208,7 @@ Stmt = For | If | Start | ReduceLoop | Update | Save | Finish
 class Phase:
     """A parallel range over the product of `loops`; a barrier follows it.
 
-    `at_load`: it runs once, to pack constants.
+    `at_load`: it runs once, when the kernel is loaded, to pack constants.
     """
 
     name: str

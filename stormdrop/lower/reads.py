@@ -1,8 +1,8 @@
 """How a statement of a register tile reads and writes memory: vectors, transposes, gathers, masks, pages.
 
-An element beyond a border must not be read. Where all lanes of a read share the guard, the address is selected between
-the element and a page that holds the border's value: once, above the loops that the guard does not depend on. Other
-guards switch lanes off.
+An element beyond a border must not be read. A guard that is uniform over the lanes selects between the element's
+address and that of a page, a block filled with the border's value. The select is hoisted above the loops on which the
+guard does not depend. Guards that differ by lane mask lanes off.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Select, childre
 from stormdrop.lower.program import Access, Page, ReduceLoop, RegisterTile, Spread
 from stormdrop.space.access import axes_of
 
-PAGE_BYTES = 1 << 16
+PAGE_BYTES = 1 << 16  # the largest page
 
 
 def decided_reads(
@@ -26,7 +26,7 @@ def decided_reads(
     guard: Expr | None,
     access_of: Callable[[Load], Access],
 ) -> dict[Load, Access]:
-    """How each load of `value`, which is computed inside `loops` where `guard` holds, is done."""
+    """The access of each load of `value`, which is computed inside `loops` where `guard` holds."""
     found: dict[Load, Access] = {}
     for load, guards in guards_of(value, guard).items():
         if load.tensor is tile.stage.acc and tile.stage.is_reduction:
@@ -40,9 +40,7 @@ def decided_reads(
 
 
 def spread_over(tile: RegisterTile, e: Expr, access: Access, is_guarded: bool) -> Access:
-    """Where the lanes of an access to `e` lie. Lanes that a tail leaves dead must not be touched: `access.masked` says
-    whether memory ends there.
-    """
+    """Set the spread of an access to `e`. An element that all lanes share needs no mask; else `masked` is kept."""
     vector = tile.stage.vector
     if tile.lanes == 1 or vector is None or vector not in axes_of(e):
         return replace(access, masked=False)
@@ -56,7 +54,7 @@ def spread_over(tile: RegisterTile, e: Expr, access: Access, is_guarded: bool) -
 
 @lru_cache(maxsize=4096)
 def guards_of(value: Expr, guard: Expr | None) -> Mapping[Load, Collection[Expr]]:
-    """The index conditions under which each load is read, wherever it stands."""
+    """The index conditions that guard each load: the union over its occurrences in `value`."""
     found: dict[Load, set[Expr]] = {}
     seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
 
@@ -78,9 +76,9 @@ def guards_of(value: Expr, guard: Expr | None) -> Mapping[Load, Collection[Expr]
 
 
 def _page(tile: RegisterTile, loops: Sequence[ReduceLoop], access: Access, guards: Sequence[Expr]) -> Page | None:
-    """The page of a guarded read; None where it would be too large or be left behind.
+    """The page of a guarded read; None where it would be too large, or the selected pointer could leave it.
 
-    The innermost loop moves the selected address on, and so do the steps written out and the vectors of a row.
+    The innermost loop, its written-out steps and the vectors of a row all advance the selected pointer.
     """
     inner, vector = loops[-1] if loops else None, tile.stage.vector
     slope = access.coefficient(inner.axis) if inner is not None else 0
@@ -97,9 +95,9 @@ def _page(tile: RegisterTile, loops: Sequence[ReduceLoop], access: Access, guard
 
 
 def _steps_reach(loop: ReduceLoop, slope: int, is_vector: bool) -> int:
-    """How far the steps of the innermost loop move an address that was selected before them.
+    """How many elements the innermost loop advances a pointer that was selected before the loop.
 
-    Steps written out have addresses of their own, but for vectors, which lie behind the first one's.
+    Each written-out step selects its own pointer, except along the vector axis: those are offsets from the first.
     """
     turn = loop.step * loop.unroll
     if isinstance(loop.low, Const) and isinstance(loop.high, Const):
@@ -111,8 +109,9 @@ def _steps_reach(loop: ReduceLoop, slope: int, is_vector: bool) -> int:
 
 
 def _above(loops: Sequence[ReduceLoop], access: Access, guards: Sequence[Expr]) -> Axis | None:
-    """The outermost reduce loop that neither the guards nor the address depend on, but for the innermost loop's own
-    steps.
+    """The outermost loop above which the select can be hoisted: neither guards nor address depend on its variable.
+
+    The address may depend on the innermost loop, which advances the pointer.
     """
     above: Axis | None = None
     used: set[Axis] = {a for e in (*guards, *(a for a, _ in access.atoms)) for a in axes_of(e)}
@@ -130,5 +129,5 @@ def has_load(e: Expr) -> bool:
 
 
 def has_data(access: Access) -> bool:
-    """Whether a part of the index is loaded from memory. Lowering has seen to it that it stays inside its tensor."""
+    """Whether the index depends on loaded data. Lowering has checked that such an index stays inside its tensor."""
     return any(has_load(atom) for atom, _ in access.atoms)

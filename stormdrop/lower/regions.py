@@ -1,4 +1,4 @@
-"""Where tensors lie while a program runs: the regions of buffers that hold them, and the addresses of elements."""
+"""Storage layouts: the region of a buffer that holds a tensor, and the addresses of its elements."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from stormdrop.target.scope import Scope
 
 @dataclass(slots=True)
 class Region:
-    """Where an attached or packed tensor lies: its buffer, the first index it holds, and one stride per dimension.
+    """The storage of a tensor: its buffer, the first index the buffer holds, and one stride per dimension.
 
-    A panel keeps the vector axis in blocks: `panel` elements side by side, one block every `panel_stride` elements.
+    If `panel` > 0, the vector axis is blocked: `panel` contiguous elements, one block every `panel_stride` elements.
     """
 
     buffer: Buffer
@@ -89,9 +89,7 @@ def access_of(region: Region, tensor: Tensor, indices: tuple[Expr, ...], base: M
 
 
 def _check_data(tensor: Tensor, d: int, i: Expr) -> None:
-    """An index made of data must be clamped, max(min(i, n - 1), 0), or taken modulo n: no input may lead outside a
-    tensor.
-    """
+    """A data-dependent index must be clamped, max(min(i, n - 1), 0), or taken modulo n. Raises UserError."""
     if not any(isinstance(n, Load) for n in walk(i)):
         return
     known = bounds(i, _whatever)
@@ -100,7 +98,7 @@ def _check_data(tensor: Tensor, d: int, i: Expr) -> None:
 
 
 def _whatever(atom: Expr) -> tuple[int, int] | None:
-    """The bounds of data: all integers. Operations that narrow them are looked into."""
+    """The bounds of data: any i64; None for operations that `bounds` itself looks into."""
     narrows = isinstance(atom, (Axis, Select)) or (
         isinstance(atom, Bin) and atom.op in ("min", "max", "mod", "floordiv")
     )

@@ -1,6 +1,6 @@
-"""Spans: stretches of an axis, with every length that a stretch can have.
+"""Spans: contiguous ranges of an axis, each with the set of lengths it takes over all iterations.
 
-A loop whose trip count never varies has a constant one, and a register tile has one body for each length that occurs.
+The set shows which trip counts are constant, and for which tail lengths a register tile needs a body.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stormdrop.ir.expr import Axis, Const, Expr, Var, binary
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of an axis: it begins at `base` and is `length` long, which is one of `lengths`."""
+    """A range of an axis: it begins at `base`; `length`, over loop variables, takes the values `lengths`."""
 
     base: Affine
     length: Expr
@@ -36,7 +36,7 @@ def whole(axis: Axis) -> Span:
 
 
 def split(span: Span, inner: int, var: Var) -> tuple[Expr, int, Span]:
-    """Cut a span into pieces of `inner`: the trip count, its maximum, and the piece of one trip."""
+    """Tile a span by `inner`: the trip count, its maximum, and the span of one trip of the loop over `var`."""
     counts = {-(-n // inner) for n in span.lengths}
     most = max(counts)
     full = {inner} if any(n >= inner for n in span.lengths) else set[int]()
@@ -57,7 +57,7 @@ def _ceildiv(a: Expr, b: int) -> Expr:
 
 
 def index_span(index: Expr, around: Mapping[Axis, Span], extent: int) -> Span:
-    """The stretch of values an index takes while its axes run over their spans."""
+    """Bounds inference: the range of values that an affine index takes while its axes run over their spans."""
     form = affine(index)
     base = Affine((), form.constant)
     length: Affine = Affine((), 1)
@@ -72,6 +72,6 @@ def index_span(index: Expr, around: Mapping[Axis, Span], extent: int) -> Span:
         length = length + affine(span.length).scaled(abs(c)).shifted(-abs(c))
         choices.append([abs(c) * (n - 1) for n in span.lengths])
     lengths = frozenset(1 + sum(pick) for pick in itertools.product(*choices))
-    if max(lengths) > extent:  # a padded producer may be read past what exists only where its reader guards the read
+    if max(lengths) > extent:  # only a guarded read (padding) can run past its producer
         raise ScheduleError(f"a region of {max(lengths)} exceeds the extent {extent}")
     return Span(base, length.expr(), lengths)

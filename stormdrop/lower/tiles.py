@@ -19,13 +19,13 @@ from stormdrop.space.structure import Stage
 from stormdrop.space.tiling import Tiling
 
 MAX_TILE_BODIES = 16
-"""Of one stage; the space allows fewer, so that this is never met by what it offers."""
-MOST_WRITTEN_OUT = 8
+"""Of one stage; every point of a sketch stays below this limit."""
+MOST_WRITTEN_OUT = 8  # iterations of a reduce loop that is fully unrolled
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Accumulators in memory between the outer reduce blocks: loaded unless `first`, stored unless `last`."""
+    """Accumulators kept in memory between outer reduce blocks: loaded unless `first`, saved unless `last`."""
 
     access: Access
     first: Expr
@@ -34,7 +34,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class TileSite:
-    """Where a stage's register tile stands: the spans of its axes, and the bounds of the loop variables around it."""
+    """The context of a stage's register tile: the spans of its axes, and the bounds (`known`) of enclosing loops."""
 
     stage: Stage
     tiling: Tiling
@@ -44,7 +44,7 @@ class TileSite:
     known: Mapping[Expr, tuple[int, int]]
 
     def variants(self) -> tuple[Stmt, ...]:
-        """One tile for each combination of row lengths that occurs, chosen by comparing lengths."""
+        """One tile body for each combination of row lengths that occurs, as a chain of Ifs on the lengths."""
         rows = [a for a in self.stage.axes if a is not self.stage.vector]
         combinations = list(itertools.product(*(sorted(self.spans[a].lengths, reverse=True) for a in rows)))
         if len(combinations) > MAX_TILE_BODIES:
@@ -69,7 +69,7 @@ class TileSite:
         return RegisterTile(stage, base, rows, vectors, lanes, live)
 
     def _loops(self, tile: RegisterTile) -> list[ReduceLoop]:
-        """The loops over whole spans, still without bodies."""
+        """The reduce loops over their whole spans, before narrowing and still without bodies."""
         stage, tiling, loops = self.stage, self.tiling, list[ReduceLoop]()
         for left, a in zip(reversed(range(len(stage.reduce_axes))), stage.reduce_axes):
             span = self.spans[a]
@@ -83,7 +83,7 @@ class TileSite:
         return loops
 
     def _bodies(self, tile: RegisterTile) -> tuple[Stmt, ...]:
-        """The tile; where borders would be tested in short inner loops, once for the interior and once for the rest."""
+        """The tile's statements; with short inner loops, one version for the interior and one for the border."""
         value = self.stage.body
         if not self.stage.is_reduction:
             return (self._finish(tile),)
@@ -129,12 +129,12 @@ class TileSite:
         return replace(access, masked=has_tail and not self._is_padded(load.tensor))
 
     def _is_padded(self, tensor: Tensor) -> bool:
-        """Panels end with whole vectors."""
+        """Whether dead lanes stay inside the buffer: panels are rounded up to whole vectors."""
         return self.regions[tensor].panel > 0
 
 
 def _settled(loop: ReduceLoop, is_innermost: bool) -> ReduceLoop:
-    """A loop whose range is final: whether it is a loop at all, and whether its last step is partial."""
+    """Set `written_out` and `masked` (a partial last step) once the range is final."""
     if not (isinstance(loop.low, Const) and isinstance(loop.high, Const)):
         return replace(loop, masked=loop.step > 1)
     length = int(loop.high.value) - int(loop.low.value)

@@ -1,4 +1,4 @@
-"""The verifier of loop programs: what every program must keep that code is generated from."""
+"""The verifier of loop programs, run before code generation."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from stormdrop.lower.program import (
 from stormdrop.lower.reads import guards_of, has_load
 from stormdrop.target.scope import Scope
 
-SCOPES_WITH_VIEWS = (Scope.INPUT, Scope.CONSTANT, Scope.OUTPUT)
+SCOPES_WITH_VIEWS = (Scope.INPUT, Scope.CONSTANT, Scope.OUTPUT)  # strided by a View: `elements` is no bound
 ZERO = Const(0, "i64")
 
 
 def verify(program: Program) -> None:
     """Raises BuildError where a program is not well-formed:
 
-    every variable is bound by a loop around it; accumulators are started before they are used and used up once; every
-    access is inside its tensor and its buffer, dead lanes included unless they are masked; steps and widths agree;
-    scratch buffers of a phase do not overlap.
+    every variable is bound by an enclosing loop; accumulators are started before use and saved or finished once; every
+    access is inside its tensor and its buffer, dead lanes included unless they are masked; loop steps equal vector
+    widths; scratch buffers of a phase do not overlap.
     """
     for number, buffer in enumerate(program.buffers):
         _require(buffer.slot == number, f"{buffer} is entry {number} of the pointer table, not {buffer.slot}")
@@ -95,7 +95,7 @@ class _Verifier:
         self.facts.variable(var, low, high, (0, max(0, most - 1)))
 
     def _bound(self, *parts: Expr | Affine) -> None:
-        """Variables of the parts are those of loops around them."""
+        """Every variable in the parts is bound by an enclosing loop."""
         for part in parts:
             for n in walk(part.expr() if isinstance(part, Affine) else part):
                 is_open = isinstance(n, Axis) or not isinstance(n, Var) or n in self.facts.intervals
@@ -201,9 +201,9 @@ class _Verifier:
     def _instance(
         self, tile: RegisterTile, has_dead_lanes: bool, rows_inside: bool
     ) -> tuple[Facts, dict[Expr, Affine]]:
-        """What is known of the tile's axes, and the index of each of them.
+        """The facts about the tile's axes, and each axis as a form over loop variables and a fresh offset variable.
 
-        A proof eliminates variables from the innermost outwards; `rows_inside`: those of the rows before the lanes.
+        `rows_inside`: row offsets rank inside the vector axis's offset, so that a proof eliminates them first.
         """
         facts, places = self.facts.copy(), dict[Expr, Affine]()
         stage, width = tile.stage, tile.vectors * tile.lanes
@@ -224,7 +224,7 @@ class _Verifier:
         return facts, places
 
     def _access(self, tile: RegisterTile, e: Load, access: Access, guards: tuple[Expr, ...]) -> None:
-        """The element is inside its tensor where the guards hold, and all lanes that are touched are in the buffer."""
+        """The element is inside its tensor where the guards hold; every lane that is not masked is in the buffer."""
         self._bound(access.outer)
         slope, square = access.coefficient(tile.stage.vector), access.square
         is_square = square is not None and access.coefficient(square) == 1 and not dict(tile.rows)[square] % tile.lanes
@@ -267,7 +267,7 @@ class _Verifier:
         extent: int,
         what: str,
     ) -> None:
-        """Where the guards hold, an index over the places of the tile's axes is inside an extent."""
+        """Prove `0 <= index < extent` where the guards hold, in both elimination orders. Raises BuildError."""
         for rows_inside in (False, True):
             facts, places = self._instance(tile, has_dead_lanes, rows_inside)
             facts.holds(_placed(conjunction(guards), places))
@@ -276,7 +276,10 @@ class _Verifier:
         _require(False, f"{what}: {index(places)} may leave 0 … {extent - 1}")
 
     def _is_inside(self, facts: Facts, index: Expr, extent: int) -> bool:
-        """An index that data decides, or that no linear form bounds, has been checked when it was lowered."""
+        """Whether `0 <= index < extent`, by cases over Select, min and max.
+
+        An index without a linear bound passes: lowering has checked data-dependent indices.
+        """
         for n in walk(index):
             cases: list[tuple[Facts, Expr]] = []
             for condition, value in _cases(n):
@@ -293,7 +296,7 @@ def _placed(e: Expr, places: Mapping[Expr, Affine]) -> Expr:
 
 
 def _cases(e: Expr) -> list[tuple[Expr, Expr]]:
-    """The values of a part of an index that is not linear, each with the condition under which it is that."""
+    """Case distinction on a Select, min or max: (condition, value) pairs; empty for other expressions."""
     match e:
         case Select(c, a, b) if index_condition(c):
             return [(c, a), (opposite(c), b)]

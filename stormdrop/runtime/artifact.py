@@ -1,6 +1,6 @@
-"""What a build leaves: relocatable object bytes and what one must know to call them.
+"""The result of a build: a relocatable object, and its calling convention (buffers and phases).
 
-An artifact is bytes and numbers only: it can be sent to another process or written to a file, and holds no address.
+An artifact is plain data without addresses: it can be sent to another process or written to a file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from stormdrop.target.scope import Scope
 _SCOPES = {scope.value: scope for scope in Scope if scope is not Scope.SCRATCH}
 
 SLACK_BYTES = 512
-"""Past the end of packed constants and workspace a whole vector may be read; between threads' scratch it keeps lines
-apart, against false sharing."""
+"""Padding after packed constants and workspace, where a whole vector may be read past the end; between the scratch of
+two threads it prevents false sharing."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
     """One entry of the pointer table.
 
-    A constant, packed or not, that is not `resident` is only read while others are packed.
+    A constant, packed or not, that is not `resident` is read only by the load-time phases.
     """
 
     name: str
@@ -36,14 +36,14 @@ class BufferSpec:
 
     @property
     def nbytes(self) -> int:
-        """The memory that its pointer must have behind it."""
+        """The size to allocate, padding included."""
         return self.elements * ITEMSIZE[self.dtype] + (
             SLACK_BYTES if self.scope in (Scope.PACKED, Scope.WORKSPACE) else 0
         )
 
     @property
     def is_kept(self) -> bool:
-        """Whether it holds constants while the kernel runs."""
+        """Whether the buffer holds a constant that calls read."""
         return self.scope in (Scope.PACKED, Scope.CONSTANT) and self.resident
 
 
@@ -51,8 +51,8 @@ class BufferSpec:
 class Launch:
     """How one phase is started: the function `name` of the code, over a parallel range of `extent` units.
 
-    Phases run in their order; none begins before all units of the one before it have ended. Phases `at_load` write
-    packed constants, once; the others are one call of the kernel. `scratch_bytes` is the memory of each thread.
+    Phases run in order, with a barrier after each. Phases `at_load` run once and write packed constants; the others run
+    in every call of the kernel. `scratch_bytes` is the scratch memory of each thread.
     """
 
     name: str
@@ -71,21 +71,21 @@ class Artifact:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Of the phases of one call."""
+        """The extents of the phases of one call."""
         return tuple(launch.extent for launch in self.launches if not launch.at_load)
 
     @property
     def prepare_extents(self) -> tuple[int, ...]:
-        """Of the phases at load."""
+        """The extents of the load-time phases."""
         return tuple(launch.extent for launch in self.launches if launch.at_load)
 
     @property
     def scratch_bytes(self) -> int:
-        """Of each thread, for any phase."""
+        """Scratch memory of each thread: the maximum over all phases."""
         return max((launch.scratch_bytes for launch in self.launches), default=0)
 
     def to_json(self) -> dict[str, object]:
-        """All but the code."""
+        """Everything but the code, as JSON values."""
         return {
             "scratch_bytes": self.scratch_bytes,
             "extents": list(self.extents),
@@ -95,7 +95,7 @@ class Artifact:
 
     @staticmethod
     def from_fields(fields: Fields, code: bytes) -> Artifact:
-        """The artifact of what `to_json` made. Raises ValueError for anything else."""
+        """The inverse of `to_json`. Raises ValueError."""
         scratch_bytes = fields.take("scratch_bytes", size_of)
         launches = [
             Launch(PREPARE if at_load else ENTRY, size_of(extent), scratch_bytes, at_load)
@@ -112,7 +112,7 @@ class Artifact:
 
     @staticmethod
     def from_message(data: Any) -> Artifact:
-        """Raises UserError for anything that `to_message` did not make."""
+        """The inverse of `to_message`. Raises UserError."""
         try:
             fields = Fields(data, "artifact")
             return Artifact.from_fields(fields, fields.take("code", bytes))

@@ -1,4 +1,4 @@
-"""What a device must be able to do: hold memory, load kernels, run recorded calls of them.
+"""The device interface: allocate memory, load kernels, record and run calls.
 
     kernel = device.load(artifact)                                   # buffers: input X, packed W, output Y
     weights = BufferPlace(device.allocate(artifact.buffers[1].nbytes))
@@ -7,9 +7,9 @@
     recording.bind([x], [y])
     recording.run()                                                  # y is written
 
-Kernels alone, models, measuring and profiling use a device through these protocols only. How calls are recorded (the
-host keeps a table of pointers and a list of steps for its thread pool; a GPU would capture a graph) is the device's
-private matter. Objects of one device are not understood by another.
+Single kernels, models, measuring and profiling use a device through these protocols only. A recording's representation
+is private to the device: the host has a pointer table and a list of steps for its thread pool; a GPU would capture a
+graph. Objects of one device cannot be passed to another.
 """
 
 from __future__ import annotations
@@ -29,25 +29,23 @@ Seconds = NDArray[np.float64]
 
 
 class Memory(Protocol):
-    """A block of the device's memory, which begins at a multiple of `ALIGN_BYTES`; it is freed with its last
-    reference.
-    """
+    """A block of device memory, aligned to `ALIGN_BYTES`; freed with its last reference."""
 
     @property
     def nbytes(self) -> int: ...
 
     def write(self, offset: int, data: Bytes) -> None:
-        """Copy bytes into the block; they are there when this returns."""
+        """Copy bytes into the block, synchronously."""
         ...
 
     def read(self, offset: int, nbytes: int) -> Bytes:
-        """Bytes of the block, as all runs that have returned left them: a copy, or a view where that costs nothing."""
+        """Bytes of the block after all runs that have returned: a copy, or a view where the device allows one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BufferPlace:
-    """Where a buffer begins in the device's memory; `offset` is in bytes."""
+    """A buffer in device memory, `offset` bytes from the beginning of the block."""
 
     memory: Memory
     offset: int = 0
@@ -55,7 +53,7 @@ class BufferPlace:
 
 @dataclass(frozen=True, slots=True)
 class InputArray:
-    """A buffer in the caller's input array of this number, `offset` bytes from its beginning."""
+    """A buffer in the caller's input array `index`, `offset` bytes from the array's beginning."""
 
     index: int
     offset: int = 0
@@ -63,14 +61,14 @@ class InputArray:
 
 @dataclass(frozen=True, slots=True)
 class OutputArray:
-    """A buffer in the caller's output array of this number, `offset` bytes from its beginning."""
+    """A buffer in the caller's output array `index`, `offset` bytes from the array's beginning."""
 
     index: int
     offset: int = 0
 
 
 Argument = BufferPlace | InputArray | OutputArray | None
-"""Where a buffer of a call is; None for constants that are read at load only."""
+"""The location of one buffer of a call; None for a constant that only the load-time phases read."""
 
 
 class LoadedKernel(Protocol):
@@ -80,10 +78,10 @@ class LoadedKernel(Protocol):
     def artifact(self) -> Artifact: ...
 
     def prepare(self, constants: Mapping[str, Array], places: Sequence[BufferPlace | None]) -> None:
-        """Write the constants that calls read (`BufferSpec.is_kept`) to their places, one for each of its buffers.
+        """Write the constants that calls read to `places`: one per buffer, None if not `BufferSpec.is_kept`.
 
-        Packed ones are computed by the phases at load from `constants`, the others copied from there. The arrays are
-        not needed afterwards. Raises KeyError for a constant that is missing, ValueError for one of another size.
+        The load-time phases compute packed constants from `constants`; the others are copied. The arrays are not
+        needed afterwards. Raises KeyError for a missing constant, ValueError for a constant of another size.
         """
         ...
 
@@ -97,29 +95,29 @@ class BoundCall:
 
 
 class Recording(Protocol):
-    """Calls that are run together, each after the one before it has ended, and the scratch memory they need.
+    """A sequence of calls, run one after the other, and their scratch memory.
 
     One run at a time; another Python thread needs a recording of its own.
     """
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Say which arrays the next runs read and write: C-contiguous and aligned, kept alive by the caller.
+        """Set the arrays that the next runs read and write: C-contiguous and aligned, kept alive by the caller.
 
-        The host uses them where they are. A device with memory of its own copies inputs to it when a run begins, and
-        outputs back before the run returns.
+        The host uses the arrays in place. A device with its own memory copies inputs in when a run begins, and outputs
+        back before the run returns.
         """
         ...
 
     def run(self) -> None:
-        """Run all calls once. When this returns, the outputs are written: a device with queues waits for them here."""
+        """Run all calls once, synchronously: outputs are written when this returns."""
         ...
 
     def bench(self, repeats: int) -> Seconds:
-        """The seconds of each of so many runs, without the time to copy the caller's arrays; outputs are written."""
+        """The seconds of each of `repeats` runs, without copies of the caller's arrays; outputs are written."""
         ...
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
-        """As `bench`, but of the single calls: seconds by run and call. With `calls`, only those are run."""
+        """As `bench`, per call: seconds indexed by run and call. With `calls`, only those calls are run."""
         ...
 
 
@@ -127,15 +125,15 @@ class Device(Protocol):
     """Something that runs kernels. All methods may be called from any Python thread."""
 
     def allocate(self, nbytes: int) -> Memory:
-        """A block of any content. Raises MemoryError."""
+        """An uninitialised block. Raises MemoryError."""
         ...
 
     def adopt(self, data: Bytes) -> Memory:
-        """A block that holds these bytes, in the same memory where the device can use it. They do not change later."""
+        """A block that holds `data`, without a copy where the device can. The caller must not change `data` later."""
         ...
 
     def load(self, artifact: Artifact) -> LoadedKernel:
-        """Raises BuildError for code of another machine."""
+        """Make an artifact's code ready to run. Raises BuildError for code of another machine."""
         ...
 
     def record(self, calls: Sequence[BoundCall]) -> Recording:

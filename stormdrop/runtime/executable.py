@@ -1,8 +1,8 @@
-"""What a user calls, be it a kernel or a model: arrays in, arrays out.
+"""The callable that users hold, a kernel or a model: arrays in, arrays out.
 
-Arrays are taken as `runtime.arrays` says: inputs are read where they are, outputs are written where they will stay.
-Every call has a recording of its own, with its working memory (kept for the next call), so several Python threads may
-call at once. A call holds no lock while Python code runs, and releases the GIL while native code does.
+C-contiguous and aligned arrays are read and written in place, others through a copy (`runtime.arrays`). Concurrent
+calls use different recordings, each with its own working memory, so several Python threads may call at once; idle
+recordings are reused. A call takes no lock in Python code, and releases the GIL in native code.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ D = TypeVar("D", bound=Described)
 
 
 class Runnable(Protocol):
-    """What a call needs of a `Recording`."""
+    """The part of `Recording` that a call needs."""
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None: ...
     def run(self) -> None: ...
 
 
 class Executable(ABC, Generic[D]):
-    """`inputs` and `outputs` describe the arrays."""
+    """A callable on arrays; `inputs` and `outputs` describe them."""
 
     def __init__(self, name: str, inputs: tuple[D, ...], outputs: tuple[D, ...]) -> None:
         self.name, self.inputs, self.outputs = name, inputs, outputs
         self._idle: list[Runnable] = []  # list.pop and append are atomic
 
     def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
-        """One array, or a tuple where there are several outputs. Raises UserError for arrays it does not take."""
+        """Returns one array, or a tuple of several outputs. Raises UserError for arrays that do not match."""
         arrays = self._checked(inputs)
         targets = checked_outputs(self.outputs, out, arrays)
         if out is None:
@@ -49,7 +49,7 @@ class Executable(ABC, Generic[D]):
 
     @abstractmethod
     def _record(self) -> Runnable:
-        """What one call at a time runs."""
+        """A new recording; it serves one call at a time."""
 
     def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
         if len(inputs) != len(self.inputs):

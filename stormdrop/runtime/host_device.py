@@ -1,7 +1,7 @@
-"""This machine as a device: the process's memory, and a pool of threads.
+"""The host CPU as a device: the process's memory and a thread pool.
 
-A recording is one list of steps for the pool (`pool_ir`) and one table of pointers, in which the tables of all its
-calls follow each other. Only the entries of the caller's arrays change between runs.
+A recording is one list of steps for the pool (`pool_ir`), one step per call, and one table: the concatenated pointer
+tables of its calls. `bind` rewrites only the entries of the caller's arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def scratch_stride(scratch_bytes: int) -> int:
-    """From one thread's scratch to the next one's."""
+    """Bytes from one thread's scratch to the next thread's."""
     return -(-scratch_bytes // 64) * 64 + SLACK_BYTES
 
 
@@ -72,18 +72,18 @@ class HostDevice:
 
 @cache
 def host_device(threads: int) -> HostDevice:
-    """The process's device with so many threads."""
+    """The process-wide host device with `threads` threads."""
     return HostDevice(shared_pool(threads))
 
 
 class HostKernel:
-    """Code in this process."""
+    """A kernel whose code is loaded into this process."""
 
     def __init__(self, artifact: Artifact, device: HostDevice) -> None:
         self.artifact, self._device = artifact, device
         self.code = Code(artifact.code)
         self.phases = self._phases(ENTRY, artifact.extents)
-        """The address of the entry, and the extents of its phases."""
+        """The address of the entry function, and the extents of its phases."""
 
     def prepare(self, constants: Mapping[str, Array], places: Sequence[BufferPlace | None]) -> None:
         arguments: list[BufferPlace | None] = []
@@ -96,7 +96,7 @@ class HostKernel:
                 if place is not None:
                     place.memory.write(place.offset, data)
                 place = BufferPlace(HostMemory(data))
-            elif buffer.scope is Scope.PACKED and place is None:  # a Winograd filter before it is packed
+            elif buffer.scope is Scope.PACKED and place is None:  # an intermediate: a transformed Winograd filter
                 place = BufferPlace(self._device.allocate(buffer.nbytes))
             arguments.append(place)
         if self.artifact.prepare_extents:
@@ -108,7 +108,7 @@ class HostKernel:
 
 
 class HostRecording:
-    """Steps for the pool, and their pointers. `phases` are those of each call's kernel that are run."""
+    """Steps for the pool, and their pointers. `phases`: for each call, the entry function and its phases' extents."""
 
     def __init__(
         self, calls: Sequence[BoundCall], phases: Sequence[tuple[int, NDArray[np.int64]]], device: HostDevice
@@ -117,7 +117,7 @@ class HostRecording:
         stride = scratch_stride(max((kernel.artifact.scratch_bytes for kernel in kernels), default=0))
         scratch = device.allocate(stride * device.pool.threads)
         pointers: list[int] = []
-        self._inputs: dict[int, list[tuple[int, int]]] = {}  # (entry, byte offset) of each use of an array
+        self._inputs: dict[int, list[tuple[int, int]]] = {}  # array index: (table entry, byte offset) of each use
         self._outputs: dict[int, list[tuple[int, int]]] = {}
         steps: list[tuple[int, ...]] = []
         for call, (entry, extents) in zip(calls, phases):
@@ -134,7 +134,7 @@ class HostRecording:
         records = np.array(steps, np.int64).reshape(-1, STEP_WORDS)
         records[:, 1] += table.ctypes.data
         self._held = (tuple(calls), tuple(phases), scratch, table, records)  # what the steps point to
-        self._entries = table.data  # quicker to write one entry through
+        self._entries = table.data  # a memoryview: writes of one entry are faster
         self._pool, self._steps, self._count = device.pool, records.ctypes.data, len(records)
         self.run = partial(device.pool.run_steps, self._steps, self._count, self._held)
 

@@ -1,4 +1,4 @@
-"""A kernel alone on a device: code, constants, and workspace for each call; every buffer is a block of its own."""
+"""A single kernel on a device: code, constants, and workspace for each call; every buffer is its own allocation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stormdrop.target.scope import Scope
 class PreparedKernel:
     """A loaded kernel whose constants are in the device's memory.
 
-    Raises BuildError for code of another machine, KeyError and ValueError for constants that do not fit.
+    Raises BuildError for code of another machine, KeyError or ValueError for constants that are missing or mis-sized.
     """
 
     def __init__(self, artifact: Artifact, constants: Mapping[str, Array], device: Device) -> None:
@@ -23,7 +23,7 @@ class PreparedKernel:
         self.kernel.prepare(constants, self._kept)
 
     def call(self) -> BoundCall:
-        """A call with workspace of its own; arrays are numbered in the order of the artifact's inputs and outputs."""
+        """A call with its own workspace; array indices follow the order of the artifact's input and output buffers."""
         inputs, outputs = count(), count()
         arguments: list[Argument] = []
         for buffer, kept in zip(self.artifact.buffers, self._kept):

@@ -1,9 +1,8 @@
 """Timing a kernel with cold weights: every run reads its constants from another copy.
 
-A kernel that is run again and again finds its constants in the cache; in a model whose weights exceed the caches it
-does not. A rotation records one call for each of many copies, which together exceed the cache: until a copy's turn
-comes again, all others were read. Inputs, outputs, workspace and code stay as warm as they are: in a model they have
-just been used, too.
+A kernel run repeatedly finds its constants in the cache; in a model whose weights exceed the cache it does not. A
+rotation records one call for each of many copies, which together exceed the cache: before a copy is read again, the
+other copies have evicted it. Inputs, outputs, workspace and code stay warm, as in a model, where they were just used.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from stormdrop.runtime.device import Array, BoundCall, BufferPlace, Device, Memo
 from stormdrop.target import ALIGN_BYTES, whole_lines
 
 MOST_COPIES = 2048
-"""Each is a recorded call. More would be needed of small constants only, which arrive in no time."""
+"""Each copy is a recorded call. Only small constants would need more copies, and their loads cost little."""
 MOST_BYTES = 1 << 30
 
 
 def rotation_bytes(cache_bytes: int) -> int:
-    """The memory of copies that together exceed a cache of so many bytes."""
+    """The total size of copies that exceeds a cache of `cache_bytes`, up to `MOST_BYTES`."""
     return min(2 * cache_bytes, MOST_BYTES)
 
 
 class Rotation:
-    """A bench of one call whose arguments `rotated` (numbers of places) are another copy in every run.
+    """A bench of one call, in which the arguments with indices `rotated` are another copy in every run.
 
-    The copies are made in `block`, or in a block of their own where two of them do not fit into it. Keep a block for
-    the next rotation: page faults cost more than copying.
+    The copies are made in `block`, or in a new block if `block` does not hold two copies. Reuse a block for the next
+    rotation: page faults cost more than copying.
     """
 
     def __init__(self, device: Device, call: BoundCall, rotated: Sequence[int], block: Memory) -> None:
@@ -56,7 +55,7 @@ class Rotation:
         self._recording.bind(inputs, outputs)
 
     def bench(self, repeats: int) -> Seconds:
-        """The seconds of each of so many runs; the first one reads the copy after that of the last run before."""
+        """The seconds of each of `repeats` runs; the rotation continues where the previous `bench` stopped."""
         found: list[Seconds] = []
         while repeats:
             count = min(repeats, self._copies - self._turn)
