@@ -55,7 +55,14 @@ def spread_over(tile: RegisterTile, e: Expr, access: Access, is_guarded: bool) -
 @lru_cache(maxsize=4096)
 def guards_of(value: Expr, guard: Expr | None) -> Mapping[Load, Collection[Expr]]:
     """The index conditions that guard each load: the union over its occurrences in `value`."""
-    found: dict[Load, set[Expr]] = {}
+    every = occurrences(value, guard).items()
+    return {load: {g for guards in alternatives for g in guards} for load, alternatives in every}
+
+
+@lru_cache(maxsize=4096)
+def occurrences(value: Expr, guard: Expr | None) -> Mapping[Load, Collection[tuple[Expr, ...]]]:
+    """For each load the index conditions of each of its occurrences in `value`."""
+    found: dict[Load, set[tuple[Expr, ...]]] = {}
     seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
 
     def visit(e: Expr, guards: tuple[Expr, ...]) -> None:
@@ -67,7 +74,7 @@ def guards_of(value: Expr, guard: Expr | None) -> Mapping[Load, Collection[Expr]
             visit(e.b, (*guards, opposite(e.condition)))
             return
         if isinstance(e, Load):
-            found.setdefault(e, set()).update(guards)
+            found.setdefault(e, set()).add(guards)
         for child in children(e):
             visit(child, guards)
 

@@ -40,7 +40,7 @@ from stormdrop.lower.program import (
     Update,
     buffers_of,
 )
-from stormdrop.lower.reads import guards_of, has_load
+from stormdrop.lower.reads import has_load, occurrences
 from stormdrop.target.scope import Scope
 
 SCOPES_WITH_VIEWS = (Scope.INPUT, Scope.CONSTANT, Scope.OUTPUT)  # strided by a View: `elements` is no bound
@@ -191,12 +191,13 @@ class _Verifier:
     # Accesses
 
     def _reads(self, s: Update | Finish, guard: Expr | None) -> None:
-        guards = guards_of(s.value, guard)
+        guards = occurrences(s.value, guard)
         own = s.tile.stage.acc if s.tile.stage.is_reduction else None
         for load in loads(s.value):
             if load.tensor is not own:
                 _require(load in s.reads, f"{load} has no access")
-                self._access(s.tile, load, s.reads[load], tuple(guards[load]))
+                for alternative in guards[load]:
+                    self._access(s.tile, load, s.reads[load], alternative)
 
     def _instance(
         self, tile: RegisterTile, has_dead_lanes: bool, rows_inside: bool

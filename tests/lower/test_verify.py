@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stormdrop.errors import BuildError
-from stormdrop.ir.expr import Const, binary
+from stormdrop.ir.expr import Const, binary, loads
 from stormdrop.lower.borders import borders, without
 from stormdrop.lower.program import (
     Access,
@@ -101,6 +101,17 @@ def a_guard_is_forgotten(program: Program) -> Program:
     return changed(program, bare)
 
 
+def one_of_two_reads_has_no_guard(program: Program) -> Program:
+    def added(s: Stmt) -> Stmt:
+        if not isinstance(s, Update) or not borders(s.value):
+            return s
+        return replace(
+            s, value=binary("add", s.value, next(load for load in loads(s.value) if load.tensor.name == "X"))
+        )
+
+    return changed(program, added)
+
+
 def a_mask_is_forgotten(program: Program) -> Program:
     return with_accesses(program, lambda access: replace(access, masked=False))
 
@@ -156,6 +167,7 @@ MISTAKES: list[tuple[str, Callable[[Program], Program], str]] = [
     ("c2d_border", a_reduce_loop_begins_before_its_border, "may leave 0"),
     ("gmm_tails", a_tile_has_a_row_too_many, "may leave 0"),
     ("c2d_border", a_guard_is_forgotten, "may leave 0"),
+    ("c2d_border", one_of_two_reads_has_no_guard, "may leave 0"),
     ("gmm_tails", a_mask_is_forgotten, "neither masked nor inside its buffer"),
     ("dot_in_parts", the_end_of_a_vector_is_not_masked, "is partial, but not masked"),
     ("dot_in_parts", a_step_is_longer_than_its_vectors, "a step of 16 along k, not 8"),
