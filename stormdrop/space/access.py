@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from stormdrop.ir.affine import affine, bounds, conjunction, index_condition
+from stormdrop.ir.affine import affine, bounds, conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, children, compare, walk
+from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
 
 TRANSCENDENTAL = frozenset({"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "sin", "cos"})
@@ -162,3 +163,27 @@ def invert(
         if known is None or known[1] >= b.extent:
             inside.append(compare("lt", e, b.extent))
     return solved, conjunction(inside)
+
+
+def walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
+    """`is_contiguous` at this shape: dimensions of extent 1 are ignored. A constant stride is allowed."""
+    return is_contiguous(without_ones(tensor.shape, indices), axis)
+
+
+def conditions(body: Expr, op: Expr) -> frozenset[tuple[Expr, ...]]:
+    """For each path from the body down to an operand: the conjuncts of the index conditions on the path."""
+    found: dict[Expr, frozenset[tuple[Expr, ...]]] = {op: frozenset({()})}
+
+    def below(e: Expr) -> frozenset[tuple[Expr, ...]]:
+        if e not in found:
+            found[e] = frozenset((*_tested(e, child), *path) for child in children(e) for path in below(child))
+        return found[e]
+
+    return below(body)
+
+
+def _tested(e: Expr, child: Expr) -> list[Expr]:
+    """The index conditions that hold when `e`, a select, yields `child`."""
+    if not isinstance(e, Select) or child is e.condition or e.a is e.b or not index_condition(e.condition):
+        return []
+    return conjuncts(e.condition if child is e.a else opposite(e.condition))

@@ -9,25 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial, reduce
 from math import prod
 from typing import Protocol
 
 from stormdrop.errors import ScheduleError
-from stormdrop.ir.affine import affine, conjunction, conjuncts, index_condition, opposite
+from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import (
     Axis,
-    Bin,
-    Cast,
     Const,
     Expr,
     Load,
-    Select,
-    binary,
-    children,
     compare,
     identity_of,
-    loads,
     rewrite,
     select,
     substitute,
@@ -36,6 +29,7 @@ from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
     choosing_axes,
+    conditions,
     has_reuse,
     has_selection,
     invert,
@@ -44,14 +38,13 @@ from stormdrop.space.access import (
     is_linear,
     operand_load,
     operands,
+    walks,
     without_ones,
 )
-from stormdrop.space.structure import ComputeAt, OpenSplit, Stage, Structure
+from stormdrop.space.packing import DotPairs, Pack
+from stormdrop.space.structure import Args, ComputeAt, OpenSplit, Stage, Structure
 from stormdrop.target.machine import Target
-from stormdrop.target.microkernels import BF16_DOT
 from stormdrop.target.structures import STRUCTURES
-
-Args = tuple[str | int, ...]
 
 FEWEST_PARTS = 2
 EXAMPLE_PARTS = 16
@@ -208,7 +201,7 @@ class Fuse:
             return None
         reader = readers[0]
         read = [load for load in reader.reads() if load.tensor is stage.tensor]
-        if len(read) != 1 or stage.acc is not stage.tensor or any(_conditions(reader.finish, read[0])):
+        if len(read) != 1 or stage.acc is not stage.tensor or any(conditions(reader.finish, read[0])):
             return None
         inverse = invert(read[0].indices, stage.axes, reader.axes)
         return None if inverse is None else (reader, *inverse)
@@ -255,7 +248,7 @@ class Place:
 
     def _can_attach(self, reader: Stage, load: Load) -> bool:
         """Whether bounds inference is exact: affine indices, not under a condition that keeps them in range."""
-        guarded = any(path for e in (reader.body, reader.finish) for path in _conditions(e, load))
+        guarded = any(path for e in (reader.body, reader.finish) for path in conditions(e, load))
         return is_linear(load.indices) and not guarded
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
@@ -365,7 +358,7 @@ class Tile:
         """Whether every operand that depends on the axis is contiguous along it, or constant: constants are packed."""
         for op in operands(stage.body):
             load = operand_load(op)
-            if vector in axes_of(op) and not _walks(load.tensor, load.indices, vector) and not load.tensor.constant:
+            if vector in axes_of(op) and not walks(load.tensor, load.indices, vector) and not load.tensor.constant:
                 return False
         return True
 
@@ -374,7 +367,7 @@ class Tile:
 
         An axis of extent 1 only if there is no other.
         """
-        spatial = [a for a in stage.axes if a.extent > 1 and _walks(stage.tensor, stage.place, a)]
+        spatial = [a for a in stage.axes if a.extent > 1 and walks(stage.tensor, stage.place, a)]
         if spatial:  # several axes may index the last dimension (groups, channels): the smallest stride first
             last = without_ones(stage.tensor.shape, stage.place)[-1]
             steps = {a: abs(c) for a, c in affine(last).terms}
@@ -387,7 +380,7 @@ class Tile:
             for a in stage.reduce_axes
             if a.extent > 1
             and any(a in axes_of(load) for load in reads)
-            and all(_walks(load.tensor, load.indices, a) for load in reads if a in axes_of(load))
+            and all(walks(load.tensor, load.indices, a) for load in reads if a in axes_of(load))
         ]
         others = (*stage.axes, *stage.reduce_axes)
         found = [*spatial, *reduced] or [a for a in others if a.extent > 1][-1:] or list(others[-1:])
@@ -404,209 +397,6 @@ class Tile:
         vector = None if args[1] == "-" else stage.axis(str(args[1]))
         reduce_axes = tuple(sorted(stage.reduce_axes, key=lambda a: a is vector))
         return s.updated(stage, replace(stage, tiling=tiling, vector=vector, reduce_axes=reduce_axes))
-
-
-def _walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
-    """`is_contiguous` at this shape: dimensions of extent 1 are ignored. A constant stride is allowed."""
-    return is_contiguous(without_ones(tensor.shape, indices), axis)
-
-
-class DotPairs:
-    """Pair the reduction steps of a bf16 product for the machine's two-way dot-product instruction.
-
-        C[i,j] += f32(A[i,k]) * f32(B[k,j])
-          ->   B2[k,j] = pair(B[2k,j], B[2k+1,j]);   C[i,j] += dot(pair(A[i,2k], A[i,2k+1]), B2[k,j])
-
-    An odd extent is padded with zero. The pairs of the vector operand are packed; the argument is as in `Pack`.
-    """
-
-    name, version = "dot", 1
-
-    def _factors(self, stage: Stage) -> tuple[Load, Load] | None:
-        """The broadcast operand and the vector operand."""
-        match stage.body:
-            case Bin("mul", Cast(Load() as a, "f32"), Cast(Load() as b, "f32")) if stage.combiner == "sum":
-                pass
-            case _:
-                return None
-        if a.tensor.dtype != "bf16" or b.tensor.dtype != "bf16" or stage.vector is None or stage.vector_is_reduced:
-            return None
-        if stage.vector in axes_of(a):
-            a, b = b, a
-        axis = stage.reduce_axes[-1]
-        paired = all(axis in axes_of(x) and is_linear(x.indices) and len(loads(x)) == 1 for x in (a, b))
-        return (a, b) if paired and stage.vector in axes_of(b) and stage.vector not in axes_of(a) else None
-
-    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
-        factors = self._factors(stage)
-        if factors is None or BF16_DOT not in target.microkernels or stage.level is ComputeAt.LOAD or stage.unrolled:
-            return [None]
-        if factors[1].tensor.constant:
-            return [("load",)]
-        writer = s.writer(factors[1].tensor)
-        if writer is not None and writer.host is not None:
-            return [("thread",)]
-        return [("thread",), ("block",), ("root",)] if stage.host is None else [("thread",), ("block",)]
-
-    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
-        factors = self._factors(stage)
-        if factors is None:
-            raise ScheduleError(f"{stage.id} sums no products of bf16")
-        a, b = factors
-        axis = stage.reduce_axes[-1]
-        half = Axis(axis.name, -(-axis.extent // 2), "reduce")
-        assert stage.names is not None
-        names = {half if x is axis else x: name for x, name in stage.names.items()}
-        reduce_axes = tuple(half if x is axis else x for x in stage.reduce_axes)
-        body = Bin("dot", _pair(a, axis, half), _pair(b, axis, half))
-        paired = replace(stage, reduce_axes=reduce_axes, body=body, names=names)
-        copy, reader = _copied(paired, body.b, "pairs", ComputeAt(args[0]))
-        return s.with_stages(new for r in s.stages for new in ([copy, reader] if r is stage else [r]))
-
-
-def _pair(x: Load, axis: Axis, half: Axis) -> Expr:
-    """The elements 2 * half and 2 * half + 1 of `x` along `axis`, zero beyond the end."""
-    low, high = (substitute(x, {axis: half * 2 + k}) for k in range(2))
-    if axis.extent % 2:
-        high = select(compare("lt", half * 2 + 1, axis.extent), high, Const(0.0, "bf16"))
-    return Bin("pair", low, high)
-
-
-class Pack:
-    """Copy an operand into the order in which its reader's register tile reads it.
-
-        C[i,j] += A[i,k] * B[k,j]   ->   B'[j/w, k, j%w] = B[k,j];   C[i,j] += A[i,k] * B'[j/w, k, j%w]
-
-    Arguments: the operand's number, and where the copy is computed (`ComputeAt`). `load`: at load time, for constants;
-    `root`: in a phase before; `thread`, `block`: into per-thread scratch.
-    """
-
-    name, version = "pack", 1
-
-    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
-        if not has_reuse(stage) or stage.vector is None or stage.level is ComputeAt.LOAD or stage.unrolled:
-            return [None]
-        if any(copy.reader == stage.id for copy in s.stages):
-            return [None]  # packed as pairs
-        chosen: list[Args | None] = [None]
-        for k, op in enumerate(operands(stage.body)):
-            tensor = operand_load(op).tensor
-            if len(loads(operand_load(op))) > 1:
-                continue  # an indirect load: its index is data, which may change while the tensor is constant
-            if _guarded(stage.body, op) is None:
-                continue
-            if tensor.constant:
-                if stage.vector in axes_of(op) and not stage.vector_is_reduced:
-                    return [(k, "load")]
-                continue
-            if stage.vector not in axes_of(op) or stage.vector_is_reduced:
-                continue
-            writer = s.writer(tensor)
-            if writer is not None and writer.host is not None:
-                levels = ["thread"]
-            else:
-                levels = ["thread", "block", "root"] if stage.host is None else ["thread", "block"]
-            chosen += [(k, level) for level in levels]
-            if not _walks(tensor, operand_load(op).indices, stage.vector) and chosen[0] is None:
-                chosen = chosen[1:]  # drop None: an operand with reuse is never gathered
-        return chosen
-
-    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
-        listed = operands(stage.body)
-        k, level = int(args[0]), ComputeAt(args[1])
-        if k >= len(listed) or not stage.is_reduction:
-            raise ScheduleError(f"{stage.id} has no operand {k}")
-        op = listed[k]
-        writer = s.writer(operand_load(op).tensor)
-        if level is not ComputeAt.UNIT and writer is not None and writer.host is not None:
-            raise ScheduleError(f"{writer.id} is computed inside a parallel loop; its copy can stand only there")
-        copy, reader = _packed(stage, k, level)
-        stages: list[Stage] = []
-        for r in s.stages:
-            stages += [copy, reader] if r is stage else [r]
-        return s.with_stages(stages)
-
-
-@lru_cache(maxsize=1024)
-def _packed(stage: Stage, k: int, level: ComputeAt) -> tuple[Stage, Stage]:
-    """The copy of an operand, and the stage that reads it."""
-    op = operands(stage.body)[k]
-    source_element = _guarded(stage.body, op)
-    if source_element is None:
-        raise ScheduleError(f"{stage.id} reads {op} under a condition on other axes")
-    return _copied(stage, op, str(k), level, source_element)
-
-
-def _copied(stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr | None = None) -> tuple[Stage, Stage]:
-    """The copy of `op`, a subexpression of the body, and the stage that reads it. The copy stores `element` or `op`."""
-    used = axes_of(op)
-    spatial = [a for a in stage.axes if a in used and a is not stage.vector]
-    inner = [a for a in stage.axes if a is stage.vector and a in used]
-    reduced = [a for a in stage.reduce_axes if a in used and a is not stage.vector]
-    order = [*spatial, *reduced, *inner]
-    own = {a: Axis(a.name, a.extent, "spatial") for a in order}
-    body = substitute(op if element is None else element, own)
-    axes = tuple(own[a] for a in order)
-    source = loads(op)[0].tensor
-    packed = Tensor(
-        f"{source.name}.packed", tuple(a.extent for a in axes), body.dtype, source.constant, Compute(axes, body)
-    )
-    host = None if level in (ComputeAt.LOAD, ComputeAt.PHASE) else (stage.host or stage.id)
-    names = {own[a]: stage.axis_id(a) for a in order}
-    copy = Stage(
-        f"{stage.id}.{name}",
-        axes,
-        (),
-        None,
-        body,
-        body,
-        packed,
-        packed,
-        axes,
-        level=level,
-        host=host,
-        reader=stage.id,
-        vector=axes[-1] if axes else None,
-        tiling=STRUCTURES["SSS"],
-        names=names,
-    )
-    reader = replace(stage, body=substitute(stage.body, {op: Load(packed, tuple(order))}))
-    return copy, reader
-
-
-def _guarded(body: Expr, op: Expr) -> Expr | None:
-    """The operand under the conditions on its own axes with which the body reads it: 0 where it is not read.
-
-    None where a condition relates its axes to other axes: a copy is indexed by its own axes alone.
-    """
-    paths = [[c for c in path if not axes_of(c).isdisjoint(axes_of(op))] for path in _conditions(body, op)]
-    if not all(paths):
-        return op
-    inside = reduce(partial(binary, "or"), dict.fromkeys(conjunction(path) for path in paths))
-    if not axes_of(inside) <= axes_of(op):
-        return None
-    if isinstance(op, Select):
-        return select(binary("and", inside, op.condition), op.a, op.b)
-    return select(inside, op, 0)
-
-
-def _conditions(body: Expr, op: Expr) -> frozenset[tuple[Expr, ...]]:
-    """For each path from the body down to an operand: the conjuncts of the index conditions on the path."""
-    found: dict[Expr, frozenset[tuple[Expr, ...]]] = {op: frozenset({()})}
-
-    def below(e: Expr) -> frozenset[tuple[Expr, ...]]:
-        if e not in found:
-            found[e] = frozenset((*_tested(e, child), *path) for child in children(e) for path in below(child))
-        return found[e]
-
-    return below(body)
-
-
-def _tested(e: Expr, child: Expr) -> list[Expr]:
-    """The index conditions that hold when `e`, a select, yields `child`."""
-    if not isinstance(e, Select) or child is e.condition or e.a is e.b or not index_condition(e.condition):
-        return []
-    return conjuncts(e.condition if child is e.a else opposite(e.condition))
 
 
 RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Unroll(), Tile(), DotPairs(), Pack())

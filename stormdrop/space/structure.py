@@ -32,6 +32,10 @@ class ComputeAt(Enum):
     REDUCE_BLOCK = "block"  # inside the reader's outer reduce loops
 
 
+Args = tuple[str | int, ...]
+"""The arguments of a derivation step."""
+
+
 @dataclass(frozen=True, slots=True)
 class DerivationStep:
     """One decision of a derivation: pure data, replayed by `derive.derive`."""
@@ -39,7 +43,7 @@ class DerivationStep:
     rule: str
     version: int
     stage: str
-    args: tuple[str | int, ...] = ()
+    args: Args = ()
 
     def __str__(self) -> str:
         return f"{self.rule}({', '.join(map(str, (self.stage, *self.args)))})"
