@@ -9,14 +9,10 @@ from stormdrop.graph.partition import TaskUse
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.record import Record
-from stormdrop.reservoir.store import Store
-from stormdrop.search.divide import NEGLIGIBLE, Divide, Standing
+from stormdrop.search.divide import NEGLIGIBLE, Standing
 from stormdrop.search.events import Event, Measured, NewBest, Retiming, RoundEnded
 from stormdrop.search.model_events import TaskRow, TunedTask
-from stormdrop.search.session import Measures, Objective, Origin, Session
-from stormdrop.search.settings import TuneSettings
-from stormdrop.search.strategies import StrategyFactory
-from stormdrop.space.rules import Rule
+from stormdrop.search.session import Session, Tools
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
@@ -24,21 +20,6 @@ LAUNCH_SECONDS = 3e-6
 """What calling the smallest kernel costs, for estimates."""
 DOUBT = 3.0
 """An unmeasured task may take so many times what its bytes and operations need at least."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What all sessions share."""
-
-    target: Target
-    measurer: Measures
-    factory: StrategyFactory
-    origin: Origin
-    store: Store | None
-    settings: TuneSettings
-    divide: Divide
-    objective: Objective | None
-    rules: tuple[Rule, ...]
 
 
 @dataclass(frozen=True, slots=True)

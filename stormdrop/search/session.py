@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import median
 from typing import Protocol
@@ -24,6 +24,7 @@ from stormdrop.errors import RunError, ScheduleError, StormdropError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.record import Record, Versions, group_name
+from stormdrop.reservoir.store import Store
 from stormdrop.search.events import (
     Listener,
     Measured,
@@ -71,13 +72,6 @@ class Measures(Protocol):
     def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result: ...
 
 
-class Keeps(Protocol):
-    """What a session needs of a store."""
-
-    def add(self, records: Sequence[Record]) -> None: ...
-    def trials(self, task: Task, target: Target, *, rules: Sequence[Rule]) -> list[Record]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What every record of a session says of where it came from."""
@@ -88,35 +82,42 @@ class Origin:
     model: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the sessions of one tuning run share."""
+
+    target: Target
+    measurer: Measures
+    factory: StrategyFactory
+    origin: Origin
+    cost: CostModel
+    store: Store | None = None
+    objective: Objective | None = None
+    settings: TuneSettings = field(default_factory=TuneSettings)
+    rules: tuple[Rule, ...] = RULES
+
+
 class Session:
     """The search for one task. `best` is None until a candidate could be timed."""
 
     def __init__(
         self,
         task: Task,
-        target: Target,
-        measurer: Measures,
-        factory: StrategyFactory,
-        origin: Origin,
+        tools: Tools,
         *,
-        cost: CostModel,
-        store: Keeps | None = None,
-        objective: Objective | None = None,
         start: Schedule | None = None,
         trials: int | None = None,
         seconds: float | None = None,
         listen: Listener = ignore,
-        settings: TuneSettings | None = None,
         spaces: Sequence[Sketch] | None = None,
-        rules: Sequence[Rule] = RULES,
     ) -> None:
         """Raises UserError where `start` is a schedule of another class."""
         self._began = time.monotonic()
-        self.task, self.target, self.origin, self._rules = task, target, origin, rules
-        self._measurer, self._store, self._objective, self._listen = measurer, store, objective, listen
-        self._settings = settings or TuneSettings()
-        self._cost, self._group = cost, group_name(task.digest, target.is_cold)
-        found = ranked(spaces or sketches(task, target, rules))
+        self.task, self.target, self.origin, self._rules = task, tools.target, tools.origin, tools.rules
+        self._measurer, self._store, self._objective = tools.measurer, tools.store, tools.objective
+        self._settings, self._cost, self._listen = tools.settings, tools.cost, listen
+        self._group = group_name(task.digest, tools.target.is_cold)
+        found = ranked(spaces or sketches(task, tools.target, tools.rules))
         self.spaces: list[Sketch] = [sketch for sketch, _, _ in found]
         self._default = candidate(0, found[0][1])
         self.default = found[0][0].schedule(found[0][1])
@@ -144,15 +145,15 @@ class Session:
         self._upcoming: Proposal | None = None
         context = Context(
             self.spaces,
-            ModelRanker(self.spaces, cost, self._group),
-            np.random.default_rng(origin.seed),
+            ModelRanker(self.spaces, self._cost, self._group),
+            np.random.default_rng(self.origin.seed),
             seeds,
             trials,
             seconds,
             lambda: self.elapsed,
             self._settings,
         )
-        self.strategy = factory(context)
+        self.strategy = tools.factory(context)
         again = set(seeds)
         old = [Outcome(c, v) for c, v in stored.items() if c not in again]
         if old:
@@ -246,10 +247,9 @@ class Session:
         return self.strategy.ask(n)
 
     def _schedule(self, c: Candidate) -> Schedule:
-        found = self._schedules.get(c)
-        if found is None:
-            found = self._schedules[c] = self.spaces[c.sketch].schedule(c.point)
-        return found
+        if c not in self._schedules:
+            self._schedules[c] = self.spaces[c.sketch].schedule(c.point)
+        return self._schedules[c]
 
     def _take(self, candidates: Sequence[Candidate], schedules: Sequence[Schedule], results: Sequence[Result]) -> None:
         """Tell everybody what became of a batch."""
@@ -352,8 +352,9 @@ class Session:
         left = list(dict.fromkeys([*[c for c in left if c in self._settled][: self._settings.finalists // 2], *left]))
         while left:
             finalists = left[: self._settings.finalists]
-            order = self._final_order([*finalists, *([self._default] if self._is_challenged(finalists) else [])])
-            for c, expected in order.items():
+            if self._settings.against_default and self._default not in finalists:
+                finalists.append(self._default)
+            for c, expected in self._final_order(finalists).items():
                 proved = self._proved(c, expected)
                 if isinstance(proved, Timing):
                     return self._won(c, proved, stopped)
@@ -379,9 +380,6 @@ class Session:
                 break
         return min(results, key=lambda r: r.seconds)
 
-    def _is_challenged(self, finalists: Sequence[Candidate]) -> bool:
-        return self._settings.against_default and self._default not in finalists
-
     def _final_order(self, finalists: Sequence[Candidate]) -> dict[Candidate, float]:
         """Those that can be timed again, fastest first, with what is minimised."""
         self._listen(Retiming(len(finalists)))
@@ -397,10 +395,8 @@ class Session:
                     del samples[c]
         medians = {c: median(each) for c, each in samples.items()}
         self.final_values |= {self._schedule(c): value for c, value in medians.items()}
-        if self._settings.against_default and self._default in medians:
-            medians[self._default] -= self._settings.gain * abs(
-                medians[self._default]
-            )  # what is not really faster is not worth a change
+        if self._settings.against_default and self._default in medians:  # a change must be worth it
+            medians[self._default] -= self._settings.gain * abs(medians[self._default])
         order = sorted(medians, key=medians.__getitem__)
         return {c: self.final_values[self._schedule(c)] for c in order}
 

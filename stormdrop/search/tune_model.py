@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import NamedTuple
@@ -35,8 +35,8 @@ from stormdrop.search.model_events import (
     TunedModel,
     ignore_model,
 )
-from stormdrop.search.model_task import ModelTask, Score, Tools, negligible
-from stormdrop.search.session import Measures, Objective, Origin, Session
+from stormdrop.search.model_task import ModelTask, Score, negligible
+from stormdrop.search.session import Measures, Objective, Origin, Session, Tools
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, named
 from stormdrop.search.tune import DEFAULT_SEARCH, Stop, check_budget, cost_model, interruptible, versions
@@ -106,16 +106,15 @@ def tune_model(
     settings = settings or MODEL_SETTINGS
     # Whoever compiles the model estimates at the same temperature: both choose the same defaults.
     target = target.with_cold_weights(parts.constant_bytes > target.l3_bytes if cold is None else cold)
-    with ExitStack() as stack:
-        if measurer is None:
-            how = MeasureSettings(seed=seed, final_seconds=0.05)
-            measurer = stack.enter_context(Measurer(target, how, shared_proofs=True, rules=rules))
-        origin = Origin(name, seed, versions(target), parts.graph.name)
-        tools = Tools(
-            target, measurer, factory, origin, store, settings, divide or ByShare(), objective, checked(rules)
-        )
+    origin = Origin(name, seed, versions(target), parts.graph.name)
+    how = MeasureSettings(seed=seed, final_seconds=0.05)
+    own = Measurer(target, how, shared_proofs=True, rules=rules) if measurer is None else nullcontext(measurer)
+    with own as measurer:
+        cost = cost_model(target, store if objective is None else None, settings)
+        tools = Tools(target, measurer, factory, origin, cost, store, objective, settings, checked(rules))
+        budget = _Budget(trials, seconds, began, clock)
         with interruptible() as stop:
-            return _Search(parts.tasks, tools, _Budget(trials, seconds, began, clock), listen, stop).run()
+            return _Search(parts.tasks, tools, budget, divide or ByShare(), listen, stop).run()
 
 
 @dataclass(slots=True)
@@ -157,15 +156,14 @@ class _Search:
     """The loop over all tasks of one model."""
 
     def __init__(
-        self, uses: Sequence[TaskUse], tools: Tools, budget: _Budget, listen: ModelListener, stop: Stop
+        self, uses: Sequence[TaskUse], tools: Tools, budget: _Budget, divide: Divide, listen: ModelListener, stop: Stop
     ) -> None:
-        self._tools, self._budget, self._listen, self._stop = tools, budget, listen, stop
+        self._tools, self._budget, self._divide, self._listen, self._stop = tools, budget, divide, listen, stop
         self._all = [ModelTask(use, tools, self._moved) for use in uses]
         self._small = negligible(self._all)
         if budget.trials is None and budget.seconds is None:
             budget.trials = sum(1 if t in self._small else TRIALS_PER_TASK for t in self._all) or 1
         self._pace = Pace(1.0, TRIALS_PER_SECOND)
-        self._cost = cost_model(tools.target, tools.store if tools.objective is None else None, tools.settings)
 
     def run(self) -> TunedModel:
         origin, budget = self._tools.origin, self._budget
@@ -247,7 +245,7 @@ class _Search:
         while True:
             if over := self._over():
                 return over
-            chosen = self._tools.divide.next([t.standing for t in self._all])
+            chosen = self._divide.next([t.standing for t in self._all])
             if chosen is None:
                 return "nothing left"
             task = self._all[chosen]
@@ -261,20 +259,7 @@ class _Search:
         if isinstance(tools.measurer, Measurer):
             tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
         try:
-            task.session = Session(
-                task.use.task,
-                tools.target,
-                tools.measurer,
-                tools.factory,
-                tools.origin,
-                cost=self._cost,
-                store=tools.store,
-                objective=tools.objective,
-                trials=expected,
-                listen=task.listen,
-                settings=tools.settings,
-                rules=tools.rules,
-            )
+            task.session = Session(task.use.task, tools, trials=expected, listen=task.listen)
         except StormdropError as error:
             task.failure = Failure("schedule", str(error))
             self._give_up(task)
@@ -319,11 +304,8 @@ class _Search:
         for task in left:
             task.move("" if task in unknown else "known")
         if unknown:
-            told = (
-                f"the search ended before {len(unknown)} of {len(self._all)} tasks were measured; "
-                "estimates leave them out"
-            )
-            self._listen(Warned(told))
+            share = f"{len(unknown)} of {len(self._all)} tasks"
+            self._listen(Warned(f"the search ended before {share} were measured; estimates leave them out"))
 
     # ---- proving ---------------------------------------------------------------------------------------------------
 
