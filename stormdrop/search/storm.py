@@ -9,7 +9,7 @@ no offspring. The ranker may change between two calls of `ask`: pools are scored
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, log
 
@@ -438,10 +438,3 @@ def _stacked(populations: Sequence[Population], most: int) -> tuple[Points, Cand
 def _rows(candidates: Sequence[Candidate], width: int) -> Points:
     padded = [(c.sketch, c.sketch, *c.point, *[0] * (width - 2 - len(c.point))) for c in candidates]
     return np.array(padded, dtype=np.int64).reshape(len(padded), width)
-
-
-def summary(statistics: Mapping[str, Tally]) -> str:
-    """One line per origin, for people."""
-    return "\n".join(
-        f"{name:8}{t.made:9} made{t.kept:9} new{t.picked:7} picked{t.gained:5} gained" for name, t in statistics.items()
-    )
