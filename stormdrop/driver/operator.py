@@ -8,7 +8,6 @@ has measured is kept all the same, once it has ended.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -105,14 +104,9 @@ class Found:
 class OperatorReport:
     """A measured operator; `found` has one entry for each search, in the order they were run."""
 
-    op: str
-    args: tuple[int, ...]
-    task: Task
-    target: Target
+    plan: Plan
     peak_gflops: float
     found: tuple[Found, ...]
-    is_default: bool
-    rules: tuple[Rule, ...] = RULES
 
     @property
     def best(self) -> Found:
@@ -125,10 +119,10 @@ class OperatorReport:
     def to_json(self) -> dict[str, object]:
         """One search: its keys stand beside the operator's. Several: they are in a list, `searches`."""
         head: dict[str, object] = {
-            "op": self.op,
-            "args": list(self.args),
-            "dtype": self.task.inputs[0].dtype,
-            "threads": self.target.threads,
+            "op": self.plan.op,
+            "args": list(self.plan.args),
+            "dtype": self.plan.task.inputs[0].dtype,
+            "threads": self.plan.target.threads,
             "peak_gflops": self.peak_gflops,
         }
         searches = [f.to_json(self.peak_gflops) for f in self.found]
@@ -143,7 +137,11 @@ def measure_operator(
     An interrupted search is the last one. Raises RunError if no candidate could be timed.
     """
     found: list[Found] = []
-    listen = _InTurn([*listeners, watch])
+
+    def listen(event: Event) -> None:
+        for listener in (*listeners, watch):
+            listener(event)
+
     if not plan.searches:
         found.append(_default(plan, tell))
     for search in plan.searches:
@@ -153,14 +151,10 @@ def measure_operator(
     if len(found) < len(plan.searches):
         tell(f"not run: {', '.join(plan.searches[len(found) :])}")
     watch.take()
-    if watch.lowest < STEADY * watch.highest:
-        tell(
-            f"the peak moved between {watch.lowest:.0f} and {watch.highest:.0f} GFLOP/s: is something else running "
-            "here?"
-        )
-    return OperatorReport(
-        plan.op, plan.args, plan.task, plan.target, watch.highest, tuple(found), not plan.searches, plan.rules
-    )
+    low, high = watch.lowest, watch.highest
+    if low < STEADY * high:
+        tell(f"the peak moved between {low:.0f} and {high:.0f} GFLOP/s: is something else running here?")
+    return OperatorReport(plan, high, tuple(found))
 
 
 def known(plan: Plan) -> Record | None:
@@ -211,28 +205,6 @@ def _default(plan: Plan, tell: Callable[[str], None]) -> Found:
     trial = Trial(schedule, result, 1, spent, "default")
     tuned = Tuned(task, target, "default", plan.seed, schedule, result.seconds, spent, (trial,), "nothing left")
     return Found(tuned, lowered(sketch, point))
-
-
-class _InTurn:
-    """Tells events to several listeners, one event at a time: Ctrl-C may raise one in the midst of another."""
-
-    def __init__(self, listeners: Sequence[Listener]) -> None:
-        self._listeners = listeners
-        self._waiting: deque[Event] = deque()
-        self._is_telling = False
-
-    def __call__(self, event: Event) -> None:
-        self._waiting.append(event)
-        if self._is_telling:
-            return
-        self._is_telling = True
-        try:
-            while self._waiting:
-                told = self._waiting.popleft()
-                for listener in self._listeners:
-                    listener(told)
-        finally:
-            self._is_telling = False
 
 
 class PeakWatch:

@@ -135,7 +135,7 @@ class ModelLogListener:
 
     def _moved(self, row: TaskRow, elapsed: float, happened: Event | None) -> None:
         log, name = self._logger, f"{row.id} {row.label}"
-        speed = speed_text(row.best, row.flops, self._peak_gflops) if row.best is not None else "nothing ran yet"
+        speed = speed_text(row.seconds, row.flops, self._peak_gflops) if row.seconds is not None else "nothing ran yet"
         match happened:
             case Measured(trial):
                 if log.isEnabledFor(logging.DEBUG):

@@ -34,7 +34,7 @@ SPARE = (8, 3, 5, 7, 6)
 
 def cells(row: TaskRow, peak_gflops: float) -> list[str]:
     """One line of the table."""
-    best, rate = row.best, row.flops / row.best / 1e9 if row.best and row.flops else None
+    best, rate = row.seconds, row.gflops
     return [
         row.id,
         one_line(row.label, LABEL),
@@ -96,11 +96,11 @@ class ModelBoard:
     @property
     def estimate(self) -> str:
         """The model's latency by what is measured, and with default schedules."""
-        timed = [row for row in self.rows.values() if row.best is not None]
+        timed = [row for row in self.rows.values() if row.seconds is not None]
         if not timed:
             return "nothing ran yet"
         now = sum(row.total for row in timed)
-        before = sum(row.count * (row.default if row.default is not None else row.best or 0.0) for row in timed)
+        before = sum(row.count * (row.default_seconds or row.seconds or 0.0) for row in timed)
         part = "" if len(timed) == len(self.rows) else f", {len(timed)} of {len(self.rows)} tasks"
         return f"estimated {seconds_text(now)} (defaults {seconds_text(before)}{part})"
 
@@ -119,7 +119,7 @@ class ModelBoard:
         row = self.last
         if row is None:
             return f"  {self.spent}"
-        speed = speed_text(row.best, row.flops, self.peak_gflops) if row.best is not None else "nothing ran yet"
+        speed = speed_text(row.seconds, row.flops, self.peak_gflops) if row.seconds is not None else "nothing ran yet"
         phase = f"{clean(row.phase)}, " if row.phase else ""
         return f"  {self.spent}; {self.estimate}; {row.id} {one_line(row.label, LABEL)}: {phase}{speed}"
 
@@ -236,12 +236,9 @@ def print_tuned(console: Console, tuned: TunedModel, peak_gflops: float) -> None
         "",
     )
     rows: list[list[str]] = []
-    for t in sorted(tuned.tasks, key=lambda t: t.count * (t.seconds or 0.0), reverse=True):
-        row = TaskRow(
-            t.id, t.label, t.count, t.task.flops, t.seconds, t.default_seconds, t.trials, t.failed, t.known, t.ended
-        )
-        name, task, count, work, best, rate, share, *rest = cells(row, peak_gflops)
+    for t in sorted(tuned.tasks, key=lambda t: t.total, reverse=True):
+        name, task, count, work, best, rate, share, *rest = cells(t, peak_gflops)
         before = f"{t.default_seconds * 1e3:.3f}" if t.default_seconds is not None else ""
-        part = f"{t.count * (t.seconds or 0.0) / tuned.seconds:.1%}" if tuned.seconds else ""
+        part = f"{t.total / tuned.seconds:.1%}" if tuned.seconds else ""
         rows.append([name, task, count, work, before, best, rate, share, part, *rest])
     print_table(console, headings, rows, words=(0, 1, 11), spare=(10, 3, 9, 6, 7, 2))

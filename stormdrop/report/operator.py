@@ -36,11 +36,11 @@ def known_text(best: Record, task: Task, peak_gflops: float) -> str:
 
 def print_operator(console: Console, report: OperatorReport, show: Sequence[str]) -> None:
     """Everything; `show` names the parts that precede the figures."""
-    task, target, best = report.task, report.target, report.best
+    task, target, best = report.plan.task, report.plan.target, report.best
     heading(console, f"{task.name} on {target.name}, {target.isa}, {threads_text(target.threads)}")
     console.print()
     if "sketches" in show:
-        print_sketches(console, task, target, report.rules)
+        print_sketches(console, task, target, report.plan.rules)
         console.print()
     heading(console, f"schedule, the best, found by {best.tuned.strategy}" if report.is_comparison else "schedule")
     block(console, "\n".join(f"  {line}" for line in schedule_lines(best.tuned.best)))
@@ -67,9 +67,9 @@ def code_sections(program: Program, target: Target, show: Collection[str]) -> li
 
 
 def _figures(report: OperatorReport) -> list[tuple[str, str]]:
-    task, best, peak = report.task, report.best, report.peak_gflops
+    task, best, peak = report.plan.task, report.best, report.peak_gflops
     seconds = best.tuned.seconds
-    rows = [("time", f"{seconds_text(seconds)} with {threads_text(report.target.threads)}")]
+    rows = [("time", f"{seconds_text(seconds)} with {threads_text(report.plan.target.threads)}")]
     if task.flops:
         rows.append(("nominal", f"{best.gflops:.1f} GFLOP/s, {best.gflops / peak:.1%} of peak"))
         rows.append(("executed", f"{best.executed_gflops:.1f} GFLOP/s, {best.executed_gflops / peak:.1%} of peak"))
@@ -82,7 +82,7 @@ def _figures(report: OperatorReport) -> list[tuple[str, str]]:
 
 def _search(report: OperatorReport) -> list[tuple[str, str]]:
     tuned = report.best.tuned
-    if report.is_default:
+    if not report.plan.searches:
         return [("search", f"none: the analytic default; build {seconds_text(tuned.median_build_seconds)}")]
     advice = next_step(tuned, report.best.stored is not None)
     return search_rows(tuned, report.best.stored) + ([("next", advice)] if advice else [])
@@ -91,7 +91,7 @@ def _search(report: OperatorReport) -> list[tuple[str, str]]:
 def print_comparison(console: Console, report: OperatorReport) -> None:
     """One line for each search. All began with nothing; each was timed in a moment of its own."""
     heading(console, "searches, one after the other, each from nothing")
-    has_rate = report.task.flops > 0
+    has_rate = report.plan.task.flops > 0
     near = f"{COMPARED_QUALITY:.0%} at"
     names = [
         "search",

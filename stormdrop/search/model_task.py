@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from stormdrop.graph.partition import TaskUse
 from stormdrop.ir.tensor import Task
@@ -58,19 +58,9 @@ class ModelTask:
 
     @property
     def row(self) -> TaskRow:
-        use = self.use
-        return TaskRow(
-            use.id,
-            use.calls[0].label,
-            use.count,
-            use.task.flops,
-            _seconds(self.best),
-            _seconds(self.default),
-            self.trials,
-            self.failed,
-            self.known,
-            self.phase,
-        )
+        use, seconds = self.use, (_seconds(self.best), _seconds(self.default))
+        counts = self.trials, self.failed, self.known
+        return TaskRow(use.id, use.calls[0].label, use.count, use.task.flops, *seconds, *counts, self.phase)
 
     @property
     def standing(self) -> Standing:
@@ -139,23 +129,14 @@ class ModelTask:
         return Score(value, result.floor) if isinstance(result, Timing) and value is not None else None
 
     def finished(self) -> TunedTask:
-        found = self.leader if self.best is not None else None
-        use, failure = self.use, str(self.failure or "") if self.best is None else ""
+        schedule = self.leader if self.best is not None else None
         return TunedTask(
-            use.id,
-            use.task,
-            use.calls[0].label,
-            use.count,
-            found,
-            self.session.default if self.session is not None else None,
-            _seconds(self.best),
-            _seconds(self.default),
-            self.trials,
-            self.failed,
-            self.known,
-            self.is_verified or (found is not None and self.was_proved),
-            self.phase,
-            failure,
+            *astuple(self.row),
+            task=self.use.task,
+            schedule=schedule,
+            default=self.session.default if self.session is not None else None,
+            verified=self.is_verified or (schedule is not None and self.was_proved),
+            failure=str(self.failure or "") if self.best is None else "",
         )
 
 
