@@ -59,8 +59,17 @@ def threads_text(threads: int) -> str:
     return counted(threads, "thread")
 
 
-def speed_text(seconds: float, flops: float, peak_gflops: float = 0.0) -> str:
+def budget_text(trials: int | None, seconds: float | None) -> str:
+    """at most 9 trials or 30.0 s; empty where there is no limit."""
+    limits = [counted(trials, "trial")] if trials is not None else []
+    limits += [span_text(seconds)] if seconds is not None else []
+    return f"at most {' or '.join(limits)}" if limits else ""
+
+
+def speed_text(seconds: float | None, flops: float, peak_gflops: float = 0.0) -> str:
     """A time; with its rate, and its share of the peak, where there are operations to count."""
+    if seconds is None:
+        return "nothing ran yet"
     parts = [seconds_text(seconds)]
     if flops and seconds > 0:
         rate = flops / seconds / 1e9
