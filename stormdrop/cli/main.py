@@ -6,16 +6,15 @@ Each command imports what it needs when it runs, so that `--help` is quick.
 from __future__ import annotations
 
 import errno
-import json
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import click
 
-from stormdrop.cli.op import op
-from stormdrop.cli.options import json_option, log_options, threads_option
+from stormdrop.cli.options import json_option, log_options, print_json, threads_option
 from stormdrop.errors import StormdropError
+from stormdrop.report.console import results
+from stormdrop.report.text import clean
 
 EXAMPLES = """\b
 Examples:
@@ -41,16 +40,13 @@ class _Commands(click.Group):
     """
 
     def invoke(self, ctx: click.Context) -> Any:
-        from stormdrop.report.text import clean
-
         try:
             return super().invoke(ctx)
         except StormdropError as error:
             raise click.ClickException(clean(" ".join(str(error).split()))) from error
         except MemoryError as error:
-            raise click.ClickException(
-                clean(f"out of memory: {error or 'this machine has not enough of it'}")
-            ) from error
+            told = f"out of memory: {error or 'this machine has not enough of it'}"
+            raise click.ClickException(clean(told)) from error
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -105,6 +101,7 @@ def main(ctx: click.Context) -> None:
 
 
 _ELSEWHERE = {
+    "op": ("stormdrop.cli.op", "Tune one operator and show its kernel."),
     "tune": ("stormdrop.cli.tune", "Search for faster kernels of a model, and keep them."),
     "info": ("stormdrop.cli.model", "Say what a model is made of."),
     "compile": ("stormdrop.cli.model", "Write a model's native code to a file."),
@@ -116,10 +113,8 @@ _ELSEWHERE = {
     "zoo": ("stormdrop.cli.zoo", "Well-known networks with random weights, as ONNX files."),
 }
 
-main.add_command(op)
 for _name, (_module, _told) in _ELSEWHERE.items():
-    if find_spec(_module) is not None:
-        main.add_command(_Elsewhere(_name, _module, _told))
+    main.add_command(_Elsewhere(_name, _module, _told))
 
 
 @main.command(
@@ -136,7 +131,6 @@ Examples:
 @json_option
 def peak(fresh: bool, threads: int | None, as_json: bool) -> None:
     """Measure what this machine can do at best: multiply-adds, and bandwidth of every cache level and of memory."""
-    from stormdrop.report.console import results
     from stormdrop.report.peak import print_peak
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import measure_peak
@@ -162,12 +156,11 @@ Examples:
 def doctor(threads: int | None, as_json: bool) -> None:
     """Check this installation: build and run one kernel, and say what is wrong if anything is."""
     from stormdrop.driver.doctor import diagnose
-    from stormdrop.report.console import results
     from stormdrop.report.doctor import print_diagnosis
 
     found = diagnose(threads)
     if as_json:
-        click.echo(json.dumps(found.to_json()))
+        print_json(found.to_json())
     else:
         print_diagnosis(results(), found)
     if not found.ok:

@@ -1,12 +1,9 @@
 """`stormdrop info`, `compile`, `run` and `show`: look at a model, make native code of it, run it. `check` and `bench`
-are in `cli_check`.
-
-Imports nothing but click until a command runs.
+are in `check`.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stormdrop.cli.options import json_option, log_options, threads_option
+from stormdrop.cli.options import (
+    json_option,
+    log_options,
+    output_option,
+    print_json,
+    refuse_unwritable,
+    threads_option,
+)
 from stormdrop.cli.source import (
     COMPILED,
     Chosen,
@@ -25,7 +29,8 @@ from stormdrop.cli.source import (
     source_options,
     untuned_option,
 )
-from stormdrop.errors import UserError
+from stormdrop.report.console import heading, notes, print_pairs, results, say
+from stormdrop.report.text import bytes_text, counted, span_text, threads_text
 
 if TYPE_CHECKING:
     from stormdrop.graph.partition import Partition, TaskUse
@@ -40,12 +45,7 @@ SHOWN = ("task", "sketch", "schedule", "loops", "llvm", "asm")
 SHOWN_UNASKED = ("schedule", "loops")
 
 
-def _print(tree: object) -> None:
-    click.echo(json.dumps(tree, allow_nan=False))
-
-
 @click.command(
-    short_help="What a model is made of.",
     epilog="""\b
 Examples:
   stormdrop info resnet50.onnx
@@ -65,8 +65,6 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
 
     MODEL is an ONNX file, zoo:NAME, or a file that `stormdrop compile` wrote.
     """
-    from stormdrop.report.console import results
-
     if passes:
         if as_json or source.is_compiled:
             raise click.UsageError("--passes prints text, of a model that is not compiled yet")
@@ -80,7 +78,7 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
 
         image = source.open_compiled(threads).image
         if as_json:
-            _print(image_json(source.model, image))
+            print_json(image_json(source.model, image))
         else:
             print_image(results(), source.model, image)
         return
@@ -96,13 +94,12 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
         source.model, opened.graph, _listed(parts, target, source.rules), kernels, arena_bytes, target.threads
     )
     if as_json:
-        _print(report.to_json())
+        print_json(report.to_json())
     else:
         print_model(results(), report)
 
 
 def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[Listed, ...]:
-    from stormdrop.report.console import notes
     from stormdrop.report.model import Listed
 
     chosen = Chosen(target, False, notes(), rules)
@@ -110,7 +107,6 @@ def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[
 
 
 @click.command(
-    short_help="Make native code of a model.",
     epilog="""\b
 Examples:
   stormdrop compile resnet50.onnx                  writes resnet50.sd
@@ -119,19 +115,13 @@ Examples:
 """,
 )
 @source_options
-@click.option(
+@output_option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where to write: .sd for Stormdrop, .so for a C library.  [default: the model's name with .sd, here]",
+    told="Where to write: .sd for Stormdrop, .so for a C library.  [default: the model's name with .sd, here]",
 )
-@click.option(
-    "--header",
-    type=click.Path(path_type=Path),
-    metavar="FILE.h",
-    help="With a library: the C header.  [default: beside it, with .h]",
-)
+@output_option("--header", metavar="FILE.h", told="With a library: the C header.  [default: beside it, with .h]")
 @untuned_option
 @threads_option
 @json_option
@@ -143,9 +133,7 @@ def compile(
 
     Kernels are built as the store knows them to be fastest, the others by the analytic default.
     """
-    from stormdrop.report.console import heading, print_pairs, results
     from stormdrop.report.model import image_rows
-    from stormdrop.report.text import bytes_text, span_text, threads_text
 
     path = Path(source.stem + COMPILED) if output is None else output
     if path.suffix not in (COMPILED, LIBRARY):
@@ -164,7 +152,7 @@ def compile(
     files = [f for f in (path, header) if f is not None]
     sizes = {str(f): f.stat().st_size for f in files}
     if as_json:
-        _print(
+        print_json(
             {
                 "model": source.model,
                 "files": sizes,
@@ -185,20 +173,6 @@ def compile(
     print_pairs(console, [*rows, *image_rows(image), ("schedules", made.told), ("spent", spent)])
 
 
-def refuse_unwritable(path: Path) -> None:
-    """Asked before the work is done. Raises click.UsageError or UserError."""
-    from stormdrop.report.text import clean
-
-    try:
-        is_taken = path.exists() and not path.is_file()
-    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
-        raise UserError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    if is_taken:
-        raise click.UsageError(f"{clean(str(path))} is not an ordinary file: name another one")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"cannot write {path}: there is no directory {path.parent}")
-
-
 def _write(model: Model, path: Path, header: Path | None, name: str) -> None:
     if header is None:
         model.save(path)
@@ -209,7 +183,6 @@ def _write(model: Model, path: Path, header: Path | None, name: str) -> None:
 
 
 @click.command(
-    short_help="Run a model once.",
     epilog="""\b
 Examples:
   stormdrop run resnet50.onnx                      on random numbers
@@ -220,7 +193,7 @@ Examples:
 )
 @source_options
 @input_options
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE.npz", help="Save the outputs by name.")
+@output_option("--output", metavar="FILE.npz", told="Save the outputs by name.")
 @untuned_option
 @threads_option
 @json_option
@@ -239,7 +212,6 @@ def run(
     Without --input floats are standard normal, and whole numbers and truth values 0 or 1.
     """
     from stormdrop.compare.inputs import random_inputs, read_inputs
-    from stormdrop.report.console import notes, results, say
     from stormdrop.report.model import print_outputs, summary_json
 
     if output is not None:
@@ -255,13 +227,8 @@ def run(
     names = _save(output, outputs) if output is not None else {}
     if as_json:
         told = {"model": source.model, "threads": model.threads, "random": not given, "seed": None if given else seed}
-        _print(
-            {
-                **told,
-                "outputs": [summary_json(n, a) for n, a in outputs.items()],
-                "saved": None if output is None else str(output),
-            }
-        )
+        found = [summary_json(n, a) for n, a in outputs.items()]
+        print_json({**told, "outputs": found, "saved": None if output is None else str(output)})
         return
     print_outputs(results(), outputs)
     if output is not None:
@@ -273,16 +240,15 @@ def run(
 
 def _save(path: Path, outputs: Mapping[str, Any]) -> dict[str, str]:
     from stormdrop.compare.inputs import saved
-    from stormdrop.runtime.package import _replacing
+    from stormdrop.runtime.package import replacing
 
     data, names = saved(outputs)
-    with _replacing(path) as write:
+    with replacing(path) as write:
         write(memoryview(data))
     return names
 
 
 @click.command(
-    short_help="Show how a task of a model is computed.",
     epilog="""\b
 Examples:
   stormdrop show resnet50.onnx                     lists the tasks
@@ -313,7 +279,6 @@ def show(
     label.
     """
     from stormdrop.driver.compile import suited
-    from stormdrop.report.console import notes, results
     from stormdrop.report.model import find_task, print_tasks
     from stormdrop.runtime.host import detect
 
@@ -324,7 +289,7 @@ def show(
     if task is None:
         listed = _listed(found, target, rules)
         if as_json:
-            _print({"model": source.model, "tasks": [t.to_json() for t in listed]})
+            print_json({"model": source.model, "tasks": [t.to_json() for t in listed]})
         else:
             print_tasks(results(), listed)
         return
@@ -341,11 +306,9 @@ def _show(
     as_json: bool,
     rules: tuple[Rule, ...],
 ) -> None:
-    from stormdrop.report.console import heading, print_pairs, results
     from stormdrop.report.model import Listed, calls_text, print_sections, shapes_text
     from stormdrop.report.operator import code_sections, print_sketches
     from stormdrop.report.schedule import schedule_lines
-    from stormdrop.report.text import counted, threads_text
     from stormdrop.runtime.building import program_of
     from stormdrop.space.default import default_schedule
 
@@ -364,7 +327,7 @@ def _show(
             "schedule": schedule.to_json(),
             "text": texts,
         }
-        _print(tree | ({"sketches": _sketches(use, target, rules)} if "sketch" in parts else {}))
+        print_json(tree | ({"sketches": _sketches(use, target, rules)} if "sketch" in parts else {}))
         return
     console = results()
     heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")
