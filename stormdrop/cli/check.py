@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from stormdrop.cli.options import Duration, count_option, json_option, log_options, print_json, threads_option
+from stormdrop.cli import options
 from stormdrop.cli.source import Opened, Source, built, compiled_option, input_options, source_options, untuned_option
 from stormdrop.report.console import notes, results, say
 from stormdrop.report.text import threads_text
@@ -72,9 +72,9 @@ Examples:
 )
 @input_options
 @untuned_option
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 def check(
     source: Source,
     compiled: str | None,
@@ -103,7 +103,7 @@ def check(
     judged = agreements([p.name for p in model.outputs], found, expected, tolerance)
     if as_json:
         head = {"model": source.model, "threads": model.threads, "against": oracle.told}
-        print_json({**head, "seed": None if given else seed, **check_json(judged, tolerance)})
+        options.print_json({**head, "seed": None if given else seed, **check_json(judged, tolerance)})
     else:
         inputs = "the given inputs" if given else f"random inputs, seed {seed}"
         print_check(results(), source.model, oracle.told, judged, inputs)
@@ -134,21 +134,15 @@ Examples:
 @source_options
 @compiled_option
 @click.option("--against", type=click.Choice(PEERS), help="Race it against this, with as many threads, in turns.")
-@count_option("--repeats", "Timed runs of each side.  [default: as --seconds says]")
-@click.option(
-    "--seconds",
-    type=Duration(),
-    metavar="T",
-    default=SECONDS,
-    help="Time to run each side for: 10, 30s, 2m.  [default: 3s]",
-)
-@count_option("--warm-up", "Runs of each side before any is timed.", least=0, default=3, show_default=True)
+@options.count("--repeats", "Timed runs of each side.  [default: as --seconds says]")
+@options.duration("--seconds", told="Time to run each side for: 10, 30s, 2m.  [default: 3s]", default=SECONDS)
+@options.count("--warm-up", "Runs of each side before any is timed.", least=0, default=3, show_default=True)
 @click.option("--profile", is_flag=True, help="Also say where the time goes, kernel by kernel.")
 @input_options
 @untuned_option
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 @click.pass_context
 def bench(
     ctx: click.Context,
@@ -202,7 +196,7 @@ def bench(
     kernels = model.profile(*(arrays[p.name] for p in model.inputs), repeats=PROFILED) if profile else None
     if as_json:
         tree = bench_json(source.model, model.threads, times)
-        print_json(tree | ({"profile": kernels.to_json()} if kernels is not None else {}))
+        options.print_json(tree | ({"profile": kernels.to_json()} if kernels is not None else {}))
         return
     print_bench(results(), source.model, model.threads, times, settings)
     if kernels is not None:

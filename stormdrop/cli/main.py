@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from stormdrop.cli.options import json_option, log_options, print_json, threads_option
+from stormdrop.cli import options
 from stormdrop.errors import StormdropError
 from stormdrop.report.console import results
 from stormdrop.report.text import clean
@@ -84,7 +84,7 @@ class _Elsewhere(click.Command):
 
 @click.group(cls=_Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="stormdrop", message="%(prog)s %(version)s")
-@log_options
+@options.log
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Make an ONNX model fast on the machine you have.
@@ -127,8 +127,8 @@ Examples:
 """,
 )
 @click.option("--fresh", is_flag=True, help="Measure again, even if this machine is known.")
-@threads_option
-@json_option
+@options.threads
+@options.as_json
 def peak(fresh: bool, threads: int | None, as_json: bool) -> None:
     """Measure what this machine can do at best: multiply-adds, and bandwidth of every cache level and of memory."""
     from stormdrop.report.peak import print_peak
@@ -151,8 +151,8 @@ Examples:
   stormdrop doctor --json     for a script; exit code 1 if anything is broken
 """,
 )
-@threads_option
-@json_option
+@options.threads
+@options.as_json
 def doctor(threads: int | None, as_json: bool) -> None:
     """Check this installation: build and run one kernel, and say what is wrong if anything is."""
     from stormdrop.driver.doctor import diagnose
@@ -160,7 +160,7 @@ def doctor(threads: int | None, as_json: bool) -> None:
 
     found = diagnose(threads)
     if as_json:
-        print_json(found.to_json())
+        options.print_json(found.to_json())
     else:
         print_diagnosis(results(), found)
     if not found.ok:

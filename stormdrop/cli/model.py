@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stormdrop.cli.options import (
-    json_option,
-    log_options,
-    output_option,
-    print_json,
-    refuse_unwritable,
-    threads_option,
-)
+from stormdrop.cli import options
 from stormdrop.cli.source import (
     COMPILED,
     Chosen,
@@ -57,9 +50,9 @@ Examples:
 )
 @source_options
 @click.option("--passes", is_flag=True, help="Print the graph as imported, and what every pass changes of it.")
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> None:
     """Say what a MODEL is made of: inputs, outputs, operators, and the tasks it is cut into. Nothing is compiled.
 
@@ -78,7 +71,7 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
 
         image = source.open_compiled(threads).image
         if as_json:
-            print_json(image_json(source.model, image))
+            options.print_json(image_json(source.model, image))
         else:
             print_image(results(), source.model, image)
         return
@@ -94,7 +87,7 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
         source.model, opened.graph, _listed(parts, target, source.rules), kernels, arena_bytes, target.threads
     )
     if as_json:
-        print_json(report.to_json())
+        options.print_json(report.to_json())
     else:
         print_model(results(), report)
 
@@ -115,17 +108,17 @@ Examples:
 """,
 )
 @source_options
-@output_option(
+@options.output(
     "-o",
     "--output",
     metavar="FILE",
     told="Where to write: .sd for Stormdrop, .so for a C library.  [default: the model's name with .sd, here]",
 )
-@output_option("--header", metavar="FILE.h", told="With a library: the C header.  [default: beside it, with .h]")
+@options.output("--header", metavar="FILE.h", told="With a library: the C header.  [default: beside it, with .h]")
 @untuned_option
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 def compile(
     source: Source, output: Path | None, header: Path | None, untuned: bool, threads: int | None, as_json: bool
 ) -> None:
@@ -143,7 +136,7 @@ def compile(
     if header is None and path.suffix == LIBRARY:
         header = path.with_suffix(".h")
     for file in (path, *([header] if header is not None else [])):
-        refuse_unwritable(file)
+        options.refuse_unwritable(file)
     made = compile_model(source.open(), threads, untuned, source.rules)
     image = made.model.image
     began = time.perf_counter()
@@ -152,7 +145,7 @@ def compile(
     files = [f for f in (path, header) if f is not None]
     sizes = {str(f): f.stat().st_size for f in files}
     if as_json:
-        print_json(
+        options.print_json(
             {
                 "model": source.model,
                 "files": sizes,
@@ -193,11 +186,11 @@ Examples:
 )
 @source_options
 @input_options
-@output_option("--output", metavar="FILE.npz", told="Save the outputs by name.")
+@options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
 @untuned_option
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 def run(
     source: Source,
     given: tuple[str, ...],
@@ -215,7 +208,7 @@ def run(
     from stormdrop.report.model import print_outputs, summary_json
 
     if output is not None:
-        refuse_unwritable(output)
+        options.refuse_unwritable(output)
     opened = None if source.is_compiled else source.open()
     if given and opened is not None:
         read_inputs(given, opened.graph.inputs)  # a mistake is told before anything is compiled
@@ -228,7 +221,7 @@ def run(
     if as_json:
         told = {"model": source.model, "threads": model.threads, "random": not given, "seed": None if given else seed}
         found = [summary_json(n, a) for n, a in outputs.items()]
-        print_json({**told, "outputs": found, "saved": None if output is None else str(output)})
+        options.print_json({**told, "outputs": found, "saved": None if output is None else str(output)})
         return
     print_outputs(results(), outputs)
     if output is not None:
@@ -267,9 +260,9 @@ Examples:
     help="What to print; may be repeated.  [default: schedule, loops]",
 )
 @untuned_option
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 def show(
     source: Source, task: str | None, parts: tuple[str, ...], untuned: bool, threads: int | None, as_json: bool
 ) -> None:
@@ -289,7 +282,7 @@ def show(
     if task is None:
         listed = _listed(found, target, rules)
         if as_json:
-            print_json({"model": source.model, "tasks": [t.to_json() for t in listed]})
+            options.print_json({"model": source.model, "tasks": [t.to_json() for t in listed]})
         else:
             print_tasks(results(), listed)
         return
@@ -327,7 +320,7 @@ def _show(
             "schedule": schedule.to_json(),
             "text": texts,
         }
-        print_json(tree | ({"sketches": _sketches(use, target, rules)} if "sketch" in parts else {}))
+        options.print_json(tree | ({"sketches": _sketches(use, target, rules)} if "sketch" in parts else {}))
         return
     console = results()
     heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")

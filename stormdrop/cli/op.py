@@ -8,22 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from stormdrop.cli.options import (
-    SEARCHES,
-    Duration,
-    count_option,
-    json_option,
-    kept_option,
-    log_options,
-    output_option,
-    print_json,
-    rule_option,
-    rules_with,
-    seed_option,
-    threads_option,
-    verbosity_of,
-    wrong_usage,
-)
+from stormdrop.cli import options
 from stormdrop.errors import StormdropError
 from stormdrop.report.console import notes, results, say
 from stormdrop.report.text import one_line
@@ -77,17 +62,17 @@ Examples:
 @click.option(
     "--search",
     "searches",
-    type=click.Choice(SEARCHES),
+    type=click.Choice(options.SEARCHES),
     multiple=True,
     default=("storm+droplet",),
     show_default="storm+droplet",
     help="How to search; several are run one after the other, each from nothing, and compared.",
 )
-@count_option("--trials", "Candidates to measure at most.  [default: until droplets find no more, else 300]")
-@click.option("--time", "seconds", type=Duration(), metavar="T", help="Search for at most so long: 10, 30s, 5m.")
-@seed_option("the search and the data")
-@kept_option
-@output_option(
+@options.count("--trials", "Candidates to measure at most.  [default: until droplets find no more, else 300]")
+@options.duration("--time", "seconds", told="Search for at most so long: 10, 30s, 5m.")
+@options.seed("the search and the data")
+@options.kept
+@options.output(
     "--plot", "plot_path", metavar="PATH", told="Draw the best so far over time and trials: .png, .svg or .pdf."
 )
 @click.option(
@@ -96,10 +81,10 @@ Examples:
     multiple=True,
     help="What to print with the figures; may be repeated.  [default: loops]",
 )
-@rule_option
-@threads_option
-@json_option
-@log_options
+@options.rule
+@options.threads
+@options.as_json
+@options.log
 @click.pass_context
 def op(
     ctx: click.Context,
@@ -123,10 +108,10 @@ def op(
     Ctrl-C ends a search with what is known by then; a second one aborts.
     """
     _refuse_contradictions(ctx, default_only, searches, as_json, show)
-    rules = rules_with(own_rules)
+    rules = options.rules_with(own_rules)
     from stormdrop.ops.catalogue import build
 
-    with wrong_usage():
+    with options.wrong_usage():
         task = build(name, args, dtype)
     if plot_path is not None:
         from stormdrop.report.plot import check_plot
@@ -142,9 +127,9 @@ def op(
     plan = Plan(name.upper(), args, task, detect(threads), searched, trials, seconds, seed, store, rules)
     if dtype == "bf16" and not plan.target.has_bf16_dot:
         say(console, "this CPU has no dot products of bf16 (AVX512_BF16): products are f32 multiply-adds")
-    report = measured(plan, console, quiet=verbosity_of(ctx).verbosity > 0)
+    report = measured(plan, console, quiet=options.verbosity_of(ctx).verbosity > 0)
     if as_json:
-        print_json(report.to_json())
+        options.print_json(report.to_json())
     else:
         print_operator(results(), report, show)
     if plot_path is not None:
@@ -176,14 +161,8 @@ def _refuse_contradictions(
         raise click.UsageError("--show prints text and --json prints one object: give one of them")
     if len(set(searches)) < len(searches):
         raise click.UsageError("the same --search is given twice: their results would only differ by chance")
-    options = {
-        "searches": "--search",
-        "trials": "--trials",
-        "seconds": "--time",
-        "store_path": "--store",
-        "plot_path": "--plot",
-    }
-    for parameter, option in options.items():
+    kept = {"store_path": "--store", "plot_path": "--plot"}
+    for parameter, option in {"searches": "--search", "trials": "--trials", "seconds": "--time", **kept}.items():
         if default_only and ctx.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"--default searches nothing: leave out {option}")
 

@@ -60,31 +60,35 @@ class Duration(Quantity):
         return seconds
 
 
-def count_option(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], Any]:
+def count(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], Any]:
     return click.option(name, type=click.IntRange(min=least), metavar="N", help=told, **more)
 
 
-def seed_option(of: str) -> Callable[[Any], Any]:
+def duration(*names: str, told: str, **more: Any) -> Callable[[Any], Any]:
+    return click.option(*names, type=Duration(), metavar="T", help=told, **more)
+
+
+def seed(of: str) -> Callable[[Any], Any]:
     kind = click.IntRange(min=0)
     return click.option("--seed", type=kind, default=0, show_default=True, metavar="S", help=f"Of {of}.")
 
 
-def output_option(*names: str, metavar: str, told: str) -> Callable[[Any], Any]:
+def output(*names: str, metavar: str, told: str) -> Callable[[Any], Any]:
     return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, help=told)
 
 
-def kept_option(command: Any) -> Any:
+def kept(command: Any) -> Any:
     """Of a search, `store_path`."""
     told = "Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]"
     return click.option("--store", "store_path", metavar="PATH", help=told)(command)
 
 
-def threads_option(command: Any) -> Any:
+def threads(command: Any) -> Any:
     told = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPUs this process may use]"
-    return count_option("--threads", told)(command)
+    return count("--threads", told)(command)
 
 
-def rule_option(command: Any) -> Any:
+def rule(command: Any) -> Any:
     told = "A derivation rule of your own, beside the built-in ones; found from here too; may be repeated."
     return click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=told)(command)
 
@@ -126,7 +130,7 @@ def print_json(tree: object) -> None:
     click.echo(json.dumps(tree, allow_nan=False))
 
 
-def json_option(command: Any) -> Any:
+def as_json(command: Any) -> Any:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(command)
 
 
@@ -142,7 +146,7 @@ class LogOptions:
         return LogOptions(self.verbosity + other.verbosity, other.file or self.file)
 
 
-def log_options(command: Any) -> Any:
+def log(command: Any) -> Any:
     """`--verbose` and `--log-file`, which may stand before or behind the command's name; given to it as nothing."""
     path = click.Path(dir_okay=False, path_type=Path)
     set_up: Any = {"expose_value": False, "callback": _log}

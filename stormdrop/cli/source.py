@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stormdrop.cli.options import rule_option, rules_with, seed_option, wrong_usage
+from stormdrop.cli import options
 from stormdrop.driver import ZOO
 from stormdrop.errors import StormdropError, UserError
 from stormdrop.report.console import notes, say
@@ -74,7 +74,7 @@ class Source:
     @property
     def rules(self) -> tuple[Rule, ...]:
         """What its schedules may follow. Raises click.UsageError."""
-        return rules_with(self.own_rules)
+        return options.rules_with(self.own_rules)
 
     @property
     def is_compiled(self) -> bool:
@@ -100,7 +100,7 @@ class Source:
             raise click.UsageError(f"{clean(self.model)} is compiled already: this needs the model it was made of")
         in_zoo = self.model.startswith(ZOO)
         if in_zoo:
-            with wrong_usage():
+            with options.wrong_usage():
                 describe(self.model.removeprefix(ZOO))
         bound = read_bound(self.bound)
         origin: Any = network(self.model, self.shapes) if in_zoo else self.model
@@ -174,7 +174,7 @@ def source_options(command: Callable[..., Any]) -> Any:
     told = "An input that is always this array: it becomes a constant; may be repeated."
     bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy", help=told)
     direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
-    return click.argument("model")(shape(bind(direct(rule_option(bundled)))))
+    return click.argument("model")(shape(bind(direct(options.rule(bundled)))))
 
 
 def untuned_option(command: Any) -> Any:
@@ -190,7 +190,7 @@ def compiled_option(command: Any) -> Any:
 def input_options(command: Any) -> Any:
     told = "An input; or FILE.npz with several by name; may be repeated.  [default: random]"
     given = click.option("--input", "given", multiple=True, metavar="NAME=FILE.npy", help=told)
-    return given(seed_option("random inputs")(command))
+    return given(options.seed("random inputs")(command))
 
 
 @dataclass(slots=True)

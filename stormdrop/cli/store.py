@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from stormdrop.cli.options import Quantity, json_option, print_json
+from stormdrop.cli import options
 from stormdrop.errors import UserError
 from stormdrop.report.console import results
 from stormdrop.report.text import bytes_text, clean, counted
@@ -78,12 +78,12 @@ def store() -> None:
     short_help="Where the store is.", epilog="\b\nExamples:\n  stormdrop store path\n  du -h $(stormdrop store path)\n"
 )
 @store_option
-@json_option
+@options.as_json
 def path(path: Path | None, as_json: bool) -> None:
     """Print where the store is, or would be."""
     place = _place(path)
     if as_json:
-        print_json({"path": str(place), "exists": place.exists()})
+        options.print_json({"path": str(place), "exists": place.exists()})
     else:
         click.echo(str(place).encode("utf-8", "surrogateescape"))
 
@@ -92,7 +92,7 @@ def path(path: Path | None, as_json: bool) -> None:
     short_help="How large it is.", epilog="\b\nExamples:\n  stormdrop store size\n  stormdrop store size --json\n"
 )
 @store_option
-@json_option
+@options.as_json
 def size(path: Path | None, as_json: bool) -> None:
     """Say how large the store is, and how many trials of how many tasks it holds."""
     from stormdrop.report.store import print_size, size_of
@@ -100,7 +100,7 @@ def size(path: Path | None, as_json: bool) -> None:
     with _viewed(path) as opened:
         found = size_of(opened, _place(path))
     if as_json:
-        print_json(found)
+        options.print_json(found)
     else:
         print_size(results(), found)
 
@@ -116,7 +116,7 @@ Examples:
 )
 @store_option
 @filter_options
-@json_option
+@options.as_json
 def ls(path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
     """List tasks: one line for each task, machine and temperature, the one measured last at the end.
 
@@ -128,7 +128,7 @@ def ls(path: Path | None, target: str | None, cold: bool | None, as_json: bool) 
     with _viewed(path) as opened:
         found = opened.summaries(Filters(target=target, cold=cold))
     if as_json:
-        print_json({"tasks": [summary_json(s) for s in found]})
+        options.print_json({"tasks": [summary_json(s) for s in found]})
     else:
         print_summaries(results(), found)
 
@@ -145,7 +145,7 @@ Examples:
 @click.argument("task")
 @store_option
 @filter_options
-@json_option
+@options.as_json
 def best(task: str, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
     """Show the fastest known schedule of a TASK, given by name or by the beginning of its digest, on each machine."""
     from stormdrop.report.store import best_json, print_best
@@ -158,7 +158,7 @@ def best(task: str, path: Path | None, target: str | None, cold: bool | None, as
     if not pairs:
         raise UserError(f"no trial of {task} could be timed, or all follow rules that this version does not know")
     if as_json:
-        print_json({"best": [best_json(s, r) for s, r in pairs]})
+        options.print_json({"best": [best_json(s, r) for s, r in pairs]})
         return
     for number, (summary, record) in enumerate(pairs):
         if number:
@@ -194,7 +194,7 @@ Examples:
 @click.option("--verified", is_flag=True, help="Only verified winners.")
 @filter_options
 @store_option
-@json_option
+@options.as_json
 def export(
     file: str, task: str | None, verified: bool, path: Path | None, target: str | None, cold: bool | None, as_json: bool
 ) -> None:
@@ -212,7 +212,7 @@ def export(
         except OSError as error:
             raise UserError(f"{file} cannot be written: {error.strerror or error}") from error
     if as_json:
-        print_json({"exported": count})
+        options.print_json({"exported": count})
     else:
         click.echo(f"{counted(count, 'trial')} exported", err=True)
 
@@ -230,7 +230,7 @@ Examples:
 @click.argument("file", type=click.File("rb"))
 @click.option("--foreign", is_flag=True, help="Also take what was measured on other CPUs; it is kept apart.")
 @store_option
-@json_option
+@options.as_json
 def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> None:
     """Take over the trials of a FILE (`-`: stdin) that `export` wrote here or elsewhere.
 
@@ -242,7 +242,7 @@ def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> 
     with _written(Store.open(path), path) as opened:
         done = opened.import_(file, foreign=foreign)
     if as_json:
-        print_json(asdict(done))
+        options.print_json(asdict(done))
     else:
         for refusal in done.refused[:SHOWN_REFUSALS]:
             click.echo(f"line {refusal.line}: {clean(refusal.reason)}", err=True)
@@ -265,20 +265,20 @@ Examples:
 @click.option(
     "--max-size",
     "max_bytes",
-    type=Quantity("a size", SIZES, "100MB, 1.5GiB or a number of bytes"),
+    type=options.Quantity("a size", SIZES, "100MB, 1.5GiB or a number of bytes"),
     metavar="SIZE",
     help="Forget the oldest trials until it fits; winners go last.",
 )
 @click.option(
     "--older-than",
     "age",
-    type=Quantity("an age", AGES, "12h, 30d, 2w or 1y"),
+    type=options.Quantity("an age", AGES, "12h, 30d, 2w or 1y"),
     metavar="AGE",
     help="Forget trials of that age, but no verified winners.",
 )
 @click.option("--winners", is_flag=True, help="With --older-than: verified winners too.")
 @store_option
-@json_option
+@options.as_json
 def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path | None, as_json: bool) -> None:
     """Forget old trials, and give their space back."""
     if max_bytes is None and age is None:
@@ -291,7 +291,7 @@ def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path 
         older_than = None if age is None else time.time() - age
         done = opened.prune(None if max_bytes is None else int(max_bytes), older_than, winners)
     if as_json:
-        print_json(asdict(done))
+        options.print_json(asdict(done))
     else:
         told = f"{bytes_text(done.before_bytes)} before, {bytes_text(done.after_bytes)} now"
         click.echo(f"{counted(done.removed, 'trial')} forgotten; {told}")

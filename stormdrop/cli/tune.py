@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stormdrop.cli import options
 from stormdrop.cli.op import open_store
-from stormdrop.cli.options import (
-    SEARCHES,
-    Duration,
-    count_option,
-    json_option,
-    kept_option,
-    log_options,
-    print_json,
-    seed_option,
-    threads_option,
-    verbosity_of,
-)
 from stormdrop.cli.source import Source, source_options
 from stormdrop.errors import StormdropError
 from stormdrop.report.console import notes, print_pairs, results, say
@@ -44,17 +33,17 @@ Examples:
 """,
 )
 @source_options
-@count_option("--trials", "Candidates to measure at most, of all tasks together.  [default: about 64 a task]")
-@click.option("--time", "seconds", type=Duration(), metavar="T", help="Tune for at most so long: 300, 90s, 5m, 1h.")
+@options.count("--trials", "Candidates to measure at most, of all tasks together.  [default: about 64 a task]")
+@options.duration("--time", "seconds", told="Tune for at most so long: 300, 90s, 5m, 1h.")
 @click.option(
-    "--search", type=click.Choice(SEARCHES), default="storm+droplet", show_default=True, help="How to search."
+    "--search", type=click.Choice(options.SEARCHES), default="storm+droplet", show_default=True, help="How to search."
 )
-@seed_option("the search and the data")
-@kept_option
+@options.seed("the search and the data")
+@options.kept
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; warnings are shown.")
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 @click.pass_context
 def tune(
     ctx: click.Context,
@@ -87,7 +76,7 @@ def tune(
     console, store = notes(), open_store(store_path)
     meter = PeakMeter(target, shared_pool(target.threads))
     peak_gflops = meter.gflops()
-    is_logged, logged = verbosity_of(ctx).verbosity > 0, ModelLogListener(peak_gflops=peak_gflops)
+    is_logged, logged = options.verbosity_of(ctx).verbosity > 0, ModelLogListener(peak_gflops=peak_gflops)
     with ModelProgress(console, peak_gflops) as progress:
 
         def listen(event: ModelEvent) -> None:
@@ -113,7 +102,7 @@ def tune(
     kept = str(store.path) if store is not None and store.path is not None else None
     if as_json:
         more = {"peak_gflops": peak_gflops, "store": kept, "in_model": timed.to_json() if timed is not None else None}
-        print_json({**tuned.to_json(), **more})
+        options.print_json({**tuned.to_json(), **more})
     else:
         _print_summary(tuned, timed, kept)
 

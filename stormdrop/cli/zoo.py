@@ -6,15 +6,7 @@ from pathlib import Path
 
 import click
 
-from stormdrop.cli.options import (
-    count_option,
-    json_option,
-    output_option,
-    print_json,
-    refuse_unwritable,
-    seed_option,
-    wrong_usage,
-)
+from stormdrop.cli import options
 from stormdrop.report.console import print_table, results
 from stormdrop.report.text import bytes_text, clean
 
@@ -38,7 +30,7 @@ Examples:
   stormdrop zoo ls --json     for a script
 """,
 )
-@json_option
+@options.as_json
 def ls(as_json: bool) -> None:
     """Which networks there are: parameters, operations of one inference (a multiply-add is two), inputs."""
     from stormdrop.zoo import flops, names, parameters
@@ -46,7 +38,7 @@ def ls(as_json: bool) -> None:
 
     rows = [(n, parameters(n), flops(n) / 1e9, {i.name: (1, *i.sizes) for i in describe(n).inputs}) for n in names()]
     if as_json:
-        print_json({"networks": [dict(zip(("name", "parameters", "gflops", "inputs"), row)) for row in rows]})
+        options.print_json({"networks": [dict(zip(("name", "parameters", "gflops", "inputs"), row)) for row in rows]})
         return
     # BERT's three inputs have one shape.
     shapes = [", ".join(dict.fromkeys("x".join(map(str, shape)) for shape in inputs.values())) for *_, inputs in rows]
@@ -64,12 +56,12 @@ Examples:
 """,
 )
 @click.argument("name")
-@output_option("-o", "--output", metavar="FILE", told="Where to write.  [default: NAME.onnx, here]")
-@count_option("--batch", "Inputs at once.", default=1, show_default=True)
+@options.output("-o", "--output", metavar="FILE", told="Where to write.  [default: NAME.onnx, here]")
+@options.count("--batch", "Inputs at once.", default=1, show_default=True)
 @click.option("--symbolic-batch", is_flag=True, help="Leave the batch open instead.")
-@seed_option("the weights")
+@options.seed("the weights")
 @click.option("--opset", type=int, metavar="V", help="ONNX operators to use.  [default: 18]")
-@json_option
+@options.as_json
 def build(
     name: str, output: Path | None, batch: int, symbolic_batch: bool, seed: int, opset: int | None, as_json: bool
 ) -> None:
@@ -81,13 +73,13 @@ def build(
     opset = DEFAULT_OPSET if opset is None else opset
     lead = None if symbolic_batch else batch
     path = Path(f"{name}.onnx") if output is None else output
-    with wrong_usage():
+    with options.wrong_usage():
         describe(name, lead, opset)
-    refuse_unwritable(path)  # before the weights are drawn, which takes seconds for large networks
+    options.refuse_unwritable(path)  # before the weights are drawn, which takes seconds for large networks
     data = build(name, lead, seed, opset).SerializeToString()
     with replacing(path) as write:
         write(memoryview(data))
     if as_json:
-        print_json({"name": name, "file": str(path), "bytes": len(data), "parameters": parameters(name)})
+        options.print_json({"name": name, "file": str(path), "bytes": len(data), "parameters": parameters(name)})
     else:
         click.echo(f"{clean(str(path))}: {bytes_text(len(data))}, {parameters(name):,} parameters")
