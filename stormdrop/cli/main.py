@@ -35,9 +35,7 @@ ABORTED = 130  # 128 + SIGINT, as shells have it
 
 
 class _Commands(click.Group):
-    """Turns our own errors into one line and exit code 1, Ctrl-C into 130; anything else is a bug and keeps its
-    traceback.
-    """
+    """Turns our own errors into one line and exit code 1, Ctrl-C into 130; anything else keeps its traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -1,6 +1,4 @@
-"""`stormdrop info`, `compile`, `run` and `show`: look at a model, make native code of it, run it. `check` and `bench`
-are in `check`.
-"""
+"""`stormdrop info`, `compile`, `run` and `show`: look at a model, make native code of it, run it."""
 
 from __future__ import annotations
 

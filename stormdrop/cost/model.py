@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from lightgbm import Booster
 
 PRIOR_ALONE = 0.5
-"""The weight of the prior under own trees when there are no shared ones: at 1 what the prior exaggerates has to be
-unlearned.
-"""
+"""The weight of the prior under own trees without shared ones; at 1, what it exaggerates has to be unlearned."""
 FLOOR = -3.0
 """Eight times slower than the best is as bad as it gets, so that a disturbed measurement does not bend the trees."""
 FAILED = FLOOR - 1.0
@@ -197,9 +195,7 @@ class CostModel:
         return (1.0 - share) * self._output(shared, wide) + share * prior
 
     def _shared_for(self, group: int | None) -> Booster | None:
-        """The shared trees, unless they know hardly more than the group itself, to whose own trees they would leave
-        nothing.
-        """
+        """The shared trees, unless they know hardly more than the group: they would leave its own trees nothing."""
         shared = self._shared
         if shared is None or (group in self._own and shared.foreign(group) < self.settings.min_rows):
             return None

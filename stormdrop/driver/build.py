@@ -34,9 +34,7 @@ WORTH_A_WORKER = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A kernel to build: a task, how (None: by default), and the strides of its tensors that are not row-major, by
-    name.
-    """
+    """A kernel to build: a task, how (None: by default), and by name the strides of tensors that are not row-major."""
 
     task: Task
     schedule: Schedule | None

@@ -100,9 +100,7 @@ def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
 
 
 def stored_schedules(target: Target, rules: Sequence[Rule] = RULES) -> Schedules:
-    """What the user's store knows to be fastest at the target's temperature, else at the other one; no store knows
-    nothing.
-    """
+    """What the user's store knows to be fastest at the target's temperature, else at the other one."""
     from stormdrop.reservoir.store import Store, default_path
 
     path = default_path()

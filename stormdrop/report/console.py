@@ -51,9 +51,7 @@ def print_table(
     words: Collection[int] = (0,),
     spare: Sequence[int] = (),
 ) -> None:
-    """Columns two spaces apart; those numbered in `words` are aligned left, the others right, `spare` ones left out if
-    it is too narrow.
-    """
+    """Columns two spaces apart, those in `words` aligned left; `spare` ones go where it is too narrow."""
     for number, text in enumerate(table_lines(headings, rows, words, spare, console.width)):
         if text:
             _line(console, text, "" if number else "bold")

@@ -52,9 +52,7 @@ def _figures(tuned: Tuned) -> list[tuple[str, str]]:
 
 
 def _svg(tuned: Tuned) -> str:
-    """The best so far over trials: a staircase among the trials' dots, the droplets' part shaded; time is
-    logarithmic.
-    """
+    """The best so far over trials: a staircase among dots, the droplets' part shaded; time is logarithmic."""
     found = improvements(tuned.history)
     if not found:
         return ""

@@ -1,6 +1,4 @@
-"""What a search found and what it cost, in rows of words: for the end of `stormdrop op`, and for the page in a
-notebook.
-"""
+"""What a search found and what it cost, in rows of words: for `stormdrop op`, and for the page in a notebook."""
 
 from __future__ import annotations
 

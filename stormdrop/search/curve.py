@@ -25,9 +25,7 @@ class Improvement:
 
 @dataclass(frozen=True, slots=True)
 class SearchPhase:
-    """Consecutive trials of one phase; `first` and `last` are trial numbers, `began` and `ended` seconds of the
-    search.
-    """
+    """Consecutive trials of one phase: `first` to `last` by number, `began` to `ended` in seconds of the search."""
 
     name: str
     first: int

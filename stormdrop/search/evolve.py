@@ -96,9 +96,7 @@ class Genome:
         return self._choices[self._first[knobs] + places]
 
     def nearest(self, knobs: Rows, values: NDArray[Any]) -> Rows:
-        """For single entries, the place of the choice closest by ratio, the smaller on a tie; a zero counts as a
-        half.
-        """
+        """For single entries, the place of the choice closest by ratio, the smaller on a tie; 0 counts as a half."""
         first, last = self._first[knobs], self._first[knobs] + self.counts[knobs] - 1
         keys = np.clip(values, 0.0, self._stride - 1.0) + self._stride * knobs
         above = np.clip(np.searchsorted(self._keys, keys), first, last)
@@ -177,9 +175,7 @@ def shifted(g: Genome, rows: Rows, rng: Rng) -> Rows:
 
 
 def crossed(g: Genome, rows: Rows, mates: Rows, rng: Rng) -> Rows:
-    """Some knobs from one parent, the rest from the other: each on its own, or all of an axis or of a stage
-    together.
-    """
+    """Some knobs from one parent, the rest from the other: singly, or all of an axis or of a stage together."""
     own = rng.random(rows.shape) < 0.5
     way = rng.integers(0, 1 + len(g.groups), size=len(rows))
     for number, group in enumerate(g.groups, 1):
@@ -265,9 +261,7 @@ def moved(to: Genome, rows: Rows, donors: Points, link: Link) -> Rows:
 
 
 class Hasher:
-    """Rows of integers to 64 bits, by random odd multipliers: equal rows are equal, others collide once in 2^64 pairs
-    or so.
-    """
+    """Rows of integers to 64 bits, by random odd multipliers; different rows collide once in 2^64 pairs or so."""
 
     def __init__(self, width: int) -> None:
         draws = np.random.default_rng(0x5EED).integers(0, 2**63, size=width, dtype=np.uint64)

@@ -232,9 +232,7 @@ class Session:
         return True
 
     def settle(self) -> None:
-        """Hold the duels that the strategy still wants: they cost no trial, and without them its last gain is not
-        sure.
-        """
+        """Hold the duels that the strategy still wants: they cost no trial, and make its last gain sure."""
         for _ in range(MOST_DUELS):
             proposal = self._upcoming or self._ask(0)
             if not proposal.rounds:
@@ -366,9 +364,7 @@ class Session:
         raise RunError(f"{self.task.name}: none of {len(self._history)} candidates could be timed; the first: {first}")
 
     def _proved(self, c: Candidate, expected: float) -> Result:
-        """The proof of a winner; where its time is far from what was just measured, something disturbed it, and it is
-        timed again.
-        """
+        """The proof of a winner, repeated where its time is so far off that something must have disturbed it."""
         results: list[Timing] = []
         for _ in range(PROOFS):
             result = self._measurer.prove(self.task, self._schedule(c), self.default)

@@ -72,9 +72,7 @@ def gain_of_medians(challenger: Sequence[float], incumbent: Sequence[float]) -> 
 
 
 def relative_noise(samples: Sequence[float]) -> float:
-    """The standard deviation that the middle half of the samples suggests, as a share of their median; outliers do not
-    count.
-    """
+    """The standard deviation that the middle half of the samples suggests, as a share of their median."""
     if len(samples) < 4:
         return 0.0
     low, middle, high = np.percentile(samples, (25, 50, 75))

@@ -169,9 +169,7 @@ class Storm:
     # ---- where it begins -------------------------------------------------------------------------------------------
 
     def _plant(self, seeds: Sequence[Candidate]) -> list[Candidate]:
-        """The seeds to measure, in their order; the last ones, if far from the best by the prior, only wait in their
-        pools.
-        """
+        """The seeds to measure, in order; the last ones, if their priors are far worse, only wait in their pools."""
         priors: dict[Candidate, float] = {}
         for seed in seeds:
             population = self._all[seed.sketch]
@@ -243,9 +241,7 @@ class Storm:
         self._strength = min(MAX_STRENGTH, self._strength * 1.25) if stale else max(1.0, self._strength / 1.25)
 
     def _active(self, rows: int, promise: Floats) -> list[tuple[Population, int]]:
-        """The sketches that take part, with their numbers of rows: drawn by promise and, of several, by what the ranker
-        likes.
-        """
+        """The sketches that take part, with their numbers of rows, drawn by promise and by the ranker's favour."""
         slots = min(len(promise), max(1, rows // self.settings.rows_per_sketch))
         favour = self._favour / self._favour.sum() if slots > 1 and self._favour.any() else promise
         barren = np.array([p.barren for p in self._all])
@@ -358,9 +354,7 @@ class Storm:
         return [(p, i) for p in self._all if p.woken == self._batch for i in range(len(p.fresh))]
 
     def _ranked(self, n: int, promise: Floats) -> list[tuple[Candidate, int]]:
-        """The ranker's favourites, not all of them alike; some are drawn by sketch, so that it errs on none for
-        long.
-        """
+        """The ranker's favourites, not all of them alike; some are drawn by sketch, lest it err on one for long."""
         awake = self._awake
         if n <= 0 or not awake:
             return []
@@ -411,9 +405,7 @@ class Storm:
 
 
 def _ratio(values: Floats, best: float) -> Floats:
-    """How many times worse values are than the best one: their ratio, or what is like it where an objective is
-    negative.
-    """
+    """How many times worse values are than the best: their ratio, or its like where an objective is negative."""
     return 1.0 + (values - best) / max(abs(best), 1e-12)
 
 

@@ -40,9 +40,7 @@ StrategyFactory = Callable[[Context], Strategy]
 
 
 class StormThenDroplet:
-    """Explore as a storm, exploit as a raindrop: at most so many measured kernels, then coordinate descent from the
-    best few.
-    """
+    """Explore as a storm, exploit as a raindrop: some measured kernels, then coordinate descent from the best."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

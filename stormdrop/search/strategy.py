@@ -22,9 +22,7 @@ Points = NDArray[np.int64]
 
 
 class Space(Protocol):
-    """Points of one sketch, as search sees them; `stormdrop.space.sketch.Sketch` is one, a recorded table is
-    another.
-    """
+    """Points of one sketch, as search sees them: a `Sketch`, or a recorded table."""
 
     @property
     def knobs(self) -> tuple[Knob, ...]: ...
@@ -68,9 +66,7 @@ class Outcome:
 
 
 class Strategy(Protocol):
-    """`ask` proposes at most `n` candidates; every proposal is told before the next is asked, except where it is
-    eager.
-    """
+    """`ask` proposes at most `n` candidates; each proposal is told before the next is asked, unless it is eager."""
 
     @property
     def phase(self) -> str:

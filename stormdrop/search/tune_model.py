@@ -57,10 +57,8 @@ TRIALS_PER_SECOND = 20.0
 LEAST_TRIALS = 24
 """What a task's storm and droplets can count on."""
 FINAL_TRIALS = 9
-"""To time a task's finalists in turns and to prove the winner takes about as long as so many trials, and so many runs
-of the kernel:
-"""
 FINAL_RUNS = 80
+"""To time a task's finalists in turns and to prove the winner takes as long as so many trials and runs, about."""
 FINAL_SHARE = 0.4
 """Of a budget of seconds, at most, is set aside for that."""
 PATIENCE_SECONDS = 10.0
@@ -269,9 +267,7 @@ class _Search:
         return True
 
     def _round(self, task: ModelTask, most: int, is_ahead: bool = False) -> bool:
-        """One round of at most `most` candidates, fewer where the budget ends; False where the strategy has nothing
-        left.
-        """
+        """One round of at most `most` candidates, as the budget permits; False where the strategy has nothing left."""
         assert task.session is not None
         n = int(min(most, max(1, self._budget.trials_left)))
         if task.trials and self._time_left < inf:
@@ -315,9 +311,7 @@ class _Search:
         return sorted(found, key=lambda t: t.gain, reverse=True)
 
     def _prove(self, is_interrupted: bool) -> None:
-        """Time the best few of every task that gained in turns with its default, and prove the fastest, as far as time
-        permits.
-        """
+        """As far as time permits: time the best few of every task that gained beside its default; prove the fastest."""
         winners = self._winners()
         if winners:
             self._listen(Proving(len(winners), self._budget.elapsed))
