@@ -19,19 +19,8 @@ from stormdrop.errors import UserError
 from stormdrop.measure.result import Failure
 from stormdrop.report.schedule import change_text
 from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
-from stormdrop.search.events import (
-    Event,
-    Measured,
-    NewBest,
-    Retiming,
-    RoundEnded,
-    TaskEnded,
-    TaskFailed,
-    TaskStarted,
-    Trial,
-    Tuned,
-    Warned,
-)
+from stormdrop.search import events
+from stormdrop.search.events import Event, Trial, Tuned
 from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
 from stormdrop.space.schedule import Schedule
 
@@ -50,29 +39,29 @@ class LogListener:
     def __call__(self, event: Event) -> None:
         log = self._logger
         match event:
-            case TaskStarted(task, sketches, strategy, trials, seconds, known):
+            case events.TaskStarted(task, sketches, strategy, trials, seconds, known):
                 self._flops, self._fastest = task.flops, None
                 told = (task.name, strategy, counted(sketches, "sketch", "sketches"), _budget(trials, seconds), known)
                 log.info("%s: %s over %s; %s; %d known", *told)
-            case Measured(trial):
+            case events.Measured(trial):
                 if log.isEnabledFor(logging.DEBUG):
                     log.debug("trial %d (%s): %s", trial.number, trial.phase, _told(trial))
-            case NewBest(trial, seconds):
+            case events.NewBest(trial, seconds):
                 if log.isEnabledFor(logging.INFO):
                     change = change_text(self._fastest, trial.schedule)
                     told = (trial.number, trial.phase, self._speed(seconds), change)
                     log.info("new best at trial %d (%s): %s; %s", *told)
                 self._fastest = trial.schedule
-            case RoundEnded(phase, measured, failed, best, elapsed):
+            case events.RoundEnded(phase, measured, failed, best, elapsed):
                 told = (phase, measured, failed, self._speed(best), span_text(elapsed))
                 log.info("round ended (%s): %d measured, %d failed, best %s, %s", *told)
-            case Retiming(candidates):
+            case events.Retiming(candidates):
                 log.info("timing the best %d again, in turns", candidates)
-            case Warned(message):
+            case events.Warned(message):
                 log.warning("%s", message)
-            case TaskEnded(tuned):
+            case events.TaskEnded(tuned):
                 log.info("ended (%s): best %s; %s", tuned.stopped, self._speed(tuned.seconds), _spent(tuned))
-            case TaskFailed(first):
+            case events.TaskFailed(first):
                 log.error("every candidate failed; the first: %s", one_line(str(first), 500))
             case _:
                 assert_never(event)
@@ -97,7 +86,7 @@ class ModelLogListener:
                 self._moved(row, elapsed, happened)
             case Proving(tasks, elapsed):
                 log.info("proving the winners of %s, %s", counted(tasks, "task"), span_text(elapsed))
-            case Warned(message):
+            case events.Warned(message):
                 log.warning("%s", message)
             case ModelEnded(tuned):
                 times = seconds_text(tuned.seconds), seconds_text(tuned.default_seconds)
@@ -109,12 +98,12 @@ class ModelLogListener:
         log, name = self._logger, f"{row.id} {row.label}"
         speed = speed_text(row.seconds, row.flops, self._peak_gflops)
         match happened:
-            case Measured(trial):
+            case events.Measured(trial):
                 if log.isEnabledFor(logging.DEBUG):
                     log.debug("%s: trial %d (%s): %s", name, trial.number, trial.phase, _told(trial))
-            case NewBest(trial):
+            case events.NewBest(trial):
                 log.info("%s: new best at trial %d (%s): %s", name, trial.number, trial.phase, speed)
-            case RoundEnded():
+            case events.RoundEnded():
                 told = (name, row.phase, row.trials, speed, span_text(elapsed))
                 log.info("%s: round ended (%s): %d measured, best %s, %s", *told)
             case None:

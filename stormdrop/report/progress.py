@@ -12,17 +12,8 @@ from stormdrop.measure.result import Failure
 from stormdrop.report.live import LiveView
 from stormdrop.report.schedule import change_text
 from stormdrop.report.text import budget_text, clean, counted, one_line, seconds_text, span_text, speed_text
-from stormdrop.search.events import (
-    Event,
-    Measured,
-    NewBest,
-    Retiming,
-    RoundEnded,
-    TaskEnded,
-    TaskFailed,
-    TaskStarted,
-    Warned,
-)
+from stormdrop.search import events
+from stormdrop.search.events import Event
 from stormdrop.space.schedule import Schedule
 
 SHOWN_IMPROVEMENTS = 5
@@ -32,7 +23,7 @@ BAR = 24
 class TaskBoard:
     """What the events of one search have said so far."""
 
-    def __init__(self, started: TaskStarted, peak_gflops: float) -> None:
+    def __init__(self, started: events.TaskStarted, peak_gflops: float) -> None:
         self.started, self.peak_gflops = started, peak_gflops
         self.name, self.strategy, self.phase = clean(started.task.name), clean(started.strategy), ""
         self.flops, self.trials, self.seconds = started.task.flops, started.trials, started.seconds
@@ -44,18 +35,18 @@ class TaskBoard:
 
     def take(self, event: Event) -> None:
         match event:
-            case Measured(trial):
+            case events.Measured(trial):
                 self.measured, self.elapsed, self.phase = trial.number, trial.elapsed, clean(trial.phase)
                 self.failed += isinstance(trial.result, Failure)
-            case NewBest(trial, seconds):
+            case events.NewBest(trial, seconds):
                 self.improvements.append((trial.number, seconds, clean(change_text(self._fastest, trial.schedule))))
                 self.best, self._fastest = seconds, trial.schedule
-            case RoundEnded(phase, measured, failed, best, elapsed):
+            case events.RoundEnded(phase, measured, failed, best, elapsed):
                 self.phase, self.measured, self.failed = clean(phase), measured, failed
                 self.best, self.elapsed = best, elapsed
-            case Retiming():
+            case events.Retiming():
                 self.phase = "timing the best again"
-            case TaskStarted() | Warned() | TaskEnded() | TaskFailed():
+            case events.TaskStarted() | events.Warned() | events.TaskEnded() | events.TaskFailed():
                 pass
             case _:
                 assert_never(event)
@@ -131,36 +122,36 @@ class TuningProgress(LiveView[TaskBoard]):
     line_seconds = 1.0
 
     def __call__(self, event: Event) -> None:
-        if self._live is None and isinstance(event, (Retiming, TaskEnded, TaskFailed)):
+        if self._live is None and isinstance(event, (events.Retiming, events.TaskEnded, events.TaskFailed)):
             self._show(at_once=True)  # the rounds that have not been told yet
         if self._board is not None:
             self._board.take(event)
         match event:
-            case TaskStarted():
+            case events.TaskStarted():
                 board = TaskBoard(event, self._peak_gflops)
                 if not self._is_live:
                     self._say(board.opening)
                 self._start(board)
-            case Measured() | NewBest():
+            case events.Measured() | events.NewBest():
                 if self._live is not None:
                     self._renew()
-            case RoundEnded():
+            case events.RoundEnded():
                 self._renew()
-            case Retiming(candidates):
+            case events.Retiming(candidates):
                 if self._live is not None:
                     self._renew(at_once=True)
                 else:
                     some = f" {candidates} again, in turns" if candidates > 1 else " again"
                     self._say(f"timing the best{some}")
-            case Warned(message):
+            case events.Warned(message):
                 self._say(one_line(message, 500))
-            case TaskEnded(tuned):
+            case events.TaskEnded(tuned):
                 if self._live is not None:
                     self._renew(at_once=True)
                 self._stop()
                 if tuned.interrupted:
                     self._say(f"interrupted after {counted(tuned.trials, 'trial')}; the best of them follows")
-            case TaskFailed(first):
+            case events.TaskFailed(first):
                 self._stop()
                 self._say(f"every candidate failed; the first: {one_line(str(first), 500)}")
             case _:

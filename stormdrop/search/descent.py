@@ -283,10 +283,9 @@ class DropletDescent:
             self._ledger.revalue({here.end: self._recent[-RECENT:]})
             self._noise = relative_noise(self._recent[-RECENT:])
             if verdict.winner is not None:
-                self._gains.append(
-                    (self.screened, gain_of_medians(verdict.samples[verdict.winner], verdict.samples[here.end]))
-                )
-                self._recent = list(verdict.samples[verdict.winner])
+                winning = verdict.samples[verdict.winner]
+                self._gains.append((self.screened, gain_of_medians(winning, verdict.samples[here.end])))
+                self._recent = list(winning)
                 return ways[verdict.winner]
             if not is_last or self._ledger.failed(here.end):
                 return None
@@ -297,15 +296,11 @@ class DropletDescent:
         waiting = [w for w in ways.values() if w.end not in self._duelled]
         found = self._faster(here, waiting, -self._margin if is_last else 0.0)
         if is_last:
-            # The machine may have slowed since the incumbent was timed: the fastest of its batch deserves a fair
-            # comparison.
-            found = list(
-                dict.fromkeys([*found, *(w for w in self._faster(here, waiting, -DRIFT) if w.end in self._heads)])
-            )
+            # The machine may have slowed since the incumbent was timed: the fastest of each batch is compared fairly.
+            found += [w for w in self._faster(here, waiting, -DRIFT) if w.end in self._heads and w not in found]
             return [w.end for w in found[:room]]
         if not found and not self._recent:
-            # The start may have been measured on another day: its value must be known as it is now before it rules
-            # anything out.
+            # The start may have been measured on another day: it rules nothing out before it is timed anew.
             found = self._faster(here, waiting, -inf)[:1]
         if not found:
             return []

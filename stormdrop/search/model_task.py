@@ -146,10 +146,8 @@ def _seconds(score: Score | None) -> float | None:
 
 def least_seconds(task: Task, target: Target) -> float:
     """What a task's operations and bytes need at least, and the cost of a call: an estimate before measuring."""
-    return (
-        max(task.flops / (target.peak_gflops * target.threads), task.minimal_bytes / target.l3_gbs) / 1e9
-        + LAUNCH_SECONDS
-    )
+    compute, memory = task.flops / (target.peak_gflops * target.threads), task.minimal_bytes / target.l3_gbs
+    return max(compute, memory) / 1e9 + LAUNCH_SECONDS
 
 
 def negligible(tasks: Iterable[ModelTask]) -> set[ModelTask]:

@@ -9,7 +9,7 @@ drives it stops asking, and calls `finish`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import median
@@ -25,19 +25,8 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.record import Record, Versions, group_name
 from stormdrop.reservoir.store import Store
-from stormdrop.search.events import (
-    Listener,
-    Measured,
-    NewBest,
-    Retiming,
-    RoundEnded,
-    TaskEnded,
-    TaskFailed,
-    Trial,
-    Tuned,
-    Warned,
-    ignore,
-)
+from stormdrop.search import events
+from stormdrop.search.events import Listener, Trial, Tuned
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import Context, StrategyFactory
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, candidate
@@ -108,7 +97,7 @@ class Session:
         start: Schedule | None = None,
         trials: int | None = None,
         seconds: float | None = None,
-        listen: Listener = ignore,
+        listen: Listener = events.ignore,
         spaces: Sequence[Sketch] | None = None,
     ) -> None:
         """Raises UserError where `start` is a schedule of another class."""
@@ -127,12 +116,10 @@ class Session:
         self.known = len(stored)
         self.default_known = stored.get(self._default)
         """The default schedule's seconds as the store has them."""
-        best_known = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)[
-            : self._settings.known
-        ]
+        timed = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)
         fresh = [c for c in seeds if c not in stored]
         first = [] if start is None else [self._locate(start)]
-        seeds = list(dict.fromkeys([*first, *best_known, *fresh]))
+        seeds = list(dict.fromkeys([*first, *timed[: self._settings.known], *fresh]))
         self._history: list[Trial] = []
         self._failed = 0
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
@@ -155,8 +142,7 @@ class Session:
         )
         self.strategy = tools.factory(context)
         again = set(seeds)
-        old = [Outcome(c, v) for c, v in stored.items() if c not in again]
-        if old:
+        if old := [Outcome(c, v) for c, v in stored.items() if c not in again]:
             self.strategy.tell(old)
 
     # ---- what is known ---------------------------------------------------------------------------------------------
@@ -252,15 +238,13 @@ class Session:
     def _take(self, candidates: Sequence[Candidate], schedules: Sequence[Schedule], results: Sequence[Result]) -> None:
         """Tell everybody what became of a batch."""
         features = self._features(candidates)
-        trials = [
-            Trial(s, r, len(self._history) + i, self.elapsed, self.strategy.phase)
-            for i, (s, r) in enumerate(zip(schedules, results), 1)
-        ]
+        numbered = enumerate(zip(schedules, results), 1 + len(self._history))
+        trials = [Trial(s, r, number, self.elapsed, self.strategy.phase) for number, (s, r) in numbered]
         values = [self.value(r) for r in results]
         self._cost.add(self._group, features, np.array([np.nan if v is None else v for v in values]))
         for c, trial, value in zip(candidates, trials, values):
             self._history.append(trial)
-            self._listen(Measured(trial))
+            self._listen(events.Measured(trial))
             if value is None:
                 self._failed += 1
                 continue
@@ -270,10 +254,10 @@ class Session:
                 if self.best is None or value < self.best * (1 - self._settings.gain):
                     self._gained_at = trial.number
                 self.best = value
-                self._listen(NewBest(trial, value))
+                self._listen(events.NewBest(trial, value))
         self.strategy.tell([Outcome(c, v, (), _is_brief(r)) for c, v, r in zip(candidates, values, results)])
         self._keep([self._record(t, row) for t, row in zip(trials, features)])
-        self._listen(RoundEnded(trials[-1].phase, len(self._history), self._failed, self.best, self.elapsed))
+        self._listen(events.RoundEnded(trials[-1].phase, len(self._history), self._failed, self.best, self.elapsed))
 
     def _duel(self, proposal: Proposal) -> None:
         """Time candidates in turns. It costs no trial."""
@@ -298,34 +282,18 @@ class Session:
         return value if isfinite(value) else None
 
     def _features(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        by_sketch: dict[int, list[int]] = {}
-        for i, c in enumerate(candidates):
-            by_sketch.setdefault(c.sketch, []).append(i)
-        rows: Mapping[int, NDArray[np.float64]] = {}
-        for k, places in by_sketch.items():
-            points = np.array([candidates[i].point for i in places], dtype=np.int64)
-            rows |= dict(zip(places, self.spaces[k].features(points)))
-        return np.stack([rows[i] for i in range(len(candidates))])
+        rows: dict[Candidate, NDArray[np.float64]] = {}
+        for k in {c.sketch for c in candidates}:
+            some = [c for c in candidates if c.sketch == k]
+            rows |= zip(some, self.spaces[k].features(np.array([c.point for c in some], dtype=np.int64)))
+        return np.stack([rows[c] for c in candidates])
 
     # ---- keeping ---------------------------------------------------------------------------------------------------
 
     def _record(self, trial: Trial, features: NDArray[np.float64], verified: bool = False) -> Record:
-        o = self.origin
-        return Record(
-            self.task,
-            trial.schedule,
-            self.target,
-            trial.result,
-            o.versions,
-            o.strategy,
-            o.seed,
-            trial.number,
-            trial.elapsed,
-            o.model,
-            verified,
-            time.time(),
-            features.astype(np.float32),
-        )
+        o, row = self.origin, features.astype(np.float32)
+        measured = self.task, trial.schedule, self.target, trial.result, o.versions, o.strategy, o.seed
+        return Record(*measured, trial.number, trial.elapsed, o.model, verified, time.time(), row)
 
     def _keep(self, records: Sequence[Record]) -> None:
         """A store that takes no more is given up with one warning; tuning goes on."""
@@ -335,7 +303,7 @@ class Session:
             self._store.add(records)
         except StormdropError as error:
             self._store = None
-            self._listen(Warned(f"what is measured from here on is not kept: {error}"))
+            self._listen(events.Warned(f"what is measured from here on is not kept: {error}"))
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
@@ -356,11 +324,11 @@ class Session:
                 proved = self._proved(c, expected)
                 if isinstance(proved, Timing):
                     return self._won(c, proved, stopped)
-                self._listen(Warned(f"the fastest candidate is out: {proved}"))
+                self._listen(events.Warned(f"the fastest candidate is out: {proved}"))
             left = left[self._settings.finalists :]
         first = next((t.result for t in self._history if isinstance(t.result, Failure)), None)
         first = first or Failure("schedule", "there was no candidate to measure")
-        self._listen(TaskFailed(first))
+        self._listen(events.TaskFailed(first))
         raise RunError(f"{self.task.name}: none of {len(self._history)} candidates could be timed; the first: {first}")
 
     def _proved(self, c: Candidate, expected: float) -> Result:
@@ -378,7 +346,7 @@ class Session:
 
     def _final_order(self, finalists: Sequence[Candidate]) -> dict[Candidate, float]:
         """Those that can be timed again, fastest first, with what is minimised."""
-        self._listen(Retiming(len(finalists)))
+        self._listen(events.Retiming(len(finalists)))
         samples: dict[Candidate, list[float]] = {c: [] for c in finalists}
         for _ in range(max(1, self._settings.rounds // self._settings.held)):
             left = [c for c in finalists if c in samples]
@@ -408,18 +376,10 @@ class Session:
         trial = Trial(schedule, proved, number, self.elapsed, "final")
         # A store prefers what is verified: that must be the fastest, not the best by another objective.
         self._keep([self._record(trial, self._features([c])[0], verified=self._objective is None)])
-        tuned = Tuned(
-            self.task,
-            self.target,
-            self.origin.strategy,
-            self.origin.seed,
-            schedule,
-            proved.seconds,
-            self.elapsed,
-            tuple(self._history),
-            stopped,
-        )
-        self._listen(TaskEnded(tuned))
+        origin, history = self.origin, tuple(self._history)
+        found = (schedule, proved.seconds, self.elapsed, history, stopped)
+        tuned = Tuned(self.task, self.target, origin.strategy, origin.seed, *found)
+        self._listen(events.TaskEnded(tuned))
         return tuned
 
 

@@ -1,5 +1,4 @@
-"""Storm: exploration. A population over all sketches evolves under a ranker; the best rows that nobody measured are
-proposed.
+"""Storm: exploration. A population over all sketches evolves under a ranker, and its best unmeasured rows are proposed.
 
     seeds, random rows, the elite ─operators─▶ canonical, unseen, legal ─ranker─▶ pools ─▶ picks ─measured─▶ elite
 
@@ -195,8 +194,7 @@ class Storm:
         priors = np.array([p.prior for p in self._all])
         values = np.array([p.best for p in self._all])
         measured = np.isfinite(values)
-        # A sketch never timed is taken to be as much worse than the best timed one as its prior is, and more with every
-        # failure.
+        # A sketch never timed is as much worse than the best timed one as its prior is, and more with every failure.
         worse = priors / (priors[np.argmin(values)] if measured.any() else priors.min())
         worse *= 1.0 + np.array([p.failed for p in self._all])
         worse[measured] = _ratio(values[measured], values.min())
@@ -286,9 +284,8 @@ class Storm:
             return p.genome.random(m, self._rng)
         measured = 0 if not len(elite) else m if not len(p.pool) else round(m * s.elite_share)
         sources = ((elite, measured), (p.pool.points, m - measured))
-        return p.genome.places(
-            np.concatenate([x[evolve.drawn(len(x), n, s.pressure, self._rng)] for x, n in sources if n])
-        )
+        drawn = [x[evolve.drawn(len(x), n, s.pressure, self._rng)] for x, n in sources if n]
+        return p.genome.places(np.concatenate(drawn))
 
     def _donors(self, p: Population) -> list[Population]:
         """Sketches that share knobs with this one and have something to give."""
@@ -378,11 +375,11 @@ class Storm:
             if len(rest):
                 left[rest[0]] = False
                 chosen.append(int(rest[0]))
-        owners = [awake[owner[i]] for i in chosen]
-        return [
-            (candidate(p.number, table[i, 2 : 2 + len(p.space.knobs)]), int(pool.origins[i]))
-            for p, i in zip(owners, chosen)
-        ]
+        picks: list[tuple[Candidate, int]] = []
+        for i in chosen:
+            p = awake[owner[i]]
+            picks.append((candidate(p.number, table[i, 2 : 2 + len(p.space.knobs)]), int(pool.origins[i])))
+        return picks
 
     def _spend(self, picks: Iterable[tuple[Candidate, int]], told: bool = False) -> list[Candidate]:
         """Those that were never asked for, which now are; `told`: by somebody else."""
@@ -397,11 +394,10 @@ class Storm:
         return list(new)
 
     def _count(self, made: Codes, kept: Codes) -> None:
-        for name, m, k in zip(
-            ORIGINS, np.bincount(made, minlength=len(ORIGINS)), np.bincount(kept, minlength=len(ORIGINS))
-        ):
-            self.statistics[name].made += int(m)
-            self.statistics[name].kept += int(k)
+        counts = (np.bincount(codes, minlength=len(ORIGINS)).tolist() for codes in (made, kept))
+        for name, m, k in zip(ORIGINS, *counts):
+            self.statistics[name].made += m
+            self.statistics[name].kept += k
 
 
 def _ratio(values: Floats, best: float) -> Floats:

@@ -177,9 +177,8 @@ class _Search:
         if tasks and all(t.seconds is None for t in tasks):
             first = next((t.failure for t in tasks if t.failure), "the budget was too small")
             raise RunError(f"{origin.model}: none of its {len(tasks)} tasks could be timed; the first: {first}")
-        tuned = TunedModel(
-            origin.model, self._tools.target, origin.strategy, origin.seed, tasks, budget.elapsed, stopped
-        )
+        found = (tasks, budget.elapsed, stopped)
+        tuned = TunedModel(origin.model, self._tools.target, origin.strategy, origin.seed, *found)
         self._listen(ModelEnded(tuned))
         return tuned
 
@@ -283,9 +282,8 @@ class _Search:
 
     def _final_seconds(self, task: ModelTask) -> float:
         """About what the proof of a task's winner takes, as busy as the machine is."""
-        return FINAL_TRIALS * self._pace.seconds / self._pace.trials + FINAL_RUNS * (
-            task.best.seconds if task.best else 0.0
-        )
+        run_seconds = task.best.seconds if task.best else 0.0
+        return FINAL_TRIALS * self._pace.seconds / self._pace.trials + FINAL_RUNS * run_seconds
 
     def _give_up(self, task: ModelTask) -> None:
         task.is_over = True
