@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from stormdrop.cli import options
 from stormdrop.cli.source import Opened, Source, built, compiled_option, input_options, source_options, untuned_option
 from stormdrop.report.console import notes, results, say
-from stormdrop.report.text import threads_text
+from stormdrop.report.text import name_text, threads_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -206,7 +206,6 @@ def bench(
 def _doubt(model: Model, peer: OnnxRuntime, arrays: Arrays, all_arrays: Arrays) -> None:
     """Speed is worth nothing where results are wrong: say so before it is measured."""
     from stormdrop.compare.oracle import agreements
-    from stormdrop.report.model import name_text
 
     judged = agreements([p.name for p in model.outputs], model.run(arrays), peer.run(all_arrays))
     for a in judged:

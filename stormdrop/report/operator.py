@@ -74,9 +74,8 @@ def _figures(report: OperatorReport) -> list[tuple[str, str]]:
         rows.append(("nominal", f"{best.gflops:.1f} GFLOP/s, {best.gflops / peak:.1%} of peak"))
         rows.append(("executed", f"{best.executed_gflops:.1f} GFLOP/s, {best.executed_gflops / peak:.1%} of peak"))
     rows.append(("peak", f"{peak:.1f} GFLOP/s f32 multiply-add, timed in this run"))
-    rows.append(
-        ("memory", f"{task.minimal_bytes / seconds / 1e9:.1f} GB/s, each input read and each output written once")
-    )
+    bandwidth = f"{task.minimal_bytes / seconds / 1e9:.1f} GB/s"
+    rows.append(("memory", f"{bandwidth}, each input read and each output written once"))
     return rows
 
 
@@ -92,18 +91,8 @@ def print_comparison(console: Console, report: OperatorReport) -> None:
     """One line for each search. All began with nothing; each was timed in a moment of its own."""
     heading(console, "searches, one after the other, each from nothing")
     has_rate = report.plan.task.flops > 0
-    near = f"{COMPARED_QUALITY:.0%} at"
-    names = [
-        "search",
-        "best",
-        *(["of peak"] if has_rate else []),
-        "trials",
-        "failed",
-        "trials/s",
-        "spent",
-        near,
-        "ended",
-    ]
+    names = ["search", "best", *(["of peak"] if has_rate else [])]
+    names += ["trials", "failed", "trials/s", "spent", f"{COMPARED_QUALITY:.0%} at", "ended"]
     cells = [_compared(found, report.peak_gflops, has_rate) for found in report.found]
     print_table(console, names, cells, words=(0, len(names) - 1))
     console.print()
@@ -128,16 +117,10 @@ def _compared(found: Found, peak_gflops: float, has_rate: bool) -> list[str]:
 def print_sketches(console: Console, task: Task, target: Target, rules: Sequence[Rule]) -> None:
     """Every sketch that rules derive, with what the prior expects of its best point."""
     heading(console, "sketches, by what the analytic prior expects of their best point")
-    cells = [
-        (
-            str(k),
-            seconds_text(seconds),
-            str(len(sketch.knobs)),
-            task.variants[sketch.variant].name,
-            derivation_text(sketch),
-        )
-        for k, (sketch, _, seconds) in enumerate(ranked(sketches(task, target, rules)))
-    ]
+    cells: list[tuple[str, ...]] = []
+    for k, (s, _, seconds) in enumerate(ranked(sketches(task, target, rules))):
+        variant = task.variants[s.variant].name
+        cells.append((str(k), seconds_text(seconds), str(len(s.knobs)), variant, derivation_text(s)))
     print_table(console, ("#", "expected", "knobs", "variant", "derivation"), cells, words=(3, 4))
 
 

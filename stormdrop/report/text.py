@@ -18,6 +18,11 @@ def clean(text: str, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
+def name_text(name: str, most: int = 60) -> str:
+    """A name so that it can be typed again, cut where it is endless."""
+    return clean(name if len(name) <= most else f"{name[: most - 1]}…")
+
+
 def one_line(text: str, most: int = 200) -> str:
     """A message of any length on one line: white space folded, control characters escaped, the end cut off."""
     line = clean(" ".join(text.split()))
