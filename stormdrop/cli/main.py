@@ -57,10 +57,9 @@ class _Commands(click.Group):
         """What most people come for first."""
         for title, names in _SECTIONS.items():
             found = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
+            rows = [(name, command.get_short_help_str(formatter.width)) for name, command in found]
             with formatter.section(title):
-                formatter.write_dl(
-                    [(name, command.get_short_help_str(formatter.width)) for name, command in found], col_max=12
-                )
+                formatter.write_dl(rows, col_max=12)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -129,7 +128,7 @@ Examples:
 @options.as_json
 def peak(fresh: bool, threads: int | None, as_json: bool) -> None:
     """Measure what this machine can do at best: multiply-adds, and bandwidth of every cache level and of memory."""
-    from stormdrop.report.peak import print_peak
+    from stormdrop.report.machine import print_peak
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import measure_peak
 
@@ -154,7 +153,7 @@ Examples:
 def doctor(threads: int | None, as_json: bool) -> None:
     """Check this installation: build and run one kernel, and say what is wrong if anything is."""
     from stormdrop.driver.doctor import diagnose
-    from stormdrop.report.doctor import print_diagnosis
+    from stormdrop.report.machine import print_diagnosis
 
     found = diagnose(threads)
     if as_json:

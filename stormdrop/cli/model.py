@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,6 @@ from stormdrop.report.text import bytes_text, counted, span_text, threads_text
 if TYPE_CHECKING:
     from stormdrop.graph.partition import Partition, TaskUse
     from stormdrop.report.model import Listed
-    from stormdrop.runtime.model import Model
     from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
     from stormdrop.target.machine import Target
@@ -81,9 +79,8 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
     parts = opened.parts
     target = suited(detect(threads), parts)
     kernels, arena_bytes = memory_of(parts, target)
-    report = ModelReport(
-        source.model, opened.graph, _listed(parts, target, source.rules), kernels, arena_bytes, target.threads
-    )
+    listed = _listed(parts, target, source.rules)
+    report = ModelReport(source.model, opened.graph, listed, kernels, arena_bytes, target.threads)
     if as_json:
         options.print_json(report.to_json())
     else:
@@ -124,6 +121,7 @@ def compile(
 
     Kernels are built as the store knows them to be fastest, the others by the analytic default.
     """
+    from stormdrop.export.c_library import write_library
     from stormdrop.report.model import image_rows
 
     path = Path(source.stem + COMPILED) if output is None else output
@@ -138,7 +136,10 @@ def compile(
     made = compile_model(source.open(), threads, untuned, source.rules)
     image = made.model.image
     began = time.perf_counter()
-    _write(made.model, path, header, source.stem)
+    if header is None:
+        made.model.save(path)
+    else:
+        write_library(image, made.model.weights, path, header, source.stem)
     written = time.perf_counter() - began
     files = [f for f in (path, header) if f is not None]
     sizes = {str(f): f.stat().st_size for f in files}
@@ -162,15 +163,6 @@ def compile(
     rows = [("file", f"{name}, {bytes_text(size)}") for name, size in sizes.items()]
     spent = f"{span_text(made.seconds or 0.0)} to compile, {span_text(written)} to write"
     print_pairs(console, [*rows, *image_rows(image), ("schedules", made.told), ("spent", spent)])
-
-
-def _write(model: Model, path: Path, header: Path | None, name: str) -> None:
-    if header is None:
-        model.save(path)
-        return
-    from stormdrop.export.c_library import write_library
-
-    write_library(model.image, model.weights, path, header, name)
 
 
 @click.command(
@@ -202,8 +194,9 @@ def run(
 
     Without --input floats are standard normal, and whole numbers and truth values 0 or 1.
     """
-    from stormdrop.compare.inputs import random_inputs, read_inputs
+    from stormdrop.compare.inputs import random_inputs, read_inputs, saved
     from stormdrop.report.model import print_outputs, summary_json
+    from stormdrop.runtime.package import replacing
 
     if output is not None:
         options.refuse_unwritable(output)
@@ -215,7 +208,11 @@ def run(
     if not given and model.inputs:
         say(notes(), f"inputs are random, seed {seed}: floats standard normal, others 0 or 1; --input gives real ones")
     outputs = model.run(arrays)
-    names = _save(output, outputs) if output is not None else {}
+    names: dict[str, str] = {}
+    if output is not None:
+        data, names = saved(outputs)
+        with replacing(output) as write:
+            write(memoryview(data))
     if as_json:
         told = {"model": source.model, "threads": model.threads, "random": not given, "seed": None if given else seed}
         found = [summary_json(n, a) for n, a in outputs.items()]
@@ -227,16 +224,6 @@ def run(
         for name, kept in names.items():
             if name != kept:
                 say(notes(), f"{name} is called {kept} there")
-
-
-def _save(path: Path, outputs: Mapping[str, Any]) -> dict[str, str]:
-    from stormdrop.compare.inputs import saved
-    from stormdrop.runtime.package import replacing
-
-    data, names = saved(outputs)
-    with replacing(path) as write:
-        write(memoryview(data))
-    return names
 
 
 @click.command(
@@ -305,26 +292,21 @@ def _show(
 
     schedule = stored or default_schedule(use.task, target, rules)
     origin = "the best the store knows" if stored is not None else "by default"
-    code = (
-        code_sections(program_of(use.task, schedule, target, rules=rules), target, parts)
-        if {*parts} & {"loops", "llvm", "asm"}
-        else []
-    )
+    levels = [level for level in ("loops", "llvm", "asm") if level in parts]
+    code: list[tuple[str, str]] = []
+    if levels:
+        code = code_sections(program_of(use.task, schedule, target, rules=rules), target, levels)
     if as_json:
         texts = {"task": str(use.task)} if "task" in parts else {}
-        texts |= dict(zip([p for p in ("loops", "llvm", "asm") if p in parts], (text for _, text in code)))
-        tree = Listed(use, stored is not None).to_json() | {
-            "threads": target.threads,
-            "schedule": schedule.to_json(),
-            "text": texts,
-        }
+        texts |= zip(levels, (text for _, text in code))
+        tree = Listed(use, stored is not None).to_json()
+        tree |= {"threads": target.threads, "schedule": schedule.to_json(), "text": texts}
         options.print_json(tree | ({"sketches": _sketches(use, target, rules)} if "sketch" in parts else {}))
         return
     console = results()
     heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")
-    print_pairs(
-        console, [("called", counted(use.count, "time")), ("for", calls_text(use)), ("digest", use.task.digest)]
-    )
+    called = counted(use.count, "time")
+    print_pairs(console, [("called", called), ("for", calls_text(use)), ("digest", use.task.digest)])
     print_sections(console, [("task", str(use.task))] if "task" in parts else [])
     if "sketch" in parts:
         console.print()

@@ -77,20 +77,13 @@ def output(*names: str, metavar: str, told: str) -> Callable[[Any], Any]:
     return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, help=told)
 
 
-def kept(command: Any) -> Any:
-    """Of a search, `store_path`."""
-    told = "Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]"
-    return click.option("--store", "store_path", metavar="PATH", help=told)(command)
-
-
-def threads(command: Any) -> Any:
-    told = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPUs this process may use]"
-    return count("--threads", told)(command)
-
-
-def rule(command: Any) -> Any:
-    told = "A derivation rule of your own, beside the built-in ones; found from here too; may be repeated."
-    return click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=told)(command)
+_told = "Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]"
+kept = click.option("--store", "store_path", metavar="PATH", help=_told)
+_told = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPUs this process may use]"
+threads = count("--threads", _told)
+_told = "A derivation rule of your own, beside the built-in ones; found from here too; may be repeated."
+rule = click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=_told)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
 def rules_with(own_rules: tuple[str, ...]) -> tuple[Rule, ...]:
@@ -128,10 +121,6 @@ def refuse_unwritable(path: Path) -> None:
 
 def print_json(tree: object) -> None:
     click.echo(json.dumps(tree, allow_nan=False))
-
-
-def as_json(command: Any) -> Any:
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(command)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
-"""The model that a command names: a file, `zoo:NAME` or one compiled before, and the options that say how to read and
-build it.
+"""The model that a command names: a file, `zoo:NAME` or one compiled before, and options for reading and building it.
 
 A model is read once, so whatever reading it warns of is said once.
 """
@@ -177,14 +176,10 @@ def source_options(command: Callable[..., Any]) -> Any:
     return click.argument("model")(shape(bind(direct(options.rule(bundled)))))
 
 
-def untuned_option(command: Any) -> Any:
-    told = "Take default schedules for all kernels, whatever the store knows."
-    return click.option("--untuned", is_flag=True, help=told)(command)
-
-
-def compiled_option(command: Any) -> Any:
-    told = "Run this file, made of MODEL with `stormdrop compile`, instead of compiling."
-    return click.option("--compiled", type=click.Path(), metavar="FILE.sd", help=told)(command)
+_told = "Take default schedules for all kernels, whatever the store knows."
+untuned_option = click.option("--untuned", is_flag=True, help=_told)
+_told = "Run this file, made of MODEL with `stormdrop compile`, instead of compiling."
+compiled_option = click.option("--compiled", type=click.Path(), metavar="FILE.sd", help=_told)
 
 
 def input_options(command: Any) -> Any:

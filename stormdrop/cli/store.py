@@ -30,9 +30,8 @@ SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "
 AGES = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
 
 
-def store_option(command: Any) -> Any:
-    told = "The store's file.  [default: reservoir.sqlite in STORMDROP_CACHE_DIR, else in the user's cache directory]"
-    return click.option("--store", "path", type=click.Path(path_type=Path), metavar="PATH", help=told)(command)
+_told = "The store's file.  [default: reservoir.sqlite in STORMDROP_CACHE_DIR, else in the user's cache directory]"
+store_option = options.output("--store", "path", metavar="PATH", told=_told)
 
 
 def filter_options(command: Any) -> Any:
@@ -172,11 +171,10 @@ def _found(opened: Store, wanted: Filters) -> list[Any]:
 
     if found := opened.summaries(wanted):
         return found
-    known = [s.name for s in opened.summaries()]
-    near = get_close_matches(str(wanted.task), known, 1)
-    hint = (
-        f"did you mean {near[0]!r}?" if near and near[0] != wanted.task else "`stormdrop store ls` lists what it knows"
-    )
+    near = get_close_matches(str(wanted.task), [s.name for s in opened.summaries()], 1)
+    hint = "`stormdrop store ls` lists what it knows"
+    if near and near[0] != wanted.task:
+        hint = f"did you mean {near[0]!r}?"
     raise UserError(f"the store knows no such trials of {wanted.task}; {hint}")
 
 

@@ -1,15 +1,13 @@
 """The learned cost model: trees over the features of a point say how fast it is beside the best point of its task.
 
 A label is best / seconds within one group (a task at one temperature), in (0, 1], and 0 for a candidate that failed.
-What is learned is log2 of it. A score is the sum of what is known, the surest first; only scores of one group may be
-compared:
+What is learned is log2 of it. A score is the sum of what is known; only scores of one group may be compared:
 
     - log2 prior                                                          nothing was learned yet
     (1 - prior_share) · shared trees  -  prior_share · log2 prior         with rows of other groups
     … + own trees                                                     with rows of the group: what the above misses
 
-The model is a function of its rows, whatever the order in which they came, and of its settings. Calls come one at a
-time.
+The model is a function of its rows, in whatever order they came, and of its settings. Calls come one at a time.
 """
 
 from __future__ import annotations

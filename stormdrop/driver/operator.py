@@ -1,5 +1,4 @@
-"""One operator, searched for in one or several ways or by default, timed beside the machine's peak: what `stormdrop op`
-reports.
+"""One operator, by default or searched for in one or several ways, beside the machine's peak: for `stormdrop op`.
 
 Where several searches are compared, each begins with nothing: it sees neither the store nor the others' trials. What it
 has measured is kept all the same, once it has ended.
@@ -66,13 +65,8 @@ class Found:
     """The file that keeps its trials, if one does."""
 
     @property
-    def gflops(self) -> float:
-        """Nominal: the operations of the direct algorithm."""
-        return self.tuned.gflops
-
-    @property
     def executed_gflops(self) -> float:
-        """What the loops really do."""
+        """What the loops really do; `tuned.gflops` is nominal, by the operations of the direct algorithm."""
         return executed_flops(self.program) / self.tuned.seconds / 1e9
 
     def to_json(self, peak_gflops: float) -> dict[str, object]:
@@ -92,9 +86,9 @@ class Found:
             "progress": [[i.trial, i.elapsed, i.seconds] for i in improvements(tuned.history)],
             "best": {
                 "seconds": tuned.seconds,
-                "gflops": self.gflops,
+                "gflops": tuned.gflops,
                 "executed_gflops": self.executed_gflops,
-                "share_of_peak": self.gflops / peak_gflops,
+                "share_of_peak": tuned.gflops / peak_gflops,
                 "schedule": tuned.best.to_json(),
             },
         }
@@ -179,16 +173,12 @@ def _search(plan: Plan, search: str, listen: Listener) -> Found:
         )
     finally:
         if alone is not None and plan.store is not None:
-            _keep(alone.trials(plan.task, plan.target, rules=plan.rules), plan.store, listen)
+            try:
+                plan.store.add(alone.trials(plan.task, plan.target, rules=plan.rules))
+            except StormdropError as error:
+                listen(Warned(f"what was measured is not kept: {error}"))
     stored = str(plan.store.path) if plan.store is not None and plan.store.path is not None else None
     return Found(tuned, program_of(plan.task, tuned.best, plan.target, rules=plan.rules), stored)
-
-
-def _keep(records: Sequence[Record], store: Store, listen: Listener) -> None:
-    try:
-        store.add(records)
-    except StormdropError as error:
-        listen(Warned(f"what was measured is not kept: {error}"))
 
 
 def _default(plan: Plan, tell: Callable[[str], None]) -> Found:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, TextIO
 
@@ -67,17 +67,13 @@ def table_lines(
     lines = [[clean(cell) for cell in line] for line in (headings, *rows)]
     kept = {k: max(len(line[k]) for line in lines) for k in range(len(headings))}
     for k in spare:
-        if table_width(kept.values()) <= width:
+        if sum(w + 2 for w in kept.values()) - 2 <= width:
             break
         del kept[k]
     return [
         "  ".join(f"{line[k]:<{w}}" if k in words else f"{line[k]:>{w}}" for k, w in kept.items()).rstrip()
         for line in lines
     ]
-
-
-def table_width(columns: Iterable[int]) -> int:
-    return sum(w + 2 for w in columns) - 2
 
 
 def print_pairs(console: Console, rows: Sequence[tuple[str, str]]) -> None:

@@ -1,5 +1,4 @@
-"""A tuned task as a page of its own, for notebooks: figures, a curve of the search, the schedule. No script, nothing is
-loaded.
+"""A tuned task as a page for notebooks: figures, a curve of the search, the schedule. No script, nothing is loaded.
 
 All text is escaped: names and messages are other people's.
 """

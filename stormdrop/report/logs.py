@@ -1,5 +1,4 @@
-"""What happens, for a log: Stormdrop logs under `stormdrop` and, as a library should, leaves it to the program where
-that goes.
+"""What happens, for a log: Stormdrop logs under `stormdrop` and leaves it to the program where that goes.
 
     logging.getLogger("stormdrop").setLevel(logging.INFO)          # in a program that has handlers of its own
     sd.tune(task, listen=LogListener())                            # rounds and new bests at INFO, every trial at DEBUG

@@ -95,8 +95,7 @@ def _task_cells(listed: Listed, most: int) -> tuple[str, ...]:
 
 
 def find_task(parts: Partition, wanted: str) -> TaskUse:
-    """The task with this id, the beginning of this digest, a node or value of this name, this label, or part of one of
-    them.
+    """The task with this id, beginning of a digest, name of a node or value, label, or part of one of them.
 
     The first of these that anything fits decides. Raises UserError, with candidates, where it is none or several.
     """

@@ -71,8 +71,8 @@ def _figures(report: OperatorReport) -> list[tuple[str, str]]:
     seconds = best.tuned.seconds
     rows = [("time", f"{seconds_text(seconds)} with {threads_text(report.plan.target.threads)}")]
     if task.flops:
-        rows.append(("nominal", f"{best.gflops:.1f} GFLOP/s, {best.gflops / peak:.1%} of peak"))
-        rows.append(("executed", f"{best.executed_gflops:.1f} GFLOP/s, {best.executed_gflops / peak:.1%} of peak"))
+        for name, gflops in (("nominal", best.tuned.gflops), ("executed", best.executed_gflops)):
+            rows.append((name, f"{gflops:.1f} GFLOP/s, {gflops / peak:.1%} of peak"))
     rows.append(("peak", f"{peak:.1f} GFLOP/s f32 multiply-add, timed in this run"))
     bandwidth = f"{task.minimal_bytes / seconds / 1e9:.1f} GB/s"
     rows.append(("memory", f"{bandwidth}, each input read and each output written once"))

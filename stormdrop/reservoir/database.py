@@ -329,8 +329,7 @@ def examine(path: Path) -> None:
         with closing(_opened(f"{path.as_uri()}?mode=ro")) as connection:
             _patiently(lambda: schema.check(connection, str(path)))
     except sqlite3.Error as error:
-        # A reader may neither finish what a killed writer began nor, in a read-only folder, read a log: the opening
-        # proper decides.
+        # A reader may not finish what a killed writer began, nor read a log in a read-only folder: opening decides.
         if _kind(error) not in (*_CLOSED, *_BUSY):
             raise UserError(damaged(str(path), error)) from error
 

@@ -302,8 +302,7 @@ def _features(data: dict[str, Any], version: int, known: FeatureSet) -> NDArray[
 
 
 def replayed(records: Sequence[Record]) -> list[Record | Refused]:
-    """Each record whose schedule is a program of its task on its target, or why it is none; unknown rules may do
-    anything.
+    """Each record whose schedule is a program of its task on its target, or follows unknown rules; or why it is none.
 
     Those of one sketch are looked at together, as a matrix of points, since one at a time takes a millisecond each.
     """

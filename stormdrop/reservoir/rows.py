@@ -125,11 +125,11 @@ def row_of(record: Record) -> TrialRow:
         if not math.isfinite(value):
             raise StoreError(f"a trial of {name} cannot be kept: {what} is {value}")
     timing = result if isinstance(result, Timing) else None
-    if timing is not None and not (
-        all(is_duration(s) for s in (timing.seconds, *timing.samples)) and 0 <= timing.spread < math.inf
-    ):
-        told = f"it took {timing.seconds} s with a spread of {timing.spread}"
-        raise StoreError(f"a trial of {name} cannot be kept: {told}")
+    if timing is not None:
+        is_measured = all(is_duration(s) for s in (timing.seconds, *timing.samples))
+        if not (is_measured and 0 <= timing.spread < math.inf):
+            told = f"it took {timing.seconds} s with a spread of {timing.spread}"
+            raise StoreError(f"a trial of {name} cannot be kept: {told}")
     features = None if record.features is None else np.ascontiguousarray(record.features, "<f4")
     if features is not None and not np.isfinite(features).all():
         features = None  # no model may learn from it, but the time is good

@@ -236,25 +236,19 @@ class Store:
         is not among `rules` are skipped, with a remark.
         """
         is_cold = target.with_cold_weights(cold).is_cold
-        return self._best(task.digest, target.key(), is_cold, versions, task, target, rules)
+        row = self._best(task.digest, target.key(), is_cold, rules, versions)
+        return None if row is None else record_of(row, task, target)
 
     def best_of(self, summary: Summary) -> Record | None:
         """The record behind a line of `summaries`. Raises UserError where its task is not of this version."""
-        return self._best(summary.digest, summary.target, summary.cold, None, None, None, RULES)
+        row = self._best(summary.digest, summary.target, summary.cold, RULES)
+        return None if row is None else record_of(row, task_of(row.task_json))
 
     def _best(
-        self,
-        digest: str,
-        key: str,
-        cold: bool,
-        versions: Versions | None,
-        task: Task | None,
-        target: Target | None,
-        rules: Sequence[Rule],
-    ) -> Record | None:
+        self, digest: str, key: str, cold: bool, rules: Sequence[Rule], versions: Versions | None = None
+    ) -> TrialRow | None:
         def fastest(c: sqlite3.Connection) -> tuple[TrialRow | None, set[str]]:
-            version = ""
-            place = _at(c, digest, key, cold)
+            version, place = "", _at(c, digest, key, cold)
             wanted: list[Any] = [*place]
             allowed, absent = allowed_rules(c, rules), absent_rules(c, rules, *place)
             if versions is not None:
@@ -271,7 +265,7 @@ class Store:
 
         row, absent = self._database.read(fastest)
         self._remark(absent)
-        return None if row is None else record_of(row, task or task_of(row.task_json), target)
+        return row
 
     def trials(
         self, task: Task, target: Target, cold: bool | None = None, rules: Sequence[Rule] = RULES
@@ -283,10 +277,8 @@ class Store:
 
         def found(c: sqlite3.Connection) -> tuple[list[Any], set[str]]:
             wanted = _at(c, task.digest, target.key(), target.with_cold_weights(cold).is_cold)
-            where = "trial.task_id = ? AND trial.machine_id = ? AND trial.cold = ?"
-            query = (
-                f"SELECT {ROW} FROM {FROM} WHERE {where} AND rules_id IN ({allowed_rules(c, rules)}) ORDER BY trial.id"
-            )
+            where = f"task_id = ? AND trial.machine_id = ? AND cold = ? AND rules_id IN ({allowed_rules(c, rules)})"
+            query = f"SELECT {ROW} FROM {FROM} WHERE {where} ORDER BY trial.id"
             return c.execute(query, wanted).fetchall(), absent_rules(c, rules, *wanted)
 
         rows, absent = self._database.read(found)

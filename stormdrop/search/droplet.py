@@ -1,8 +1,7 @@
 """Droplets: coordinate descent on measured values, from the best few points of a storm or from any start.
 
 Starts are taken one after the other, the fastest first; each runs down to a point that no move improves (`descent`),
-and a later end replaces an earlier one only by a duel. What is given back is a start, unless something was
-statistically faster.
+and a later end replaces an earlier one only by a duel. The best is a start, unless something was statistically faster.
 """
 
 from __future__ import annotations
@@ -81,12 +80,11 @@ class Droplet:
         """
         told = {o.candidate: o for o in outcomes}
         asked, self._asked = self._asked, None
-        if asked is not None and any(c in told for c in asked.candidates):
-            told = {c: Outcome(c, None) for c in asked.candidates} | told
+        answered = asked.candidates if asked is not None and any(c in told for c in asked.candidates) else ()
+        told = {c: Outcome(c, None) for c in answered} | told
         self._ledger.record(told.values())
-        if asked is None or not any(c in told for c in asked.candidates):
-            return
-        self._advance({c: told[c] for c in asked.candidates})
+        if answered:
+            self._advance({c: told[c] for c in answered})
 
     def _advance(self, outcomes: Mapping[Candidate, Outcome]) -> None:
         try:

@@ -52,8 +52,7 @@ class Verdict:
 
 
 def duel(incumbent: Candidate, challengers: Sequence[Candidate], level: float, settings: DuelSettings) -> Talk[Verdict]:
-    """Find the fastest challenger that beats the incumbent; `level` is the error allowed for each of them, over all
-    looks.
+    """The fastest challenger that beats the incumbent; `level` is the error allowed for each, over all looks.
 
     Who fails is out. Where the incumbent fails, nobody wins.
     """

@@ -140,5 +140,5 @@ Event = TaskStarted | Measured | NewBest | RoundEnded | Retiming | Warned | Task
 Listener = Callable[[Event], None]
 
 
-def ignore(_: Event) -> None:
-    pass
+def ignore(_: object) -> None:
+    """A listener to whatever happens."""

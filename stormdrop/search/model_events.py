@@ -214,7 +214,3 @@ class ModelEnded:
 
 ModelEvent = ModelStarted | TaskMoved | Proving | Warned | ModelEnded
 ModelListener = Callable[[ModelEvent], None]
-
-
-def ignore_model(_: ModelEvent) -> None:
-    pass

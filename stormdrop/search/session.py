@@ -313,8 +313,7 @@ class Session:
         A finalist that fails now is out. Raises RunError with the first failure if no candidate could be timed.
         """
         left = sorted(self._values, key=self._values.__getitem__)
-        # Single measurements flatter whoever was lucky: the best of those that were timed in turns are among the first
-        # finalists.
+        # Single measurements flatter whoever was lucky: the best that were timed in turns are first finalists too.
         left = list(dict.fromkeys([*[c for c in left if c in self._settled][: self._settings.finalists // 2], *left]))
         while left:
             finalists = left[: self._settings.finalists]

@@ -3,8 +3,7 @@
     loop ──ask(n)──▶ Proposal(candidates, rounds) ──measured──▶ Outcomes ──tell──▶ strategy
 
 `rounds` 0 measures every candidate once, alone. Otherwise all of them, measured before or not, are timed in turns so
-many times (A B C A B C …), which is how two of them are compared fairly; it costs no trial where a candidate was
-measured before.
+many times (A B C A B C …), which compares them fairly; it costs no trial where a candidate was measured before.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ class Outcome:
     """What became of a candidate.
 
     `value` is what is minimised, seconds unless the user said otherwise, and None where it failed; `samples` are the
-    values of each round where candidates were timed in turns. `brief`: clearly slow, measured too briefly to compare
-    closely.
+    values of each round where candidates were timed in turns. `brief`: clearly slow, and measured only briefly.
     """
 
     candidate: Candidate

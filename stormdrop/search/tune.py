@@ -144,8 +144,7 @@ class Stop:
 def interruptible() -> Generator[Stop]:
     """The first Ctrl-C asks the loop to stop after its batch, the second raises KeyboardInterrupt as usual.
 
-    Only the main thread may do so; elsewhere nothing changes. Nothing is told from within the handler: the listener may
-    be at work.
+    Only the main thread may do so; elsewhere nothing changes. The handler tells nothing: a listener may be at work.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():

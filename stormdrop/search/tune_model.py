@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import NamedTuple
 
 from stormdrop.errors import RunError, StormdropError
 from stormdrop.graph.partition import Partition, TaskUse
@@ -25,7 +24,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from stormdrop.search.divide import ByShare, Divide
-from stormdrop.search.events import Event, Measured, Warned
+from stormdrop.search.events import Event, Measured, Warned, ignore
 from stormdrop.search.model_events import (
     ModelEnded,
     ModelListener,
@@ -33,7 +32,6 @@ from stormdrop.search.model_events import (
     Proving,
     TaskMoved,
     TunedModel,
-    ignore_model,
 )
 from stormdrop.search.model_task import ModelTask, Score, negligible
 from stormdrop.search.session import Measures, Objective, Origin, Session, Tools
@@ -76,7 +74,7 @@ def tune_model(
     search: str | StrategyFactory = DEFAULT_SEARCH,
     seed: int = 0,
     store: Store | None = None,
-    listen: ModelListener = ignore_model,
+    listen: ModelListener = ignore,
     settings: TuneSettings | None = None,
     measurer: Measures | None = None,
     cold: bool | None = None,
@@ -85,8 +83,7 @@ def tune_model(
     rules: Sequence[Rule] = RULES,
     clock: Callable[[], float] = time.monotonic,
 ) -> TunedModel:
-    """Search for the fastest schedules of a model's tasks, for so many trials or seconds in all, whichever is spent
-    first.
+    """Search for the fastest schedules of a model's tasks, until so many trials or seconds in all are spent.
 
     Without either, 64 trials for each task that matters. `cold` None: kernels are timed with weights out of cache where
     the model's do not fit the L3. The first Ctrl-C ends the search and proves what has gained, a second one aborts.
@@ -143,13 +140,6 @@ class _Budget:
         return min(by_time, inf if self.trials is None else self.trials)
 
 
-class Pace(NamedTuple):
-    """What trials took so far, on the average; it begins with a guess."""
-
-    seconds: float
-    trials: float
-
-
 class _Search:
     """The loop over all tasks of one model."""
 
@@ -161,7 +151,7 @@ class _Search:
         self._small = negligible(self._all)
         if budget.trials is None and budget.seconds is None:
             budget.trials = sum(1 if t in self._small else TRIALS_PER_TASK for t in self._all) or 1
-        self._pace = Pace(1.0, TRIALS_PER_SECOND)
+        self._seconds, self._trials = 1.0, TRIALS_PER_SECOND  # what trials took so far, after a guess
 
     def run(self) -> TunedModel:
         origin, budget = self._tools.origin, self._budget
@@ -277,13 +267,14 @@ class _Search:
         lasted = self._budget.clock() - started
         task.spent += lasted
         if task.trials > before:
-            self._pace = Pace(self._pace.seconds + lasted, self._pace.trials + task.trials - before)
+            self._seconds += lasted
+            self._trials += task.trials - before
         return went_on
 
     def _final_seconds(self, task: ModelTask) -> float:
         """About what the proof of a task's winner takes, as busy as the machine is."""
         run_seconds = task.best.seconds if task.best else 0.0
-        return FINAL_TRIALS * self._pace.seconds / self._pace.trials + FINAL_RUNS * run_seconds
+        return FINAL_TRIALS * self._seconds / self._trials + FINAL_RUNS * run_seconds
 
     def _give_up(self, task: ModelTask) -> None:
         task.is_over = True

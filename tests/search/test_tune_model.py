@@ -20,7 +20,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
-from stormdrop.search.events import Warned
+from stormdrop.search.events import Warned, ignore
 from stormdrop.search.model_events import (
     ModelEnded,
     ModelEvent,
@@ -28,7 +28,6 @@ from stormdrop.search.model_events import (
     Proving,
     TaskMoved,
     TunedModel,
-    ignore_model,
 )
 from stormdrop.search.model_task import least_seconds
 from stormdrop.search.random import RandomSearch
@@ -132,7 +131,7 @@ def tuned_with(fake: Fake, parts: Partition, events: list[ModelEvent] | None = N
         TARGET,
         measurer=fake,
         clock=fake.clock,
-        listen=ignore_model if events is None else events.append,
+        listen=ignore if events is None else events.append,
         **given,
     )
 
