@@ -288,7 +288,7 @@ go:
   %block.at = getelementptr %handle, ptr %handle, i64 0, i32 4
   %block = load ptr, ptr %block.at, align 8
   %steps = getelementptr i8, ptr %handle, i64 $STEPS_AT$
-  %ran = call i64 @run(ptr %block, ptr null, ptr %steps, ptr null, i64 0, ptr null, i64 $STEPS$, i64 1, ptr null, i32 0)
+  %ran = call i64 @run(ptr %block, ptr %steps, i64 $STEPS$)
   br label %leave
 null.array:
   br label %leave

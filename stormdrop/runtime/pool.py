@@ -3,8 +3,8 @@
 A kernel is `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)` and a list of extents, one per phase.
 Thread t of T runs [extent·t/T, extent·(t+1)/T) of each phase with its own scratch; no thread begins a phase before all
 have ended the one before it. The caller is thread 0. Workers wait for `go` in native code, without the GIL: they spin
-for `SPIN_SECONDS`, then sleep on a futex. A list of such kernels is run in one call: the threads go through all of it
-together, and Python is not asked in between. `pool_ir` has the protocol.
+for `SPIN_SECONDS`, then sleep on a futex. A job is a list of such kernels: the threads go through all of it together,
+and Python is not asked in between. `pool_ir` has the protocol.
 
 Invariants: one job at a time (a native mutex, which no signal can leave locked); the caller's floating-point mode holds
 on all threads; a forked child starts workers of its own when it first needs them; at exit, workers stay where they are,
@@ -64,51 +64,37 @@ class Pool:
         self._closed = False
         _pools.add(self)
 
-    def run(self, entry: int, buffers: int, scratch: int, scratch_stride: int, extents: int, phases: int) -> None:
-        """Run the kernel at address `entry` once; all phases are done when this returns.
+    def run(self, steps: int, count: int, held: object = None) -> None:
+        """Run `count` kernels one after another; `steps` is the address of their records.
 
-        `buffers` is the address of its pointer array, `extents` that of int64[phases]; thread t's scratch is at
-        `scratch + t * scratch_stride`. Raises RunError if the pool has been closed.
+        A record is `STEP_WORDS` int64: the kernel's address, its pointer table, thread 0's scratch, bytes from one
+        thread's scratch to the next one's, the address of int64[phases] extents, and the number of phases. `held` owns
+        what the records point to: it lives as long as a call that was bound to it. Raises RunError if the pool has been
+        closed.
         """
         crew = self._crew or self._assemble_crew()  # held here: the block lives as long as anybody is inside
-        if not self._native.run(crew.block, entry, buffers, scratch, scratch_stride, extents, phases, 1, 0, 0):
+        if not self._native.run(crew.block, steps, count):
             raise RunError("the pool was closed before the job could run")
 
-    def run_steps(self, steps: int, count: int, held: object = None) -> None:
-        """Run `count` kernels one after another, each as `run` does: `steps` is the address of their arguments.
-
-        Those are `STEP_WORDS` int64 a step, in the order of `run`'s. `held` owns what the steps point to: it lives as
-        long as a call that was bound to it. Raises RunError if the pool has been closed.
-        """
-        crew = self._crew or self._assemble_crew()
-        if not self._native.run_steps(crew.block, steps, count):
-            raise RunError("the pool was closed before the job could run")
-
-    def bench(
-        self, entry: int, buffers: int, scratch: int, scratch_stride: int, extents: int, phases: int, repeats: int
-    ) -> npt.NDArray[np.float64]:
-        """Run the job `repeats` times natively and return the seconds of each run.
+    def bench(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
+        """Run a job as `run` does, `repeats` times natively, and return the seconds of each run.
 
         The clock is the CPU's own counter (TSC, CNTVCT) between serialising instructions: about 20 ns of overhead in
         each figure, steps of 1–10 ns on x86-64 (10 on Zen) and 1–40 ns on AArch64, and a scale calibrated against the
         monotonic clock to about 1e-4. Raises RunError if the pool has been closed.
         """
-        return self._timed((entry, buffers, scratch, scratch_stride, extents, phases), repeats)[:, 0]
+        return self._timed(steps, count, repeats, 1)[:, 0]
 
-    def bench_steps(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
-        """Run all of `run_steps` that often and return the seconds of each whole run."""
-        return self._timed((0, steps, 0, 0, 0, count), repeats)[:, 0]
+    def profile(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
+        """As `bench`, but seconds by run and step; reading the clock adds its 20 ns to every step."""
+        return self._timed(steps, count, repeats, count)
 
-    def profile_steps(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
-        """As `bench_steps`, but seconds by run and step; reading the clock adds its 20 ns to every step."""
-        return self._timed((0, steps, 0, 0, 0, count), repeats, count)
-
-    def _timed(self, job: tuple[int, int, int, int, int, int], repeats: int, parts: int = 1) -> npt.NDArray[np.float64]:
+    def _timed(self, steps: int, count: int, repeats: int, parts: int) -> npt.NDArray[np.float64]:
         """The seconds of each run, in `parts`; fewer runs than asked only when the interpreter is about to exit."""
         crew = self._crew or self._assemble_crew()
         scale = _seconds_per_tick()
         ticks = np.zeros((repeats, parts + 1), np.int64)
-        done = self._native.run(crew.block, *job, repeats, ticks.ctypes.data, parts != 1)
+        done = self._native.bench(crew.block, steps, count, repeats, ticks.ctypes.data, parts != 1)
         if done < repeats and self._closed:
             raise RunError("the pool was closed before the job could run")
         return np.diff(ticks[:done], axis=1) * scale
@@ -266,7 +252,7 @@ class _Native:
     """Functions of `pool_ir`, which release the GIL, and the code that must outlive them."""
 
     run: Any
-    run_steps: Any
+    bench: Any
     worker: Any
     stop: Any
     try_lock: Any
@@ -296,8 +282,8 @@ def _native() -> _Native:
     os.register_at_fork(after_in_child=_after_fork_in_child)
     atexit.register(_at_exit)
     return _Native(
-        run=function("run", i64, pointer, pointer, pointer, pointer, i64, pointer, i64, i64, pointer, i32),
-        run_steps=function("run_steps", i64, pointer, pointer, i64),
+        run=function("run", i64, pointer, pointer, i64),
+        bench=function("bench", i64, pointer, pointer, i64, i64, pointer, i32),
         worker=function("worker", None, pointer, i64),
         stop=function("stop", None, pointer),
         try_lock=function("try_lock", i32, pointer),

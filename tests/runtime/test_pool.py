@@ -105,10 +105,32 @@ class AnyMachine:
 CODE = Code(assemble(KERNELS, AnyMachine(host()[0])))
 
 
+@dataclass(frozen=True)
+class Steps:
+    """Kernels to be run one after another, and what their records point to."""
+
+    records: npt.NDArray[np.int64]
+    held: list[npt.NDArray[Any]]
+
+    @property
+    def job(self) -> tuple[int, int]:
+        return self.records.ctypes.data, len(self.records)
+
+
+def listed(*steps: tuple[str, list[int], list[int]], scratch: npt.NDArray[np.int64] | None = None) -> Steps:
+    records = np.zeros((len(steps), STEP_WORDS), np.int64)
+    held: list[npt.NDArray[Any]] = [np.zeros(0)] if scratch is None else [scratch]
+    for k, (kernel, buffers, extents) in enumerate(steps):
+        table, sizes = np.array(buffers, np.uint64), np.array(extents, np.int64)
+        place = (0, 0) if scratch is None else (scratch.ctypes.data + 16 * k, scratch.strides[0])
+        records[k] = CODE.address(kernel), table.ctypes.data, *place, sizes.ctypes.data, len(extents)
+        held += [table, sizes]
+    return Steps(records, held)
+
+
 def launch(pool: Pool, kernel: str, buffers: list[int], extents: list[int]) -> None:
-    table = np.array(buffers, np.uint64)
-    sizes = np.array(extents, np.int64)
-    pool.run(CODE.address(kernel), table.ctypes.data, 0, 0, sizes.ctypes.data, len(sizes))
+    steps = listed((kernel, buffers, extents))
+    pool.run(*steps.job)
 
 
 def mirrors_correctly(pool: Pool, n: int, phases: int) -> bool:
@@ -144,11 +166,11 @@ def pair() -> Iterator[Pool]:
 
 
 def test_each_thread_gets_its_span_of_every_phase_and_its_own_scratch(pool: Pool) -> None:
-    extents = np.array([0, 1, 2, 3, 7, 1000, 10**12], np.int64)
+    extents = [0, 1, 2, 3, 7, 1000, 10**12]
     scratch = np.full((pool.threads, 64), -1, np.int64)
-    entry, t = CODE.address("spans"), np.arange(pool.threads)
-    pool.run(entry, 0, scratch.ctypes.data, scratch.strides[0], extents.ctypes.data, len(extents))
-    for phase, extent in enumerate(extents.tolist()):
+    steps, t = listed(("spans", [], extents), scratch=scratch), np.arange(pool.threads)
+    pool.run(*steps.job)
+    for phase, extent in enumerate(extents):
         spans = np.stack([extent * t // pool.threads, extent * (t + 1) // pool.threads], axis=1)
         spans[spans[:, 0] == spans[:, 1]] = -1
         assert np.array_equal(scratch[:, 2 * phase : 2 * phase + 2], spans)
@@ -172,40 +194,7 @@ def test_jobs_are_correct_whether_workers_spin_or_sleep(pool: Pool) -> None:
             assert mirrors_correctly(pool, 17, 3)
 
 
-def test_bench_runs_the_job_as_often_as_asked(pool: Pool) -> None:
-    n, x, y = 64, np.zeros(64, np.int64), np.zeros(64, np.int64)
-    table, sizes = np.array([x.ctypes.data, y.ctypes.data, n], np.uint64), np.array([n, n], np.int64)
-    seconds = pool.bench(CODE.address("mirror"), table.ctypes.data, 0, 0, sizes.ctypes.data, 2, 100)
-    assert (x == 200).all()
-    assert seconds.shape == (100,)
-    assert (seconds >= 0).all()
-    assert seconds.sum() > 0
-
-
 # ---- lists of steps -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Kernels to be run one after another, and what their records point to."""
-
-    records: npt.NDArray[np.int64]
-    held: list[npt.NDArray[Any]]
-
-    @property
-    def job(self) -> tuple[int, int]:
-        return self.records.ctypes.data, len(self.records)
-
-
-def listed(*steps: tuple[str, list[int], list[int]], scratch: npt.NDArray[np.int64] | None = None) -> Steps:
-    records = np.zeros((len(steps), STEP_WORDS), np.int64)
-    held: list[npt.NDArray[Any]] = [np.zeros(0)] if scratch is None else [scratch]
-    for k, (kernel, buffers, extents) in enumerate(steps):
-        table, sizes = np.array(buffers, np.uint64), np.array(extents, np.int64)
-        place = (0, 0) if scratch is None else (scratch.ctypes.data + 16 * k, scratch.strides[0])
-        records[k] = CODE.address(kernel), table.ctypes.data, *place, sizes.ctypes.data, len(extents)
-        held += [table, sizes]
-    return Steps(records, held)
 
 
 def mirrors(n: int, phases: list[int]) -> tuple[Steps, Callable[[], bool]]:
@@ -228,7 +217,7 @@ def mirrors(n: int, phases: list[int]) -> tuple[Steps, Callable[[], bool]]:
 def test_steps_run_in_order_with_a_barrier_after_every_phase(pool: Pool, phases: list[int]) -> None:
     for n in (1, 3, 1000):
         steps, came_out_right = mirrors(n, phases)
-        pool.run_steps(*steps.job)
+        pool.run(*steps.job)
         assert came_out_right()
     assert mirrors_correctly(pool, 17, 3)
 
@@ -236,7 +225,7 @@ def test_steps_run_in_order_with_a_barrier_after_every_phase(pool: Pool, phases:
 def test_each_thread_has_its_span_and_scratch_in_every_step(pool: Pool) -> None:
     extents = [0, 1, 3, 1000]
     scratch = np.full((pool.threads, 16), -1, np.int64)
-    pool.run_steps(*listed(*(("spans", [], [extent]) for extent in extents), scratch=scratch).job)
+    pool.run(*listed(*(("spans", [], [extent]) for extent in extents), scratch=scratch).job)
     t = np.arange(pool.threads)
     for k, extent in enumerate(extents):
         spans = np.stack([extent * t // pool.threads, extent * (t + 1) // pool.threads], axis=1)
@@ -245,12 +234,12 @@ def test_each_thread_has_its_span_and_scratch_in_every_step(pool: Pool) -> None:
     assert (scratch[:, 2 * len(extents) :] == -1).all()
 
 
-def test_lists_and_single_jobs_follow_each_other_whether_workers_spin_or_sleep(pool: Pool) -> None:
+def test_lists_of_any_length_follow_each_other_whether_workers_spin_or_sleep(pool: Pool) -> None:
     for pause in (0.0, 1e-5, 1e-3):
         for k in range(20):
             time.sleep(pause)
             steps, came_out_right = mirrors(33, [k % 3, 1, k % 2])
-            pool.run_steps(*steps.job)
+            pool.run(*steps.job)
             assert came_out_right()
             assert mirrors_correctly(pool, 17, 2)
 
@@ -259,15 +248,15 @@ def test_whole_runs_and_single_steps_are_timed(pool: Pool) -> None:
     n, x, y = 64, np.zeros(64, np.int64), np.zeros(64, np.int64)
     there, back = [x.ctypes.data, y.ctypes.data, n], [y.ctypes.data, x.ctypes.data, n]
     steps = listed(("mirror", there, [n]), ("mirror", [], []), ("mirror", back, [n]))
-    whole = pool.bench_steps(*steps.job, 50)
-    each = pool.profile_steps(*steps.job, 40)
+    whole = pool.bench(*steps.job, 50)
+    each = pool.profile(*steps.job, 40)
     assert (x == 180).all()
     assert (whole.shape, each.shape) == ((50,), (40, 3))
     assert (each >= 0).all()
     assert whole.sum() > 0
     assert (each[:, [0, 2]].sum(axis=0) > 0).all()
-    assert pool.profile_steps(steps.job[0], 0, 5).shape == (5, 0)
-    assert pool.profile_steps(steps.job[0], 1, 5).shape == (5, 1)
+    assert pool.profile(steps.job[0], 0, 5).shape == (5, 0)
+    assert pool.profile(steps.job[0], 1, 5).shape == (5, 1)
 
 
 def test_the_time_of_a_step_is_its_own() -> None:
@@ -275,16 +264,16 @@ def test_the_time_of_a_step_is_its_own() -> None:
     cell = np.zeros(16, np.int64)
     for place in range(3):
         steps = listed(*(("count", [cell.ctypes.data, 10 ** (6 if k == place else 1)], [1]) for k in range(3)))
-        assert np.median(shared_pool(1).profile_steps(*steps.job, 9), axis=0).argmax() == place
+        assert np.median(shared_pool(1).profile(*steps.job, 9), axis=0).argmax() == place
 
 
-def test_several_python_threads_may_run_lists_and_jobs_at_once(pool: Pool) -> None:
+def test_several_python_threads_may_run_jobs_at_once(pool: Pool) -> None:
     verdicts: list[bool] = []
 
     def caller(n: int) -> None:
         for _ in range(100):
             steps, came_out_right = mirrors(n, [1, 2, 1])
-            pool.run_steps(*steps.job)
+            pool.run(*steps.job)
             verdicts.append(came_out_right() and mirrors_correctly(pool, n, 2))
 
     callers = [threading.Thread(target=caller, args=(n,)) for n in (5, 64, 129, 1000)]
@@ -297,21 +286,6 @@ def test_several_python_threads_may_run_lists_and_jobs_at_once(pool: Pool) -> No
 
 
 # ---- several callers, modes -----------------------------------------------------------------------------------------
-
-
-def test_several_python_threads_may_run_jobs_at_once(pool: Pool) -> None:
-    verdicts: list[bool] = []
-
-    def caller(n: int) -> None:
-        verdicts.extend(mirrors_correctly(pool, n, 4) for _ in range(100))
-
-    callers = [threading.Thread(target=caller, args=(n,)) for n in (5, 64, 129, 1000)]
-    for thread in callers:
-        thread.start()
-    for thread in callers:
-        thread.join()
-    assert len(verdicts) == 400
-    assert all(verdicts)
 
 
 def test_a_running_job_leaves_the_gil_to_others(pair: Pool) -> None:
@@ -378,8 +352,6 @@ def test_a_closed_pool_has_no_threads_and_refuses_jobs() -> None:
     assert workers() <= before
     with pytest.raises(RunError, match="closed"):
         launch(pool, "mirror", [0, 0, 0], [0])
-    with pytest.raises(RunError, match="closed"):
-        pool.run_steps(0, 0)
 
 
 def test_closing_waits_for_the_running_job_and_turns_the_waiting_away(pair: Pool) -> None:
@@ -493,13 +465,13 @@ for _ in range(3): threading.Thread(target=forever, daemon=True).start()
 time.sleep(0.1)
 """,
     "a timing loop is running": """
-entry, sizes = CODE.address("spans"), np.zeros(1, np.int64)
-threading.Thread(target=shared_pool(2).bench, args=(entry, 0, 0, 0, sizes.ctypes.data, 1, 10**9), daemon=True).start()
+steps = listed(("spans", [], [0]))
+threading.Thread(target=shared_pool(2).bench, args=(*steps.job, 10**9), daemon=True).start()
 time.sleep(0.2)
 """,
-    "a timing loop over steps is running": """
+    "a profile is running": """
 steps, check = mirrors(1000, [1, 2, 3])  # the check holds the arrays
-threading.Thread(target=shared_pool(2).profile_steps, args=(*steps.job, 10**6), daemon=True).start()
+threading.Thread(target=shared_pool(2).profile, args=(*steps.job, 10**6), daemon=True).start()
 time.sleep(0.2)
 """,
     "an exit handler runs a job": "atexit.register(later); pool = shared_pool(2); mirrors_correctly(pool, 9, 3)",
