@@ -80,12 +80,11 @@ def tune(
     from stormdrop.report.model_progress import print_tuned
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import PeakMeter
-    from stormdrop.runtime.pool import shared_pool
     from stormdrop.search.tune_model import tune_model
 
     target = detect(threads)
     console, store = notes(), open_store(store_path)
-    meter = PeakMeter(target, shared_pool(target.threads))
+    meter = PeakMeter(target)
     peak_gflops = meter.gflops()
     with _Listener(console, peak_gflops, quiet, is_logged=verbosity_of(ctx).verbosity > 0) as listen:
         tuned = tune_model(

@@ -22,13 +22,11 @@ import hashlib
 import io
 import logging
 import os
-import secrets
 import stat
 import struct
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +34,7 @@ from numpy.typing import NDArray
 from stormdrop.errors import UserError
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import unfit
+from stormdrop.runtime.files import replacing
 from stormdrop.runtime.header import read_header, write_header
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.memory import aligned
@@ -64,7 +63,7 @@ def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8])
     header = write_header(image, {"stormdrop": __version__, "llvm": llvm_version()})
     read_header(header, memoryview(code), image.weights_bytes)  # what is written can be read
     preamble = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header), len(code), weights.nbytes)
-    with _replacing(path) as write:
+    with replacing(path) as write:
         digest = hashlib.sha256()
         padding = bytes(_padding(len(header), len(code)))
         for view in (*map(memoryview, (preamble, header, code, padding)), weights.data):
@@ -72,7 +71,7 @@ def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8])
                 chunk = view[at : at + _CHUNK_BYTES]
                 digest.update(chunk)
                 write(chunk)
-        write(memoryview(digest.digest()))
+        write(digest.digest())
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Image, NDArray[np.uint8]]:
@@ -177,50 +176,3 @@ def _refused(descriptor: int, name: str) -> io.FileIO:
     raise UserError(
         f"{name} is a directory, not a compiled model" if stat.S_ISDIR(mode) else f"{name} is no regular file"
     )
-
-
-@contextmanager
-def _replacing(path: str | os.PathLike[str]) -> Generator[Callable[[memoryview], None]]:
-    """Write a file beside `path` that takes its place, complete and on the disk, when the block ends without an
-    error.
-    """
-    name = repr(os.fspath(path))
-    unfinished: Path | None = None
-    try:
-        place = Path(os.path.realpath(path))  # a link stays, what it points to is replaced
-        if place.exists() and not place.is_file():
-            raise UserError(
-                f"{name} is {'a directory' if place.is_dir() else 'no regular file'}; give the name of a file"
-            )
-        temporary = place.parent / f".stormdrop-{secrets.token_hex(8)}.tmp"
-        # Not `tempfile`: the file is to have the permissions that the user's umask gives to new files.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        unfinished = temporary
-        with io.FileIO(descriptor, "wb") as file:
-
-            def write(data: memoryview) -> None:
-                at = 0
-                while at < len(data):
-                    at += file.write(data[at:]) or 0
-
-            yield write
-            os.fsync(file.fileno())
-        os.replace(temporary, place)
-        unfinished = None
-        _sync_folder(place.parent)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{name} cannot be written: {getattr(error, 'strerror', None) or error}") from error
-    finally:
-        if unfinished is not None:
-            with suppress(OSError):
-                unfinished.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name reaches the disk too; file systems that cannot promise it are let be."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
