@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.compare.interpreter import interpret
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph
 
@@ -81,7 +82,7 @@ class OnnxRuntime:
 
 
 class Reference:
-    """The graph as imported, node by node, by the interpreter: slow, and independent of all code generation."""
+    """The graph as imported, on the reference interpreter."""
 
     told = "the reference interpreter"
 
@@ -89,10 +90,8 @@ class Reference:
         self._graph = graph
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        from stormdrop.compare.unfused import Unfused
-
         names = {v.name for v in self._graph.inputs}  # bound ones are constants of the graph
-        found = Unfused(interpret=True).run(self._graph, {k: a for k, a in inputs.items() if k in names})
+        found = interpret(self._graph, {k: a for k, a in inputs.items() if k in names})
         return dict(zip(self._graph.output_names, found))
 
 
