@@ -11,10 +11,17 @@ from typing import Any
 from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.runtime.strict import Fields, dtype_of, flag_of, list_of, one_of, row_of, size_of, text_of
+from stormdrop.runtime.strict import DTYPE, SIZE, conform
 from stormdrop.target.scope import Scope
 
-_SCOPES = {scope.value: scope for scope in Scope if scope is not Scope.SCRATCH}
+_SCOPES = frozenset(scope.value for scope in Scope if scope is not Scope.SCRATCH)
+ARTIFACT_FORM = {
+    "scratch_bytes": SIZE,
+    "extents": [SIZE],
+    "prepare_extents": [SIZE],
+    "slots": [(str, DTYPE, _SCOPES, SIZE, bool)],
+}
+"""Of `Artifact.to_json`, for `strict.conform`."""
 
 SLACK_BYTES = 512
 """Padding after packed constants and workspace, where a whole vector may be read past the end; between the scratch of
@@ -94,17 +101,14 @@ class Artifact:
         }
 
     @staticmethod
-    def from_fields(fields: Fields, code: bytes) -> Artifact:
-        """The inverse of `to_json`. Raises ValueError."""
-        scratch_bytes = fields.take("scratch_bytes", size_of)
-        launches = [
-            Launch(PREPARE if at_load else ENTRY, size_of(extent), scratch_bytes, at_load)
-            for name, at_load in (("prepare_extents", True), ("extents", False))
-            for extent in fields.take(name, list_of)
-        ]
-        buffers = tuple(map(_buffer, fields.take("slots", list_of)))
-        fields.close()
-        return Artifact(code, buffers, tuple(launches))
+    def from_json(tree: dict[str, Any], code: bytes) -> Artifact:
+        """The inverse of `to_json`, for a tree that conforms to `ARTIFACT_FORM`."""
+        phases = [(PREPARE, n, True) for n in tree["prepare_extents"]] + [(ENTRY, n, False) for n in tree["extents"]]
+        return Artifact(
+            code,
+            tuple(BufferSpec(name, dtype, Scope(scope), *more) for name, dtype, scope, *more in tree["slots"]),
+            tuple(Launch(name, extent, tree["scratch_bytes"], at_load) for name, extent, at_load in phases),
+        )
 
     def to_message(self) -> dict[str, object]:
         """Plain values for another process (`measure.wire`); the code stays bytes."""
@@ -114,12 +118,7 @@ class Artifact:
     def from_message(data: Any) -> Artifact:
         """The inverse of `to_message`. Raises UserError."""
         try:
-            fields = Fields(data, "artifact")
-            return Artifact.from_fields(fields, fields.take("code", bytes))
-        except (TypeError, ValueError) as error:
+            conform(data, {"code": bytes, **ARTIFACT_FORM}, "artifact")
+        except ValueError as error:
             raise UserError(f"not an artifact: {error}") from error
-
-
-def _buffer(tree: Any) -> BufferSpec:
-    name, dtype, scope, elements, resident = row_of(tree, 5)
-    return BufferSpec(text_of(name), dtype_of(dtype), one_of(scope, _SCOPES), size_of(elements), flag_of(resident))
+        return Artifact.from_json(data, data["code"])
