@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import struct
 import tokenize
 import zipfile
@@ -21,6 +20,7 @@ from numpy.lib.format import write_array
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
+from stormdrop.files import opened
 from stormdrop.graph.graph import shown
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 
@@ -130,9 +130,7 @@ def split_name(text: str) -> tuple[str | None, Path]:
 def read_arrays(path: Path) -> Array | dict[str, Array]:
     """What a file holds: an array, or several by name. Raises UserError."""
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError(f"{path} is no regular file")
+        with opened(path, str(path)) as file:
             loaded: Any = np.load(file, allow_pickle=False)
             found: dict[str, Any] = (
                 {"": loaded} if isinstance(loaded, np.ndarray) else {str(k): loaded[k] for k in loaded.files}
@@ -144,11 +142,6 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
     if not all(isinstance(a, np.ndarray) for a in found.values()):  # an .npz may hold other files
         raise UserError(f"{path} holds something that is no array")
     return found[""] if isinstance(loaded, np.ndarray) else found
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """A pipe that nobody writes into must not keep us."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _fitting(v: Wanted, array: Array, path: Path) -> Array:

@@ -31,8 +31,8 @@ from stormdrop.export.elf import data_object, renamed
 from stormdrop.export.entry_ir import SymbolNames, entry_ir
 from stormdrop.export.header import c_header, identifier
 from stormdrop.export.linker import Linker, link
+from stormdrop.files import cannot_write, destination, move, replacing
 from stormdrop.runtime.artifact import SLACK_BYTES
-from stormdrop.runtime.files import cannot_write, destination, move, replacing
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.pool_ir import MACHINES
 from stormdrop.runtime.verify import verify

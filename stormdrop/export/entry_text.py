@@ -24,27 +24,20 @@ declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i32 @sigfillset(ptr)
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @clock_gettime(i32, ptr)
-declare i64 @llvm.ctpop.i64(i64)
+declare i1024 @llvm.ctpop.i1024(i1024)
 
 define internal i64 @cpus() nounwind {  ; that this process may run on
-  %set = alloca [16 x i64], align 8
+  %set = alloca i1024, align 8
   %failed = call i32 @sched_getaffinity(i32 0, i64 128, ptr %set)
   %known = icmp eq i32 %failed, 0
-  br i1 %known, label %head, label %unknown
+  br i1 %known, label %count, label %unknown
 unknown:  ; more than 1024 of them
   ret i64 $THREADS$
-head:
-  %k = phi i64 [ 0, %0 ], [ %k.next, %head ]
-  %sum = phi i64 [ 0, %0 ], [ %sum.next, %head ]
-  %at = getelementptr i64, ptr %set, i64 %k
-  %word = load i64, ptr %at, align 8
-  %ones = call i64 @llvm.ctpop.i64(i64 %word)
-  %sum.next = add i64 %sum, %ones
-  %k.next = add i64 %k, 1
-  %more = icmp ult i64 %k.next, 16
-  br i1 %more, label %head, label %done
-done:
-  ret i64 %sum.next
+count:
+  %word = load i1024, ptr %set, align 8
+  %ones = call i1024 @llvm.ctpop.i1024(i1024 %word)
+  %n = trunc i1024 %ones to i64
+  ret i64 %n
 }
 
 define internal i64 @nanoseconds() nounwind {

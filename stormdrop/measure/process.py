@@ -59,20 +59,12 @@ class TaskRefused(WorkerLost):
     """The task could not be set up: no candidate is to blame."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskMessage:
-    """A task as workers are told of it, under a number of this process's."""
-
-    number: int
-    request: Message
-
-
 _numbers = itertools.count()
 
 
-def message_of(task: Task) -> TaskMessage:
-    number = next(_numbers)
-    return TaskMessage(number, {"op": "task", "number": number, "task": task.to_json()})
+def message_of(task: Task) -> Message:
+    """A task as workers are told of it, under a number of this process's."""
+    return {"op": "task", "number": next(_numbers), "task": task.to_json()}
 
 
 @dataclass(slots=True)
@@ -113,11 +105,11 @@ class Worker:
         process = self._process
         return process.child.pid if process else None
 
-    def ask(self, task: TaskMessage, request: Mapping[str, Any], timeout: float) -> Message:
+    def ask(self, task: Message, request: Mapping[str, Any], timeout: float) -> Message:
         """The answer to a request about a task. Raises WorkerLost; RunError or UserError where no worker starts."""
         return self._exchange(self.prepare(task), request, timeout)
 
-    def prepare(self, task: TaskMessage) -> _Process:
+    def prepare(self, task: Message) -> _Process:
         """Make a task the worker's current one. Raises TaskRefused, and RunError if no worker can be started."""
         self._thread = threading.current_thread()
         process = self._process
@@ -125,16 +117,16 @@ class Worker:
             self._end(process)  # it died, was stopped, or wrote something after its last answer: nobody's fault now
             process = None
         process = process or self._start()
-        if process.task != task.number:
+        if process.task != task["number"]:
             process.task = None
             try:
-                reply = self._exchange(process, task.request, self._start_timeout)
+                reply = self._exchange(process, task, self._start_timeout)
             except WorkerLost as lost:
                 raise TaskRefused(lost.kind, f"while the task was set up: {lost.message}") from lost
             if "failure" in reply:
                 failure = reply["failure"]
                 raise TaskRefused(failure["kind"], f"while the task was set up: {failure['message']}")
-            process.task = task.number
+            process.task = task["number"]
         return process
 
     def kill(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,8 @@ class MeasureSettings:
     """Spent on a winner in its fresh process."""
     memory_limit_bytes: int = 4 << 30
     """What a worker may have resident, and what address space it may take beyond what it starts with."""
-    check: Literal["sample", "none"] = "sample"
-    """Compare random elements of every candidate's output with the reference."""
     sample_points: int = 256
+    """Random elements of every candidate's output that are compared with the reference."""
     final_points: int = 2048
     """Compared with the reference before a winner is recorded; all others are compared with another schedule's output.
     """

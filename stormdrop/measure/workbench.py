@@ -66,12 +66,11 @@ class Workbench:
     """Inputs, outputs and reference values of one task."""
 
     def __init__(self, task: Task, seed: int, sample_points: int) -> None:
-        """`sample_points` 0: nothing is compared."""
         self.task = task
         rng = np.random.default_rng(seed)
         self.arrays = {t.name: _read_only(_random(t, rng)) for t in task.inputs}
         self.outputs = [Guarded.make(t) for t in task.outputs]
-        self.references: dict[str, Samples] = sample(task, self.arrays, sample_points, rng) if sample_points else {}
+        self.references = sample(task, self.arrays, sample_points, rng)
         self.nbytes = sum(t.nbytes for t in (*task.inputs, *task.outputs))
 
     def arrays_of(self, artifact: Artifact) -> tuple[list[Array], list[Array]]:
@@ -95,10 +94,9 @@ class Workbench:
         bound = max(bounds) if variant is None else bounds[variant]
         for tensor, output in zip(self.task.outputs, self.outputs):
             found = output.fault()
-            if found is None and self.references:
-                if poisoned:
-                    found = _unwritten(output, tensor.dtype)
-                found = found or _differs(output, self.references[tensor.name], tensor.dtype, bound)
+            if found is None and poisoned:
+                found = _unwritten(output, tensor.dtype)
+            found = found or _differs(output, self.references[tensor.name], tensor.dtype, bound)
             if found is not None:
                 return found
         return None
@@ -108,22 +106,13 @@ class Workbench:
         is taken to be the largest that was sampled."""
         bound = max(v.error_bound for v in self.task.variants)
         for tensor, output, other in zip(self.task.outputs, self.outputs, expected):
-            found, allowed = output.array, 0.0
-            if tensor.dtype in FLOATS and tensor.name in self.references:
-                allowed = (
-                    2 * bound * EPS[tensor.dtype] * float(np.max(self.references[tensor.name].magnitudes, initial=0.0))
-                )
-            with np.errstate(all="ignore"):
-                right = found == other
-                if tensor.dtype in FLOATS:
-                    right |= (np.abs(found - other) <= allowed * MARGIN) | (np.isnan(found) & np.isnan(other))
+            largest = float(np.max(self.references[tensor.name].magnitudes, initial=0.0))
+            right = _agree(output.array, other, tensor.dtype, 2 * bound * MARGIN * largest)
             if not right.all():
-                place = [int(i) for i in np.unravel_index(int(np.argmin(right)), found.shape)]
-                wrong = right.size - int(np.count_nonzero(right))
-                return (
-                    f"{wrong} of {right.size} elements differ from another schedule's: {output.name}{place} is "
-                    f"{found[tuple(place)]!s}, not {other[tuple(place)]!s}"
-                )
+                place = np.unravel_index(int(np.argmin(right)), right.shape)
+                values = output.array[place], other[place]
+                told = "elements differ from another schedule's"
+                return _told(told, right, output.name, [int(i) for i in place], *values)
         return None
 
 
@@ -147,20 +136,28 @@ def _unwritten(output: Guarded, dtype: Dtype) -> str | None:
 def _differs(output: Guarded, reference: Samples, dtype: Dtype, bound: float) -> str | None:
     """|y - ref64| <= bound · eps · magnitude; integers exactly."""
     found = np.asarray(output.array[reference.indices])
-    with np.errstate(all="ignore"):
-        right = found == reference.values
-        if dtype in FLOATS:
-            error = np.abs(found.astype(np.float64) - reference.values)
-            allowed = bound * EPS[dtype] * reference.magnitudes
-            right = right | (error <= allowed) | (np.isnan(found) & np.isnan(reference.values))
+    right = _agree(found, reference.values, dtype, bound * reference.magnitudes)
     if right.all():
         return None
     first = int(np.argmin(right))
     place = [int(i[first]) for i in reference.indices]
-    return (
-        f"{right.size - int(np.count_nonzero(right))} of {right.size} sampled elements differ: {output.name}{place} is "
-        f"{found.ravel()[first]!s}, not {reference.values.ravel()[first]!s}"
-    )
+    values = found.ravel()[first], reference.values.ravel()[first]
+    return _told("sampled elements differ", right, output.name, place, *values)
+
+
+def _agree(found: Array, expected: Array, dtype: Dtype, allowed: float | Array) -> NDArray[np.bool_]:
+    """Where values are equal or, if floats, differ by at most `allowed` roundings of 1; a NaN agrees with a NaN."""
+    with np.errstate(all="ignore"):
+        right = np.asarray(found == expected)
+        if dtype in FLOATS:
+            error = np.abs(found.astype(np.float64) - expected)
+            right |= (error <= allowed * EPS[dtype]) | (np.isnan(found) & np.isnan(expected))
+    return right
+
+
+def _told(what: str, right: NDArray[np.bool_], name: str, place: list[int], found: object, expected: object) -> str:
+    wrong = right.size - int(np.count_nonzero(right))
+    return f"{wrong} of {right.size} {what}: {name}{place} is {found!s}, not {expected!s}"
 
 
 def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:

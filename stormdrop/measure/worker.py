@@ -137,8 +137,7 @@ class RunnerRole:
         self._held.clear()
         if number not in self._benches:
             task = Task.from_json(request["task"])
-            points = self.settings.sample_points if self.settings.check == "sample" else 0
-            self._benches[number] = Workbench(task, self.settings.seed, points)
+            self._benches[number] = Workbench(task, self.settings.seed, self.settings.sample_points)
         self._benches.move_to_end(number)
         while len(self._benches) > 1 and sum(b.nbytes for b in self._benches.values()) > KEPT_BYTES:
             self._benches.popitem(last=False)

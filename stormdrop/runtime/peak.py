@@ -27,10 +27,10 @@ import numpy.typing as npt
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import UserError
+from stormdrop.files import replacing
 from stormdrop.paths import cache_dir
 from stormdrop.runtime.artifact import Artifact, Launch
 from stormdrop.runtime.device import BoundCall, BufferPlace
-from stormdrop.runtime.files import replacing
 from stormdrop.runtime.host import hyperthreads
 from stormdrop.runtime.host_device import HostMemory, host_device
 from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target

@@ -22,8 +22,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -164,7 +164,7 @@ def shared_pool(threads: int) -> Pool:
 class _Crew:
     """The workers of one pool in one process, and the control block they share (address 0: the caller works alone)."""
 
-    def __init__(self, native: _Native, threads: int) -> None:
+    def __init__(self, native: SimpleNamespace, threads: int) -> None:
         self._native = native
         self._memory = 0
         self.block = 0
@@ -181,7 +181,7 @@ class _Crew:
         ctypes.c_int64.from_address(self.block + SPIN_TICKS_OFFSET).value = round(spin / _seconds_per_tick())
         try:
             for t in range(1, threads):
-                worker = threading.Thread(target=_work, args=(self, t), name=f"stormdrop-{t}", daemon=True)
+                worker = threading.Thread(target=self._enter, args=(t,), name=f"stormdrop-{t}", daemon=True)
                 worker.start()
                 self._workers.append(worker)
         except BaseException as error:
@@ -190,7 +190,7 @@ class _Crew:
                 raise UserError(f"cannot start {threads} threads ({error}); set STORMDROP_THREADS to fewer") from error
             raise
 
-    def enter(self, t: int) -> None:
+    def _enter(self, t: int) -> None:
         """Be worker `t` until the crew is stopped."""
         self._native.worker(self.block, t)
 
@@ -220,10 +220,6 @@ class _Crew:
             _raw_free(self._memory)
 
 
-def _work(crew: _Crew, t: int) -> None:
-    crew.enter(t)
-
-
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
@@ -247,24 +243,25 @@ _raw_calloc: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_
 _raw_free: Any = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyMem_RawFree", ctypes.pythonapi))
 
 
-@dataclass(frozen=True, slots=True)
-class _Native:
-    """Functions of `pool_ir`, which release the GIL, and the code that must outlive them."""
-
-    run: Any
-    bench: Any
-    worker: Any
-    stop: Any
-    try_lock: Any
-    ticks: Any
-    float_mode: Any
-    set_float_mode: Any
-    code: Any
+_POINTER, _I64, _I32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "run": (_I64, _POINTER, _POINTER, _I64),
+    "bench": (_I64, _POINTER, _POINTER, _I64, _I64, _POINTER, _I32),
+    "worker": (None, _POINTER, _I64),
+    "stop": (None, _POINTER),
+    "try_lock": (_I32, _POINTER),
+    "ticks": (_I64,),
+    "float_mode": (_I64,),
+    "set_float_mode": (None, _I64),
+}
+"""Functions of `pool_ir`: what they return and take."""
 
 
 @cache
-def _native() -> _Native:
-    """Compile and load `pool_ir` for this machine (25 ms). Threads that race here each get a good one."""
+def _native() -> SimpleNamespace:
+    """The functions of `pool_ir`, which release the GIL, compiled and loaded for this machine (25 ms), and the code
+    that must outlive them. Threads that race here each get a good one.
+    """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in MACHINES:
         raise UserError(
@@ -274,24 +271,10 @@ def _native() -> _Native:
     from stormdrop.codegen.llvm import AnyOf, Code, assemble, host  # 0.1 s, and not there on every platform
 
     code = Code(assemble(pool_ir(machine), AnyOf(host()[0])))
-
-    def function(name: str, result: Any, *arguments: Any) -> Any:
-        return ctypes.CFUNCTYPE(result, *arguments)(code.address(name))
-
-    pointer, i64, i32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+    functions = {name: ctypes.CFUNCTYPE(*kinds)(code.address(name)) for name, kinds in _SIGNATURES.items()}
     os.register_at_fork(after_in_child=_after_fork_in_child)
     atexit.register(_at_exit)
-    return _Native(
-        run=function("run", i64, pointer, pointer, i64),
-        bench=function("bench", i64, pointer, pointer, i64, i64, pointer, i32),
-        worker=function("worker", None, pointer, i64),
-        stop=function("stop", None, pointer),
-        try_lock=function("try_lock", i32, pointer),
-        ticks=function("ticks", i64),
-        float_mode=function("float_mode", i64),
-        set_float_mode=function("set_float_mode", None, i64),
-        code=code,
-    )
+    return SimpleNamespace(code=code, **functions)
 
 
 @cache
