@@ -257,18 +257,18 @@ look:
   %from.inputs = icmp ne i64 %is.input, 0
   %arrays = select i1 %from.inputs, ptr %inputs, ptr %outputs
   %no.arrays = icmp eq ptr %arrays, null
-  br i1 %no.arrays, label %null.array, label %fetch
+  br i1 %no.arrays, label %leave, label %fetch
 fetch:
   %array.at = getelementptr ptr, ptr %arrays, i64 %index
   %array = load ptr, ptr %array.at, align 8
   %no.array = icmp eq ptr %array, null
-  br i1 %no.array, label %null.array, label %check
+  br i1 %no.array, label %leave, label %check
 check:
   %number = ptrtoint ptr %array to i64
   %mask = extractvalue %bind %it, 3
   %low = and i64 %number, %mask
   %aligned = icmp eq i64 %low, 0
-  br i1 %aligned, label %set, label %crooked
+  br i1 %aligned, label %set, label %leave
 set:
   %offset = extractvalue %bind %it, 2
   %address = getelementptr i8, ptr %array, i64 %offset
@@ -283,12 +283,8 @@ go:
   %steps = getelementptr i8, ptr %handle, i64 $STEPS_AT$
   %ran = call i64 @run(ptr %block, ptr %steps, i64 $STEPS$)
   br label %leave
-null.array:
-  br label %leave
-crooked:
-  br label %leave
 leave:
-  %r = phi i32 [ 0, %go ], [ 1, %null.array ], [ 2, %crooked ]
+  %r = phi i32 [ 0, %go ], [ 1, %look ], [ 1, %fetch ], [ 2, %check ]
   store atomic i32 0, ptr %busy.at release, align 4
   ret i32 %r
 is.null:

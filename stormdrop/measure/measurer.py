@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -184,18 +183,14 @@ class Measurer:
     ) -> list[_Built | Failure]:
         """All artifacts. Meanwhile the runner makes the task's inputs and reference values."""
         results: list[_Built | Failure] = [Failure("build", "not built")] * len(candidates)
-        queue: SimpleQueue[int] = SimpleQueue()
-        for i in range(len(candidates)):
-            queue.put(i)
+        indices = iter(range(len(candidates)))  # of all builders: each takes the next one
         stop = self._begin()
 
         def work(builder: Worker) -> None:
-            while not stop.is_set():
-                try:
-                    i = queue.get_nowait()
-                except Empty:
-                    return
+            for i in indices:
                 results[i] = self._kept_or_built(builder, task, candidates[i])
+                if stop.is_set():
+                    return
 
         def prepare() -> None:
             with suppress(TaskRefused):  # it happens again, and is told, when the first candidate is timed
@@ -242,7 +237,8 @@ class Measurer:
             results: list[Result] = []
             for one in built:
                 try:
-                    self._runner.prepare(task)
+                    if isinstance(one, _Built):
+                        self._runner.prepare(task)
                 except TaskRefused as refused:  # the others would wait for the same
                     return [*results, *(_lost(b, refused) for b in built[len(results) :])]
                 result = self._run(self._runner, task, one, {"op": "time", "best": fastest})

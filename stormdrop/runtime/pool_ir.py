@@ -248,9 +248,9 @@ define i32 @try_lock(ptr %block) nounwind {
 
 define internal void @lock(ptr %block) nounwind {  ; 0 free, 1 held, 2 held and somebody may be asleep
   %mutex = getelementptr %block, ptr %block, i64 0, i32 9
-  %r = cmpxchg ptr %mutex, i32 0, i32 1 acquire monotonic, align 4
-  %ok = extractvalue {i32, i1} %r, 1
-  br i1 %ok, label %held, label %contend
+  %ok = call i32 @try_lock(ptr %block)
+  %at.once = icmp ne i32 %ok, 0
+  br i1 %at.once, label %held, label %contend
 contend:
   %old = atomicrmw xchg ptr %mutex, i32 2 acquire, align 4
   %free = icmp eq i32 %old, 0
