@@ -9,9 +9,8 @@ from __future__ import annotations
 TYPES = """
 ; mapping, its bytes, crew, crew members started, control block (null: alone), busy
 %handle = type { ptr, i64, i64, i64, ptr, i32 }
-%place = type { i64, i64 }  ; 0: set by run, or never read; 1: weights; 2: arena - and the offset
+%word = type { ptr, i64, i64 }  ; base, offset, whether the base is the handle instead
 %bind = type { i64, i64, i64, i64, i64 }  ; pointer, number of the array, offset, low bits that must be 0, is an input
-%plan = type { ptr, i64, ptr, i64 }  ; kernel, offset of its pointers, extents, phases
 %member = type { i64, ptr, i64 }  ; thread, control block, number
 """
 FUNCTIONS = """
@@ -123,55 +122,26 @@ done:
   ret i1 %whole
 }
 
-define internal void @fill(ptr %handle, i64 %stride) nounwind {  ; the tables, but for the caller's arrays
-  %pointers = getelementptr i8, ptr %handle, i64 $POINTERS_AT$
-  %steps = getelementptr i8, ptr %handle, i64 $STEPS_AT$
-  %arena = getelementptr i8, ptr %handle, i64 $ARENA_AT$
-  %scratch = getelementptr i8, ptr %handle, i64 $SCRATCH_AT$
+define internal void @fill(ptr %handle) nounwind {  ; the tables, but for the caller's arrays
+  %tables = getelementptr i8, ptr %handle, i64 $POINTERS_AT$
   br label %head
 head:
-  %k = phi i64 [ 0, %0 ], [ %k.next, %next ]
-  %more = icmp ult i64 %k, $POINTERS$
-  br i1 %more, label %settle, label %plans
-settle:
-  %place = getelementptr [0 x %place], ptr @places, i64 0, i64 %k
-  %kind = load i64, ptr %place, align 8
-  %offset.at = getelementptr %place, ptr %place, i64 0, i32 1
-  %offset = load i64, ptr %offset.at, align 8
-  %in.weights = icmp eq i64 %kind, 1
-  %base = select i1 %in.weights, ptr @$WEIGHTS$, ptr %arena
-  %address = getelementptr i8, ptr %base, i64 %offset
-  %later = icmp eq i64 %kind, 0
-  br i1 %later, label %next, label %set
+  %k = phi i64 [ 0, %0 ], [ %k.next, %set ]
+  %more = icmp ult i64 %k, $WORDS$
+  br i1 %more, label %set, label %done
 set:
-  %pointer = getelementptr ptr, ptr %pointers, i64 %k
-  store ptr %address, ptr %pointer, align 8
-  br label %next
-next:
+  %word.at = getelementptr [0 x %word], ptr @words, i64 0, i64 %k
+  %word = load %word, ptr %word.at, align 8
+  %fixed = extractvalue %word %word, 0
+  %offset = extractvalue %word %word, 1
+  %relative = extractvalue %word %word, 2
+  %is.relative = icmp ne i64 %relative, 0
+  %base = select i1 %is.relative, ptr %handle, ptr %fixed
+  %value = getelementptr i8, ptr %base, i64 %offset
+  %place = getelementptr ptr, ptr %tables, i64 %k
+  store ptr %value, ptr %place, align 8
   %k.next = add i64 %k, 1
   br label %head
-plans:
-  %n = phi i64 [ 0, %head ], [ %n.next, %compose ]
-  %left = icmp ult i64 %n, $STEPS$
-  br i1 %left, label %compose, label %done
-compose:
-  %plan.at = getelementptr [0 x %plan], ptr @plans, i64 0, i64 %n
-  %plan = load %plan, ptr %plan.at, align 8
-  %entry = extractvalue %plan %plan, 0
-  %first = extractvalue %plan %plan, 1
-  %extents = extractvalue %plan %plan, 2
-  %phases = extractvalue %plan %plan, 3
-  %own = getelementptr i8, ptr %pointers, i64 %first
-  %s0 = insertvalue %step zeroinitializer, ptr %entry, 0
-  %s1 = insertvalue %step %s0, ptr %own, 1
-  %s2 = insertvalue %step %s1, ptr %scratch, 2
-  %s3 = insertvalue %step %s2, i64 %stride, 3
-  %s4 = insertvalue %step %s3, ptr %extents, 4
-  %s5 = insertvalue %step %s4, i64 %phases, 5
-  %step = getelementptr %step, ptr %steps, i64 %n
-  store %step %s5, ptr %step, align 8
-  %n.next = add i64 %n, 1
-  br label %plans
 done:
   ret void
 }
@@ -219,7 +189,7 @@ write:
   %h1 = insertvalue %handle %h0, i64 %total, 1
   %h2 = insertvalue %handle %h1, i64 %crew, 2
   store %handle %h2, ptr %handle, align 8
-  call void @fill(ptr %handle, i64 $STRIDE$)
+  call void @fill(ptr %handle)
   %alone = icmp eq i64 %threads, 1
   br i1 %alone, label %done, label %gather
 gather:
