@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from stormdrop.export.entry_text import FUNCTIONS, TYPES
 from stormdrop.export.processor import fits_text
@@ -34,33 +33,16 @@ from stormdrop.target import whole_lines
 _CREW_BYTES = 24
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolNames:
-    """The symbols of a library."""
-
-    prefix: str
-
-    @property
-    def weights(self) -> str:
-        return f"{self.prefix}_weights"
-
-    def kernel(self, number: int) -> str:
-        return f"{self.prefix}_kernel_{number}"
-
-    def prepare(self, number: int) -> str:
-        return f"{self.prefix}_prepare_{number}"
-
-
-def entry_ir(image: Image, names: SymbolNames, machine: str) -> str:
-    """The module for one of `pool_ir.MACHINES`."""
+def entry_ir(image: Image, prefix: str, machine: str) -> str:
+    """The module for one of `pool_ir.MACHINES`. Expects the symbols PREFIX_weights and PREFIX_kernel_N."""
     # The pool's functions are called `run` and `stop`, and must not meet others of that name.
     pool = re.sub(r"(?m)^define (?!internal )", "define internal ", pool_ir(machine))
     features = required_features(image.cpu, image.features) or frozenset()
     numbers = _numbers(image)
-    text = FUNCTIONS.replace("$PREFIX$", names.prefix)
+    text = FUNCTIONS.replace("$PREFIX$", prefix)
     for name, value in numbers.items():
         text = text.replace(f"${name}$", str(value))
-    return "\n".join([pool, fits_text(machine, features), TYPES, _tables(image, names, numbers), text])
+    return "\n".join([pool, fits_text(machine, features), TYPES, _tables(image, prefix, numbers), text])
 
 
 def _numbers(image: Image) -> dict[str, int]:
@@ -91,11 +73,11 @@ def _numbers(image: Image) -> dict[str, int]:
     }
 
 
-def _tables(image: Image, names: SymbolNames, numbers: Mapping[str, int]) -> str:
+def _tables(image: Image, prefix: str, numbers: Mapping[str, int]) -> str:
     """What is known of every pointer and every step when the library is made."""
-    lines = [f"@{names.weights} = external hidden constant [{image.weights_bytes} x i8]"]
+    lines = [f"@{prefix}_weights = external hidden constant [{image.weights_bytes} x i8]"]
     for k, kernel in enumerate(image.kernels):
-        lines.append(f"declare hidden void @{names.kernel(k)}(ptr, ptr, i64, i64, i64)")
+        lines.append(f"declare hidden void @{prefix}_kernel_{k}(ptr, ptr, i64, i64, i64)")
         extents = ", ".join(f"i64 {n}" for n in kernel.extents)
         lines.append(f"@extents.{k} = internal constant [{len(kernel.extents)} x i64] [{extents}]")
     pointers: list[str] = []
@@ -104,7 +86,7 @@ def _tables(image: Image, names: SymbolNames, numbers: Mapping[str, int]) -> str
     for step in image.calls:
         kernel = image.kernels[step.kernel]
         steps += [
-            _word(f"@{names.kernel(step.kernel)}"),
+            _word(f"@{prefix}_kernel_{step.kernel}"),
             _word(offset=numbers["POINTERS_AT"] + 8 * len(pointers), is_relative=True),
             _word(offset=numbers["SCRATCH_AT"], is_relative=True),
             _word(offset=numbers["STRIDE"]),
@@ -114,7 +96,7 @@ def _tables(image: Image, names: SymbolNames, numbers: Mapping[str, int]) -> str
         for buffer, a in zip(kernel.buffers, step.addresses):
             word = _word()  # of an address that `run` sets, or that nobody reads
             if a is not None and a.space == "weights":
-                word = _word(f"@{names.weights}", a.offset)
+                word = _word(f"@{prefix}_weights", a.offset)
             elif a is not None and a.space == "arena":
                 word = _word(offset=numbers["ARENA_AT"] + a.offset, is_relative=True)
             elif a is not None:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,7 +91,7 @@ class Worker:
             "op": "start",
             "role": role,
             "target": target.to_json(),
-            "settings": settings.to_json(),
+            "settings": asdict(settings),
             "rules": sent(rules),
         }
         self.lane = ThreadPoolExecutor(1, thread_name_prefix="stormdrop-measure")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,3 @@ class MeasureSettings:
     """Compared with the reference before a winner is recorded; all others are compared with another schedule's output.
     """
     seed: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

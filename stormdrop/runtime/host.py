@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -97,14 +96,9 @@ def _size(text: str) -> int:
 
 def _cpu_list(text: str) -> list[int]:
     """'0-2,8' -> [0, 1, 2, 8]; empty for anything else."""
-
-    def cpus() -> Iterator[int]:
-        for part in filter(None, text.split(",")):
-            first, _, last = part.partition("-")
-            yield from range(int(first), int(last or first) + 1)
-
+    spans = [part.partition("-") for part in text.split(",") if part]
     try:
-        return list(cpus())
+        return [cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1)]
     except ValueError:
         return []
 
