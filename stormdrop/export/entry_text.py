@@ -251,7 +251,7 @@ go:
   %block.at = getelementptr %handle, ptr %handle, i64 0, i32 4
   %block = load ptr, ptr %block.at, align 8
   %steps = getelementptr i8, ptr %handle, i64 $STEPS_AT$
-  %ran = call i64 @run(ptr %block, ptr %steps, i64 $STEPS$)
+  call void @run(ptr %block, ptr %steps, i64 $STEPS$)
   br label %leave
 leave:
   %r = phi i32 [ 0, %go ], [ 1, %look ], [ 1, %fetch ], [ 2, %check ]

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stormdrop.errors import RunError, UserError
+from stormdrop.errors import UserError
 from stormdrop.runtime.machine_ir import MACHINES
 from stormdrop.runtime.pool_ir import (
     BLOCK_ALIGN,
@@ -51,6 +51,7 @@ EXIT_GRACE_SECONDS = 2.0
 class Pool:
     """T threads that run one kernel after another; any Python thread may call it, and calls release the GIL.
 
+    Workers start with the first job and leave when the pool is forgotten.
     Raises UserError where the pool cannot work: on anything but Linux on x86-64 or AArch64, or with too many threads.
     """
 
@@ -61,7 +62,6 @@ class Pool:
         self._native = _native()
         self._crew: _Crew | None = None
         self._starting = threading.Lock()
-        self._closed = False
         _pools.add(self)
 
     def run(self, steps: int, count: int, held: object = None) -> None:
@@ -69,19 +69,17 @@ class Pool:
 
         A record is `STEP_WORDS` int64: the kernel's address, its pointer table, thread 0's scratch, bytes from one
         thread's scratch to the next one's, the address of int64[phases] extents, and the number of phases. `held` owns
-        what the records point to: it lives as long as a call that was bound to it. Raises RunError if the pool has been
-        closed.
+        what the records point to: it lives as long as a call that was bound to it.
         """
         crew = self._crew or self._assemble_crew()  # held here: the block lives as long as anybody is inside
-        if not self._native.run(crew.block, steps, count):
-            raise RunError("the pool was closed before the job could run")
+        self._native.run(crew.block, steps, count)
 
     def bench(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
         """Run a job as `run` does, `repeats` times natively, and return the seconds of each run.
 
         The clock is the CPU's own counter (TSC, CNTVCT) between serialising instructions: about 20 ns of overhead in
         each figure, steps of 1–10 ns on x86-64 (10 on Zen) and 1–40 ns on AArch64, and a scale calibrated against the
-        monotonic clock to about 1e-4. Raises RunError if the pool has been closed.
+        monotonic clock to about 1e-4.
         """
         return self._timed(steps, count, repeats, 1)[:, 0]
 
@@ -95,8 +93,6 @@ class Pool:
         scale = _seconds_per_tick()
         ticks = np.zeros((repeats, parts + 1), np.int64)
         done = self._native.bench(crew.block, steps, count, repeats, ticks.ctypes.data, parts != 1)
-        if done < repeats and self._closed:
-            raise RunError("the pool was closed before the job could run")
         return np.diff(ticks[:done], axis=1) * scale
 
     def pin(self) -> None:
@@ -113,19 +109,8 @@ class Pool:
         for cpu, thread in zip(cpus, (None, *crew.native_ids())):
             os.sched_setaffinity(thread or 0, {cpu})
 
-    def close(self) -> None:
-        """End the workers, after the job that runs; waiting and later calls raise RunError."""
-        with self._starting:
-            self._closed = True
-            crew, self._crew = self._crew, None
-        if crew is not None:
-            crew.stop()
-            crew.join()
-
     def _assemble_crew(self) -> _Crew:
         with self._starting:
-            if self._closed:
-                raise RunError("the pool has been closed")
             if self._crew is None:
                 self._crew = _Crew(self._native, self.threads)
             return self._crew
@@ -133,9 +118,7 @@ class Pool:
     def _retire_crew(self, deadline: float) -> None:
         """At exit: callers that come later (other exit handlers) do all the work of a job themselves."""
         with self._starting:
-            crew = self._crew
-            if not self._closed:
-                self._crew = _Crew(self._native, 1)
+            crew, self._crew = self._crew, _Crew(self._native, 1)
         if crew is not None:
             crew.hush(deadline)
 
@@ -202,11 +185,6 @@ class _Crew:
         if self.block:
             self._native.stop(self.block)
 
-    def join(self) -> None:
-        for worker in self._workers:
-            if worker is not threading.current_thread():
-                worker.join()
-
     def hush(self, deadline: float) -> None:
         """Let the running job end (a timing loop, its current run) and no other begin: the mutex stays locked."""
         if not self.block:
@@ -245,7 +223,7 @@ _raw_free: Any = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyMem_RawFree", ctyp
 
 _POINTER, _I64, _I32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "run": (_I64, _POINTER, _POINTER, _I64),
+    "run": (None, _POINTER, _POINTER, _I64),
     "bench": (_I64, _POINTER, _POINTER, _I64, _I64, _POINTER, _I32),
     "worker": (None, _POINTER, _I64),
     "stop": (None, _POINTER),
