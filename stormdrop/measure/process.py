@@ -44,6 +44,7 @@ LOOK_SECONDS = 0.05  # between looks at a worker that has not answered
 GRACE_SECONDS = 0.5  # for a process whose pipe is closed to be gone
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LOG_TAIL = 300
+_UNFIT = ("", "T", "Z")  # states of a process that will not answer
 
 
 class WorkerLost(Exception):
@@ -113,7 +114,8 @@ class Worker:
         """Make a task the worker's current one. Raises TaskRefused, and RunError if no worker can be started."""
         self._thread = threading.current_thread()
         process = self._process
-        if process is not None and (_poll(process.replies, select.POLLIN, 0.0) or _is_unfit(process.child.pid)):
+        is_talking = process is not None and _poll(process.replies, select.POLLIN, 0.0)
+        if process is not None and (is_talking or _state(process.child.pid)[0] in _UNFIT):
             self._end(process)  # it died, was stopped, or wrote something after its last answer: nobody's fault now
             process = None
         process = process or self._start()
@@ -317,10 +319,6 @@ def _state(pid: int) -> tuple[str, int]:
         return "", 0
     fields = data[data.rindex(b")") + 2 :].split()
     return fields[0].decode(), int(fields[21]) * PAGE_BYTES
-
-
-def _is_unfit(pid: int) -> bool:
-    return _state(pid)[0] in ("", "T", "Z")
 
 
 def _tail(log: int) -> str:

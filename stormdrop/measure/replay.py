@@ -177,7 +177,8 @@ class Table:
         }
         for i, s in enumerate(self.spaces):
             order = np.lexsort(s.points.T[::-1]) if s.points.shape[1] else np.arange(len(s.points))
-            arrays[f"points{i}"] = _narrowed(s.points[order].T)
+            narrow = np.min_scalar_type(int(s.points.max(initial=0)))
+            arrays[f"points{i}"] = s.points[order].T.astype(narrow)
             arrays[f"seconds{i}"] = s.seconds[order].astype(np.float32)
             arrays[f"spread{i}"] = s.spread[order].astype(np.float16)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,10 +238,6 @@ def _restored(
             f"{task.name}: what was recorded as one program is another in this version; record the table again"
         )
     return space
-
-
-def _narrowed(columns: NDArray[np.int64]) -> NDArray[Any]:
-    return columns.astype(np.min_scalar_type(int(columns.max(initial=0))))
 
 
 class TableMeasurer:

@@ -22,11 +22,7 @@ Views = Mapping[str, View]
 
 
 def program_of(
-    task: Task,
-    schedule: Schedule | None,
-    target: Target,
-    views: Views | None = None,
-    rules: Sequence[Rule] = RULES,
+    task: Task, schedule: Schedule | None, target: Target, views: Views | None = None, rules: Sequence[Rule] = RULES
 ) -> Program:
     """The loop program of a schedule for this task, re-fitted if it came from another shape; None: of the default."""
     return lowered(*resolve(task, schedule, target, rules), views)
@@ -56,11 +52,7 @@ def described(program: Program, code: bytes) -> Artifact:
 
 
 def build_artifact(
-    task: Task,
-    schedule: Schedule | None,
-    target: Target,
-    views: Views | None = None,
-    rules: Sequence[Rule] = RULES,
+    task: Task, schedule: Schedule | None, target: Target, views: Views | None = None, rules: Sequence[Rule] = RULES
 ) -> Artifact:
     """From a schedule to machine code; None: the default schedule. Raises ScheduleError, BuildError."""
     return artifact_of(program_of(task, schedule, target, views, rules), target)

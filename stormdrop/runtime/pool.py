@@ -31,14 +31,7 @@ import numpy.typing as npt
 
 from stormdrop.errors import UserError
 from stormdrop.runtime.machine_ir import MACHINES
-from stormdrop.runtime.pool_ir import (
-    BLOCK_ALIGN,
-    BLOCK_BYTES,
-    HURRY_OFFSET,
-    SPIN_TICKS_OFFSET,
-    THREADS_OFFSET,
-    pool_ir,
-)
+from stormdrop.runtime.pool_ir import BLOCK_ALIGN, BLOCK_BYTES, HURRY_OFFSET, SPIN_TICKS_OFFSET, THREADS_OFFSET, pool_ir
 from stormdrop.runtime.threads import available_cpus
 
 # About what waking a sleeper costs. No sched_yield while spinning: threads that yield to each other can share one CPU
@@ -106,8 +99,8 @@ class Pool:
         if self.threads > len(cpus):
             return
         crew = self._crew or self._assemble_crew()
-        for cpu, thread in zip(cpus, (None, *crew.native_ids())):
-            os.sched_setaffinity(thread or 0, {cpu})
+        for cpu, thread in zip(cpus, (0, *(worker.native_id or 0 for worker in crew.workers))):
+            os.sched_setaffinity(thread, {cpu})
 
     def _assemble_crew(self) -> _Crew:
         with self._starting:
@@ -151,7 +144,7 @@ class _Crew:
         self._native = native
         self._memory = 0
         self.block = 0
-        self._workers: list[threading.Thread] = []
+        self.workers: list[threading.Thread] = []
         if threads == 1:
             return
         # Not Python's memory: it must outlive the interpreter, whose exit does not stop the workers.
@@ -166,7 +159,7 @@ class _Crew:
             for t in range(1, threads):
                 worker = threading.Thread(target=self._enter, args=(t,), name=f"stormdrop-{t}", daemon=True)
                 worker.start()
-                self._workers.append(worker)
+                self.workers.append(worker)
         except BaseException as error:
             self.stop()
             if isinstance(error, RuntimeError):
@@ -176,10 +169,6 @@ class _Crew:
     def _enter(self, t: int) -> None:
         """Be worker `t` until the crew is stopped."""
         self._native.worker(self.block, t)
-
-    def native_ids(self) -> list[int]:
-        """The workers' thread ids as the system knows them."""
-        return [worker.native_id for worker in self._workers if worker.native_id is not None]
 
     def stop(self) -> None:
         if self.block:

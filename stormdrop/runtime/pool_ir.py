@@ -284,8 +284,8 @@ define void @stop(ptr %block) nounwind {  ; after the job that runs, send the wo
 }
 
 ; Runs the job %repeats times and returns how often it did: fewer than asked if told to hurry. Unless %times is null,
-; each run fills a row of it: the ticks at the run's beginning and end, and with %each, between them, at the end of every
-; step but the last.
+; each run fills a row of it: the ticks at the run's beginning and end, and with %each, between them, at the end of
+; every step but the last.
 define i64 @bench(ptr %block, ptr %steps, i64 %count, i64 %repeats, ptr %times, i32 %each) nounwind {
   %many = icmp ne i32 %each, 0
   %ends = select i1 %many, i64 %count, i64 1
