@@ -31,7 +31,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import BuildError, RunError, ScheduleError, UserError
 from stormdrop.ir.tensor import Task
@@ -41,7 +40,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Bench, Runs, repeat
 from stormdrop.measure.wire import Inbox, frame
 from stormdrop.measure.workbench import Workbench
-from stormdrop.runtime.artifact import Artifact, Launch
+from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.device import Device, Memory
 from stormdrop.runtime.host_device import HostDevice
@@ -128,7 +127,7 @@ class RunnerRole:
             "drop": self.drop,
             "prove": self.prove,
         }
-        nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (Launch(ENTRY, 1),))
+        nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (1,))
         PreparedKernel(nothing, {}, self._device).record().bench(2)  # starts the threads and calibrates the clock
         pool.pin()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.runtime.strict import DTYPE, SIZE, conform
@@ -55,41 +54,19 @@ class BufferSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """How one phase is started: the function `name` of the code, over a parallel range of `extent` units.
-
-    Phases run in order, with a barrier after each. Phases `at_load` run once and write packed constants; the others run
-    in every call of the kernel. `scratch_bytes` is the scratch memory of each thread.
-    """
-
-    name: str
-    extent: int
-    scratch_bytes: int = 0
-    at_load: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Artifact:
-    """A built kernel."""
+    """A built kernel.
+
+    Phases run in order over parallel ranges of so many units, with a barrier after each: those of `extents` (the
+    function `codegen.ENTRY`) in every call, those of `prepare_extents` (`codegen.PREPARE`) once, to write packed
+    constants. Every thread has `scratch_bytes` of scratch memory.
+    """
 
     code: bytes
     buffers: tuple[BufferSpec, ...]
-    launches: tuple[Launch, ...]
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        """The extents of the phases of one call."""
-        return tuple(launch.extent for launch in self.launches if not launch.at_load)
-
-    @property
-    def prepare_extents(self) -> tuple[int, ...]:
-        """The extents of the load-time phases."""
-        return tuple(launch.extent for launch in self.launches if launch.at_load)
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Scratch memory of each thread: the maximum over all phases."""
-        return max((launch.scratch_bytes for launch in self.launches), default=0)
+    extents: tuple[int, ...]
+    prepare_extents: tuple[int, ...] = ()
+    scratch_bytes: int = 0
 
     def to_json(self) -> dict[str, object]:
         """Everything but the code, as JSON values."""
@@ -103,12 +80,9 @@ class Artifact:
     @staticmethod
     def from_json(tree: dict[str, Any], code: bytes) -> Artifact:
         """The inverse of `to_json`, for a tree that conforms to `ARTIFACT_FORM`."""
-        phases = [(PREPARE, n, True) for n in tree["prepare_extents"]] + [(ENTRY, n, False) for n in tree["extents"]]
-        return Artifact(
-            code,
-            tuple(BufferSpec(name, dtype, Scope(scope), *more) for name, dtype, scope, *more in tree["slots"]),
-            tuple(Launch(name, extent, tree["scratch_bytes"], at_load) for name, extent, at_load in phases),
-        )
+        buffers = tuple(BufferSpec(name, dtype, Scope(scope), *more) for name, dtype, scope, *more in tree["slots"])
+        extents, prepare_extents = tuple(tree["extents"]), tuple(tree["prepare_extents"])
+        return Artifact(code, buffers, extents, prepare_extents, tree["scratch_bytes"])
 
     def to_message(self) -> dict[str, object]:
         """Plain values for another process (`measure.wire`); the code stays bytes."""
