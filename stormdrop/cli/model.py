@@ -273,10 +273,10 @@ def run(
 
 def _save(path: Path, outputs: Mapping[str, Any]) -> dict[str, str]:
     from stormdrop.compare.inputs import saved
-    from stormdrop.runtime.package import _replacing
+    from stormdrop.files import replacing
 
     data, names = saved(outputs)
-    with _replacing(path) as write:
+    with replacing(path) as write:
         write(memoryview(data))
     return names
 
