@@ -44,7 +44,6 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.peak import PeakMeter
-from stormdrop.runtime.pool import shared_pool
 from stormdrop.search.droplet import Droplet
 from stormdrop.search.events import Event, NewBest, Trial, Tuned
 from stormdrop.search.session import Origin, Session, Tools
@@ -152,7 +151,7 @@ def child(case: Case, seed: int, threads: int) -> None:
     target, task = detect(threads), build(*case)
     tuned = tune(task, target, seed=seed, listen=listen)
     ended = time.time()
-    meter = PeakMeter(target, shared_pool(target.threads))
+    meter = PeakMeter(target)
     meter.search(3)
     peak = median(meter.gflops() for _ in range(9))
     schedules = [s for _, s in improvements[-12:]]

@@ -68,13 +68,12 @@ def tune(
     from stormdrop.report.model_progress import ModelProgress, print_tuned
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import PeakMeter
-    from stormdrop.runtime.pool import shared_pool
     from stormdrop.search.events import Warned
     from stormdrop.search.tune_model import tune_model
 
     target = detect(threads)
     console, store = notes(), open_store(store_path)
-    meter = PeakMeter(target, shared_pool(target.threads))
+    meter = PeakMeter(target)
     peak_gflops = meter.gflops()
     is_logged, logged = options.verbosity_of(ctx).verbosity > 0, ModelLogListener(peak_gflops=peak_gflops)
     with ModelProgress(console, peak_gflops) as progress:

@@ -66,7 +66,7 @@ def build(
     name: str, output: Path | None, batch: int, symbolic_batch: bool, seed: int, opset: int | None, as_json: bool
 ) -> None:
     """Write a network as an ONNX file; one that is there is replaced once the new one is whole."""
-    from stormdrop.runtime.package import replacing
+    from stormdrop.files import replacing
     from stormdrop.zoo import DEFAULT_OPSET, build, parameters
     from stormdrop.zoo.catalogue import describe
 

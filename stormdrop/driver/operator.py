@@ -21,7 +21,6 @@ from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.building import lowered, program_of
 from stormdrop.runtime.peak import PeakMeter
-from stormdrop.runtime.pool import shared_pool
 from stormdrop.search.curve import failures, improvements, trials_per_second
 from stormdrop.search.events import Event, Listener, Retiming, RoundEnded, TaskEnded, Trial, Tuned, Warned
 from stormdrop.search.tune import tune
@@ -201,7 +200,7 @@ class PeakWatch:
     """A listener that times the machine's peak now and then."""
 
     def __init__(self, target: Target) -> None:
-        self._meter = PeakMeter(target, shared_pool(target.threads))
+        self._meter = PeakMeter(target)
         self.highest = self.lowest = self._meter.gflops()
         self._at = time.monotonic()
 

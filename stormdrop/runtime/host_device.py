@@ -136,7 +136,7 @@ class HostRecording:
         self._held = (tuple(calls), tuple(phases), scratch, table, records)  # what the steps point to
         self._entries = table.data  # a memoryview: writes of one entry are faster
         self._pool, self._steps, self._count = device.pool, records.ctypes.data, len(records)
-        self.run = partial(device.pool.run_steps, self._steps, self._count, self._held)
+        self.run = partial(device.pool.run, self._steps, self._count, self._held)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         entries = self._entries
@@ -147,11 +147,11 @@ class HostRecording:
                     entries[at] = address + offset
 
     def bench(self, repeats: int) -> Seconds:
-        return self._pool.bench_steps(self._steps, self._count, repeats)
+        return self._pool.bench(self._steps, self._count, repeats)
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
         part = calls if calls is not None else range(self._count)
-        return self._pool.profile_steps(self._steps + 8 * STEP_WORDS * part.start, len(part), repeats)
+        return self._pool.profile(self._steps + 8 * STEP_WORDS * part.start, len(part), repeats)
 
 
 def _own(thing: object, kind: type[T]) -> T:

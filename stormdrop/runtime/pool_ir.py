@@ -12,10 +12,10 @@ A thread waits for a word to change by spinning for `spin ticks`, then in the ke
 sleepers if it counts any. No wake-up is lost: the waker writes the word and then reads the count, the sleeper raises
 the count and then has the kernel compare the word, and all four are sequentially consistent.
 
-A job is one step, or a list of steps which the workers go through without coming back to `go` in between: its entry is
-then null, its buffers are the steps, its phases their number. Each phase ends in a barrier, a thread without a part in
-it included. A barrier's last arrival resets `arrived` and raises `phase`. At the last one of a job only the caller
-waits; workers return to `go`. A worker that is late for `go` cannot miss a job, since no job ends without it.
+A job is a list of steps, which the workers go through without coming back to `go` in between. Each phase ends in a
+barrier, a thread without a part in it included. A barrier's last arrival resets `arrived` and raises `phase`. At the
+last one of a job only the caller waits; workers return to `go`. A worker that is late for `go` cannot miss a job, since
+no job ends without it.
 
 Functions call no external symbol. `machine_ir` has those that differ from one machine to another.
 """
@@ -29,8 +29,8 @@ STEP_WORDS = 6  # of %step
 HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET = 392, 512, 520
 
 _PORTABLE = """
-%block = type { i32, i32, %job, [64 x i8], i32, i32, [120 x i8], i32, [124 x i8], i32, i32, i32, [116 x i8], i64, i64 }
-%job = type { %step, i64 }  ; and the float mode: one line together with `go`
+%block = type { i32, i32, %job, [96 x i8], i32, i32, [120 x i8], i32, [124 x i8], i32, i32, i32, [116 x i8], i64, i64 }
+%job = type { ptr, i64, i64 }  ; steps, their number, float mode: one line together with `go`
 %step = type { ptr, ptr, ptr, i64, ptr, i64 }  ; entry, buffers, scratch, its stride, extents, phases
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
@@ -113,21 +113,13 @@ done:
   ret void
 }
 
-; Thread %t's part of every phase of every step; %block is null for a thread that works alone.
-; Writes the ticks at the end
-; of step k to %marks[k + 1] unless that is null.
-define internal void @share(ptr %block, ptr %job, i64 %t, i64 %threads, i64 %spin, ptr %marks) nounwind {
+; Thread %t's part of every phase of every step; %block is null for a thread that works alone. Writes the ticks at the
+; end of step k to %marks[k + 1] unless that is null.
+define internal void @share(ptr %block, ptr %steps, i64 %count, i64 %t, i64 %threads, i64 %spin, ptr %marks) nounwind {
   %alone = icmp eq ptr %block, null
   %unmarked = icmp eq ptr %marks, null
   %caller = icmp eq i64 %t, 0
   %t.next = add i64 %t, 1
-  %only = load %step, ptr %job, align 8
-  %only.entry = extractvalue %step %only, 0
-  %list = extractvalue %step %only, 1
-  %listed = extractvalue %step %only, 5
-  %is.list = icmp eq ptr %only.entry, null
-  %steps = select i1 %is.list, ptr %list, ptr %job
-  %count = select i1 %is.list, i64 %listed, i64 1
   br label %head
 head:
   %k = phi i64 [ 0, %0 ], [ %k.next, %ended ], [ %k.next, %mark ]
@@ -203,8 +195,10 @@ idle:
   %stopped = icmp ne i32 %stop, 0
   br i1 %stopped, label %leave, label %work
 work:
-  %mode.at = getelementptr %job, ptr %job.at, i64 0, i32 1
-  %mode = load i64, ptr %mode.at, align 8
+  %job = load %job, ptr %job.at, align 8
+  %steps = extractvalue %job %job, 0
+  %count = extractvalue %job %job, 1
+  %mode = extractvalue %job %job, 2
   %own = call i64 @float_mode()
   %same = icmp eq i64 %mode, %own
   br i1 %same, label %begin, label %adopt
@@ -212,7 +206,7 @@ adopt:
   call void @set_float_mode(i64 %mode)
   br label %begin
 begin:
-  call void @share(ptr %block, ptr %job.at, i64 %t, i64 %threads, i64 %spin, ptr null)
+  call void @share(ptr %block, ptr %steps, i64 %count, i64 %t, i64 %threads, i64 %spin, ptr null)
   br i1 %same, label %idle, label %restore
 restore:
   call void @set_float_mode(i64 %own)
@@ -221,11 +215,12 @@ leave:
   ret void
 }
 
-define internal void @once(ptr %block, ptr %step, ptr %marks) nounwind {  ; one job, by the thread that holds the mutex
+; One job, by the thread that holds the mutex.
+define internal void @once(ptr %block, ptr %steps, i64 %count, ptr %marks) nounwind {
   %alone = icmp eq ptr %block, null
   br i1 %alone, label %serial, label %parallel
 serial:
-  call void @share(ptr null, ptr %step, i64 0, i64 1, i64 0, ptr %marks)
+  call void @share(ptr null, ptr %steps, i64 %count, i64 0, i64 1, i64 0, ptr %marks)
   ret void
 parallel:
   %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
@@ -233,13 +228,13 @@ parallel:
   %spin.at = getelementptr %block, ptr %block, i64 0, i32 14
   %spin = load i64, ptr %spin.at, align 8
   %job.at = getelementptr %block, ptr %block, i64 0, i32 2
-  %it = load %step, ptr %step, align 8
   %mode = call i64 @float_mode()
-  %j = insertvalue %job zeroinitializer, %step %it, 0
-  %job = insertvalue %job %j, i64 %mode, 1
-  store %job %job, ptr %job.at, align 8
+  %j0 = insertvalue %job zeroinitializer, ptr %steps, 0
+  %j1 = insertvalue %job %j0, i64 %count, 1
+  %j2 = insertvalue %job %j1, i64 %mode, 2
+  store %job %j2, ptr %job.at, align 8
   call void @raise(ptr %block)
-  call void @share(ptr %block, ptr %job.at, i64 0, i64 %threads, i64 %spin, ptr %marks)
+  call void @share(ptr %block, ptr %steps, i64 %count, i64 0, i64 %threads, i64 %spin, ptr %marks)
   ret void
 }
 
@@ -253,9 +248,9 @@ define i32 @try_lock(ptr %block) nounwind {
 
 define internal void @lock(ptr %block) nounwind {  ; 0 free, 1 held, 2 held and somebody may be asleep
   %mutex = getelementptr %block, ptr %block, i64 0, i32 9
-  %r = cmpxchg ptr %mutex, i32 0, i32 1 acquire monotonic, align 4
-  %ok = extractvalue {i32, i1} %r, 1
-  br i1 %ok, label %held, label %contend
+  %ok = call i32 @try_lock(ptr %block)
+  %at.once = icmp ne i32 %ok, 0
+  br i1 %at.once, label %held, label %contend
 contend:
   %old = atomicrmw xchg ptr %mutex, i32 2 acquire, align 4
   %free = icmp eq i32 %old, 0
@@ -288,27 +283,15 @@ define void @stop(ptr %block) nounwind {  ; after the job that runs, send the wo
   ret void
 }
 
-; Runs the job %repeats times and returns how often it did: none after `stop`, fewer than asked if told to hurry. Unless
-; %times is null, each run fills a row of it: the ticks at the run's beginning and end, and with %each, between them, at
-; the end of every step but the last.
-define i64 @run(ptr %block, ptr %entry, ptr %buffers, ptr %scratch, i64 %stride, ptr %extents, i64 %phases,
-                i64 %repeats, ptr %times, i32 %each) nounwind {
-  %step = alloca %step, align 8
-  %s0 = insertvalue %step zeroinitializer, ptr %entry, 0
-  %s1 = insertvalue %step %s0, ptr %buffers, 1
-  %s2 = insertvalue %step %s1, ptr %scratch, 2
-  %s3 = insertvalue %step %s2, i64 %stride, 3
-  %s4 = insertvalue %step %s3, ptr %extents, 4
-  %s5 = insertvalue %step %s4, i64 %phases, 5
-  store %step %s5, ptr %step, align 8
-  %marked = icmp ne i32 %each, 0
-  %is.list = icmp eq ptr %entry, null
-  %many = and i1 %marked, %is.list
-  %ends = select i1 %many, i64 %phases, i64 1
+; Runs the job %repeats times and returns how often it did: fewer than asked if told to hurry. Unless %times is null,
+; each run fills a row of it: the ticks at the run's beginning and end, and with %each, between them, at the end of
+; every step but the last.
+define i64 @bench(ptr %block, ptr %steps, i64 %count, i64 %repeats, ptr %times, i32 %each) nounwind {
+  %many = icmp ne i32 %each, 0
+  %ends = select i1 %many, i64 %count, i64 1
   %width = add i64 %ends, 1
   %alone = icmp eq ptr %block, null
   %untimed = icmp eq ptr %times, null
-  %stop.at = getelementptr %block, ptr %block, i64 0, i32 10
   %hurry.at = getelementptr %block, ptr %block, i64 0, i32 11
   br i1 %alone, label %head, label %enter
 enter:
@@ -319,20 +302,18 @@ head:
   %more = icmp slt i64 %i, %repeats
   br i1 %more, label %check, label %end
 check:
-  br i1 %alone, label %go, label %flags
-flags:
-  %stop = load atomic i32, ptr %stop.at monotonic, align 4
-  %hurry = load atomic i32, ptr %hurry.at monotonic, align 4
   %first = icmp eq i64 %i, 0
-  %hurried = select i1 %first, i32 0, i32 %hurry
-  %either = or i32 %stop, %hurried
-  %quit = icmp ne i32 %either, 0
-  br i1 %quit, label %end, label %go
+  %patient = or i1 %alone, %first
+  br i1 %patient, label %go, label %look
+look:
+  %hurry = load atomic i32, ptr %hurry.at monotonic, align 4
+  %hurried = icmp ne i32 %hurry, 0
+  br i1 %hurried, label %end, label %go
 go:
   %i.next = add i64 %i, 1
   br i1 %untimed, label %plain, label %timed
 plain:
-  call void @once(ptr %block, ptr %step, ptr null)
+  call void @once(ptr %block, ptr %steps, i64 %count, ptr null)
   br label %head
 timed:
   %place = mul i64 %i, %width
@@ -341,7 +322,7 @@ timed:
   %end.at = getelementptr i64, ptr %row, i64 %ends
   %before = call i64 @ticks()
   store i64 %before, ptr %row, align 8
-  call void @once(ptr %block, ptr %step, ptr %marks)
+  call void @once(ptr %block, ptr %steps, i64 %count, ptr %marks)
   %after = call i64 @ticks()
   store i64 %after, ptr %end.at, align 8
   br label %head
@@ -354,9 +335,9 @@ done:
   ret i64 %i
 }
 
-define i64 @run_steps(ptr %block, ptr %steps, i64 %count) nounwind {  ; once; each argument costs Python 0.1 µs
-  %r = call i64 @run(ptr %block, ptr null, ptr %steps, ptr null, i64 0, ptr null, i64 %count, i64 1, ptr null, i32 0)
-  ret i64 %r
+define void @run(ptr %block, ptr %steps, i64 %count) nounwind {  ; once; each argument costs Python 0.1 µs
+  %r = call i64 @bench(ptr %block, ptr %steps, i64 %count, i64 1, ptr null, i32 0)
+  ret void
 }
 """
 
