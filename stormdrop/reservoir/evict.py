@@ -1,4 +1,4 @@
-"""How a store stays within its size: the oldest trials go first, verified ones last."""
+"""How a store stays within its size: the oldest trials go first, verified ones last. Verdicts stay: they are few."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ def _remove_oldest(connection: sqlite3.Connection, count: int) -> int:
 
 
 def remove_unused(connection: sqlite3.Connection) -> None:
-    """Tasks without a trial. Targets and versions are few and small."""
-    connection.execute("DELETE FROM task WHERE NOT EXISTS (SELECT 1 FROM trial WHERE trial.task_id = task.id)")
+    """Tasks without a trial or a verdict. Targets and versions are few and small."""
+    unused = " AND ".join(f"NOT EXISTS (SELECT 1 FROM {t} WHERE task_id = task.id)" for t in ("trial", "verdict"))
+    connection.execute(f"DELETE FROM task WHERE {unused}")
 
 
 def shrink(database: Database) -> None:

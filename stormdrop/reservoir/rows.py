@@ -37,8 +37,8 @@ class StoreError(StormdropError):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialRow:
-    """Where nothing was timed, `seconds`, `spread` and `runs` are None and `failure` says of which kind that was."""
+class SharedRow:
+    """What trials and verdicts both have, which are columns of other tables."""
 
     task_digest: str
     class_key: str
@@ -50,6 +50,12 @@ class TrialRow:
     stormdrop: str
     llvm: str
     feature_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow(SharedRow):
+    """Where nothing was timed, `seconds`, `spread` and `runs` are None and `failure` says of which kind that was."""
+
     cold: int
     verified: int
     strategy: str
@@ -87,11 +93,11 @@ ELSEWHERE = {
     "llvm": "version.llvm",
     "feature_version": "version.features",
 }
-"""Fields that are columns of other tables than `trial`."""
+"""The fields of a `SharedRow`, and whose columns they are."""
 
 
-def column(name: str) -> str:
-    return ELSEWHERE.get(name, f"trial.{name}")
+def column(name: str, table: str = "trial") -> str:
+    return ELSEWHERE.get(name, f"{table}.{name}")
 
 
 def mark_of(values: Iterable[object]) -> int:
@@ -134,7 +140,7 @@ def row_of(record: Record) -> TrialRow:
     if features is not None and not np.isfinite(features).all():
         features = None  # no model may learn from it, but the time is good
     return TrialRow(
-        *_task(record.task),
+        *task_columns(record.task),
         target_key=record.target.key(),
         target_json=target_text(record.target),
         stormdrop=versions.stormdrop,
@@ -171,7 +177,7 @@ def text(value: str, most: int = NAME_CHARACTERS) -> str:
 
 
 @lru_cache(maxsize=256)
-def _task(task: Task) -> tuple[str, str, str, float, str]:
+def task_columns(task: Task) -> tuple[str, str, str, float, str]:
     return task.digest, task.class_key, text(task.name), float(task.flops), compact(task.to_json())
 
 
@@ -189,17 +195,11 @@ def record_of(row: TrialRow, task: Task, target: Target | None = None) -> Record
 
     Raises UserError where the row does not hold what this version reads.
     """
-    try:
-        own = target_of(row.target_json)
-    except UserError:
-        if target is None:
-            raise
-        own = target
     features = None if row.features is None else np.frombuffer(row.features, "<f4").astype(np.float32)
     return Record(
         task,
-        _read("schedule", Schedule.from_json, row.schedule),
-        own.with_cold_weights(bool(row.cold)),
+        read("schedule", Schedule.from_json, row.schedule),
+        target_of(row.target_json, target).with_cold_weights(bool(row.cold)),
         result_of(row),
         Versions(row.stormdrop, row.llvm, row.feature_version),
         row.strategy,
@@ -221,19 +221,29 @@ def result_of(row: TrialRow) -> Result:
     return Timing(row.seconds, row.spread, row.runs, row.build_seconds, bool(row.stopped_early), samples)
 
 
-def _read(what: str, read: Callable[[Any], T], text: str) -> T:
+def read(what: str, from_json: Callable[[Any], T], text: str) -> T:
     """Raises UserError where it is not of a format that this version reads."""
     try:
-        return read(json.loads(text))
+        return from_json(json.loads(text))
     except ValueError as error:
         raise UserError(f"not a {what}: {error}") from error
 
 
+def target_of(text: str, otherwise: Target | None = None) -> Target:
+    """`otherwise` where the text has another shape by now. Raises UserError where that is not given."""
+    try:
+        return _target(text)
+    except UserError:
+        if otherwise is None:
+            raise
+        return otherwise
+
+
 @lru_cache(maxsize=64)
-def target_of(text: str) -> Target:
-    return _read("target", target_from_json, text)
+def _target(text: str) -> Target:
+    return read("target", target_from_json, text)
 
 
 @lru_cache(maxsize=256)
 def task_of(text: str) -> Task:
-    return _read("task", Task.from_json, text)
+    return read("task", Task.from_json, text)

@@ -3,11 +3,11 @@
 Version n is reached from version n - 1 by `STEPS[n - 1]`, a new file from nothing by all of them: there is one way to
 every version, and it is walked in one transaction. A step that was released never changes.
 
-    task ◀── trial ──▶ machine, target, version, rule_set
+    task ◀── trial, verdict ──▶ machine, target, version, rule_set
 
-A trial is a row of its own. What many trials share is a row of another table: the task, the machine's key, its full
-description (rates are measured anew now and then, so one machine has several), the versions, the rules a schedule
-needs. Order is that of the row ids, never that of a clock.
+A trial is a row of its own, and so is a verdict. What many of them share is a row of another table: the task, the
+machine's key, its full description (rates are measured anew now and then, so one machine has several), the versions,
+the rules a schedule needs. Order is that of the row ids, never that of a clock.
 """
 
 from __future__ import annotations
@@ -97,7 +97,34 @@ def _second(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-STEPS: tuple[Migration, ...] = (_first, _second)
+_THIRD = (
+    """CREATE TABLE verdict (
+        id INTEGER PRIMARY KEY,
+        task_id INTEGER NOT NULL REFERENCES task, machine_id INTEGER NOT NULL REFERENCES machine,
+        target_id INTEGER NOT NULL REFERENCES target, version_id INTEGER NOT NULL REFERENCES version,
+        rules_id INTEGER NOT NULL REFERENCES rule_set,
+        cold INTEGER NOT NULL, model TEXT NOT NULL, provenance TEXT NOT NULL,
+        seconds REAL NOT NULL, against_seconds REAL NOT NULL, method TEXT NOT NULL, rounds INTEGER NOT NULL,
+        proof TEXT NOT NULL, code TEXT NOT NULL, is_timing_old INTEGER NOT NULL, created REAL NOT NULL,
+        schedule TEXT NOT NULL, against TEXT NOT NULL)""",
+    "CREATE INDEX verdict_key ON verdict (task_id, machine_id, cold, model)",
+    # Of each set of rules the fastest; the fastest of all last, so that it is the newest.
+    """INSERT INTO verdict (task_id, machine_id, target_id, version_id, rules_id, cold, model, provenance, seconds,
+            against_seconds, method, rounds, proof, code, is_timing_old, created, schedule, against)
+        SELECT task_id, machine_id, target_id, version_id, rules_id, cold, '', 'migrated', min(seconds),
+            seconds, 'verified record', 0, 'reference values, in a fresh process', '', 0, created, schedule, schedule
+        FROM trial WHERE verified = 1 AND stopped_early = 0 AND seconds > 0
+        GROUP BY task_id, machine_id, cold, rules_id ORDER BY min(seconds) DESC""",
+)
+
+
+def _third(connection: sqlite3.Connection) -> None:
+    """Verdicts; the fastest verified record of a task on a machine at a temperature becomes one."""
+    for statement in _THIRD:
+        connection.execute(statement)
+
+
+STEPS: tuple[Migration, ...] = (_first, _second, _third)
 VERSION = len(STEPS)
 _PROBES = (
     "SELECT id, digest, class_key, name, flops, json FROM task LIMIT 1",

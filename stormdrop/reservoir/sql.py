@@ -1,4 +1,4 @@
-"""Rows in and out of the database: the columns of a `TrialRow`, and the ids of what rows share."""
+"""Rows in and out of the database: the columns of trials and verdicts, and the ids of what rows share."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from stormdrop.reservoir.rows import ELSEWHERE, MARKED, TrialRow, column, mark_of, rules_of, unknown_rules
+from stormdrop.reservoir.rows import ELSEWHERE, MARKED, SharedRow, TrialRow, column, mark_of, rules_of, unknown_rules
+from stormdrop.reservoir.verdict import VerdictRow
 from stormdrop.space.rules import Rule
 
-_OWN = tuple(f.name for f in fields(TrialRow) if f.name not in ELSEWHERE)
-ROW = ", ".join(column(f.name) for f in fields(TrialRow))
-"""What to select for `TrialRow(*found)`, from `FROM`."""
-FROM = """trial JOIN task ON task.id = trial.task_id JOIN machine ON machine.id = trial.machine_id
-    JOIN target ON target.id = trial.target_id JOIN version ON version.id = trial.version_id"""
-_COLUMNS = (*_OWN, "task_id", "machine_id", "target_id", "version_id", "rules_id", "feature_version", "mark")
-_INSERT = f"INSERT INTO trial ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+Row = TypeVar("Row", bound=SharedRow)
 
 
-def insert(connection: sqlite3.Connection, rows: Sequence[TrialRow], skip_known: bool = False) -> int:
-    """Add rows, in order; with `skip_known` those that are not there yet. How many were added."""
-    shared = _SharedRows(connection)
-    added = 0
-    for row in rows:
-        mark = mark_of(getattr(row, name) for name in MARKED)
-        if skip_known and connection.execute("SELECT 1 FROM trial WHERE mark = ?", (mark,)).fetchone():
-            continue
+class RowTable(Generic[Row]):
+    """A table whose rows refer to a task, a machine, a target, versions and rules; `kind` has a field for each column.
+
+    `row` is what to select for `kind(*found)`, from `source`. `more` are columns that are no fields.
+    """
+
+    def __init__(self, name: str, kind: type[Row], more: tuple[str, ...] = ()) -> None:
+        self.name, self.kind = name, kind
+        self._own = tuple(f.name for f in fields(kind) if f.name not in ELSEWHERE)
+        self.row = ", ".join(column(f.name, name) for f in fields(kind))
+        keys = ("task", "machine", "target", "version")
+        self.source = " ".join([name, *(f"JOIN {key} ON {key}.id = {name}.{key}_id" for key in keys)])
+        columns = (*self._own, "task_id", "machine_id", "target_id", "version_id", "rules_id", *more)
+        self._insert = f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+
+    def insert(self, shared: SharedRows, row: Row, schedule: str, *more: object) -> tuple[int, ...]:
+        """Add a row; the ids of its task, machine, target, version and rules."""
         machine = shared.id("machine", key=row.target_key)
         task = {"class_key": row.class_key, "name": row.task_name, "flops": row.flops, "json": row.task_json}
         ids = (
@@ -35,19 +39,44 @@ def insert(connection: sqlite3.Connection, rows: Sequence[TrialRow], skip_known:
             machine,
             shared.id("target", {"machine_id": machine}, json=row.target_json),
             shared.id("version", stormdrop=row.stormdrop, llvm=row.llvm, features=row.feature_version),
-            shared.id("rule_set", rules=rules_of(json.loads(row.schedule))),
+            shared.id("rule_set", rules=rules_of(json.loads(schedule))),
         )
-        version = None if row.features is None else row.feature_version
-        connection.execute(_INSERT, (*(getattr(row, name) for name in _OWN), *ids, version, mark))
-        added += 1
+        shared.connection.execute(self._insert, (*(getattr(row, name) for name in self._own), *ids, *more))
+        return ids
+
+
+TRIALS = RowTable("trial", TrialRow, ("feature_version", "mark"))
+VERDICTS = RowTable("verdict", VerdictRow)
+
+
+def insert(connection: sqlite3.Connection, rows: Sequence[TrialRow], skip_known: bool = False) -> list[bool]:
+    """Add rows, in order; with `skip_known` those that are not there yet. Of each, whether it was added."""
+    shared = SharedRows(connection)
+    added: list[bool] = []
+    for row in rows:
+        mark = mark_of(getattr(row, name) for name in MARKED)
+        is_known = skip_known and connection.execute("SELECT 1 FROM trial WHERE mark = ?", (mark,)).fetchone()
+        added.append(not is_known)
+        if not is_known:
+            TRIALS.insert(shared, row, row.schedule, None if row.features is None else row.feature_version, mark)
     return added
 
 
-class _SharedRows:
+def insert_verdicts(connection: sqlite3.Connection, rows: Sequence[VerdictRow]) -> None:
+    """Add rows, in order. One that is older goes, if it is of the same key, provenance and rules."""
+    shared = SharedRows(connection)
+    for row in rows:
+        task, machine, _, _, rules = VERDICTS.insert(shared, row, row.schedule)
+        same = "task_id = ? AND machine_id = ? AND cold = ? AND model = ? AND provenance = ? AND rules_id = ?"
+        key = task, machine, row.cold, row.model, row.provenance, rules
+        connection.execute(f"DELETE FROM verdict WHERE {same} AND id < last_insert_rowid()", key)
+
+
+class SharedRows:
     """Ids of rows that many trials refer to, for one transaction: another process may remove them behind it."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._ids: dict[object, int] = {}
 
     def id(self, table: str, more: Mapping[str, Any] | None = None, **keys: Any) -> int:
@@ -55,12 +84,12 @@ class _SharedRows:
         key = table, *keys.values()
         if key not in self._ids:
             where = " AND ".join(f"{name} = ?" for name in keys)
-            found = self._connection.execute(f"SELECT id FROM {table} WHERE {where}", (*keys.values(),)).fetchone()
+            found = self.connection.execute(f"SELECT id FROM {table} WHERE {where}", (*keys.values(),)).fetchone()
             if found is None:
                 columns = keys | dict(more or {})
                 places = ", ".join("?" * len(columns))
                 query = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places}) RETURNING id"
-                found = self._connection.execute(query, (*columns.values(),)).fetchone()
+                found = self.connection.execute(query, (*columns.values(),)).fetchone()
             self._ids[key] = int(found[0])
         return self._ids[key]
 
@@ -77,12 +106,14 @@ def allowed_rules(connection: sqlite3.Connection, known: Sequence[Rule]) -> str:
     return ", ".join(str(int(id)) for id, rules in sets if not unknown_rules(rules, known))
 
 
-def absent_rules(connection: sqlite3.Connection, known: Sequence[Rule], task: int, machine: int, cold: int) -> set[str]:
+def absent_rules(
+    connection: sqlite3.Connection, known: Sequence[Rule], task: int, machine: int, cold: int, table: str = "trial"
+) -> set[str]:
     """The rules that trials of a task on a machine at a temperature follow, and that are not known."""
-    has_trial = "SELECT 1 FROM trial WHERE task_id = ? AND machine_id = ? AND cold = ? AND rules_id = ?"
+    has_row = f"SELECT 1 FROM {table} WHERE task_id = ? AND machine_id = ? AND cold = ? AND rules_id = ?"
     absent: set[str] = set()
     for id, rules in connection.execute("SELECT id, rules FROM rule_set").fetchall():
         unknown = unknown_rules(rules, known)
-        if unknown and connection.execute(has_trial, (task, machine, cold, id)).fetchone():
+        if unknown and connection.execute(has_row, (task, machine, cold, id)).fetchone():
             absent |= unknown
     return absent

@@ -2,7 +2,8 @@
 
     store = Store.open()                        the file in the cache directory; memory where that cannot be written
     store.add(records)                          one transaction: all of them or none
-    store.best(task, target), .trials(…)        what is known of a task on a machine
+    store.verdict(task, target)                 what tuning decided for a task on a machine: what compiling uses
+    store.best(task, target), .trials(…)        what was measured of it
     store.training(target)                      matrices for the cost model
     store.export(file), .import_(file)          lines of JSON
 
@@ -25,13 +26,15 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Timing
 from stormdrop.paths import cache_dir
 from stormdrop.reservoir.database import Database, StoreBusy, StoreFull, Unwritable, copy_of, open_file
 from stormdrop.reservoir.evict import Pruned, evict, shrink, used_bytes
 from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
 from stormdrop.reservoir.record import Record, Versions, group_name
 from stormdrop.reservoir.rows import StoreError, TrialRow, record_of, row_of, rules_of, task_of, unknown_rules
-from stormdrop.reservoir.sql import FROM, ROW, absent_rules, allowed_rules, id_of, insert
+from stormdrop.reservoir.sql import TRIALS, VERDICTS, absent_rules, allowed_rules, id_of, insert, insert_verdicts
+from stormdrop.reservoir.verdict import Verdict, VerdictRow, imported_verdict, verdict_of, verdict_row
 from stormdrop.runtime.host import detect
 from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import RULES, Rule
@@ -200,6 +203,12 @@ class Store:
             self._database.write(lambda c: insert(c, rows))
             self._keep_to_cap()
 
+    def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """Keep all of them, or none. Each replaces the one before it. Raises as `add`."""
+        rows = [verdict_row(verdict) for verdict in verdicts]
+        if rows:
+            self._database.write(lambda c: insert_verdicts(c, rows))
+
     def _keep_to_cap(self) -> None:
         if self._cap_bytes is not None and self.used_bytes > self._cap_bytes:
             removed = evict(self._database, int(self._cap_bytes * SLACK))
@@ -207,7 +216,7 @@ class Store:
 
     def prune(self, max_bytes: int | None = None, older_than: float | None = None, winners: bool = False) -> Pruned:
         """Remove the oldest trials until at most `max_bytes` are used, verified ones last; and those made before
-        `older_than` (Unix time), verified ones only with `winners`. The file shrinks.
+        `older_than` (Unix time), verified ones only with `winners`. The file shrinks. Verdicts stay.
         """
         before, removed = self.used_bytes, 0
         if older_than is not None:
@@ -220,6 +229,33 @@ class Store:
         return Pruned(removed, before, self.used_bytes)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def verdict(
+        self,
+        task: Task,
+        target: Target,
+        cold: bool | None = None,
+        rules: Sequence[Rule] = RULES,
+        model: str = "",
+        is_imported: bool = False,
+    ) -> Verdict | None:
+        """The newest verdict at the target's temperature, unless `cold` says which; with `model` that of this model.
+
+        Imported ones are another matter, and asked for by themselves. Those whose schedules follow a rule that is not
+        among `rules` are skipped, with a remark.
+        """
+
+        def newest(c: sqlite3.Connection) -> tuple[VerdictRow | None, set[str]]:
+            place = _at(c, task.digest, target.key(), target.with_cold_weights(cold).is_cold)
+            query = f"""SELECT {VERDICTS.row} FROM {VERDICTS.source} WHERE verdict.id = (SELECT max(id) FROM verdict
+                WHERE task_id = ? AND machine_id = ? AND cold = ? AND model = ? AND (provenance = 'imported') = ?
+                AND rules_id IN ({allowed_rules(c, rules)}))"""
+            found = c.execute(query, (*place, model, int(is_imported))).fetchone()
+            return found and VerdictRow(*found), absent_rules(c, rules, *place, table="verdict")
+
+        row, absent = self._database.read(newest)
+        self._remark(absent)
+        return None if row is None else verdict_of(row, task, target)
 
     def best(
         self,
@@ -255,7 +291,7 @@ class Store:
                 version = "AND version_id IN (SELECT id FROM version WHERE stormdrop = ? AND llvm = ?)"
                 wanted += [versions.stormdrop, versions.llvm]
             for verified in (1, 0):
-                query = f"""SELECT {ROW} FROM {FROM} WHERE trial.id = (SELECT id FROM trial
+                query = f"""SELECT {TRIALS.row} FROM {TRIALS.source} WHERE trial.id = (SELECT id FROM trial
                     WHERE task_id = ? AND machine_id = ? AND cold = ? AND verified = {verified}
                     AND stopped_early = 0 AND seconds > 0
                     {version} AND rules_id IN ({allowed}) ORDER BY seconds LIMIT 1)"""
@@ -278,7 +314,7 @@ class Store:
         def found(c: sqlite3.Connection) -> tuple[list[Any], set[str]]:
             wanted = _at(c, task.digest, target.key(), target.with_cold_weights(cold).is_cold)
             where = f"task_id = ? AND trial.machine_id = ? AND cold = ? AND rules_id IN ({allowed_rules(c, rules)})"
-            query = f"SELECT {ROW} FROM {FROM} WHERE {where} ORDER BY trial.id"
+            query = f"SELECT {TRIALS.row} FROM {TRIALS.source} WHERE {where} ORDER BY trial.id"
             return c.execute(query, wanted).fetchall(), absent_rules(c, rules, *wanted)
 
         rows, absent = self._database.read(found)
@@ -386,7 +422,8 @@ class Store:
             if value is not None:
                 where.append(f"{column} = ?")
                 values.append(value)
-        query = f"SELECT trial.id, {ROW} FROM {FROM} WHERE {' AND '.join(where)} ORDER BY trial.id LIMIT {BATCH}"
+        which = f"{' AND '.join(where)} ORDER BY trial.id LIMIT {BATCH}"
+        query = f"SELECT trial.id, {TRIALS.row} FROM {TRIALS.source} WHERE {which}"
         last = -(2**63)
         while rows := self._database.read(lambda c, at=last: c.execute(query, (at, *values)).fetchall()):
             for _, *columns in rows:
@@ -406,16 +443,16 @@ class Store:
         refused: list[Refusal] = []
         absent: set[str] = set()
         for batch in batched(read_lines(file), BATCH):
-            good: list[TrialRow] = []
+            good: list[Record] = []
             for number, answer in reader.records(batch):
                 if isinstance(answer, Record):
-                    good.append(row_of(answer))
+                    good.append(answer)
                     absent |= unknown_rules(rules_of(answer.schedule.to_json()))
                     continue
                 refusals += 1
                 if len(refused) < MAX_REFUSALS:
                     refused.append(Refusal(number, str(answer)))
-            added = self._database.write(lambda c, rows=good: insert(c, rows, skip_known=True)) if good else 0
+            added = self._database.write(lambda c, records=good: _insert_imported(c, records)) if good else 0
             kept, duplicates = kept + added, duplicates + len(good) - added
             self._keep_to_cap()
         self._remark(absent)
@@ -429,6 +466,15 @@ def default_path() -> Path:
 def _at(c: sqlite3.Connection, digest: str, key: str, cold: bool) -> tuple[int, int, int]:
     """Task, machine and temperature of a trial, as its row has them."""
     return id_of(c, "task", "digest", digest), id_of(c, "machine", "key", key), int(cold)
+
+
+def _insert_imported(c: sqlite3.Connection, records: Sequence[Record]) -> int:
+    """Add those that are not there yet, and a verdict for each of them that was verified; how many."""
+    added = insert(c, [row_of(record) for record in records], skip_known=True)
+    new = [record for record, is_new in zip(records, added) if is_new]
+    verified = [imported_verdict(r, r.result.seconds) for r in new if r.verified and isinstance(r.result, Timing)]
+    insert_verdicts(c, [verdict_row(verdict) for verdict in verified])
+    return len(new)
 
 
 def _is_wanted(s: Summary, wanted: Filters) -> bool:

@@ -276,17 +276,17 @@ class DropletDescent:
         """Let those that look faster duel the incumbent: the fastest now, all and the nearly equal ones in the end."""
         while contenders := self._contenders(here, ways, is_last):
             level = self._level(len(contenders))
-            verdict = yield from duel(here.end, contenders, level, self._settings.duel)
-            self._duelled |= set(verdict.samples) or set(contenders)
-            self._ledger.revalue(verdict.samples)
-            self._recent += verdict.samples.get(here.end, ())
+            result = yield from duel(here.end, contenders, level, self._settings.duel)
+            self._duelled |= set(result.samples) or set(contenders)
+            self._ledger.revalue(result.samples)
+            self._recent += result.samples.get(here.end, ())
             self._ledger.revalue({here.end: self._recent[-RECENT:]})
             self._noise = relative_noise(self._recent[-RECENT:])
-            if verdict.winner is not None:
-                winning = verdict.samples[verdict.winner]
-                self._gains.append((self.screened, gain_of_medians(winning, verdict.samples[here.end])))
+            if result.winner is not None:
+                winning = result.samples[result.winner]
+                self._gains.append((self.screened, gain_of_medians(winning, result.samples[here.end])))
                 self._recent = list(winning)
-                return ways[verdict.winner]
+                return ways[result.winner]
             if not is_last or self._ledger.failed(here.end):
                 return None
         return None

@@ -120,6 +120,6 @@ class Droplet:
         if self._ledger.value(end) > (1 + self._settings.margin) * self._ledger.value(self._champion):
             return
         level = self._settings.alpha / max(1, self._settings.starts - 1)
-        verdict = yield from duel(self._champion, [end], level, self._settings.duel)
-        if verdict.winner is not None or (self._ledger.failed(self._champion) and not self._ledger.failed(end)):
+        result = yield from duel(self._champion, [end], level, self._settings.duel)
+        if result.winner is not None or (self._ledger.failed(self._champion) and not self._ledger.failed(end)):
             self._champion = end

@@ -44,14 +44,16 @@ class DuelSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DuelResult:
     """`winner` is None where no challenger is faster; `samples` are of everybody who was timed."""
 
     winner: Candidate | None
     samples: Mapping[Candidate, Sequence[float]]
 
 
-def duel(incumbent: Candidate, challengers: Sequence[Candidate], level: float, settings: DuelSettings) -> Talk[Verdict]:
+def duel(
+    incumbent: Candidate, challengers: Sequence[Candidate], level: float, settings: DuelSettings
+) -> Talk[DuelResult]:
     """The fastest challenger that beats the incumbent; `level` is the error allowed for each, over all looks.
 
     Who fails is out. Where the incumbent fails, nobody wins.
@@ -66,16 +68,16 @@ def duel(incumbent: Candidate, challengers: Sequence[Candidate], level: float, s
             for c in (incumbent, *rivals) if incumbent in alive else ():
                 samples.setdefault(c, []).extend(alive[c])
             if incumbent not in alive or not rivals:
-                return Verdict(None, samples)
+                return DuelResult(None, samples)
         p = {c: p_faster(samples[c], samples[incumbent]) for c in rivals}
         gains = {c: gain_of_medians(samples[c], samples[incumbent]) for c in rivals}
         won = [c for c in rivals if p[c] <= level * look.share and gains[c] >= settings.min_gain]
         if won:
-            return Verdict(max(won, key=gains.__getitem__), samples)
+            return DuelResult(max(won, key=gains.__getitem__), samples)
         rivals = [c for c in rivals if p[c] <= look.futile]
         if not rivals:
             break
-    return Verdict(None, samples)
+    return DuelResult(None, samples)
 
 
 def _pieces(rounds: int, most: int) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tests.replay
+from stormdrop.codegen.fingerprint import digest
 from tests.replay.cases import (
     ACCEPTED,
     DATA,
@@ -27,7 +28,6 @@ from tests.replay.cases import (
     write_defaults,
     write_expected,
 )
-from tests.replay.normal import digest
 from tests.replay.outputs import output_digest, runs_here
 
 DIFF_LINES = 200

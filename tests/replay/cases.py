@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from stormdrop.codegen.emit import emit
+from stormdrop.codegen.fingerprint import digest, normalised
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.executed import executed_flops
 from stormdrop.lower.program import Program, View
@@ -19,7 +20,6 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target, target_from_json
 from stormdrop.target.scope import Scope
-from tests.replay.normal import digest, normalised
 
 DATA = Path(__file__).parent / "data"
 CASES, EXPECTED, DEFAULTS, ACCEPTED = (

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.codegen.fingerprint import digest
 from stormdrop.errors import StormdropError
 from stormdrop.ir.expr import FLOATS, NUMPY, Load, walk
 from stormdrop.ir.tensor import Task, Tensor
@@ -17,7 +18,6 @@ from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.target.scope import Scope
 from tests.replay.cases import Case
-from tests.replay.normal import digest
 from tests.support.guarded import Arena, bind
 
 Array = NDArray[Any]

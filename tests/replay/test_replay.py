@@ -13,6 +13,7 @@ import pytest
 
 import stormdrop.codegen.values as values
 from stormdrop.codegen.emit import emit
+from stormdrop.codegen.fingerprint import digest, normalised
 from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.lower.program import Program
 from tests.replay import __main__ as command
@@ -26,7 +27,6 @@ from tests.replay.cases import (
     read_defaults,
     read_expected,
 )
-from tests.replay.normal import digest, normalised
 from tests.replay.outputs import index_limit, input_arrays, runs_here
 
 MultiplyAdd = Callable[[Writer, SsaValue, SsaValue, SsaValue, bool], SsaValue]

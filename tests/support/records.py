@@ -10,6 +10,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.record import Record, Versions
+from stormdrop.reservoir.verdict import Verdict
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.target.cpu import cross
@@ -98,3 +99,22 @@ def legal_records(count: int, task: Task | None = None, target: Target = HERE, s
 
 def failure(message: str = "it stopped") -> Failure:
     return Failure("crash", message, 0.02)
+
+
+def make_verdict(record: Record, against: Record | None = None) -> Verdict:
+    """That a record's schedule won against another's, or that it stayed."""
+    other = against or record
+    return Verdict(
+        record.task,
+        record.target,
+        record.schedule,
+        1e-3,
+        other.schedule,
+        2e-3,
+        "duel",
+        12,
+        "2,048 reference values",
+        record.versions,
+        "0123456789abcdef fedcba9876543210",
+        created=record.created,
+    )

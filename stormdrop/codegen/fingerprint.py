@@ -1,4 +1,8 @@
-"""LLVM IR text without its arbitrary names, and the hash of it."""
+"""Hashes of LLVM IR: whether a schedule still lowers to the code that was measured.
+
+A fingerprint holds two hashes, of the text as it is and of the text with its names renumbered. The first is quick to
+compare; the second stays the same where only names have changed.
+"""
 
 from __future__ import annotations
 
@@ -35,3 +39,13 @@ def normalised(text: str) -> str:
 def digest(data: str | bytes) -> str:
     """16 hexadecimal digits of SHA-256."""
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()[:16]
+
+
+def fingerprint(text: str) -> str:
+    return f"{digest(text)} {digest(normalised(text))}"
+
+
+def has_fingerprint(text: str, known: str) -> bool:
+    """Whether a text is, up to its names, the one whose fingerprint is known; "" is nobody's."""
+    plain, _, renumbered = known.partition(" ")
+    return digest(text) == plain or digest(normalised(text)) == renumbered
