@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from stormdrop.cli import options
-from stormdrop.cli.source import Opened, Source, built, compiled_option, input_options, source_options, untuned_option
+from stormdrop.cli.source import Opened, Source, built, compiled_option, input_options, source_options, taken_option
 from stormdrop.report.console import notes, results, say
 from stormdrop.report.text import name_text, threads_text
 
@@ -71,7 +71,7 @@ Examples:
     help="Largest error allowed, as a share of the output's largest magnitude.",
 )
 @input_options
-@untuned_option
+@taken_option
 @options.threads
 @options.as_json
 @options.log
@@ -82,7 +82,7 @@ def check(
     tolerance: float,
     given: tuple[str, ...],
     seed: int,
-    untuned: bool,
+    taken: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -96,7 +96,7 @@ def check(
 
     opened = source.open()
     oracle = _oracle(opened, against, threads)
-    model = built(source, opened, compiled, threads, untuned).model
+    model = built(source, opened, compiled, threads, taken).model
     arrays = _arrays(given, seed, opened, model)
     found = model.run(arrays)
     expected = oracle.run({**arrays, **opened.bound})
@@ -139,7 +139,7 @@ Examples:
 @options.count("--warm-up", "Runs of each side before any is timed.", least=0, default=3, show_default=True)
 @click.option("--profile", is_flag=True, help="Also say where the time goes, kernel by kernel.")
 @input_options
-@untuned_option
+@taken_option
 @options.threads
 @options.as_json
 @options.log
@@ -155,7 +155,7 @@ def bench(
     profile: bool,
     given: tuple[str, ...],
     seed: int,
-    untuned: bool,
+    taken: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -171,7 +171,7 @@ def bench(
     if source.is_compiled and (against is not None or compiled is not None):
         raise click.UsageError("name the ONNX model it was made of, and give this file as --compiled FILE")
     opened = None if source.is_compiled else source.open()
-    made = built(source, opened, compiled, threads, untuned)
+    made = built(source, opened, compiled, threads, taken)
     model = made.model
     arrays = _arrays(given, seed, opened, model)
     sides: dict[str, Callable[[], object]] = {"stormdrop": lambda: model.run(arrays)}

@@ -17,7 +17,7 @@ from stormdrop.cli.source import (
     compile_model,
     input_options,
     source_options,
-    untuned_option,
+    taken_option,
 )
 from stormdrop.report.console import heading, notes, print_pairs, results, say
 from stormdrop.report.text import bytes_text, counted, span_text, threads_text
@@ -90,7 +90,7 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
 def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[Listed, ...]:
     from stormdrop.report.model import Listed
 
-    chosen = Chosen(target, False, notes(), rules)
+    chosen = Chosen(target, None, notes(), rules, parts.digest)
     return tuple(Listed(use, chosen(use.task) is not None) for use in parts.tasks)
 
 
@@ -110,12 +110,12 @@ Examples:
     told="Where to write: .sd for Stormdrop, .so for a C library.  [default: the model's name with .sd, here]",
 )
 @options.output("--header", metavar="FILE.h", told="With a library: the C header.  [default: beside it, with .h]")
-@untuned_option
+@taken_option
 @options.threads
 @options.as_json
 @options.log
 def compile(
-    source: Source, output: Path | None, header: Path | None, untuned: bool, threads: int | None, as_json: bool
+    source: Source, output: Path | None, header: Path | None, taken: str | None, threads: int | None, as_json: bool
 ) -> None:
     """Make native code of a MODEL (an ONNX file or zoo:NAME) for this machine and write it to a file.
 
@@ -133,7 +133,7 @@ def compile(
         header = path.with_suffix(".h")
     for file in (path, *([header] if header is not None else [])):
         options.refuse_unwritable(file)
-    made = compile_model(source.open(), threads, untuned, source.rules)
+    made = compile_model(source.open(), threads, taken, source.rules)
     image = made.model.image
     began = time.perf_counter()
     if header is None:
@@ -177,7 +177,7 @@ Examples:
 @source_options
 @input_options
 @options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
-@untuned_option
+@taken_option
 @options.threads
 @options.as_json
 @options.log
@@ -186,7 +186,7 @@ def run(
     given: tuple[str, ...],
     seed: int,
     output: Path | None,
-    untuned: bool,
+    taken: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -203,7 +203,7 @@ def run(
     opened = None if source.is_compiled else source.open()
     if given and opened is not None:
         read_inputs(given, opened.graph.inputs)  # a mistake is told before anything is compiled
-    model = built(source, opened, None, threads, untuned).model
+    model = built(source, opened, None, threads, taken).model
     arrays = read_inputs(given, model.inputs) if given else random_inputs(model.inputs, seed)
     if not given and model.inputs:
         say(notes(), f"inputs are random, seed {seed}: floats standard normal, others 0 or 1; --input gives real ones")
@@ -244,12 +244,12 @@ Examples:
     multiple=True,
     help="What to print; may be repeated.  [default: schedule, loops]",
 )
-@untuned_option
+@taken_option
 @options.threads
 @options.as_json
 @options.log
 def show(
-    source: Source, task: str | None, parts: tuple[str, ...], untuned: bool, threads: int | None, as_json: bool
+    source: Source, task: str | None, parts: tuple[str, ...], taken: str | None, threads: int | None, as_json: bool
 ) -> None:
     """Show how a TASK of a MODEL is computed: by the best schedule the store knows, or by default.
 
@@ -257,6 +257,7 @@ def show(
     label.
     """
     from stormdrop.driver.compile import suited
+    from stormdrop.driver.stored import scheduled
     from stormdrop.report.model import find_task, print_tasks
     from stormdrop.runtime.host import detect
 
@@ -272,7 +273,7 @@ def show(
             print_tasks(results(), listed)
         return
     use = find_task(found, task)
-    stored = Chosen(target, untuned, notes(), rules)(use.task)
+    stored = scheduled(Chosen(target, taken, notes(), rules, found.digest)(use.task))
     _show(use, stored, target, parts or SHOWN_UNASKED, as_json, rules)
 
 

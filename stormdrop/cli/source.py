@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
 
+    from stormdrop.driver.stored import Schedules
     from stormdrop.graph.graph import Graph
     from stormdrop.graph.partition import Partition
     from stormdrop.ir.tensor import Task
+    from stormdrop.reservoir.verdict import Verdict
     from stormdrop.runtime.model import Model
     from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
@@ -176,8 +178,14 @@ def source_options(command: Callable[..., Any]) -> Any:
     return click.argument("model")(shape(bind(direct(options.rule(bundled)))))
 
 
-_told = "Take default schedules for all kernels, whatever the store knows."
-untuned_option = click.option("--untuned", is_flag=True, help=_told)
+def taken_option(command: Any) -> Any:
+    """Which schedules are taken: `--untuned` or `--unproved`, given to the command as one `taken`."""
+    told = "Take default schedules for all kernels, whatever the store knows."
+    untuned = click.option("--untuned", "taken", flag_value="defaults", help=told)
+    told = "Where tuning has decided nothing, take the fastest trial, though nobody proved it."
+    return untuned(click.option("--unproved", "taken", flag_value="trials", help=told)(command))
+
+
 _told = "Run this file, made of MODEL with `stormdrop compile`, instead of compiling."
 compiled_option = click.option("--compiled", type=click.Path(), metavar="FILE.sd", help=_told)
 
@@ -196,26 +204,29 @@ class Chosen:
     """
 
     target: Target
-    untuned: bool
+    taken: str | None
+    """`defaults`, `trials`, or None: verdicts."""
     console: Console
     rules: tuple[Rule, ...]
+    model: str
+    """The digest of the partition."""
     tell: Callable[[str], None] = lambda _: None
     asked: int = 0
     known: set[str] = field(default_factory=set[str])
-    _best: Callable[[Task], Schedule | None] | None = None
+    _stored: Schedules | None = None
     _is_broken: bool = False
 
-    def __call__(self, task: Task) -> Schedule | None:
+    def __call__(self, task: Task) -> Schedule | Verdict | None:
         self.asked += 1
         self.tell(f"{self.asked} kernels: {task.name}")
-        if self.untuned or self._is_broken:
+        if self.taken == "defaults" or self._is_broken:
             return None
         try:
-            if self._best is None:
-                from stormdrop.driver.compile import stored_schedules
+            if self._stored is None:
+                from stormdrop.driver.stored import stored_schedules
 
-                self._best = stored_schedules(self.target, self.rules)
-            found = self._best(task)
+                self._stored = stored_schedules(self.target, self.rules, self.model, self.taken == "trials")
+            found = self._stored(task)
         except StormdropError as error:
             self._is_broken = True
             say(self.console, f"default schedules are used, since the store cannot be read: {one_line(str(error))}")
@@ -223,6 +234,12 @@ class Chosen:
         if found is not None:
             self.known.add(task.digest)
         return found
+
+    def renew(self, verdicts: Sequence[Verdict]) -> None:
+        from stormdrop.driver.stored import Renews
+
+        if isinstance(self._stored, Renews):
+            self._stored.renew(verdicts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,7 +263,7 @@ class Built:
         return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
 
 
-def built(source: Source, opened: Opened | None, compiled: str | None, threads: int | None, untuned: bool) -> Built:
+def built(source: Source, opened: Opened | None, compiled: str | None, threads: int | None, taken: str | None) -> Built:
     """Compile a model, or read what was compiled: `compiled`, or the source itself where it is that."""
     if compiled is not None:
         if not compiled.endswith(COMPILED):
@@ -254,10 +271,10 @@ def built(source: Source, opened: Opened | None, compiled: str | None, threads: 
         return Built(Source(compiled, {}, ()).open_compiled(threads))
     if opened is None and source.is_compiled:
         return Built(source.open_compiled(threads))
-    return compile_model(source.open() if opened is None else opened, threads, untuned, source.rules)
+    return compile_model(source.open() if opened is None else opened, threads, taken, source.rules)
 
 
-def compile_model(opened: Opened, threads: int | None, untuned: bool, rules: tuple[Rule, ...]) -> Built:
+def compile_model(opened: Opened, threads: int | None, taken: str | None, rules: tuple[Rule, ...]) -> Built:
     """With a line on the terminal that says how far it is."""
     from rich.text import Text
 
@@ -273,6 +290,6 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool, rules: tup
         def tell(text: str) -> None:
             status.update(Text(f"compiling, {one_line(text)}"))
 
-        chosen = Chosen(suited(target, parts), untuned, console, rules, tell)
+        chosen = Chosen(suited(target, parts), taken, console, rules, parts.digest, tell)
         model = build_model(parts, target, chosen, rules)
     return Built(model, chosen.asked, len(chosen.known), time.perf_counter() - began)

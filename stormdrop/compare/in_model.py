@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from stormdrop.compare.inputs import random_inputs
 from stormdrop.compare.race import Budget, race
-from stormdrop.driver.compile import Schedules, build_model
+from stormdrop.driver.compile import build_model
+from stormdrop.driver.stored import Schedules
 from stormdrop.graph.partition import Partition
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target

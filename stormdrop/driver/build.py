@@ -19,7 +19,7 @@ from stormdrop.lower.program import View
 from stormdrop.measure.process import Worker, WorkerLost, message_of
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.building import build_artifact
+from stormdrop.runtime.building import build_artifact, build_compared
 from stormdrop.runtime.threads import available_cpus
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -33,36 +33,54 @@ WORTH_A_WORKER = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A kernel to build: a task, how (None: by default), and by name the strides of tensors that are not row-major."""
+    """A kernel to build: a task, how (None: by default), and by name the strides of tensors that are not row-major.
+
+    `code` is the fingerprint that the schedule's code should have; None: nobody asks.
+    """
 
     task: Task
     schedule: Schedule | None
     strides: dict[str, tuple[int, ...]]
+    code: str | None = None
 
 
-def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES) -> Artifact:
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    artifact: Artifact
+    is_changed: bool = False
+    """Its schedule's code has another fingerprint than the job named."""
+
+
+def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: set[str] | None = None) -> BuiltKernel:
     """A schedule that does not fit the task (it came from elsewhere) or follows a rule that is not among `rules` gives
-    way to the default, with a remark. Raises BuildError.
+    way to the default, with a warning, unless the task's digest is among `told`. Raises BuildError.
     """
     views = {name: View(strides) for name, strides in job.strides.items()}
+    told = set() if told is None else told
     if job.schedule is not None:
         try:
-            return build_artifact(job.task, job.schedule, target, views, rules)
+            if job.code is None:
+                return BuiltKernel(build_artifact(job.task, job.schedule, target, views, rules))
+            artifact, is_same = build_compared(job.task, job.schedule, target, job.code, views, rules)
+            return BuiltKernel(artifact, not is_same)
         except ScheduleError as error:
-            _log.warning("%s is computed by default: %s", job.task.name, error)
+            if job.task.digest not in told:
+                _log.warning("%s is computed by default, its schedule cannot be replayed: %s", job.task.name, error)
+            told.add(job.task.digest)
     try:
-        return build_artifact(job.task, None, target, views, rules)
+        return BuiltKernel(build_artifact(job.task, None, target, views, rules))
     except ScheduleError as error:
         outputs = ", ".join(map(repr, job.task.outputs))
-        told = f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?"
-        raise BuildError(told) from error
+        text = f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?"
+        raise BuildError(text) from error
 
 
 def build_kernels(
     jobs: Sequence[Job], target: Target, cpus: int | None = None, rules: Sequence[Rule] = RULES
-) -> list[Artifact]:
+) -> list[BuiltKernel]:
     """All of them, in order. Raises BuildError, and UserError for rules that workers cannot import."""
-    built: dict[int, Artifact] = {}
+    built: dict[int, BuiltKernel] = {}
+    told: set[str] = set()
     left = deque(range(len(jobs)))  # pops at either end are atomic
     settings = MeasureSettings()
     helpers = min((cpus or available_cpus()) - 1, len(jobs) // WORTH_A_WORKER)
@@ -80,7 +98,7 @@ def build_kernels(
             except (WorkerLost, RunError):
                 return
             if "failure" not in reply:
-                built[k] = Artifact.from_message(reply["artifact"])
+                built[k] = BuiltKernel(Artifact.from_message(reply["artifact"]), not reply["is_same"])
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]
@@ -89,16 +107,18 @@ def build_kernels(
                 k = left.popleft()
             except IndexError:
                 break
-            built[k] = build_kernel(jobs[k], target, rules)
+            built[k] = build_kernel(jobs[k], target, rules, told)
         for future in helping:
             future.result()
     finally:
         stop.set()
         for worker in workers:
             worker.close()
-    return [built[k] if k in built else build_kernel(job, target, rules) for k, job in enumerate(jobs)]
+    return [built[k] if k in built else build_kernel(job, target, rules, told) for k, job in enumerate(jobs)]
 
 
 def _request(job: Job) -> dict[str, Any]:
     schedule = None if job.schedule is None else job.schedule.to_json()
-    return {"op": "build", "schedule": schedule, "views": {name: list(s) for name, s in job.strides.items()}}
+    views = {name: list(s) for name, s in job.strides.items()}
+    asked = {} if job.code is None else {"code": job.code}
+    return {"op": "build", "schedule": schedule, "views": views, **asked}

@@ -1,6 +1,6 @@
 """From a model to something that runs: graph, tasks, schedules, machine code, memory, packed weights.
 
-    model = compile("resnet50.onnx")                       # the store's best schedules; defaults where it has none
+    model = compile("resnet50.onnx")                       # what tuning decided; defaults where it has not
     model = compile(graph, schedules=lambda task: None)    # defaults only
 
 The parts are elsewhere; this module puts them together, and knows of nothing but their order.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.driver import ZOO
 from stormdrop.driver.build import Job, build_kernels
+from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Partition, TaskCall, partition
@@ -28,6 +29,7 @@ from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.winograd import TRANSFORMS
+from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
 from stormdrop.runtime.host import target_for
@@ -46,7 +48,6 @@ GIVE_BACK_BYTES = 4 << 20
 
 Array = NDArray[Any]
 Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto, which is not imported here
-Schedules = Callable[[Task], Schedule | None]
 ArenaKey = StorageBuffer | tuple[int, int]
 """A buffer of activations, or the working memory of a call: its number, and that of the kernel's buffer."""
 
@@ -84,37 +85,23 @@ def compile(
     target: Target | None = None,
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
+    unproved: bool = False,
 ) -> Model:
     """A model that runs on this machine.
 
-    `schedules` says how to compute a task, None meaning the default; without it the store's best are used, and with
-    those of a `TunedModel`, `tuned.schedules`, what was found there. `rules` are those that schedules may follow. With
-    `winograd=False` convolutions are summed directly, which rounds less. Raises UserError for a model that cannot be
-    read or is not supported, and for rules that other processes cannot import.
+    `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
+    those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
+    that the store has no verdict on. `rules` are those that schedules may follow. With `winograd=False` convolutions
+    are summed directly, which rounds less. Raises UserError for a model that cannot be read or is not supported, and
+    for rules that other processes cannot import.
     """
     machine = target_for(target, threads)
-    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules, rules)
+    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules, rules, unproved)
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
     """The kernels of a model: what tuning, compiling and reporting all start from."""
     return partition(optimise(graph), tuple(TRANSFORMS) if winograd else ())
-
-
-def stored_schedules(target: Target, rules: Sequence[Rule] = RULES) -> Schedules:
-    """What the user's store knows to be fastest at the target's temperature, else at the other one."""
-    from stormdrop.reservoir.store import Store, default_path
-
-    path = default_path()
-    if not path.exists():
-        return lambda task: None
-    store = Store.view(path)
-
-    def best(task: Task) -> Schedule | None:
-        found = store.best(task, target, rules=rules) or store.best(task, target, not target.is_cold, rules=rules)
-        return found.schedule if found is not None else None
-
-    return best
 
 
 def suited(target: Target, parts: Partition) -> Target:
@@ -123,12 +110,17 @@ def suited(target: Target, parts: Partition) -> Target:
 
 
 def build_model(
-    parts: Partition, target: Target, schedules: Schedules | None = None, rules: Sequence[Rule] = RULES
+    parts: Partition,
+    target: Target,
+    schedules: Schedules | None = None,
+    rules: Sequence[Rule] = RULES,
+    unproved: bool = False,
 ) -> Model:
-    """Machine code, memory and packed weights for a partition; by default with the store's best schedules."""
+    """Machine code, memory and packed weights for a partition; by default with what the user's store knows."""
     target = suited(target, parts)
     references(rules)  # told now, not only where there are enough kernels for another process
-    build = _Build(parts, target, schedules or stored_schedules(target, rules), rules)
+    schedules = schedules or stored_schedules(target, rules, parts.digest, unproved)
+    build = _Build(parts, target, schedules, rules)
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
@@ -175,7 +167,7 @@ class _Build:
         self._outputs = tuple(Port(name, v.shape, v.dtype) for name, v in zip(graph.output_names, graph.outputs))
         self._constants = dict(graph.constants)
         self._given_up = 0  # bytes of them
-        self._chosen: dict[str, Schedule | None] = {}
+        self._chosen: dict[str, Schedule | Verdict | None] = {}
         self._kernels: list[Artifact] = []
         self._weights = _Weights()
         self._sources: list[Mapping[str, Value]] = []  # per step: constants by their buffer's name
@@ -240,15 +232,31 @@ class _Build:
                 numbers[key] = len(jobs)
                 tensors = (*call.task.runtime_inputs, *call.task.outputs)
                 shaped = {t.name: given for t, given in zip(tensors, strides) if given is not None}
-                jobs.append(Job(call.task, self._schedule(call.task), shaped))
+                found = self._found(call.task)
+                code = found.code if isinstance(found, Verdict) else None
+                jobs.append(Job(call.task, scheduled(found), shaped, code))
             of_call.append(numbers[key])
-        self._kernels = build_kernels(jobs, self.target, rules=self._rules)
+        built = build_kernels(jobs, self.target, rules=self._rules)
+        refuted = self._refuted({job.task.digest for job, kernel in zip(jobs, built) if kernel.is_changed})
+        again = [k for k, job in enumerate(jobs) if job.task.digest in refuted]
+        by_default = [replace(jobs[k], schedule=None, code=None) for k in again]
+        for k, kernel in zip(again, build_kernels(by_default, self.target, rules=self._rules)):
+            built[k] = kernel
+        self._kernels = [kernel.artifact for kernel in built]
         return of_call
 
-    def _schedule(self, task: Task) -> Schedule | None:
+    def _found(self, task: Task) -> Schedule | Verdict | None:
         if task.digest not in self._chosen:
             self._chosen[task.digest] = self.schedules(task)
         return self._chosen[task.digest]
+
+    def _refuted(self, changed: set[str]) -> set[str]:
+        """Of the tasks whose verdicts name other code than their schedules have now, those that compute wrongly."""
+        verdicts = [v for digest, v in self._chosen.items() if digest in changed and isinstance(v, Verdict)]
+        held = proved_again(verdicts, self.target, self._rules) if verdicts else []
+        if held and isinstance(self.schedules, Renews):
+            self.schedules.renew(held)
+        return changed - {verdict.task.digest for verdict in held}
 
     def _strides(self, call: TaskCall) -> list[tuple[int, ...] | None]:
         """The strides of run-time inputs and output; None where they are row-major."""

@@ -10,9 +10,11 @@ of its task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 
 from stormdrop.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE
@@ -70,6 +72,18 @@ class Partition:
         for call in self.calls:
             found.setdefault(call.task.digest, []).append(call)
         return tuple(TaskUse(f"t{k}", calls[0].task, tuple(calls)) for k, calls in enumerate(found.values()))
+
+    @cached_property
+    def digest(self) -> str:
+        """The identity of the model to whoever chooses its schedules: its tasks, and which call reads what."""
+        numbers: dict[Value, int] = {}
+
+        def numbered(values: Iterable[Value]) -> list[int]:
+            return [numbers.setdefault(v, len(numbers)) for v in values]
+
+        calls = [[c.task.digest, numbered(c.inputs), numbered([c.output])] for c in self.calls]
+        text = json.dumps([numbered(self.graph.inputs), calls, numbered(self.graph.outputs)])
+        return sha256(text.encode()).hexdigest()[:32]
 
     @property
     def constant_bytes(self) -> int:

@@ -6,7 +6,8 @@ ends when the pipe does, and Linux kills it when its parent dies, whatever it is
 
     start  target, settings, role, rules      once, first; rules of the user's, with where modules are found
     task   task, number                       makes a task current; a runner makes its inputs and reference values
-    build  schedule, views | text + artifact  machine code of one candidate; without a schedule, of the default
+    build  schedule, views | text + artifact  machine code of one candidate; without a schedule, of the default;
+                                              with `code`, also whether its LLVM IR has this fingerprint
     time   artifact, variant, best            load, check and time one candidate
     round  artifact, variant                  time a candidate once more; it is loaded and checked the first time
     drop                                      forget what rounds have loaded
@@ -41,7 +42,7 @@ from stormdrop.measure.stopwatch import Bench, Runs, repeat
 from stormdrop.measure.wire import Inbox, frame
 from stormdrop.measure.workbench import Workbench, WrongOutput
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.building import build_artifact
+from stormdrop.runtime.building import build_artifact, build_compared
 from stormdrop.runtime.device import Device, Memory
 from stormdrop.runtime.host_device import HostDevice
 from stormdrop.runtime.pool import Pool
@@ -83,6 +84,7 @@ class BuilderRole:
     def build(self, request: Message) -> Message:
         task = next(reversed(self._tasks.values()))
         start = time.perf_counter()
+        is_same = True
         try:
             if "text" in request:
                 artifact = Artifact.from_message(request["artifact"])
@@ -91,10 +93,14 @@ class BuilderRole:
                 views = {name: View(tuple(strides)) for name, strides in request.get("views", {}).items()}
                 given = request.get("schedule")
                 schedule = Schedule.from_json(given) if given else None
-                artifact = build_artifact(task, schedule, self.target, views, self._rules)
+                if schedule is not None and "code" in request:
+                    code = request["code"]
+                    artifact, is_same = build_compared(task, schedule, self.target, code, views, self._rules)
+                else:
+                    artifact = build_artifact(task, schedule, self.target, views, self._rules)
         except Exception as error:
             return {"failure": explain(error), "seconds": time.perf_counter() - start}
-        return {"artifact": artifact.to_message(), "seconds": time.perf_counter() - start}
+        return {"artifact": artifact.to_message(), "is_same": is_same, "seconds": time.perf_counter() - start}
 
 
 @dataclass(frozen=True, slots=True)

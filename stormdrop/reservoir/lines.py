@@ -47,6 +47,10 @@ FORMAT = 1
 LINE_BYTES, BATCH_BYTES = 1 << 20, 16 << 20
 MAX_FEATURES, MAX_SAMPLES, MAX_DIGITS = 4096, 100_000, 40
 REASON_CHARACTERS = 200
+LEAST_SECONDS = 1e-8
+"""No call of a kernel takes less."""
+FLOOR_SHARE = 0.5
+"""Of the judge's lower bound, below which no time is believed: clocks may be higher than when the peak was timed."""
 
 
 class Refused(Exception):
@@ -128,7 +132,7 @@ class LineReader:
                 answers.append(self.record(line))
             except Refused as error:
                 answers.append(error)
-        checked = iter(replayed([a for a in answers if isinstance(a, Record)]))
+        checked = iter(replayed([a for a in answers if isinstance(a, Record)], self.here))
         return [(number, next(checked) if isinstance(a, Record) else a) for (number, _), a in zip(lines, answers)]
 
     def record(self, line: bytes | None) -> Record:
@@ -301,10 +305,11 @@ def _features(data: dict[str, Any], version: int, known: FeatureSet) -> NDArray[
     return values
 
 
-def replayed(records: Sequence[Record]) -> list[Record | Refused]:
+def replayed(records: Sequence[Record], here: Target) -> list[Record | Refused]:
     """Each record whose schedule is a program of its task on its target, or follows unknown rules; or why it is none.
 
-    Those of one sketch are looked at together, as a matrix of points, since one at a time takes a millisecond each.
+    A program that was faster than the judge's lower bound permits was not measured. Those of one sketch are looked at
+    together, as a matrix of points, since one at a time takes a millisecond each.
     """
     sketches: dict[object, list[int]] = {}
     for k, record in enumerate(records):
@@ -316,12 +321,12 @@ def replayed(records: Sequence[Record]) -> list[Record | Refused]:
         sketches.setdefault((record.task, record.target, schedule.variant, schedule.steps), []).append(k)
     found: list[Record | Refused] = list(records)
     for places in sketches.values():
-        for k, answer in zip(places, _replayed_together([records[k] for k in places])):
+        for k, answer in zip(places, _replayed_together([records[k] for k in places], here)):
             found[k] = answer
     return found
 
 
-def _replayed_together(records: Sequence[Record]) -> list[Record | Refused]:
+def _replayed_together(records: Sequence[Record], here: Target) -> list[Record | Refused]:
     """For records of one sketch; one by one where one of several broke the computation for all."""
     first = records[0]
     try:
@@ -337,17 +342,26 @@ def _replayed_together(records: Sequence[Record]) -> list[Record | Refused]:
         tried = np.where(good[:, None], points, least)  # outside of their choices knobs mean nothing
         with np.errstate(all="ignore"):
             good &= sketch.legal(tried) & (sketch.canonical(tried) == tried).all(axis=1)
+        floor = floor_seconds(sketch, here)
     except Exception as error:  # as above: what stands in a file need not be what the code expects
         if len(records) > 1:
-            return [_replayed_together([record])[0] for record in records]
+            return [_replayed_together([record], here)[0] for record in records]
         return [Refused(_short(f"the schedule cannot be replayed: {error}"))]
     answers: list[Record | Refused] = []
     for record, named, point, is_good in zip(records, values, points, good):
-        if is_good and set(named) == set(sketch.names):
+        if isinstance(record.result, Timing) and record.result.floor < floor:
+            answers.append(Refused(f"{record.result.floor:.3g} seconds are fewer than the {floor:.3g} that it needs"))
+        elif is_good and set(named) == set(sketch.names):
             answers.append(replace(record, schedule=sketch.schedule(point)))
         else:
             answers.append(Refused("the schedule cannot be replayed: its values are no legal point of its sketch"))
     return answers
+
+
+def floor_seconds(sketch: Sketch, here: Target) -> float:
+    """Fewer seconds are not believed of any point. A line's own description of a machine like `here` is not trusted."""
+    target = here.with_threads(sketch.target.threads) if sketch.target.cpu == here.cpu else sketch.target
+    return max(LEAST_SECONDS, FLOOR_SHARE * judge_of(target).least_seconds(sketch.structure))
 
 
 def _is_same(a: object, b: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stormdrop.codegen.emit import emit
+from stormdrop.codegen.fingerprint import fingerprint, has_fingerprint
 from stormdrop.codegen.llvm import assemble
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.lower import lower
@@ -55,3 +56,18 @@ def build_artifact(
 ) -> Artifact:
     """From a schedule to machine code; None: the default schedule. Raises ScheduleError, BuildError."""
     return artifact_of(program_of(task, schedule, target, views, rules), target)
+
+
+def code_of(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> str:
+    """The fingerprint of a schedule's LLVM IR, for row-major arrays."""
+    return fingerprint(emit(program_of(task, schedule, target, rules=rules), target))
+
+
+def build_compared(
+    task: Task, schedule: Schedule, target: Target, code: str, views: Views | None = None, rules: Sequence[Rule] = RULES
+) -> tuple[Artifact, bool]:
+    """As `build_artifact`, and whether the schedule's code for row-major arrays has the fingerprint `code`."""
+    program = program_of(task, schedule, target, views, rules)
+    text = emit(program, target)
+    plain = emit(program_of(task, schedule, target, rules=rules), target) if views else text
+    return described(program, assemble(text, target)), has_fingerprint(plain, code)

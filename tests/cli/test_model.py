@@ -20,7 +20,7 @@ from stormdrop.errors import UserError
 from stormdrop.reservoir.store import Store, default_path
 from stormdrop.runtime.host import detect
 from tests.support.command import refusal
-from tests.support.records import make_records
+from tests.support.records import make_records, make_verdict
 from tests.support.tiny_onnx import HIDDEN, INPUT, OUTPUT, added, conv, dense, reshaped
 
 
@@ -113,7 +113,11 @@ def test_tasks_that_the_store_knows_are_counted(tmp_path: Path) -> None:
     path = dense(tmp_path)
     task = tasks_of(load(path)).tasks[0].task
     with Store.open(default_path()) as store:
-        store.add(make_records(2, task, detect().with_threads(1)))
+        records = make_records(2, task, detect().with_threads(1))
+        store.add(records)
+        assert told("compile", path, "-o", tmp_path / "m.sd")["stored_tasks"] == 0
+        assert told("compile", path, "-o", tmp_path / "m.sd", "--unproved")["stored_tasks"] == 1
+        store.add_verdicts([make_verdict(records[0])])
     report = told("info", path)
     assert [t["stored"] for t in report["tasks"]] == [t["digest"] == task.digest for t in report["tasks"]]
     assert report["stored_tasks"] == 1

@@ -17,7 +17,8 @@ from onnx import TensorProto, helper
 
 import stormdrop as sd
 from stormdrop.cli.main import main
-from stormdrop.driver.compile import load, stored_schedules, tasks_of
+from stormdrop.driver.compile import load, tasks_of
+from stormdrop.driver.stored import stored_schedules
 from stormdrop.errors import RunError
 from stormdrop.graph.partition import Partition
 from stormdrop.reservoir.store import default_path

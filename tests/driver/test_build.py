@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from stormdrop.errors import RunError
 from stormdrop.ir.tensor import Task, tensor
 from stormdrop.measure.process import Worker
 from stormdrop.ops.broadcast import elementwise
+from stormdrop.runtime.building import code_of
 from stormdrop.runtime.host import detect
 from stormdrop.space.default import default_schedule
 from stormdrop.target.machine import Target
@@ -47,3 +49,28 @@ def test_a_schedule_of_another_class_gives_way_to_the_default(target: Target) ->
     (job,) = _jobs(1)
     other = replace(default_schedule(job.task, target), class_key="another")
     assert build_kernel(replace(job, schedule=other), target) == build_kernel(job, target)
+
+
+def test_a_schedule_that_cannot_be_replayed_is_told_of_once_for_each_task(
+    target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = _jobs(2)
+    other = replace(default_schedule(first.task, target), class_key="another")
+    jobs = [replace(first, schedule=other), replace(first, schedule=other), replace(second, schedule=other)]
+    with caplog.at_level(logging.WARNING, "stormdrop.compile"):
+        build_kernels(jobs, target)
+    assert [record.getMessage().partition(" is computed by default")[0] for record in caplog.records] == [
+        first.task.name,
+        second.task.name,
+    ]
+
+
+def test_a_kernel_whose_code_is_not_the_one_that_was_named_is_marked(target: Target) -> None:
+    jobs = _jobs(building.WORTH_A_WORKER + 2)
+    found: list[Job] = []
+    for k, job in enumerate(jobs):
+        schedule = default_schedule(job.task, target)
+        code = code_of(job.task, schedule, target)
+        found.append(replace(job, schedule=schedule, code="0 1" if k % 2 else code))
+    for built in (build_kernels(found, target, cpus=2), [build_kernel(job, target) for job in found]):
+        assert [kernel.is_changed for kernel in built] == [bool(k % 2) for k in range(len(jobs))]

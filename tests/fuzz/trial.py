@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.driver import build
-from stormdrop.driver.compile import Schedules
 from stormdrop.driver.compile import compile as compile_model
+from stormdrop.driver.stored import Schedules
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.runtime.host import detect

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from stormdrop.reservoir.lines import LEAST_SECONDS
 from stormdrop.reservoir.store import Store, StoreError
 from stormdrop.space.rules import RULES
 from stormdrop.space.structure import DerivationStep
@@ -116,6 +117,25 @@ def test_an_imported_winner_is_a_donor_and_no_verdict_of_this_machine(store: Sto
     store.add_verdicts([make_verdict(mine)])
     imported(store, 1e-4, 2e-4)
     assert store.verdict(small_task(), HERE) == make_verdict(mine)
+
+
+def test_a_line_that_is_faster_than_the_machine_can_be_is_refused(store: Store) -> None:
+    faster_than_a_call, faster_than_its_sums = 1e-9, 0.25 * small_task().flops / (1e9 * HERE.peak_gflops * HERE.threads)
+    assert faster_than_its_sums > LEAST_SECONDS
+    assert imported(store, faster_than_a_call, faster_than_its_sums, 1e-4) == 2
+    best = store.best(small_task(), HERE)
+    assert best is not None
+    assert best.result == timing(1e-4)
+
+
+def test_a_line_that_boasts_of_its_machine_is_judged_by_this_one(store: Store) -> None:
+    (record,) = legal_records(1)
+    boasting = replace(HERE, peak_gflops=1e9)
+    with Store.in_memory() as other:
+        other.add([replace(record, target=boasting, verified=True, result=timing(2e-8))])
+        lines = io.StringIO()
+        other.export(lines)
+    assert store.import_(io.BytesIO(lines.getvalue().encode()), HERE).refusals == 1
 
 
 # ---- stores that had no verdicts

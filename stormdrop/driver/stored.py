@@ -1,0 +1,100 @@
+"""Schedules from the user's store: what a model accepted as a whole, else what tuning decided for each task.
+
+A verdict names the code that was measured. Where its schedule lowers to other code by now (another version), the kernel
+is proved again before it is used, once: the verdict is renewed with the new code, and its timing is marked as old.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from stormdrop.errors import StormdropError
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.measurer import Measurer
+from stormdrop.measure.result import Failure
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.reservoir.store import Store, default_path
+from stormdrop.reservoir.verdict import Verdict
+from stormdrop.runtime.building import code_of
+from stormdrop.space.rules import RULES, Rule
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target
+
+_log = logging.getLogger("stormdrop.compile")
+
+Schedules = Callable[[Task], Schedule | Verdict | None]
+"""How to compute a task; None: by its default schedule. The code of a verdict is compared with what is built."""
+
+
+@runtime_checkable
+class Renews(Protocol):
+    """Schedules that keep verdicts whose kernels were proved again."""
+
+    def renew(self, verdicts: Sequence[Verdict]) -> None: ...
+
+
+def scheduled(found: Schedule | Verdict | None) -> Schedule | None:
+    return found.schedule if isinstance(found, Verdict) else found
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedules:
+    """What a store knows for a target: verdicts at its temperature, else at the other one.
+
+    `model` is the digest of the partition that is compiled: what it accepted as a whole comes first. `unproved` takes
+    the fastest trial of a task without a verdict.
+    """
+
+    store: Store
+    target: Target
+    rules: Sequence[Rule] = RULES
+    model: str = ""
+    unproved: bool = False
+
+    def __call__(self, task: Task) -> Schedule | Verdict | None:
+        temperatures = self.target.is_cold, not self.target.is_cold
+        for cold in temperatures:
+            for model in dict.fromkeys((self.model, "")):
+                if found := self.store.verdict(task, self.target, cold, self.rules, model):
+                    return found
+        for cold in temperatures if self.unproved else ():
+            if best := self.store.best(task, self.target, cold, rules=self.rules):
+                return best.schedule
+        return None
+
+    def renew(self, verdicts: Sequence[Verdict]) -> None:
+        try:
+            self.store.add_verdicts(verdicts)
+        except StormdropError as error:
+            _log.info("verdicts that were proved again are not kept, and will be proved once more: %s", error)
+
+
+def stored_schedules(
+    target: Target, rules: Sequence[Rule] = RULES, model: str = "", unproved: bool = False
+) -> Schedules:
+    """What the user's store knows."""
+    path = default_path()
+    return StoredSchedules(Store.view(path), target, rules, model, unproved) if path.exists() else lambda task: None
+
+
+def proved_again(verdicts: Sequence[Verdict], target: Target, rules: Sequence[Rule]) -> list[Verdict]:
+    """Those whose kernels, as they are built now, compute what the reference interpreter does; the others are told of.
+
+    Each names the code of today, and that its timing is old.
+    """
+    held: list[Verdict] = []
+    settings = MeasureSettings(final_seconds=MeasureSettings().min_seconds)
+    with Measurer(target, settings, builders=1, shared_proofs=True, rules=rules) as measurer:
+        for verdict in verdicts:
+            result = measurer.prove(verdict.task, verdict.schedule)
+            if isinstance(result, Failure):
+                told = "%s is computed by default: what tuning decided is other code by now, and that fails: %s"
+                _log.warning(told, verdict.task.name, result)
+                continue
+            code = code_of(verdict.task, verdict.schedule, target, rules)
+            proof = f"{settings.final_points} reference values, after its code had changed"
+            held.append(replace(verdict, code=code, proof=proof, is_timing_old=True))
+    return held
