@@ -26,7 +26,7 @@ class Trial:
 class Tuned:
     """The fastest schedule found, and how it was found.
 
-    `seconds` comes from the final timing in a fresh process; `history` holds every trial in order.
+    `seconds` comes from the deciding measurement, in turns with the incumbent; `history` holds every trial in order.
     """
 
     task: Task
@@ -40,7 +40,7 @@ class Tuned:
     stopped: str
     """Why the search ended: trials, seconds, no further gain, nothing left, interrupted."""
     verified: bool = True
-    """Re-measured in a fresh process and compared with the reference there; not where the user broke off."""
+    """Compared with the reference in a fresh process; not where the user broke off."""
 
     @property
     def trials(self) -> int:

@@ -8,11 +8,11 @@ from dataclasses import astuple, dataclass
 from stormdrop.graph.partition import TaskUse
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.verdict import Verdict
 from stormdrop.search.divide import NEGLIGIBLE, Standing
 from stormdrop.search.events import Event, Measured, NewBest, Retiming, RoundEnded
 from stormdrop.search.model_events import TaskRow, TunedTask
-from stormdrop.search.session import Session, Tools
+from stormdrop.search.session import NO_CHALLENGER, Session, Tools
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
@@ -37,10 +37,10 @@ class ModelTask:
         self.use, self._tell = use, tell
         self.estimate = least_seconds(use.task, tools.target)
         self.known = 0
-        self.stored: Record | None = None
+        self.stored: Verdict | None = None
         if tools.store is not None and tools.objective is None:  # the store has times, not values of objectives
             self.known = tools.store.known(use.task, tools.target)
-            self.stored = tools.store.best(use.task, tools.target, rules=tools.rules) if self.known else None
+            self.stored = tools.store.verdict(use.task, tools.target, rules=tools.rules)
         self.session: Session | None = None
         self.is_over = False
         self.trials = self.failed = 0
@@ -48,6 +48,7 @@ class ModelTask:
         self.best: Score | None = None
         self.leader: Schedule | None = None
         self.default: Score | None = None
+        self.incumbent: Score | None = None
         self.failure: Failure | None = None
         self.is_verified = False
         self.phase = ""
@@ -81,25 +82,39 @@ class ModelTask:
         return self.use.count * (self.default.value - self.best.value)
 
     def needs_proof(self, gain: float) -> bool:
-        """The leader is not the default, saves something, and was not proved before."""
-        if self.session is None or self.best is None or self.is_verified or self.leader == self.session.default:
+        """The leader is not the incumbent, and seems to save something."""
+        if self.session is None or self.best is None or self.is_verified or self.leader == self.session.incumbent:
             return False
-        if self.default is not None and self.best.value >= self.default.value - gain * abs(self.default.value):
-            return False
-        return not self.was_proved
+        before = self.incumbent or self.default
+        return before is None or self.best.value < before.value - gain * abs(before.value)
 
     @property
     def was_proved(self) -> bool:
-        return self.stored is not None and self.stored.verified and self.stored.schedule == self.leader
+        stored = self.stored
+        return stored is not None and stored.method != NO_CHALLENGER and stored.schedule == self.leader
 
     def take_stored(self) -> bool:
-        """Be content with what the store knows, if it knows something."""
-        if self.stored is None or not isinstance(self.stored.result, Timing):
+        """Be content with what was decided before, if something was."""
+        if self.stored is None:
             return False
-        seconds = self.stored.result.floor
+        seconds = self.stored.seconds
         self.best, self.leader = Score(seconds, seconds), self.stored.schedule
         self.default = self.default or self.best
         return True
+
+    def stay(self) -> None:
+        """Leave the incumbent as it is: what was decided before, else the default schedule."""
+        assert self.session is not None
+        if self.stored is not None and self.stored.schedule == self.session.incumbent:
+            self.take_stored()
+            self.best = self.incumbent or self.best
+        else:
+            self.leader, self.best = self.session.default, self.default or self.best
+
+    def decide_for_default(self) -> None:
+        """Make the default schedule, which stays, a verdict."""
+        if self.session is not None and self.best is not None and self.leader == self.session.default:
+            self.session.stay(self.best.seconds)
 
     def move(self, phase: str) -> None:
         self.phase = phase
@@ -113,8 +128,10 @@ class ModelTask:
                 if isinstance(trial.result, Failure):
                     self.failed += 1
                     self.failure = self.failure or trial.result
-                elif self.session is not None and trial.schedule == self.session.default:
-                    self.default = self._score(trial.result, self.session.value(trial.result))
+                elif self.session is not None:
+                    score = self._score(trial.result, self.session.value(trial.result))
+                    self.default = score if trial.schedule == self.session.default else self.default
+                    self.incumbent = score if trial.schedule == self.session.incumbent else self.incumbent
             case NewBest(trial, value):
                 self.best, self.leader = self._score(trial.result, value), trial.schedule
             case RoundEnded(phase):

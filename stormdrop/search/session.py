@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import median
@@ -25,7 +26,10 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.record import Record, Versions, group_name
 from stormdrop.reservoir.store import Store
+from stormdrop.reservoir.verdict import Verdict
+from stormdrop.runtime.building import code_of
 from stormdrop.search import events
+from stormdrop.search.choice import Decision, choose
 from stormdrop.search.events import Listener, Trial, Tuned
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import Context, StrategyFactory
@@ -39,6 +43,9 @@ from stormdrop.target.machine import Target
 MOST_DUELS = 24  # after the last trial
 PROOFS = 3  # of one winner, where it seems disturbed
 DISTURBED = 0.05  # slower in its fresh process than just before
+NO_CHALLENGER = "no challenger"
+PROVED = "reference values and every element of the default schedule's output, in a fresh process"
+CHECKED = "reference values, whenever it was timed"
 
 Objective = Callable[[Result], float]
 """What is minimised: the seconds of the fastest run, unless the user says otherwise.
@@ -110,8 +117,10 @@ class Session:
         self.spaces: list[Sketch] = [sketch for sketch, _, _ in found]
         self._default = candidate(0, found[0][1])
         self.default = found[0][0].schedule(found[0][1])
+        self._schedules: dict[Candidate, Schedule] = {}
         self._index = {(s.variant, s.structure.steps): k for k, s in enumerate(self.spaces)}
         seeds = [candidate(k, point) for k, (_, point, _) in enumerate(found)]
+        self.verdict, self._incumbent, decided = self._decided()
         stored = self._stored()
         self.known = len(stored)
         self.default_known = stored.get(self._default)
@@ -119,12 +128,11 @@ class Session:
         timed = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)
         fresh = [c for c in seeds if c not in stored]
         first = [] if start is None else [self._locate(start)]
-        seeds = list(dict.fromkeys([*first, *timed[: self._settings.known], *fresh]))
+        seeds = list(dict.fromkeys([*first, *decided, *timed[: self._settings.known], *fresh]))
         self._history: list[Trial] = []
         self._failed = 0
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
         self._settled: set[Candidate] = set()  # whose value comes from being timed in turns
-        self._schedules: dict[Candidate, Schedule] = {}
         self.final_values: dict[Schedule, float] = {}
         """Of the finalists, as they were timed in turns."""
         self.best: float | None = None
@@ -160,6 +168,24 @@ class Session:
     def idle_trials(self) -> int:
         """Trials since the last gain that was worth its name."""
         return len(self._history) - self._gained_at
+
+    @property
+    def incumbent(self) -> Schedule:
+        """What is used unless this search finds better: an earlier verdict's schedule, else the default."""
+        return self._schedule(self._incumbent)
+
+    def _decided(self) -> tuple[Verdict | None, Candidate, list[Candidate]]:
+        """The verdict that holds, the incumbent, and what this or another machine's verdicts give to begin with."""
+        if self._store is None or self._objective is not None:
+            return None, self._default, []
+        located: list[tuple[Verdict, Candidate]] = []
+        for is_imported in (False, True):
+            found = self._store.verdict(self.task, self.target, rules=self._rules, is_imported=is_imported)
+            with suppress(UserError):
+                located += [] if found is None else [(found, self._locate(found.schedule))]
+        holding = [(v, c) for v, c in located if v.provenance != "imported"]
+        verdict, incumbent = holding[0] if holding else (None, self._default)
+        return verdict, incumbent, [c for _, c in located]
 
     def _stored(self) -> dict[Candidate, float | None]:
         """The store's trials of this task that are points of its sketches; the objective must be seconds."""
@@ -296,39 +322,73 @@ class Session:
         return Record(*measured, trial.number, trial.elapsed, o.model, verified, time.time(), row)
 
     def _keep(self, records: Sequence[Record]) -> None:
+        self._add(lambda store: store.add(records))
+
+    def _add(self, what: Callable[[Store], None]) -> None:
         """A store that takes no more is given up with one warning; tuning goes on."""
         if self._store is None:
             return
         try:
-            self._store.add(records)
+            what(self._store)
         except StormdropError as error:
             self._store = None
             self._listen(events.Warned(f"what is measured from here on is not kept: {error}"))
 
+    def _decide(
+        self, schedule: Schedule, seconds: float, against: tuple[Schedule, float], method: str, rounds: int, proof: str
+    ) -> None:
+        """Keep a verdict. With an objective of the user's there is none: it would not be the fastest."""
+        if self._store is None or self._objective is not None:
+            return
+        code = code_of(self.task, schedule, self.target, self._rules)
+        decided = schedule, seconds, *against, method, rounds, proof
+        verdict = Verdict(self.task, self.target, *decided, self.origin.versions, code, created=time.time())
+        self._add(lambda store: store.add_verdicts([verdict]))
+
+    def stay(self, seconds: float) -> None:
+        """Decide for the default schedule without a duel: nothing seemed faster. An earlier verdict stays."""
+        if self.verdict is None:
+            self._decide(self.default, seconds, (self.default, seconds), NO_CHALLENGER, 0, CHECKED)
+
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def finish(self, stopped: str) -> Tuned:
-        """Time the best few in turns, prove the fastest in a fresh process, and record it.
+        """Let the best few challenge the incumbent, prove who is chosen in a fresh process, and record the verdict.
 
         A finalist that fails now is out. Raises RunError with the first failure if no candidate could be timed.
         """
         left = sorted(self._values, key=self._values.__getitem__)
         # Single measurements flatter whoever was lucky: the best that were timed in turns are first finalists too.
-        left = list(dict.fromkeys([*[c for c in left if c in self._settled][: self._settings.finalists // 2], *left]))
+        left = [*[c for c in left if c in self._settled][: self._settings.finalists // 2], *left]
+        left = list(dict.fromkeys([*left, self._incumbent, self._default] if left else []))
         while left:
-            finalists = left[: self._settings.finalists]
-            if self._settings.against_default and self._default not in finalists:
-                finalists.append(self._default)
-            for c, expected in self._final_order(finalists).items():
-                proved = self._proved(c, expected)
+            incumbent = next((c for c in (self._incumbent, self._default) if c in left), left[0])
+            finalists = dict.fromkeys([*left[: self._settings.finalists], *[c for c in left if c == self._default]])
+            decision = self._choose(incumbent, [c for c in finalists if c != incumbent])
+            out = set(decision.failed)
+            if decision.chosen is not None:
+                proved = self._proved(decision.chosen, decision.value(decision.chosen))
                 if isinstance(proved, Timing):
-                    return self._won(c, proved, stopped)
+                    return self._won(decision.chosen, decision, proved, stopped)
                 self._listen(events.Warned(f"the fastest candidate is out: {proved}"))
-            left = left[self._settings.finalists :]
+                out.add(decision.chosen)
+            left = [c for c in left if c not in out]
         first = next((t.result for t in self._history if isinstance(t.result, Failure)), None)
         first = first or Failure("schedule", "there was no candidate to measure")
         self._listen(events.TaskFailed(first))
         raise RunError(f"{self.task.name}: none of {len(self._history)} candidates could be timed; the first: {first}")
+
+    def _choose(self, incumbent: Candidate, challengers: Sequence[Candidate]) -> Decision:
+        self._listen(events.Retiming(1 + len(challengers)))
+
+        def in_turns(candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, list[float]]:
+            results = self._measurer.retime(self.task, [self._schedule(c) for c in candidates], rounds)
+            return {c: self._samples(result) for c, result in zip(candidates, results)}
+
+        settings = replace(self._settings.droplet.duel, min_gain=self._settings.gain)
+        decision = choose(incumbent, challengers, in_turns, settings)
+        self.final_values |= {self._schedule(c): decision.value(c) for c in decision.samples}
+        return decision
 
     def _proved(self, c: Candidate, expected: float) -> Result:
         """The proof of a winner, repeated where its time is so far off that something must have disturbed it."""
@@ -343,40 +403,24 @@ class Session:
                 break
         return min(results, key=lambda r: r.seconds)
 
-    def _final_order(self, finalists: Sequence[Candidate]) -> dict[Candidate, float]:
-        """Those that can be timed again, fastest first, with what is minimised."""
-        self._listen(events.Retiming(len(finalists)))
-        samples: dict[Candidate, list[float]] = {c: [] for c in finalists}
-        for _ in range(max(1, self._settings.rounds // self._settings.held)):
-            left = [c for c in finalists if c in samples]
-            results = self._measurer.retime(self.task, [self._schedule(c) for c in left], self._settings.held)
-            for c, result in zip(left, results):
-                values = self._samples(result)
-                if values:
-                    samples[c] += values
-                else:
-                    del samples[c]
-        medians = {c: median(each) for c, each in samples.items()}
-        self.final_values |= {self._schedule(c): value for c, value in medians.items()}
-        if self._settings.against_default and self._default in medians:  # a change must be worth it
-            medians[self._default] -= self._settings.gain * abs(medians[self._default])
-        order = sorted(medians, key=medians.__getitem__)
-        return {c: self.final_values[self._schedule(c)] for c in order}
-
     def _samples(self, result: Result) -> list[float]:
         """What is minimised, of every round; nothing where it failed."""
         if isinstance(result, Failure):
             return []
         return [v for s in result.samples if (v := self.value(replace(result, seconds=s, samples=()))) is not None]
 
-    def _won(self, c: Candidate, proved: Timing, stopped: str) -> Tuned:
+    def _won(self, c: Candidate, decision: Decision, proved: Timing, stopped: str) -> Tuned:
         schedule = self._schedule(c)
         number = next((t.number for t in self._history if t.schedule == schedule), 0)
         trial = Trial(schedule, proved, number, self.elapsed, "final")
         # A store prefers what is verified: that must be the fastest, not the best by another objective.
         self._keep([self._record(trial, self._features([c])[0], verified=self._objective is None)])
+        seconds = proved.seconds if self._objective is not None else decision.value(c)
+        against = self._schedule(decision.incumbent), decision.value(decision.incumbent)
+        method = "duel" if len(decision.samples) > 1 else NO_CHALLENGER
+        self._decide(schedule, seconds, against, method, decision.rounds, PROVED)
         origin, history = self.origin, tuple(self._history)
-        found = (schedule, proved.seconds, self.elapsed, history, stopped)
+        found = (schedule, seconds, self.elapsed, history, stopped)
         tuned = Tuned(self.task, self.target, origin.strategy, origin.seed, *found)
         self._listen(events.TaskEnded(tuned))
         return tuned

@@ -23,11 +23,7 @@ class TuneSettings:
     """Stop after this many trials without a gain of `gain`; None: never."""
     gain: float = 0.005
     finalists: int = 5
-    rounds: int = 12
-    """How often finalists are timed in turns; loaded anew after `held` of them, since where code lies matters."""
-    held: int = 3
-    against_default: bool = False
-    """The default schedule is always a finalist, and stays unless another is faster by `gain`."""
+    """That challenge the incumbent in the end; it stays unless one of them is faster by `gain`, beyond chance."""
     known: int = 8
     """The store's best schedules of the task, measured again at the start."""
     training_rows: int = 20_000

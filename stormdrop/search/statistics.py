@@ -64,9 +64,9 @@ def p_faster(challenger: Sequence[float], incumbent: Sequence[float]) -> float:
 
 
 def gain_of_medians(challenger: Sequence[float], incumbent: Sequence[float]) -> float:
-    """By which share of the incumbent's median the challenger's is lower."""
+    """By which share of the incumbent's median the challenger's is lower. What is minimised may be negative."""
     before = float(np.median(incumbent))
-    return (before - float(np.median(challenger))) / before if before else 0.0
+    return (before - float(np.median(challenger))) / abs(before) if before else 0.0
 
 
 def relative_noise(samples: Sequence[float]) -> float:

@@ -42,7 +42,7 @@ from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
-MODEL_SETTINGS = TuneSettings(batch=16, finalists=3, rounds=6, known=3, against_default=True, gain=0.01)
+MODEL_SETTINGS = TuneSettings(batch=16, finalists=3, known=3, gain=0.01)
 """Smaller rounds and shorter finals than for one operator: there are many tasks."""
 TRIALS_PER_TASK = 64
 """Where no budget is given."""
@@ -300,7 +300,10 @@ class _Search:
         return sorted(found, key=lambda t: t.gain, reverse=True)
 
     def _prove(self, is_interrupted: bool) -> None:
-        """As far as time permits: time the best few of every task that gained beside its default; prove the fastest."""
+        """As far as time permits: the best few of every task that gained challenge its incumbent; who wins is proved.
+
+        Where nothing seems faster, the incumbent stays.
+        """
         winners = self._winners()
         if winners:
             self._listen(Proving(len(winners), self._budget.elapsed))
@@ -309,18 +312,16 @@ class _Search:
         for task in winners:
             if self._budget.elapsed + self._final_seconds(task) <= latest:
                 self._prove_one(task)
-            elif task.stored is not None and task.stored.verified and task.take_stored():
-                task.move("proved")  # before, that is
             else:
-                task.move("not proved")
+                task.stay()
+                task.move("proved" if task.was_proved else "not proved")  # before, that is
         for task in self._all:
-            if task in winners or task.session is None or task.phase in ("failed", "small"):
+            if task in winners or task.session is None or task.phase == "failed":
                 continue
-            if task.was_proved:
-                task.move("proved")
-            else:
-                task.leader, task.best = task.session.default, task.default or task.best
-                task.move("default")
+            if task.phase != "small":
+                task.stay()
+                task.move("proved" if task.was_proved else "default")
+            task.decide_for_default()
 
     def _prove_one(self, task: ModelTask) -> None:
         assert task.session is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -16,6 +16,8 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store
+from stormdrop.reservoir.verdict import Verdict
+from stormdrop.runtime.building import code_of
 from stormdrop.search.events import (
     Event,
     Measured,
@@ -38,6 +40,7 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.cpu import cross
+from tests.support.records import VERSIONS, make_verdict
 
 TARGET = cross("avx2").with_threads(2)
 BATCH = TuneSettings().batch
@@ -214,11 +217,88 @@ def test_a_winner_that_fails_its_proof_is_never_recorded() -> None:
             task(), TARGET, measurer=Replay(proved=proof), trials=40, search="random", listen=events.append, store=store
         )
         kept = store.best(task(), TARGET)
+        assert verdict(store).schedule == again.best
     assert again.best != honest.best
     assert any(isinstance(e, Warned) and "one element differs" in e.message for e in events)
     assert kept is not None
     assert kept.verified
     assert kept.schedule == again.best
+
+
+# ---- verdicts
+
+
+def verdict(store: Store) -> Verdict:
+    found = store.verdict(task(), TARGET)
+    assert found is not None
+    return found
+
+
+def test_a_verdict_names_what_was_decided_against_what_and_the_code() -> None:
+    with Store.in_memory() as store:
+        tuned = tune(task(), TARGET, measurer=Replay(), trials=40, search="random", store=store)
+        found = verdict(store)
+    default = default_schedule(task(), TARGET)
+    assert (found.schedule, found.against) == (tuned.best, default)
+    assert timing(found.seconds) == by_knobs(tuned.best)
+    assert timing(found.against_seconds) == by_knobs(default)
+    assert found.seconds == tuned.seconds
+    assert (found.method, found.provenance, found.is_timing_old) == ("duel", "measured", False)
+    assert found.rounds > 0
+    assert "reference" in found.proof
+    assert found.code == code_of(task(), tuned.best, TARGET)
+
+
+def test_where_nothing_is_faster_the_verdict_is_the_default_schedule_itself() -> None:
+    with Store.in_memory() as store:
+        tuned = tune(task(), TARGET, measurer=Replay(lambda _: timing(1e-3)), trials=40, search="random", store=store)
+        found = verdict(store)
+    assert found.schedule == found.against == tuned.best == default_schedule(task(), TARGET)
+
+
+def test_an_earlier_verdict_has_precedence_over_what_is_not_faster() -> None:
+    with Store.in_memory() as store:
+        first = tune(task(), TARGET, measurer=Replay(), trials=40, search="random", store=store)
+        assert first.best != default_schedule(task(), TARGET)
+        flat = Replay(lambda _: timing(1e-6))
+        second = tune(task(), TARGET, measurer=flat, trials=40, search="random", store=store, seed=1)
+        assert second.best == first.best
+        assert verdict(store).against == first.best
+
+
+def test_a_later_verdict_holds_though_its_time_is_worse_than_an_earlier_one() -> None:
+    with Store.in_memory() as store:
+        first = tune(task(), TARGET, measurer=Replay(), trials=40, search="random", store=store)
+
+        def slower_now(schedule: Schedule) -> Result:
+            return timing(2.0) if schedule == first.best else timing(1.0)
+
+        second = tune(task(), TARGET, measurer=Replay(slower_now), trials=40, search="random", store=store, seed=1)
+        found = verdict(store)
+        fastest = store.best(task(), TARGET)
+    assert fastest is not None
+    assert fastest.schedule == first.best
+    assert second.best != first.best
+    assert (found.schedule, found.seconds) == (second.best, 1.0)
+    assert (found.against, found.against_seconds) == (first.best, 2.0)
+
+
+def test_an_imported_verdict_is_measured_at_once_and_decides_nothing() -> None:
+    honest = tune(task(), TARGET, measurer=Replay(), trials=200, search="random", seed=3)
+    with Store.in_memory() as store:
+        imported = make_verdict(Record(task(), honest.best, TARGET, timing(1e-9), VERSIONS))
+        store.add_verdicts([replace(imported, provenance="imported")])
+        measurer, flat = Replay(), Replay(lambda _: timing(1e-3))
+        tuned = tune(task(), TARGET, measurer=flat, trials=20, search="droplet", store=store)
+        assert tuned.best == default_schedule(task(), TARGET)
+        tune(task(), TARGET, measurer=measurer, trials=20, search="droplet", store=store)
+    assert honest.best in flat.batches[0] + measurer.batches[0]
+
+
+def test_an_objective_of_the_users_makes_no_verdict() -> None:
+    with Store.in_memory() as store:
+        tune(task(), TARGET, measurer=Replay(), trials=20, search="random", store=store, objective=lambda r: -slow(r))
+        assert store.verdict(task(), TARGET) is None
 
 
 def test_failures_are_counted_and_cost_only_themselves() -> None:

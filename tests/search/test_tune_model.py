@@ -273,6 +273,46 @@ def test_where_nothing_is_faster_the_default_stays_and_nothing_is_proved() -> No
     assert tuned.seconds == tuned.default_seconds
 
 
+def test_every_task_that_was_measured_has_a_verdict_also_where_its_default_stays() -> None:
+    store = Store.in_memory()
+    for parts, fake in ((model(32, 48), Fake(lambda task, s: timing(1e-4))), (with_a_tiny_one(), Fake())):
+        tuned = tuned_with(fake, parts, trials=40, store=store)
+        for t in tuned.tasks:
+            verdict = store.verdict(t.task, TARGET)
+            assert verdict is not None
+            assert verdict.schedule == t.schedule
+            assert verdict.against == t.default
+            assert (verdict.method == "duel") == t.verified
+
+
+def test_what_was_not_proved_in_time_is_not_used() -> None:
+    parts, store = model(32, 48, 40), Store.in_memory()
+
+    class Slow(Fake):
+        def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
+            self.now += 100.0
+            return super().retime(task, candidates, rounds)
+
+    tuned = tuned_with(Slow(), parts, seconds=20.0, search="random", store=store)
+    proved, late = sorted(tuned.tasks, key=lambda t: t.ended == "not proved")
+    assert (proved.ended, late.ended) == ("proved", "not proved")
+    assert not late.verified
+    assert late.schedule == late.default
+    assert late.seconds == late.default_seconds
+    assert store.verdict(late.task, TARGET) is None
+
+
+def test_an_earlier_verdict_stays_where_nothing_is_faster() -> None:
+    parts, store = model(32, 48), Store.in_memory()
+    before = tuned_with(Fake(), parts, trials=60, store=store)
+    flat = Fake(lambda task, s: timing(1e-9))
+    after = tuned_with(flat, parts, trials=20, store=store)
+    assert before.tasks[0].schedule != before.tasks[0].default
+    assert after.tasks[0].schedule == before.tasks[0].schedule
+    assert flat.proofs == []
+    assert after.tasks[0].verified
+
+
 def test_a_winner_that_was_lucky_once_loses_against_the_default_in_turns() -> None:
     parts = model(32, 48)
     default = default_schedule(parts.tasks[0].task, TARGET)
