@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stormdrop.errors import UserError
+from stormdrop.frontend.nodes import nested
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
 from stormdrop.graph.builder import MOST_NODES
 from stormdrop.graph.graph import Value, shown
@@ -38,14 +39,7 @@ def local_functions_inlined(proto: Any) -> Any:
 
 def _calls(nodes: Iterable[Any]) -> Counter[Name]:
     """How often each operator is named, subgraphs included."""
-    found: Counter[Name] = Counter()
-    stack = [nodes]
-    while stack:
-        for n in stack.pop():
-            found[(n.domain, n.op_type)] += 1
-            for a in n.attribute:
-                stack += [g.node for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
-    return found
+    return Counter((n.domain, n.op_type) for n in nested(nodes))
 
 
 def _sizes(calls: Mapping[Name, Counter[Name]]) -> dict[Name, int]:
@@ -128,35 +122,23 @@ def bound_nodes(body: Any, schema: Any, node: Any, inner: dict[str, Value], labe
 
 
 def _bind_attributes(node: Any, given: Mapping[str, Any]) -> None:
-    stack = [node]
-    while stack:
-        n = stack.pop()
-        kept: list[Any] = []
+    for n in nested([node]):
+        if not any(a.ref_attr_name for a in n.attribute):
+            continue
+        bound: list[Any] = []
         for a in n.attribute:
-            if not a.ref_attr_name:
-                kept.append(a)
-                stack += list(a.g.node) if a.HasField("g") else []
-            elif a.ref_attr_name in given:
-                value = type(a)()
-                value.CopyFrom(given[a.ref_attr_name])
-                value.name = a.name
-                kept.append(value)
-        copies = (
-            [type(a).FromString(a.SerializeToString()) for a in kept]
-            if any(a.ref_attr_name for a in n.attribute)
-            else None
-        )
-        if copies is not None:
-            del n.attribute[:]
-            n.attribute.extend(copies)
-            stack += [inner for a in n.attribute if a.HasField("g") for inner in a.g.node]
+            source = given.get(a.ref_attr_name) if a.ref_attr_name else a
+            if source is not None:
+                copy = type(a)()
+                copy.CopyFrom(source)
+                copy.name = a.name
+                bound.append(copy)
+        del n.attribute[:]
+        n.attribute.extend(bound)
 
 
 def _leave_out(node: Any, absent: set[str]) -> None:
-    stack = [node]
-    while stack:
-        n = stack.pop()
+    for n in nested([node]):
         for k, name in enumerate(n.input):
             if name in absent:
                 n.input[k] = ""
-        stack += [inner for a in n.attribute if a.HasField("g") for inner in a.g.node]

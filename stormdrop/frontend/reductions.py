@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from stormdrop.frontend.node_reader import NodeReader
@@ -20,38 +20,20 @@ def _axes(n: NodeReader, x: Value) -> list[int]:
     return n.dims(given, x.rank)
 
 
-def _reduced(
-    kind: str,
-    before: Callable[[GraphBuilder, Value], Value] | None = None,
-    after: Callable[[GraphBuilder, Value], Value] | None = None,
-) -> Importer:
+def _reduced(kind: str, before: str = "", after: str = "") -> Importer:
+    """A reduction of operator `before`'s results (a Mul is of x with itself), and `after` of that: of integers through
+    f64.
+    """
+
     def importer(n: NodeReader) -> Value:
-        x = n.input(0)
-        axes = _axes(n, x)
-        keep = bool(n.integer("keepdims", 1))
-        y = before(n.build, x) if before else x
-        y = n.build.reduce(kind, y, axes, keep)
-        return after(n.build, y) if after else y
+        b, x = n.build, n.input(0)
+        y = x if not before else b.emit(before, *([x, x] if before == "Mul" else [x]))
+        y = b.reduce(kind, y, _axes(n, x), bool(n.integer("keepdims", 1)))
+        if not after:
+            return y
+        return b.cast(b.emit(after, y if y.dtype in FLOATS else b.cast(y, "f64")), y.dtype)
 
     return importer
-
-
-def _square(b: GraphBuilder, x: Value) -> Value:
-    return b.emit("Mul", x, x)
-
-
-def _abs(b: GraphBuilder, x: Value) -> Value:
-    return b.emit("Abs", x)
-
-
-def _log(b: GraphBuilder, x: Value) -> Value:
-    """Of integers too: through f64."""
-    return b.emit("Log", x) if x.dtype in FLOATS else b.cast(b.emit("Log", b.cast(x, "f64")), x.dtype)
-
-
-def _sqrt(b: GraphBuilder, x: Value) -> Value:
-    """Of integers too: through f64."""
-    return b.emit("Sqrt", x) if x.dtype in FLOATS else b.cast(b.emit("Sqrt", b.cast(x, "f64")), x.dtype)
 
 
 def mean(b: GraphBuilder, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
@@ -130,9 +112,8 @@ def _einsum(n: NodeReader) -> Value:
         joined = "".join(terms).replace(".", "")
         right = ("..." if "..." in left else "") + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
     result = right.replace("...", dots)
-    if any(len(t) != v.rank or (not t.isalpha() and t) for t, v in zip(full, operands)) or set(result) - set(
-        "".join(full)
-    ):
+    known = set("".join(full))
+    if any(len(t) != v.rank or (not t.isalpha() and t) for t, v in zip(full, operands)) or set(result) - known:
         raise n.fail(f"the equation {text} does not fit its inputs")
     return n.build.emit("Einsum", *operands, equation=f"{','.join(full)}->{result}")
 
@@ -254,10 +235,10 @@ REDUCTIONS: dict[str, Importer] = {
     "ReduceMin": _reduced("Min"),
     "ReduceProd": _reduced("Prod"),
     "ReduceMean": _mean,
-    "ReduceL1": _reduced("Sum", _abs),
-    "ReduceL2": _reduced("Sum", _square, _sqrt),
-    "ReduceSumSquare": _reduced("Sum", _square),
-    "ReduceLogSum": _reduced("Sum", None, _log),
+    "ReduceL1": _reduced("Sum", "Abs"),
+    "ReduceL2": _reduced("Sum", "Mul", "Sqrt"),
+    "ReduceSumSquare": _reduced("Sum", "Mul"),
+    "ReduceLogSum": _reduced("Sum", after="Log"),
     "ReduceLogSumExp": _log_sum_exp,
     "MatMul": _matmul,
     "Gemm": _gemm,

@@ -12,15 +12,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
-from stormdrop.frontend.pointwise import ELEMENT_TYPES, type_name
+from stormdrop.frontend.pointwise import element_type
 from stormdrop.graph.builder import MOST_DIMENSIONS, MOST_VALUE
-from stormdrop.graph.graph import shown
+from stormdrop.graph.graph import Array, shown
 from stormdrop.ir.expr import ITEMSIZE, NUMPY, Dtype
 
-Array = NDArray[Any]
 EXTERNAL = 1
 MOST_MODEL_BYTES = 1 << 31
 """Protocol buffers hold no more: larger weights lie in files of their own."""
@@ -40,13 +38,9 @@ def array_of(proto: Any, folder: str | None, what: str) -> Array:
         raise UserError(f"{what} has negative dimensions {dims}")
     if len(dims) > MOST_DIMENSIONS:
         raise UserError(f"{what} has {len(dims)} dimensions; at most {MOST_DIMENSIONS} are supported")
-    if proto.data_type not in ELEMENT_TYPES:
-        raise UserError(
-            f"{what} has element type {type_name(proto.data_type)}; supported are {', '.join(ELEMENT_TYPES.values())}"
-        )
+    dtype = element_type(proto.data_type, what)
     if proto.HasField("segment"):
         raise UserError(f"{what} is stored in segments, which is not supported")
-    dtype = ELEMENT_TYPES[proto.data_type]
     nbytes = prod(dims) * ITEMSIZE[dtype]
     if prod(max(1, d) for d in dims) * ITEMSIZE[dtype] > MOST_VALUE:
         raise UserError(f"{what} would have {prod(dims):,} elements in the shape {dims}")
@@ -76,9 +70,7 @@ def _external(proto: Any, folder: str | None, nbytes: int, what: str) -> bytes:
     if not all(isinstance(text, str) for text in entries.values()):  # bytes, where they are no UTF-8
         raise UserError(f"{what}: where it lies is no text")
     if folder is None:
-        raise UserError(
-            f"{what} lies in the file {shown(location)}; load the model by its path so that it can be found"
-        )
+        raise UserError(f"{what} lies in the file {shown(location)}; load the model by its path")
     try:
         offset, length = int(entries.get("offset", "0") or 0), int(entries.get("length", nbytes) or nbytes)
     except ValueError:
@@ -129,9 +121,8 @@ def read_file(path: str) -> bytes:
     with _opened(path, path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_MODEL_BYTES:
-            raise UserError(
-                f"{path} is no ONNX model: it has {size:,} bytes, and no such file has more than {MOST_MODEL_BYTES:,}"
-            )
+            most = f"no such file has more than {MOST_MODEL_BYTES:,}"
+            raise UserError(f"{path} is no ONNX model: it has {size:,} bytes, and {most}")
         try:
             return file.read(MOST_MODEL_BYTES)
         except OSError as error:

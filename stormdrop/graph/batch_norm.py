@@ -21,9 +21,9 @@ from math import prod
 
 import numpy as np
 
-from stormdrop.graph.graph import Array, Graph, Node, Value
+from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
 from stormdrop.graph.identities import TAME
-from stormdrop.graph.sweep import FreshNames, uniform, use_counts
+from stormdrop.graph.sweep import uniform, use_counts
 from stormdrop.ir.expr import FLOATS, NUMPY
 from stormdrop.ops.broadcast import broadcast_shape
 

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Array, Graph, Node, Value
+from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
 from stormdrop.graph.layout_rules import Order, matched, weighty
-from stormdrop.graph.sweep import FreshNames
 
 MOST_BETWEEN = 64
 """An activation is a handful of nodes; a walk that finds more gives up, so that the pass is linear."""

@@ -11,18 +11,15 @@ small file can ask neither for much memory nor for much time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stormdrop.graph.express import task_of
-from stormdrop.graph.graph import Node
+from stormdrop.graph.graph import Array, Node
 from stormdrop.ir.expr import FLOATS, NUMPY
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Compute, Task
 
-Array = NDArray[Any]
 MOST_BYTES = 64 << 20
 """No folded result is larger than this."""
 MOST_STEPS = 1 << 24

@@ -76,8 +76,40 @@ class Value:
 _NONE: Mapping[str, Attribute] = MappingProxyType({})
 
 
+class AttributeReader:
+    """Attributes by their type; a node of the graph and a node of the file read theirs alike."""
+
+    __slots__ = ()
+    attributes: Mapping[str, Any]
+
+    def fail(self, message: str) -> UserError:
+        raise NotImplementedError
+
+    def typed(self, key: str, default: object, kinds: type | tuple[type, ...], what: str) -> Any:
+        value = self.attributes.get(key, default)
+        if not isinstance(value, kinds):
+            given = "missing" if value is None else shown(repr(value))
+            raise self.fail(f"attribute {key} is {given}, not {what}")
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        return int(self.typed(key, default, int, "an integer"))
+
+    def number(self, key: str, default: float | None = None) -> float:
+        return float(self.typed(key, default, (int, float), "a number"))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return self.typed(key, default, str, "a text")
+
+    def integers(self, key: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        values = self.typed(key, default, (list, tuple), "a list of integers")
+        if not all(isinstance(v, int) for v in values):
+            raise self.fail(f"attribute {key} is {shown(repr(values))}, not a list of integers")
+        return tuple(values)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class Node(AttributeReader):
     """One operation. `name` is that of the file's node it came from, for messages."""
 
     op: str
@@ -93,41 +125,13 @@ class Node:
     def output(self) -> Value:
         return self.outputs[0]
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, int):
-            raise UserError(f"{self}: attribute {key} is {value!r}, not an integer")
-        return int(value)
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, (int, float)):
-            raise UserError(f"{self}: attribute {key} is {value!r}, not a number")
-        return float(value)
+    def fail(self, message: str) -> UserError:
+        return UserError(f"{self}: {message}")
 
     def constant(self, key: str, dtype: Dtype) -> bool | int | float:
         """A number that stands for an element of this type: integers keep all their bits."""
-        value = self.attributes.get(key)
-        if not isinstance(value, (int, float)):
-            raise UserError(f"{self}: attribute {key} is {value!r}, not a number")
+        value = self.typed(key, None, (int, float), "a number")
         return float(value) if dtype in FLOATS else bool(value) if dtype == "bool" else int(value)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, str):
-            raise UserError(f"{self}: attribute {key} is {value!r}, not a text")
-        return value
-
-    def integers(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, tuple):
-            raise UserError(f"{self}: attribute {key} is {value!r}, not a list of integers")
-        found: list[int] = []
-        for v in value:
-            if not isinstance(v, int):
-                raise UserError(f"{self}: attribute {key} is {value!r}, not a list of integers")
-            found.append(int(v))
-        return tuple(found)
 
     def __str__(self) -> str:
         given = ", ".join(f"%{shown(v.name)}" for v in self.inputs)
@@ -192,22 +196,6 @@ class Graph:
         merged = {**self.constants, **(constants or {})}
         return replace(self, nodes=tuple(nodes), constants=merged).pruned()
 
-    def substitute(self, values: Mapping[Value, Value]) -> Graph:
-        """Read another value in place of each key; chains are followed. What nobody reads is dropped."""
-
-        def final(v: Value) -> Value:
-            for _ in range(len(values) + 1):
-                if v not in values:
-                    return v
-                v = values[v]
-            raise UserError(f"{v} would stand for itself")
-
-        nodes = [
-            replace(n, inputs=tuple(final(v) for v in n.inputs)) if any(v in values for v in n.inputs) else n
-            for n in self.nodes
-        ]
-        return replace(self, nodes=tuple(nodes), outputs=tuple(final(v) for v in self.outputs)).pruned()
-
     def pruned(self) -> Graph:
         """Without nodes and constants that no output needs."""
         needed = set(self.outputs)
@@ -238,3 +226,27 @@ class Graph:
             f"<graph {shown(self.name)}: {len(self.nodes)} nodes, {len(self.inputs)} inputs, "
             f"{len(self.outputs)} outputs>"
         )
+
+
+class FreshNames:
+    """Names that no value has: of a graph, and of what was named here."""
+
+    def __init__(self, graph: Graph | None = None) -> None:
+        self._graph = graph
+        self._next: dict[str, int] = {}
+
+    @cached_property
+    def taken(self) -> set[str]:
+        g = self._graph
+        if g is None:
+            return set()
+        return {v.name for v in (*g.inputs, *g.constants)} | {n.output.name for n in g.nodes}
+
+    def fresh(self, wanted: str) -> str:
+        """`wanted` itself, or with a number behind it."""
+        name = wanted = wanted or "v"
+        while name in self.taken:
+            self._next[wanted] = self._next.get(wanted, 0) + 1
+            name = f"{wanted}.{self._next[wanted]}"
+        self.taken.add(name)
+        return name

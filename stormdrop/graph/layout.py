@@ -20,10 +20,9 @@ from dataclasses import replace
 import numpy as np
 
 from stormdrop.graph.dense import without_transposes_of_dense
-from stormdrop.graph.graph import Array, Attribute, Graph, Node, Value
+from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value
 from stormdrop.graph.layout_rules import Form, Held, Option, Order, identity, is_window, options, weighty, wishes
 from stormdrop.graph.rejoin import keep_apart
-from stormdrop.graph.sweep import FreshNames
 
 CONSIDERED = 3
 """How many of the orders in which an input exists, or which readers wish, a node weighs."""

@@ -17,9 +17,8 @@ from math import prod
 from operator import mul
 
 from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Array, Attribute, Graph, Node, Value
+from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value
 from stormdrop.graph.layout_rules import matched
-from stormdrop.graph.sweep import FreshNames
 
 WHOLE = frozenset({"Standardize", "RmsNormalize", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})
 """Operators that treat the dimensions in their attribute `axes` as one."""

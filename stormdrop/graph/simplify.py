@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from stormdrop.graph.fold import Folding
-from stormdrop.graph.graph import Array, Graph, Node, Value
-from stormdrop.graph.sweep import FreshNames, Sweep, use_counts
+from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
+from stormdrop.graph.sweep import Sweep, use_counts
 from stormdrop.ir.expr import identity_of
 
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal"})
