@@ -96,7 +96,7 @@ class _Product:
         if node.op == "MatMul":
             last = outwards == (self.data == 0)  # of a right-hand matrix [k, m] the columns are outputs
             stored = "transpose_b" if self.data == 0 else "transpose_a"
-            return channels if last != bool(node.integer(stored, 0)) else channels[:, None]
+            return channels if last != node.flag(stored, 0) else channels[:, None]
         groups, kernel = node.integer("groups"), (1,) * (w.rank - 2)
         first = node.text("layout") == "NCHW"
         # Of the two channel dimensions the first one here holds all groups (a Conv's outputs), the other one is of one
@@ -227,7 +227,7 @@ class _Folding:
             return None
         if node.op == "MatMul":
             data = 0 if known[1] else 1
-            rank, other = node.inputs[data].rank, bool(node.integer("transpose_a" if data == 0 else "transpose_b", 0))
+            rank, other = node.inputs[data].rank, node.flag("transpose_a" if data == 0 else "transpose_b", 0)
             reads = rank - 1 if (data == 0) != other else rank - 2
             return _Product(node, data, reads, node.output.rank - (1 if data == 0 else 2))
         first = node.text("layout") == "NCHW"

@@ -65,7 +65,7 @@ class _Changes:
         """A product whose weights' rows or columns are reordered; it may have been met from its other side before."""
         (now,) = self.nodes.get(product, [product])
         w = now.inputs[1]
-        last = of_rows == bool(now.integer("transpose_b", 0))
+        last = of_rows == now.flag("transpose_b", 0)
         self.nodes[product] = [
             replace(now, inputs=(now.inputs[0], self.constant(w, shuffle, w.rank - (1 if last else 2))))
         ]

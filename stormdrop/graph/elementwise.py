@@ -38,7 +38,7 @@ def _elu(n: Node, x: Expr) -> Expr:
     """gamma · (x, or alpha · (exp(x / width) - 1) below zero): Elu, Selu and Celu."""
     alpha, gamma, width = n.number("alpha"), n.number("gamma", 1.0), n.number("width", 1.0)
     inner = x if width == 1.0 else x / width
-    below = scalar.expm1(inner) * (alpha * gamma)
+    below = call("expm1", inner) * (alpha * gamma)
     return select(compare("lt", x, scalar.number(0, x)), below, x if gamma == 1.0 else x * gamma)
 
 
@@ -79,7 +79,7 @@ def _cast(n: Node, x: Expr) -> Expr:
 
 
 def _mod(n: Node, a: Expr, b: Expr) -> Expr:
-    return scalar.remainder(a, b, bool(n.integer("fmod", 0)))
+    return scalar.remainder(a, b, n.flag("fmod", 0))
 
 
 def _thresholded(n: Node, x: Expr) -> Expr:

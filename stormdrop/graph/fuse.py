@@ -19,45 +19,15 @@ from math import prod
 
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Graph, Node, Value
-from stormdrop.graph.shapes import window_of
+from stormdrop.graph.shapes import NORMS, POOLS, REDUCTIONS, window_of
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Einsum"})
-REDUCTIONS = frozenset({"ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "MaxPool", "SumPool"})
-NORMS = frozenset({"Softmax", "LogSoftmax", "Standardize", "RmsNormalize"})
-ANCHORS = PRODUCTS | REDUCTIONS | NORMS
+ANCHORS = PRODUCTS | REDUCTIONS | POOLS | NORMS
 MOVEMENT = frozenset({"Transpose", "Expand", "Slice", "Pad", "Repeat", "Tile", "Trilu", "Gather"})
-DEAR = frozenset(
-    {
-        "Exp",
-        "Log",
-        "Tanh",
-        "Erf",
-        "Sigmoid",
-        "Sin",
-        "Cos",
-        "Tan",
-        "Asin",
-        "Acos",
-        "Atan",
-        "Sinh",
-        "Cosh",
-        "Asinh",
-        "Acosh",
-        "Atanh",
-        "Softplus",
-        "Mish",
-        "Swish",
-        "Gelu",
-        "Elu",
-        "Pow",
-        "PowConst",
-        "Div",
-        "Mod",
-        "Sqrt",
-        "Rsqrt",
-        "Reciprocal",
-        "Softsign",
-    }
+DEAR = frozenset().union(
+    ("Exp", "Log", "Tanh", "Erf", "Sigmoid", "Pow", "PowConst", "Div", "Mod", "Sqrt", "Rsqrt", "Reciprocal"),
+    ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
+    ("Softplus", "Softsign", "Mish", "Swish", "Gelu", "Elu"),
 )
 """Elementwise operators of many instructions: not to be computed again for every reader."""
 MOST_NODES = 24
@@ -165,13 +135,9 @@ class _Fusion:
             if source is None or source not in self.group_of or v in self.outputs or self.consumers[v] != (node,):
                 continue
             theirs = self.group_of[source]
-            if (
-                theirs is mine
-                or len(mine) + len(theirs) > MOST_NODES
-                or not all(n.op in ELEMENTWISE or n.op in MOVEMENT for n in theirs)
-            ):
-                continue
-            if self._worth(node, v, theirs):
+            fits = theirs is not mine and len(mine) + len(theirs) <= MOST_NODES
+            joins = fits and all(n.op in ELEMENTWISE or n.op in MOVEMENT for n in theirs)
+            if joins and self._worth(node, v, theirs):
                 for n in theirs:
                     self.group_of[n] = mine
                 mine += theirs
@@ -183,20 +149,16 @@ class _Fusion:
             case "MatMul" | "Einsum":
                 return (chain[0].op == "Transpose" and len(chain) == 1) or (cheap and not moves and v == node.inputs[0])
             case "Conv":
-                pointwise = (
-                    prod(node.integers("kernel")) == 1
-                    and node.integer("groups") == 1
-                    and prod(node.integers("strides")) == 1
-                )
-                return cheap and not moves and pointwise and v == node.inputs[0]
+                sizes = (*node.integers("kernel"), *node.integers("strides"), node.integer("groups"))
+                return cheap and not moves and prod(sizes) == 1 and v == node.inputs[0]
             case "ConvTranspose":
                 return False
             case "MaxPool" | "SumPool":
                 w = window_of(node)
                 return not moves and (cheap or all(k <= s for k, s in zip(w.kernel, w.strides)))
-            case "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceProd":
+            case op if op in REDUCTIONS:
                 return not moves
-            case "Softmax" | "LogSoftmax" | "Standardize" | "RmsNormalize":
+            case op if op in NORMS:
                 return cheap and not moves
             case "Transpose" | "Slice" | "Pad" | "Trilu":
                 return v == node.inputs[0]

@@ -12,6 +12,7 @@ Names come from files and may hold anything. They are data inside the graph; `sh
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,9 +51,8 @@ class Value:
     dtype: Dtype
 
     def __hash__(self) -> int:
-        return hash(
-            self.name
-        )  # which Python keeps; names are unique in a graph, and passes look up values all the time
+        # Python keeps the hash of a text; names are unique in a graph, and passes look up values all the time.
+        return hash(self.name)
 
     @property
     def rank(self) -> int:
@@ -60,10 +60,7 @@ class Value:
 
     @property
     def size(self) -> int:
-        n = 1
-        for extent in self.shape:
-            n *= extent
-        return n
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -94,6 +91,9 @@ class AttributeReader:
 
     def integer(self, key: str, default: int | None = None) -> int:
         return int(self.typed(key, default, int, "an integer"))
+
+    def flag(self, key: str, default: int | None = None) -> bool:
+        return bool(self.integer(key, default))
 
     def number(self, key: str, default: float | None = None) -> float:
         return float(self.typed(key, default, (int, float), "a number"))
@@ -222,10 +222,8 @@ class Graph:
         return "\n".join(self.lines())
 
     def __repr__(self) -> str:
-        return (
-            f"<graph {shown(self.name)}: {len(self.nodes)} nodes, {len(self.inputs)} inputs, "
-            f"{len(self.outputs)} outputs>"
-        )
+        counts = f"{len(self.nodes)} nodes, {len(self.inputs)} inputs, {len(self.outputs)} outputs"
+        return f"<graph {shown(self.name)}: {counts}>"
 
 
 class FreshNames:

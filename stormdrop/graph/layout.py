@@ -14,13 +14,12 @@ Inputs and outputs of the graph stay as they are. The time is linear in the numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from stormdrop.graph.dense import without_transposes_of_dense
-from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value
+from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
 from stormdrop.graph.layout_rules import Form, Held, Option, Order, identity, is_window, options, weighty, wishes
 from stormdrop.graph.rejoin import keep_apart
 
@@ -63,9 +62,8 @@ def wished_orders(graph: Graph) -> dict[Value, dict[Order, int]]:
         # As many for one as for another: a window will not do without, a sum may follow its other operand.
         order = max(votes, key=lambda o, v=node.output, votes=votes: (votes[o], (v, o) in windowed)) if votes else ()
         for v, liked in zip(node.inputs, wishes(node, order)):
-            seen = wish(
-                v, liked, 0 if node.op == "MatMul" else 1
-            )  # a product can take its matrices the other way round
+            # A product can take its matrices the other way round.
+            seen = wish(v, liked, 0 if node.op == "MatMul" else 1)
             if is_window(node):
                 windowed.add((v, seen))
     return found
@@ -81,9 +79,8 @@ class _Relayout:
         self.wished = wished_orders(graph)
         self.held: dict[Value, dict[Order, Value]] = {}
         self.formed: dict[tuple[Value, Form], Value] = {}
-        self.renamed: dict[
-            Value, tuple[Value, Order]
-        ] = {}  # a Transpose's result: another value, its dimensions in this order
+        # A Transpose's result: another value, its dimensions in this order.
+        self.renamed: dict[Value, tuple[Value, Order]] = {}
         self.known: dict[tuple[Value, Order], Node] = {}  # the old graph's Transposes, in the same terms
         self.viewed: dict[Value, Value] = {}  # what a Reshape of the new graph is a view of
         self.names = FreshNames(graph)
@@ -136,7 +133,7 @@ class _Relayout:
             self.nodes.append(node)
         else:
             attributes = node.attributes if best.attributes is None else best.attributes
-            self.emit(node.op, inputs, output, attributes, node.name)
+            self.nodes.append(Node(node.op, inputs, (output,), attributes, node.name))
         self.held[node.output] = {best.order: output}
 
     def best(self, node: Node, wished: list[Order]) -> Option:
@@ -198,7 +195,8 @@ class _Relayout:
             self.nodes.append(old)
         else:
             producer = self.graph.producers.get(v)
-            self.emit("Transpose", (source,), output, {"perm": perm}, producer.name if producer else v.name)
+            name = producer.name if producer else v.name
+            self.nodes.append(Node("Transpose", (source,), (output,), {"perm": perm}, name))
         self.held[v][order] = output
         return output
 
@@ -223,14 +221,9 @@ class _Relayout:
         if old is not None and old.inputs == (root,) and old.output == output:
             self.nodes.append(old)
         else:
-            self.emit("Reshape", (root,), output, {"shape": shape}, old.name if old else "")
+            self.nodes.append(Node("Reshape", (root,), (output,), {"shape": shape}, old.name if old else ""))
         self.viewed[output] = root
         return output
-
-    def emit(
-        self, op: str, inputs: tuple[Value, ...], output: Value, attributes: Mapping[str, Attribute], name: str
-    ) -> None:
-        self.nodes.append(Node(op, inputs, (output,), attributes, name))
 
     def named(self, v: Value, form: Form) -> Value:
         """The new graph's value for this form of v: v itself, what the old graph calls it, or a new name."""

@@ -19,8 +19,9 @@ from operator import mul
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value
 from stormdrop.graph.layout_rules import matched
+from stormdrop.graph.shapes import REDUCTIONS
 
-WHOLE = frozenset({"Standardize", "RmsNormalize", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})
+WHOLE = REDUCTIONS | {"Standardize", "RmsNormalize"}
 """Operators that treat the dimensions in their attribute `axes` as one."""
 MOST_BETWEEN = 64
 """A norm is a handful of nodes; a walk that finds more gives up, so that the pass is linear."""
@@ -79,9 +80,8 @@ def _between(graph: Graph, outputs: set[Value], start: Node, apart: Pieces) -> l
         for node in graph.consumers.get(v, ()):
             if node.op == "Reshape":
                 continue
-            if not (
-                node.op in ELEMENTWISE or (node.op in WHOLE and node.integer("keepdims", 1))
-            ) or node.output.rank != len(apart):
+            fits = node.op in ELEMENTWISE or (node.op in WHOLE and node.flag("keepdims", 1))
+            if not fits or node.output.rank != len(apart):
                 return None
             found[node] = None
             if len(found) > MOST_BETWEEN:
@@ -129,10 +129,8 @@ def _rewrite(
         attributes: Mapping[str, Attribute] = node.attributes
         if node.op in WHOLE:
             ends = [0, *accumulate(len(p) for p in apart)]
-            attributes = {
-                **attributes,
-                "axes": tuple(k for d in node.integers("axes") for k in range(ends[d], ends[d + 1])),
-            }
+            axes = tuple(k for d in node.integers("axes") for k in range(ends[d], ends[d + 1]))
+            attributes = {**attributes, "axes": axes}
         nodes[node] = [Node(node.op, tuple(map(split, node.inputs)), (split(node.output),), attributes, node.name)]
     for v in [start.output, *(node.output for node in between)]:
         for reader in graph.consumers.get(v, ()):

@@ -72,9 +72,8 @@ def _equal_constants(graph: Graph) -> dict[Value, Value]:
     """
     alike: dict[Hashable, list[Value]] = {}
     for v, array in graph.constants.items():
-        some = np.asarray(
-            array.flat[:: max(1, array.size // 8)]
-        )  # an array may be a transposed view: never ask for it whole
+        # An array may be a transposed view: never ask for it whole.
+        some = np.asarray(array.flat[:: max(1, array.size // 8)])
         alike.setdefault((v.dtype, v.shape, some.tobytes()), []).append(v)
     same: dict[Value, Value] = {}
     for values in alike.values():

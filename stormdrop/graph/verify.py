@@ -20,9 +20,8 @@ def verify(graph: Graph) -> None:
             raise UserError(f"{what} {v} is defined twice")
         defined[v.name] = v
 
-    def check(
-        v: Value, what: object
-    ) -> None:  # formatted only where it is wrong: a graph may have a hundred thousand nodes
+    def check(v: Value, what: object) -> None:
+        # `what` is formatted only where it is wrong: a graph may have a hundred thousand nodes.
         if defined.get(v.name) != v:
             raise UserError(f"{what} reads {v}, which is not defined before it")
 

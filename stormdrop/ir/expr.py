@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -40,25 +41,8 @@ ITEMSIZE: dict[Dtype, int] = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1,
 FLOATS = ("f32", "f64", "bf16")
 
 LOGICAL = ("and", "or", "xor")
-UNARY = (
-    "neg",
-    "abs",
-    "not",
-    "exp",
-    "expm1",
-    "log",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "tanh",
-    "erf",
-    "sigmoid",
-    "sin",
-    "cos",
-    "floor",
-    "ceil",
-    "round",
-)
+_ROUNDED = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos")
+UNARY = ("neg", "abs", "not", *_ROUNDED, "floor", "ceil", "round")
 
 _table: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
 
@@ -325,23 +309,24 @@ def index(value: Expr | Scalar) -> Expr:
     return Const(int(value), "i64")
 
 
-_FOLD: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "min": min,
-    "max": max,
-    "and": lambda a, b: a and b,
-    "or": lambda a, b: a or b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
+ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": operator.and_,
+    "or": operator.or_,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
 }
+"""What indices and conditions are made of, for numbers and for arrays alike."""
 
 
 def wrapped(value: int, dtype: Dtype) -> int:
@@ -370,8 +355,8 @@ def binary(op: str, a: Expr, b: Expr | Scalar) -> Expr:
         raise UserError(f"{op} is for floats, not for {a.dtype}")
     if a.dtype not in FLOATS:
         match op, a, b:
-            case _, Const(x), Const(y) if op in _FOLD and not (op in ("floordiv", "mod") and y == 0):
-                return Const(wrapped(_FOLD[op](x, y), a.dtype), a.dtype)
+            case _, Const(x), Const(y) if op in ARITHMETIC and not (op in ("floordiv", "mod") and y == 0):
+                return Const(wrapped(int(ARITHMETIC[op](x, y)), a.dtype), a.dtype)
             case (("add" | "sub"), _, Const(0)):
                 return a
             case "add", Const(0), _:
@@ -393,7 +378,7 @@ def compare(op: str, a: Expr, b: Expr | Scalar) -> Expr:
     """`a op b` as a condition."""
     b = _same_type(op, a, b)
     if isinstance(a, Const) and isinstance(b, Const):
-        return Const(_FOLD[op](a.value, b.value), "bool")
+        return Const(ARITHMETIC[op](a.value, b.value), "bool")
     return Cmp(op, a, b)
 
 

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
+from stormdrop.ir import expr
 from stormdrop.ir.expr import FLOATS, NUMPY, Axis, Bin, Call, Cast, Cmp, Const, Dtype, Expr, Load, Select, walk
 from stormdrop.ir.tensor import Compute, Task, Tensor
 
@@ -381,26 +382,12 @@ def _power(x: Array, y: Array) -> Array:
 _REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 
 OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
+    **expr.ARITHMETIC,
     "div": np.divide,
-    "floordiv": np.floor_divide,
-    "mod": np.mod,
     "fmod": np.fmod,
-    "min": np.minimum,
-    "max": np.maximum,
     "pow": _power,
     "copysign": np.copysign,
-    "and": np.logical_and,
-    "or": np.logical_or,
     "xor": np.logical_xor,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
 }
 
 _UNARY: dict[str, Callable[[Array], Array]] = {

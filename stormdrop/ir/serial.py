@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import FLOATS, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select
-from stormdrop.ir.tensor import Compute, Task, Tensor, Variant, all_constant
+from stormdrop.ir.tensor import Compute, Task, Tensor, Variant, computed
 
 FORMAT = 1
 
@@ -47,15 +47,13 @@ def _variant_to_json(task: Task, variant: Variant) -> dict[str, object]:
         names[t] = f"s{k}"
         c = t.compute
         assert c is not None
-        axes: dict[Expr, str] = {a: f"a{i}" for i, a in enumerate(c.axes)}
-        axes.update({a: f"r{i}" for i, a in enumerate(c.reduce_axes)})
         stages.append(
             {
                 "name": t.name,
                 "axes": [[a.name, a.extent] for a in c.axes],
                 "reduce": [[a.name, a.extent] for a in c.reduce_axes],
                 "combiner": c.combiner,
-                "body": _expr_to_json(c.body, axes, names),
+                "body": _expr_to_json(c.body, c.axis_ids, names),
             }
         )
     return {
@@ -111,10 +109,7 @@ def _variant_from_json(data: Any, tensors: dict[str, Tensor]) -> Variant:
         reduce_axes = [Axis(str(n), int(x), "reduce") for n, x in s["reduce"]]
         env = {f"a{i}": a for i, a in enumerate(axes)} | {f"r{i}": a for i, a in enumerate(reduce_axes)}
         c = Compute(tuple(axes), _expr_from_json(s["body"], env, tensors), tuple(reduce_axes), s["combiner"])
-        from stormdrop.ir.verify import verify_compute
-
-        verify_compute(s["name"], c)
-        tensors[f"s{k}"] = Tensor(s["name"], tuple(a.extent for a in axes), c.body.dtype, all_constant(c), c)
+        tensors[f"s{k}"] = computed(s["name"], c)
     return Variant(tuple(tensors[n] for n in data["outputs"]), data["name"], float(data["error_bound"]))
 
 

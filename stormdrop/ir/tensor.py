@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -63,16 +63,14 @@ class Tensor:
             raise UserError(f"tensor {self.name}: shape {self.shape} is too large to address")
 
     def __iter__(self) -> Iterator[Load]:
-        raise TypeError(
-            f"tensor {self.name} cannot be iterated over"
-        )  # Python would otherwise ask for [0], [1], … for ever
+        # Python would otherwise ask for [0], [1], … for ever.
+        raise TypeError(f"tensor {self.name} cannot be iterated over")
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         indices = indices if isinstance(indices, tuple) else (indices,)
         if len(indices) != len(self.shape):
-            raise UserError(
-                f"tensor {self.name} has {len(self.shape)} dimensions, but is read with {len(indices)} indices"
-            )
+            rank = len(self.shape)
+            raise UserError(f"tensor {self.name} has {rank} dimensions, but is read with {len(indices)} indices")
         return Load(self, [index(i) for i in indices])
 
     @property
@@ -98,6 +96,12 @@ class Compute:
     body: Expr
     reduce_axes: tuple[Axis, ...] = ()
     combiner: Combiner | None = None
+
+    @property
+    def axis_ids(self) -> dict[Expr, str]:
+        """a0, a1, … for the axes, r0, r1, … for the reduce axes."""
+        spatial: dict[Expr, str] = {a: f"a{i}" for i, a in enumerate(self.axes)}
+        return spatial | {a: f"r{i}" for i, a in enumerate(self.reduce_axes)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ class Task:
     outputs: tuple[Tensor, ...]
     variants: tuple[Variant, ...]
     name: str = "task"
-    flops: float = field(default=0.0)
+    flops: float = 0.0
 
     def __init__(
         self, outputs: Tensor | Sequence[Tensor] = (), variants: Sequence[Variant] = (), name: str = "task"
@@ -224,15 +228,12 @@ def operations(e: Expr) -> int:
 
 def _structure(variant: Variant) -> list[object]:
     stages = variant.stages
-    number: dict[Tensor, str] = {}
-    for k, t in enumerate(stages):
-        number[t] = f"s{k}"
+    number: dict[Tensor, str] = {t: f"s{k}" for k, t in enumerate(stages)}
     described: list[object] = []
     for t in stages:
         c = t.compute
         assert c is not None
-        axes: dict[Expr, str] = {a: f"a{i}" for i, a in enumerate(c.axes)}
-        axes.update({a: f"r{i}" for i, a in enumerate(c.reduce_axes)})
+        axes = c.axis_ids
         for load in loads(c.body):
             if load.tensor not in number:
                 count = sum(n.startswith("i") for n in number.values())
@@ -281,22 +282,22 @@ def tensor(name: str, shape: int | Iterable[int], dtype: Dtype = "f32", constant
 
 def axis(extent: int, name: str = "") -> Axis:
     """A spatial axis."""
-    return _axis(extent, name or "i", "spatial")
+    return Axis(name or "i", _extent(extent, name or "i"), "spatial")
 
 
 def reduce_axis(extent: int, name: str = "") -> Axis:
     """An axis to reduce over."""
-    return _axis(extent, name or "k", "reduce")
+    return Axis(name or "k", _extent(extent, name or "k"), "reduce")
 
 
 def _is_extent(n: object) -> bool:
     return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) >= 0
 
 
-def _axis(extent: int, name: str, kind: str) -> Axis:
+def _extent(extent: int, name: str) -> int:
     if not _is_extent(extent):
         raise UserError(f"axis {name}: an extent is a non-negative integer, not {extent!r}")
-    return Axis(name, int(extent), "spatial" if kind == "spatial" else "reduce")
+    return int(extent)
 
 
 def compute(name: str, axes: Axis | Sequence[Axis], body: Expr | Scalar, dtype: Dtype | None = None) -> Tensor:
@@ -306,21 +307,21 @@ def compute(name: str, axes: Axis | Sequence[Axis], body: Expr | Scalar, dtype: 
     for a in axes:
         if not isinstance(a, Axis):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UserError(f"{name}: {a!r} is no axis; make one with sd.axis({a!r})")
-    shape = tuple(a.extent for a in axes)
     if isinstance(value, Reduce):
-        c = Compute(axes, value.body, value.axes, value.combiner)
-    else:
-        c = Compute(axes, value)
+        return computed(name, Compute(axes, value.body, value.axes, value.combiner))
+    return computed(name, Compute(axes, value))
+
+
+def computed(name: str, c: Compute) -> Tensor:
+    """The tensor that a compute fills: a constant where every tensor read is one. Raises UserError where it is not well
+    formed.
+    """
     from stormdrop.ir.verify import verify_compute
 
     verify_compute(name, c)
-    return Tensor(name, shape, c.body.dtype, all_constant(c), c)
-
-
-def all_constant(c: Compute) -> bool:
-    """Whether every tensor read is constant, so that the result is known when the kernel is loaded."""
     read = loads(c.body)
-    return bool(read) and all(load.tensor.constant for load in read)
+    constant = bool(read) and all(load.tensor.constant for load in read)
+    return Tensor(name, tuple(a.extent for a in c.axes), c.body.dtype, constant, c)
 
 
 def walk_tensors(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -335,6 +336,3 @@ def walk_tensors(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
         yield t
         if t.compute is not None:
             stack.extend(load.tensor for load in loads(t.compute.body))
-
-
-__all__ = ["Compute", "Task", "Tensor", "Variant", "axis", "compute", "reduce_axis", "tensor"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stormdrop.errors import UserError
+from stormdrop.ir import expr
 from stormdrop.ir.affine import bounds, index_condition
 from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Reduce, Select, Var, children, walk
 
@@ -117,25 +118,6 @@ def _reached(i: Expr, guards: tuple[Guard, ...]) -> tuple[int, int] | None:
     return (int(values.min()), int(values.max())) if values.size else None
 
 
-_NUMPY: dict[str, Callable[[Any, Any], Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "floordiv": np.floor_divide,
-    "mod": np.mod,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-}
-
-
 def _values(e: Expr, grid: Mapping[Axis, Any]) -> Any:
     """An index expression over a grid of its axes."""
     match e:
@@ -144,7 +126,7 @@ def _values(e: Expr, grid: Mapping[Axis, Any]) -> Any:
         case Axis():
             return grid[e]
         case Bin(op, a, b) | Cmp(op, a, b):
-            return _NUMPY[op](_values(a, grid), _values(b, grid))
+            return expr.ARITHMETIC[op](_values(a, grid), _values(b, grid))
         case Select(c, a, b):
             return np.where(_values(c, grid), _values(a, grid), _values(b, grid))
         case _:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue
+from stormdrop.zoo.builder import CLASSES, Network, NetworkBuilder, OnnxValue
 
-CLASSES = 1000
 VGG = {
     11: (1, 1, 2, 2, 2),
     13: (2, 2, 2, 2, 2),

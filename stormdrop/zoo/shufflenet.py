@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue
+from stormdrop.zoo.builder import CLASSES, Network, NetworkBuilder, OnnxValue
 
-CLASSES = 1000
 STAGES = ((116, 4), (232, 8), (464, 4))
 
 

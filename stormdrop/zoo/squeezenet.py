@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue
+from stormdrop.zoo.builder import CLASSES, Network, NetworkBuilder, OnnxValue
 
-CLASSES = 1000
 # Position among torchvision's features: squeezed channels, and channels of either expansion.
 FIRES = {3: (16, 64), 4: (16, 64), 5: (32, 128), 7: (32, 128), 8: (48, 192), 9: (48, 192), 10: (64, 256), 12: (64, 256)}
 POOLS = (6, 11)
