@@ -100,9 +100,7 @@ def body_of(node: Any, versions: Mapping[str, int], inputs: Sequence[Value | Non
 
 
 def bound_nodes(body: Any, schema: Any, node: Any, inner: dict[str, Value], label: str) -> list[Any]:
-    """The body's nodes with the caller's attributes put in, and absent inputs left out; `label` names them in
-    messages.
-    """
+    """The body's nodes with the caller's attributes, without absent inputs; `label` names them in messages."""
     from onnx import NodeProto
 
     given = {a.name: a for a in node.attribute}

@@ -270,9 +270,7 @@ def _one_hot(n: NodeReader) -> Value:
 
 
 def _nonzero(n: NodeReader) -> Value:
-    """Indices of the non-zero elements, a row per dimension; a scalar has no dimension, so its result is of shape (0,
-    0) or (0, 1).
-    """
+    """Indices of the non-zero elements, a row per dimension: of a scalar, shape (0, 0) or (0, 1)."""
     x = n.array(0)
     found = np.array(np.nonzero(np.atleast_1d(x)), np.int64)
     bounded(n, found.size)

@@ -1,6 +1,4 @@
-"""One node of the file as its importer sees it: inputs that are values, attributes that are checked, constants that are
-known.
-"""
+"""One node of the file as its importer sees it: values, checked attributes, known constants."""
 
 from __future__ import annotations
 

@@ -337,9 +337,7 @@ class _Import:
                 env[o] = inner[formal]
 
     def _branch(self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int) -> None:
-        """Subgraphs: the branch that a known condition takes, or the body of a loop of known length, imported in
-        place.
-        """
+        """Subgraphs, imported in place: the branch that is taken, or the body of a loop of known length."""
         if depth >= MOST_NESTED:
             raise UserError("subgraphs are nested too deeply")
 

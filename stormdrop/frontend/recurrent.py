@@ -1,7 +1,6 @@
 """Recurrent networks and static loops, unrolled in time.
 
-A sequence's length is known, so every step is a few nodes of its own; the product with the inputs is one product for
-all steps.
+A sequence's length is known, so every step is a few nodes; the product with the inputs is one for all steps.
 """
 
 from __future__ import annotations

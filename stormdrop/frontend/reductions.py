@@ -21,9 +21,7 @@ def _axes(n: NodeReader, x: Value) -> list[int]:
 
 
 def _reduced(kind: str, before: str = "", after: str = "") -> Importer:
-    """A reduction of operator `before`'s results (a Mul is of x with itself), and `after` of that: of integers through
-    f64.
-    """
+    """A reduction of `before` of the elements (Mul: their squares), then `after` of that, of integers through f64."""
 
     def importer(n: NodeReader) -> Value:
         b, x = n.build, n.input(0)
@@ -42,6 +40,13 @@ def mean(b: GraphBuilder, x: Value, axes: Sequence[int], keep: bool = True) -> V
     if x.dtype not in FLOATS:
         return b.emit("Div", total, b.number(count, total)) if count else total
     return b.emit("Mul", total, b.number(1 / count if count else float("nan"), total))
+
+
+def _moments(b: GraphBuilder, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
+    """The mean, what lies above it, and the variance."""
+    centre = mean(b, x, axes)
+    gap = b.emit("Sub", x, centre)
+    return centre, gap, mean(b, b.emit("Mul", gap, gap), axes)
 
 
 def _mean(n: NodeReader) -> Value:
@@ -159,9 +164,7 @@ def _batch_norm_training(n: NodeReader, epsilon: float) -> Results:
     y = b.emit("Standardize", x, axes=tuple(axes), epsilon=epsilon)
     y = scaled(b, y, per_channel(b, scale, x.rank), per_channel(b, bias, x.rank))
     momentum = n.number("momentum", 0.9)
-    now = mean(b, x, axes)
-    gap = b.emit("Sub", x, now)
-    spread = mean(b, b.emit("Mul", gap, gap), axes)
+    now, _, spread = _moments(b, x, axes)
     results: list[Value | None] = [y]
     for old, new in ((mu, now), (var, spread)):
         kept = b.emit("Mul", old, b.number(momentum, old))
@@ -175,12 +178,9 @@ def _layer_norm(n: NodeReader) -> Results:
     epsilon = n.number("epsilon", 1e-5)
     y = scaled(b, b.emit("Standardize", x, axes=axes, epsilon=epsilon), n.input(1), n.optional(2))
     results: list[Value | None] = [y, None, None]
-    if n.wanted(1):
-        results[1] = mean(b, x, axes)
-    if n.wanted(2):
-        gap = b.emit("Sub", x, mean(b, x, axes))
-        spread = mean(b, b.emit("Mul", gap, gap), axes)
-        results[2] = b.emit("Rsqrt", b.emit("Add", spread, b.number(epsilon, x)))
+    if n.wanted(1) or n.wanted(2):
+        centre, _, spread = _moments(b, x, axes)
+        results[1:] = [centre, b.emit("Rsqrt", b.emit("Add", spread, b.number(epsilon, x)))]
     return results
 
 
@@ -224,9 +224,8 @@ def _mean_variance(n: NodeReader) -> Value:
     """(x - mean) / (deviation + 1e-9): unlike in other norms, the small number is added to the root."""
     b, x = n.build, n.input(0)
     axes = n.dims(n.integers("axes", (0, 2, 3)), x.rank)
-    centred = b.emit("Sub", x, mean(b, x, axes, True))
-    deviation = b.emit("Sqrt", mean(b, b.emit("Mul", centred, centred), axes, True))
-    return b.emit("Div", centred, b.emit("Add", deviation, b.number(1e-9, x)))
+    _, centred, spread = _moments(b, x, axes)
+    return b.emit("Div", centred, b.emit("Add", b.emit("Sqrt", spread), b.number(1e-9, x)))
 
 
 REDUCTIONS: dict[str, Importer] = {

@@ -1,6 +1,4 @@
-"""ONNX's Resize and Upsample: one dimension after the other, each a gather or a weighted sum of taps known at
-import.
-"""
+"""ONNX's Resize and Upsample, dimension by dimension: each a gather, or a weighted sum of constant taps."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ Floats = NDArray[np.float64]
 def _coordinates(n: NodeReader, mode: str, size: int, out: int, scale: float, roi: tuple[float, float]) -> Floats:
     """Where every output pixel lies in the input.
 
-    Where the length comes from a scale, corners are aligned by its fraction too: ONNX's tests say so, its text does
-    not.
+    Where the length comes from a scale, corners are aligned by its fraction too, as ONNX's tests have it.
     """
     length = size * scale if _is_scaled(n) else out
     i = np.arange(out, dtype=np.float64)

@@ -1,7 +1,6 @@
 """Arrays stored in a model or beside it. Nothing is believed: sizes are compared before memory is taken.
 
-External data is read only from a regular file inside the model's folder: no absolute path, no `..`, no link that leads
-out.
+External data is read only from a regular file inside the model's folder: no absolute path, no `..`, no link out.
 """
 
 from __future__ import annotations
@@ -101,9 +100,7 @@ def _inside(folder: str, location: str, what: str) -> str:
 
 
 def _opened(path: str, what: str, more_flags: int = 0) -> Any:
-    """A regular file, opened so that no pipe can keep us waiting. (O_NOFOLLOW: nor a link put there in the meantime
-    lead us astray.)
-    """
+    """A regular file, opened so that no pipe can keep us waiting (O_NOFOLLOW: nor a new link lead elsewhere)."""
     flags = os.O_RDONLY | more_flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         handle = os.open(path, flags)

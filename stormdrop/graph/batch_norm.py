@@ -303,9 +303,7 @@ class _Folding:
         self.dropped.add(step.output)
 
     def _addend(self, product: _Product, shift: Array) -> Array:
-        """As the importer shapes a bias: of an image's rank behind a window, without leading ones behind a matrix
-        product.
-        """
+        """Shaped like an imported bias: a window's has the image's rank, a matrix product's no leading ones."""
         rank = product.node.output.rank
         shape = (1,) * (rank - shift.ndim) + shift.shape
         if product.node.op == "MatMul":

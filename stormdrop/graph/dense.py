@@ -132,9 +132,7 @@ def _flattening(node: Node, changes: _Changes) -> bool:
 
 
 def _between(changes: _Changes, start: Value) -> tuple[list[Node], list[Node]] | None:
-    """The elementwise nodes that read a flattened value, and the products they end in; None where it goes anywhere
-    else.
-    """
+    """The elementwise nodes that read a flattened value, and the products at their ends; None for other readers."""
     graph = changes.graph
     reached, elementwise, products = {start: None}, dict[Node, None](), dict[Node, None]()
     waiting = [start]
@@ -166,9 +164,7 @@ def _between(changes: _Changes, start: Value) -> tuple[list[Node], list[Node]] |
 
 
 def _unflattening(node: Node, changes: _Changes) -> None:
-    """From a Transpose up: a Reshape, elementwise nodes, and a product with constant weights; nobody else reads any of
-    them.
-    """
+    """From a Transpose up: a Reshape, elementwise nodes, a product with constant weights; each has one reader."""
     graph = changes.graph
     reshape = graph.producers.get(node.inputs[0])
     if (

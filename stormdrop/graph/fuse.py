@@ -169,9 +169,7 @@ class _Fusion:
 
 
 def post_dominators(graph: Graph) -> Mapping[Node, Node]:
-    """For every node the first one that all ways from it to the model's outputs share; none where they part for
-    good.
-    """
+    """For every node the first one that all ways to the model's outputs share; none where they part for good."""
     parent: dict[Node, Node | None] = {}
     depth: dict[Node, int] = {}
     outputs = frozenset(graph.outputs)

@@ -122,9 +122,7 @@ class _Rules:
         return (x, c) if (x.shape, x.dtype) == (node.output.shape, node.output.dtype) else None
 
     def arithmetic(self, node: Node) -> Answer:
-        """x + 0, x · 1, … is x; a difference or quotient by a constant is a sum or product where that is the same; two
-        are one.
-        """
+        """x + 0, x · 1, … is x; by a constant, - and / become + and · where that is exact; two in a row are one."""
         found = self.operands(node)
         if found is None:
             return node.inputs[0] if node.op in ("And", "Or") and node.inputs[0] == node.inputs[1] else None

@@ -28,9 +28,7 @@ CONSIDERED = 3
 
 
 def channels_last(graph: Graph) -> Graph:
-    """The same function with windows in NHWC and as few transposes as that needs; the graph itself where it gains
-    nothing.
-    """
+    """The same function with windows in NHWC and few transposes; the graph itself where that gains nothing."""
     windows = any(is_window(n) and n.text("layout") == "NCHW" for n in graph.nodes)
     found = _Relayout(keep_apart(graph) if windows else graph).result()
     if not windows and transposed_bytes(found) >= transposed_bytes(graph):
@@ -148,9 +146,7 @@ class _Relayout:
         return best
 
     def cost(self, node: Node, option: Option, wished: list[Order]) -> float:
-        """Bytes to transpose: inputs that do not exist in this form yet, shared among those who wish it, and the result
-        for readers.
-        """
+        """Bytes to transpose: inputs not held in this form, shared by those who wish it, and the result for readers."""
         total = 0.0
         for v, form in zip(node.inputs, option.forms):
             root, own = self.resolve(v, form)

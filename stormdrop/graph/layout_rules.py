@@ -91,9 +91,7 @@ def options(node: Node, held: Sequence[Held], wished: Iterable[Order]) -> Iterat
 
 
 def wishes(node: Node, order: Order) -> list[Order]:
-    """The order in which the node would like each of its inputs, given that its readers would like its result in
-    `order`.
-    """
+    """The order in which the node would like each input, if its readers would like its result in `order`."""
     plain = [identity(v.rank) for v in node.inputs]
     if node.op in ELEMENTWISE or node.op == "Expand":
         leads = [node.output.rank - v.rank for v in node.inputs]
@@ -115,9 +113,7 @@ def wishes(node: Node, order: Order) -> list[Order]:
 
 
 def blocks_of(node: Node) -> tuple[Block, ...] | None:
-    """How dimensions of the input become dimensions of the result, in the input's order; None where no other order will
-    do.
-    """
+    """How dimensions of the input become those of the result, in the input's order; None: no other order will do."""
     if node.op not in FOLLOWERS:
         return None
     rank = node.inputs[0].rank
@@ -210,9 +206,7 @@ def _aligned_options(node: Node, held: Sequence[Held], wished: Iterable[Order]) 
 
 
 def _aligned(node: Node, held: Sequence[Held], order: Order) -> Option:
-    """Operands are aligned at their last dimensions, so one of lower rank gets dimensions of extent 1 where the order
-    needs them.
-    """
+    """Operands are aligned at their last dimensions: one of lower rank gets extents of 1 where the order needs it."""
     if order == identity(len(order)):
         return Option(order, tuple(identity(v.rank) for v in node.inputs))
     forms: list[Form] = []

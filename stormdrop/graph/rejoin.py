@@ -44,8 +44,7 @@ def keep_apart(graph: Graph) -> Graph:
 
 
 def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
-    """For every target dimension the extents it is made of; None where the source has no dimensions that are joined, or
-    none that fit.
+    """For every target dimension the extents it is made of; None where no dimensions are joined, or none fit.
 
     (1, 64, 8, 8), (1, 32, 128)  ->  ((1,), (32,), (2, 8, 8))
     """
@@ -67,9 +66,7 @@ def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
 
 
 def _between(graph: Graph, outputs: set[Value], start: Node, apart: Pieces) -> list[Node] | None:
-    """The nodes that read a Reshape's result and whatever they give, up to other Reshapes; None where one of them will
-    not do.
-    """
+    """The nodes between a Reshape and the next ones; None where one of them will not do."""
     found: dict[Node, None] = {}
     reached = {start.output}
     waiting = [start.output]

@@ -147,8 +147,7 @@ class Const(Expr):
 class Var(Expr):
     """A named integer: a knob of a sketch or a loop of a lowered program."""
 
-    __slots__ = ("name",)
-    __match_args__ = ("name",)
+    __slots__ = __match_args__ = ("name",)
     name: str
 
     def __new__(cls, name: str) -> Var:
@@ -161,8 +160,7 @@ _serial = itertools.count()
 class Axis(Expr):
     """One dimension that a compute iterates over. Every axis is its own: two of equal extent differ."""
 
-    __slots__ = ("extent", "kind", "name", "serial")
-    __match_args__ = ("name", "extent", "kind", "serial")
+    __slots__ = __match_args__ = ("name", "extent", "kind", "serial")
     name: str
     extent: int
     kind: AxisKind
@@ -179,8 +177,7 @@ class Bin(Expr):
     In loop programs also `pair`, two bf16 as one bf16x2, and `dot`, the sum of the products of two pairs in f32.
     """
 
-    __slots__ = ("a", "b", "op")
-    __match_args__ = ("op", "a", "b")
+    __slots__ = __match_args__ = ("op", "a", "b")
     op: str
     a: Expr
     b: Expr
@@ -195,8 +192,7 @@ _RESULTS: dict[str, Dtype] = {"pair": "bf16x2", "dot": "f32"}
 class Cmp(Expr):
     """A comparison of two values of one type; its own type is bool."""
 
-    __slots__ = ("a", "b", "op")
-    __match_args__ = ("op", "a", "b")
+    __slots__ = __match_args__ = ("op", "a", "b")
     op: str
     a: Expr
     b: Expr
@@ -208,8 +204,7 @@ class Cmp(Expr):
 class Select(Expr):
     """`a` where `condition` holds, else `b`; what is not chosen is not read."""
 
-    __slots__ = ("a", "b", "condition")
-    __match_args__ = ("condition", "a", "b")
+    __slots__ = __match_args__ = ("condition", "a", "b")
     condition: Expr
     a: Expr
     b: Expr
@@ -221,8 +216,7 @@ class Select(Expr):
 class Call(Expr):
     """A function of one value: exp, log, sqrt, tanh, neg, not, …"""
 
-    __slots__ = ("a", "fn")
-    __match_args__ = ("fn", "a")
+    __slots__ = __match_args__ = ("fn", "a")
     fn: str
     a: Expr
 
@@ -244,8 +238,7 @@ class Cast(Expr):
 class Load(Expr):
     """One element of a tensor."""
 
-    __slots__ = ("indices", "tensor")
-    __match_args__ = ("tensor", "indices")
+    __slots__ = __match_args__ = ("tensor", "indices")
     tensor: Tensor
     indices: tuple[Expr, ...]
 
@@ -256,8 +249,7 @@ class Load(Expr):
 class Reduce(Expr):
     """A reduction over axes; stands only at the top of a compute's body."""
 
-    __slots__ = ("axes", "body", "combiner")
-    __match_args__ = ("combiner", "axes", "body")
+    __slots__ = __match_args__ = ("combiner", "axes", "body")
     combiner: Combiner
     axes: tuple[Axis, ...]
     body: Expr
@@ -281,8 +273,7 @@ def identity_of(combiner: Combiner, dtype: Dtype) -> Scalar:
 def lift(value: Expr | Scalar, dtype: Dtype) -> Expr:
     """A Python number as a constant of `dtype`; an expression as it is.
 
-    Raises UserError for anything else, and for a number that `dtype` cannot hold: a fraction or an overflow of an
-    integer.
+    Raises UserError for anything else, and for a number that `dtype` cannot hold.
     """
     if isinstance(value, Expr):
         return value

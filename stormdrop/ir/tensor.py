@@ -173,9 +173,7 @@ class Task:
 
     @cached_property
     def class_key(self) -> str:
-        """The structure without sizes and names: equal for the same operator at any shape, stride, dilation and
-        padding.
-        """
+        """The structure without sizes and names: equal for an operator at any shape, stride, dilation and padding."""
         text = json.dumps([_structure(v) for v in self.variants])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -209,9 +207,7 @@ class Task:
 
 
 def nominal_flops(variant: Variant) -> float:
-    """Arithmetic on floats in the bodies, each operation once; a reduction adds its combiner; padding is counted as
-    computed.
-    """
+    """Operations on floats in the bodies; a reduction adds its combiner; padding counts as computed."""
     total = 0.0
     for t in variant.stages:
         assert t.compute is not None
@@ -313,9 +309,7 @@ def compute(name: str, axes: Axis | Sequence[Axis], body: Expr | Scalar, dtype: 
 
 
 def computed(name: str, c: Compute) -> Tensor:
-    """The tensor that a compute fills: a constant where every tensor read is one. Raises UserError where it is not well
-    formed.
-    """
+    """The tensor that a compute fills, constant where all it reads is. Raises UserError for an ill-formed one."""
     from stormdrop.ir.verify import verify_compute
 
     verify_compute(name, c)

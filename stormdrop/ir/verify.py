@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def verify_compute(name: str, c: Compute) -> None:
-    """Raise UserError where an axis is used twice or not declared, a reduction stands inside a body, or a body computes
-    with bf16.
-    """
+    """Raise UserError for an axis used twice or not declared, a reduction inside a body, or bf16 arithmetic."""
     declared: set[Expr] = set()
     for a in (*c.axes, *c.reduce_axes):
         if a in declared:
@@ -100,9 +98,7 @@ def _reads(
 
 
 def _reached(i: Expr, guards: tuple[Guard, ...]) -> tuple[int, int] | None:
-    """The least and largest value of an index where all guards hold; None where there is none, or too many points to
-    try.
-    """
+    """The range of an index where all guards hold; None where they never do, or for too many points to try."""
     axes = {n for n in walk(i) if isinstance(n, Axis)}
     relevant = [(c, holds) for c, holds in guards if axes & {n for n in walk(c) if isinstance(n, Axis)}]
     axes |= {n for c, _ in relevant for n in walk(c) if isinstance(n, Axis)}

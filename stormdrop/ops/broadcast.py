@@ -38,9 +38,7 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def read(x: Tensor, axes: Sequence[Expr]) -> Load:
-    """An element of `x` where it is broadcast to the axes: it lacks leading ones, and where only its own extent is 1 it
-    stays at 0.
-    """
+    """An element of `x` broadcast to the axes: it lacks leading ones, and stays at 0 where only its extent is 1."""
     own = zip(list(axes)[len(axes) - len(x.shape) :], x.shape)
     return x[tuple(a if n != 1 or (isinstance(a, Axis) and a.extent == 1) else Const(0, "i64") for a, n in own)]
 
@@ -131,9 +129,7 @@ def pad_constant(
     dims: Sequence[int] | None = None,
     name: str = "P",
 ) -> Tensor:
-    """`P[i] = where(i is inside, X[i - before], value)`; the dimensions `dims` are compared even where nothing is
-    added.
-    """
+    """`P[i] = where(i is inside, X[i - before], value)`; dimensions `dims` are compared even if nothing is added."""
     axes = axes_for([b + n + a for b, n, a in zip(before, x.shape, after)])
     wanted = [d for d in range(len(axes)) if before[d] or after[d]] if dims is None else list(dims)
     sides = [c for d in wanted for c in (axes[d] >= before[d], axes[d] < x.shape[d] + before[d])]

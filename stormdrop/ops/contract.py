@@ -15,9 +15,7 @@ from stormdrop.ops.broadcast import axes_for, broadcast_shape, read
 def matmul_extents(
     x: Sequence[int], w: Sequence[int], transpose_x: bool, transpose_w: bool
 ) -> tuple[tuple[int, ...], int, int, int]:
-    """Of a product of matrices of these shapes, stored transposed or not: leading dimensions, rows, inner dimension,
-    columns.
-    """
+    """Leading dimensions, rows, inner dimension and columns of a product of matrices, each perhaps transposed."""
     if len(x) < 2 or len(w) < 2:
         raise UserError(f"matmul: {list(x)} and {list(w)} must be matrices")
     rows, inner = x[:-3:-1] if transpose_x else x[-2:]
@@ -28,9 +26,7 @@ def matmul_extents(
 
 
 def matmul_nd(x: Tensor, w: Tensor, transpose_x: bool = False, transpose_w: bool = False, name: str = "Y") -> Tensor:
-    """`Y[b…, n, m] = Σ_k X[b…, n, k] · W[b…, k, m]`, the leading dimensions broadcasting; either matrix may be stored
-    transposed.
-    """
+    """`Y[b…, n, m] = Σ_k X[b…, n, k] · W[b…, k, m]`; leading dimensions broadcast; either may be transposed."""
     leading, rows, inner, columns = matmul_extents(x.shape, w.shape, transpose_x, transpose_w)
     lead, n, m, k = axes_for(leading), axis(rows, "n"), axis(columns, "m"), reduce_axis(inner, "k")
     left = _factor(x, [*lead, k, n] if transpose_x else [*lead, n, k])

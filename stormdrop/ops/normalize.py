@@ -64,9 +64,7 @@ def log_softmax(x: Tensor, along: int, name: str = "Y") -> Tensor:
 
 
 def standardize(x: Tensor, dims: Sequence[int], epsilon: float, name: str = "Y") -> Tensor:
-    """`Y = (X - mean) / √(variance + ε)` over the given dimensions; the variance is summed of differences, in a second
-    pass.
-    """
+    """`Y = (X - mean) / √(variance + ε)` over some dimensions; the variance is that of differences: a second pass."""
     share = 1.0 / max(1, prod(x.shape[d] for d in dims))
     total = reduce_dims(x, dims, "sum", True, name="S")
     mean = elementwise(lambda e: e[0] * share, [total], "M")

@@ -234,8 +234,7 @@ def pool(x: Tensor, w: Window, layout: str, combiner: Combiner, name: str = "Y")
 
 
 def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") -> Tensor:
-    """The flat position in X (channels first) of every window's first maximum in row-major order; NaN is the largest
-    value.
+    """The flat position in X (channels first) of every window's first maximum in row-major order; NaN is largest.
 
         M = max over the window
         K = min over the window of where(P == M or P is NaN, position in the image, last position)

@@ -1,5 +1,4 @@
-"""A small language for describing networks: each method adds the node that an exporter would write and returns its
-value.
+"""A small language for networks: each method adds the node that an exporter would write and returns its value.
 
     net = NetworkBuilder("tiny", batch=1, opset=18)
     x = net.input("input", (3, 32, 32))
@@ -212,9 +211,7 @@ class NetworkBuilder:
         return self.node("Gemm", name, inputs, (out,), Moments(), transB=1)
 
     def dense(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
-        """A linear layer on the last axis of a sequence, as exporters write it: MatMul by the transposed weight, then
-        Add.
-        """
+        """A linear layer on a sequence's last axis, as exporters write it: MatMul by the transposed weight, Add."""
         fan = x.sizes[-1]
         weight = self.parameter(f"{name}.weight.T", (fan, out), Normal(1 / math.sqrt(fan * x.moments.square)))
         bias = self.parameter(f"{name}.bias", (out,), Normal(BIAS_DEVIATION))
@@ -247,9 +244,7 @@ class NetworkBuilder:
     def _weight_and_bias(
         self, name: str, shape: tuple[int, ...], expected: Moments, balanced: bool, bias: bool
     ) -> list[str]:
-        """He's scaling for (out, fan…): variance 1 / (fan · mean square), or · variance where balanced weights cancel
-        the mean.
-        """
+        """He's scaling for (out, fan…): variance 1 / (fan · mean square), or of the variance for balanced weights."""
         power = math.prod(shape[1:]) * (expected.variance if balanced else expected.square)
         weight = self.parameter(f"{name}.weight", shape, Normal(1 / math.sqrt(power), balanced=balanced))
         return [weight, self.parameter(f"{name}.bias", shape[:1], Normal(BIAS_DEVIATION))] if bias else [weight]
