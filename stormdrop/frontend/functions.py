@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from stormdrop.errors import UserError
@@ -44,23 +45,14 @@ def _calls(nodes: Iterable[Any]) -> Counter[Name]:
 
 def _sizes(calls: Mapping[Name, Counter[Name]]) -> dict[Name, int]:
     """The nodes of each function, written out. Raises UserError where one calls itself, directly or not."""
-    left = {f: {c for c in called if c in calls} for f, called in calls.items()}
-    ready = [f for f, called in left.items() if not called]
-    users: dict[Name, list[Name]] = {}
-    for f, called in left.items():
-        for c in called:
-            users.setdefault(c, []).append(f)
     sizes: dict[Name, int] = {}
-    while ready:
-        f = ready.pop()
-        sizes[f] = sum(sizes.get(c, 1) * count for c, count in calls[f].items())
-        for user in users.get(f, ()):
-            left[user].discard(f)
-            if not left[user]:
-                ready.append(user)
-    if len(sizes) != len(calls):
-        stuck = next(f for f, called in left.items() if called)
-        raise UserError(f"function {shown(stuck[1])} calls itself")
+    order = TopologicalSorter({f: [c for c in called if c in calls] for f, called in calls.items()})
+    try:
+        for f in order.static_order():
+            sizes[f] = sum(sizes.get(c, 1) * count for c, count in calls[f].items())
+    except CycleError as error:
+        (_, name), *_ = error.args[1]
+        raise UserError(f"function {shown(name)} calls itself") from error
     return sizes
 
 

@@ -288,9 +288,8 @@ class _Import:
             return
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
-        results = IMPORTERS[node.op_type](
-            NodeReader(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
-        )
+        reader = NodeReader(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
+        results = IMPORTERS[node.op_type](reader)
         listed = [results] if isinstance(results, Value) else list(results)
         for o, value in zip(node.output, listed):
             if o and value is not None:

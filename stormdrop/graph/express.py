@@ -78,9 +78,8 @@ def _conv(n: Node, x: Sequence[Tensor]) -> Tensor:
 
 
 def _conv_transpose(n: Node, x: Sequence[Tensor]) -> Tensor:
-    return window.conv_transpose_nd(
-        x[0], x[1], window_of(n), n.integers("extents"), n.integer("groups"), n.text("layout")
-    )
+    extents, groups = n.integers("extents"), n.integer("groups")
+    return window.conv_transpose_nd(x[0], x[1], window_of(n), extents, groups, n.text("layout"))
 
 
 EXPRESS: dict[str, Express] = {

@@ -28,6 +28,7 @@ from stormdrop.ir.expr import FLOATS, ITEMSIZE, Dtype
 Array = NDArray[Any]
 Attribute = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[tuple[int, ...], ...]
 SHOWN = 80
+MOST_REGION = 64
 
 
 def shown(name: str) -> str:
@@ -195,6 +196,31 @@ class Graph:
             nodes.extend([node] if answer is None else answer)
         merged = {**self.constants, **(constants or {})}
         return replace(self, nodes=tuple(nodes), constants=merged).pruned()
+
+    def region(
+        self, start: Value, inside: Callable[[Node], bool], ends: Callable[[Node], bool]
+    ) -> tuple[list[Node], list[Node]] | None:
+        """The nodes that read a value, and those that read their results, up to the ones where the region ends.
+
+        None where a node is neither inside nor an end, where an output is reached, and where there are more than
+        `MOST_REGION` nodes, so that a pass that asks for many regions is linear.
+        """
+        found: dict[Node, None] = {}
+        last: dict[Node, None] = {}
+        waiting = [start]
+        while waiting:
+            v = waiting.pop()
+            if v in self.outputs:
+                return None
+            for node in self.consumers.get(v, ()):
+                if ends(node):
+                    last[node] = None
+                elif not inside(node) or len(found) >= MOST_REGION:
+                    return None
+                elif node not in found:
+                    found[node] = None
+                    waiting.append(node.output)
+        return list(found), list(last)
 
     def pruned(self) -> Graph:
         """Without nodes and constants that no output needs."""

@@ -23,23 +23,21 @@ from stormdrop.graph.shapes import REDUCTIONS
 
 WHOLE = REDUCTIONS | {"Standardize", "RmsNormalize"}
 """Operators that treat the dimensions in their attribute `axes` as one."""
-MOST_BETWEEN = 64
-"""A norm is a handful of nodes; a walk that finds more gives up, so that the pass is linear."""
 Pieces = tuple[tuple[int, ...], ...]
 
 
 def keep_apart(graph: Graph) -> Graph:
     """The same function; the graph itself where there is nothing to do."""
-    names, outputs = FreshNames(graph), set(graph.outputs)
+    names = FreshNames(graph)
     nodes: dict[Node, list[Node]] = {}
     constants: dict[Value, Array] = {}
     for node in graph.nodes:
         if node.op != "Reshape" or node in nodes or node.inputs[0] in graph.constants:
             continue
         apart = pieces(node.inputs[0].shape, node.output.shape)
-        between = _between(graph, outputs, node, apart) if apart is not None else None
-        if apart is not None and between is not None:
-            _rewrite(graph, node, between, apart, names, nodes, constants)
+        region = _region(graph, node, apart) if apart is not None else None
+        if apart is not None and region is not None:
+            _rewrite(graph, node, region, apart, names, nodes, constants)
     return graph.rewrite(nodes.get, constants) if nodes else graph
 
 
@@ -65,31 +63,21 @@ def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
     return tuple(found)
 
 
-def _between(graph: Graph, outputs: set[Value], start: Node, apart: Pieces) -> list[Node] | None:
-    """The nodes between a Reshape and the next ones; None where one of them will not do."""
-    found: dict[Node, None] = {}
-    reached = {start.output}
-    waiting = [start.output]
-    while waiting:
-        v = waiting.pop()
-        if v in outputs:
-            return None
-        for node in graph.consumers.get(v, ()):
-            if node.op == "Reshape":
-                continue
-            fits = node.op in ELEMENTWISE or (node.op in WHOLE and node.flag("keepdims", 1))
-            if not fits or node.output.rank != len(apart):
-                return None
-            found[node] = None
-            if len(found) > MOST_BETWEEN:
-                return None
-            if node.output not in reached:
-                reached.add(node.output)
-                waiting.append(node.output)
-    others = {v for node in found for v in node.inputs if v not in reached}
-    if not found or any(v not in graph.constants or _shape(v.shape, apart) is None for v in others):
+def _region(graph: Graph, start: Node, apart: Pieces) -> tuple[list[Node], list[Node]] | None:
+    """The nodes between a Reshape and the next ones, and these; None where one of them will not do."""
+
+    def fits(node: Node) -> bool:
+        whole = node.op in ELEMENTWISE or (node.op in WHOLE and node.flag("keepdims", 1))
+        return whole and node.output.rank == len(apart)
+
+    region = graph.region(start.output, fits, lambda node: node.op == "Reshape")
+    if region is None or not region[0]:
         return None
-    return list(found)
+    reached = {start.output, *(node.output for node in region[0])}
+    others = {v for node in region[0] for v in node.inputs if v not in reached}
+    if any(v not in graph.constants or _shape(v.shape, apart) is None for v in others):
+        return None
+    return region
 
 
 def _shape(shape: Sequence[int], apart: Pieces) -> tuple[int, ...] | None:
@@ -103,7 +91,7 @@ def _shape(shape: Sequence[int], apart: Pieces) -> tuple[int, ...] | None:
 def _rewrite(
     graph: Graph,
     start: Node,
-    between: Sequence[Node],
+    region: tuple[list[Node], list[Node]],
     apart: Pieces,
     names: FreshNames,
     nodes: dict[Node, list[Node]],
@@ -122,6 +110,7 @@ def _rewrite(
 
     first = split(start.output)
     nodes[start] = [replace(start, outputs=(first,), attributes={"shape": first.shape})]
+    between, readers = region
     for node in between:
         attributes: Mapping[str, Attribute] = node.attributes
         if node.op in WHOLE:
@@ -129,7 +118,5 @@ def _rewrite(
             axes = tuple(k for d in node.integers("axes") for k in range(ends[d], ends[d + 1]))
             attributes = {**attributes, "axes": axes}
         nodes[node] = [Node(node.op, tuple(map(split, node.inputs)), (split(node.output),), attributes, node.name)]
-    for v in [start.output, *(node.output for node in between)]:
-        for reader in graph.consumers.get(v, ()):
-            if reader.op == "Reshape":
-                nodes[reader] = [replace(reader, inputs=(split(v),))]
+    for reader in readers:
+        nodes[reader] = [replace(reader, inputs=(split(reader.inputs[0]),))]

@@ -112,10 +112,9 @@ def pads_into_windows(graph: Graph) -> Graph:
         if pad is None or readers[pad.output] or not _takes_pad(node, pad):
             sweep.keep(node)
             continue
-        before, after = (
-            tuple(a + b for a, b in zip(_spatial(node, pad.integers(k)), node.integers(k))) for k in ("before", "after")
-        )
-        attributes = {**node.attributes, "before": before, "after": after}
+        attributes = dict(node.attributes)
+        for k in ("before", "after"):
+            attributes[k] = tuple(a + b for a, b in zip(_spatial(node, pad.integers(k)), node.integers(k)))
         sweep.keep_other(replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), attributes=attributes))
     return sweep.finished()
 

@@ -12,27 +12,16 @@ FORMAT = 1
 
 
 def task_to_json(task: Task) -> dict[str, object]:
-    return {
-        "format": FORMAT,
-        "name": task.name,
-        "inputs": [
-            {"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "constant": t.constant} for t in task.inputs
-        ],
-        "variants": [_variant_to_json(task, v) for v in task.variants],
-    }
+    inputs = [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "constant": t.constant} for t in task.inputs]
+    variants = [_variant_to_json(task, v) for v in task.variants]
+    return {"format": FORMAT, "name": task.name, "inputs": inputs, "variants": variants}
 
 
 def nameless(task: Task) -> object:
     """What remains of a task's JSON when tasks that differ in names alone are to be equal."""
     inputs = [[list(t.shape), t.dtype, t.constant] for t in task.inputs]
     variants = [_variant_to_json(task, v) for v in task.variants]
-    return [
-        inputs,
-        [
-            [v["outputs"], v["error_bound"], [_unnamed(stage) for stage in cast("list[Any]", v["stages"])]]
-            for v in variants
-        ],
-    ]
+    return [inputs, [[v["outputs"], v["error_bound"], [_unnamed(stage) for stage in v["stages"]]] for v in variants]]
 
 
 def _unnamed(stage: dict[str, Any]) -> list[object]:
@@ -40,7 +29,7 @@ def _unnamed(stage: dict[str, Any]) -> list[object]:
     return [spatial, reduce, stage["combiner"], stage["body"]]
 
 
-def _variant_to_json(task: Task, variant: Variant) -> dict[str, object]:
+def _variant_to_json(task: Task, variant: Variant) -> dict[str, Any]:
     names: dict[Tensor, str] = {t: f"i{k}" for k, t in enumerate(task.inputs)}
     stages: list[object] = []
     for k, t in enumerate(variant.stages):
@@ -56,12 +45,8 @@ def _variant_to_json(task: Task, variant: Variant) -> dict[str, object]:
                 "body": _expr_to_json(c.body, c.axis_ids, names),
             }
         )
-    return {
-        "name": variant.name,
-        "error_bound": variant.error_bound,
-        "stages": stages,
-        "outputs": [names[t] for t in variant.outputs],
-    }
+    outputs = [names[t] for t in variant.outputs]
+    return {"name": variant.name, "error_bound": variant.error_bound, "stages": stages, "outputs": outputs}
 
 
 def _expr_to_json(e: Expr, axes: dict[Expr, str], names: dict[Tensor, str]) -> object:

@@ -234,9 +234,8 @@ def _structure(variant: Variant) -> list[object]:
             if load.tensor not in number:
                 count = sum(n.startswith("i") for n in number.values())
                 number[load.tensor] = f"i{count}{'c' if load.tensor.constant else ''}{load.tensor.dtype}"
-        described.append(
-            [number[t], t.dtype, c.combiner, len(c.axes), len(c.reduce_axes), _shape_free(c.body, axes, number)]
-        )
+        body = _shape_free(c.body, axes, number)
+        described.append([number[t], t.dtype, c.combiner, len(c.axes), len(c.reduce_axes), body])
     return [described, [number[t] for t in variant.outputs]]
 
 

@@ -46,10 +46,8 @@ def describe(name: str, batch: int | None = 1, opset: int = DEFAULT_OPSET) -> Ne
     """Raises UserError where the name, the batch or the opset is none of ours."""
     if name not in NETWORKS:
         close = get_close_matches(name, NETWORKS, 1, 0.5)
-        raise UserError(
-            f"no network {name!r} in the zoo"
-            + (f"; did you mean {close[0]}?" if close else f": it has {', '.join(NETWORKS)}")
-        )
+        hint = f"; did you mean {close[0]}?" if close else f": it has {', '.join(NETWORKS)}"
+        raise UserError(f"no network {name!r} in the zoo{hint}")
     if batch is not None and batch < 1:
         raise UserError(f"a batch of {batch}: give at least 1, or None for a symbolic one")
     if opset not in OPSETS:
