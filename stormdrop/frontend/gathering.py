@@ -87,13 +87,10 @@ def _reverse_sequence(n: NodeReader) -> Value:
     return n.build.emit("ReverseSequence", x, n.input(1), time_axis=time, batch_axis=batch)
 
 
-def _cumulative(op: str) -> Importer:
-    def importer(n: NodeReader) -> Value:
-        x = n.input(0)
-        along = n.dim(int(n.scalar(1)), x.rank)
-        return n.build.emit(op, x, axis=along, exclusive=n.integer("exclusive", 0), reverse=n.integer("reverse", 0))
-
-    return importer
+def _cumulative(n: NodeReader) -> Value:
+    x = n.input(0)
+    along = n.dim(int(n.scalar(1)), x.rank)
+    return n.build.emit(n.op, x, axis=along, exclusive=n.integer("exclusive", 0), reverse=n.integer("reverse", 0))
 
 
 def _arg(n: NodeReader) -> Value:
@@ -149,8 +146,8 @@ GATHERING: dict[str, Importer] = {
     "Scatter": _scatter_elements,
     "ScatterND": _scatter_nd,
     "ReverseSequence": _reverse_sequence,
-    "CumSum": _cumulative("CumSum"),
-    "CumProd": _cumulative("CumProd"),
+    "CumSum": _cumulative,
+    "CumProd": _cumulative,
     "ArgMax": _arg,
     "ArgMin": _arg,
     "TopK": _top_k,

@@ -297,21 +297,18 @@ class _Import:
 
     def _attribute(self, a: Any, label: str) -> Any:
         kind = a.type or _kind(a)
+        value = getattr(a, _FIELDS.get(kind, "type"))
         match kind:
-            case 1:
-                return float(a.f)
-            case 2:
-                return int(a.i)
+            case 1 | 2:
+                return value
             case 3:
-                return a.s.decode("utf-8", "replace")
+                return value.decode("utf-8", "replace")
             case 4:
-                return array_of(a.t, self.folder, f"attribute {shown(a.name)} of node {shown(label)}")
-            case 6:
-                return [float(v) for v in a.floats]
-            case 7:
-                return [int(v) for v in a.ints]
+                return array_of(value, self.folder, f"attribute {shown(a.name)} of node {shown(label)}")
+            case 6 | 7:
+                return list(value)
             case 8:
-                return [v.decode("utf-8", "replace") for v in a.strings]
+                return [v.decode("utf-8", "replace") for v in value]
             case _:
                 raise UserError(f"attribute {shown(a.name)} is of a kind that is not supported")
 
@@ -386,9 +383,10 @@ def _dims(dims: Any) -> list[object]:
     return [d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims]
 
 
+_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 6: "floats", 7: "ints", 8: "strings"}
+"""Where an attribute of each kind holds its value."""
+
+
 def _kind(a: Any) -> int:
     """Files of the first versions leave the kind out."""
-    for kind, field in ((1, "f"), (2, "i"), (3, "s"), (4, "t")):
-        if a.HasField(field):
-            return kind
-    return 6 if a.floats else 7 if a.ints else 8 if a.strings else 0
+    return next((kind for kind, name in _FIELDS.items() if (a.HasField(name) if kind < 5 else getattr(a, name))), 0)

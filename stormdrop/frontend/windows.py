@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from math import prod
 
@@ -164,36 +164,32 @@ def _taps(w: Window, d: int, size: int, after: int, padded: bool) -> np.ndarray[
     return np.maximum(1.0, np.sum((at >= low) & (at < high), axis=1))
 
 
-def _lp(n: NodeReader, x: Value, p: float) -> Value:
-    return n.build.emit("Mul", x, x) if p == 2 else n.build.emit("PowConst", n.build.emit("Abs", x), exponent=float(p))
-
-
-def _norm(n: NodeReader) -> int:
-    p = n.integer("p", 2)
+def _lp(n: NodeReader, total: Callable[[Value], Value]) -> Value:
+    """The p-norm of what `total` sums."""
+    x, p = n.input(0), n.integer("p", 2)
     if p < 1:
         raise n.fail(f"there is no norm of order {p}")
-    return p
+    b = n.build
+    powers = b.emit("Mul", x, x) if p == 2 else b.emit("PowConst", b.emit("Abs", x), exponent=float(p))
+    return b.emit("PowConst", total(powers), exponent=1 / p)
 
 
 def _lp_pool(n: NodeReader) -> Value:
-    x, p = n.input(0), _norm(n)
+    x = n.input(0)
     window, _ = window_of(n, x.shape[2:], _kernel(n, x))
-    y = n.build.emit("SumPool", _lp(n, x, p), **attributes_of(window))
-    return n.build.emit("PowConst", y, exponent=1 / p)
+    return _lp(n, lambda powers: n.build.emit("SumPool", powers, **attributes_of(window)))
 
 
-def _global(kind: str) -> Importer:
-    def importer(n: NodeReader) -> Value:
-        x = n.input(0)
-        axes = list(range(2, x.rank))
-        if kind == "mean":
-            return mean(n.build, x, axes)
-        if kind == "max":
-            return n.build.reduce("Max", x, axes)
-        p = _norm(n)
-        return n.build.emit("PowConst", n.build.reduce("Sum", _lp(n, x, p), axes), exponent=1 / p)
-
-    return importer
+def _global(n: NodeReader) -> Value:
+    b, x = n.build, n.input(0)
+    axes = list(range(2, x.rank))
+    match n.op:
+        case "GlobalAveragePool":
+            return mean(b, x, axes)
+        case "GlobalMaxPool":
+            return b.reduce("Max", x, axes)
+        case _:
+            return _lp(n, lambda powers: b.reduce("Sum", powers, axes))
 
 
 def _lrn(n: NodeReader) -> Value:
@@ -258,9 +254,9 @@ WINDOWS: dict[str, Importer] = {
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
     "LpPool": _lp_pool,
-    "GlobalAveragePool": _global("mean"),
-    "GlobalMaxPool": _global("max"),
-    "GlobalLpPool": _global("lp"),
+    "GlobalAveragePool": _global,
+    "GlobalMaxPool": _global,
+    "GlobalLpPool": _global,
     "LRN": _lrn,
     "MaxUnpool": _max_unpool,
     "Col2Im": _col2im,

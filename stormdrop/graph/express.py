@@ -28,7 +28,7 @@ def express(node: Node, inputs: Sequence[Tensor]) -> Tensor:
     """The node's result, computed from its inputs. Raises UserError for an unknown operator."""
     if node.op in ELEMENTWISE:
         function = ELEMENTWISE[node.op]
-        return broadcast.elementwise(lambda operands: function(node, operands), inputs)
+        return broadcast.elementwise(lambda operands: function(node, *operands), inputs)
     if node.op not in EXPRESS:
         raise UserError(f"{node}: no such operator")
     return EXPRESS[node.op](node, inputs)

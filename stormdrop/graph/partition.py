@@ -122,7 +122,7 @@ def _elementwise(node: Node, tensors: Mapping[Value, Tensor], numbers: Mapping[V
     axes = axes_for(node.output.shape)
     written = numbers if any(v not in numbers for v in node.inputs) else {}
     operands: list[Expr] = [written[v] if v in written else read(tensors[v], axes) for v in node.inputs]
-    return compute("Y", axes, ELEMENTWISE[node.op](node, operands))
+    return compute("Y", axes, ELEMENTWISE[node.op](node, *operands))
 
 
 def _number(v: Value, constants: Mapping[Value, Array]) -> Const | None:

@@ -56,10 +56,7 @@ class Samples:
 
 
 def evaluate(
-    task: Task,
-    arrays: Mapping[str, Array],
-    variant: int = 0,
-    precision: Literal["f64"] | None = None,
+    task: Task, arrays: Mapping[str, Array], variant: int = 0, precision: Literal["f64"] | None = None
 ) -> dict[str, Array]:
     """The outputs by name. With precision "f64" every f32 and bf16 is computed as float64, inputs being taken as they
     are: a cast to bf16, which rounds to nearest even otherwise, does nothing then.
@@ -79,11 +76,7 @@ def magnitude(task: Task, arrays: Mapping[str, Array], variant: int = 0) -> dict
 
 
 def sample(
-    task: Task,
-    arrays: Mapping[str, Array],
-    points: int,
-    rng: np.random.Generator,
-    variant: int = 0,
+    task: Task, arrays: Mapping[str, Array], points: int, rng: np.random.Generator, variant: int = 0
 ) -> dict[str, Samples]:
     """About `points` random elements of every output in float64, with error scales; corners and edges come up often."""
     machine = _Machine(_inputs(task, arrays, wide=True), wide=True, scales=True)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from stormdrop.zoo.builder import CLASSES, Network, NetworkBuilder, OnnxValue
 
-VGG = {
-    11: (1, 1, 2, 2, 2),
-    13: (2, 2, 2, 2, 2),
-    16: (2, 2, 3, 3, 3),
-    19: (2, 2, 4, 4, 4),
-}
+VGG = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 
 
 def alexnet(net: NetworkBuilder) -> Network:

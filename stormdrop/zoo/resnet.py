@@ -6,13 +6,7 @@ from stormdrop.zoo.builder import DAMPED, Network, NetworkBuilder, OnnxValue
 
 VIDEO_CLASSES = 400
 WIDTHS = (64, 128, 256, 512)
-BLOCKS = {
-    18: (2, 2, 2, 2),
-    34: (3, 4, 6, 3),
-    50: (3, 4, 6, 3),
-    101: (3, 4, 23, 3),
-    152: (3, 8, 36, 3),
-}
+BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 def resnet(net: NetworkBuilder, depth: int) -> Network:
