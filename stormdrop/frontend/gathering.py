@@ -10,6 +10,7 @@ import numpy as np
 from stormdrop.frontend.movement import bounded
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
+from stormdrop.frontend.reductions import along_axis
 from stormdrop.graph.graph import Value
 
 MOST_ORDERED = 1 << 16
@@ -119,9 +120,7 @@ def _hardmax(n: NodeReader) -> Value:
     x, b = n.input(0), n.build
     if not x.size:
         return x
-    along = n.axis(-1 if n.version >= 13 else 1, x.rank)
-    flat = b.reshape(x, (prod(x.shape[:along]), prod(x.shape[along:]))) if n.version < 13 else x
-    along = 1 if n.version < 13 else along
+    flat, along = along_axis(n)
     best = b.emit("ArgMax", flat, axis=along, keepdims=1, last=0)
     positions = b.constant(np.arange(bounded(n, flat.shape[along])))
     at = b.reshape(positions, [e if d == along else 1 for d, e in enumerate(flat.shape)])

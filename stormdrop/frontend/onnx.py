@@ -230,7 +230,8 @@ class _Import:
         for d, n in zip(dims, shape):
             if d.HasField("dim_value"):
                 if d.dim_value != n and d.dim_value > 0:
-                    raise UserError(f"input {shown(i.name)} has the fixed shape {_dims(dims)}, but {shape} is given")
+                    fixed = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims]
+                    raise UserError(f"input {shown(i.name)} has the fixed shape {fixed}, but {shape} is given")
             elif d.dim_param and (known := self.symbols.setdefault(d.dim_param, n)) != n:
                 raise UserError(f"dimension {shown(d.dim_param)} is given both as {known} and as {n}")
 
@@ -377,10 +378,6 @@ class _Import:
         if missing:
             raise UserError(f"its subgraph does not compute {shown(missing[0])}")
         return [inner[o.name] for o in body.output]
-
-
-def _dims(dims: Any) -> list[object]:
-    return [d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims]
 
 
 _FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 6: "floats", 7: "ints", 8: "strings"}

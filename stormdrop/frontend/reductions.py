@@ -123,14 +123,18 @@ def _einsum(n: NodeReader) -> Value:
     return n.build.emit("Einsum", *operands, equation=f"{','.join(full)}->{result}")
 
 
-def _softmax(n: NodeReader) -> Value:
-    """Before version 13 all dimensions from `axis` on are one."""
+def along_axis(n: NodeReader) -> tuple[Value, int]:
+    """The input and the dimension that `axis` names. Before version 13 all dimensions from there on are one."""
     x = n.input(0)
     if n.version >= 13:
-        return n.build.emit(n.op, x, axis=n.axis(-1, x.rank))
+        return x, n.axis(-1, x.rank)
     cut = n.axis(1, x.rank)
-    flat = n.build.reshape(x, (prod(x.shape[:cut]), prod(x.shape[cut:])))
-    return n.build.reshape(n.build.emit(n.op, flat, axis=1), x.shape)
+    return n.build.reshape(x, (prod(x.shape[:cut]), prod(x.shape[cut:]))), 1
+
+
+def _softmax(n: NodeReader) -> Value:
+    x, along = along_axis(n)
+    return n.build.reshape(n.build.emit(n.op, x, axis=along), n.input(0).shape)
 
 
 def per_channel(b: GraphBuilder, v: Value, rank: int, at: int = 1) -> Value:

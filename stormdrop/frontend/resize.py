@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,20 +52,12 @@ def _is_scaled(n: NodeReader) -> bool:
     return len(n.inputs) < 4 or n.optional(3) is None or n.input(3).size == 0
 
 
-def _nearest(n: NodeReader, x: Floats, mode: str) -> NDArray[np.int64]:
-    whole = np.floor(x)
-    match mode:
-        case "round_prefer_floor":
-            result = np.where(x == whole + 0.5, whole, np.floor(x + 0.5))
-        case "round_prefer_ceil":
-            result = np.floor(x + 0.5)
-        case "floor":
-            result = whole
-        case "ceil":
-            result = np.ceil(x)
-        case _:
-            raise n.fail(f"unknown nearest mode {mode}")
-    return result.astype(np.int64)
+_NEAREST: dict[str, Callable[[Floats], Floats]] = {
+    "round_prefer_floor": lambda x: np.where(x == np.floor(x) + 0.5, np.floor(x), np.floor(x + 0.5)),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
 
 
 def _cubic(t: Floats, a: float) -> Floats:
@@ -112,7 +104,10 @@ def _one_dimension(
         default = "round_prefer_floor" if modern else "floor"
         if n.op == "Resize" and n.version == 10 and scale < 1:  # as ONNX's tests of that version have it
             default = "ceil"
-        index = np.clip(_nearest(n, at, n.text("nearest_mode", default)), 0, size - 1)
+        rounding = n.text("nearest_mode", default)
+        if rounding not in _NEAREST:
+            raise n.fail(f"unknown nearest mode {rounding}")
+        index = np.clip(_NEAREST[rounding](at).astype(np.int64), 0, size - 1)
         times = out // size if size else 0
         if np.array_equal(index, np.arange(out)) and out == size:
             return x, outside

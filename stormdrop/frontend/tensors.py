@@ -49,18 +49,15 @@ def array_of(proto: Any, folder: str | None, what: str) -> Array:
     elif proto.HasField("raw_data"):
         raw = proto.raw_data
     else:
-        return _typed(getattr(proto, _FIELDS[dtype]), dims, dtype, what)
+        values = getattr(proto, _FIELDS[dtype])
+        if len(values) != prod(dims):
+            raise UserError(f"{what} holds {len(values):,} values, but its shape is {dims}")
+        return np.array(values, NUMPY[dtype]).reshape(dims)
     if len(raw) != nbytes:
         raise UserError(f"{what} holds {len(raw):,} bytes, but its shape {dims} needs {nbytes:,}")
     if dtype == "bool":
         return np.frombuffer(raw, np.uint8).reshape(dims) != 0
     return np.frombuffer(raw, stored).astype(NUMPY[dtype], copy=False).reshape(dims)
-
-
-def _typed(values: Any, dims: list[int], dtype: Dtype, what: str) -> Array:
-    if len(values) != prod(dims):
-        raise UserError(f"{what} holds {len(values):,} values, but its shape is {dims}")
-    return np.array(values, NUMPY[dtype]).reshape(dims)
 
 
 def _external(proto: Any, folder: str | None, nbytes: int, what: str) -> bytes:

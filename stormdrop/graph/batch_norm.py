@@ -231,8 +231,8 @@ class _Folding:
                 v, channel = node.inputs[0], None
                 continue
             step = self._step(node, None)
-            if step is None or self._is_mean(step):
-                break
+            if step is None or ((made := self.producers.get(step.x)) is not None and made.op == "SumPool"):
+                break  # nothing to fold, or a mean
             scale, shift = (_channels(c, v.rank, channel) for c in (step.scale, step.shift))
             if scale is None or shift is None or (shift.any() and not product.takes_shift):
                 break
@@ -240,10 +240,6 @@ class _Folding:
             steps.append(node)
             v = step.x
         return steps, a, np.broadcast_to(b, (extent,))
-
-    def _is_mean(self, step: _Step) -> bool:
-        made = self.producers.get(step.x)
-        return made is not None and made.op == "SumPool"
 
     def _behind(self, product: _Product, shift: Array) -> tuple[list[Node], Array, Array]:
         """The steps that follow the product, the factor they put on each channel, and all that is added in the end."""

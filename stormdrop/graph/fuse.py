@@ -1,6 +1,6 @@
 """Which nodes become one kernel.
 
-    groups(graph) -> [Group(nodes)], in the order in which they can run
+    groups(graph) -> [(node, …), …], in the order in which they can run
 
 An anchor (convolution, product, reduction, pooling, normalisation) takes the elementwise nodes behind it as its
 epilogue, and a cheap elementwise chain before it as its prologue; what is left of elementwise and movement nodes forms
@@ -14,7 +14,6 @@ between groups can arise: whatever depends on T and leads to P is on the way. A 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
 
 from stormdrop.graph.elementwise import ELEMENTWISE
@@ -30,19 +29,10 @@ DEAR = frozenset().union(
     ("Softplus", "Softsign", "Mish", "Swish", "Gelu", "Elu"),
 )
 """Elementwise operators of many instructions: not to be computed again for every reader."""
+Group = tuple[Node, ...]
+"""Nodes of one kernel, in order; the last one's output is the only value that is read outside."""
 MOST_NODES = 24
 """A longer chain is cut: code grows, and registers run out."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Group:
-    """Nodes of one kernel, in order; the last one's output is the only value that is read outside."""
-
-    nodes: tuple[Node, ...]
-
-    @property
-    def output(self) -> Value:
-        return self.nodes[-1].output
 
 
 def is_alias(node: Node) -> bool:
@@ -92,7 +82,7 @@ class _Fusion:
         found = {id(members): members for members in self.group_of.values()}
         ordered = [sorted(members, key=self.position.__getitem__) for members in found.values()]
         ordered.sort(key=lambda members: self.position[members[-1]])
-        return [Group(tuple(members)) for members in ordered]
+        return [tuple(members) for members in ordered]
 
     def _grow(self, node: Node) -> None:
         members = self.group_of[node] = [node]

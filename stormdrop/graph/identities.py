@@ -94,7 +94,6 @@ class _Rules:
         self.sweep = Sweep(graph)
         self.uses: Counter[Value] = use_counts(graph)
         """Of the graph before: whether a value has other readers decides what is worth it, not what is right."""
-        self._negated: dict[Value, Value] = {}
 
     def answer(self, node: Node) -> Answer:
         if node.op in IDEMPOTENT | INVOLUTIONS:
@@ -131,7 +130,8 @@ class _Rules:
             return x
         match node.op:
             case "Sub":
-                return replace(node, op="Add", inputs=(x, self.negated(node.inputs[1])))
+                with np.errstate(all="ignore"):
+                    return self.with_constant(node, "Add", x, np.asarray(-c, c.dtype))
             case "Div":
                 inverse = inverted(c)
                 return inverse if inverse is None else self.with_constant(node, "Mul", x, inverse)
@@ -139,13 +139,6 @@ class _Rules:
                 return self.twice(node, x, c)
             case _:
                 return None
-
-    def negated(self, v: Value) -> Value:
-        if v not in self._negated:
-            array = self.sweep.constants[v]
-            with np.errstate(all="ignore"):
-                self._negated[v] = self.sweep.constant(np.asarray(-array, array.dtype), f"{v.name}.negative")
-        return self._negated[v]
 
     def twice(self, node: Node, x: Value, c: Array) -> Answer:
         inner = self.made_by(x, node.op)

@@ -83,7 +83,7 @@ class Partition:
 
 def partition(graph: Graph, winograd: Sequence[int] = tuple(TRANSFORMS)) -> Partition:
     """Fuse the graph into kernels; `winograd` lists the output tile sizes F(m, 3) that may be used."""
-    return Partition(graph, tuple(call_of(g.nodes, graph.constants, winograd) for g in groups(graph) if g.output.size))
+    return Partition(graph, tuple(call_of(g, graph.constants, winograd) for g in groups(graph) if g[-1].output.size))
 
 
 def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: Sequence[int] = ()) -> TaskCall:

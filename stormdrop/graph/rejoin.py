@@ -37,7 +37,9 @@ def keep_apart(graph: Graph) -> Graph:
         apart = pieces(node.inputs[0].shape, node.output.shape)
         region = _region(graph, node, apart) if apart is not None else None
         if apart is not None and region is not None:
-            _rewrite(graph, node, region, apart, names, nodes, constants)
+            changed, reshaped = _rewrite(graph, node, region, apart, names)
+            nodes |= changed
+            constants |= reshaped
     return graph.rewrite(nodes.get, constants) if nodes else graph
 
 
@@ -89,14 +91,10 @@ def _shape(shape: Sequence[int], apart: Pieces) -> tuple[int, ...] | None:
 
 
 def _rewrite(
-    graph: Graph,
-    start: Node,
-    region: tuple[list[Node], list[Node]],
-    apart: Pieces,
-    names: FreshNames,
-    nodes: dict[Node, list[Node]],
-    constants: dict[Value, Array],
-) -> None:
+    graph: Graph, start: Node, region: tuple[list[Node], list[Node]], apart: Pieces, names: FreshNames
+) -> tuple[dict[Node, list[Node]], dict[Value, Array]]:
+    """The nodes that stand for those of a region, and the constants they read."""
+    constants: dict[Value, Array] = {}
     stand_ins: dict[Value, Value] = {}
 
     def split(v: Value) -> Value:
@@ -109,7 +107,7 @@ def _rewrite(
         return stand_ins[v]
 
     first = split(start.output)
-    nodes[start] = [replace(start, outputs=(first,), attributes={"shape": first.shape})]
+    nodes = {start: [replace(start, outputs=(first,), attributes={"shape": first.shape})]}
     between, readers = region
     for node in between:
         attributes: Mapping[str, Attribute] = node.attributes
@@ -120,3 +118,4 @@ def _rewrite(
         nodes[node] = [Node(node.op, tuple(map(split, node.inputs)), (split(node.output),), attributes, node.name)]
     for reader in readers:
         nodes[reader] = [replace(reader, inputs=(split(reader.inputs[0]),))]
+    return nodes, constants

@@ -21,14 +21,14 @@ Rule = Callable[[Node], Shape]
 
 
 def infer(op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute]) -> tuple[Shape, Dtype]:
-    """The result of one operation. Raises UserError where the inputs do not fit, KeyError for an unknown operator."""
+    """The result of one operation. Raises UserError for inputs that do not fit and for an unknown operator."""
     node = Node(op, tuple(inputs), (), attributes)
     if op in ELEMENTWISE:
         _same_types(node)
         return broadcast_shape(*(v.shape for v in inputs)), _elementwise_type(node)
-    shape = RULES[op](node)
-    dtype: Dtype = "i64" if op in POSITIONS else inputs[0].dtype
-    return shape, dtype
+    if op not in RULES:
+        raise UserError(f"{op}: no such operator")
+    return RULES[op](node), "i64" if op in POSITIONS else inputs[0].dtype
 
 
 SCATTERED = frozenset({"none", "add", "mul", "max", "min"})
@@ -37,10 +37,6 @@ REDUCTIONS = frozenset({"ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})
 POOLS = frozenset({"MaxPool", "SumPool"})
 NORMS = frozenset({"Softmax", "LogSoftmax", "Standardize", "RmsNormalize"})
 POSITIONS = frozenset({"ArgMax", "ArgMin", "TopKIndices", "MaxPoolIndices"})
-
-
-def known(op: str) -> bool:
-    return op in ELEMENTWISE or op in RULES
 
 
 def _elementwise_type(node: Node) -> Dtype:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from stormdrop.graph.fold import Folding
-from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
+from stormdrop.graph.graph import FreshNames, Graph, Node, Value
 from stormdrop.graph.sweep import Sweep, use_counts
 from stormdrop.ir.expr import identity_of
 
@@ -80,14 +80,11 @@ def _equal_constants(graph: Graph) -> dict[Value, Value]:
         if len(values) > 1:
             first: dict[bytes, Value] = {}
             for v in values:
-                kept = first.setdefault(_digest(graph.constants[v]), v)
+                data = np.ascontiguousarray(graph.constants[v]).reshape(-1).view(np.uint8).data
+                kept = first.setdefault(hashlib.blake2b(data, digest_size=16).digest(), v)
                 if kept is not v:
                     same[v] = kept
     return same
-
-
-def _digest(array: Array) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest_size=16).digest()
 
 
 def pads_into_windows(graph: Graph) -> Graph:

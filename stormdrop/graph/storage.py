@@ -57,10 +57,9 @@ def storage(parts: Partition) -> Storage:
 
 class _Layout:
     def __init__(self, parts: Partition) -> None:
-        self.graph = parts.graph
+        g = self.graph = parts.graph
         self.calls = {call.output: call for call in parts.calls}
         self.places: dict[Value, StoragePlace] = {}
-        g = self.graph
         fixed: dict[Kind, Iterable[Value]] = {"input": g.inputs, "output": g.outputs, "constant": g.constants}
         for kind, values in fixed.items():
             for k, v in enumerate(values):
@@ -86,27 +85,20 @@ class _Layout:
 
     def _claim(self, node: Node) -> None:
         """Put the inputs of an alias into its output's place, where the output has one or is the better home."""
-        match node.op:
-            case "Concat":
-                self._claim_parts(node)
-            case "Transpose":
-                if self._is_free(node.inputs[0]) and (
-                    node.output in self.places or self.graph.consumers[node.inputs[0]] == (node,)
-                ):
-                    whole = self._own(node.output)
-                    perm = node.integers("perm")
-                    strides = [0] * len(perm)
-                    for d, source in enumerate(perm):
-                        strides[source] = whole.strides[d]
-                    self.places[node.inputs[0]] = StoragePlace(whole.buffer, tuple(strides), whole.offset)
-            case "Reshape":
-                if self._is_free(node.inputs[0]) and node.output in self.places:
-                    whole = self.places[node.output]
-                    strides = reshaped_strides(node.output.shape, whole.strides, node.inputs[0].shape)
-                    if strides is not None:
-                        self.places[node.inputs[0]] = StoragePlace(whole.buffer, strides, whole.offset)
-            case _:
-                return  # a slice is read where it lies
+        source = node.inputs[0]
+        if node.op == "Concat":
+            self._claim_parts(node)
+        elif node.op == "Slice" or not self._is_free(source):
+            return  # a slice is read where it lies
+        elif node.op == "Transpose" and (node.output in self.places or self.graph.consumers[source] == (node,)):
+            whole, perm = self._own(node.output), node.integers("perm")
+            strides = tuple(whole.strides[perm.index(d)] for d in range(len(perm)))
+            self.places[source] = StoragePlace(whole.buffer, strides, whole.offset)
+        elif node.op == "Reshape" and node.output in self.places:
+            whole = self.places[node.output]
+            strides = reshaped_strides(node.output.shape, whole.strides, source.shape)
+            if strides is not None:
+                self.places[source] = StoragePlace(whole.buffer, strides, whole.offset)
 
     def _claim_parts(self, node: Node) -> None:
         along = node.integer("axis")

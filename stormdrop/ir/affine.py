@@ -65,17 +65,6 @@ class Affine:
 ZERO = Affine(())
 
 
-def constant(value: int) -> Affine:
-    return Affine((), value)
-
-
-def total(parts: Iterable[Affine]) -> Affine:
-    result = ZERO
-    for part in parts:
-        result = result + part
-    return result
-
-
 @lru_cache(maxsize=65536)
 def affine(e: Expr) -> Affine:
     """The normal form of an integer expression."""

@@ -58,7 +58,7 @@ class Tensor:
         if self.dtype not in NUMPY:
             raise UserError(f"tensor {self.name}: unknown element type {self.dtype!r}; known: {', '.join(NUMPY)}")
         if not all(_is_extent(n) for n in self.shape):
-            raise UserError(f"tensor {self.name}: bad shape {self.shape}")
+            raise UserError(f"tensor {self.name}: bad shape {self.shape}; extents are non-negative integers")
         if self.size * ITEMSIZE[self.dtype] > MAX_ELEMENTS:
             raise UserError(f"tensor {self.name}: shape {self.shape} is too large to address")
 
@@ -130,6 +130,12 @@ class Variant:
             visit(out)
         return tuple(order)
 
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Every tensor that is read but not computed, constants included."""
+        read = (load.tensor for t in self.stages if t.compute is not None for load in loads(t.compute.body))
+        return tuple(dict.fromkeys(t for t in read if t.compute is None))
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -154,14 +160,7 @@ class Task:
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
-        """Every tensor that is read but not computed, constants included."""
-        found: dict[Tensor, None] = {}
-        for t in self.variants[0].stages:
-            assert t.compute is not None
-            for load in loads(t.compute.body):
-                if load.tensor.compute is None:
-                    found[load.tensor] = None
-        return tuple(found)
+        return self.variants[0].inputs
 
     @property
     def runtime_inputs(self) -> tuple[Tensor, ...]:
@@ -270,9 +269,7 @@ def _index_structure(form: Affine, axes: dict[Expr, str], number: dict[Tensor, s
 def tensor(name: str, shape: int | Iterable[int], dtype: Dtype = "f32", constant: bool = False) -> Tensor:
     """An input of a task."""
     shape = tuple(shape) if isinstance(shape, Iterable) else (shape,)
-    if not all(_is_extent(n) for n in shape):
-        raise UserError(f"tensor {name}: bad shape {shape}; extents are non-negative integers")
-    return Tensor(name, tuple(int(n) for n in shape), dtype, constant)
+    return Tensor(name, tuple(int(n) if _is_extent(n) else n for n in shape), dtype, constant)
 
 
 def axis(extent: int, name: str = "") -> Axis:
@@ -315,17 +312,3 @@ def computed(name: str, c: Compute) -> Tensor:
     read = loads(c.body)
     constant = bool(read) and all(load.tensor.constant for load in read)
     return Tensor(name, tuple(a.extent for a in c.axes), c.body.dtype, constant, c)
-
-
-def walk_tensors(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Every tensor the outputs depend on, themselves included, each once."""
-    seen: set[Tensor] = set()
-    stack = list(outputs)
-    while stack:
-        t = stack.pop()
-        if t in seen:
-            continue
-        seen.add(t)
-        yield t
-        if t.compute is not None:
-            stack.extend(load.tensor for load in loads(t.compute.body))

@@ -166,9 +166,8 @@ def repeat(x: Tensor, along: int, times: int, name: str = "Y") -> Tensor:
 def tile(x: Tensor, times: Sequence[int], name: str = "Y") -> Tensor:
     """`Y[i] = X[i mod n]` in every dimension."""
     i = axes_for([n * k for n, k in zip(x.shape, times)])
-    indices = [
-        a if k == 1 else Const(0, "i64") if n == 1 else binary("mod", a, n) for a, n, k in zip(i, x.shape, times)
-    ]
+    each = zip(i, x.shape, times)
+    indices = [a if k == 1 else Const(0, "i64") if n == 1 else binary("mod", a, n) for a, n, k in each]
     return compute(name, i, x[tuple(indices)])
 
 

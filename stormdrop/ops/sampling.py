@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from itertools import product
 
@@ -71,17 +70,13 @@ def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align: bool, n
     total: Expr | None = None
     for chosen in product(*taps):
         value: Expr = x[(i[0], i[1], *(index for index, _, _ in chosen))]
-        weight = _product([w for _, w, _ in chosen]) if mode != "nearest" else None
+        if mode != "nearest":
+            value = value * reduce(Expr.__mul__, [w for _, w, _ in chosen])
         valid = [v for _, _, v in chosen if v is not None]
-        value = value if weight is None else value * weight
         value = select(reduce(Expr.__and__, valid), value, Const(0, x.dtype)) if valid else value
         total = value if total is None else total + value
     assert total is not None
     return compute(name, i, total)
-
-
-def _product(factors: Sequence[Expr]) -> Expr:
-    return reduce(lambda a, b: a * b, factors)
 
 
 def _taps(at: Expr, size: int, mode: str, padding: str, align: bool) -> list[tuple[Expr, Expr, Expr | None]]:
