@@ -64,7 +64,7 @@ def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8])
     header = write_header(image, {"stormdrop": __version__, "llvm": llvm_version()})
     read_header(header, memoryview(code), image.weights_bytes)  # what is written can be read
     preamble = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header), len(code), weights.nbytes)
-    with _replacing(path) as write:
+    with replacing(path) as write:
         digest = hashlib.sha256()
         padding = bytes(_padding(len(header), len(code)))
         for view in (*map(memoryview, (preamble, header, code, padding)), weights.data):
@@ -180,7 +180,7 @@ def _refused(descriptor: int, name: str) -> io.FileIO:
 
 
 @contextmanager
-def _replacing(path: str | os.PathLike[str]) -> Generator[Callable[[memoryview], None]]:
+def replacing(path: str | os.PathLike[str]) -> Generator[Callable[[memoryview], None]]:
     """Write a file beside `path` that takes its place, complete and on the disk, when the block ends without an
     error.
     """

@@ -58,7 +58,6 @@ def test_what_is_slower_than_the_best_is_stopped_early(measurer: Measurer, tiny:
     assert isinstance(unrivalled, Timing)
     assert hopeless.stopped_early
     assert not unrivalled.stopped_early
-    assert hopeless.runs < unrivalled.runs
 
 
 def test_candidates_are_retimed_in_turns_without_those_that_fail(measurer: Measurer, tiny: Task, write: Write):
