@@ -40,6 +40,7 @@ from stormdrop.ir.expr import (
     loads,
     walk,
 )
+from stormdrop.ir.verify import verify_compute, verify_task
 
 MAX_ELEMENTS = 2**63 - 1
 
@@ -149,8 +150,6 @@ class Task:
     def __init__(
         self, outputs: Tensor | Sequence[Tensor] = (), variants: Sequence[Variant] = (), name: str = "task"
     ) -> None:
-        from stormdrop.ir.verify import verify_task
-
         variants = tuple(variants) or (Variant((outputs,) if isinstance(outputs, Tensor) else tuple(outputs)),)
         object.__setattr__(self, "variants", variants)
         object.__setattr__(self, "outputs", variants[0].outputs)
@@ -306,8 +305,6 @@ def compute(name: str, axes: Axis | Sequence[Axis], body: Expr | Scalar, dtype: 
 
 def computed(name: str, c: Compute) -> Tensor:
     """The tensor that a compute fills, constant where all it reads is. Raises UserError for an ill-formed one."""
-    from stormdrop.ir.verify import verify_compute
-
     verify_compute(name, c)
     read = loads(c.body)
     constant = bool(read) and all(load.tensor.constant for load in read)
