@@ -336,20 +336,23 @@ def test_an_interrupt_waits_for_the_job_and_leaves_the_pool_usable(pair: Pool) -
     assert mirrors_correctly(pair, 100, 5)
 
 
+def started_by(run: Callable[[], object]) -> set[threading.Thread]:
+    before = set(threading.enumerate())
+    run()
+    return set(threading.enumerate()) - before
+
+
 def test_a_forgotten_pools_workers_leave() -> None:
-    before = threading.active_count()
     pool = Pool(3)
-    assert mirrors_correctly(pool, 9, 2)
-    assert threading.active_count() == before + 2
+    workers = started_by(lambda: mirrors_correctly(pool, 9, 2))
+    assert len(workers) == 2
     del pool
-    while threading.active_count() > before:
-        time.sleep(0.001)
+    for worker in workers:
+        worker.join()
 
 
 def test_one_thread_needs_no_worker() -> None:
-    before = threading.active_count()
-    assert mirrors_correctly(shared_pool(1), 100, 3)
-    assert threading.active_count() == before
+    assert not started_by(lambda: mirrors_correctly(shared_pool(1), 100, 3))
 
 
 def test_shared_pools_are_one_per_count() -> None:
