@@ -28,9 +28,9 @@ from stormdrop.runtime.strict import (
     size_of,
     text_of,
 )
+from stormdrop.runtime.threads import MOST_THREADS
 from stormdrop.runtime.verify import verify
 
-MOST_THREADS = 4096
 MOST_DIMENSIONS = 32
 
 _SPACES: dict[str, Space] = {"input": "input", "output": "output", "arena": "arena", "weights": "weights"}

@@ -1,8 +1,9 @@
 """The native thread pool: Python starts the threads, native code does the rest.
 
 A kernel is `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)` and a list of extents, one per phase.
-Thread t of T runs [extent·t/T, extent·(t+1)/T) of each phase with its own scratch; no thread begins a phase before all
-have ended the one before it. The caller is thread 0. Workers wait for `go` in native code, without the GIL: they spin
+The iterations of a phase are divided among the threads, each with scratch of its own, as `pool_ir` says: a share for
+each, and parts of it for whoever comes first. No iteration of a phase begins before all of the phase before are done.
+The caller is thread 0. Workers wait for `go` in native code, without the GIL: they spin
 for `SPIN_SECONDS`, then sleep on a futex. A job is a list of such kernels: the threads go through all of it together,
 and Python is not asked in between. `pool_ir` has the protocol.
 
@@ -31,14 +32,7 @@ import numpy.typing as npt
 
 from stormdrop.errors import RunError, UserError
 from stormdrop.runtime.machine_ir import MACHINES
-from stormdrop.runtime.pool_ir import (
-    BLOCK_ALIGN,
-    BLOCK_BYTES,
-    HURRY_OFFSET,
-    SPIN_TICKS_OFFSET,
-    THREADS_OFFSET,
-    pool_ir,
-)
+from stormdrop.runtime.pool_ir import BLOCK_ALIGN, HURRY_OFFSET, SPIN_TICKS_OFFSET, THREADS_OFFSET, block_bytes, pool_ir
 from stormdrop.runtime.threads import available_cpus
 
 # About what waking a sleeper costs. No sched_yield while spinning: threads that yield to each other can share one CPU
@@ -172,7 +166,7 @@ class _Crew:
         if threads == 1:
             return
         # Not Python's memory: it must outlive the interpreter, whose exit does not stop the workers.
-        self._memory = _raw_calloc(1, BLOCK_BYTES + BLOCK_ALIGN)
+        self._memory = _raw_calloc(1, block_bytes(threads) + BLOCK_ALIGN)
         if not self._memory:
             raise MemoryError
         self.block = -(-self._memory // BLOCK_ALIGN) * BLOCK_ALIGN

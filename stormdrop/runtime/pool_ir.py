@@ -1,21 +1,33 @@
-"""The thread pool's native half as LLVM IR text: job hand-over, barrier, mutex, timing loop.
+"""The thread pool's native half as LLVM IR text: job hand-over, division of phases, mutex, timing loop.
 
 The control block, in bytes; every word that threads spin on has a line of its own (128: CPUs prefetch lines in pairs):
 
-      0  go        i32 futex, one up per job      4  sleepers on it      8  the job, written before `go` goes up
-    128  phase     i32 futex, one up per barrier  132  sleepers on it
-    256  arrived   i32, threads at the barrier
-    384  mutex     i32 futex, one job at a time   388  stop: workers leave   392  hurry: a timing loop ends early
-    512  threads   i64                            520  spin ticks i64
+      0  go        i32 futex, odd while a job is open   4  sleepers on it   8  the job, written before `go` becomes odd
+    128  phase     i32 futex, one up per phase        132  sleepers on it
+    256  done      i64, iterations of the phase that have been run
+    384  mutex     i32 futex, one job at a time       388  stop: workers leave   392  hurry: a timing loop ends early
+    512  threads   i64      520  spin ticks i64       528  epoch i64: `phase` without its wrap-around, between jobs
+    640  seats, 128 bytes a thread: claim i64, the epoch of a phase << 16 | the number of parts that are claimed of the
+         thread's share of it; reading i32, set while the thread reads the job or its steps
 
 A thread waits for a word to change by spinning for `spin ticks`, then in the kernel. Whoever changes the word wakes the
 sleepers if it counts any. No wake-up is lost: the waker writes the word and then reads the count, the sleeper raises
 the count and then has the kernel compare the word, and all four are sequentially consistent.
 
-A job is a list of steps, which the workers go through without coming back to `go` in between. Each phase ends in a
-barrier, a thread without a part in it included. A barrier's last arrival resets `arrived` and raises `phase`. At the
-last one of a job only the caller waits; workers return to `go`. A worker that is late for `go` cannot miss a job, since
-no job ends without it.
+**Phases.** Thread t's share of a phase is [⌈extent·t/T⌉, ⌈extent·(t+1)/T⌉), in up to `PARTS` parts. A thread claims
+parts of its own share, one after the other, and then those that others have not claimed. Threads count the iterations
+they have run in `done`; who completes the extent resets `done` and raises `phase`, which begins the next one. So a
+phase waits for claimed parts only, never for a thread that has claimed none: one that was late or is not running.
+
+A claim is a compare-and-swap of the claim word. An older epoch in it means that no part of this phase is claimed. A
+newer one, or all parts claimed, sends the thread on. A phase that is over has all its parts claimed: a late thread can
+claim nothing of it.
+
+**Jobs.** A job is a list of steps, whose memory the caller may free when the job is over. A worker therefore sets
+`reading` and then compares `go` with the value it came for, before it reads the job or a step; the caller makes `go`
+even when the last phase is over, and then waits for all `reading` to be 0. Both are sequentially consistent: either the
+worker sees that the job is closed, or the caller sees that it reads. A worker that holds a part needs no such guard,
+since the phase cannot end without it.
 
 Functions call no external symbol. `machine_ir` has those that differ from one machine to another.
 """
@@ -24,13 +36,23 @@ from __future__ import annotations
 
 from stormdrop.runtime.machine_ir import MACHINES
 
-BLOCK_BYTES, BLOCK_ALIGN = 640, 128
+SEATS_OFFSET, SEAT_BYTES, BLOCK_ALIGN = 640, 128, 128
 STEP_WORDS = 6  # of %step
 HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET = 392, 512, 520
+PARTS = 8  # at most, into which a thread's share of a phase is cut
+LINGER_TICKS = 1500  # before a thread whose share is done claims parts of others: balanced shares end within this
+
+
+def block_bytes(threads: int) -> int:
+    """The size of the control block."""
+    return SEATS_OFFSET + SEAT_BYTES * threads
+
 
 _PORTABLE = """
-%block = type { i32, i32, %job, [96 x i8], i32, i32, [120 x i8], i32, [124 x i8], i32, i32, i32, [116 x i8], i64, i64 }
-%job = type { ptr, i64, i64 }  ; steps, their number, float mode: one line together with `go`
+%block = type {
+  i32, i32, %job, [88 x i8], i32, i32, [120 x i8], i64, [120 x i8], i32, i32, i32, [116 x i8], i64, i64, i64
+}
+%job = type { ptr, i64, i64, i64 }  ; steps, their number, float mode, epoch of the first phase: one line with `go`
 %step = type { ptr, ptr, ptr, i64, ptr, i64 }  ; entry, buffers, scratch, its stride, extents, phases
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
@@ -53,7 +75,7 @@ done:
   ret void
 }
 
-define internal i32 @await(ptr %word, i32 %seen, i64 %spin) nounwind {  ; the first value of the word that is not %seen
+define internal i1 @spin(ptr %word, i32 %seen, i64 %limit) nounwind {  ; whether the word changed within %limit ticks
   %start = call i64 @ticks()
   br label %look
 look:
@@ -70,8 +92,18 @@ again:
 clock:
   %now = call i64 @ticks()
   %spent = sub i64 %now, %start
-  %more = icmp ult i64 %spent, %spin
-  br i1 %more, label %look, label %bed
+  %more = icmp ult i64 %spent, %limit
+  br i1 %more, label %look, label %out
+out:
+  ret i1 %changed
+}
+
+define internal i32 @await(ptr %word, i32 %seen, i64 %limit) nounwind {  ; a value of the word that is not %seen
+  %soon = call i1 @spin(ptr %word, i32 %seen, i64 %limit)
+  br i1 %soon, label %awake, label %bed
+awake:
+  %v = load atomic i32, ptr %word acquire, align 4
+  ret i32 %v
 bed:
   %sleepers = getelementptr i8, ptr %word, i64 4
   %in = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
@@ -85,97 +117,281 @@ sleep:
   br label %doze
 up:
   %left = atomicrmw sub ptr %sleepers, i32 1 seq_cst, align 4
-  br label %out
-out:
-  %r = phi i32 [ %v, %look ], [ %w, %up ]
-  ret i32 %r
+  ret i32 %w
 }
 
-define internal void @barrier(ptr %block, i64 %threads, i64 %spin, i1 %wait) nounwind {
-  %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
-  %arrived.at = getelementptr %block, ptr %block, i64 0, i32 7
-  %phase = load atomic i32, ptr %phase.at monotonic, align 4  ; it cannot rise before this thread arrives
-  %before = atomicrmw add ptr %arrived.at, i32 1 acq_rel, align 4
-  %arrived = add i32 %before, 1
-  %all = trunc i64 %threads to i32
-  %last = icmp eq i32 %arrived, %all
-  br i1 %last, label %release, label %early
+define internal ptr @seat(ptr %block, i64 %t) nounwind {  ; thread %t's claim word
+  %seats = getelementptr i8, ptr %block, i64 $SEATS$
+  %at = getelementptr [128 x i8], ptr %seats, i64 %t
+  ret ptr %at
+}
+
+; Claims the next part of the phase %epoch at a claim word; its number, or -1 if all %parts are claimed.
+define internal i64 @claim(ptr %word, i64 %epoch, i64 %parts) nounwind {
+  %tag = shl i64 %epoch, 16
+  %stop = add i64 %tag, %parts
+  %first = load atomic i64, ptr %word monotonic, align 8
+  br label %try
+try:
+  %seen = phi i64 [ %first, %0 ], [ %other, %swap ]
+  %is.old = icmp ult i64 %seen, %tag
+  %from = select i1 %is.old, i64 %tag, i64 %seen
+  %left = icmp ult i64 %from, %stop
+  br i1 %left, label %swap, label %none
+swap:
+  %next = add i64 %from, 1
+  %r = cmpxchg ptr %word, i64 %seen, i64 %next acq_rel monotonic, align 8
+  %other = extractvalue {i64, i1} %r, 0
+  %ok = extractvalue {i64, i1} %r, 1
+  br i1 %ok, label %mine, label %try
+mine:
+  %part = sub i64 %from, %tag
+  ret i64 %part
+none:
+  ret i64 -1
+}
+
+; Runs parts of thread %owner's share of a phase, %most at most, and returns the number of iterations.
+define internal i64 @take(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %owner,
+                          i64 %threads, i64 %most) nounwind {
+  %owner.next = add i64 %owner, 1
+  %a = mul i64 %extent, %owner
+  %b = mul i64 %extent, %owner.next
+  %rest = sub i64 %threads, 1
+  %a.up = add i64 %a, %rest  ; rounded up: an extent of one belongs to the caller
+  %b.up = add i64 %b, %rest
+  %begin = udiv i64 %a.up, %threads
+  %end = udiv i64 %b.up, %threads
+  %length = sub i64 %end, %begin
+  %padded = add i64 %length, $PARTS.1$
+  %size = udiv i64 %padded, $PARTS$
+  %empty = icmp eq i64 %length, 0
+  br i1 %empty, label %nothing, label %some
+nothing:
+  ret i64 0
+some:
+  %up = add i64 %length, %size
+  %up.1 = sub i64 %up, 1
+  %parts = udiv i64 %up.1, %size
+  %word = call ptr @seat(ptr %block, i64 %owner)
+  %entry = extractvalue %step %it, 0
+  %buffers = extractvalue %step %it, 1
+  br label %next
+next:
+  %n = phi i64 [ 0, %some ], [ %n.next, %run ]
+  %done = phi i64 [ 0, %some ], [ %done.next, %run ]
+  %enough = icmp uge i64 %n, %most
+  br i1 %enough, label %out, label %ask
+ask:
+  %part = call i64 @claim(ptr %word, i64 %epoch, i64 %parts)
+  %over = icmp slt i64 %part, 0
+  br i1 %over, label %out, label %run
+run:
+  %offset = mul i64 %part, %size
+  %low = add i64 %begin, %offset
+  %high.up = add i64 %low, %size
+  %cut = icmp ult i64 %high.up, %end
+  %high = select i1 %cut, i64 %high.up, i64 %end
+  call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 %low, i64 %high)
+  %count = sub i64 %high, %low
+  %done.next = add i64 %done, %count
+  %n.next = add i64 %n, 1
+  br label %next
+out:
+  ret i64 %done
+}
+
+; Counts iterations of the current phase as done; whether they were the last, in which case the next phase has begun.
+define internal i1 @finish(ptr %block, i64 %count, i64 %extent) nounwind {
+  %done.at = getelementptr %block, ptr %block, i64 0, i32 7
+  %before = atomicrmw add ptr %done.at, i64 %count acq_rel, align 8
+  %done = add i64 %before, %count
+  %all = icmp eq i64 %done, %extent
+  br i1 %all, label %release, label %early
 release:
-  store atomic i32 0, ptr %arrived.at monotonic, align 4
+  store atomic i64 0, ptr %done.at monotonic, align 8
+  %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
   call void @raise(ptr %phase.at)
-  br label %done
+  ret i1 true
 early:
-  br i1 %wait, label %linger, label %done
+  ret i1 false
+}
+
+; Thread %t's work on a phase: its own share, then what others have left. Returns whether the phase is over.
+define internal i1 @work(ptr %block, %step %it, i64 %p, i64 %extent, i64 %epoch, i64 %t, i64 %threads) nounwind {
+  %base = extractvalue %step %it, 2
+  %stride = extractvalue %step %it, 3
+  %offset = mul i64 %stride, %t
+  %scratch = getelementptr i8, ptr %base, i64 %offset
+  %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
+  %phase = trunc i64 %epoch to i32
+  %own = call i64 @take(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %t, i64 %threads,
+                        i64 -1)
+  %none = icmp eq i64 %own, 0
+  br i1 %none, label %linger, label %count
+count:
+  %over = call i1 @finish(ptr %block, i64 %own, i64 %extent)
+  br i1 %over, label %yes, label %linger
 linger:
-  %now = call i32 @await(ptr %phase.at, i32 %phase, i64 %spin)
-  br label %done
+  %soon = call i1 @spin(ptr %phase.at, i32 %phase, i64 $LINGER$)
+  br i1 %soon, label %yes, label %look
+look:
+  %d = phi i64 [ 1, %linger ], [ %d.next, %empty ], [ %d, %helped ]
+  %more = icmp ult i64 %d, %threads
+  br i1 %more, label %victim, label %no
+victim:
+  %sum = add i64 %t, %d
+  %v = urem i64 %sum, %threads
+  %got = call i64 @take(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %v, i64 %threads,
+                        i64 1)
+  %nil = icmp eq i64 %got, 0
+  br i1 %nil, label %empty, label %helped
+empty:
+  %d.next = add i64 %d, 1
+  br label %look
+helped:
+  %last = call i1 @finish(ptr %block, i64 %got, i64 %extent)
+  br i1 %last, label %yes, label %look
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; Runs thread %t through the phases of a list of steps. A worker leaves when `go` is no longer %go. Writes the ticks at
+; the end of step k to %marks[k + 1] unless that is null.
+define internal void @share(ptr %block, ptr %steps, i64 %count, i64 %first, i32 %go, i64 %t, i64 %threads, i64 %limit,
+                            ptr %marks) nounwind {
+  %unmarked = icmp eq ptr %marks, null
+  %caller = icmp eq i64 %t, 0
+  %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
+  %seat = call ptr @seat(ptr %block, i64 %t)
+  %reading = getelementptr i8, ptr %seat, i64 8
+  br label %head
+head:
+  %k = phi i64 [ 0, %0 ], [ %k.next, %ended ], [ %k.next, %mark ]
+  %e = phi i64 [ %first, %0 ], [ %e.2, %ended ], [ %e.2, %mark ]
+  %left = icmp slt i64 %k, %count
+  br i1 %left, label %turn, label %done
+turn:
+  %p = phi i64 [ 0, %head ], [ %p.next, %passed ]
+  %e.2 = phi i64 [ %e, %head ], [ %e.next, %passed ]
+  %k.next = add i64 %k, 1
+  br i1 %caller, label %read, label %guard
+guard:
+  %x = atomicrmw xchg ptr %reading, i32 1 seq_cst, align 4
+  %go.now = load atomic i32, ptr %block seq_cst, align 4
+  %same = icmp eq i32 %go.now, %go
+  br i1 %same, label %read, label %away
+away:
+  store atomic i32 0, ptr %reading release, align 4
+  ret void
+read:
+  %step.at = getelementptr %step, ptr %steps, i64 %k
+  %it = load %step, ptr %step.at, align 8
+  %phases = extractvalue %step %it, 5
+  %more = icmp slt i64 %p, %phases
+  %extents = extractvalue %step %it, 4
+  %q = select i1 %more, i64 %p, i64 0
+  %extent.at = getelementptr i64, ptr %extents, i64 %q
+  br i1 %more, label %extent.read, label %no.extent
+extent.read:
+  %extent = load i64, ptr %extent.at, align 8
+  br i1 %caller, label %visit, label %unguard
+unguard:
+  store atomic i32 0, ptr %reading release, align 4
+  br label %visit
+no.extent:
+  br i1 %caller, label %ended, label %unguard.2
+unguard.2:
+  store atomic i32 0, ptr %reading release, align 4
+  br label %ended
+visit:
+  %p.next = add i64 %p, 1
+  %e.next = add i64 %e.2, 1
+  %phase = trunc i64 %e.2 to i32
+  %now = load atomic i32, ptr %phase.at acquire, align 4
+  %current = icmp eq i32 %now, %phase
+  br i1 %current, label %do, label %passed
+do:
+  %nothing = icmp eq i64 %extent, 0
+  br i1 %nothing, label %skip, label %some
+skip:
+  br i1 %caller, label %skipped, label %wait
+skipped:
+  call void @raise(ptr %phase.at)
+  br label %passed
+some:
+  %over = call i1 @work(ptr %block, %step %it, i64 %p, i64 %extent, i64 %e.2, i64 %t, i64 %threads)
+  br i1 %over, label %passed, label %wait
+wait:
+  %final.step = icmp eq i64 %k.next, %count
+  %final.phase = icmp eq i64 %p.next, %phases
+  %final = and i1 %final.step, %final.phase
+  %worker = xor i1 %caller, true
+  %leave = and i1 %final, %worker
+  br i1 %leave, label %done, label %stay
+stay:
+  %v = call i32 @await(ptr %phase.at, i32 %phase, i64 %limit)
+  br label %passed
+passed:
+  br label %turn
+ended:
+  br i1 %unmarked, label %head, label %mark
+mark:
+  %time = call i64 @ticks()
+  %mark.at = getelementptr i64, ptr %marks, i64 %k.next
+  store i64 %time, ptr %mark.at, align 8
+  br label %head
 done:
+  %e.end = phi i64 [ %e, %head ], [ %e.next, %wait ]
+  br i1 %caller, label %keep, label %out
+keep:
+  %epoch.at = getelementptr %block, ptr %block, i64 0, i32 15
+  store i64 %e.end, ptr %epoch.at, align 8
+  br label %out
+out:
   ret void
 }
 
-; Thread %t's part of every phase of every step; %block is null for a thread that works alone. Writes the ticks at the
-; end of step k to %marks[k + 1] unless that is null.
-define internal void @share(ptr %block, ptr %steps, i64 %count, i64 %t, i64 %threads, i64 %spin, ptr %marks) nounwind {
-  %alone = icmp eq ptr %block, null
+; All phases of all steps by the caller alone.
+define internal void @alone(ptr %steps, i64 %count, ptr %marks) nounwind {
   %unmarked = icmp eq ptr %marks, null
-  %caller = icmp eq i64 %t, 0
-  %t.next = add i64 %t, 1
   br label %head
 head:
   %k = phi i64 [ 0, %0 ], [ %k.next, %ended ], [ %k.next, %mark ]
   %left = icmp slt i64 %k, %count
-  br i1 %left, label %step, label %end
+  br i1 %left, label %step, label %done
 step:
   %k.next = add i64 %k, 1
-  %final = icmp eq i64 %k.next, %count
   %step.at = getelementptr %step, ptr %steps, i64 %k
   %it = load %step, ptr %step.at, align 8
   %entry = extractvalue %step %it, 0
   %buffers = extractvalue %step %it, 1
-  %base = extractvalue %step %it, 2
-  %stride = extractvalue %step %it, 3
+  %scratch = extractvalue %step %it, 2
   %extents = extractvalue %step %it, 4
   %phases = extractvalue %step %it, 5
-  %offset = mul i64 %stride, %t
-  %scratch = getelementptr i8, ptr %base, i64 %offset
   br label %turn
 turn:
-  %p = phi i64 [ 0, %step ], [ %p.next, %met ], [ %p.next, %meet ]
+  %p = phi i64 [ 0, %step ], [ %p.next, %phase ], [ %p.next, %call ]
   %more = icmp slt i64 %p, %phases
   br i1 %more, label %phase, label %ended
 phase:
   %extent.at = getelementptr i64, ptr %extents, i64 %p
   %extent = load i64, ptr %extent.at, align 8
-  %a = mul i64 %extent, %t
-  %b = mul i64 %extent, %t.next
-  %begin = udiv i64 %a, %threads
-  %end.at = udiv i64 %b, %threads
-  %some = icmp slt i64 %begin, %end.at
-  br i1 %some, label %call, label %met
-call:
-  call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 %begin, i64 %end.at)
-  br label %met
-met:
   %p.next = add i64 %p, 1
-  %outer = icmp sge i64 %p.next, %phases
-  %last = and i1 %final, %outer
-  %free = or i1 %alone, %last
-  br i1 %free, label %turn, label %meet
-meet:
-  call void @barrier(ptr %block, i64 %threads, i64 %spin, i1 true)
+  %some = icmp ne i64 %extent, 0
+  br i1 %some, label %call, label %turn
+call:
+  call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 0, i64 %extent)
   br label %turn
 ended:
   br i1 %unmarked, label %head, label %mark
 mark:
-  %now = call i64 @ticks()
+  %time = call i64 @ticks()
   %mark.at = getelementptr i64, ptr %marks, i64 %k.next
-  store i64 %now, ptr %mark.at, align 8
+  store i64 %time, ptr %mark.at, align 8
   br label %head
-end:
-  br i1 %alone, label %done, label %part
-part:
-  call void @barrier(ptr %block, i64 %threads, i64 %spin, i1 %caller)
-  br label %done
 done:
   ret void
 }
@@ -184,30 +400,45 @@ define void @worker(ptr %block, i64 %t) nounwind {  ; the life of thread %t > 0,
   %stop.at = getelementptr %block, ptr %block, i64 0, i32 10
   %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
   %threads = load i64, ptr %threads.at, align 8
-  %spin.at = getelementptr %block, ptr %block, i64 0, i32 14
-  %spin = load i64, ptr %spin.at, align 8
+  %limit.at = getelementptr %block, ptr %block, i64 0, i32 14
+  %limit = load i64, ptr %limit.at, align 8
   %job.at = getelementptr %block, ptr %block, i64 0, i32 2
+  %seat = call ptr @seat(ptr %block, i64 %t)
+  %reading = getelementptr i8, ptr %seat, i64 8
   br label %idle
 idle:
-  %seen = phi i32 [ 0, %0 ], [ %go, %begin ], [ %go, %restore ]
-  %go = call i32 @await(ptr %block, i32 %seen, i64 %spin)
+  %seen = phi i32 [ 0, %0 ], [ %go, %awake ], [ %seen, %missed ], [ %go, %begin ], [ %go, %restore ]
+  %go = call i32 @await(ptr %block, i32 %seen, i64 %limit)
   %stop = load atomic i32, ptr %stop.at monotonic, align 4
   %stopped = icmp ne i32 %stop, 0
-  br i1 %stopped, label %leave, label %work
-work:
+  br i1 %stopped, label %leave, label %awake
+awake:
+  %odd = trunc i32 %go to i1
+  br i1 %odd, label %guard, label %idle
+guard:
+  %x = atomicrmw xchg ptr %reading, i32 1 seq_cst, align 4
+  %go.now = load atomic i32, ptr %block seq_cst, align 4
+  %same = icmp eq i32 %go.now, %go
+  br i1 %same, label %open, label %missed
+missed:
+  store atomic i32 0, ptr %reading release, align 4
+  br label %idle
+open:
   %job = load %job, ptr %job.at, align 8
+  store atomic i32 0, ptr %reading release, align 4
   %steps = extractvalue %job %job, 0
   %count = extractvalue %job %job, 1
   %mode = extractvalue %job %job, 2
+  %first = extractvalue %job %job, 3
   %own = call i64 @float_mode()
-  %same = icmp eq i64 %mode, %own
-  br i1 %same, label %begin, label %adopt
+  %alike = icmp eq i64 %mode, %own
+  br i1 %alike, label %begin, label %adopt
 adopt:
   call void @set_float_mode(i64 %mode)
   br label %begin
 begin:
-  call void @share(ptr %block, ptr %steps, i64 %count, i64 %t, i64 %threads, i64 %spin, ptr null)
-  br i1 %same, label %idle, label %restore
+  call void @share(ptr %block, ptr %steps, i64 %count, i64 %first, i32 %go, i64 %t, i64 %threads, i64 %limit, ptr null)
+  br i1 %alike, label %idle, label %restore
 restore:
   call void @set_float_mode(i64 %own)
   br label %idle
@@ -215,26 +446,49 @@ leave:
   ret void
 }
 
-; One job, by the thread that holds the mutex.
-define internal void @once(ptr %block, ptr %steps, i64 %count, ptr %marks) nounwind {
-  %alone = icmp eq ptr %block, null
-  br i1 %alone, label %serial, label %parallel
+define internal void @once(ptr %block, ptr %steps, i64 %count, ptr %marks) nounwind {  ; by who holds the mutex
+  %is.alone = icmp eq ptr %block, null
+  br i1 %is.alone, label %serial, label %parallel
 serial:
-  call void @share(ptr null, ptr %steps, i64 %count, i64 0, i64 1, i64 0, ptr %marks)
+  call void @alone(ptr %steps, i64 %count, ptr %marks)
   ret void
 parallel:
   %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
   %threads = load i64, ptr %threads.at, align 8
-  %spin.at = getelementptr %block, ptr %block, i64 0, i32 14
-  %spin = load i64, ptr %spin.at, align 8
+  %limit.at = getelementptr %block, ptr %block, i64 0, i32 14
+  %limit = load i64, ptr %limit.at, align 8
+  %epoch.at = getelementptr %block, ptr %block, i64 0, i32 15
+  %epoch = load i64, ptr %epoch.at, align 8
   %job.at = getelementptr %block, ptr %block, i64 0, i32 2
   %mode = call i64 @float_mode()
   %j0 = insertvalue %job zeroinitializer, ptr %steps, 0
   %j1 = insertvalue %job %j0, i64 %count, 1
   %j2 = insertvalue %job %j1, i64 %mode, 2
-  store %job %j2, ptr %job.at, align 8
+  %j3 = insertvalue %job %j2, i64 %epoch, 3
+  store %job %j3, ptr %job.at, align 8
   call void @raise(ptr %block)
-  call void @share(ptr %block, ptr %steps, i64 %count, i64 0, i64 %threads, i64 %spin, ptr %marks)
+  %go = load atomic i32, ptr %block monotonic, align 4
+  call void @share(ptr %block, ptr %steps, i64 %count, i64 %epoch, i32 %go, i64 0, i64 %threads, i64 %limit, ptr %marks)
+  %closed = add i32 %go, 1
+  store atomic i32 %closed, ptr %block seq_cst, align 4
+  br label %each
+each:
+  %t = phi i64 [ 1, %parallel ], [ %t.next, %gone ]
+  %more = icmp ult i64 %t, %threads
+  br i1 %more, label %look, label %out
+look:
+  %seat = call ptr @seat(ptr %block, i64 %t)
+  %reading.at = getelementptr i8, ptr %seat, i64 8
+  %reading = load atomic i32, ptr %reading.at seq_cst, align 4
+  %busy = icmp ne i32 %reading, 0
+  br i1 %busy, label %hold, label %gone
+hold:
+  call void @pause()
+  br label %look
+gone:
+  %t.next = add i64 %t, 1
+  br label %each
+out:
   ret void
 }
 
@@ -347,4 +601,8 @@ define i64 @run(ptr %block, ptr %steps, i64 %count) nounwind {  ; once; each arg
 
 def pool_ir(machine: str) -> str:
     """The native half's text for one of `MACHINES`."""
-    return MACHINES[machine] + _PORTABLE
+    numbers = {"SEATS": SEATS_OFFSET, "PARTS": PARTS, "PARTS.1": PARTS - 1, "LINGER": LINGER_TICKS}
+    text = MACHINES[machine] + _PORTABLE
+    for name, value in numbers.items():
+        text = text.replace(f"${name}$", str(value))
+    return text
