@@ -26,7 +26,15 @@ from stormdrop.runtime.host_device import scratch_stride
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.memory import HUGE_BYTES, HUGE_FROM_BYTES
 from stormdrop.runtime.pool import CROWDED_SPIN_SECONDS, SPIN_SECONDS
-from stormdrop.runtime.pool_ir import BLOCK_ALIGN, SPIN_TICKS_OFFSET, STEP_WORDS, THREADS_OFFSET, block_bytes, pool_ir
+from stormdrop.runtime.pool_ir import (
+    BLOCK_ALIGN,
+    SPIN_TICKS_OFFSET,
+    SPREAD_OFFSET,
+    STEP_WORDS,
+    THREADS_OFFSET,
+    block_bytes,
+    pool_ir,
+)
 from stormdrop.runtime.threads import MOST_THREADS
 from stormdrop.target import whole_lines
 
@@ -86,6 +94,7 @@ def _numbers(image: Image) -> dict[str, int]:
         "CREW_BYTES": _CREW_BYTES,
         "THREADS_OFFSET": THREADS_OFFSET,
         "SPIN_OFFSET": SPIN_TICKS_OFFSET,
+        "SPREAD_OFFSET": SPREAD_OFFSET,
         "HUGE": HUGE_BYTES,
         "HUGE_FROM": HUGE_FROM_BYTES,
         "SPIN": round(SPIN_SECONDS * 1e9),

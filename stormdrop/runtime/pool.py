@@ -32,7 +32,15 @@ import numpy.typing as npt
 
 from stormdrop.errors import RunError, UserError
 from stormdrop.runtime.machine_ir import MACHINES
-from stormdrop.runtime.pool_ir import BLOCK_ALIGN, HURRY_OFFSET, SPIN_TICKS_OFFSET, THREADS_OFFSET, block_bytes, pool_ir
+from stormdrop.runtime.pool_ir import (
+    BLOCK_ALIGN,
+    HURRY_OFFSET,
+    SPIN_TICKS_OFFSET,
+    SPREAD_OFFSET,
+    THREADS_OFFSET,
+    block_bytes,
+    pool_ir,
+)
 from stormdrop.runtime.threads import available_cpus
 
 # About what waking a sleeper costs. No sched_yield while spinning: threads that yield to each other can share one CPU
@@ -170,7 +178,9 @@ class _Crew:
         if not self._memory:
             raise MemoryError
         self.block = -(-self._memory // BLOCK_ALIGN) * BLOCK_ALIGN
-        spin = SPIN_SECONDS if threads <= available_cpus() else CROWDED_SPIN_SECONDS
+        is_crowded = threads > available_cpus()
+        spin = CROWDED_SPIN_SECONDS if is_crowded else SPIN_SECONDS
+        ctypes.c_int64.from_address(self.block + SPREAD_OFFSET).value = not is_crowded
         ctypes.c_int64.from_address(self.block + THREADS_OFFSET).value = threads
         ctypes.c_int64.from_address(self.block + SPIN_TICKS_OFFSET).value = round(spin / _seconds_per_tick())
         try:

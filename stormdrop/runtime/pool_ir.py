@@ -7,8 +7,10 @@ The control block, in bytes; every word that threads spin on has a line of its o
     256  done      i64, iterations of the phase that have been run
     384  mutex     i32 futex, one job at a time       388  stop: workers leave   392  hurry: a timing loop ends early
     512  threads   i64      520  spin ticks i64       528  epoch i64: `phase` without its wrap-around, between jobs
+    536  spread    i64: whether workers leave a CPU that they share
     640  seats, 128 bytes a thread: claim i64, the epoch of a phase << 16 | the number of parts that are claimed of the
          thread's share of it; reading i32, set while the thread reads the job or its steps
+    then cpus, i32 a thread: the CPU on which it was last seen, plus one
 
 A thread waits for a word to change by spinning for `spin ticks`, then in the kernel. Whoever changes the word wakes the
 sleepers if it counts any. No wake-up is lost: the waker writes the word and then reads the count, the sleeper raises
@@ -23,6 +25,11 @@ A claim is a compare-and-swap of the claim word. An older epoch in it means that
 newer one, or all parts claimed, sends the thread on. A phase that is over has all its parts claimed: a late thread can
 claim nothing of it.
 
+**CPUs.** The system may put two threads on one CPU and leave them there: beside another program that keeps a CPU busy,
+for ever, since a thread that waits sleeps and lets its CPU look half idle. A worker that begins a phase on the CPU of
+the caller or of a worker before it therefore moves to one that no thread of the pool uses. Its affinity mask stays as
+it was, and the caller, a thread of the user's, is never moved.
+
 **Jobs.** A job is a list of steps, whose memory the caller may free when the job is over. A worker therefore sets
 `reading` and then compares `go` with the value it came for, before it reads the job or a step; the caller makes `go`
 even when the last phase is over, and then waits for all `reading` to be 0. Both are sequentially consistent: either the
@@ -34,18 +41,18 @@ Functions call no external symbol. `machine_ir` has those that differ from one m
 
 from __future__ import annotations
 
-from stormdrop.runtime.machine_ir import MACHINES
+from stormdrop.runtime.machine_ir import MACHINES, SYSTEM_CALLS
 
 SEATS_OFFSET, SEAT_BYTES, BLOCK_ALIGN = 640, 128, 128
 STEP_WORDS = 6  # of %step
-HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET = 392, 512, 520
+HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET, SPREAD_OFFSET = 392, 512, 520, 536
 PARTS = 8  # at most, into which a thread's share of a phase is cut
 LINGER_TICKS = 1500  # before a thread whose share is done claims parts of others: balanced shares end within this
 
 
 def block_bytes(threads: int) -> int:
     """The size of the control block."""
-    return SEATS_OFFSET + SEAT_BYTES * threads
+    return SEATS_OFFSET + SEAT_BYTES * threads + -(-4 * threads // BLOCK_ALIGN) * BLOCK_ALIGN
 
 
 _PORTABLE = """
@@ -58,6 +65,11 @@ _PORTABLE = """
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
   %v = zext i32 %value to i64  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
   call void @futex(ptr %word, i64 128, i64 %v)
+  ret void
+}
+define internal void @futex(ptr %word, i64 %op, i64 %value) nounwind {
+  %address = ptrtoint ptr %word to i64
+  %r = call i64 @system(i64 $FUTEX$, i64 %address, i64 %op, i64 %value)
   ret void
 }
 define internal void @raise(ptr %word) nounwind {  ; one up, and wake who sleeps on it
@@ -258,6 +270,93 @@ no:
   ret i1 false
 }
 
+; Moves the calling thread to a CPU on which no thread of the pool was seen, if it may use one.
+define internal void @hop(ptr %cpus, i64 %threads) nounwind {
+  %mask = alloca [16 x i64], align 8
+  %free = alloca [16 x i64], align 8
+  %mask.address = ptrtoint ptr %mask to i64
+  %free.address = ptrtoint ptr %free to i64
+  store [16 x i64] zeroinitializer, ptr %mask, align 8
+  %size = call i64 @system(i64 $GET_AFFINITY$, i64 0, i64 128, i64 %mask.address)
+  %failed = icmp sle i64 %size, 0
+  br i1 %failed, label %done, label %copy
+copy:
+  %all = load [16 x i64], ptr %mask, align 8
+  store [16 x i64] %all, ptr %free, align 8
+  br label %seen
+seen:
+  %s = phi i64 [ 0, %copy ], [ %s.next, %seen ]
+  %s.at = getelementptr i32, ptr %cpus, i64 %s
+  %number = load atomic i32, ptr %s.at monotonic, align 4
+  %less = sub i32 %number, 1
+  %cpu = and i32 %less, 1023
+  %word = lshr i32 %cpu, 6
+  %word.at = getelementptr i64, ptr %free, i32 %word
+  %place = and i32 %cpu, 63
+  %place.64 = zext i32 %place to i64
+  %bit = shl i64 1, %place.64
+  %others = xor i64 %bit, -1
+  %old = load i64, ptr %word.at, align 8
+  %new = and i64 %old, %others
+  store i64 %new, ptr %word.at, align 8
+  %s.next = add i64 %s, 1
+  %more = icmp ult i64 %s.next, %threads
+  br i1 %more, label %seen, label %check
+check:
+  %w = phi i64 [ 0, %seen ], [ %w.next, %check ]
+  %any = phi i64 [ 0, %seen ], [ %any.next, %check ]
+  %w.at = getelementptr i64, ptr %free, i64 %w
+  %bits = load i64, ptr %w.at, align 8
+  %any.next = or i64 %any, %bits
+  %w.next = add i64 %w, 1
+  %left = icmp ult i64 %w.next, 16
+  br i1 %left, label %check, label %judge
+judge:
+  %none = icmp eq i64 %any.next, 0
+  br i1 %none, label %done, label %move
+move:
+  %there = call i64 @system(i64 $SET_AFFINITY$, i64 0, i64 128, i64 %free.address)
+  %again = call i64 @system(i64 $SET_AFFINITY$, i64 0, i64 128, i64 %mask.address)
+  br label %done
+done:
+  ret void
+}
+
+; Notes the CPU of thread %t. A worker that shares the CPU of a thread before it moves to another one.
+define internal void @spread(ptr %block, i64 %t, i64 %threads) nounwind {
+  %cpus = call ptr @seat(ptr %block, i64 %threads)  ; they follow the seats
+  %own.at = getelementptr i32, ptr %cpus, i64 %t
+  %cpu = call i32 @cpu()
+  %own = load atomic i32, ptr %own.at monotonic, align 4
+  %callers = load atomic i32, ptr %cpus monotonic, align 4
+  %stayed = icmp eq i32 %own, %cpu
+  %apart = icmp ne i32 %callers, %cpu
+  %is.caller = icmp eq i64 %t, 0
+  %fine = or i1 %apart, %is.caller
+  %same = and i1 %stayed, %fine
+  br i1 %same, label %done, label %note
+note:
+  store atomic i32 %cpu, ptr %own.at monotonic, align 4
+  br label %look
+look:
+  %s = phi i64 [ 0, %note ], [ %s.next, %other ]
+  %more = icmp ult i64 %s, %t
+  br i1 %more, label %other, label %done
+other:
+  %s.at = getelementptr i32, ptr %cpus, i64 %s
+  %there = load atomic i32, ptr %s.at monotonic, align 4
+  %s.next = add i64 %s, 1
+  %shared = icmp eq i32 %there, %cpu
+  br i1 %shared, label %move, label %look
+move:
+  call void @hop(ptr %cpus, i64 %threads)
+  %now = call i32 @cpu()
+  store atomic i32 %now, ptr %own.at monotonic, align 4
+  br label %done
+done:
+  ret void
+}
+
 ; Runs thread %t through the phases of a list of steps. A worker leaves when `go` is no longer %go. Writes the ticks at
 ; the end of step k to %marks[k + 1] unless that is null.
 define internal void @share(ptr %block, ptr %steps, i64 %count, i64 %first, i32 %go, i64 %t, i64 %threads, i64 %limit,
@@ -322,6 +421,14 @@ skipped:
   call void @raise(ptr %phase.at)
   br label %passed
 some:
+  %spread.at = getelementptr i8, ptr %block, i64 $SPREAD$
+  %spread = load i64, ptr %spread.at, align 8
+  %alone = icmp eq i64 %spread, 0
+  br i1 %alone, label %at.work, label %apart
+apart:
+  call void @spread(ptr %block, i64 %t, i64 %threads)
+  br label %at.work
+at.work:
   %over = call i1 @work(ptr %block, %step %it, i64 %p, i64 %extent, i64 %e.2, i64 %t, i64 %threads)
   br i1 %over, label %passed, label %wait
 wait:
@@ -602,6 +709,7 @@ define i64 @run(ptr %block, ptr %steps, i64 %count) nounwind {  ; once; each arg
 def pool_ir(machine: str) -> str:
     """The native half's text for one of `MACHINES`."""
     numbers = {"SEATS": SEATS_OFFSET, "PARTS": PARTS, "PARTS.1": PARTS - 1, "LINGER": LINGER_TICKS}
+    numbers |= {"SPREAD": SPREAD_OFFSET, **SYSTEM_CALLS[machine]}
     text = MACHINES[machine] + _PORTABLE
     for name, value in numbers.items():
         text = text.replace(f"${name}$", str(value))
