@@ -57,9 +57,10 @@ def block_bytes(threads: int) -> int:
 
 _PORTABLE = """
 %block = type {
-  i32, i32, %job, [88 x i8], i32, i32, [120 x i8], i64, [120 x i8], i32, i32, i32, [116 x i8], i64, i64, i64
+  i32, i32, %job, [72 x i8], i32, i32, [120 x i8], i64, [120 x i8], i32, i32, i32, [116 x i8], i64, i64, i64
 }
-%job = type { ptr, i64, i64, i64 }  ; steps, their number, float mode, epoch of the first phase: one line with `go`
+%job = type { ptr, i64, i64, i64, ptr, ptr }  ; steps, their number, float mode, first epoch, marks, account
+%entry = type { i64, i64, i64, i64 }  ; of an account
 %step = type { ptr, ptr, ptr, i64, ptr, i64 }  ; entry, buffers, scratch, its stride, extents, phases
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
@@ -213,8 +214,70 @@ out:
   ret i64 %done
 }
 
+define internal i64 @cpu_time() nounwind {  ; nanoseconds that this thread has been on a CPU
+  %time = alloca [2 x i64], align 8
+  %address = ptrtoint ptr %time to i64
+  %r = call i64 @system(i64 $CLOCK_GETTIME$, i64 3, i64 %address, i64 0)
+  %seconds = load i64, ptr %time, align 8
+  %rest.at = getelementptr i64, ptr %time, i64 1
+  %rest = load i64, ptr %rest.at, align 8
+  %whole = mul i64 %seconds, 1000000000
+  %all = add i64 %whole, %rest
+  ret i64 %all
+}
+
+; As @take, and enters in the account what it took, unless that is null.
+define internal i64 @charge(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %owner,
+                            i64 %threads, i64 %most, ptr %entry) nounwind {
+  %unaccounted = icmp eq ptr %entry, null
+  br i1 %unaccounted, label %plain, label %timed
+plain:
+  %count = call i64 @take(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %owner,
+                          i64 %threads, i64 %most)
+  ret i64 %count
+timed:
+  %cpu.0 = call i64 @cpu_time()
+  %time.0 = call i64 @ticks()
+  %done = call i64 @take(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %owner,
+                         i64 %threads, i64 %most)
+  %time.1 = call i64 @ticks()
+  %cpu.1 = call i64 @cpu_time()
+  %none = icmp eq i64 %done, 0
+  br i1 %none, label %out, label %enter
+enter:
+  %old = load %entry, ptr %entry, align 8
+  %begin = extractvalue %entry %old, 0
+  %busy = extractvalue %entry %old, 2
+  %cpu = extractvalue %entry %old, 3
+  %is.first = icmp eq i64 %begin, 0
+  %begin.new = select i1 %is.first, i64 %time.0, i64 %begin
+  %lasted = sub i64 %time.1, %time.0
+  %on = sub i64 %cpu.1, %cpu.0
+  %busy.new = add i64 %busy, %lasted
+  %cpu.new = add i64 %cpu, %on
+  %e0 = insertvalue %entry zeroinitializer, i64 %begin.new, 0
+  %e1 = insertvalue %entry %e0, i64 %time.1, 1
+  %e2 = insertvalue %entry %e1, i64 %busy.new, 2
+  %e3 = insertvalue %entry %e2, i64 %cpu.new, 3
+  store %entry %e3, ptr %entry, align 8
+  br label %out
+out:
+  ret i64 %done
+}
+
+define internal void @mark(ptr %mark) nounwind {  ; the time, unless it is not wanted
+  %unwanted = icmp eq ptr %mark, null
+  br i1 %unwanted, label %done, label %write
+write:
+  %now = call i64 @ticks()
+  store i64 %now, ptr %mark, align 8
+  br label %done
+done:
+  ret void
+}
+
 ; Counts iterations of the current phase as done; whether they were the last, in which case the next phase has begun.
-define internal i1 @finish(ptr %block, i64 %count, i64 %extent) nounwind {
+define internal i1 @finish(ptr %block, i64 %count, i64 %extent, ptr %mark) nounwind {
   %done.at = getelementptr %block, ptr %block, i64 0, i32 7
   %before = atomicrmw add ptr %done.at, i64 %count acq_rel, align 8
   %done = add i64 %before, %count
@@ -222,6 +285,7 @@ define internal i1 @finish(ptr %block, i64 %count, i64 %extent) nounwind {
   br i1 %all, label %release, label %early
 release:
   store atomic i64 0, ptr %done.at monotonic, align 8
+  call void @mark(ptr %mark)
   %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
   call void @raise(ptr %phase.at)
   ret i1 true
@@ -230,19 +294,20 @@ early:
 }
 
 ; Thread %t's work on a phase: its own share, then what others have left. Returns whether the phase is over.
-define internal i1 @work(ptr %block, %step %it, i64 %p, i64 %extent, i64 %epoch, i64 %t, i64 %threads) nounwind {
+define internal i1 @work(ptr %block, %step %it, i64 %p, i64 %extent, i64 %epoch, i64 %t, i64 %threads,
+                         ptr %mark, ptr %entry) nounwind {
   %base = extractvalue %step %it, 2
   %stride = extractvalue %step %it, 3
   %offset = mul i64 %stride, %t
   %scratch = getelementptr i8, ptr %base, i64 %offset
   %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
   %phase = trunc i64 %epoch to i32
-  %own = call i64 @take(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %t, i64 %threads,
-                        i64 -1)
+  %own = call i64 @charge(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %t, i64 %threads,
+                          i64 -1, ptr %entry)
   %none = icmp eq i64 %own, 0
   br i1 %none, label %linger, label %count
 count:
-  %over = call i1 @finish(ptr %block, i64 %own, i64 %extent)
+  %over = call i1 @finish(ptr %block, i64 %own, i64 %extent, ptr %mark)
   br i1 %over, label %yes, label %linger
 linger:
   %soon = call i1 @spin(ptr %phase.at, i32 %phase, i64 $LINGER$)
@@ -254,15 +319,15 @@ look:
 victim:
   %sum = add i64 %t, %d
   %v = urem i64 %sum, %threads
-  %got = call i64 @take(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %v, i64 %threads,
-                        i64 1)
+  %got = call i64 @charge(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %v, i64 %threads,
+                          i64 1, ptr %entry)
   %nil = icmp eq i64 %got, 0
   br i1 %nil, label %empty, label %helped
 empty:
   %d.next = add i64 %d, 1
   br label %look
 helped:
-  %last = call i1 @finish(ptr %block, i64 %got, i64 %extent)
+  %last = call i1 @finish(ptr %block, i64 %got, i64 %extent, ptr %mark)
   br i1 %last, label %yes, label %look
 yes:
   ret i1 true
@@ -357,19 +422,22 @@ done:
   ret void
 }
 
-; Runs thread %t through the phases of a list of steps. A worker leaves when `go` is no longer %go. Writes the ticks at
-; the end of step k to %marks[k + 1] unless that is null.
+; Runs thread %t through the phases of a list of steps. A worker leaves when `go` is no longer %go. Who ends
+; step k writes the ticks to %marks[k + 1] unless that is null.
 define internal void @share(ptr %block, ptr %steps, i64 %count, i64 %first, i32 %go, i64 %t, i64 %threads, i64 %limit,
-                            ptr %marks) nounwind {
-  %unmarked = icmp eq ptr %marks, null
+                            ptr %marks, ptr %account) nounwind {
+  %unaccounted = icmp eq ptr %account, null
+  %before = mul i64 %t, %count
+  %own = getelementptr %entry, ptr %account, i64 %before
+  %wanted = icmp ne ptr %marks, null
   %caller = icmp eq i64 %t, 0
   %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
   %seat = call ptr @seat(ptr %block, i64 %t)
   %reading = getelementptr i8, ptr %seat, i64 8
   br label %head
 head:
-  %k = phi i64 [ 0, %0 ], [ %k.next, %ended ], [ %k.next, %mark ]
-  %e = phi i64 [ %first, %0 ], [ %e.2, %ended ], [ %e.2, %mark ]
+  %k = phi i64 [ 0, %0 ], [ %k.next, %ended ]
+  %e = phi i64 [ %first, %0 ], [ %e.2, %ended ]
   %left = icmp slt i64 %k, %count
   br i1 %left, label %turn, label %done
 turn:
@@ -401,7 +469,14 @@ unguard:
   store atomic i32 0, ptr %reading release, align 4
   br label %visit
 no.extent:
-  br i1 %caller, label %ended, label %unguard.2
+  br i1 %caller, label %empty, label %unguard.2
+empty:
+  %no.phase = icmp eq i64 %phases, 0
+  %empty.marked = and i1 %no.phase, %wanted
+  %empty.at = getelementptr i64, ptr %marks, i64 %k.next
+  %empty.mark = select i1 %empty.marked, ptr %empty.at, ptr null
+  call void @mark(ptr %empty.mark)
+  br label %ended
 unguard.2:
   store atomic i32 0, ptr %reading release, align 4
   br label %ended
@@ -413,11 +488,16 @@ visit:
   %current = icmp eq i32 %now, %phase
   br i1 %current, label %do, label %passed
 do:
+  %is.last = icmp eq i64 %p.next, %phases
+  %marked = and i1 %is.last, %wanted
+  %mark.at = getelementptr i64, ptr %marks, i64 %k.next
+  %mark = select i1 %marked, ptr %mark.at, ptr null
   %nothing = icmp eq i64 %extent, 0
   br i1 %nothing, label %skip, label %some
 skip:
   br i1 %caller, label %skipped, label %wait
 skipped:
+  call void @mark(ptr %mark)
   call void @raise(ptr %phase.at)
   br label %passed
 some:
@@ -429,7 +509,10 @@ apart:
   call void @spread(ptr %block, i64 %t, i64 %threads)
   br label %at.work
 at.work:
-  %over = call i1 @work(ptr %block, %step %it, i64 %p, i64 %extent, i64 %e.2, i64 %t, i64 %threads)
+  %entry.at = getelementptr %entry, ptr %own, i64 %k
+  %entry = select i1 %unaccounted, ptr null, ptr %entry.at
+  %over = call i1 @work(ptr %block, %step %it, i64 %p, i64 %extent, i64 %e.2, i64 %t, i64 %threads, ptr %mark,
+                        ptr %entry)
   br i1 %over, label %passed, label %wait
 wait:
   %final.step = icmp eq i64 %k.next, %count
@@ -444,11 +527,6 @@ stay:
 passed:
   br label %turn
 ended:
-  br i1 %unmarked, label %head, label %mark
-mark:
-  %time = call i64 @ticks()
-  %mark.at = getelementptr i64, ptr %marks, i64 %k.next
-  store i64 %time, ptr %mark.at, align 8
   br label %head
 done:
   %e.end = phi i64 [ %e, %head ], [ %e.next, %wait ]
@@ -537,6 +615,8 @@ open:
   %count = extractvalue %job %job, 1
   %mode = extractvalue %job %job, 2
   %first = extractvalue %job %job, 3
+  %marks = extractvalue %job %job, 4
+  %account = extractvalue %job %job, 5
   %own = call i64 @float_mode()
   %alike = icmp eq i64 %mode, %own
   br i1 %alike, label %begin, label %adopt
@@ -544,7 +624,8 @@ adopt:
   call void @set_float_mode(i64 %mode)
   br label %begin
 begin:
-  call void @share(ptr %block, ptr %steps, i64 %count, i64 %first, i32 %go, i64 %t, i64 %threads, i64 %limit, ptr null)
+  call void @share(ptr %block, ptr %steps, i64 %count, i64 %first, i32 %go, i64 %t, i64 %threads, i64 %limit,
+                   ptr %marks, ptr %account)
   br i1 %alike, label %idle, label %restore
 restore:
   call void @set_float_mode(i64 %own)
@@ -553,7 +634,8 @@ leave:
   ret void
 }
 
-define internal void @once(ptr %block, ptr %steps, i64 %count, ptr %marks) nounwind {  ; by who holds the mutex
+; One job, by the thread that holds the mutex.
+define internal void @once(ptr %block, ptr %steps, i64 %count, ptr %marks, ptr %account) nounwind {
   %is.alone = icmp eq ptr %block, null
   br i1 %is.alone, label %serial, label %parallel
 serial:
@@ -572,10 +654,13 @@ parallel:
   %j1 = insertvalue %job %j0, i64 %count, 1
   %j2 = insertvalue %job %j1, i64 %mode, 2
   %j3 = insertvalue %job %j2, i64 %epoch, 3
-  store %job %j3, ptr %job.at, align 8
+  %j4 = insertvalue %job %j3, ptr %marks, 4
+  %j5 = insertvalue %job %j4, ptr %account, 5
+  store %job %j5, ptr %job.at, align 8
   call void @raise(ptr %block)
   %go = load atomic i32, ptr %block monotonic, align 4
-  call void @share(ptr %block, ptr %steps, i64 %count, i64 %epoch, i32 %go, i64 0, i64 %threads, i64 %limit, ptr %marks)
+  call void @share(ptr %block, ptr %steps, i64 %count, i64 %epoch, i32 %go, i64 0, i64 %threads, i64 %limit, ptr %marks,
+                   ptr %account)
   %closed = add i32 %go, 1
   store atomic i32 %closed, ptr %block seq_cst, align 4
   br label %each
@@ -646,8 +731,11 @@ define void @stop(ptr %block) nounwind {  ; after the job that runs, send the wo
 
 ; Runs the job %repeats times and returns how often it did: none after `stop`, fewer than asked if told to hurry. Unless
 ; %times is null, each run fills a row of it: the ticks at the run's beginning and end, and with %each, between them, at
-; the end of every step but the last.
-define i64 @bench(ptr %block, ptr %steps, i64 %count, i64 %repeats, ptr %times, i32 %each) nounwind {
+; the end of every step but the last. Unless %account is null, each run fills entries of it by thread and step: the
+; ticks when the thread began its first part and ended its last, the ticks that it spent in parts, and the nanoseconds
+; of these that it was on a CPU. All stay 0 where it ran none.
+define i64 @bench(ptr %block, ptr %steps, i64 %count, i64 %repeats, ptr %times, i32 %each, ptr %account) nounwind {
+  %unaccounted = icmp eq ptr %account, null
   %many = icmp ne i32 %each, 0
   %ends = select i1 %many, i64 %count, i64 1
   %width = add i64 %ends, 1
@@ -658,8 +746,12 @@ define i64 @bench(ptr %block, ptr %steps, i64 %count, i64 %repeats, ptr %times, 
   br i1 %alone, label %head, label %enter
 enter:
   call void @lock(ptr %block)
+  %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
+  %threads = load i64, ptr %threads.at, align 8
+  %entries.all = mul i64 %threads, %count
   br label %head
 head:
+  %entries.run = phi i64 [ 0, %0 ], [ %entries.all, %enter ], [ %entries.run, %plain ], [ %entries.run, %timed ]
   %i = phi i64 [ 0, %0 ], [ 0, %enter ], [ %i.next, %plain ], [ %i.next, %timed ]
   %more = icmp slt i64 %i, %repeats
   br i1 %more, label %check, label %end
@@ -677,16 +769,19 @@ go:
   %i.next = add i64 %i, 1
   br i1 %untimed, label %plain, label %timed
 plain:
-  call void @once(ptr %block, ptr %steps, i64 %count, ptr null)
+  call void @once(ptr %block, ptr %steps, i64 %count, ptr null, ptr null)
   br label %head
 timed:
   %place = mul i64 %i, %width
   %row = getelementptr i64, ptr %times, i64 %place
   %marks = select i1 %many, ptr %row, ptr null
+  %before.run = mul i64 %i, %entries.run
+  %entries.at = getelementptr %entry, ptr %account, i64 %before.run
+  %entries = select i1 %unaccounted, ptr null, ptr %entries.at
   %end.at = getelementptr i64, ptr %row, i64 %ends
   %before = call i64 @ticks()
   store i64 %before, ptr %row, align 8
-  call void @once(ptr %block, ptr %steps, i64 %count, ptr %marks)
+  call void @once(ptr %block, ptr %steps, i64 %count, ptr %marks, ptr %entries)
   %after = call i64 @ticks()
   store i64 %after, ptr %end.at, align 8
   br label %head
@@ -700,7 +795,7 @@ done:
 }
 
 define i64 @run(ptr %block, ptr %steps, i64 %count) nounwind {  ; once; each argument costs Python 0.1 µs
-  %r = call i64 @bench(ptr %block, ptr %steps, i64 %count, i64 1, ptr null, i32 0)
+  %r = call i64 @bench(ptr %block, ptr %steps, i64 %count, i64 1, ptr null, i32 0, ptr null)
   ret i64 %r
 }
 """
