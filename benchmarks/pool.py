@@ -60,7 +60,6 @@ def measure_pool(threads: int, code: Code) -> None:
     print(
         f"  Pool.run           {microseconds(lambda: pool.run(one.ctypes.data, 1), 100, 0.002):8.2f} µs, workers asleep"
     )
-    pool.close()
 
 
 def main() -> None:

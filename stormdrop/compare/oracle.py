@@ -140,18 +140,12 @@ def _difference(found: Array, expected: Array) -> tuple[float, float]:
     """The largest difference, and the largest magnitude that is expected."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return float("inf"), 0.0
-    a, b = (x.astype(np.float64) if x.dtype != np.int64 else x for x in (found, expected))
+    a, b = found.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=a.dtype == np.float64) or not np.isfinite(a[finite]).all():
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
         return float("inf"), 0.0
     a, b = a[finite], b[finite]
-    if not b.size:
-        return 0.0, 0.0
-    if a.dtype == np.int64:  # their differences may overflow, and float64 may not tell them apart
-        magnitude = float(np.max(np.abs(b.astype(np.float64))))
-        return (
-            0.0
-            if np.array_equal(a, b)
-            else max(1.0, float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64)))))
-        ), magnitude
-    return float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
+    difference, magnitude = float(np.max(np.abs(a - b), initial=0.0)), float(np.max(np.abs(b), initial=0.0))
+    if found.dtype == np.int64 and not np.array_equal(found, expected):
+        difference = max(1.0, difference)  # float64 may not tell them apart
+    return difference, magnitude

@@ -28,11 +28,11 @@ from stormdrop.codegen.emit import ENTRY, PREPARE
 from stormdrop.codegen.llvm import AnyOf, assemble
 from stormdrop.errors import UserError
 from stormdrop.export.elf import data_object, renamed
-from stormdrop.export.entry_ir import SymbolNames, entry_ir
+from stormdrop.export.entry_ir import entry_ir
 from stormdrop.export.header import c_header, identifier
 from stormdrop.export.linker import Linker, link
+from stormdrop.files import cannot_write, destination, move, replacing
 from stormdrop.runtime.artifact import SLACK_BYTES
-from stormdrop.runtime.files import cannot_write, destination, move, replacing
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.pool_ir import MACHINES
 from stormdrop.runtime.verify import verify
@@ -76,7 +76,7 @@ def write_library(
         raise UserError(f"{str(output)!r} cannot be both the library and its header; give header= another name")
     # Beside the library, so that it can be moved to its place in one step; nobody else can see into it.
     with cannot_write(output), tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.path.parent) as folder:
-        objects = _write_objects(Path(folder), image, weights, SymbolNames(library.prefix), machine)
+        objects = _write_objects(Path(folder), image, weights, library.prefix, machine)
         link(Path(folder), objects, "library", _soname(library), linkers)
         move(Path(folder) / "library", library.path)
     with replacing(library.header) as write:
@@ -94,20 +94,16 @@ def _machine_of(image: Image) -> str:
     return ours
 
 
-def _write_objects(
-    folder: Path, image: Image, weights: NDArray[np.uint8], names: SymbolNames, machine: str
-) -> list[str]:
+def _write_objects(folder: Path, image: Image, weights: NDArray[np.uint8], prefix: str, machine: str) -> list[str]:
     """The linker's input files."""
-    (folder / "entry.o").write_bytes(assemble(entry_ir(image, names, machine), AnyOf(image.triple)))
-    around = data_object(machine, names.weights, weights.nbytes, weights.nbytes + SLACK_BYTES)
-    with open(folder / "weights.o", "wb", buffering=0) as file:
-        for part in (memoryview(around.head), weights.data, memoryview(around.tail)):
-            at = 0
-            while at < len(part):
-                at += file.write(part[at : at + (1 << 24)]) or 0
+    (folder / "entry.o").write_bytes(assemble(entry_ir(image, prefix, machine), AnyOf(image.triple)))
+    around = data_object(machine, f"{prefix}_weights", weights.nbytes, weights.nbytes + SLACK_BYTES)
+    with open(folder / "weights.o", "wb") as file:
+        file.writelines((around.head, weights.data, around.tail))
     objects = ["entry.o"]
     for k, kernel in enumerate(image.kernels):
-        (folder / f"k{k}.o").write_bytes(renamed(kernel.code, {ENTRY: names.kernel(k), PREPARE: names.prepare(k)}))
+        names = {ENTRY: f"{prefix}_kernel_{k}", PREPARE: f"{prefix}_prepare_{k}"}
+        (folder / f"k{k}.o").write_bytes(renamed(kernel.code, names))
         objects.append(f"k{k}.o")
     return [*objects, "weights.o"]
 

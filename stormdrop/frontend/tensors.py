@@ -7,7 +7,6 @@ out.
 from __future__ import annotations
 
 import os
-import stat
 from math import prod
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
+from stormdrop.files import opened
 from stormdrop.frontend.pointwise import ELEMENT_TYPES, type_name
 from stormdrop.graph.builder import MOST_DIMENSIONS, MOST_VALUE
 from stormdrop.graph.graph import shown
@@ -86,7 +86,7 @@ def _external(proto: Any, folder: str | None, nbytes: int, what: str) -> bytes:
     if offset < 0 or length != nbytes:
         raise UserError(f"{what}: {length:,} bytes at {offset:,} are not the {nbytes:,} that its shape needs")
     path = _inside(folder, location, what)
-    with _opened(path, f"{what}: its external file", getattr(os, "O_NOFOLLOW", 0)) as file:
+    with opened(path, f"{what}: its external file", getattr(os, "O_NOFOLLOW", 0)) as file:
         size = os.fstat(file.fileno()).st_size
         if offset + length > size:
             raise UserError(f"{what}: {shown(location)} has {size:,} bytes, but {offset + length:,} are needed")
@@ -108,25 +108,9 @@ def _inside(folder: str, location: str, what: str) -> str:
     return path
 
 
-def _opened(path: str, what: str, more_flags: int = 0) -> Any:
-    """A regular file, opened so that no pipe can keep us waiting. (O_NOFOLLOW: nor a link put there in the meantime
-    lead us astray.)
-    """
-    flags = os.O_RDONLY | more_flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        handle = os.open(path, flags)
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
-        raise UserError(f"{what} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    kind = os.fstat(handle).st_mode
-    if not stat.S_ISREG(kind):
-        os.close(handle)
-        raise UserError(f"{what} is {'a directory' if stat.S_ISDIR(kind) else 'no regular file'}")
-    return os.fdopen(handle, "rb")
-
-
 def read_file(path: str) -> bytes:
     """A model file's bytes. Raises UserError."""
-    with _opened(path, path) as file:
+    with opened(path, path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_MODEL_BYTES:
             raise UserError(

@@ -17,14 +17,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from stormdrop.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.process import Message, TaskMessage, TaskRefused, Worker, WorkerLost, message_of
+from stormdrop.measure.process import Message, TaskRefused, Worker, WorkerLost, message_of
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Runs
@@ -86,7 +85,7 @@ class Measurer:
         self._prover = Worker("runner", target, replace(self.settings, sample_points=self.settings.final_points))
         self._shared_proofs = shared_proofs
         self._builders = [Worker("builder", target, self.settings, rules) for _ in range(builders or available_cpus())]
-        self._texts: weakref.WeakKeyDictionary[Task, TaskMessage] = weakref.WeakKeyDictionary()
+        self._texts: weakref.WeakKeyDictionary[Task, Message] = weakref.WeakKeyDictionary()
         self._kept: OrderedDict[tuple[int, Schedule], _Built] = OrderedDict()
         self._busy = threading.Lock()
         self._stop = threading.Event()  # of the call in progress
@@ -136,7 +135,7 @@ class Measurer:
             result = self._proof(message, built, against)
             return result if is_fresh or isinstance(result, Timing) else self._proof(message, built, against)
 
-    def _proof(self, message: TaskMessage, built: _Built, witness: Message | None) -> Result:
+    def _proof(self, message: Message, built: _Built, witness: Message | None) -> Result:
         """One attempt; the process stays only where it may be shared and did nothing wrong."""
         prover, stays = self._prover, False
         try:
@@ -180,22 +179,18 @@ class Measurer:
     # ---- building --------------------------------------------------------------------------------------------------
 
     def _build(
-        self, task: TaskMessage, candidates: Sequence[Candidate], meanwhile: Callable[[], None] | None = None
+        self, task: Message, candidates: Sequence[Candidate], meanwhile: Callable[[], None] | None = None
     ) -> list[_Built | Failure]:
         """All artifacts. Meanwhile the runner makes the task's inputs and reference values."""
         results: list[_Built | Failure] = [Failure("build", "not built")] * len(candidates)
-        queue: SimpleQueue[int] = SimpleQueue()
-        for i in range(len(candidates)):
-            queue.put(i)
+        indices = iter(range(len(candidates)))  # of all builders: each takes the next one
         stop = self._begin()
 
         def work(builder: Worker) -> None:
-            while not stop.is_set():
-                try:
-                    i = queue.get_nowait()
-                except Empty:
-                    return
+            for i in indices:
                 results[i] = self._kept_or_built(builder, task, candidates[i])
+                if stop.is_set():
+                    return
 
         def prepare() -> None:
             with suppress(TaskRefused):  # it happens again, and is told, when the first candidate is timed
@@ -206,10 +201,10 @@ class Measurer:
         self._await([*futures, self._runner.lane.submit(prepare)], stop, meanwhile)
         return results
 
-    def _kept_or_built(self, builder: Worker, task: TaskMessage, candidate: Candidate) -> _Built | Failure:
+    def _kept_or_built(self, builder: Worker, task: Message, candidate: Candidate) -> _Built | Failure:
         if not isinstance(candidate, Schedule):
             return self._build_one(builder, task, candidate)
-        key = task.number, candidate
+        key = task["number"], candidate
         kept = self._kept.pop(key, None)
         built = kept or self._build_one(builder, task, candidate)
         if isinstance(built, _Built):
@@ -219,7 +214,7 @@ class Measurer:
                     self._kept.popitem(last=False)
         return built
 
-    def _build_one(self, builder: Worker, task: TaskMessage, candidate: Candidate) -> _Built | Failure:
+    def _build_one(self, builder: Worker, task: Message, candidate: Candidate) -> _Built | Failure:
         match candidate:
             case Schedule():
                 request: Message = {"op": "build", "schedule": candidate.to_json()}
@@ -236,13 +231,14 @@ class Measurer:
 
     # ---- timing ----------------------------------------------------------------------------------------------------
 
-    def _time(self, task: TaskMessage, built: Sequence[_Built | Failure], best: float | None) -> list[Result]:
+    def _time(self, task: Message, built: Sequence[_Built | Failure], best: float | None) -> list[Result]:
         def work() -> list[Result]:
             fastest = best
             results: list[Result] = []
             for one in built:
                 try:
-                    self._runner.prepare(task)
+                    if isinstance(one, _Built):
+                        self._runner.prepare(task)
                 except TaskRefused as refused:  # the others would wait for the same
                     return [*results, *(_lost(b, refused) for b in built[len(results) :])]
                 result = self._run(self._runner, task, one, {"op": "time", "best": fastest})
@@ -255,7 +251,7 @@ class Measurer:
 
         return self._on_lane(self._runner, work)
 
-    def _in_turns(self, task: TaskMessage, built: Sequence[_Built | Failure], rounds: int) -> list[Result]:
+    def _in_turns(self, task: Message, built: Sequence[_Built | Failure], rounds: int) -> list[Result]:
         """On the runner's thread. A runner holds what it has loaded; one that is replaced loads it again."""
         failures: dict[int, Failure] = {}
         timings: list[list[Timing]] = [[] for _ in built]
@@ -272,7 +268,7 @@ class Measurer:
             self._runner.ask(task, {"op": "drop"}, self.settings.run_timeout)
         return [failures.get(i) or _together(each) for i, each in enumerate(timings)]
 
-    def _run(self, worker: Worker, task: TaskMessage, built: _Built | Failure, request: Message) -> Result:
+    def _run(self, worker: Worker, task: Message, built: _Built | Failure, request: Message) -> Result:
         """On the worker's thread: what it says of one candidate."""
         if isinstance(built, Failure):
             return built
@@ -287,7 +283,7 @@ class Measurer:
 
     # ---- calls -----------------------------------------------------------------------------------------------------
 
-    def _message(self, task: Task) -> TaskMessage:
+    def _message(self, task: Task) -> Message:
         found = self._texts.get(task)
         if found is None:
             found = self._texts[task] = message_of(task)

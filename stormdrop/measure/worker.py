@@ -31,7 +31,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import BuildError, RunError, ScheduleError, UserError
 from stormdrop.ir.tensor import Task
@@ -40,8 +39,8 @@ from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Bench, Runs, repeat
 from stormdrop.measure.wire import Inbox, frame
-from stormdrop.measure.workbench import Workbench
-from stormdrop.runtime.artifact import Artifact, Launch
+from stormdrop.measure.workbench import Workbench, WrongOutput
+from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.device import Device, Memory
 from stormdrop.runtime.host_device import HostDevice
@@ -107,10 +106,6 @@ class Held:
     variant: int | None
 
 
-class WrongOutput(Exception):
-    """A kernel that does not compute its task."""
-
-
 class RunnerRole:
     """Runs artifacts on the data of the current task."""
 
@@ -128,7 +123,7 @@ class RunnerRole:
             "drop": self.drop,
             "prove": self.prove,
         }
-        nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (Launch(ENTRY, 1),))
+        nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (1,))
         PreparedKernel(nothing, {}, self._device).record().bench(2)  # starts the threads and calibrates the clock
         pool.pin()
 
@@ -137,8 +132,7 @@ class RunnerRole:
         self._held.clear()
         if number not in self._benches:
             task = Task.from_json(request["task"])
-            points = self.settings.sample_points if self.settings.check == "sample" else 0
-            self._benches[number] = Workbench(task, self.settings.seed, points)
+            self._benches[number] = Workbench(task, self.settings.seed, self.settings.sample_points)
         self._benches.move_to_end(number)
         while len(self._benches) > 1 and sum(b.nbytes for b in self._benches.values()) > KEPT_BYTES:
             self._benches.popitem(last=False)
@@ -168,9 +162,7 @@ class RunnerRole:
             self._load(witness)
             expected = [o.array.copy() for o in self._bench.outputs]
         held = self._load(request)
-        fault = self._bench.disagreement(expected)
-        if fault is not None:
-            raise WrongOutput(fault)
+        self._bench.compare(expected)
         return self._timing(held, held.first, None, self.settings.final_seconds)
 
     @property
@@ -197,17 +189,12 @@ class RunnerRole:
         timed.bind(*arrays)
         self._bench.poison()
         first = float(timed.bench(1)[0])
-        self._check(variant, poisoned=True)
+        self._bench.check(variant, poisoned=True)
         return Held(timed.bench, first, variant)
-
-    def _check(self, variant: int | None, poisoned: bool) -> None:
-        fault = self._bench.fault(variant, poisoned)
-        if fault is not None:
-            raise WrongOutput(fault)
 
     def _timing(self, held: Held, first: float, best: float | None, min_seconds: float) -> Message:
         runs: Runs = repeat(held.bench, first, best, replace(self.settings, min_seconds=min_seconds))
-        self._check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
+        self._bench.check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
         return {
             "timing": {
                 "seconds": runs.seconds,

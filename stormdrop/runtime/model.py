@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from stormdrop.errors import RunError, UserError
 from stormdrop.runtime.arrays import new_array
-from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
+from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.device import (
     Account,
     Argument,
@@ -199,8 +199,9 @@ def pack(image: Image, constants: Constants, device: Device | None = None) -> By
     loaded: dict[int, LoadedKernel] = {}
     done: set[tuple[int, tuple[Address | None, ...]]] = set()
     # The largest first: what packing needs for a moment comes on top of little.
-    for n in sorted(range(len(image.calls)), key=lambda n: -_constant_bytes(image.kernels[image.calls[n].kernel])):
-        call, artifact = image.calls[n], image.kernels[image.calls[n].kernel]
+    raw_bytes = [sum(b.nbytes for b in kernel.buffers if b.scope is Scope.CONSTANT) for kernel in image.kernels]
+    for n, call in sorted(enumerate(image.calls), key=lambda item: -raw_bytes[item[1].kernel]):
+        artifact = image.kernels[call.kernel]
         kept = tuple(a if buffer.is_kept else None for buffer, a in zip(artifact.buffers, call.addresses))
         if not any(kept) or (call.kernel, kept) in done:
             continue
@@ -209,7 +210,3 @@ def pack(image: Image, constants: Constants, device: Device | None = None) -> By
             loaded[call.kernel] = device.load(artifact)
         loaded[call.kernel].prepare(constants(n), [a and BufferPlace(weights, a.offset) for a in kept])
     return weights.read(0, image.weights_bytes)
-
-
-def _constant_bytes(artifact: Artifact) -> int:
-    return sum(buffer.nbytes for buffer in artifact.buffers if buffer.scope is Scope.CONSTANT)

@@ -22,19 +22,16 @@ import hashlib
 import io
 import logging
 import os
-import stat
 import struct
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
+from stormdrop.files import opened, replacing
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import unfit
-from stormdrop.runtime.files import replacing
 from stormdrop.runtime.header import read_header, write_header
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.memory import aligned
@@ -82,7 +79,7 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Imag
     machine like this one.
     """
     name = repr(os.fspath(path))
-    with _opened(path, name) as file:
+    with opened(path, name) as file:
         try:
             header, code, weights = _read(file, name)
         except OSError as error:
@@ -106,7 +103,7 @@ def _padding(header_bytes: int, code_bytes: int) -> int:
     return -(_PREAMBLE.size + header_bytes + code_bytes) % ALIGN_BYTES
 
 
-def _read(file: io.FileIO, name: str) -> tuple[bytes, bytes, NDArray[np.uint8]]:
+def _read(file: io.BufferedReader, name: str) -> tuple[bytes, bytes, NDArray[np.uint8]]:
     """Header, code and weights of a file whose checksum is right."""
     size = os.fstat(file.fileno()).st_size
     digest = hashlib.sha256()
@@ -151,28 +148,3 @@ def _read(file: io.FileIO, name: str) -> tuple[bytes, bytes, NDArray[np.uint8]]:
         raise UserError(f"{name} is damaged: its checksum is wrong; {_AGAIN}")
     weights.flags.writeable = False
     return header, code, weights
-
-
-@contextmanager
-def _opened(path: str | os.PathLike[str], name: str) -> Generator[io.FileIO]:
-    """A regular file, open for reading. A pipe or a device is refused before it is waited for."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except FileNotFoundError as error:
-        raise UserError(f"{name} does not exist") from error
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise UserError(f"{name} cannot be opened: {getattr(error, 'strerror', None) or error}") from error
-    with (
-        io.FileIO(descriptor, "rb")
-        if stat.S_ISREG(os.fstat(descriptor).st_mode)
-        else _refused(descriptor, name) as file
-    ):
-        yield file
-
-
-def _refused(descriptor: int, name: str) -> io.FileIO:
-    mode = os.fstat(descriptor).st_mode
-    os.close(descriptor)
-    raise UserError(
-        f"{name} is a directory, not a compiled model" if stat.S_ISDIR(mode) else f"{name} is no regular file"
-    )

@@ -28,10 +28,10 @@ import numpy.typing as npt
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import UserError
+from stormdrop.files import replacing
 from stormdrop.paths import cache_dir
-from stormdrop.runtime.artifact import Artifact, Launch
+from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.device import BoundCall, BufferPlace
-from stormdrop.runtime.files import replacing
 from stormdrop.runtime.host import hyperthreads
 from stormdrop.runtime.host_device import HostMemory, host_device
 from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target
@@ -160,7 +160,7 @@ class _Region:
     def __init__(self, text: str, target: Target, arrays: Sequence[BufferPlace], extent: int) -> None:
         device = host_device(target.threads)
         self._params = np.zeros(32, np.int64)
-        kernel = device.load(Artifact(assemble(text, target), (), (Launch(ENTRY, extent),)))
+        kernel = device.load(Artifact(assemble(text, target), (), (extent,)))
         params = BufferPlace(HostMemory(self._params.view(np.uint8)))
         self._recording = device.record([BoundCall(kernel, (params, *arrays))])
 

@@ -23,14 +23,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stormdrop.errors import RunError, UserError
+from stormdrop.errors import UserError
 from stormdrop.runtime.device import Account
 from stormdrop.runtime.machine_ir import MACHINES
 from stormdrop.runtime.pool_ir import (
@@ -54,6 +54,7 @@ EXIT_GRACE_SECONDS = 2.0
 class Pool:
     """T threads that run one kernel after another; any Python thread may call it, and calls release the GIL.
 
+    Workers start with the first job and leave when the pool is forgotten.
     Raises UserError where the pool cannot work: on anything but Linux on x86-64 or AArch64, or with too many threads.
     """
 
@@ -64,7 +65,6 @@ class Pool:
         self._native = _native()
         self._crew: _Crew | None = None
         self._starting = threading.Lock()
-        self._closed = False
         _pools.add(self)
 
     def run(self, steps: int, count: int, held: object = None) -> None:
@@ -72,19 +72,17 @@ class Pool:
 
         A record is `STEP_WORDS` int64: the kernel's address, its pointer table, thread 0's scratch, bytes from one
         thread's scratch to the next one's, the address of int64[phases] extents, and the number of phases. `held` owns
-        what the records point to: it lives as long as a call that was bound to it. Raises RunError if the pool has been
-        closed.
+        what the records point to: it lives as long as a call that was bound to it.
         """
         crew = self._crew or self._assemble_crew()  # held here: the block lives as long as anybody is inside
-        if not self._native.run(crew.block, steps, count):
-            raise RunError("the pool was closed before the job could run")
+        self._native.run(crew.block, steps, count)
 
     def bench(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
         """Run a job as `run` does, `repeats` times natively, and return the seconds of each run.
 
         The clock is the CPU's own counter (TSC, CNTVCT) between serialising instructions: about 20 ns of overhead in
         each figure, steps of 1–10 ns on x86-64 (10 on Zen) and 1–40 ns on AArch64, and a scale calibrated against the
-        monotonic clock to about 1e-4. Raises RunError if the pool has been closed.
+        monotonic clock to about 1e-4.
         """
         return self._timed(steps, count, repeats, 1)[:, 0]
 
@@ -118,8 +116,6 @@ class Pool:
         crew = self._crew or self._assemble_crew()
         ticks = np.zeros((repeats, parts + 1), np.int64)
         done = self._native.bench(crew.block, steps, count, repeats, ticks.ctypes.data, parts != 1, account)
-        if done < repeats and self._closed:
-            raise RunError("the pool was closed before the job could run")
         return ticks[:done]
 
     def pin(self) -> None:
@@ -133,22 +129,11 @@ class Pool:
         if self.threads > len(cpus):
             return
         crew = self._crew or self._assemble_crew()
-        for cpu, thread in zip(cpus, (None, *crew.native_ids())):
-            os.sched_setaffinity(thread or 0, {cpu})
-
-    def close(self) -> None:
-        """End the workers, after the job that runs; waiting and later calls raise RunError."""
-        with self._starting:
-            self._closed = True
-            crew, self._crew = self._crew, None
-        if crew is not None:
-            crew.stop()
-            crew.join()
+        for cpu, thread in zip(cpus, (0, *(worker.native_id or 0 for worker in crew.workers))):
+            os.sched_setaffinity(thread, {cpu})
 
     def _assemble_crew(self) -> _Crew:
         with self._starting:
-            if self._closed:
-                raise RunError("the pool has been closed")
             if self._crew is None:
                 self._crew = _Crew(self._native, self.threads)
             return self._crew
@@ -156,9 +141,7 @@ class Pool:
     def _retire_crew(self, deadline: float) -> None:
         """At exit: callers that come later (other exit handlers) do all the work of a job themselves."""
         with self._starting:
-            crew = self._crew
-            if not self._closed:
-                self._crew = _Crew(self._native, 1)
+            crew, self._crew = self._crew, _Crew(self._native, 1)
         if crew is not None:
             crew.hush(deadline)
 
@@ -187,11 +170,11 @@ def shared_pool(threads: int) -> Pool:
 class _Crew:
     """The workers of one pool in one process, and the control block they share (address 0: the caller works alone)."""
 
-    def __init__(self, native: _Native, threads: int) -> None:
+    def __init__(self, native: SimpleNamespace, threads: int) -> None:
         self._native = native
         self._memory = 0
         self.block = 0
-        self._workers: list[threading.Thread] = []
+        self.workers: list[threading.Thread] = []
         if threads == 1:
             return
         # Not Python's memory: it must outlive the interpreter, whose exit does not stop the workers.
@@ -206,31 +189,22 @@ class _Crew:
         ctypes.c_int64.from_address(self.block + SPIN_TICKS_OFFSET).value = round(spin / _seconds_per_tick())
         try:
             for t in range(1, threads):
-                worker = threading.Thread(target=_work, args=(self, t), name=f"stormdrop-{t}", daemon=True)
+                worker = threading.Thread(target=self._enter, args=(t,), name=f"stormdrop-{t}", daemon=True)
                 worker.start()
-                self._workers.append(worker)
+                self.workers.append(worker)
         except BaseException as error:
             self.stop()
             if isinstance(error, RuntimeError):
                 raise UserError(f"cannot start {threads} threads ({error}); set STORMDROP_THREADS to fewer") from error
             raise
 
-    def enter(self, t: int) -> None:
+    def _enter(self, t: int) -> None:
         """Be worker `t` until the crew is stopped."""
         self._native.worker(self.block, t)
-
-    def native_ids(self) -> list[int]:
-        """The workers' thread ids as the system knows them."""
-        return [worker.native_id for worker in self._workers if worker.native_id is not None]
 
     def stop(self) -> None:
         if self.block:
             self._native.stop(self.block)
-
-    def join(self) -> None:
-        for worker in self._workers:
-            if worker is not threading.current_thread():
-                worker.join()
 
     def hush(self, deadline: float) -> None:
         """Let the running job end (a timing loop, its current run) and no other begin: the mutex stays locked."""
@@ -243,10 +217,6 @@ class _Crew:
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self._memory and not is_finalizing():
             _raw_free(self._memory)
-
-
-def _work(crew: _Crew, t: int) -> None:
-    crew.enter(t)
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -272,24 +242,25 @@ _raw_calloc: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_
 _raw_free: Any = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyMem_RawFree", ctypes.pythonapi))
 
 
-@dataclass(frozen=True, slots=True)
-class _Native:
-    """Functions of `pool_ir`, which release the GIL, and the code that must outlive them."""
-
-    run: Any
-    bench: Any
-    worker: Any
-    stop: Any
-    try_lock: Any
-    ticks: Any
-    float_mode: Any
-    set_float_mode: Any
-    code: Any
+_POINTER, _I64, _I32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "run": (None, _POINTER, _POINTER, _I64),
+    "bench": (_I64, _POINTER, _POINTER, _I64, _I64, _POINTER, _I32, _POINTER),
+    "worker": (None, _POINTER, _I64),
+    "stop": (None, _POINTER),
+    "try_lock": (_I32, _POINTER),
+    "ticks": (_I64,),
+    "float_mode": (_I64,),
+    "set_float_mode": (None, _I64),
+}
+"""Functions of `pool_ir`: what they return and take."""
 
 
 @cache
-def _native() -> _Native:
-    """Compile and load `pool_ir` for this machine (25 ms). Threads that race here each get a good one."""
+def _native() -> SimpleNamespace:
+    """The functions of `pool_ir`, which release the GIL, compiled and loaded for this machine (25 ms), and the code
+    that must outlive them. Threads that race here each get a good one.
+    """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in MACHINES:
         raise UserError(
@@ -299,24 +270,10 @@ def _native() -> _Native:
     from stormdrop.codegen.llvm import AnyOf, Code, assemble, host  # 0.1 s, and not there on every platform
 
     code = Code(assemble(pool_ir(machine), AnyOf(host()[0])))
-
-    def function(name: str, result: Any, *arguments: Any) -> Any:
-        return ctypes.CFUNCTYPE(result, *arguments)(code.address(name))
-
-    pointer, i64, i32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+    functions = {name: ctypes.CFUNCTYPE(*kinds)(code.address(name)) for name, kinds in _SIGNATURES.items()}
     os.register_at_fork(after_in_child=_after_fork_in_child)
     atexit.register(_at_exit)
-    return _Native(
-        run=function("run", i64, pointer, pointer, i64),
-        bench=function("bench", i64, pointer, pointer, i64, i64, pointer, i32, pointer),
-        worker=function("worker", None, pointer, i64),
-        stop=function("stop", None, pointer),
-        try_lock=function("try_lock", i32, pointer),
-        ticks=function("ticks", i64),
-        float_mode=function("float_mode", i64),
-        set_float_mode=function("set_float_mode", None, i64),
-        code=code,
-    )
+    return SimpleNamespace(code=code, **functions)
 
 
 @cache

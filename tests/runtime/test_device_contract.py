@@ -19,7 +19,7 @@ from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.ops import catalogue
 from stormdrop.ops.winograd import winograd_conv2d
-from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
+from stormdrop.runtime.artifact import Artifact, BufferSpec
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.device import BoundCall, BufferPlace, Device, InputArray, OutputArray
 from stormdrop.runtime.host import detect
@@ -105,7 +105,7 @@ define void @{ENTRY}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %en
   ret void
 }}"""
     buffers = BufferSpec("X", "i64", Scope.INPUT, 1), BufferSpec("Y", "i64", Scope.OUTPUT, 1)
-    return Artifact(assemble(text, detect(1)), buffers, (Launch(ENTRY, 1),))
+    return Artifact(assemble(text, detect(1)), buffers, (1,))
 
 
 # ---- memory -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import signal
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy.typing as npt
 import pytest
 
 from stormdrop.codegen.llvm import Code, assemble, host
-from stormdrop.errors import RunError, UserError
+from stormdrop.errors import UserError
 from stormdrop.runtime import pool as pool_module
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
@@ -144,15 +143,13 @@ def long_job(pool: Pool) -> npt.NDArray[np.int64]:
 
 
 @pytest.fixture(params=[1, 2, 5])
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    with contextlib.closing(Pool(request.param)) as pool:
-        yield pool
+def pool(request: pytest.FixtureRequest) -> Pool:
+    return Pool(request.param)
 
 
 @pytest.fixture
-def pair() -> Iterator[Pool]:
-    with contextlib.closing(Pool(2)) as pool:
-        yield pool
+def pair() -> Pool:
+    return Pool(2)
 
 
 # ---- jobs ----------------------------------------------------------------------------------------------------------
@@ -295,7 +292,7 @@ def test_the_callers_float_mode_holds_on_every_thread_and_only_for_the_job(pair:
     assert (halves().view(np.uint32) != 0).all()
 
 
-# ---- interruption, closing -----------------------------------------------------------------------------------------
+# ---- interruption, leaving -----------------------------------------------------------------------------------------
 
 
 def test_an_interrupt_waits_for_the_job_and_leaves_the_pool_usable(pair: Pool) -> None:
@@ -306,41 +303,6 @@ def test_an_interrupt_waits_for_the_job_and_leaves_the_pool_usable(pair: Pool) -
         launch(pair, "count", [cells.ctypes.data, LONG], [2])
     assert (cells[:, 0] == LONG).all()
     assert mirrors_correctly(pair, 100, 5)
-
-
-def workers() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("stormdrop-")}
-
-
-def test_a_closed_pool_has_no_threads_and_refuses_jobs() -> None:
-    before = workers()
-    pool = Pool(3)
-    assert mirrors_correctly(pool, 9, 2)
-    pool.close()
-    pool.close()
-    assert workers() <= before
-    with pytest.raises(RunError, match="closed"):
-        launch(pool, "mirror", [0, 0, 0], [0])
-
-
-def test_closing_waits_for_the_running_job_and_turns_the_waiting_away(pair: Pool) -> None:
-    outcomes: list[object] = []
-
-    def caller() -> None:
-        try:
-            outcomes.append(bool((long_job(pair) == LONG).all()))
-        except RunError as error:
-            outcomes.append(error)
-
-    callers = [threading.Thread(target=caller) for _ in range(3)]
-    for thread in callers:
-        thread.start()
-    time.sleep(0.1)
-    pair.close()
-    for thread in callers:
-        thread.join()
-    assert outcomes.count(True) >= 1
-    assert all(outcome is True or isinstance(outcome, RunError) for outcome in outcomes)
 
 
 def test_a_forgotten_pools_workers_leave() -> None:

@@ -6,11 +6,10 @@ may choose, some run has it.
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import re
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,9 +112,8 @@ def job(kernel: str, buffers: list[int], extents: list[int], scratch: npt.NDArra
 
 
 @pytest.fixture(params=[1, 2, 3, 7])
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    with contextlib.closing(Pool(request.param)) as pool:
-        yield pool
+def pool(request: pytest.FixtureRequest) -> Pool:
+    return Pool(request.param)
 
 
 def test_every_iteration_runs_once_on_some_thread_with_that_threads_scratch(pool: Pool) -> None:
@@ -133,11 +131,11 @@ def test_a_held_part_leaves_the_rest_of_its_threads_share_to_the_others() -> Non
     """The holder of the first iteration waits for all iterations of other parts: they must be run by someone else."""
     extent, threads = 160, 2
     part = -(-extent // threads // PARTS)
-    with contextlib.closing(Pool(threads)) as pool:
-        for held in (0, extent - 1):
-            count = np.zeros(1, np.int64)
-            job("gate", [count.ctypes.data, held, extent - part], [extent], np.zeros((2, 8), np.int64)).run(pool)
-            assert count[0] == extent
+    pool = Pool(threads)
+    for held in (0, extent - 1):
+        count = np.zeros(1, np.int64)
+        job("gate", [count.ctypes.data, held, extent - part], [extent], np.zeros((2, 8), np.int64)).run(pool)
+        assert count[0] == extent
 
 
 def test_threads_that_never_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,8 +194,7 @@ def dawdling(change: Callable[[str], str] = str) -> str:
     return ATOMIC.sub(r"  call void @dawdle()\n\1\n  call void @dawdle()", text) + PAUSES
 
 
-@contextlib.contextmanager
-def pool_of(text: str, threads: int) -> Generator[Pool]:
+def pool_of(text: str, threads: int) -> Pool:
     def changed(_machine: str) -> str:
         return text
 
@@ -206,8 +203,7 @@ def pool_of(text: str, threads: int) -> Generator[Pool]:
         native = pool_module._native.__wrapped__()
     pool = Pool(threads)
     pool._native = native
-    with contextlib.closing(pool):
-        yield pool
+    return pool
 
 
 def mirrors(pool: Pool, repeats: int) -> bool:
@@ -224,13 +220,11 @@ def mirrors(pool: Pool, repeats: int) -> bool:
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
 def test_random_pauses_change_no_result(threads: int) -> None:
-    with pool_of(dawdling(), threads) as pool:
-        assert mirrors(pool, 300)
+    assert mirrors(pool_of(dawdling(), threads), 300)
 
 
 def test_a_phase_that_does_not_wait_for_the_one_before_is_caught() -> None:
     eager = dawdling(lambda text: text.replace("call i32 @await(ptr %phase.at, i32 %phase", "add i32 0, 0 ;"))
     assert eager.count("add i32 0, 0 ;") == 1
     text = eager.replace("%current = icmp eq i32 %now, %phase", "%current = icmp eq i32 0, 0")
-    with pool_of(text, 3) as pool:
-        assert not mirrors(pool, 300)
+    assert not mirrors(pool_of(text, 3), 300)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.artifact import Artifact
@@ -92,9 +93,10 @@ class DistantKernel:
 
     def launch(self, table: Sequence[int], at_load: bool = False) -> None:
         pointers, scratch = (ctypes.c_void_p * max(1, len(table)))(*table), aligned(self.artifact.scratch_bytes + 512)
-        for phase, launch in enumerate(x for x in self.artifact.launches if x.at_load == at_load):
-            entry = Function(self._code.address(launch.name))
-            entry(ctypes.addressof(pointers), scratch.ctypes.data, phase, 0, launch.extent)
+        name, extents = (PREPARE, self.artifact.prepare_extents) if at_load else (ENTRY, self.artifact.extents)
+        for phase, extent in enumerate(extents):
+            entry = Function(self._code.address(name))
+            entry(ctypes.addressof(pointers), scratch.ctypes.data, phase, 0, extent)
 
 
 class DistantRecording:

@@ -1,15 +1,38 @@
-"""Files that are there whole or not at all."""
+"""Files: opened for reading without waiting for anybody, and written whole or not at all."""
 
 from __future__ import annotations
 
 import io
 import os
 import secrets
+import stat
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stormdrop.errors import UserError
+
+
+def opened(path: str | os.PathLike[str], what: str, more_flags: int = 0) -> io.BufferedReader:
+    """A regular file, opened so that no pipe can keep us waiting. Raises UserError that names it as `what`."""
+    flags = os.O_RDONLY | more_flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character in it
+        raise UserError(f"{what} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(descriptor)
+        raise UserError(f"{what} is {'a directory' if stat.S_ISDIR(kind) else 'no regular file'}")
+    return os.fdopen(descriptor, "rb")
+
+
+def text_of(path: Path) -> str:
+    """What a small file of the system says, without white space around it; nothing where it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
