@@ -1,4 +1,4 @@
-"""The thread pool's jobs as LLVM IR text: a thread's way through the steps, the workers' life, opening and closing a job,
+"""The thread pool's jobs as LLVM IR text: the way of a thread through the steps, workers, how a job is opened and closed,
 and the timing loop.
 
 `pool_ir` explains the protocol and has the control block.

@@ -312,10 +312,10 @@ def started_by(run: Callable[[], object]) -> set[threading.Thread]:
 
 
 def test_a_forgotten_pools_workers_leave() -> None:
-    pool = Pool(3)
-    workers = started_by(lambda: mirrors_correctly(pool, 9, 2))
+    pools = [Pool(3)]
+    workers = started_by(lambda: mirrors_correctly(pools[0], 9, 2))
     assert len(workers) == 2
-    del pool
+    pools.clear()
     for worker in workers:
         worker.join()
 

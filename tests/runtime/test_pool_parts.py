@@ -144,7 +144,7 @@ def test_threads_that_never_come_are_not_waited_for(monkeypatch: pytest.MonkeyPa
     def stay_away(_crew: object, _t: int) -> None:
         leave.wait()
 
-    monkeypatch.setattr(pool_module, "_work", stay_away)
+    monkeypatch.setattr(pool_module._Crew, "_enter", stay_away)
     pool = Pool(4)
     count = np.zeros(100, np.int64)
     scratch = np.zeros((4, 8), np.int64)
