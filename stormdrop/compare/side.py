@@ -17,7 +17,6 @@ import numpy as np
 
 from stormdrop.errors import StormdropError
 
-WARM_UP = 3
 SETTLING = 2  # runs of a loop that do not count
 REST_SECONDS = 0.1  # in which threads of every runtime fall asleep
 
@@ -50,7 +49,8 @@ def timed(run: Callable[[], object], request: dict[str, Any]) -> dict[str, Any]:
     each: list[float] = []
     cpu, start = time.process_time(), time.perf_counter()
     now = start
-    while not each or now - start < request["seconds"]:
+    runs, seconds = request["runs"], request["seconds"]
+    while not each or (now - start < seconds if runs is None else len(each) < runs):
         began = now
         run()
         now = time.perf_counter()
@@ -69,7 +69,7 @@ def main() -> None:
         try:
             if run is None:
                 run = loaded(request)
-                for _ in range(WARM_UP):
+                for _ in range(request["warm_up"]):
                     run()
             else:
                 answer = timed(run, request)

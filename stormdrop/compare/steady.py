@@ -59,11 +59,14 @@ def steady(
     sides: Mapping[str, Side],
     seconds: float,
     *,
+    repeats: int | None = None,
+    warm_up: int = 3,
     rounds: int = ROUNDS,
     busy: int = 0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Loops]:
-    """Time each side for about `seconds` in all, beside `busy` processes that each keep a CPU busy.
+    """Time each side for about `seconds` in all, or `repeats` runs, after `warm_up` runs that do not count, beside
+    `busy` processes that each keep a CPU busy.
 
     Raises RunError, with what it said, if a side's process fails.
     """
@@ -75,13 +78,17 @@ def steady(
         processes: dict[str, _Process] = {}
         for name, side in sides.items():
             tell(f"{name} loads")
-            processes[name] = stack.enter_context(_Process.of(name, side, folder / f"{len(processes)}.npz"))
+            inputs = folder / f"{len(processes)}.npz"
+            processes[name] = stack.enter_context(_Process.of(name, side, inputs, warm_up))
         stack.enter_context(neighbours(busy))
         order = list(sides)
+        rounds = rounds if repeats is None else min(rounds, repeats)
         for number in range(rounds):
+            # What is left over by the division goes to the first rounds.
+            runs = None if repeats is None else repeats // rounds + (number < repeats % rounds)
             for name in order:
                 tell(f"round {number + 1} of {rounds}, {name}")
-                answer = processes[name].ask({"seconds": seconds / rounds, "rested": RESTED_CALLS})
+                answer = processes[name].ask({"seconds": seconds / rounds, "runs": runs, "rested": RESTED_CALLS})
                 each[name] += answer["each"]
                 rested[name] += answer["rested"]
                 cpu[name] += answer["cpu"]
@@ -113,7 +120,7 @@ class _Process:
 
     @staticmethod
     @contextmanager
-    def of(name: str, side: Side, inputs: Path) -> Generator[_Process]:
+    def of(name: str, side: Side, inputs: Path, warm_up: int) -> Generator[_Process]:
         np.savez(inputs, *side.inputs.values())
         command = [sys.executable, "-m", "stormdrop.compare.side"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -126,6 +133,7 @@ class _Process:
                     "threads": side.threads,
                     "names": list(side.inputs),
                     "inputs": str(inputs),
+                    "warm_up": warm_up,
                 }
             )
             yield found

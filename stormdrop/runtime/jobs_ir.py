@@ -1,4 +1,4 @@
-"""The thread pool's jobs as LLVM IR text: the way of a thread through the steps, workers, how a job is opened and closed,
+"""The thread pool's jobs as LLVM IR text: the way of a thread through the steps, workers, opening and closing a job,
 and the timing loop.
 
 `pool_ir` explains the protocol and has the control block.
