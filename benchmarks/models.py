@@ -236,10 +236,11 @@ def table(results: Mapping[str, Any], ways: Sequence[str] = ("default", "tuned")
             "|---|---|---|---|---|---|---|---|",
         ]
         for name, r in rows.items():
+            rested = f"{r['their_rested'] / r['rested']:.2f}" if "rested" in r else ""
             lines.append(
                 f"| {name} | {r['seconds'] * 1e3:.2f} ({r['least'] * 1e3:.2f}) "
                 f"| {r['their_seconds'] * 1e3:.2f} ({r['their_least'] * 1e3:.2f}) | {r['speedup']:.2f} "
-                f"| {r['their_rested'] / r['rested']:.2f} "
+                f"| {rested} "
                 f"| {r['compile_seconds']:.1f} | {r['kernels']} | {r['error']:.1e} |"
             )
         for label, names in known().items():
