@@ -52,7 +52,7 @@ Query = Callable[[Appraisal], Sequence[Num]]
 
 def canonical(a: Appraisal) -> Sequence[Num]:
     """Every knob as its clamped value."""
-    clamped: dict[str, Num] = dict(a.fixed)
+    clamped: dict[str, Num] = dict(a.fixed)  # "": sizes without a knob
     for t in a.assessment.tilings.values():
         clamped |= {cut.knob: t.trips[cut.loop] for _, levels in cuts(t.stage) for cut in levels}
         for knob, value in ((vectors_knob, t.vectors), (unroll_knob, t.unroll), (peel_knob, t.peel)):
