@@ -140,16 +140,11 @@ def _lower_attached(context: _Context, stage: Stage) -> list[Stmt]:
 def _needed_spans(context: _Context, stage: Stage) -> dict[Axis, Span]:
     """Bounds inference: the span of each axis that the readers need in the present iteration."""
     found: dict[Axis, list[Span]] = {a: [] for a in stage.axes}
-    for reader in context.structure.readers(stage.tensor):
-        host = reader.id == stage.host
-        around = context.spans[reader.id] if host or reader.id in context.spans else None
-        if around is None:
-            around = _needed_spans(context, reader)
-        for load in reader.reads():
-            if load.tensor is stage.tensor:
-                for own, i in zip(stage.place, load.indices):
-                    assert isinstance(own, Axis)
-                    found[own].append(index_span(i, around, own.extent))
+    for reader, load in context.structure.reads_of(stage.tensor):
+        around = context.spans.get(reader.id) or _needed_spans(context, reader)
+        for own, i in zip(stage.place, load.indices):
+            assert isinstance(own, Axis)
+            found[own].append(index_span(i, around, own.extent))
     spans: dict[Axis, Span] = {a: whole(a) for a in stage.reduce_axes}
     for a, options in found.items():
         spans[a] = whole(a) if is_computed_whole(context.structure, stage, a) else options[0]

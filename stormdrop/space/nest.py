@@ -177,9 +177,9 @@ def _cut(stage: Stage, axis: Axis, number: int, source: Trips) -> Cut:
 
 
 def rest_level(stage: Stage, axis: Axis) -> int:
-    """The level whose trip count is the quotient: the outermost; one further in for an axis in `stage.whole`."""
+    """The level whose trip count is the quotient: the outermost; one further in for an axis in `stage.unsplit`."""
     nest = nest_of(stage)
-    return min(nest.outermost + 1, nest.register) if axis in stage.whole else nest.outermost
+    return min(nest.outermost + 1, nest.register) if axis in stage.unsplit else nest.outermost
 
 
 # ---- knobs that are not trip counts ----------------------------------------------------------------------------------

@@ -80,12 +80,12 @@ class Sketch:
         matrix[:, np.argsort(group, kind="stable")] = matrix.copy()
         return matrix
 
-    def parts(self) -> tuple[Sketch, ...]:
-        """One sketch per component of `Structure.parts`; this sketch alone if there is one, or with open splits."""
-        parts = self.structure.parts()
-        if len(parts) < 2 or self.structure.splits:
+    def components(self) -> tuple[Sketch, ...]:
+        """One sketch per component of the structure; this sketch alone if there is one, or with open splits."""
+        components = self.structure.components()
+        if len(components) < 2 or self.structure.splits:
             return (self,)
-        return tuple(replace(self, structure=Structure(part, self.structure.outputs)) for part in parts)
+        return tuple(replace(self, structure=Structure(stages, self.structure.outputs)) for stages in components)
 
     def canonical(self, points: Points) -> Points:
         """Clamp every knob as `tiling` does: equal programs become equal rows."""

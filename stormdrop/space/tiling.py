@@ -145,14 +145,12 @@ def _region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis
     """Extents of the box that readers need of an attached stage: the maximum over all reads."""
     whole = {a: a.extent for a in stage.axes if is_computed_whole(s, stage, a)}
     box: dict[Axis, Num] = {}
-    for reader in s.readers(stage.tensor):
+    for reader, load in s.reads_of(stage.tensor):
         lens = _needed(done[reader.id], stage)
-        for load in reader.reads():
-            if load.tensor is stage.tensor:
-                for own, i in zip(stage.place, load.indices):
-                    assert isinstance(own, Axis)
-                    size = minimum(_box_size(i, lens), own.extent)
-                    box[own] = maximum(box[own], size) if own in box else size
+        for own, i in zip(stage.place, load.indices):
+            assert isinstance(own, Axis)
+            size = minimum(_box_size(i, lens), own.extent)
+            box[own] = maximum(box[own], size) if own in box else size
     return {**box, **whole}
 
 
