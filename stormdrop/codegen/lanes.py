@@ -106,7 +106,7 @@ class Lanes:
             return None
         name = self.w.integer(tile.live)
         key = ("live", tile.live, chunk, lanes)
-        made = self.w.at(self.w.depth_of(tile.live), key, lambda: self._first(name).name)
+        made = self.w.hoisted(self.w.depth_of(tile.live), key, lambda: self._first(name).name)
         return SsaValue(made, "bool", lanes)
 
     def _first(self, count: str) -> SsaValue:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from stormdrop.codegen import values as v
 from stormdrop.codegen.lanes import Lanes
 from stormdrop.codegen.pages import Pages
-from stormdrop.codegen.text import MEMORY, Loop, SsaValue, Writer, splat, vector_type
+from stormdrop.codegen.text import MEMORY, Loop, SsaValue, Writer, splat, suffix, vector_type
 from stormdrop.ir.affine import Affine, affine, conjunction
 from stormdrop.ir.expr import ITEMSIZE, Axis, Dtype, Expr, Scalar, compare
 from stormdrop.lower.instance import Instance
@@ -104,7 +104,7 @@ class MemoryWriter:
         index = self.w.affine(form)
         kind = MEMORY[buffer.dtype]
         make = lambda: self.w.op(f"getelementptr {kind}, ptr {base}, i64 {index}")  # noqa: E731
-        return self.w.at(self.w.affine_depth(form), ("ptr", buffer, index), make)
+        return self.w.hoisted(self.w.affine_depth(form), ("ptr", buffer, index), make)
 
     def _addresses(self, access: Access) -> str:
         """One address per lane."""
@@ -146,7 +146,7 @@ class MemoryWriter:
             return w.op(f"select i1 {inside}, ptr {self._moved(start, constant)}, ptr {page}")
 
         depth = max(w.depth_of(test), w.affine_depth(form))
-        pointer = w.at(depth, ("select", test, start, constant, page), make)
+        pointer = w.hoisted(depth, ("select", test, start, constant, page), make)
         if inner is not None:
             index = w.affine(Affine(((at.open[inner.axis], access.coefficient(inner.axis)),)))
             pointer = w.op(f"getelementptr {MEMORY[dtype]}, ptr {pointer}, i64 {index}")
@@ -288,14 +288,14 @@ class MemoryWriter:
             if mask is None:
                 w.line(f"store {type} {value.name}, ptr {address}, align {item}")
                 return
-            suffix = _suffix(dtype, n)
+            ending = _suffix(dtype, n)
             if dtype in ("i32", "bf16"):
                 # A miscompilation of LLVM 22 for AVX-512: it fuses a truncation with a masked store and, if it knows
                 # that one lane is live, stores the element before truncation (8 bytes). A bitcast to float avoids it.
-                suffix, kind = (f"v{n}f32", "float") if dtype == "i32" else (f"v{n}f16", "half")
+                ending, kind = (f"v{n}f32", "float") if dtype == "i32" else (f"v{n}f16", "half")
                 type = vector_type(kind, n)
                 value = SsaValue(w.op(f"bitcast {value} to {type}"), dtype, n)
-            name = f"@llvm.masked.store.{suffix}.p0"
+            name = f"@llvm.masked.store.{ending}.p0"
             w.declare(f"declare void {name}({type}, ptr, i32, {mask.type})")
             w.line(f"call void {name}({type} {value.name}, ptr {address}, i32 {item}, {mask})")
             return
@@ -308,4 +308,4 @@ class MemoryWriter:
 
 
 def _suffix(dtype: Dtype, lanes: int) -> str:
-    return f"v{lanes}{ {'bool': 'i8', 'bf16': 'i16', 'bf16x2': 'i32'}.get(dtype, dtype) }"
+    return suffix(dtype if dtype in ("f32", "f64") else MEMORY[dtype], lanes)

@@ -59,6 +59,11 @@ def vector_type(element: str, lanes: int) -> str:
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
+def suffix(element: str, lanes: int) -> str:
+    """A type as it ends the names of intrinsics and routines: `f32`, `v8f64`."""
+    return element if lanes == 1 else f"v{lanes}{element}"
+
+
 def literal(value: Scalar, dtype: Dtype) -> str:
     """An LLVM literal; a float is written as the bits of the equal double."""
     if dtype == "bool":
@@ -93,14 +98,15 @@ def splat(value: Scalar, dtype: Dtype, lanes: int) -> str:
 class Writer:
     """A builder of one LLVM function; `here` is the insertion point, `block` the label of the present basic block."""
 
-    def __init__(self) -> None:
+    def __init__(self, declarations: set[str] | None = None) -> None:
+        """`declarations`: those of the module, to which the function's are added."""
         self.text: Text = []
         self.here: Text = self.text
         self.count = 0
         self.block = "entry"
         self.scopes: list[LoopScope] = []
         self.variables: dict[Var, tuple[str, int, Interval]] = {}  # SSA name, scope depth, bounds
-        self.declarations: set[str] = set()
+        self.declarations = set[str]() if declarations is None else declarations
 
     # Instructions
 
@@ -132,6 +138,10 @@ class Writer:
         self.declare(f"declare {result} @llvm.{name}({', '.join(type for type, _ in args)})")
         return self.op(f"call {result} @llvm.{name}({', '.join(f'{type} {value}' for type, value in args)})")
 
+    def function(self, head: str) -> str:
+        """The definition of the function; `head`: result, name, parameters and attributes."""
+        return "\n".join([f"define {head} {{", *flatten(self.text), "}"])
+
     # Index arithmetic
 
     def depth_of(self, e: Expr) -> int:
@@ -151,7 +161,7 @@ class Writer:
                 raise BuildError(f"{node} is not index arithmetic")
         return depth
 
-    def at(self, depth: int, key: object, make: Callable[[], str]) -> str:
+    def hoisted(self, depth: int, key: object, make: Callable[[], str]) -> str:
         """The value memoised under `key`, else `make()` emitted into the prologue of the scope at `depth`."""
         scope = self.scopes[depth]
         if key not in scope.memo:
@@ -178,14 +188,14 @@ class Writer:
                 return self.affine(affine(e))
             case Bin(op, a, b):
                 x, y = self.integer(a), self.integer(b)
-                return self.at(self.depth_of(e), e, lambda: self._integer_op(op, a, x, y))
+                return self.hoisted(self.depth_of(e), e, lambda: self._integer_op(op, a, x, y))
             case Cmp(op, a, b):
                 x, y = self.integer(a), self.integer(b)
                 sign = op if op in ("eq", "ne") else "s" + op
-                return self.at(self.depth_of(e), e, lambda: self.op(f"icmp {sign} i64 {x}, {y}"))
+                return self.hoisted(self.depth_of(e), e, lambda: self.op(f"icmp {sign} i64 {x}, {y}"))
             case Select(c, a, b):
                 z, x, y = self.integer(c), self.integer(a), self.integer(b)
-                return self.at(self.depth_of(e), e, lambda: self.op(f"select i1 {z}, i64 {x}, i64 {y}"))
+                return self.hoisted(self.depth_of(e), e, lambda: self.op(f"select i1 {z}, i64 {x}, i64 {y}"))
             case _:
                 raise BuildError(f"{e} is not index arithmetic")
 
@@ -227,15 +237,15 @@ class Writer:
         depth = 0
         for depth, _, atom, c in parts:
             x = self.integer(atom)
-            term = x if c == 1 else self.at(depth, ("mul", atom, c), lambda x=x, c=c: self.op(f"mul i64 {x}, {c}"))
+            term = x if c == 1 else self.hoisted(depth, ("mul", atom, c), lambda x=x, c=c: self.op(f"mul i64 {x}, {c}"))
             key = (*key, (atom, c))
             sum_name = (
                 term
                 if not sum_name
-                else self.at(depth, ("sum", key), lambda t=term, s=sum_name: self.op(f"add i64 {s}, {t}"))
+                else self.hoisted(depth, ("sum", key), lambda t=term, s=sum_name: self.op(f"add i64 {s}, {t}"))
             )
         if form.constant:
-            sum_name = self.at(
+            sum_name = self.hoisted(
                 depth, ("sum", key, form.constant), lambda: self.op(f"add i64 {sum_name}, {form.constant}")
             )
         return sum_name

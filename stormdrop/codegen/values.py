@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stormdrop.codegen import routines, vecmath
-from stormdrop.codegen.text import LLVM, SsaValue, Writer, splat, vector_type
+from stormdrop.codegen.text import LLVM, SsaValue, Writer, splat, suffix, vector_type
 from stormdrop.errors import BuildError
 from stormdrop.ir.expr import Combiner, Dtype
 
@@ -140,15 +140,11 @@ def function(w: Writer, fn: str, x: SsaValue, fma: bool) -> SsaValue:
         return SsaValue(w.op(f"xor {x}, {splat(True, 'bool', x.lanes)}"), "bool", x.lanes)
     if fn == "abs":
         if x.dtype in ("f32", "f64"):
-            return SsaValue(w.intrinsic(f"fabs.{_suffix(x)}", x.type, (x.type, x.name)), x.dtype, x.lanes)
+            return SsaValue(w.intrinsic(f"fabs.{suffix(x.dtype, x.lanes)}", x.type, (x.type, x.name)), x.dtype, x.lanes)
         below = w.op(f"icmp slt {x}, {splat(0, x.dtype, x.lanes)}")
         negated = w.op(f"sub {x.type} {splat(0, x.dtype, x.lanes)}, {x.name}")
         return SsaValue(w.op(f"select {vector_type('i1', x.lanes)} {below}, {x.type} {negated}, {x}"), x.dtype, x.lanes)
     return SsaValue(vecmath.emit(fn, w, [x.name], x.dtype, x.lanes, fma), x.dtype, x.lanes)
-
-
-def _suffix(x: SsaValue) -> str:
-    return ("" if x.lanes == 1 else f"v{x.lanes}") + x.dtype
 
 
 def convert(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
@@ -166,8 +162,8 @@ def convert(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
     if source_float and to_float:
         return SsaValue(w.op(f"{'fpext' if dtype == 'f64' else 'fptrunc'} {x} to {type}"), dtype, x.lanes)
     if source_float:
-        suffix = f"{'' if x.lanes == 1 else f'v{x.lanes}'}{LLVM[dtype]}.{_suffix(x)}"
-        return SsaValue(w.intrinsic(f"fptosi.sat.{suffix}", type, (x.type, x.name)), dtype, x.lanes)
+        ending = f"{suffix(LLVM[dtype], x.lanes)}.{suffix(x.dtype, x.lanes)}"
+        return SsaValue(w.intrinsic(f"fptosi.sat.{ending}", type, (x.type, x.name)), dtype, x.lanes)
     if to_float:
         return SsaValue(w.op(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {type}"), dtype, x.lanes)
     if x.dtype == "bool":
@@ -210,7 +206,7 @@ def multiply_add(w: Writer, x: SsaValue, y: SsaValue, acc: SsaValue, fma: bool) 
     if fma and acc.dtype in ("f32", "f64"):
         t = acc.type
         return SsaValue(
-            w.intrinsic(f"fma.{_suffix(acc)}", t, (t, x.name), (t, y.name), (t, acc.name)), acc.dtype, lanes
+            w.intrinsic(f"fma.{suffix(acc.dtype, lanes)}", t, (t, x.name), (t, y.name), (t, acc.name)), acc.dtype, lanes
         )
     return arithmetic(w, "add", acc, arithmetic(w, "mul", x, y))
 

@@ -39,8 +39,8 @@ class Assessment(Protocol):
 class Judge(Protocol):
     """The cost model of one machine.
 
-    `assess` takes the values of a structure's knobs. `combined` takes the amounts summed over the components of a program
-    (`Structure.components`), a column per point, and returns estimated seconds, infinite where the program is illegal.
+    `assess` takes the values of a structure's knobs. `combined` takes the amounts summed over a program's components
+    (`Structure.components`), a column per point; it returns estimated seconds, infinite where the program is illegal.
     `least_seconds` is a lower bound over all points. `fits`: whether the smallest point fits into memory.
     """
 
