@@ -10,7 +10,7 @@ The functions here take Python numbers (one point, or a constant of the structur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 from operator import eq
@@ -254,3 +254,27 @@ def is_multiple(a: Num, of: Num) -> Num:
     if isinstance(a, int) and isinstance(of, int):
         return a % of == 0
     return equal(rounded_down(a / of) * of, a)
+
+
+def prod_of(values: Iterable[Num]) -> Num:
+    """A product of integers, exact in any order: constants are folded before columns."""
+    known: Num = 1
+    result: Num = None
+    for v in values:
+        if type(v) is not Column:
+            known = known * v
+        else:
+            result = v if result is None else result * v
+    return known if result is None else result * known
+
+
+def sum_of(values: Iterable[Num]) -> Num:
+    total: Num = 0
+    for v in values:
+        total = total + v
+    return total
+
+
+def is_one(n: Num) -> bool:
+    """Whether a size is known to be 1 at every point."""
+    return isinstance(n, int) and n == 1

@@ -21,21 +21,20 @@ from numpy.typing import NDArray
 
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space import cpu_features
-from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, rounded_up, where, within
-from stormdrop.space.features import FeatureSet
-from stormdrop.space.footprint import (
-    StageCost,
-    add_boxes,
-    body_cost,
-    cost_of,
-    density,
-    live_vectors,
-    moved_at,
+from stormdrop.space.columns import (
+    Num,
+    ceil_div,
+    is_multiple,
+    maximum,
+    minimum,
     prod_of,
+    rounded_up,
     sum_of,
-    traffic,
-    variants,
+    where,
+    within,
 )
+from stormdrop.space.features import FeatureSet
+from stormdrop.space.footprint import StageCost, body_cost, density, variants
 from stormdrop.space.knobs import knobs_of
 from stormdrop.space.nest import CACHED, is_copy, nest_of
 from stormdrop.space.operands import stage_operands
@@ -128,8 +127,8 @@ class CpuAssessment:
     # ---- costs of the stages ---------------------------------------------------------------------------------------
 
     @cached_property
-    def bare_costs(self) -> list[StageCost]:
-        """Costs of the stages that run at call time, without footprints: all that the constraints need."""
+    def costs(self) -> list[StageCost]:
+        """Costs of the stages that run at call time."""
         packed, tilings = _packed_tensors(self.structure), self.tilings
         found: list[StageCost] = []
         for stage in self.structure.stages:
@@ -140,30 +139,24 @@ class CpuAssessment:
                 reader = tilings[stage.reader] if stage.reader is not None else None
                 is_within = stage.level is ComputeAt.REDUCE_BLOCK and reader is not None
                 if not is_within or reader is None or reader.stage.host is not None:
-                    executions = _parallel_trips(tilings[stage.host])
+                    executions = tilings[stage.host].units
                 if is_within and reader is not None:
                     executions = executions * _entries(reader)
             operands = stage_operands(stage, packed)
-            found.append(cost_of(tilings[stage.id], executions, operands, self._coefficients))
+            found.append(StageCost(tilings[stage.id], executions, operands, self._coefficients))
         return found
-
-    @cached_property
-    def costs(self) -> list[StageCost]:
-        for c in self.bare_costs:
-            add_boxes(c, self._coefficients.line_bytes)
-        return self.bare_costs
 
     @cached_property
     def code(self) -> Num:
         """Instructions of all stages."""
-        return sum(c.code for c in self.bare_costs)
+        return sum(c.code for c in self.costs)
 
     @cached_property
     def scratch(self) -> Num:
         """Bytes of scratch: results of attached stages, and accumulator tiles of blocked reductions."""
         scratch: Any = 0.0
-        for c in self.bare_costs:
-            stage, t = c.tiling.stage, c.tiling
+        for c in self.costs:
+            stage, t = c.stage, c.tiling
             if stage.host is not None:
                 scratch = scratch + prod_of([t.extent[a] for a in stage.axes]) * stage.itemsize
             if nest_of(stage).is_blocked:
@@ -184,9 +177,9 @@ class CpuAssessment:
         found: list[Num] = []
         stages = self.structure.stages
         panels = {stage.reader for stage in stages if is_copy(stage) and stage.host is None}
-        for c in self.bare_costs:
-            stage, t = c.tiling.stage, c.tiling
-            found.append(live_vectors(c, self._coefficients) / self._target.vector_registers)
+        for c in self.costs:
+            stage, t = c.stage, c.tiling
+            found.append(c.live_vectors / self._target.vector_registers)
             found.append(variants(t) / self._coefficients.most_tile_bodies)
             if stage.host is not None and stage.vector in stage.axes and stage.id in panels:
                 # The operand is packed for the full axis: a box must begin at a panel boundary.
@@ -199,7 +192,7 @@ class CpuAssessment:
     @cached_property
     def imbalance(self) -> dict[str, Num]:
         """By phase: work of the busiest thread over the mean; parallel units are indivisible."""
-        return {c.tiling.stage.id: self._imbalance(c) for c in self.costs if c.tiling.stage.host is None}
+        return {c.stage.id: self._imbalance(c) for c in self.costs if c.stage.host is None}
 
     def _imbalance(self, c: StageCost) -> Num:
         t, threads = c.tiling, self._target.threads
@@ -218,10 +211,10 @@ class CpuAssessment:
     @cached_property
     def terms(self) -> list[dict[str, Num]]:
         """By stage: the seconds of each roofline bound, on the busiest thread. `ends`: tile and loop overhead."""
-        return [self._terms(c, self.imbalance[c.tiling.stage.host or c.tiling.stage.id]) for c in self.costs]
+        return [self._terms(c, self.imbalance[c.stage.host or c.stage.id]) for c in self.costs]
 
     def _terms(self, c: StageCost, imbalance: Num) -> dict[str, Num]:
-        stage, target, k = c.tiling.stage, self._target, self._coefficients
+        stage, target, k = c.stage, self._target, self._coefficients
         hertz = target.ghz * 1e9
         share = imbalance / target.threads
         body, finish = body_cost(stage, k)
@@ -242,8 +235,8 @@ class CpuAssessment:
             if nest_of(stage).is_blocked:
                 repeats = prod_of([c.tiling.outer_reduce_trips(a) for a in stage.reduce_axes])
                 ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * k.reload_cycles
-        together = [sum_of(parts) for parts in zip(*moved_at(c))]
-        l1, l2, l3 = (traffic(c, together, capacity) for capacity in self.capacities)
+        together = [sum_of(parts) for parts in zip(*c.moved_bytes())]
+        l1, l2, l3 = (c.traffic(together, capacity) for capacity in self.capacities)
         beyond = minimum(maximum(c.lines_per_set / target.l1_ways - 1.0, 0.0), k.most_conflicts)
         conflict = 1.0 + k.conflict_slope * beyond
         streams = 1.0 + k.stream_slope * maximum(0.0, c.streams - k.free_streams)
@@ -291,10 +284,6 @@ class CpuAssessment:
     @property
     def features(self) -> list[Num]:
         return cpu_features.features(self)
-
-
-def _parallel_trips(t: Tiling) -> Num:
-    return prod_of([t.parallel_trips(a) for a in t.stage.axes])
 
 
 def _entries(t: Tiling) -> Num:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Expr
-from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, where
+from stormdrop.space.columns import Num, ceil_div, is_multiple, is_one, maximum, minimum, prod_of, where
 from stormdrop.space.nest import Cut, LoopLevel, Trips, cuts, nest_of, peel_knob, unroll_knob, vectors_knob
 from stormdrop.space.region import is_computed_whole
 from stormdrop.space.structure import ComputeAt, Stage, Structure
@@ -45,8 +45,10 @@ class Tiling:
         """Elements of a spatial axis in one iteration of the parallel loop."""
         return self.span[LoopLevel(axis, 0)]
 
-    def parallel_trips(self, axis: Axis) -> Num:
-        return self.trips[LoopLevel(axis, 0)]
+    @property
+    def units(self) -> Num:
+        """Iterations of the parallel loop."""
+        return prod_of([self.trips[LoopLevel(a, 0)] for a in self.stage.axes])
 
     def reduction_tile(self, axis: Axis) -> Num:
         """Elements of a spatial axis in one iteration of the spatial loops outside the reduction."""
@@ -118,7 +120,7 @@ def _trips(cut: Cut, values: Mapping[str, Num], rest: Num, lanes: int, reader: T
         case Trips.REST:
             return rest
         case Trips.KNOB:
-            return 1 if lone and isinstance(rest, int) and rest == 1 else minimum(values[cut.knob], rest)
+            return 1 if lone and is_one(rest) else minimum(values[cut.knob], rest)
         case Trips.READER if reader is not None and not reader.stage.vector_is_reduced:
             return minimum(reader.vectors, rest)
         case Trips.LANES:
