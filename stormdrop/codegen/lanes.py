@@ -9,14 +9,14 @@ from stormdrop.codegen.text import SsaValue, Writer, splat
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select
-from stormdrop.lower.instance import Instance
+from stormdrop.lower.instance import TileCursor
 from stormdrop.space.access import axes_of
 
 
 class Lanes:
     """Writes index expressions and masks in the present instance."""
 
-    def __init__(self, w: Writer, at: Instance) -> None:
+    def __init__(self, w: Writer, at: TileCursor) -> None:
         self.w, self.at = w, at
         self.tail: str | None = None  # live elements left in the masked step of a vectorised reduction
 

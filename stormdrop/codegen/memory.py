@@ -11,7 +11,7 @@ from stormdrop.codegen.pages import Pages
 from stormdrop.codegen.text import MEMORY, Loop, SsaValue, Writer, splat, suffix, vector_type
 from stormdrop.ir.affine import Affine, affine, conjunction
 from stormdrop.ir.expr import ITEMSIZE, Axis, Dtype, Expr, Scalar, compare
-from stormdrop.lower.instance import Instance
+from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, Spread
 from stormdrop.lower.reads import has_data, has_load
 from stormdrop.space.access import axes_of
@@ -33,7 +33,7 @@ class MemoryWriter:
     def __init__(
         self,
         w: Writer,
-        at: Instance,
+        at: TileCursor,
         lanes: Lanes,
         value: Callable[[Expr], SsaValue],
         pointers: Mapping[Buffer, str],

@@ -109,9 +109,9 @@ def _steps_reach(loop: ReduceLoop, slope: int, is_vector: bool) -> int:
     turn = loop.step * loop.unroll
     if isinstance(loop.low, Const) and isinstance(loop.high, Const):
         low = int(loop.low.value)
-        rolled, written, _ = loop.split(max(0, int(loop.high.value) - low))
+        rolled, written, _ = loop.split(low, int(loop.high.value))
         if not rolled:
-            return low + max(0, written - 1) * loop.step if is_vector else 0
+            return low + max(0, len(written) - 1) * loop.step if is_vector else 0
     return slope * (loop.longest + turn) + (turn - loop.step if is_vector else 0)
 
 

@@ -14,26 +14,15 @@ from typing import Protocol
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.affine import affine
-from stormdrop.ir.expr import (
-    Axis,
-    Const,
-    Expr,
-    Load,
-    compare,
-    identity_of,
-    rewrite,
-    select,
-    substitute,
-)
+from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, compare, identity_of, rewrite, select, substitute, walk
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
     choosing_axes,
     conditions,
     has_reuse,
-    has_selection,
+    indexes_last,
     invert,
-    is_contiguous,
     is_expensive,
     is_linear,
     operand_load,
@@ -79,7 +68,11 @@ class Inline:
                 return [None]
             return [()] if len(readers) == 1 else [None, ()] if len(readers) == 2 else [None]
         # An inlined border costs a test per read; the alternative materialises the padded tensor.
-        worth_a_copy = has_selection(stage.finish) and any(has_reuse(r) for r in readers) and not stage.tensor.constant
+        worth_a_copy = (
+            any(isinstance(n, Select) for n in walk(stage.finish))
+            and any(has_reuse(r) for r in readers)
+            and not stage.tensor.constant
+        )
         linear = all(is_linear(load.indices) for _, load in s.reads_of(stage.tensor))
         return [(), None] if worth_a_copy and linear else [()]
 
@@ -378,7 +371,7 @@ class Tile:
             return found
         # Along an axis that is not contiguous in a load, every unrolled instance would gather.
         kept = [a for a in found if a not in stage.unrolled]
-        return [a for a in kept if all(is_contiguous(load.indices, a) for load in reads if a in axes_of(load))]
+        return [a for a in kept if all(indexes_last(load.indices, a) for load in reads if a in axes_of(load))]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         tiling = STRUCTURES.get(str(args[0]))
