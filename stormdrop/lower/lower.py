@@ -135,8 +135,10 @@ def _needed_spans(context: _Context, stage: Stage) -> dict[Axis, Span]:
             assert isinstance(own, Axis)
             found[own].append(index_span(i, around, own.extent))
     spans: dict[Axis, Span] = {a: whole(a) for a in stage.reduce_axes}
-    for a, options in found.items():
-        spans[a] = whole(a) if is_computed_whole(context.structure, stage, a) else options[0]
+    for a, needed in found.items():
+        is_whole = is_computed_whole(context.structure, stage, a)
+        assert is_whole or len(set(needed)) == 1, f"readers of {stage.id} need different ranges of {a}"
+        spans[a] = whole(a) if is_whole else needed[0]
     return spans
 
 
