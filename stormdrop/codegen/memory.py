@@ -174,24 +174,20 @@ class MemoryWriter:
             if mask is None:
                 raw = self.w.op(f"load {type}, ptr {address}, align {item}")
             else:
-                name = f"masked.load.{_suffix(dtype, n)}.p0"
-                raw = self.w.intrinsic(
-                    name, type, ("ptr", address), ("i32", str(item)), (mask.type, mask.name), (type, fill)
-                )
+                raw = self._masked_load(f"load.{_suffix(dtype, n)}.p0", type, ("ptr", address), item, mask, fill)
         elif access.spread is Spread.TRANSPOSED and self.lanes.tail is None:
             raw = self._transposed(access)
         else:
-            addresses = self._addresses(access)
+            addresses = vector_type("ptr", n), self._addresses(access)
             bits = mask or SsaValue(splat(True, "bool", n), "bool", n)
-            raw = self.w.intrinsic(
-                f"masked.gather.{_suffix(dtype, n)}.v{n}p0",
-                type,
-                (vector_type("ptr", n), addresses),
-                ("i32", str(item)),
-                (bits.type, bits.name),
-                (type, fill),
-            )
+            raw = self._masked_load(f"gather.{_suffix(dtype, n)}.v{n}p0", type, addresses, item, bits, fill)
         return self._from_memory(raw, dtype, n)
+
+    def _masked_load(
+        self, name: str, type: str, address: tuple[str, str], align: int, mask: SsaValue, fill: str
+    ) -> str:
+        args = (address, ("i32", str(align)), (mask.type, mask.name), (type, fill))
+        return self.w.intrinsic(f"masked.{name}", type, *args)
 
     def load_pair(self, low: Access, high: Access) -> SsaValue | None:
         """Two adjacent bf16 that all lanes share, in one load; None where the two are not adjacent and shared."""
@@ -295,16 +291,16 @@ class MemoryWriter:
                 ending, kind = (f"v{n}f32", "float") if dtype == "i32" else (f"v{n}f16", "half")
                 type = vector_type(kind, n)
                 value = SsaValue(w.op(f"bitcast {value} to {type}"), dtype, n)
-            name = f"@llvm.masked.store.{ending}.p0"
-            w.declare(f"declare void {name}({type}, ptr, i32, {mask.type})")
-            w.line(f"call void {name}({type} {value.name}, ptr {address}, i32 {item}, {mask})")
+            self._call(f"masked.store.{ending}.p0", (type, value.name), ("ptr", address), item, mask)
             return
-        addresses = self._addresses(access)
+        addresses = vector_type("ptr", n), self._addresses(access)
         mask = mask or SsaValue(splat(True, "bool", n), "bool", n)
-        kind = vector_type("ptr", n)
-        name = f"@llvm.masked.scatter.{_suffix(dtype, n)}.v{n}p0"
-        w.declare(f"declare void {name}({type}, {kind}, i32, {mask.type})")
-        w.line(f"call void {name}({type} {value.name}, {kind} {addresses}, i32 {item}, {mask})")
+        self._call(f"masked.scatter.{_suffix(dtype, n)}.v{n}p0", (type, value.name), addresses, item, mask)
+
+    def _call(self, name: str, value: tuple[str, str], to: tuple[str, str], align: int, mask: SsaValue) -> None:
+        args = [value, to, ("i32", str(align)), (mask.type, mask.name)]
+        self.w.declare(f"declare void @llvm.{name}({', '.join(type for type, _ in args)})")
+        self.w.line(f"call void @llvm.{name}({', '.join(f'{type} {x}' for type, x in args)})")
 
 
 def _suffix(dtype: Dtype, lanes: int) -> str:

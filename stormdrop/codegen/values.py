@@ -103,17 +103,14 @@ def extremum(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
     mask = vector_type("i1", x.lanes)
     if x.dtype == "bool":
         return SsaValue(w.op(f"{'or' if op == 'max' else 'and'} {x}, {y.name}"), "bool", x.lanes)
+    first = comparison(w, "gt" if op == "max" else "lt", x, y)
+    best = choice(w, first, x, y)  # y where either is NaN
     if x.dtype in ("i32", "i64"):
-        sign = "sgt" if op == "max" else "slt"
-        first = w.op(f"icmp {sign} {x}, {y.name}")
-        return SsaValue(w.op(f"select {mask} {first}, {x}, {y}"), x.dtype, x.lanes)
-    sign = "ogt" if op == "max" else "olt"
-    first = w.op(f"fcmp {sign} {x}, {y.name}")
-    best = w.op(f"select {mask} {first}, {x}, {y}")  # y where either is NaN
+        return best
     kept = w.op(
         f"fcmp ord {x}, {x.name}"
     )  # where x is NaN it stays: a maximum under a mask, two instructions on AVX-512
-    return SsaValue(w.op(f"select {mask} {kept}, {x.type} {best}, {x}"), x.dtype, x.lanes)
+    return SsaValue(w.op(f"select {mask} {kept}, {best}, {x}"), x.dtype, x.lanes)
 
 
 def comparison(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
@@ -226,12 +223,11 @@ def horizontal(w: Writer, combiner: Combiner, x: SsaValue) -> SsaValue:
         half = x.lanes // 2
         pieces: list[SsaValue] = []
         for start in (0, half):
-            order = ", ".join(f"i32 {start + i}" for i in range(half))
             if half == 1:
-                pieces.append(SsaValue(w.op(f"extractelement {x}, i64 {start}"), x.dtype, 1))
+                part = w.op(f"extractelement {x}, i64 {start}")
             else:
-                pieces.append(
-                    SsaValue(w.op(f"shufflevector {x}, {x.type} poison, <{half} x i32> <{order}>"), x.dtype, half)
-                )
+                order = ", ".join(f"i32 {start + i}" for i in range(half))
+                part = w.op(f"shufflevector {x}, {x.type} poison, <{half} x i32> <{order}>")
+            pieces.append(SsaValue(part, x.dtype, half))
         x = combine(w, combiner, pieces[0], pieces[1])
     return x

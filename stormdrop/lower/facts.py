@@ -14,6 +14,7 @@ from math import floor, gcd, lcm
 
 from stormdrop.ir.affine import Interval, affine, bounds, conjuncts
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, binary
+from stormdrop.lower.borders import non_negative
 
 SPLITS = 2
 """How many loops a proof may split into the last iteration and the others."""
@@ -55,16 +56,12 @@ class Facts:
     def assume(self, condition: Expr) -> None:
         """Assume a condition; conjuncts that are neither inequalities nor integer equations are dropped."""
         for part in conjuncts(condition):
-            match part:
-                case Cmp("ge" | "gt" as op, a, b):
-                    self._assume_non_negative(binary("sub", binary("sub", a, b), int(op == "gt")))
-                case Cmp("le" | "lt" as op, a, b):
-                    self._assume_non_negative(binary("sub", binary("sub", b, a), int(op == "lt")))
-                case Cmp("eq", a, b) if a.dtype == "i64":
-                    self._assume_non_negative(binary("sub", a, b))
-                    self._assume_non_negative(binary("sub", b, a))
-                case _:
-                    pass
+            form = non_negative(part)
+            if form is not None:
+                self._assume_non_negative(form.expr())
+            elif isinstance(part, Cmp) and part.op == "eq" and part.a.dtype == "i64":
+                self._assume_non_negative(binary("sub", part.a, part.b))
+                self._assume_non_negative(binary("sub", part.b, part.a))
 
     def _assume_non_negative(self, e: Expr) -> None:
         """Assume `e >= 0`: every linear upper bound of `e` is a fact."""
