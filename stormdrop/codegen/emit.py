@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from stormdrop.codegen import ENTRY, PREPARE, routines
-from stormdrop.codegen.pages import Pages
+from stormdrop.codegen.memory import Pages
 from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.codegen.tile import TileWriter
 from stormdrop.ir.expr import Expr, Var

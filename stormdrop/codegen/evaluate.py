@@ -12,8 +12,7 @@ from functools import lru_cache
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.lanes import Lanes
-from stormdrop.codegen.memory import MemoryWriter
-from stormdrop.codegen.pages import Pages
+from stormdrop.codegen.memory import MemoryWriter, Pages
 from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite

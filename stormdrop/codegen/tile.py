@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.evaluate import Evaluator
-from stormdrop.codegen.memory import InnerLoop
+from stormdrop.codegen.memory import InnerLoop, Pages
 from stormdrop.codegen.outer_product import outer_product_of
-from stormdrop.codegen.pages import Pages
 from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
 from stormdrop.ir.affine import conjuncts
 from stormdrop.ir.expr import ITEMSIZE, Bin, Const, Expr, Var, identity_of, substitute

@@ -28,9 +28,10 @@ def decided_reads(
 ) -> dict[Load, Access]:
     """The access of each load of `value`, which is computed inside `loops` where `guard` holds."""
     found: dict[Load, Access] = {}
-    for load, guards in guards_of(value, guard).items():
+    for load, alternatives in occurrences(value, guard).items():
         if load.tensor is tile.stage.acc and tile.stage.is_reduction:
             continue
+        guards = {g for alternative in alternatives for g in alternative}
         access = spread_over(tile, load, access_of(load), is_guarded=bool(guards))
         uniform = [g for g in guards if tile.lanes == 1 or tile.stage.vector not in axes_of(g)]
         if uniform and access.spread in (Spread.ONE, Spread.CONTIGUOUS):
@@ -50,13 +51,6 @@ def spread_over(tile: RegisterTile, e: Expr, access: Access, is_guarded: bool) -
     if square and not is_guarded and not access.atoms and access.buffer.dtype != "bool":
         return replace(access, spread=Spread.TRANSPOSED, square=square[0])
     return replace(access, spread=Spread.STRIDED)
-
-
-@lru_cache(maxsize=4096)
-def guards_of(value: Expr, guard: Expr | None) -> Mapping[Load, Collection[Expr]]:
-    """The index conditions that guard each load: the union over its occurrences in `value`."""
-    every = occurrences(value, guard).items()
-    return {load: {g for guards in alternatives for g in guards} for load, alternatives in every}
 
 
 @lru_cache(maxsize=4096)

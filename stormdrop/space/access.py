@@ -84,7 +84,7 @@ def transposing_axis(stage: Stage) -> Axis | None:
     """
     if stage.is_reduction or stage.vector is None:
         return None
-    for load in stage.reads():
+    for load in stage.reads:
         if stage.vector in axes_of(load) and not indexes_last(load.indices, stage.vector):
             for a in stage.axes:
                 if a is not stage.vector and indexes_last(load.indices, a):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,9 +59,9 @@ class CpuJudge:
         return CpuAssessment(self, s, values)
 
     def combined(self, s: Structure, amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-        seconds, code, scratch, misfits = amounts
-        fits = (code <= most_code(self, s)) & (scratch <= self.coefficients.most_scratch_bytes)
-        return np.where((misfits == 0.0) & fits, self.prior(s, seconds, code), np.inf)
+        total = Amounts(*amounts)
+        fits = (total.code <= most_code(self, s)) & (total.scratch <= self.coefficients.most_scratch_bytes)
+        return np.where((total.misfits == 0.0) & fits, self.prior(s, total.seconds, total.code), np.inf)
 
     def prior(self, s: Structure, seconds: Num, code: Num) -> Num:
         """Estimated seconds of a program: `seconds` of all stages, scaled by code size, plus a fork per phase."""
@@ -103,7 +103,7 @@ def _most_of_one(judge: CpuJudge, stage: Stage) -> float:
     """An upper bound on the instructions for one element: every load counted as a gather."""
     body, finish = body_cost(stage, judge.coefficients)
     gather = judge.coefficients.gather_slots * (judge.target.vector_bytes // stage.itemsize)
-    return body + finish + (gather + 1) * len(stage.reads()) + 4
+    return body + finish + (gather + 1) * len(stage.reads) + 4
 
 
 def _smallest(judge: CpuJudge, s: Structure) -> CpuAssessment:
@@ -114,6 +114,15 @@ def _smallest(judge: CpuJudge, s: Structure) -> CpuAssessment:
 def _packed_tensors(s: Structure) -> frozenset[Tensor]:
     """The tensors that copies write: packed in the order in which they are read."""
     return frozenset(stage.tensor for stage in s.stages if is_copy(stage))
+
+
+class Amounts(NamedTuple):
+    """See `stormdrop.space.judge.Assessment.amounts`."""
+
+    seconds: Num
+    code: Num
+    scratch: Num
+    misfits: Num  # components that break a constraint of their own
 
 
 class CpuAssessment:
@@ -199,7 +208,7 @@ class CpuAssessment:
         unit: Any = 1.0
         for a in t.stage.axes:
             lanes = t.lanes if a is t.stage.vector else 1
-            unit = unit * minimum(1.0, t.unit(a) / (ceil_div(t.extent[a], lanes) * lanes))
+            unit = unit * minimum(1.0, t.block(a) / (ceil_div(t.extent[a], lanes) * lanes))
         return minimum(float(threads), rounded_up(c.parallel / threads) * threads * unit)
 
     @property
@@ -278,8 +287,8 @@ class CpuAssessment:
         return self.judge.prior(self.structure, self.seconds, self.code)
 
     @property
-    def amounts(self) -> list[Num]:
-        return [self.seconds, self.code, self.scratch, where(within(self._own_demands), 0.0, 1.0)]
+    def amounts(self) -> Amounts:
+        return Amounts(self.seconds, self.code, self.scratch, where(within(self._own_demands), 0.0, 1.0))
 
     @property
     def features(self) -> list[Num]:
@@ -289,4 +298,4 @@ class CpuAssessment:
 def _entries(t: Tiling) -> Num:
     """How often a REDUCE_BLOCK copy runs per execution of its reader: reduction tiles times reduce blocks."""
     spatial = [ceil_div(t.extent[a], t.reduction_tile(a)) for a in t.stage.axes]
-    return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.reduce_block(a)) for a in t.stage.reduce_axes])
+    return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.block(a)) for a in t.stage.reduce_axes])

@@ -224,7 +224,7 @@ class _Draft:
         self.sketch, self.components = sketch, components
         self.seconds = np.inf
         self._points: list[Points] = []
-        self._amounts = np.zeros((0, 4))
+        self._amounts = np.zeros((0, 0))  # a row per component
 
     def estimate(self) -> float:
         """The sum over the components of their best seconds; limits on the whole program are ignored."""

@@ -172,7 +172,7 @@ class StageCost:
         steps: Num = tiling.unroll
         if stage.is_reduction:
             inner = stage.reduce_axes[-1]
-            length = tiling.reduce_block(inner) if nest_of(stage).is_blocked else tiling.extent[inner]
+            length = tiling.block(inner) if nest_of(stage).is_blocked else tiling.extent[inner]
             trips = ceil_div(length, tiling.lanes * tiling.vectors if inner is stage.vector else 1)
             remainder = trips - rounded_down(trips / tiling.unroll) * tiling.unroll  # of the unrolled loop
             steps = steps + remainder

@@ -64,7 +64,7 @@ def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> tuple[Operand, ..
         )
     if not stage.is_reduction:
         seen = {operand_load(op) for op in operands(body)}
-        found += [_operand(stage, x.tensor, x.indices, False, False) for x in stage.reads() if x not in seen]
+        found += [_operand(stage, x.tensor, x.indices, False, False) for x in stage.reads if x not in seen]
     found.append(_operand(stage, stage.tensor, stage.place, stage.tensor in packed, False))
     return tuple(found)
 

@@ -173,7 +173,7 @@ class Sketch:
         return self._asked(appraisal.prior_if_legal, points)[0]
 
     def amounts(self, points: Points) -> NDArray[np.float64]:
-        """`Assessment.amounts`: the additive terms by which parts are combined, a column per point."""
+        """`Assessment.amounts`: the additive terms by which components are combined, a column per point."""
         return self._asked(appraisal.amounts, points)
 
     def values(self, point: Sequence[int] | Points) -> dict[str, int]:

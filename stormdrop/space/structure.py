@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import attrgetter
 
 from stormdrop.errors import ScheduleError
@@ -50,7 +50,7 @@ class DerivationStep:
         return f"{self.rule}({', '.join(map(str, (self.stage, *self.args)))})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Stage:
     """One loop nest. `finish`, the epilogue, reads the reduction's result as a load of `acc`.
 
@@ -101,14 +101,16 @@ class Stage:
     def vector_is_reduced(self) -> bool:
         return self.vector is not None and self.vector.kind == "reduce"
 
+    @cached_property
     def reads(self) -> tuple[Load, ...]:
         """Every load from memory, the accumulators excluded."""
-        return _reads(self)
+        every = dict.fromkeys([*(loads(self.body) if self.is_reduction else ()), *loads(self.finish)])
+        return tuple(load for load in every if load.tensor is not self.acc or not self.is_reduction)
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of the widest element in the stage: it fixes the number of lanes."""
-        return _itemsize(self)
+        return max(4, ITEMSIZE[self.tensor.dtype], _widest(self.body), _widest(self.finish))
 
 
 _CONTENT = attrgetter(*(field.name for field in fields(Stage) if field.name != "names"))
@@ -183,26 +185,14 @@ class Structure:
         return [s for s in self.stages if s.host == host.id]
 
 
-@lru_cache(maxsize=16384)
-def _itemsize(stage: Stage) -> int:
-    return max(4, ITEMSIZE[stage.tensor.dtype], _widest(stage.body), _widest(stage.finish))
-
-
 @lru_cache(maxsize=4096)
 def _widest(e: Expr) -> int:
     return max((ITEMSIZE[n.dtype] for n in walk(e) if isinstance(n, Load) or n.dtype == "f64"), default=0)
 
 
 @lru_cache(maxsize=16384)
-def _reads(stage: Stage) -> tuple[Load, ...]:
-    found = dict.fromkeys(loads(stage.body) if stage.is_reduction else [])
-    found.update(dict.fromkeys(loads(stage.finish)))
-    return tuple(load for load in found if load.tensor is not stage.acc or not stage.is_reduction)
-
-
-@lru_cache(maxsize=16384)
 def _reads_of(s: Structure, tensor: Tensor) -> tuple[tuple[Stage, Load], ...]:
-    return tuple((stage, load) for stage in s.stages for load in stage.reads() if load.tensor is tensor)
+    return tuple((stage, load) for stage in s.stages for load in stage.reads if load.tensor is tensor)
 
 
 def initial(variant: Variant) -> Structure:

@@ -41,8 +41,8 @@ class Tiling:
         """Elements of the register tile along a spatial axis."""
         return self.span[LoopLevel(axis, nest_of(self.stage).register - 1)]
 
-    def unit(self, axis: Axis) -> Num:
-        """Elements of a spatial axis in one iteration of the parallel loop."""
+    def block(self, axis: Axis) -> Num:
+        """Elements of an axis in one iteration of its outermost loop: for a spatial axis, of the parallel loop."""
         return self.span[LoopLevel(axis, 0)]
 
     @property
@@ -53,10 +53,6 @@ class Tiling:
     def reduction_tile(self, axis: Axis) -> Num:
         """Elements of a spatial axis in one iteration of the spatial loops outside the reduction."""
         return self.span[LoopLevel(axis, nest_of(self.stage).outside_reduction)]
-
-    def reduce_block(self, axis: Axis) -> Num:
-        """Elements of a reduce axis in one iteration of its outermost loop."""
-        return self.span[LoopLevel(axis, 0)]
 
     def outer_reduce_trips(self, axis: Axis) -> Num:
         return self.trips[LoopLevel(axis, 0)]
@@ -136,7 +132,7 @@ def _can_peel(t: Tiling) -> Num:
     if axis is stage.vector:
         return False
     extent = t.extent[axis]
-    length = minimum(t.reduce_block(axis), extent) if nest_of(stage).is_blocked else extent
+    length = minimum(t.block(axis), extent) if nest_of(stage).is_blocked else extent
     return (length > 1) & (length <= MOST_PEELED) & is_multiple(extent, length)
 
 
@@ -161,9 +157,9 @@ def _needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
     extent = reader.extent
     if stage.level is ComputeAt.REDUCE_BLOCK:
         inside = {a: reader.reduction_tile(a) for a in reader.stage.axes}
-        inside |= {a: reader.reduce_block(a) for a in reader.stage.reduce_axes}
+        inside |= {a: reader.block(a) for a in reader.stage.reduce_axes}
     elif reader.stage.host is None:
-        inside = {a: reader.unit(a) for a in reader.stage.axes}
+        inside = {a: reader.block(a) for a in reader.stage.axes}
     else:
         inside = {}
     return {**extent, **{a: minimum(n, extent[a]) for a, n in inside.items()}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -21,7 +23,7 @@ def drawn(name: str) -> list[Sketch]:
     return [found[k] for k in rng.permutation(len(found))[:3]]
 
 
-def rows(values: list[Num], count: int) -> NDArray[np.float64]:
+def rows(values: Sequence[Num], count: int) -> NDArray[np.float64]:
     """Numbers that are the same at all points, and columns, as one matrix."""
     return np.stack([np.broadcast_to(v, count) for v in values])
 
