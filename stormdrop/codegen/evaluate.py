@@ -19,7 +19,8 @@ from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposit
 from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk
 from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, RegisterTile
-from stormdrop.lower.reads import has_data, has_load
+from stormdrop.lower.reads import has_data
+from stormdrop.space.access import has_load
 from stormdrop.target.machine import Target
 
 

@@ -12,8 +12,8 @@ from stormdrop.ir.affine import Affine, affine, conjunction
 from stormdrop.ir.expr import ITEMSIZE, Axis, Dtype, Expr, Scalar, compare
 from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, Spread
-from stormdrop.lower.reads import has_data, has_load
-from stormdrop.space.access import axes_of
+from stormdrop.lower.reads import has_data
+from stormdrop.space.access import axes_of, has_load
 
 
 @dataclass(slots=True)

@@ -7,14 +7,12 @@ guard does not depend. Guards that differ by lane mask lanes off.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
-from stormdrop.ir.affine import conjuncts, index_condition, opposite
-from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Select, children, walk
+from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load
 from stormdrop.lower.program import Access, Page, ReduceLoop, RegisterTile, Spread
-from stormdrop.space.access import axes_of
+from stormdrop.space.access import axes_of, has_load, occurrences
 
 PAGE_BYTES = 1 << 16  # the largest page
 
@@ -29,6 +27,8 @@ def decided_reads(
     """The access of each load of `value`, which is computed inside `loops` where `guard` holds."""
     found: dict[Load, Access] = {}
     for load, alternatives in occurrences(value, guard).items():
+        if not isinstance(load, Load):
+            continue
         if load.tensor is tile.stage.acc and tile.stage.is_reduction:
             continue
         guards = {g for alternative in alternatives for g in alternative}
@@ -51,29 +51,6 @@ def spread_over(tile: RegisterTile, e: Expr, access: Access, is_guarded: bool) -
     if square and not is_guarded and not access.atoms and access.buffer.dtype != "bool":
         return replace(access, spread=Spread.TRANSPOSED, square=square[0])
     return replace(access, spread=Spread.STRIDED)
-
-
-@lru_cache(maxsize=4096)
-def occurrences(value: Expr, guard: Expr | None) -> Mapping[Load, Collection[tuple[Expr, ...]]]:
-    """For each load the index conditions of each of its occurrences in `value`."""
-    found: dict[Load, set[tuple[Expr, ...]]] = {}
-    seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
-
-    def visit(e: Expr, guards: tuple[Expr, ...]) -> None:
-        if (e, guards) in seen or not has_load(e):
-            return
-        seen.add((e, guards))
-        if isinstance(e, Select) and index_condition(e.condition):
-            visit(e.a, (*guards, *conjuncts(e.condition)))
-            visit(e.b, (*guards, opposite(e.condition)))
-            return
-        if isinstance(e, Load):
-            found.setdefault(e, set()).add(guards)
-        for child in children(e):
-            visit(child, guards)
-
-    visit(value, () if guard is None else tuple(conjuncts(guard)))
-    return found
 
 
 def _page(tile: RegisterTile, loops: Sequence[ReduceLoop], access: Access, guards: Sequence[Expr]) -> Page | None:
@@ -122,11 +99,6 @@ def _above(loops: Sequence[ReduceLoop], access: Access, guards: Sequence[Expr]) 
         if not loop.written_out:
             above = loop.axis
     return above
-
-
-@lru_cache(maxsize=65536)
-def has_load(e: Expr) -> bool:
-    return any(isinstance(n, Load) for n in walk(e))
 
 
 def has_data(access: Access) -> bool:

@@ -40,8 +40,7 @@ from stormdrop.lower.program import (
     Update,
     buffers_of,
 )
-from stormdrop.lower.reads import has_load, occurrences
-from stormdrop.space.access import axes_of
+from stormdrop.space.access import axes_of, has_load, occurrences
 from stormdrop.target.scope import Scope
 
 SCOPES_WITH_VIEWS = (Scope.INPUT, Scope.CONSTANT, Scope.OUTPUT)  # strided by a View: `elements` is no bound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
 from stormdrop.ir.affine import affine, bounds, conjunction, conjuncts, index_condition, opposite
@@ -155,20 +155,29 @@ def walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
     return indexes_last(without_ones(tensor.shape, indices), axis)
 
 
-def conditions(body: Expr, op: Expr) -> frozenset[tuple[Expr, ...]]:
-    """For each path from the body down to an operand: the conjuncts of the index conditions on the path."""
-    found: dict[Expr, frozenset[tuple[Expr, ...]]] = {op: frozenset({()})}
-
-    def below(e: Expr) -> frozenset[tuple[Expr, ...]]:
-        if e not in found:
-            found[e] = frozenset((*_tested(e, child), *path) for child in children(e) for path in below(child))
-        return found[e]
-
-    return below(body)
+@lru_cache(maxsize=65536)
+def has_load(e: Expr) -> bool:
+    return any(isinstance(n, Load) for n in walk(e))
 
 
-def _tested(e: Expr, child: Expr) -> list[Expr]:
-    """The index conditions that hold when `e`, a select, yields `child`."""
-    if not isinstance(e, Select) or child is e.condition or e.a is e.b or not index_condition(e.condition):
-        return []
-    return conjuncts(e.condition if child is e.a else opposite(e.condition))
+@lru_cache(maxsize=4096)
+def occurrences(value: Expr, guard: Expr | None = None) -> Mapping[Expr, Collection[tuple[Expr, ...]]]:
+    """For each operand and each load in `value`: the index conditions under which it is read, once per occurrence."""
+    found: dict[Expr, dict[tuple[Expr, ...], None]] = {}
+    seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
+
+    def visit(e: Expr, guards: tuple[Expr, ...]) -> None:
+        if (e, guards) in seen or not has_load(e):
+            return
+        seen.add((e, guards))
+        if isinstance(e, Load) or _is_border(e):
+            found.setdefault(e, {})[guards] = None
+        if isinstance(e, Select) and index_condition(e.condition) and e.a is not e.b:
+            visit(e.a, (*guards, *conjuncts(e.condition)))
+            visit(e.b, (*guards, *conjuncts(opposite(e.condition))))
+            return
+        for child in children(e):
+            visit(child, guards)
+
+    visit(value, () if guard is None else tuple(conjuncts(guard)))
+    return found

@@ -19,12 +19,12 @@ from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
     choosing_axes,
-    conditions,
     has_reuse,
     indexes_last,
     invert,
     is_expensive,
     is_linear,
+    occurrences,
     operand_load,
     operands,
     walks,
@@ -194,7 +194,7 @@ class Fuse:
         if not stage.is_reduction or stage.tensor in s.outputs or len(reads) != 1 or stage.acc is not stage.tensor:
             return None
         reader, read = reads[0]
-        if reader.is_reduction or any(conditions(reader.finish, read)):
+        if reader.is_reduction or any(occurrences(reader.finish)[read]):
             return None
         inverse = invert(read.indices, stage.axes, reader.axes)
         return None if inverse is None else (reader, read, *inverse)
@@ -238,7 +238,7 @@ class Place:
 
     def _can_attach(self, reader: Stage, load: Load) -> bool:
         """Whether bounds inference is exact: affine indices, not under a condition that keeps them in range."""
-        guarded = any(path for e in (reader.body, reader.finish) for path in conditions(e, load))
+        guarded = any(path for e in (reader.body, reader.finish) for path in occurrences(e).get(load, ()))
         return is_linear(load.indices) and not guarded
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
