@@ -308,7 +308,7 @@ def part_memory(bench: Bench) -> dict[str, Any]:
         inputs = random_inputs(task, rng)
         found = tune(task, bench.target, trials=150, seed=bench.seed)
         runner = Runner(bench, task, found.best, inputs)
-        meter = StreamMeter(bench.target, bench.pool, "triad", task.minimal_bytes, bench.threads)
+        meter = StreamMeter(bench.target, "triad", task.minimal_bytes)
         ratios: list[float] = []
         rates: list[float] = []
         with pinned(bench):
@@ -469,7 +469,7 @@ def main() -> None:
     target = detect(given.threads)
     pool = shared_pool(target.threads)
     seed = given.seed if given.seed is not None else time.time_ns() % 1_000_000
-    bench = Bench(target, pool, PeakMeter(target, pool), seed)
+    bench = Bench(target, pool, PeakMeter(target), seed)
     bench.peak.search(3)
     results |= {
         "machine": target.name,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stormdrop.codegen.llvm import Code, assemble, host
 from stormdrop.runtime.pool import Pool
@@ -41,18 +42,24 @@ def microseconds(action: Callable[[], object], repeats: int, pause: float = 0.0)
 def measure_pool(threads: int, code: Code) -> None:
     pool = Pool(threads)
     sizes = np.full(16, 1000, np.int64)
-    job = (code.address("k"), 0, 0, 0, sizes.ctypes.data)
+
+    def step(phases: int) -> NDArray[np.int64]:
+        return np.array([code.address("k"), 0, 0, 0, sizes.ctypes.data, phases], np.int64)
+
+    one = step(1)
     print(f"{threads} threads" + (" (more than CPUs)" if threads > available_cpus() else ""))
     for phases in (1, 2, 16):
-        seconds = pool.bench(*job, phases, 20_000 if threads <= available_cpus() else 500)
+        steps = step(phases)
+        seconds = pool.bench(steps.ctypes.data, 1, 20_000 if threads <= available_cpus() else 500)
         low, median, high = np.quantile(seconds, [0.0, 0.5, 0.99]) * 1e6
         print(
             f"  {phases:2d} empty regions   {median:8.2f} µs median  {low:8.2f} least  {high:8.2f} 99 %"
             f"  {seconds.mean() * 1e6:8.2f} mean"
         )
-    print(f"  Pool.run           {microseconds(lambda: pool.run(*job, 1), 2000):8.2f} µs, workers awake")
-    print(f"  Pool.run           {microseconds(lambda: pool.run(*job, 1), 100, 0.002):8.2f} µs, workers asleep")
-    pool.close()
+    print(f"  Pool.run           {microseconds(lambda: pool.run(one.ctypes.data, 1), 2000):8.2f} µs, workers awake")
+    print(
+        f"  Pool.run           {microseconds(lambda: pool.run(one.ctypes.data, 1), 100, 0.002):8.2f} µs, workers asleep"
+    )
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -280,7 +280,7 @@ def main() -> None:
     try:
         task = build(given.operator, given.sizes)
         identity = {"task": task.digest, "points": given.points, "sketches": given.sketches, "target": target.to_json()}
-        partial = Partial(given.output.with_suffix(".partial"), identity | {"settings": settings.to_json()})
+        partial = Partial(given.output.with_suffix(".partial"), identity | {"settings": asdict(settings)})
         with Measurer(target, settings) as measurer:
             recording = prepared(task, given.points, given.sketches, partial, measurer)
             table = record(recording, partial, measurer)

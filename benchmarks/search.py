@@ -44,10 +44,9 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.peak import PeakMeter
-from stormdrop.runtime.pool import shared_pool
 from stormdrop.search.droplet import Droplet
 from stormdrop.search.events import Event, NewBest, Trial, Tuned
-from stormdrop.search.session import Origin, Session
+from stormdrop.search.session import Origin, Session, Tools
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.storm import Storm
 from stormdrop.search.strategies import Context, StrategyFactory, best_of_each
@@ -152,7 +151,7 @@ def child(case: Case, seed: int, threads: int) -> None:
     target, task = detect(threads), build(*case)
     tuned = tune(task, target, seed=seed, listen=listen)
     ended = time.time()
-    meter = PeakMeter(target, shared_pool(target.threads))
+    meter = PeakMeter(target)
     meter.search(3)
     peak = median(meter.gflops() for _ in range(9))
     schedules = [s for _, s in improvements[-12:]]
@@ -336,7 +335,9 @@ def _droplet_from(
     from stormdrop.space.sketch import sketches
 
     session_spaces = [sketch for sketch, _, _ in ranked(sketches(task, bench.target))]
-    session = Session(task, bench.target, measurer, factory, Origin("droplet", seed, versions(bench.target)), cost=cost)
+    session = Session(
+        task, Tools(bench.target, measurer, factory, Origin("droplet", seed, versions(bench.target)), cost)
+    )
     while session.round(16):
         pass
     timed = [t for t in trials if isinstance(t.result, Timing) and not t.result.stopped_early]

@@ -65,24 +65,19 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # What needs the compiler is loaded when it is first asked for.
 _LAZY = {
-    "Graph": "stormdrop.graph.graph",
-    "compile": "stormdrop.driver.compile",
-    "load": "stormdrop.driver.compile",
-    "Model": "stormdrop.runtime.model",
-    "load_compiled": "stormdrop.runtime.model",
-    "Kernel": "stormdrop.runtime.kernel",
-    "build": "stormdrop.runtime.kernel",
-    "RULES": "stormdrop.space.rules",
-    "Rule": "stormdrop.space.rules",
-    "Schedule": "stormdrop.space.schedule",
-    "Sketch": "stormdrop.space.sketch",
-    "sketches": "stormdrop.space.sketch",
-    "Store": "stormdrop.reservoir.store",
-    "Target": "stormdrop.target.machine",
-    "detect": "stormdrop.runtime.host",
-    "Tuned": "stormdrop.search.events",
-    "TunedModel": "stormdrop.search.model_events",
-    "tune": "stormdrop.driver.tune",
+    "stormdrop.driver.compile": ("compile", "load"),
+    "stormdrop.driver.tune": ("tune",),
+    "stormdrop.graph.graph": ("Graph",),
+    "stormdrop.reservoir.store": ("Store",),
+    "stormdrop.runtime.host": ("detect",),
+    "stormdrop.runtime.kernel": ("Kernel", "build"),
+    "stormdrop.runtime.model": ("Model", "load_compiled"),
+    "stormdrop.search.events": ("Tuned",),
+    "stormdrop.search.model_events": ("TunedModel",),
+    "stormdrop.space.rules": ("RULES", "Rule"),
+    "stormdrop.space.schedule": ("Schedule",),
+    "stormdrop.space.sketch": ("Sketch", "sketches"),
+    "stormdrop.target.machine": ("Target",),
 }
 
 __all__ = [
@@ -139,8 +134,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        from importlib import import_module
+    from importlib import import_module
 
-        return getattr(import_module(_LAZY[name]), name)
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(import_module(module), name)
     raise AttributeError(f"module 'stormdrop' has no attribute {name!r}")

@@ -1,11 +1,7 @@
-"""`stormdrop check` and `bench`: a model beside another runtime, for what it computes and for how fast.
-
-Imports nothing but click until a command runs.
-"""
+"""`stormdrop check` and `bench`: a model beside another runtime, for what it computes and for how fast."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from stormdrop.cli.options import Duration, json_option, log_options, threads_option
+from stormdrop.cli import options
 from stormdrop.cli.source import Opened, Source, built, compiled_option, input_options, source_options, untuned_option
+from stormdrop.report.console import notes, results, say
+from stormdrop.report.text import name_text, threads_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +46,6 @@ def _positive(ctx: click.Context, param: click.Parameter, value: float) -> float
 
 
 @click.command(
-    short_help="Compare a model's results with another runtime's.",
     epilog="""\b
 Examples:
   stormdrop check resnet50.onnx                    against onnxruntime
@@ -75,9 +72,9 @@ Examples:
 )
 @input_options
 @untuned_option
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 def check(
     source: Source,
     compiled: str | None,
@@ -95,7 +92,6 @@ def check(
     where they are expected.
     """
     from stormdrop.compare.oracle import agreements
-    from stormdrop.report.console import results
     from stormdrop.report.versus import check_json, print_check
 
     opened = source.open()
@@ -106,24 +102,17 @@ def check(
     expected = oracle.run({**arrays, **opened.bound})
     judged = agreements([p.name for p in model.outputs], found, expected, tolerance)
     if as_json:
-        head = {
-            "model": source.model,
-            "threads": model.threads,
-            "against": oracle.told,
-            "seed": None if given else seed,
-        }
-        click.echo(json.dumps(head | check_json(judged, tolerance), allow_nan=False))
+        head = {"model": source.model, "threads": model.threads, "against": oracle.told}
+        options.print_json({**head, "seed": None if given else seed, **check_json(judged, tolerance)})
     else:
-        print_check(
-            results(), source.model, oracle.told, judged, "the given inputs" if given else f"random inputs, seed {seed}"
-        )
+        inputs = "the given inputs" if given else f"random inputs, seed {seed}"
+        print_check(results(), source.model, oracle.told, judged, inputs)
     if not all(a.ok for a in judged):
         raise SystemExit(1)
 
 
 def _oracle(opened: Opened, against: str | None, threads: int | None) -> Oracle:
     from stormdrop.compare.oracle import OnnxRuntime, Reference, has_onnxruntime
-    from stormdrop.report.console import notes, say
     from stormdrop.runtime.threads import thread_count
 
     if against == "onnxruntime" or (against is None and has_onnxruntime()):
@@ -134,7 +123,6 @@ def _oracle(opened: Opened, against: str | None, threads: int | None) -> Oracle:
 
 
 @click.command(
-    short_help="Time a model, alone or against onnxruntime.",
     epilog="""\b
 Examples:
   stormdrop bench resnet50.onnx
@@ -146,30 +134,15 @@ Examples:
 @source_options
 @compiled_option
 @click.option("--against", type=click.Choice(PEERS), help="Race it against this, with as many threads, in turns.")
-@click.option(
-    "--repeats", type=click.IntRange(min=1), metavar="N", help="Timed runs of each side.  [default: as --seconds says]"
-)
-@click.option(
-    "--seconds",
-    type=Duration(),
-    metavar="T",
-    default=SECONDS,
-    help="Time to run each side for: 10, 30s, 2m.  [default: 3s]",
-)
-@click.option(
-    "--warm-up",
-    type=click.IntRange(min=0),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Runs of each side before any is timed.",
-)
+@options.count("--repeats", "Timed runs of each side.  [default: as --seconds says]")
+@options.duration("--seconds", told="Time to run each side for: 10, 30s, 2m.  [default: 3s]", default=SECONDS)
+@options.count("--warm-up", "Runs of each side before any is timed.", least=0, default=3, show_default=True)
 @click.option("--profile", is_flag=True, help="Also say where the time goes, kernel by kernel.")
 @input_options
 @untuned_option
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 @click.pass_context
 def bench(
     ctx: click.Context,
@@ -191,8 +164,6 @@ def bench(
     With --against each side has its turn in every round, with threads of the other asleep; medians are compared.
     """
     from stormdrop.compare.race import Budget, race
-    from stormdrop.report.console import notes, results, say
-    from stormdrop.report.text import threads_text
     from stormdrop.report.versus import bench_json, print_bench, print_profile
 
     if repeats is not None and ctx.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
@@ -225,7 +196,7 @@ def bench(
     kernels = model.profile(*(arrays[p.name] for p in model.inputs), repeats=PROFILED) if profile else None
     if as_json:
         tree = bench_json(source.model, model.threads, times)
-        click.echo(json.dumps(tree | ({"profile": kernels.to_json()} if kernels is not None else {}), allow_nan=False))
+        options.print_json(tree | ({"profile": kernels.to_json()} if kernels is not None else {}))
         return
     print_bench(results(), source.model, model.threads, times, settings)
     if kernels is not None:
@@ -235,14 +206,9 @@ def bench(
 def _doubt(model: Model, peer: OnnxRuntime, arrays: Arrays, all_arrays: Arrays) -> None:
     """Speed is worth nothing where results are wrong: say so before it is measured."""
     from stormdrop.compare.oracle import agreements
-    from stormdrop.report.console import notes, say
-    from stormdrop.report.model import name_text
 
     judged = agreements([p.name for p in model.outputs], model.run(arrays), peer.run(all_arrays))
     for a in judged:
         if not a.ok:
-            say(
-                notes(),
-                f"WARNING: the output {name_text(a.name)} differs by {a.relative:.1e} of its magnitude; see "
-                "`stormdrop check`",
-            )
+            told = f"the output {name_text(a.name)} differs by {a.relative:.1e} of its magnitude"
+            say(notes(), f"WARNING: {told}; see `stormdrop check`")

@@ -6,16 +6,15 @@ Each command imports what it needs when it runs, so that `--help` is quick.
 from __future__ import annotations
 
 import errno
-import json
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import click
 
-from stormdrop.cli.op import op
-from stormdrop.cli.options import json_option, log_options, threads_option
+from stormdrop.cli import options
 from stormdrop.errors import StormdropError
+from stormdrop.report.console import results
+from stormdrop.report.text import clean
 
 EXAMPLES = """\b
 Examples:
@@ -36,21 +35,16 @@ ABORTED = 130  # 128 + SIGINT, as shells have it
 
 
 class _Commands(click.Group):
-    """Turns our own errors into one line and exit code 1, Ctrl-C into 130; anything else is a bug and keeps its
-    traceback.
-    """
+    """Turns our own errors into one line and exit code 1, Ctrl-C into 130; anything else keeps its traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from stormdrop.report.text import clean
-
         try:
             return super().invoke(ctx)
         except StormdropError as error:
             raise click.ClickException(clean(" ".join(str(error).split()))) from error
         except MemoryError as error:
-            raise click.ClickException(
-                clean(f"out of memory: {error or 'this machine has not enough of it'}")
-            ) from error
+            told = f"out of memory: {error or 'this machine has not enough of it'}"
+            raise click.ClickException(clean(told)) from error
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -63,10 +57,9 @@ class _Commands(click.Group):
         """What most people come for first."""
         for title, names in _SECTIONS.items():
             found = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
+            rows = [(name, command.get_short_help_str(formatter.width)) for name, command in found]
             with formatter.section(title):
-                formatter.write_dl(
-                    [(name, command.get_short_help_str(formatter.width)) for name, command in found], col_max=12
-                )
+                formatter.write_dl(rows, col_max=12)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -88,7 +81,7 @@ class _Elsewhere(click.Command):
 
 @click.group(cls=_Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="stormdrop", message="%(prog)s %(version)s")
-@log_options
+@options.log
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Make an ONNX model fast on the machine you have.
@@ -105,6 +98,7 @@ def main(ctx: click.Context) -> None:
 
 
 _ELSEWHERE = {
+    "op": ("stormdrop.cli.op", "Tune one operator and show its kernel."),
     "tune": ("stormdrop.cli.tune", "Search for faster kernels of a model, and keep them."),
     "info": ("stormdrop.cli.model", "Say what a model is made of."),
     "compile": ("stormdrop.cli.model", "Write a model's native code to a file."),
@@ -116,10 +110,8 @@ _ELSEWHERE = {
     "zoo": ("stormdrop.cli.zoo", "Well-known networks with random weights, as ONNX files."),
 }
 
-main.add_command(op)
 for _name, (_module, _told) in _ELSEWHERE.items():
-    if find_spec(_module) is not None:
-        main.add_command(_Elsewhere(_name, _module, _told))
+    main.add_command(_Elsewhere(_name, _module, _told))
 
 
 @main.command(
@@ -132,12 +124,11 @@ Examples:
 """,
 )
 @click.option("--fresh", is_flag=True, help="Measure again, even if this machine is known.")
-@threads_option
-@json_option
+@options.threads
+@options.as_json
 def peak(fresh: bool, threads: int | None, as_json: bool) -> None:
     """Measure what this machine can do at best: multiply-adds, and bandwidth of every cache level and of memory."""
-    from stormdrop.report.console import results
-    from stormdrop.report.peak import print_peak
+    from stormdrop.report.machine import print_peak
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import measure_peak
 
@@ -157,17 +148,16 @@ Examples:
   stormdrop doctor --json     for a script; exit code 1 if anything is broken
 """,
 )
-@threads_option
-@json_option
+@options.threads
+@options.as_json
 def doctor(threads: int | None, as_json: bool) -> None:
     """Check this installation: build and run one kernel, and say what is wrong if anything is."""
     from stormdrop.driver.doctor import diagnose
-    from stormdrop.report.console import results
-    from stormdrop.report.doctor import print_diagnosis
+    from stormdrop.report.machine import print_diagnosis
 
     found = diagnose(threads)
     if as_json:
-        click.echo(json.dumps(found.to_json()))
+        options.print_json(found.to_json())
     else:
         print_diagnosis(results(), found)
     if not found.ok:

@@ -1,20 +1,14 @@
-"""`stormdrop info`, `compile`, `run` and `show`: look at a model, make native code of it, run it. `check` and `bench`
-are in `cli_check`.
-
-Imports nothing but click until a command runs.
-"""
+"""`stormdrop info`, `compile`, `run` and `show`: look at a model, make native code of it, run it."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from stormdrop.cli.options import json_option, log_options, threads_option
+from stormdrop.cli import options
 from stormdrop.cli.source import (
     COMPILED,
     Chosen,
@@ -25,12 +19,12 @@ from stormdrop.cli.source import (
     source_options,
     untuned_option,
 )
-from stormdrop.errors import UserError
+from stormdrop.report.console import heading, notes, print_pairs, results, say
+from stormdrop.report.text import bytes_text, counted, span_text, threads_text
 
 if TYPE_CHECKING:
     from stormdrop.graph.partition import Partition, TaskUse
     from stormdrop.report.model import Listed
-    from stormdrop.runtime.model import Model
     from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
     from stormdrop.target.machine import Target
@@ -40,12 +34,7 @@ SHOWN = ("task", "sketch", "schedule", "loops", "llvm", "asm")
 SHOWN_UNASKED = ("schedule", "loops")
 
 
-def _print(tree: object) -> None:
-    click.echo(json.dumps(tree, allow_nan=False))
-
-
 @click.command(
-    short_help="What a model is made of.",
     epilog="""\b
 Examples:
   stormdrop info resnet50.onnx
@@ -57,16 +46,14 @@ Examples:
 )
 @source_options
 @click.option("--passes", is_flag=True, help="Print the graph as imported, and what every pass changes of it.")
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> None:
     """Say what a MODEL is made of: inputs, outputs, operators, and the tasks it is cut into. Nothing is compiled.
 
     MODEL is an ONNX file, zoo:NAME, or a file that `stormdrop compile` wrote.
     """
-    from stormdrop.report.console import results
-
     if passes:
         if as_json or source.is_compiled:
             raise click.UsageError("--passes prints text, of a model that is not compiled yet")
@@ -80,7 +67,7 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
 
         image = source.open_compiled(threads).image
         if as_json:
-            _print(image_json(source.model, image))
+            options.print_json(image_json(source.model, image))
         else:
             print_image(results(), source.model, image)
         return
@@ -92,17 +79,15 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
     parts = opened.parts
     target = suited(detect(threads), parts)
     kernels, arena_bytes = memory_of(parts, target)
-    report = ModelReport(
-        source.model, opened.graph, _listed(parts, target, source.rules), kernels, arena_bytes, target.threads
-    )
+    listed = _listed(parts, target, source.rules)
+    report = ModelReport(source.model, opened.graph, listed, kernels, arena_bytes, target.threads)
     if as_json:
-        _print(report.to_json())
+        options.print_json(report.to_json())
     else:
         print_model(results(), report)
 
 
 def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[Listed, ...]:
-    from stormdrop.report.console import notes
     from stormdrop.report.model import Listed
 
     chosen = Chosen(target, False, notes(), rules)
@@ -110,7 +95,6 @@ def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[
 
 
 @click.command(
-    short_help="Make native code of a model.",
     epilog="""\b
 Examples:
   stormdrop compile resnet50.onnx                  writes resnet50.sd
@@ -119,23 +103,17 @@ Examples:
 """,
 )
 @source_options
-@click.option(
+@options.output(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where to write: .sd for Stormdrop, .so for a C library.  [default: the model's name with .sd, here]",
+    told="Where to write: .sd for Stormdrop, .so for a C library.  [default: the model's name with .sd, here]",
 )
-@click.option(
-    "--header",
-    type=click.Path(path_type=Path),
-    metavar="FILE.h",
-    help="With a library: the C header.  [default: beside it, with .h]",
-)
+@options.output("--header", metavar="FILE.h", told="With a library: the C header.  [default: beside it, with .h]")
 @untuned_option
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 def compile(
     source: Source, output: Path | None, header: Path | None, untuned: bool, threads: int | None, as_json: bool
 ) -> None:
@@ -143,9 +121,8 @@ def compile(
 
     Kernels are built as the store knows them to be fastest, the others by the analytic default.
     """
-    from stormdrop.report.console import heading, print_pairs, results
+    from stormdrop.export.c_library import write_library
     from stormdrop.report.model import image_rows
-    from stormdrop.report.text import bytes_text, span_text, threads_text
 
     path = Path(source.stem + COMPILED) if output is None else output
     if path.suffix not in (COMPILED, LIBRARY):
@@ -155,16 +132,19 @@ def compile(
     if header is None and path.suffix == LIBRARY:
         header = path.with_suffix(".h")
     for file in (path, *([header] if header is not None else [])):
-        refuse_unwritable(file)
+        options.refuse_unwritable(file)
     made = compile_model(source.open(), threads, untuned, source.rules)
     image = made.model.image
     began = time.perf_counter()
-    _write(made.model, path, header, source.stem)
+    if header is None:
+        made.model.save(path)
+    else:
+        write_library(image, made.model.weights, path, header, source.stem)
     written = time.perf_counter() - began
     files = [f for f in (path, header) if f is not None]
     sizes = {str(f): f.stat().st_size for f in files}
     if as_json:
-        _print(
+        options.print_json(
             {
                 "model": source.model,
                 "files": sizes,
@@ -185,31 +165,7 @@ def compile(
     print_pairs(console, [*rows, *image_rows(image), ("schedules", made.told), ("spent", spent)])
 
 
-def refuse_unwritable(path: Path) -> None:
-    """Asked before the work is done. Raises click.UsageError or UserError."""
-    from stormdrop.report.text import clean
-
-    try:
-        is_taken = path.exists() and not path.is_file()
-    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
-        raise UserError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    if is_taken:
-        raise click.UsageError(f"{clean(str(path))} is not an ordinary file: name another one")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"cannot write {path}: there is no directory {path.parent}")
-
-
-def _write(model: Model, path: Path, header: Path | None, name: str) -> None:
-    if header is None:
-        model.save(path)
-        return
-    from stormdrop.export.c_library import write_library
-
-    write_library(model.image, model.weights, path, header, name)
-
-
 @click.command(
-    short_help="Run a model once.",
     epilog="""\b
 Examples:
   stormdrop run resnet50.onnx                      on random numbers
@@ -220,11 +176,11 @@ Examples:
 )
 @source_options
 @input_options
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE.npz", help="Save the outputs by name.")
+@options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
 @untuned_option
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 def run(
     source: Source,
     given: tuple[str, ...],
@@ -238,12 +194,12 @@ def run(
 
     Without --input floats are standard normal, and whole numbers and truth values 0 or 1.
     """
-    from stormdrop.compare.inputs import random_inputs, read_inputs
-    from stormdrop.report.console import notes, results, say
+    from stormdrop.compare.inputs import random_inputs, read_inputs, saved
+    from stormdrop.files import replacing
     from stormdrop.report.model import print_outputs, summary_json
 
     if output is not None:
-        refuse_unwritable(output)
+        options.refuse_unwritable(output)
     opened = None if source.is_compiled else source.open()
     if given and opened is not None:
         read_inputs(given, opened.graph.inputs)  # a mistake is told before anything is compiled
@@ -252,16 +208,15 @@ def run(
     if not given and model.inputs:
         say(notes(), f"inputs are random, seed {seed}: floats standard normal, others 0 or 1; --input gives real ones")
     outputs = model.run(arrays)
-    names = _save(output, outputs) if output is not None else {}
+    names: dict[str, str] = {}
+    if output is not None:
+        data, names = saved(outputs)
+        with replacing(output) as write:
+            write(memoryview(data))
     if as_json:
         told = {"model": source.model, "threads": model.threads, "random": not given, "seed": None if given else seed}
-        _print(
-            {
-                **told,
-                "outputs": [summary_json(n, a) for n, a in outputs.items()],
-                "saved": None if output is None else str(output),
-            }
-        )
+        found = [summary_json(n, a) for n, a in outputs.items()]
+        options.print_json({**told, "outputs": found, "saved": None if output is None else str(output)})
         return
     print_outputs(results(), outputs)
     if output is not None:
@@ -271,18 +226,7 @@ def run(
                 say(notes(), f"{name} is called {kept} there")
 
 
-def _save(path: Path, outputs: Mapping[str, Any]) -> dict[str, str]:
-    from stormdrop.compare.inputs import saved
-    from stormdrop.runtime.package import _replacing
-
-    data, names = saved(outputs)
-    with _replacing(path) as write:
-        write(memoryview(data))
-    return names
-
-
 @click.command(
-    short_help="Show how a task of a model is computed.",
     epilog="""\b
 Examples:
   stormdrop show resnet50.onnx                     lists the tasks
@@ -301,9 +245,9 @@ Examples:
     help="What to print; may be repeated.  [default: schedule, loops]",
 )
 @untuned_option
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 def show(
     source: Source, task: str | None, parts: tuple[str, ...], untuned: bool, threads: int | None, as_json: bool
 ) -> None:
@@ -313,7 +257,6 @@ def show(
     label.
     """
     from stormdrop.driver.compile import suited
-    from stormdrop.report.console import notes, results
     from stormdrop.report.model import find_task, print_tasks
     from stormdrop.runtime.host import detect
 
@@ -324,7 +267,7 @@ def show(
     if task is None:
         listed = _listed(found, target, rules)
         if as_json:
-            _print({"model": source.model, "tasks": [t.to_json() for t in listed]})
+            options.print_json({"model": source.model, "tasks": [t.to_json() for t in listed]})
         else:
             print_tasks(results(), listed)
         return
@@ -341,36 +284,29 @@ def _show(
     as_json: bool,
     rules: tuple[Rule, ...],
 ) -> None:
-    from stormdrop.report.console import heading, print_pairs, results
     from stormdrop.report.model import Listed, calls_text, print_sections, shapes_text
     from stormdrop.report.operator import code_sections, print_sketches
     from stormdrop.report.schedule import schedule_lines
-    from stormdrop.report.text import counted, threads_text
     from stormdrop.runtime.building import program_of
     from stormdrop.space.default import default_schedule
 
     schedule = stored or default_schedule(use.task, target, rules)
     origin = "the best the store knows" if stored is not None else "by default"
-    code = (
-        code_sections(program_of(use.task, schedule, target, rules=rules), target, parts)
-        if {*parts} & {"loops", "llvm", "asm"}
-        else []
-    )
+    levels = [level for level in ("loops", "llvm", "asm") if level in parts]
+    code: list[tuple[str, str]] = []
+    if levels:
+        code = code_sections(program_of(use.task, schedule, target, rules=rules), target, levels)
     if as_json:
         texts = {"task": str(use.task)} if "task" in parts else {}
-        texts |= dict(zip([p for p in ("loops", "llvm", "asm") if p in parts], (text for _, text in code)))
-        tree = Listed(use, stored is not None).to_json() | {
-            "threads": target.threads,
-            "schedule": schedule.to_json(),
-            "text": texts,
-        }
-        _print(tree | ({"sketches": _sketches(use, target, rules)} if "sketch" in parts else {}))
+        texts |= zip(levels, (text for _, text in code))
+        tree = Listed(use, stored is not None).to_json()
+        tree |= {"threads": target.threads, "schedule": schedule.to_json(), "text": texts}
+        options.print_json(tree | ({"sketches": _sketches(use, target, rules)} if "sketch" in parts else {}))
         return
     console = results()
     heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")
-    print_pairs(
-        console, [("called", counted(use.count, "time")), ("for", calls_text(use)), ("digest", use.task.digest)]
-    )
+    called = counted(use.count, "time")
+    print_pairs(console, [("called", called), ("for", calls_text(use)), ("digest", use.task.digest)])
     print_sections(console, [("task", str(use.task))] if "task" in parts else [])
     if "sketch" in parts:
         console.print()

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from stormdrop.cli.options import (
-    Duration,
-    json_option,
-    log_options,
-    rule_option,
-    rules_with,
-    threads_option,
-    verbosity_of,
-)
-from stormdrop.errors import StormdropError, UserError
+from stormdrop.cli import options
+from stormdrop.errors import StormdropError
+from stormdrop.report.console import notes, results, say
+from stormdrop.report.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,8 +22,6 @@ if TYPE_CHECKING:
 
 SHOWN = ("sketches", "loops", "llvm", "asm")
 DTYPES = ("f32", "bf16")
-SEARCHES = ("random", "storm", "droplet", "storm+droplet")
-"""As in `stormdrop.search.strategies`, which is not imported for the sake of `--help`."""
 
 
 class _OperatorCommand(click.Command):
@@ -49,7 +40,6 @@ class _OperatorCommand(click.Command):
 
 @click.command(
     cls=_OperatorCommand,
-    short_help="Tune one operator and show its kernel.",
     epilog="""\b
 Examples:
   stormdrop op C2D 1 14 14 256 256 3 1 1                     a storm, then droplets until they find no more
@@ -72,34 +62,18 @@ Examples:
 @click.option(
     "--search",
     "searches",
-    type=click.Choice(SEARCHES),
+    type=click.Choice(options.SEARCHES),
     multiple=True,
     default=("storm+droplet",),
     show_default="storm+droplet",
     help="How to search; several are run one after the other, each from nothing, and compared.",
 )
-@click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Candidates to measure at most.  [default: until droplets find no more, else 300]",
-)
-@click.option("--time", "seconds", type=Duration(), metavar="T", help="Search for at most so long: 10, 30s, 5m.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of the search and the data."
-)
-@click.option(
-    "--store",
-    "store_path",
-    metavar="PATH",
-    help="Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]",
-)
-@click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Draw the best so far over time and trials: .png, .svg or .pdf.",
+@options.count("--trials", "Candidates to measure at most.  [default: until droplets find no more, else 300]")
+@options.duration("--time", "seconds", told="Search for at most so long: 10, 30s, 5m.")
+@options.seed("the search and the data")
+@options.kept
+@options.output(
+    "--plot", "plot_path", metavar="PATH", told="Draw the best so far over time and trials: .png, .svg or .pdf."
 )
 @click.option(
     "--show",
@@ -107,10 +81,10 @@ Examples:
     multiple=True,
     help="What to print with the figures; may be repeated.  [default: loops]",
 )
-@rule_option
-@threads_option
-@json_option
-@log_options
+@options.rule
+@options.threads
+@options.as_json
+@options.log
 @click.pass_context
 def op(
     ctx: click.Context,
@@ -133,22 +107,17 @@ def op(
 
     Ctrl-C ends a search with what is known by then; a second one aborts.
     """
-    from stormdrop.report.text import clean
-
     _refuse_contradictions(ctx, default_only, searches, as_json, show)
-    rules = rules_with(own_rules)
+    rules = options.rules_with(own_rules)
     from stormdrop.ops.catalogue import build
 
-    try:
+    with options.wrong_usage():
         task = build(name, args, dtype)
-    except UserError as error:
-        raise click.UsageError(clean(str(error))) from error
     if plot_path is not None:
         from stormdrop.report.plot import check_plot
 
         check_plot(plot_path)
     from stormdrop.driver.operator import Plan
-    from stormdrop.report.console import notes, results, say
     from stormdrop.report.operator import print_operator
     from stormdrop.runtime.host import detect
 
@@ -158,9 +127,9 @@ def op(
     plan = Plan(name.upper(), args, task, detect(threads), searched, trials, seconds, seed, store, rules)
     if dtype == "bf16" and not plan.target.has_bf16_dot:
         say(console, "this CPU has no dot products of bf16 (AVX512_BF16): products are f32 multiply-adds")
-    report = measured(plan, console, quiet=verbosity_of(ctx).verbosity > 0)
+    report = measured(plan, console, quiet=options.verbosity_of(ctx).verbosity > 0)
     if as_json:
-        click.echo(json.dumps(report.to_json()))
+        options.print_json(report.to_json())
     else:
         print_operator(results(), report, show)
     if plot_path is not None:
@@ -173,7 +142,6 @@ def op(
 def measured(plan: Plan, console: Console, quiet: bool) -> OperatorReport:
     """Carry out a plan with a live view of it; `quiet`: none, the log says it all."""
     from stormdrop.driver.operator import PeakWatch, known, measure_operator
-    from stormdrop.report.console import say
     from stormdrop.report.logs import LogListener
     from stormdrop.report.operator import known_text
     from stormdrop.report.progress import TuningProgress
@@ -193,14 +161,8 @@ def _refuse_contradictions(
         raise click.UsageError("--show prints text and --json prints one object: give one of them")
     if len(set(searches)) < len(searches):
         raise click.UsageError("the same --search is given twice: their results would only differ by chance")
-    options = {
-        "searches": "--search",
-        "trials": "--trials",
-        "seconds": "--time",
-        "store_path": "--store",
-        "plot_path": "--plot",
-    }
-    for parameter, option in options.items():
+    kept = {"store_path": "--store", "plot_path": "--plot"}
+    for parameter, option in {"searches": "--search", "trials": "--trials", "seconds": "--time", **kept}.items():
         if default_only and ctx.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"--default searches nothing: leave out {option}")
 
@@ -216,8 +178,5 @@ def open_store(path: str | None) -> Store | None:
     except StormdropError as error:
         if path is not None:
             raise
-        from stormdrop.report.console import notes, say
-        from stormdrop.report.text import one_line
-
         say(notes(), f"measurements are not kept: {one_line(str(error))}")
         return None

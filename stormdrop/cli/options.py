@@ -1,11 +1,17 @@
-"""Options that several commands share, and the types of their values. Imports nothing but click: `--help` is quick."""
+"""Options that several commands share, and the types of their values.
+
+Modules of commands import nothing but click until a command runs: `--help` is quick.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,60 +19,108 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormdrop.errors import UserError
+from stormdrop.report.text import clean
 
 if TYPE_CHECKING:
     from stormdrop.space.rules import Rule
 
-    _Seconds = click.ParamType[float]
+    _Number = click.ParamType[float]
 else:
-    _Seconds = click.ParamType  # older versions of click take no parameter
+    _Number = click.ParamType  # older versions of click take no parameter
 
-_UNITS = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
+_QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
+SEARCHES = ("random", "storm", "droplet", "storm+droplet")
+"""As in `stormdrop.search.strategies`, which is not imported for the sake of `--help`."""
 
 
-class Duration(_Seconds):
-    """Seconds: 10, 30s, 1.5m, 2h."""
+class Quantity(_Number):
+    """A number with a unit; `units` has the factor of each."""
 
-    name = "duration"
+    def __init__(self, name: str, units: Mapping[str, float], usage: str) -> None:
+        self.name, self._units, self._usage = name, units, usage
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = _DURATION.fullmatch(str(value).strip().lower())
-        if found is None or found[2] not in _UNITS:
-            self.fail(f"{value!r} is not a time; write 10, 30s, 5m or 1h", param, ctx)
-        seconds = float(found[1]) * _UNITS[found[2]]
+        found = _QUANTITY.fullmatch(str(value).strip().lower())
+        if found is None or found[2] not in self._units:
+            self.fail(f"{value!r} is not {self.name}; write {self._usage}", param, ctx)
+        return float(found[1]) * self._units[found[2]]
+
+
+class Duration(Quantity):
+    """Seconds: 10, 30s, 1.5m, 2h."""
+
+    def __init__(self) -> None:
+        units = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+        super().__init__("a time", units, "10, 30s, 5m or 1h")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = super().convert(value, param, ctx)
         if not 0 < seconds < math.inf:
             self.fail(f"{value!r} is no time to search in; give more than 0 seconds", param, ctx)
         return seconds
 
 
-def threads_option(command: Any) -> Any:
-    told = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPUs this process may use]"
-    return click.option("--threads", type=click.IntRange(min=1), metavar="N", help=told)(command)
+def count(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], Any]:
+    return click.option(name, type=click.IntRange(min=least), metavar="N", help=told, **more)
 
 
-def rule_option(command: Any) -> Any:
-    told = "A derivation rule of your own, beside the built-in ones; found from here too; may be repeated."
-    return click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=told)(command)
+def duration(*names: str, told: str, **more: Any) -> Callable[[Any], Any]:
+    return click.option(*names, type=Duration(), metavar="T", help=told, **more)
+
+
+def seed(of: str) -> Callable[[Any], Any]:
+    kind = click.IntRange(min=0)
+    return click.option("--seed", type=kind, default=0, show_default=True, metavar="S", help=f"Of {of}.")
+
+
+def output(*names: str, metavar: str, told: str) -> Callable[[Any], Any]:
+    return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, help=told)
+
+
+_told = "Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]"
+kept = click.option("--store", "store_path", metavar="PATH", help=_told)
+_told = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPUs this process may use]"
+threads = count("--threads", _told)
+_told = "A derivation rule of your own, beside the built-in ones; found from here too; may be repeated."
+rule = click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=_told)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
 def rules_with(own_rules: tuple[str, ...]) -> tuple[Rule, ...]:
     """The built-in rules and those of `--rule`, whose modules may be in the current directory."""
-    from stormdrop.report.text import clean
     from stormdrop.space.rule_names import checked, imported
     from stormdrop.space.rules import RULES
 
     if not own_rules:
         return RULES
     sys.path.append(os.getcwd())
-    try:
+    with wrong_usage():
         return checked((*RULES, *imported(own_rules)))
+
+
+@contextmanager
+def wrong_usage() -> Generator[None]:
+    """What the user got wrong here is the command line."""
+    try:
+        yield
     except UserError as error:
         raise click.UsageError(clean(str(error))) from error
 
 
-def json_option(command: Any) -> Any:
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(command)
+def refuse_unwritable(path: Path) -> None:
+    """Asked before the work is done. Raises click.UsageError or UserError."""
+    try:
+        is_taken = path.exists() and not path.is_file()
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
+        raise UserError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+    if is_taken:
+        raise click.UsageError(f"{clean(str(path))} is not an ordinary file: name another one")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"cannot write {path}: there is no directory {path.parent}")
+
+
+def print_json(tree: object) -> None:
+    click.echo(json.dumps(tree, allow_nan=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +135,13 @@ class LogOptions:
         return LogOptions(self.verbosity + other.verbosity, other.file or self.file)
 
 
-def log_options(command: Any) -> Any:
+def log(command: Any) -> Any:
     """`--verbose` and `--log-file`, which may stand before or behind the command's name; given to it as nothing."""
     path = click.Path(dir_okay=False, path_type=Path)
-    file = click.option(
-        "--log-file",
-        type=path,
-        metavar="PATH",
-        expose_value=False,
-        callback=_log,
-        help="Append everything to this file.",
-    )
+    set_up: Any = {"expose_value": False, "callback": _log}
+    file = click.option("--log-file", type=path, metavar="PATH", help="Append everything to this file.", **set_up)
     told = "Log rounds and new bests instead of showing them live; twice: every trial."
-    verbose = click.option("-v", "--verbose", "verbosity", count=True, expose_value=False, callback=_log, help=told)
-    return file(verbose(command))
+    return file(click.option("-v", "--verbose", "verbosity", count=True, help=told, **set_up)(command))
 
 
 def _log(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -102,7 +149,6 @@ def _log(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if not value:
         return
     from stormdrop.report.logs import configure
-    from stormdrop.report.text import clean
 
     given = LogOptions(value) if param.name == "verbosity" else LogOptions(0, value)
     root = ctx.find_root()

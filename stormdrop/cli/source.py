@@ -1,7 +1,6 @@
-"""The model that a command names: a file, `zoo:NAME` or one compiled before, and the options that say how to read and
-build it.
+"""The model that a command names: a file, `zoo:NAME` or one compiled before, and options for reading and building it.
 
-Imports nothing but click until a command runs. A model is read once, so whatever reading it warns of is said once.
+A model is read once, so whatever reading it warns of is said once.
 """
 
 from __future__ import annotations
@@ -17,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stormdrop.cli.options import rule_option, rules_with
+from stormdrop.cli import options
 from stormdrop.driver import ZOO
 from stormdrop.errors import StormdropError, UserError
+from stormdrop.report.console import notes, say
+from stormdrop.report.text import clean, one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,7 +73,7 @@ class Source:
     @property
     def rules(self) -> tuple[Rule, ...]:
         """What its schedules may follow. Raises click.UsageError."""
-        return rules_with(self.own_rules)
+        return options.rules_with(self.own_rules)
 
     @property
     def is_compiled(self) -> bool:
@@ -92,13 +93,14 @@ class Source:
         from stormdrop.driver.compile import load, network
         from stormdrop.frontend.node_reader import NeedsConstant
         from stormdrop.graph.graph import shown
-        from stormdrop.report.text import clean
+        from stormdrop.zoo.catalogue import describe
 
         if self.is_compiled:
             raise click.UsageError(f"{clean(self.model)} is compiled already: this needs the model it was made of")
         in_zoo = self.model.startswith(ZOO)
         if in_zoo:
-            self._refuse_unknown_network()
+            with options.wrong_usage():
+                describe(self.model.removeprefix(ZOO))
         bound = read_bound(self.bound)
         origin: Any = network(self.model, self.shapes) if in_zoo else self.model
         try:
@@ -109,15 +111,6 @@ class Source:
             if in_zoo or os.path.exists(self.model):
                 raise
             raise UserError(f"{error}{self._network_meant()}") from error
-
-    def _refuse_unknown_network(self) -> None:
-        from stormdrop.report.text import clean
-        from stormdrop.zoo.catalogue import describe
-
-        try:
-            describe(self.model.removeprefix(ZOO))
-        except UserError as error:
-            raise click.UsageError(clean(str(error))) from error
 
     def _network_meant(self) -> str:
         """A hint for whoever names a network of the zoo as if it were a file."""
@@ -130,9 +123,8 @@ class Source:
         from stormdrop.runtime.model import load_compiled
 
         if self.shapes or self.bound:
-            raise click.UsageError(
-                "shapes and constants of a compiled model are settled: leave out --shapes and --bind"
-            )
+            told = "shapes and constants of a compiled model are settled: leave out --shapes and --bind"
+            raise click.UsageError(told)
         if not self.winograd or self.own_rules:
             raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd and --rule")
         return load_compiled(self.model, threads)
@@ -176,46 +168,24 @@ def source_options(command: Callable[..., Any]) -> Any:
             raise click.UsageError("--shapes gives the shape of one input twice")
         return command(*args, source=Source(model, dict(shapes), bound, not no_winograd, own_rules), **rest)
 
-    shape = click.option(
-        "--shapes",
-        type=Shape(),
-        multiple=True,
-        metavar="NAME=1x3x224x224",
-        help="The shape of an input that leaves it open; may be repeated.",
-    )
-    bind = click.option(
-        "--bind",
-        "bound",
-        multiple=True,
-        metavar="NAME=FILE.npy",
-        help="An input that is always this array: it becomes a constant; may be repeated.",
-    )
+    told = "The shape of an input that leaves it open; may be repeated."
+    shape = click.option("--shapes", type=Shape(), multiple=True, metavar="NAME=1x3x224x224", help=told)
+    told = "An input that is always this array: it becomes a constant; may be repeated."
+    bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy", help=told)
     direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
-    return click.argument("model")(shape(bind(direct(rule_option(bundled)))))
+    return click.argument("model")(shape(bind(direct(options.rule(bundled)))))
 
 
-def untuned_option(command: Any) -> Any:
-    told = "Take default schedules for all kernels, whatever the store knows."
-    return click.option("--untuned", is_flag=True, help=told)(command)
-
-
-def compiled_option(command: Any) -> Any:
-    told = "Run this file, made of MODEL with `stormdrop compile`, instead of compiling."
-    return click.option("--compiled", type=click.Path(), metavar="FILE.sd", help=told)(command)
+_told = "Take default schedules for all kernels, whatever the store knows."
+untuned_option = click.option("--untuned", is_flag=True, help=_told)
+_told = "Run this file, made of MODEL with `stormdrop compile`, instead of compiling."
+compiled_option = click.option("--compiled", type=click.Path(), metavar="FILE.sd", help=_told)
 
 
 def input_options(command: Any) -> Any:
-    given = click.option(
-        "--input",
-        "given",
-        multiple=True,
-        metavar="NAME=FILE.npy",
-        help="An input; or FILE.npz with several by name; may be repeated.  [default: random]",
-    )
-    seed = click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of random inputs."
-    )
-    return given(seed(command))
+    told = "An input; or FILE.npz with several by name; may be repeated.  [default: random]"
+    given = click.option("--input", "given", multiple=True, metavar="NAME=FILE.npy", help=told)
+    return given(options.seed("random inputs")(command))
 
 
 @dataclass(slots=True)
@@ -247,9 +217,6 @@ class Chosen:
                 self._best = stored_schedules(self.target, self.rules)
             found = self._best(task)
         except StormdropError as error:
-            from stormdrop.report.console import say
-            from stormdrop.report.text import one_line
-
             self._is_broken = True
             say(self.console, f"default schedules are used, since the store cannot be read: {one_line(str(error))}")
             return None
@@ -295,8 +262,6 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool, rules: tup
     from rich.text import Text
 
     from stormdrop.driver.compile import build_model, suited
-    from stormdrop.report.console import notes
-    from stormdrop.report.text import one_line
     from stormdrop.runtime.host import detect
 
     console = notes()
@@ -304,12 +269,10 @@ def compile_model(opened: Opened, threads: int | None, untuned: bool, rules: tup
     began = time.perf_counter()
     with console.status("compiling") as status:
         parts = opened.parts
-        chosen = Chosen(
-            suited(target, parts),
-            untuned,
-            console,
-            rules,
-            lambda text: status.update(Text(f"compiling, {one_line(text)}")),
-        )
+
+        def tell(text: str) -> None:
+            status.update(Text(f"compiling, {one_line(text)}"))
+
+        chosen = Chosen(suited(target, parts), untuned, console, rules, tell)
         model = build_model(parts, target, chosen, rules)
     return Built(model, chosen.asked, len(chosen.known), time.perf_counter() - began)

@@ -1,28 +1,21 @@
-"""`stormdrop store …`: look at what was measured, move it, tidy it up.
-
-Imports nothing but click until a command runs.
-"""
+"""`stormdrop store …`: look at what was measured, move it, tidy it up."""
 
 from __future__ import annotations
 
-import json
-import re
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from stormdrop.cli.options import json_option
+from stormdrop.cli import options
 from stormdrop.errors import UserError
+from stormdrop.report.console import results
+from stormdrop.report.text import bytes_text, clean, counted
 
 if TYPE_CHECKING:
     from stormdrop.reservoir.store import Filters, Store
-
-    _Bytes = click.ParamType[int]
-    _Seconds = click.ParamType[float]
-else:
-    _Bytes = _Seconds = click.ParamType  # older versions of click take no parameter
 
 EXAMPLES = """\b
 Examples:
@@ -33,38 +26,12 @@ Examples:
   stormdrop store prune --max-size 200MB            forget the oldest trials
 """
 SHOWN_REFUSALS = 20
-_NUMBER = r"(\d+\.?\d*|\.\d+)\s*"
-_SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-_AGES = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
+SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+AGES = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
 
 
-class Size(_Bytes):
-    """Bytes: 100MB, 1.5GiB, 4096."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(_NUMBER + "([a-z]*)", str(value).strip().lower())
-        if found is None or found[2] not in _SIZES:
-            self.fail(f"{value!r} is not a size; write 100MB, 1.5GiB or a number of bytes", param, ctx)
-        return int(float(found[1]) * _SIZES[found[2]])
-
-
-class Age(_Seconds):
-    """Seconds: 12h, 30d, 2w, 1y."""
-
-    name = "age"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = re.fullmatch(_NUMBER + "([a-z])", str(value).strip().lower())
-        if found is None or found[2] not in _AGES:
-            self.fail(f"{value!r} is not an age; write 12h, 30d, 2w or 1y", param, ctx)
-        return float(found[1]) * _AGES[found[2]]
-
-
-def store_option(command: Any) -> Any:
-    told = "The store's file.  [default: reservoir.sqlite in STORMDROP_CACHE_DIR, else in the user's cache directory]"
-    return click.option("--store", "path", type=click.Path(path_type=Path), metavar="PATH", help=told)(command)
+_told = "The store's file.  [default: reservoir.sqlite in STORMDROP_CACHE_DIR, else in the user's cache directory]"
+store_option = options.output("--store", "path", metavar="PATH", told=_told)
 
 
 def filter_options(command: Any) -> Any:
@@ -97,11 +64,7 @@ def _written(store: Store, path: Path | None) -> Store:
     return store
 
 
-def _print(tree: object) -> None:
-    click.echo(json.dumps(tree))
-
-
-@click.group(epilog=EXAMPLES, short_help="Look at what was measured, move it, tidy it up.")
+@click.group(epilog=EXAMPLES)
 def store() -> None:
     """Look at what was measured, move it, tidy it up.
 
@@ -114,12 +77,12 @@ def store() -> None:
     short_help="Where the store is.", epilog="\b\nExamples:\n  stormdrop store path\n  du -h $(stormdrop store path)\n"
 )
 @store_option
-@json_option
+@options.as_json
 def path(path: Path | None, as_json: bool) -> None:
     """Print where the store is, or would be."""
     place = _place(path)
     if as_json:
-        _print({"path": str(place), "exists": place.exists()})
+        options.print_json({"path": str(place), "exists": place.exists()})
     else:
         click.echo(str(place).encode("utf-8", "surrogateescape"))
 
@@ -128,16 +91,15 @@ def path(path: Path | None, as_json: bool) -> None:
     short_help="How large it is.", epilog="\b\nExamples:\n  stormdrop store size\n  stormdrop store size --json\n"
 )
 @store_option
-@json_option
+@options.as_json
 def size(path: Path | None, as_json: bool) -> None:
     """Say how large the store is, and how many trials of how many tasks it holds."""
-    from stormdrop.report.console import results
     from stormdrop.report.store import print_size, size_of
 
     with _viewed(path) as opened:
         found = size_of(opened, _place(path))
     if as_json:
-        _print(found)
+        options.print_json(found)
     else:
         print_size(results(), found)
 
@@ -153,20 +115,19 @@ Examples:
 )
 @store_option
 @filter_options
-@json_option
+@options.as_json
 def ls(path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
     """List tasks: one line for each task, machine and temperature, the one measured last at the end.
 
     The best time is that of a verified winner; with a question mark, that of a trial nobody verified yet.
     """
-    from stormdrop.report.console import results
     from stormdrop.report.store import print_summaries, summary_json
     from stormdrop.reservoir.store import Filters
 
     with _viewed(path) as opened:
         found = opened.summaries(Filters(target=target, cold=cold))
     if as_json:
-        _print({"tasks": [summary_json(s) for s in found]})
+        options.print_json({"tasks": [summary_json(s) for s in found]})
     else:
         print_summaries(results(), found)
 
@@ -183,10 +144,9 @@ Examples:
 @click.argument("task")
 @store_option
 @filter_options
-@json_option
+@options.as_json
 def best(task: str, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
     """Show the fastest known schedule of a TASK, given by name or by the beginning of its digest, on each machine."""
-    from stormdrop.report.console import results
     from stormdrop.report.store import best_json, print_best
     from stormdrop.reservoir.store import Filters
 
@@ -197,7 +157,7 @@ def best(task: str, path: Path | None, target: str | None, cold: bool | None, as
     if not pairs:
         raise UserError(f"no trial of {task} could be timed, or all follow rules that this version does not know")
     if as_json:
-        _print({"best": [best_json(s, r) for s, r in pairs]})
+        options.print_json({"best": [best_json(s, r) for s, r in pairs]})
         return
     for number, (summary, record) in enumerate(pairs):
         if number:
@@ -211,11 +171,10 @@ def _found(opened: Store, wanted: Filters) -> list[Any]:
 
     if found := opened.summaries(wanted):
         return found
-    known = [s.name for s in opened.summaries()]
-    near = get_close_matches(str(wanted.task), known, 1)
-    hint = (
-        f"did you mean {near[0]!r}?" if near and near[0] != wanted.task else "`stormdrop store ls` lists what it knows"
-    )
+    near = get_close_matches(str(wanted.task), [s.name for s in opened.summaries()], 1)
+    hint = "`stormdrop store ls` lists what it knows"
+    if near and near[0] != wanted.task:
+        hint = f"did you mean {near[0]!r}?"
     raise UserError(f"the store knows no such trials of {wanted.task}; {hint}")
 
 
@@ -233,7 +192,7 @@ Examples:
 @click.option("--verified", is_flag=True, help="Only verified winners.")
 @filter_options
 @store_option
-@json_option
+@options.as_json
 def export(
     file: str, task: str | None, verified: bool, path: Path | None, target: str | None, cold: bool | None, as_json: bool
 ) -> None:
@@ -251,9 +210,9 @@ def export(
         except OSError as error:
             raise UserError(f"{file} cannot be written: {error.strerror or error}") from error
     if as_json:
-        _print({"exported": count})
+        options.print_json({"exported": count})
     else:
-        click.echo(f"{count} trial{'s' if count != 1 else ''} exported", err=True)
+        click.echo(f"{counted(count, 'trial')} exported", err=True)
 
 
 @store.command(
@@ -269,7 +228,7 @@ Examples:
 @click.argument("file", type=click.File("rb"))
 @click.option("--foreign", is_flag=True, help="Also take what was measured on other CPUs; it is kept apart.")
 @store_option
-@json_option
+@options.as_json
 def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> None:
     """Take over the trials of a FILE (`-`: stdin) that `export` wrote here or elsewhere.
 
@@ -281,11 +240,8 @@ def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> 
     with _written(Store.open(path), path) as opened:
         done = opened.import_(file, foreign=foreign)
     if as_json:
-        refused = [{"line": r.line, "reason": r.reason} for r in done.refused]
-        _print({"kept": done.kept, "duplicates": done.duplicates, "refusals": done.refusals, "refused": refused})
+        options.print_json(asdict(done))
     else:
-        from stormdrop.report.text import clean
-
         for refusal in done.refused[:SHOWN_REFUSALS]:
             click.echo(f"line {refusal.line}: {clean(refusal.reason)}", err=True)
         if done.refusals > SHOWN_REFUSALS:
@@ -307,20 +263,22 @@ Examples:
 @click.option(
     "--max-size",
     "max_bytes",
-    type=Size(),
+    type=options.Quantity("a size", SIZES, "100MB, 1.5GiB or a number of bytes"),
     metavar="SIZE",
     help="Forget the oldest trials until it fits; winners go last.",
 )
 @click.option(
-    "--older-than", "age", type=Age(), metavar="AGE", help="Forget trials of that age, but no verified winners."
+    "--older-than",
+    "age",
+    type=options.Quantity("an age", AGES, "12h, 30d, 2w or 1y"),
+    metavar="AGE",
+    help="Forget trials of that age, but no verified winners.",
 )
 @click.option("--winners", is_flag=True, help="With --older-than: verified winners too.")
 @store_option
-@json_option
-def prune(max_bytes: int | None, age: float | None, winners: bool, path: Path | None, as_json: bool) -> None:
+@options.as_json
+def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path | None, as_json: bool) -> None:
     """Forget old trials, and give their space back."""
-    from stormdrop.report.text import bytes_text, counted
-
     if max_bytes is None and age is None:
         raise click.UsageError("say what to forget: --max-size SIZE, --older-than AGE, or both")
     if winners and age is None:
@@ -328,9 +286,10 @@ def prune(max_bytes: int | None, age: float | None, winners: bool, path: Path | 
     with _viewed(path) as opened:
         if path is not None or _place(path).exists():
             _written(opened, path)
-        done = opened.prune(max_bytes, None if age is None else time.time() - age, winners)
+        older_than = None if age is None else time.time() - age
+        done = opened.prune(None if max_bytes is None else int(max_bytes), older_than, winners)
     if as_json:
-        _print({"removed": done.removed, "before_bytes": done.before_bytes, "after_bytes": done.after_bytes})
+        options.print_json(asdict(done))
     else:
         told = f"{bytes_text(done.before_bytes)} before, {bytes_text(done.after_bytes)} now"
         click.echo(f"{counted(done.removed, 'trial')} forgotten; {told}")

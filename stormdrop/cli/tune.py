@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from stormdrop.cli.op import SEARCHES, open_store
-from stormdrop.cli.options import Duration, json_option, log_options, threads_option, verbosity_of
+from stormdrop.cli import options
+from stormdrop.cli.op import open_store
 from stormdrop.cli.source import Source, source_options
 from stormdrop.errors import StormdropError
+from stormdrop.report.console import notes, print_pairs, results, say
+from stormdrop.report.text import counted, one_line, seconds_text, span_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Find fast kernels for a whole model.",
     epilog="""\b
 Examples:
   stormdrop tune resnet50.onnx --time 5m           again: goes on
@@ -33,29 +33,17 @@ Examples:
 """,
 )
 @source_options
+@options.count("--trials", "Candidates to measure at most, of all tasks together.  [default: about 64 a task]")
+@options.duration("--time", "seconds", told="Tune for at most so long: 300, 90s, 5m, 1h.")
 @click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Candidates to measure at most, of all tasks together.  [default: about 64 a task]",
+    "--search", type=click.Choice(options.SEARCHES), default="storm+droplet", show_default=True, help="How to search."
 )
-@click.option("--time", "seconds", type=Duration(), metavar="T", help="Tune for at most so long: 300, 90s, 5m, 1h.")
-@click.option(
-    "--search", type=click.Choice(SEARCHES), default="storm+droplet", show_default=True, help="How to search."
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of the search and the data."
-)
-@click.option(
-    "--store",
-    "store_path",
-    metavar="PATH",
-    help="Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]",
-)
+@options.seed("the search and the data")
+@options.kept
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; warnings are shown.")
-@threads_option
-@json_option
-@log_options
+@options.threads
+@options.as_json
+@options.log
 @click.pass_context
 def tune(
     ctx: click.Context,
@@ -75,19 +63,26 @@ def tune(
     not measured again. Ctrl-C ends the search with what is known by then; a second one aborts. `stormdrop compile`,
     `run` and `bench` take what the store knows.
     """
-    rules, parts = source.rules, _parts(source)
-    from stormdrop.report.console import notes, results
-    from stormdrop.report.model_progress import print_tuned
+    rules, parts = source.rules, source.open().parts  # the graph as imported is not kept
+    from stormdrop.report.logs import ModelLogListener
+    from stormdrop.report.model_progress import ModelProgress, print_tuned
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import PeakMeter
-    from stormdrop.runtime.pool import shared_pool
+    from stormdrop.search.events import Warned
     from stormdrop.search.tune_model import tune_model
 
     target = detect(threads)
     console, store = notes(), open_store(store_path)
-    meter = PeakMeter(target, shared_pool(target.threads))
+    meter = PeakMeter(target)
     peak_gflops = meter.gflops()
-    with _Listener(console, peak_gflops, quiet, is_logged=verbosity_of(ctx).verbosity > 0) as listen:
+    is_logged, logged = options.verbosity_of(ctx).verbosity > 0, ModelLogListener(peak_gflops=peak_gflops)
+    with ModelProgress(console, peak_gflops) as progress:
+
+        def listen(event: ModelEvent) -> None:
+            logged(event)
+            if not is_logged and (not quiet or isinstance(event, Warned)):
+                progress(event)
+
         tuned = tune_model(
             parts,
             target,
@@ -106,44 +101,9 @@ def tune(
     kept = str(store.path) if store is not None and store.path is not None else None
     if as_json:
         more = {"peak_gflops": peak_gflops, "store": kept, "in_model": timed.to_json() if timed is not None else None}
-        click.echo(json.dumps({**tuned.to_json(), **more}, allow_nan=False))
+        options.print_json({**tuned.to_json(), **more})
     else:
         _print_summary(tuned, timed, kept)
-
-
-def _parts(source: Source) -> Partition:
-    return source.open().parts  # and nothing else of it: the graph as imported is not kept
-
-
-class _Listener:
-    """The live table or the log; warnings in any case."""
-
-    def __init__(self, console: Console, peak_gflops: float, quiet: bool, is_logged: bool) -> None:
-        from stormdrop.report.logs import ModelLogListener
-        from stormdrop.report.model_progress import ModelProgress
-
-        self._console = console
-        self._logged = ModelLogListener(peak_gflops=peak_gflops)
-        self._progress = None if quiet or is_logged else ModelProgress(console, peak_gflops)
-        self._is_logged = is_logged
-
-    def __enter__(self) -> _Listener:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._progress is not None:
-            self._progress.__exit__(None, None, None)
-
-    def __call__(self, event: ModelEvent) -> None:
-        from stormdrop.report.console import say
-        from stormdrop.report.text import one_line
-        from stormdrop.search.events import Warned
-
-        self._logged(event)
-        if self._progress is not None:
-            self._progress(event)
-        elif isinstance(event, Warned) and not self._is_logged:
-            say(self._console, one_line(event.message, 500))
 
 
 def _in_model(
@@ -151,8 +111,6 @@ def _in_model(
 ) -> InModel | None:
     """The model itself, tuned and untuned. What goes wrong here takes nothing from what was found."""
     from stormdrop.compare.in_model import in_model
-    from stormdrop.report.console import say
-    from stormdrop.report.text import one_line
 
     try:
         timed = partial(in_model, parts, tuned.target, tuned.schedules, tuned.defaults, rules=rules)
@@ -166,28 +124,21 @@ def _in_model(
 
 
 def _print_summary(tuned: TunedModel, timed: InModel | None, kept: str | None) -> None:
-    from stormdrop.report.console import print_pairs, results, say
-    from stormdrop.report.text import counted, seconds_text, span_text
-
     console = results()
     failed = [t for t in tuned.tasks if t.failure]
     if failed:
-        say(
-            console,
-            f"left as they are, since nothing of them could be timed: {', '.join(f'{t.id} {t.label}' for t in failed)}",
-        )
+        names = ", ".join(f"{t.id} {t.label}" for t in failed)
+        say(console, f"left as they are, since nothing of them could be timed: {names}")
     console.print()
-    spent = (
-        f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, in "
-        f"{span_text(tuned.tuning_seconds)}; ended by: {tuned.stopped}"
-    )
-    estimated = (
-        f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {seconds_text(tuned.default_seconds)})"
-    )
-    rows = [("search", spent), ("stored", kept or "nothing is kept"), ("estimated", estimated)]
+    spent = f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, in {span_text(tuned.tuning_seconds)}"
+    default = seconds_text(tuned.default_seconds)
+    rows = [
+        ("search", f"{spent}; ended by: {tuned.stopped}"),
+        ("stored", kept or "nothing is kept"),
+        ("estimated", f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {default})"),
+    ]
     if timed is not None:
         gain = f"{timed.default_seconds / timed.seconds:.2f}x" if timed.seconds else ""
-        rows.append(
-            ("in-model", f"{seconds_text(timed.seconds)} (untuned: {seconds_text(timed.default_seconds)}), {gain}")
-        )
+        untuned = seconds_text(timed.default_seconds)
+        rows.append(("in-model", f"{seconds_text(timed.seconds)} (untuned: {untuned}), {gain}"))
     print_pairs(console, rows)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import click
 
-from stormdrop.cli.options import json_option
-from stormdrop.errors import UserError
+from stormdrop.cli import options
+from stormdrop.report.console import print_table, results
+from stormdrop.report.text import bytes_text, clean
 
 
 @click.group(
-    short_help="Well-known networks with random weights, as ONNX files.",
     epilog="""\b
 Examples:
   stormdrop zoo ls
@@ -32,7 +30,7 @@ Examples:
   stormdrop zoo ls --json     for a script
 """,
 )
-@json_option
+@options.as_json
 def ls(as_json: bool) -> None:
     """Which networks there are: parameters, operations of one inference (a multiply-add is two), inputs."""
     from stormdrop.zoo import flops, names, parameters
@@ -40,12 +38,8 @@ def ls(as_json: bool) -> None:
 
     rows = [(n, parameters(n), flops(n) / 1e9, {i.name: (1, *i.sizes) for i in describe(n).inputs}) for n in names()]
     if as_json:
-        click.echo(
-            json.dumps({"networks": [dict(zip(("name", "parameters", "gflops", "inputs"), row)) for row in rows]})
-        )
+        options.print_json({"networks": [dict(zip(("name", "parameters", "gflops", "inputs"), row)) for row in rows]})
         return
-    from stormdrop.report.console import print_table, results
-
     # BERT's three inputs have one shape.
     shapes = [", ".join(dict.fromkeys("x".join(map(str, shape)) for shape in inputs.values())) for *_, inputs in rows]
     cells = [(name, f"{count:,}", f"{gflops:.2f}", shape) for (name, count, gflops, _), shape in zip(rows, shapes)]
@@ -62,55 +56,30 @@ Examples:
 """,
 )
 @click.argument("name")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Where to write.  [default: NAME.onnx, here]",
-)
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Inputs at once.")
+@options.output("-o", "--output", metavar="FILE", told="Where to write.  [default: NAME.onnx, here]")
+@options.count("--batch", "Inputs at once.", default=1, show_default=True)
 @click.option("--symbolic-batch", is_flag=True, help="Leave the batch open instead.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="Of the weights.")
+@options.seed("the weights")
 @click.option("--opset", type=int, metavar="V", help="ONNX operators to use.  [default: 18]")
-@json_option
+@options.as_json
 def build(
     name: str, output: Path | None, batch: int, symbolic_batch: bool, seed: int, opset: int | None, as_json: bool
 ) -> None:
     """Write a network as an ONNX file; one that is there is replaced once the new one is whole."""
-    from stormdrop.report.text import bytes_text, clean
+    from stormdrop.files import replacing
     from stormdrop.zoo import DEFAULT_OPSET, build, parameters
     from stormdrop.zoo.catalogue import describe
 
     opset = DEFAULT_OPSET if opset is None else opset
     lead = None if symbolic_batch else batch
     path = Path(f"{name}.onnx") if output is None else output
-    try:
+    with options.wrong_usage():
         describe(name, lead, opset)
-    except UserError as error:
-        raise click.UsageError(clean(str(error))) from error
-    # Asked before the weights are drawn, which takes seconds for large networks.
-    if path.exists() and not path.is_file():
-        raise click.UsageError(f"{clean(str(path))} is not an ordinary file: name one with -o")
-    if not path.absolute().parent.is_dir():
-        raise click.ClickException(f"cannot write {clean(str(path))}: there is no directory {clean(str(path.parent))}")
+    options.refuse_unwritable(path)  # before the weights are drawn, which takes seconds for large networks
     data = build(name, lead, seed, opset).SerializeToString()
-    try:
-        _replace(path, data)
-    except OSError as error:
-        raise click.ClickException(f"cannot write {clean(str(path))}: {error.strerror}") from error
+    with replacing(path) as write:
+        write(memoryview(data))
     if as_json:
-        click.echo(json.dumps({"name": name, "file": str(path), "bytes": len(data), "parameters": parameters(name)}))
+        options.print_json({"name": name, "file": str(path), "bytes": len(data), "parameters": parameters(name)})
     else:
         click.echo(f"{clean(str(path))}: {bytes_text(len(data))}, {parameters(name):,} parameters")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """All of the data or none of it: what is interrupted leaves the file as it was, and nothing beside it."""
-    target = path.resolve()
-    part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        part.write_bytes(data)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-import stat
-import struct
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,27 +17,11 @@ from numpy.lib.format import write_array
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
+from stormdrop.files import opened
 from stormdrop.graph.graph import shown
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 
 Array = NDArray[Any]
-
-
-_UNREADABLE = (
-    ValueError,
-    EOFError,
-    KeyError,
-    SyntaxError,
-    NotImplementedError,
-    RuntimeError,
-    MemoryError,
-    OverflowError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    tokenize.TokenError,
-)
-"""What NumPy and its helpers raise for files that are damaged or something else."""
 
 
 class Wanted(Protocol):
@@ -129,26 +109,20 @@ def split_name(text: str) -> tuple[str | None, Path]:
 
 def read_arrays(path: Path) -> Array | dict[str, Array]:
     """What a file holds: an array, or several by name. Raises UserError."""
-    try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError(f"{path} is no regular file")
+    with opened(path, str(path)) as file:
+        try:
             loaded: Any = np.load(file, allow_pickle=False)
             found: dict[str, Any] = (
                 {"": loaded} if isinstance(loaded, np.ndarray) else {str(k): loaded[k] for k in loaded.files}
             )
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except _UNREADABLE as error:
-        raise UserError(f"{path} holds no arrays that NumPy saved (.npy or .npz, nothing pickled): {error}") from error
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+        except Exception as error:  # NumPy and its helpers raise a dozen kinds for files that are something else
+            text = "holds no arrays that NumPy saved (.npy or .npz, nothing pickled)"
+            raise UserError(f"{path} {text}: {error}") from error
     if not all(isinstance(a, np.ndarray) for a in found.values()):  # an .npz may hold other files
         raise UserError(f"{path} holds something that is no array")
     return found[""] if isinstance(loaded, np.ndarray) else found
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """A pipe that nobody writes into must not keep us."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _fitting(v: Wanted, array: Array, path: Path) -> Array:

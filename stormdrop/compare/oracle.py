@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.compare.interpreter import interpret
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph
 
@@ -81,7 +82,7 @@ class OnnxRuntime:
 
 
 class Reference:
-    """The graph as imported, node by node, by the interpreter: slow, and independent of all code generation."""
+    """The graph as imported, on the reference interpreter."""
 
     told = "the reference interpreter"
 
@@ -89,10 +90,8 @@ class Reference:
         self._graph = graph
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        from stormdrop.compare.unfused import Unfused
-
         names = {v.name for v in self._graph.inputs}  # bound ones are constants of the graph
-        found = Unfused(interpret=True).run(self._graph, {k: a for k, a in inputs.items() if k in names})
+        found = interpret(self._graph, {k: a for k, a in inputs.items() if k in names})
         return dict(zip(self._graph.output_names, found))
 
 
@@ -141,18 +140,12 @@ def _difference(found: Array, expected: Array) -> tuple[float, float]:
     """The largest difference, and the largest magnitude that is expected."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return float("inf"), 0.0
-    a, b = (x.astype(np.float64) if x.dtype != np.int64 else x for x in (found, expected))
+    a, b = found.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=a.dtype == np.float64) or not np.isfinite(a[finite]).all():
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
         return float("inf"), 0.0
     a, b = a[finite], b[finite]
-    if not b.size:
-        return 0.0, 0.0
-    if a.dtype == np.int64:  # their differences may overflow, and float64 may not tell them apart
-        magnitude = float(np.max(np.abs(b.astype(np.float64))))
-        return (
-            0.0
-            if np.array_equal(a, b)
-            else max(1.0, float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64)))))
-        ), magnitude
-    return float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
+    difference, magnitude = float(np.max(np.abs(a - b), initial=0.0)), float(np.max(np.abs(b), initial=0.0))
+    if found.dtype == np.int64 and not np.array_equal(found, expected):
+        difference = max(1.0, difference)  # float64 may not tell them apart
+    return difference, magnitude

@@ -1,15 +1,13 @@
 """The learned cost model: trees over the features of a point say how fast it is beside the best point of its task.
 
 A label is best / seconds within one group (a task at one temperature), in (0, 1], and 0 for a candidate that failed.
-What is learned is log2 of it. A score is the sum of what is known, the surest first; only scores of one group may be
-compared:
+What is learned is log2 of it. A score is the sum of what is known; only scores of one group may be compared:
 
     - log2 prior                                                          nothing was learned yet
     (1 - prior_share) · shared trees  -  prior_share · log2 prior         with rows of other groups
     … + own trees                                                     with rows of the group: what the above misses
 
-The model is a function of its rows, whatever the order in which they came, and of its settings. Calls come one at a
-time.
+The model is a function of its rows, in whatever order they came, and of its settings. Calls come one at a time.
 """
 
 from __future__ import annotations
@@ -27,9 +25,7 @@ if TYPE_CHECKING:
     from lightgbm import Booster
 
 PRIOR_ALONE = 0.5
-"""The weight of the prior under own trees when there are no shared ones: at 1 what the prior exaggerates has to be
-unlearned.
-"""
+"""The weight of the prior under own trees without shared ones; at 1, what it exaggerates has to be unlearned."""
 FLOOR = -3.0
 """Eight times slower than the best is as bad as it gets, so that a disturbed measurement does not bend the trees."""
 FAILED = FLOOR - 1.0
@@ -132,17 +128,9 @@ class CostModel:
         self._add(rows, seconds, np.zeros(len(rows), np.int64), [group])
         self._touched.add(self._number[group])
 
-    def add_rows(
-        self, features: ArrayLike, seconds: ArrayLike, group: ArrayLike, names: Sequence[str] | None = None
-    ) -> None:
-        """Rows of many groups, oldest first, as a store holds them: row k is of the group `names[group[k]]`.
-
-        Groups without names are never spoken of again: they teach the shared trees only. Raises as `add`.
-        """
-        places = np.asarray(group, dtype=np.int64)
-        if names is None:
-            names = [f"unnamed {len(self._number) + k}" for k in range(int(places.max(initial=-1)) + 1)]
-        self._add(self._matrix(features), seconds, places, names)
+    def add_rows(self, features: ArrayLike, seconds: ArrayLike, group: ArrayLike, names: Sequence[str]) -> None:
+        """Rows of many groups, oldest first: row k is of the group `names[group[k]]`. Raises as `add`."""
+        self._add(self._matrix(features), seconds, np.asarray(group, dtype=np.int64), names)
 
     def _add(self, rows: NDArray[Any], seconds: ArrayLike, places: NDArray[np.int64], names: Sequence[str]) -> None:
         values = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
@@ -197,9 +185,7 @@ class CostModel:
         return (1.0 - share) * self._output(shared, wide) + share * prior
 
     def _shared_for(self, group: int | None) -> Booster | None:
-        """The shared trees, unless they know hardly more than the group itself, to whose own trees they would leave
-        nothing.
-        """
+        """The shared trees, unless they know hardly more than the group: they would leave its own trees nothing."""
         shared = self._shared
         if shared is None or (group in self._own and shared.foreign(group) < self.settings.min_rows):
             return None
@@ -216,11 +202,8 @@ class CostModel:
     def _grow_shared(self, added: int) -> _Shared:
         rows = self._gathered()
         rows = rows[np.isin(rows.group, list(self._best))]  # where all failed, nothing is known of how to do better
-        n = len(rows)
-        target, weight = self._targets(rows)
-        trees = self._grow(
-            rows, target, weight, None, self.settings.trees, self.settings.leaves, min(20, max(4, n // 50)), bagging=0.7
-        )
+        settings, least = self.settings, min(20, max(4, len(rows) // 50))
+        trees = self._grow(rows, *self._targets(rows), None, settings.trees, settings.leaves, least, bagging=0.7)
         counts = np.unique(rows.group, return_counts=True)
         return _Shared(trees, added, dict(zip(*(a.tolist() for a in counts))))
 
@@ -230,13 +213,11 @@ class CostModel:
         rows = rows[rows.group == group]
         n, settings = len(rows), self.settings
         target, weight = self._targets(rows)
-        base = self._base(
-            -rows.features[:, self._prior].astype(np.float64), self._widened(rows.features), self._shared_for(group)
-        )
+        prior = -rows.features[:, self._prior].astype(np.float64)
+        base = self._base(prior, self._widened(rows.features), self._shared_for(group))
         base += np.average(target - base, weights=weight)
-        return self._grow(
-            rows, target, weight, base, min(settings.trees, max(15, n // 2)), min(settings.leaves, max(4, n // 10)), 4
-        )
+        trees, leaves = min(settings.trees, max(15, n // 2)), min(settings.leaves, max(4, n // 10))
+        return self._grow(rows, target, weight, base, trees, leaves, 4)
 
     def _targets(self, rows: _Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """log2 labels and weights."""
@@ -278,9 +259,8 @@ class CostModel:
             "verbosity": -1,
         }
         mix = np.random.default_rng(0).random(self._width)
-        order = np.lexsort(
-            (target, (rows.features.astype(np.float64) * mix).sum(axis=1))
-        )  # bagging must not see who came first
+        # Bagging must not see who came first.
+        order = np.lexsort((target, (rows.features.astype(np.float64) * mix).sum(axis=1)))
         data = lightgbm.Dataset(
             self._widened(rows.features[order]),
             target[order],

@@ -1,5 +1,4 @@
-"""Building the kernels of a model: this process works through the list from its beginning, worker processes from its
-end.
+"""Building the kernels of a model: this process works from the beginning of the list, worker processes from its end.
 
 Python and LLVM use one core in a process, so there are as many processes as CPUs. A worker takes a third of a second to
 start: a short list is not worth it. What a worker cannot build, this process does, and says why it cannot either.
@@ -34,9 +33,7 @@ WORTH_A_WORKER = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A kernel to build: a task, how (None: by default), and the strides of its tensors that are not row-major, by
-    name.
-    """
+    """A kernel to build: a task, how (None: by default), and by name the strides of tensors that are not row-major."""
 
     task: Task
     schedule: Schedule | None
@@ -57,9 +54,8 @@ def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES) -> Art
         return build_artifact(job.task, None, target, views, rules)
     except ScheduleError as error:
         outputs = ", ".join(map(repr, job.task.outputs))
-        raise BuildError(
-            f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?"
-        ) from error
+        told = f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?"
+        raise BuildError(told) from error
 
 
 def build_kernels(
@@ -105,8 +101,4 @@ def build_kernels(
 
 def _request(job: Job) -> dict[str, Any]:
     schedule = None if job.schedule is None else job.schedule.to_json()
-    return {
-        "op": "build",
-        "schedule": schedule,
-        "views": {name: list(strides) for name, strides in job.strides.items()},
-    }
+    return {"op": "build", "schedule": schedule, "views": {name: list(s) for name, s in job.strides.items()}}

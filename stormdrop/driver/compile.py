@@ -47,6 +47,8 @@ GIVE_BACK_BYTES = 4 << 20
 Array = NDArray[Any]
 Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto, which is not imported here
 Schedules = Callable[[Task], Schedule | None]
+ArenaKey = StorageBuffer | tuple[int, int]
+"""A buffer of activations, or the working memory of a call: its number, and that of the kernel's buffer."""
 
 
 def load(
@@ -100,9 +102,7 @@ def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
 
 
 def stored_schedules(target: Target, rules: Sequence[Rule] = RULES) -> Schedules:
-    """What the user's store knows to be fastest at the target's temperature, else at the other one; no store knows
-    nothing.
-    """
+    """What the user's store knows to be fastest at the target's temperature, else at the other one."""
     from stormdrop.reservoir.store import Store, default_path
 
     path = default_path()
@@ -185,12 +185,10 @@ class _Build:
         lifetimes = self._lifetimes(kernels)
         offsets, total = plan([life for _, life in lifetimes])
         arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
-        calls = tuple(
-            self._call(k, call, kernel, arena) for k, (call, kernel) in enumerate(zip(self.laid.calls, kernels))
-        )
-        self._readers = Counter(v for sources in self._sources for v in set(sources.values())) + Counter(
-            self._weights.whole.keys()
-        )
+        numbered = enumerate(zip(self.laid.calls, kernels))
+        calls = tuple(self._call(k, call, kernel, arena) for k, (call, kernel) in numbered)
+        self._readers = Counter(v for sources in self._sources for v in set(sources.values()))
+        self._readers.update(self._weights.whole.keys())
         target = self.target
         return Image(
             self._name,
@@ -266,7 +264,7 @@ class _Build:
 
     # ---- memory
 
-    def _lifetimes(self, kernels: Sequence[int]) -> list[tuple[StorageBuffer | tuple[int, int], Lifetime]]:
+    def _lifetimes(self, kernels: Sequence[int]) -> list[tuple[ArenaKey, Lifetime]]:
         """Every buffer of the arena from its first to its last use, and the working memory of every step."""
         spans: dict[StorageBuffer, tuple[int, int]] = {}
         for k, call in enumerate(self.laid.calls):
@@ -274,18 +272,17 @@ class _Build:
                 buffer = self.laid.places[v].buffer
                 if buffer.kind == "arena":
                     spans[buffer] = (spans[buffer][0] if buffer in spans else k, k)
-        found: list[tuple[StorageBuffer | tuple[int, int], Lifetime]] = []
-        for buffer, (first, last) in spans.items():
-            found.append((buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last)))
+        found: list[tuple[ArenaKey, Lifetime]] = [
+            (buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last))
+            for buffer, (first, last) in spans.items()
+        ]
         for k, kernel in enumerate(kernels):
             for s, buffer in enumerate(self._kernels[kernel].buffers):
                 if buffer.scope is Scope.WORKSPACE:
                     found.append(((k, s), Lifetime(buffer.nbytes, k, k)))
         return found
 
-    def _call(
-        self, k: int, call: TaskCall, kernel: int, arena: Mapping[StorageBuffer | tuple[int, int], int]
-    ) -> KernelCall:
+    def _call(self, k: int, call: TaskCall, kernel: int, arena: Mapping[ArenaKey, int]) -> KernelCall:
         inputs = iter(self._runtime(call))
         constants = iter([v for t, v in zip(call.task.inputs, call.inputs) if t.constant])
         sources: dict[str, Value] = {}
@@ -300,19 +297,15 @@ class _Build:
                     sources[buffer.name] = v = next(constants)
                     addresses.append(Address("weights", 0, self._weights.constant(v)) if buffer.resident else None)
                 case Scope.PACKED:
-                    addresses.append(
-                        Address("weights", 0, self._weights.reserve(buffer.nbytes)) if buffer.resident else None
-                    )
+                    offset = self._weights.reserve(buffer.nbytes) if buffer.resident else None
+                    addresses.append(None if offset is None else Address("weights", 0, offset))
                 case _:
                     addresses.append(Address("arena", 0, arena[(k, s)]))
         self._sources.append(sources)
-        return KernelCall(
-            kernel, tuple(addresses), call.label, call.task.digest, call.task.flops, call.task.minimal_bytes
-        )
+        task = call.task
+        return KernelCall(kernel, tuple(addresses), call.label, task.digest, task.flops, task.minimal_bytes)
 
-    def _address(
-        self, place: StoragePlace, itemsize: int, arena: Mapping[StorageBuffer | tuple[int, int], int]
-    ) -> Address:
+    def _address(self, place: StoragePlace, itemsize: int, arena: Mapping[ArenaKey, int]) -> Address:
         offset, buffer = place.offset * itemsize, place.buffer
         match buffer.kind:
             case "arena":

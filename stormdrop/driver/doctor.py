@@ -51,11 +51,9 @@ def diagnose(threads: int | None = None) -> Diagnosis:
     checks.append(_guarded("cpu", lambda: _cpu(count or 1), "this CPU could not be described; please report it"))
     checks.append(_cache())
     if checks[-2].ok:
-        worker = _guarded(
-            "kernel in a worker", lambda: _in_worker(count or 1), "see the message; candidates cannot be measured"
-        )
-        checks.append(worker)
-        if worker.ok:  # a kernel that kills its worker would kill this process too
+        advice = "see the message; candidates cannot be measured"
+        checks.append(_guarded("kernel in a worker", lambda: _in_worker(count or 1), advice))
+        if checks[-1].ok:  # a kernel that kills its worker would kill this process too
             advice = "kernels build and run in workers but not here; please report it"
             checks.append(_guarded("kernel in this process", lambda: _in_process(count or 1), advice))
     return Diagnosis(count, tuple(checks))
@@ -81,42 +79,24 @@ def _packages() -> Iterator[Check]:
             import_module(module)
             yield Check(package, True, version(package))
         except (ImportError, OSError, PackageNotFoundError) as error:
-            yield Check(
-                package, False, f"cannot be imported: {error}", f"python -m pip install --force-reinstall {package}"
-            )
+            advice = f"python -m pip install --force-reinstall {package}"
+            yield Check(package, False, f"cannot be imported: {error}", advice)
 
 
 def _platform() -> Check:
     machine = platform.machine()
     ok = sys.platform == "linux" and machine.lower() in ("x86_64", "amd64", "aarch64", "arm64")
-    advice = (
-        ""
-        if ok
-        else "kernels are built and run on 64-bit Linux only, on x86-64 and AArch64; tasks can be written anywhere"
-    )
-    return Check("platform", ok, f"{platform.system()} {platform.release()} {machine}", advice)
+    advice = "kernels are built and run on 64-bit Linux only, on x86-64 and AArch64; tasks can be written anywhere"
+    return Check("platform", ok, f"{platform.system()} {platform.release()} {machine}", "" if ok else advice)
 
 
 def _cpu(threads: int) -> Check:
     from stormdrop.runtime.host import detect
 
     target = detect(threads)
-    wanted = (
-        "sse4.2",
-        "avx",
-        "avx2",
-        "fma",
-        "avx512f",
-        "avx512vl",
-        "avx512_bf16",
-        "avx512bf16",
-        "avx512vnni",
-        "amx-tile",
-        "neon",
-        "sve",
-    )
+    wanted = "sse4.2 avx avx2 fma avx512f avx512vl avx512_bf16 avx512bf16 avx512vnni amx-tile neon sve"
     flags = {f[1:] for f in target.features.split(",") if f.startswith("+")}
-    features = " ".join(f for f in wanted if f in flags)
+    features = " ".join(f for f in wanted.split() if f in flags)
     return Check("cpu", True, f"{target}; uses {target.isa}; has {features or 'no vector feature that is used'}")
 
 
@@ -167,12 +147,10 @@ def _in_worker(threads: int) -> Check:
     with Measurer(target, builders=1) as measurer:
         result = measurer.measure(task, [default_schedule(task, target)])[0]
     if isinstance(result, Failure):
-        return Check(
-            name, False, str(result), "workers start, but a simple kernel fails in them; please report this output"
-        )
-    return Check(
-        name, True, f"{task.name} built in {result.build_seconds * 1e3:.0f} ms, right, {result.seconds * 1e6:.1f} µs"
-    )
+        advice = "workers start, but a simple kernel fails in them; please report this output"
+        return Check(name, False, str(result), advice)
+    build_ms, run_us = result.build_seconds * 1e3, result.seconds * 1e6
+    return Check(name, True, f"{task.name} built in {build_ms:.0f} ms, right, {run_us:.1f} µs")
 
 
 def _in_process(threads: int) -> Check:
@@ -190,7 +168,6 @@ def _in_process(threads: int) -> Check:
     expected = next(iter(evaluate(task, arrays).values()))
     worst = float(np.max(np.abs(found - expected)))
     if not worst < 1e-4:
-        return Check(
-            name, False, f"{task.name} is wrong by {worst:.2g}", "code for this CPU is wrong; please report this output"
-        )
+        advice = "code for this CPU is wrong; please report this output"
+        return Check(name, False, f"{task.name} is wrong by {worst:.2g}", advice)
     return Check(name, True, f"{task.name} agrees with the reference, largest difference {worst:.1e}")

@@ -1,5 +1,4 @@
-"""One operator, searched for in one or several ways or by default, timed beside the machine's peak: what `stormdrop op`
-reports.
+"""One operator, by default or searched for in one or several ways, beside the machine's peak: for `stormdrop op`.
 
 Where several searches are compared, each begins with nothing: it sees neither the store nor the others' trials. What it
 has measured is kept all the same, once it has ended.
@@ -8,7 +7,6 @@ has measured is kept all the same, once it has ended.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +21,6 @@ from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.building import lowered, program_of
 from stormdrop.runtime.peak import PeakMeter
-from stormdrop.runtime.pool import shared_pool
 from stormdrop.search.curve import failures, improvements, trials_per_second
 from stormdrop.search.events import Event, Listener, Retiming, RoundEnded, TaskEnded, Trial, Tuned, Warned
 from stormdrop.search.tune import tune
@@ -67,13 +64,8 @@ class Found:
     """The file that keeps its trials, if one does."""
 
     @property
-    def gflops(self) -> float:
-        """Nominal: the operations of the direct algorithm."""
-        return self.tuned.gflops
-
-    @property
     def executed_gflops(self) -> float:
-        """What the loops really do."""
+        """What the loops really do; `tuned.gflops` is nominal, by the operations of the direct algorithm."""
         return executed_flops(self.program) / self.tuned.seconds / 1e9
 
     def to_json(self, peak_gflops: float) -> dict[str, object]:
@@ -93,9 +85,9 @@ class Found:
             "progress": [[i.trial, i.elapsed, i.seconds] for i in improvements(tuned.history)],
             "best": {
                 "seconds": tuned.seconds,
-                "gflops": self.gflops,
+                "gflops": tuned.gflops,
                 "executed_gflops": self.executed_gflops,
-                "share_of_peak": self.gflops / peak_gflops,
+                "share_of_peak": tuned.gflops / peak_gflops,
                 "schedule": tuned.best.to_json(),
             },
         }
@@ -105,14 +97,9 @@ class Found:
 class OperatorReport:
     """A measured operator; `found` has one entry for each search, in the order they were run."""
 
-    op: str
-    args: tuple[int, ...]
-    task: Task
-    target: Target
+    plan: Plan
     peak_gflops: float
     found: tuple[Found, ...]
-    is_default: bool
-    rules: tuple[Rule, ...] = RULES
 
     @property
     def best(self) -> Found:
@@ -125,10 +112,10 @@ class OperatorReport:
     def to_json(self) -> dict[str, object]:
         """One search: its keys stand beside the operator's. Several: they are in a list, `searches`."""
         head: dict[str, object] = {
-            "op": self.op,
-            "args": list(self.args),
-            "dtype": self.task.inputs[0].dtype,
-            "threads": self.target.threads,
+            "op": self.plan.op,
+            "args": list(self.plan.args),
+            "dtype": self.plan.task.inputs[0].dtype,
+            "threads": self.plan.target.threads,
             "peak_gflops": self.peak_gflops,
         }
         searches = [f.to_json(self.peak_gflops) for f in self.found]
@@ -143,7 +130,11 @@ def measure_operator(
     An interrupted search is the last one. Raises RunError if no candidate could be timed.
     """
     found: list[Found] = []
-    listen = _InTurn([*listeners, watch])
+
+    def listen(event: Event) -> None:
+        for listener in (*listeners, watch):
+            listener(event)
+
     if not plan.searches:
         found.append(_default(plan, tell))
     for search in plan.searches:
@@ -153,14 +144,10 @@ def measure_operator(
     if len(found) < len(plan.searches):
         tell(f"not run: {', '.join(plan.searches[len(found) :])}")
     watch.take()
-    if watch.lowest < STEADY * watch.highest:
-        tell(
-            f"the peak moved between {watch.lowest:.0f} and {watch.highest:.0f} GFLOP/s: is something else running "
-            "here?"
-        )
-    return OperatorReport(
-        plan.op, plan.args, plan.task, plan.target, watch.highest, tuple(found), not plan.searches, plan.rules
-    )
+    low, high = watch.lowest, watch.highest
+    if low < STEADY * high:
+        tell(f"the peak moved between {low:.0f} and {high:.0f} GFLOP/s: is something else running here?")
+    return OperatorReport(plan, high, tuple(found))
 
 
 def known(plan: Plan) -> Record | None:
@@ -185,16 +172,12 @@ def _search(plan: Plan, search: str, listen: Listener) -> Found:
         )
     finally:
         if alone is not None and plan.store is not None:
-            _keep(alone.trials(plan.task, plan.target, rules=plan.rules), plan.store, listen)
+            try:
+                plan.store.add(alone.trials(plan.task, plan.target, rules=plan.rules))
+            except StormdropError as error:
+                listen(Warned(f"what was measured is not kept: {error}"))
     stored = str(plan.store.path) if plan.store is not None and plan.store.path is not None else None
     return Found(tuned, program_of(plan.task, tuned.best, plan.target, rules=plan.rules), stored)
-
-
-def _keep(records: Sequence[Record], store: Store, listen: Listener) -> None:
-    try:
-        store.add(records)
-    except StormdropError as error:
-        listen(Warned(f"what was measured is not kept: {error}"))
 
 
 def _default(plan: Plan, tell: Callable[[str], None]) -> Found:
@@ -213,33 +196,11 @@ def _default(plan: Plan, tell: Callable[[str], None]) -> Found:
     return Found(tuned, lowered(sketch, point))
 
 
-class _InTurn:
-    """Tells events to several listeners, one event at a time: Ctrl-C may raise one in the midst of another."""
-
-    def __init__(self, listeners: Sequence[Listener]) -> None:
-        self._listeners = listeners
-        self._waiting: deque[Event] = deque()
-        self._is_telling = False
-
-    def __call__(self, event: Event) -> None:
-        self._waiting.append(event)
-        if self._is_telling:
-            return
-        self._is_telling = True
-        try:
-            while self._waiting:
-                told = self._waiting.popleft()
-                for listener in self._listeners:
-                    listener(told)
-        finally:
-            self._is_telling = False
-
-
 class PeakWatch:
     """A listener that times the machine's peak now and then."""
 
     def __init__(self, target: Target) -> None:
-        self._meter = PeakMeter(target, shared_pool(target.threads))
+        self._meter = PeakMeter(target)
         self.highest = self.lowest = self._meter.gflops()
         self._at = time.monotonic()
 

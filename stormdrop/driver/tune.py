@@ -9,7 +9,7 @@ A model is whatever `sd.compile` takes, or a partition that was made before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from numpy.typing import ArrayLike
 
@@ -32,50 +32,42 @@ from stormdrop.space.sketch import Sketch
 from stormdrop.target.machine import Target
 
 
-@overload
-def tune(
-    what: Task,
-    target: Target | None = None,
-    *,
-    threads: int | None = None,
-    search: str | StrategyFactory = ...,
-    trials: int | None = None,
-    seconds: float | None = None,
-    seed: int = 0,
-    store: Store | None = None,
-    start: Schedule | None = None,
-    objective: Objective | None = None,
-    cold: bool | None = None,
-    listen: Listener = ...,
-    settings: TuneSettings | None = None,
-    measurer: Measures | None = None,
-    spaces: Sequence[Sketch] | None = None,
-    rules: Sequence[Rule] = ...,
-) -> Tuned: ...
+class TuneOptions(TypedDict, total=False):
+    """What both kinds of tuning take; see `tune` in `stormdrop.search.tune`."""
+
+    threads: int | None
+    search: str | StrategyFactory
+    trials: int | None
+    seconds: float | None
+    seed: int
+    store: Store | None
+    objective: Objective | None
+    cold: bool | None
+    settings: TuneSettings | None
+    measurer: Measures | None
+    rules: Sequence[Rule]
+
+
+class TaskOptions(TuneOptions, total=False):
+    start: Schedule | None
+    spaces: Sequence[Sketch] | None
+    listen: Listener
+
+
+class ModelOptions(TuneOptions, total=False):
+    shapes: Mapping[str, Sequence[int]] | None
+    constants: Mapping[str, ArrayLike] | None
+    winograd: bool
+    divide: Divide | None
+    listen: ModelListener
 
 
 @overload
-def tune(
-    what: Partition | Source,
-    target: Target | None = None,
-    *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    constants: Mapping[str, ArrayLike] | None = None,
-    threads: int | None = None,
-    winograd: bool = True,
-    search: str | StrategyFactory = ...,
-    trials: int | None = None,
-    seconds: float | None = None,
-    seed: int = 0,
-    store: Store | None = None,
-    listen: ModelListener = ...,
-    settings: TuneSettings | None = None,
-    measurer: Measures | None = None,
-    cold: bool | None = None,
-    divide: Divide | None = None,
-    objective: Objective | None = None,
-    rules: Sequence[Rule] = ...,
-) -> TunedModel: ...
+def tune(what: Task, target: Target | None = None, **options: Unpack[TaskOptions]) -> Tuned: ...
+
+
+@overload
+def tune(what: Partition | Source, target: Target | None = None, **options: Unpack[ModelOptions]) -> TunedModel: ...
 
 
 def tune(what: Task | Partition | Source, target: Target | None = None, **options: Any) -> Tuned | TunedModel:

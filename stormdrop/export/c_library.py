@@ -14,7 +14,6 @@ Invariant: a library is there whole or not at all.
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import tempfile
@@ -29,9 +28,10 @@ from stormdrop.codegen.emit import ENTRY, PREPARE
 from stormdrop.codegen.llvm import AnyOf, assemble
 from stormdrop.errors import UserError
 from stormdrop.export.elf import data_object, renamed
-from stormdrop.export.entry_ir import SymbolNames, entry_ir
+from stormdrop.export.entry_ir import entry_ir
 from stormdrop.export.header import c_header, identifier
 from stormdrop.export.linker import Linker, link
+from stormdrop.files import cannot_write, destination, move, replacing
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.pool_ir import MACHINES
@@ -70,22 +70,17 @@ def write_library(
     if image.weights_bytes > MOST_WEIGHTS_BYTES:
         sizes = f"{image.weights_bytes >> 20} MiB of weights, and a C library holds {MOST_WEIGHTS_BYTES >> 20}"
         raise UserError(f"{image.name} has {sizes}; save it as an .sd file")
-    library = Library(
-        _target(output), _target(header if header is not None else Path(output).with_suffix(".h")), identifier(name)
-    )
+    beside = header if header is not None else Path(output).with_suffix(".h")
+    library = Library(destination(output), destination(beside), identifier(name))
     if library.path == library.header:
         raise UserError(f"{str(output)!r} cannot be both the library and its header; give header= another name")
-    try:
-        # Beside the library, so that it can be moved to its place in one step; nobody else can see into it.
-        with tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.path.parent) as folder:
-            objects = _write_objects(Path(folder), image, weights, SymbolNames(library.prefix), machine)
-            link(Path(folder), objects, "library", _soname(library), linkers)
-            _move(Path(folder) / "library", library.path)
-        with tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.header.parent) as folder:
-            (Path(folder) / "header").write_text(c_header(image, library.prefix), encoding="ascii")
-            _move(Path(folder) / "header", library.header)
-    except OSError as error:
-        raise UserError(f"{str(output)!r} cannot be written: {error.strerror or error}") from error
+    # Beside the library, so that it can be moved to its place in one step; nobody else can see into it.
+    with cannot_write(output), tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.path.parent) as folder:
+        objects = _write_objects(Path(folder), image, weights, library.prefix, machine)
+        link(Path(folder), objects, "library", _soname(library), linkers)
+        move(Path(folder) / "library", library.path)
+    with replacing(library.header) as write:
+        write(c_header(image, library.prefix).encode("ascii"))
     return library
 
 
@@ -99,20 +94,16 @@ def _machine_of(image: Image) -> str:
     return ours
 
 
-def _write_objects(
-    folder: Path, image: Image, weights: NDArray[np.uint8], names: SymbolNames, machine: str
-) -> list[str]:
+def _write_objects(folder: Path, image: Image, weights: NDArray[np.uint8], prefix: str, machine: str) -> list[str]:
     """The linker's input files."""
-    (folder / "entry.o").write_bytes(assemble(entry_ir(image, names, machine), AnyOf(image.triple)))
-    around = data_object(machine, names.weights, weights.nbytes, weights.nbytes + SLACK_BYTES)
-    with open(folder / "weights.o", "wb", buffering=0) as file:
-        for part in (memoryview(around.head), weights.data, memoryview(around.tail)):
-            at = 0
-            while at < len(part):
-                at += file.write(part[at : at + (1 << 24)]) or 0
+    (folder / "entry.o").write_bytes(assemble(entry_ir(image, prefix, machine), AnyOf(image.triple)))
+    around = data_object(machine, f"{prefix}_weights", weights.nbytes, weights.nbytes + SLACK_BYTES)
+    with open(folder / "weights.o", "wb") as file:
+        file.writelines((around.head, weights.data, around.tail))
     objects = ["entry.o"]
     for k, kernel in enumerate(image.kernels):
-        (folder / f"k{k}.o").write_bytes(renamed(kernel.code, {ENTRY: names.kernel(k), PREPARE: names.prepare(k)}))
+        names = {ENTRY: f"{prefix}_kernel_{k}", PREPARE: f"{prefix}_prepare_{k}"}
+        (folder / f"k{k}.o").write_bytes(renamed(kernel.code, names))
         objects.append(f"k{k}.o")
     return [*objects, "weights.o"]
 
@@ -121,25 +112,3 @@ def _soname(library: Library) -> str:
     """What programs look for when they start: the file's name, where it is a plain one."""
     name = library.path.name
     return name if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name) else f"lib{library.prefix}.so"
-
-
-def _target(path: Path) -> Path:
-    """Where a path leads; there may be a file, but nothing else."""
-    try:
-        place = Path(os.path.realpath(path))
-        if place.exists() and not place.is_file():
-            raise UserError(
-                f"{str(path)!r} is {'a directory' if place.is_dir() else 'no regular file'}; give the name of a file"
-            )
-    except (OSError, ValueError) as error:
-        raise UserError(f"{str(path)!r} cannot be written: {error}") from error
-    return place
-
-
-def _move(file: Path, place: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(file, place)

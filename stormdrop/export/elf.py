@@ -96,22 +96,8 @@ def data_object(machine: str, symbol: str, nbytes: int, room: int) -> DataObject
         (_name(section_names, b".shstrtab"), _STRTAB, 0, 0, append(section_names), len(section_names), 0, 0, 1, 0),
     ]
     table = append(b"".join(_SECTION.pack(*row) for row in rows))
-    header = _HEADER.pack(
-        _IDENT.ljust(16, b"\0"),
-        _RELOCATABLE,
-        MACHINES[machine],
-        1,
-        0,
-        0,
-        table,
-        0,
-        _HEADER.size,
-        0,
-        0,
-        _SECTION.size,
-        len(rows),
-        len(rows) - 1,
-    )
+    kind = (_IDENT.ljust(16, b"\0"), _RELOCATABLE, MACHINES[machine], 1)
+    header = _HEADER.pack(*kind, 0, 0, table, 0, _HEADER.size, 0, 0, _SECTION.size, len(rows), len(rows) - 1)
     return DataObject(header.ljust(begin, b"\0"), bytes(tail))
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 TYPES = """
 ; mapping, its bytes, crew, crew members started, control block (null: alone), busy
 %handle = type { ptr, i64, i64, i64, ptr, i32 }
-%place = type { i64, i64 }  ; 0: set by run, or never read; 1: weights; 2: arena - and the offset
+%word = type { ptr, i64, i64 }  ; base, offset, whether the base is the handle instead
 %bind = type { i64, i64, i64, i64, i64 }  ; pointer, number of the array, offset, low bits that must be 0, is an input
-%plan = type { ptr, i64, ptr, i64 }  ; kernel, offset of its pointers, extents, phases
 %member = type { i64, ptr, i64 }  ; thread, control block, number
 """
 FUNCTIONS = """
@@ -24,27 +23,20 @@ declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i32 @sigfillset(ptr)
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @clock_gettime(i32, ptr)
-declare i64 @llvm.ctpop.i64(i64)
+declare i1024 @llvm.ctpop.i1024(i1024)
 
 define internal i64 @cpus() nounwind {  ; that this process may run on
-  %set = alloca [16 x i64], align 8
+  %set = alloca i1024, align 8
   %failed = call i32 @sched_getaffinity(i32 0, i64 128, ptr %set)
   %known = icmp eq i32 %failed, 0
-  br i1 %known, label %head, label %unknown
+  br i1 %known, label %count, label %unknown
 unknown:  ; more than 1024 of them
   ret i64 $THREADS$
-head:
-  %k = phi i64 [ 0, %0 ], [ %k.next, %head ]
-  %sum = phi i64 [ 0, %0 ], [ %sum.next, %head ]
-  %at = getelementptr i64, ptr %set, i64 %k
-  %word = load i64, ptr %at, align 8
-  %ones = call i64 @llvm.ctpop.i64(i64 %word)
-  %sum.next = add i64 %sum, %ones
-  %k.next = add i64 %k, 1
-  %more = icmp ult i64 %k.next, 16
-  br i1 %more, label %head, label %done
-done:
-  ret i64 %sum.next
+count:
+  %word = load i1024, ptr %set, align 8
+  %ones = call i1024 @llvm.ctpop.i1024(i1024 %word)
+  %n = trunc i1024 %ones to i64
+  ret i64 %n
 }
 
 define internal i64 @nanoseconds() nounwind {
@@ -94,6 +86,10 @@ define internal i1 @gather(ptr %handle, i64 %threads) nounwind {
   %cpus = call i64 @cpus()
   %crowded = icmp ugt i64 %threads, %cpus
   %span = select i1 %crowded, i64 $CROWDED_SPIN$, i64 $SPIN$
+  %roomy = xor i1 %crowded, true
+  %spread = zext i1 %roomy to i64
+  %spread.at = getelementptr i8, ptr %block, i64 $SPREAD_OFFSET$
+  store i64 %spread, ptr %spread.at, align 8
   %spin = call i64 @ticks_in(i64 %span)
   %spin.at = getelementptr i8, ptr %block, i64 $SPIN_OFFSET$
   store i64 %spin, ptr %spin.at, align 8
@@ -130,55 +126,26 @@ done:
   ret i1 %whole
 }
 
-define internal void @fill(ptr %handle, i64 %stride) nounwind {  ; the tables, but for the caller's arrays
-  %pointers = getelementptr i8, ptr %handle, i64 $POINTERS_AT$
-  %steps = getelementptr i8, ptr %handle, i64 $STEPS_AT$
-  %arena = getelementptr i8, ptr %handle, i64 $ARENA_AT$
-  %scratch = getelementptr i8, ptr %handle, i64 $SCRATCH_AT$
+define internal void @fill(ptr %handle) nounwind {  ; the tables, but for the caller's arrays
+  %tables = getelementptr i8, ptr %handle, i64 $POINTERS_AT$
   br label %head
 head:
-  %k = phi i64 [ 0, %0 ], [ %k.next, %next ]
-  %more = icmp ult i64 %k, $POINTERS$
-  br i1 %more, label %settle, label %plans
-settle:
-  %place = getelementptr [0 x %place], ptr @places, i64 0, i64 %k
-  %kind = load i64, ptr %place, align 8
-  %offset.at = getelementptr %place, ptr %place, i64 0, i32 1
-  %offset = load i64, ptr %offset.at, align 8
-  %in.weights = icmp eq i64 %kind, 1
-  %base = select i1 %in.weights, ptr @$WEIGHTS$, ptr %arena
-  %address = getelementptr i8, ptr %base, i64 %offset
-  %later = icmp eq i64 %kind, 0
-  br i1 %later, label %next, label %set
+  %k = phi i64 [ 0, %0 ], [ %k.next, %set ]
+  %more = icmp ult i64 %k, $WORDS$
+  br i1 %more, label %set, label %done
 set:
-  %pointer = getelementptr ptr, ptr %pointers, i64 %k
-  store ptr %address, ptr %pointer, align 8
-  br label %next
-next:
+  %word.at = getelementptr [0 x %word], ptr @words, i64 0, i64 %k
+  %word = load %word, ptr %word.at, align 8
+  %fixed = extractvalue %word %word, 0
+  %offset = extractvalue %word %word, 1
+  %relative = extractvalue %word %word, 2
+  %is.relative = icmp ne i64 %relative, 0
+  %base = select i1 %is.relative, ptr %handle, ptr %fixed
+  %value = getelementptr i8, ptr %base, i64 %offset
+  %place = getelementptr ptr, ptr %tables, i64 %k
+  store ptr %value, ptr %place, align 8
   %k.next = add i64 %k, 1
   br label %head
-plans:
-  %n = phi i64 [ 0, %head ], [ %n.next, %compose ]
-  %left = icmp ult i64 %n, $STEPS$
-  br i1 %left, label %compose, label %done
-compose:
-  %plan.at = getelementptr [0 x %plan], ptr @plans, i64 0, i64 %n
-  %plan = load %plan, ptr %plan.at, align 8
-  %entry = extractvalue %plan %plan, 0
-  %first = extractvalue %plan %plan, 1
-  %extents = extractvalue %plan %plan, 2
-  %phases = extractvalue %plan %plan, 3
-  %own = getelementptr i8, ptr %pointers, i64 %first
-  %s0 = insertvalue %step zeroinitializer, ptr %entry, 0
-  %s1 = insertvalue %step %s0, ptr %own, 1
-  %s2 = insertvalue %step %s1, ptr %scratch, 2
-  %s3 = insertvalue %step %s2, i64 %stride, 3
-  %s4 = insertvalue %step %s3, ptr %extents, 4
-  %s5 = insertvalue %step %s4, i64 %phases, 5
-  %step = getelementptr %step, ptr %steps, i64 %n
-  store %step %s5, ptr %step, align 8
-  %n.next = add i64 %n, 1
-  br label %plans
 done:
   ret void
 }
@@ -226,7 +193,7 @@ write:
   %h1 = insertvalue %handle %h0, i64 %total, 1
   %h2 = insertvalue %handle %h1, i64 %crew, 2
   store %handle %h2, ptr %handle, align 8
-  call void @fill(ptr %handle, i64 $STRIDE$)
+  call void @fill(ptr %handle)
   %alone = icmp eq i64 %threads, 1
   br i1 %alone, label %done, label %gather
 gather:
@@ -264,18 +231,18 @@ look:
   %from.inputs = icmp ne i64 %is.input, 0
   %arrays = select i1 %from.inputs, ptr %inputs, ptr %outputs
   %no.arrays = icmp eq ptr %arrays, null
-  br i1 %no.arrays, label %null.array, label %fetch
+  br i1 %no.arrays, label %leave, label %fetch
 fetch:
   %array.at = getelementptr ptr, ptr %arrays, i64 %index
   %array = load ptr, ptr %array.at, align 8
   %no.array = icmp eq ptr %array, null
-  br i1 %no.array, label %null.array, label %check
+  br i1 %no.array, label %leave, label %check
 check:
   %number = ptrtoint ptr %array to i64
   %mask = extractvalue %bind %it, 3
   %low = and i64 %number, %mask
   %aligned = icmp eq i64 %low, 0
-  br i1 %aligned, label %set, label %crooked
+  br i1 %aligned, label %set, label %leave
 set:
   %offset = extractvalue %bind %it, 2
   %address = getelementptr i8, ptr %array, i64 %offset
@@ -288,14 +255,10 @@ go:
   %block.at = getelementptr %handle, ptr %handle, i64 0, i32 4
   %block = load ptr, ptr %block.at, align 8
   %steps = getelementptr i8, ptr %handle, i64 $STEPS_AT$
-  %ran = call i64 @run(ptr %block, ptr null, ptr %steps, ptr null, i64 0, ptr null, i64 $STEPS$, i64 1, ptr null, i32 0)
-  br label %leave
-null.array:
-  br label %leave
-crooked:
+  call void @run(ptr %block, ptr %steps, i64 $STEPS$)
   br label %leave
 leave:
-  %r = phi i32 [ 0, %go ], [ 1, %null.array ], [ 2, %crooked ]
+  %r = phi i32 [ 0, %go ], [ 1, %look ], [ 1, %fetch ], [ 2, %check ]
   store atomic i32 0, ptr %busy.at release, align 4
   ret i32 %r
 is.null:

@@ -45,21 +45,8 @@ def c_string(text: str) -> str:
 def c_header(image: Image, prefix: str) -> str:
     """The text of the header."""
     upper = prefix.upper()
-    lines = [
-        f"#ifndef {upper}_H",
-        f"#define {upper}_H",
-        "",
-        "#include <stddef.h>",
-        "#include <stdint.h>",
-        "",
-        "#ifdef __cplusplus",
-        'extern "C" {',
-        "#endif",
-        "",
-        f"#define {upper}_NAME {c_string(image.name)}",
-        f"#define {upper}_THREADS {image.threads}",
-        "",
-    ]
+    lines = [_HEAD.replace("$U$", upper)]
+    lines += [f"#define {upper}_NAME {c_string(image.name)}", f"#define {upper}_THREADS {image.threads}", ""]
     for kind, ports in (("INPUT", image.inputs), ("OUTPUT", image.outputs)):
         lines += [f"#define {upper}_{kind}S {len(ports)}"]
         for k, port in enumerate(ports):
@@ -99,6 +86,18 @@ def _typed(inputs: Sequence[Port], outputs: Sequence[Port], prefix: str) -> list
         "",
     ]
 
+
+_HEAD = """\
+#ifndef $U$_H
+#define $U$_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+"""
 
 _FUNCTIONS = """\
 typedef struct $P$_model $P$_model;

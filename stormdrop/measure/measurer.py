@@ -17,17 +17,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from stormdrop.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.process import Message, TaskMessage, TaskRefused, Worker, WorkerLost, message_of
+from stormdrop.measure.process import Message, TaskRefused, Worker, WorkerLost, message_of
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
+from stormdrop.measure.stopwatch import Runs
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.threads import available_cpus
 from stormdrop.space.rules import RULES, Rule
@@ -55,10 +54,9 @@ Candidate = Schedule | HandWritten
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """An artifact as a message holds it: it only passes through here."""
+    """A built candidate: its artifact and variant as messages hold them, and how long the build took."""
 
-    artifact: object
-    variant: int | None
+    message: Message
     seconds: float
 
 
@@ -87,7 +85,7 @@ class Measurer:
         self._prover = Worker("runner", target, replace(self.settings, sample_points=self.settings.final_points))
         self._shared_proofs = shared_proofs
         self._builders = [Worker("builder", target, self.settings, rules) for _ in range(builders or available_cpus())]
-        self._texts: weakref.WeakKeyDictionary[Task, TaskMessage] = weakref.WeakKeyDictionary()
+        self._texts: weakref.WeakKeyDictionary[Task, Message] = weakref.WeakKeyDictionary()
         self._kept: OrderedDict[tuple[int, Schedule], _Built] = OrderedDict()
         self._busy = threading.Lock()
         self._stop = threading.Event()  # of the call in progress
@@ -118,7 +116,7 @@ class Measurer:
         with self._busy:
             message = self._message(task)
             built = self._build(message, candidates)
-            return self._on_runner(lambda: _Turns(self, message, built).take(rounds))
+            return self._on_lane(self._runner, lambda: self._in_turns(message, built, rounds))
 
     def prove(self, task: Task, candidate: Candidate, witness: Schedule | None = None) -> Result:
         """Check a winner in a fresh process against many reference values, and all of its output against a witness's;
@@ -129,27 +127,22 @@ class Measurer:
         """
         with self._busy:
             message = self._message(task)
-            built = self._build(message, [candidate] if witness is None else [candidate, witness])
-            first = built[0]
-            if isinstance(first, Failure):
-                return first
-            other = built[1] if len(built) > 1 else None
-            against = {"artifact": other.artifact, "variant": other.variant} if isinstance(other, _Built) else None
-            request = {"op": "prove", "artifact": first.artifact, "variant": first.variant, "witness": against}
+            built, *others = self._build(message, [candidate] if witness is None else [candidate, witness])
+            against = others[0].message if others and isinstance(others[0], _Built) else None
+            if isinstance(built, Failure):
+                return built
             is_fresh = self._prover.pid is None
-            result = self._proof(message, first, request)
-            return result if is_fresh or isinstance(result, Timing) else self._proof(message, first, request)
+            result = self._proof(message, built, against)
+            return result if is_fresh or isinstance(result, Timing) else self._proof(message, built, against)
 
-    def _proof(self, message: TaskMessage, built: _Built, request: Message) -> Result:
+    def _proof(self, message: Message, built: _Built, witness: Message | None) -> Result:
         """One attempt; the process stays only where it may be shared and did nothing wrong."""
         prover, stays = self._prover, False
         try:
-            ask = partial(prover.ask, message, request, self.settings.run_timeout)
-            result = self._on_lane(prover, lambda: [_result(ask(), built.seconds)])[0]
+            request: Message = {"op": "prove", "witness": witness}
+            (result,) = self._on_lane(prover, lambda: [self._run(prover, message, built, request)])
             stays = self._shared_proofs and isinstance(result, Timing)
             return result
-        except WorkerLost as lost:
-            return _failed(built, lost)
         finally:
             if not stays:
                 with suppress(RuntimeError):  # the measurer was closed meanwhile: its lane takes no more work
@@ -186,22 +179,18 @@ class Measurer:
     # ---- building --------------------------------------------------------------------------------------------------
 
     def _build(
-        self, task: TaskMessage, candidates: Sequence[Candidate], meanwhile: Callable[[], None] | None = None
+        self, task: Message, candidates: Sequence[Candidate], meanwhile: Callable[[], None] | None = None
     ) -> list[_Built | Failure]:
         """All artifacts. Meanwhile the runner makes the task's inputs and reference values."""
         results: list[_Built | Failure] = [Failure("build", "not built")] * len(candidates)
-        queue: SimpleQueue[int] = SimpleQueue()
-        for i in range(len(candidates)):
-            queue.put(i)
+        indices = iter(range(len(candidates)))  # of all builders: each takes the next one
         stop = self._begin()
 
         def work(builder: Worker) -> None:
-            while not stop.is_set():
-                try:
-                    i = queue.get_nowait()
-                except Empty:
-                    return
+            for i in indices:
                 results[i] = self._kept_or_built(builder, task, candidates[i])
+                if stop.is_set():
+                    return
 
         def prepare() -> None:
             with suppress(TaskRefused):  # it happens again, and is told, when the first candidate is timed
@@ -212,10 +201,10 @@ class Measurer:
         self._await([*futures, self._runner.lane.submit(prepare)], stop, meanwhile)
         return results
 
-    def _kept_or_built(self, builder: Worker, task: TaskMessage, candidate: Candidate) -> _Built | Failure:
+    def _kept_or_built(self, builder: Worker, task: Message, candidate: Candidate) -> _Built | Failure:
         if not isinstance(candidate, Schedule):
             return self._build_one(builder, task, candidate)
-        key = task.number, candidate
+        key = task["number"], candidate
         kept = self._kept.pop(key, None)
         built = kept or self._build_one(builder, task, candidate)
         if isinstance(built, _Built):
@@ -225,7 +214,7 @@ class Measurer:
                     self._kept.popitem(last=False)
         return built
 
-    def _build_one(self, builder: Worker, task: TaskMessage, candidate: Candidate) -> _Built | Failure:
+    def _build_one(self, builder: Worker, task: Message, candidate: Candidate) -> _Built | Failure:
         match candidate:
             case Schedule():
                 request: Message = {"op": "build", "schedule": candidate.to_json()}
@@ -237,26 +226,22 @@ class Measurer:
         except WorkerLost as lost:
             return Failure(lost.kind, f"while building: {lost.message}", time.perf_counter() - start)
         if "failure" in reply:
-            return _failure(reply, reply["seconds"])
-        return _Built(reply["artifact"], candidate.variant, reply["seconds"])
+            return Failure(**reply["failure"], build_seconds=reply["seconds"])
+        return _Built({"artifact": reply["artifact"], "variant": candidate.variant}, reply["seconds"])
 
     # ---- timing ----------------------------------------------------------------------------------------------------
 
-    def _time(self, task: TaskMessage, built: Sequence[_Built | Failure], best: float | None) -> list[Result]:
+    def _time(self, task: Message, built: Sequence[_Built | Failure], best: float | None) -> list[Result]:
         def work() -> list[Result]:
             fastest = best
             results: list[Result] = []
             for one in built:
-                if isinstance(one, Failure):
-                    results.append(one)
-                    continue
-                request = {"op": "time", "artifact": one.artifact, "variant": one.variant, "best": fastest}
                 try:
-                    result = _result(self._runner.ask(task, request, self.settings.run_timeout), one.seconds)
-                except TaskRefused as lost:
-                    return [*results, *(_failed(b, lost) for b in built[len(results) :])]
-                except WorkerLost as lost:
-                    result = _failed(one, lost)
+                    if isinstance(one, _Built):
+                        self._runner.prepare(task)
+                except TaskRefused as refused:  # the others would wait for the same
+                    return [*results, *(_lost(b, refused) for b in built[len(results) :])]
+                result = self._run(self._runner, task, one, {"op": "time", "best": fastest})
                 results.append(result)
                 if isinstance(result, Timing):
                     fastest = result.seconds if fastest is None else min(fastest, result.seconds)
@@ -264,11 +249,41 @@ class Measurer:
                     break
             return results
 
-        return self._on_runner(work)
+        return self._on_lane(self._runner, work)
+
+    def _in_turns(self, task: Message, built: Sequence[_Built | Failure], rounds: int) -> list[Result]:
+        """On the runner's thread. A runner holds what it has loaded; one that is replaced loads it again."""
+        failures: dict[int, Failure] = {}
+        timings: list[list[Timing]] = [[] for _ in built]
+        for _ in range(rounds):
+            for i, one in enumerate(built):
+                if i in failures or self._stop.is_set():
+                    continue
+                result = self._run(self._runner, task, one, {"op": "round"})
+                if isinstance(result, Failure):
+                    failures[i] = result
+                else:
+                    timings[i].append(result)
+        with suppress(WorkerLost):
+            self._runner.ask(task, {"op": "drop"}, self.settings.run_timeout)
+        return [failures.get(i) or _together(each) for i, each in enumerate(timings)]
+
+    def _run(self, worker: Worker, task: Message, built: _Built | Failure, request: Message) -> Result:
+        """On the worker's thread: what it says of one candidate."""
+        if isinstance(built, Failure):
+            return built
+        try:
+            reply = worker.ask(task, {**request, **built.message}, self.settings.run_timeout)
+        except WorkerLost as lost:
+            return _lost(built, lost)
+        if "failure" in reply:
+            return Failure(**reply["failure"], build_seconds=built.seconds)
+        t = reply["timing"]
+        return Timing(t["seconds"], t["spread"], t["runs"], built.seconds, t["stopped_early"], tuple(t["samples"]))
 
     # ---- calls -----------------------------------------------------------------------------------------------------
 
-    def _message(self, task: Task) -> TaskMessage:
+    def _message(self, task: Task) -> Message:
         found = self._texts.get(task)
         if found is None:
             found = self._texts[task] = message_of(task)
@@ -279,9 +294,6 @@ class Measurer:
         if self._closed:
             raise RunError("the measurer has been closed")
         return stop
-
-    def _on_runner(self, work: Callable[[], list[Result]]) -> list[Result]:
-        return self._on_lane(self._runner, work)
 
     def _on_lane(self, worker: Worker, work: Callable[[], list[Result]]) -> list[Result]:
         stop = self._begin()
@@ -315,90 +327,18 @@ class Measurer:
             raise
 
 
-class _Turns:
-    """Candidates that are held by the runner and timed in turns; runs on the runner's thread."""
-
-    def __init__(self, measurer: Measurer, task: TaskMessage, built: Sequence[_Built | Failure]) -> None:
-        self._measurer, self._task, self._built = measurer, task, built
-        self._failures = {i: b for i, b in enumerate(built) if isinstance(b, Failure)}
-        self._timings: dict[int, list[Timing]] = {i: [] for i in range(len(built)) if i not in self._failures}
-        self._place: dict[int, int] = {}  # where the runner holds a candidate
-
-    def take(self, rounds: int) -> list[Result]:
-        self._hold()
-        for _ in range(rounds):
-            for i in list(self._timings):
-                if i not in self._failures and not self._measurer._stop.is_set():
-                    self._turn(i)
-        self._request({"op": "drop"})
-        return [self._failures.get(i) or _together(self._timings[i]) for i in range(len(self._built))]
-
-    def _turn(self, i: int) -> None:
-        reply = self._request({"op": "round", "index": self._place[i]})
-        if "forgotten" in reply:
-            self._hold()
-        elif "failure" in reply:
-            self._failures[i] = _failure(reply, self._seconds(i))
-            if reply.get("lost"):
-                self._hold()
-        else:
-            self._timings[i].append(_timing(reply, self._seconds(i)))
-
-    def _hold(self) -> None:
-        """Load every candidate that has not failed; begin again without one that kills the runner."""
-        is_complete = False
-        while not is_complete and not self._measurer._stop.is_set():
-            self._place.clear()
-            self._request({"op": "drop"})
-            is_complete = True
-            for i, one in enumerate(self._built):
-                if i in self._failures or isinstance(one, Failure):
-                    continue
-                reply = self._request({"op": "hold", "artifact": one.artifact, "variant": one.variant})
-                if "failure" not in reply:
-                    self._place[i] = len(self._place)
-                    continue
-                self._failures[i] = _failure(reply, one.seconds)
-                if reply.get("lost"):
-                    is_complete = False
-                    break
-
-    def _request(self, request: Message) -> Message:
-        runner, settings = self._measurer._runner, self._measurer.settings
-        try:
-            return runner.ask(self._task, request, settings.run_timeout)
-        except WorkerLost as lost:
-            return {"failure": {"kind": lost.kind, "message": lost.message}, "lost": True}
-
-    def _seconds(self, i: int) -> float:
-        one = self._built[i]
-        return one.build_seconds if isinstance(one, Failure) else one.seconds
-
-
 def _together(timings: Sequence[Timing]) -> Result:
     if not timings:
         return Failure("timeout", "no round was run")
-    seconds = tuple(t.floor for t in timings)
-    low, middle, high = np.percentile(seconds, (25, 50, 75))
-    spread = float((high - low) / middle) if middle > 0 else 0.0
-    return Timing(float(middle), spread, sum(t.runs for t in timings), timings[0].build_seconds, samples=seconds)
+    rounds = Runs(np.array([t.floor for t in timings]), False)
+    samples = tuple(rounds.each.tolist())
+    return Timing(
+        rounds.seconds, rounds.spread, sum(t.runs for t in timings), timings[0].build_seconds, samples=samples
+    )
 
 
-def _failed(built: _Built | Failure, lost: WorkerLost) -> Failure:
+def _lost(built: _Built | Failure, lost: WorkerLost) -> Failure:
     return built if isinstance(built, Failure) else Failure(lost.kind, lost.message, built.seconds)
-
-
-def _result(reply: Message, build_seconds: float) -> Result:
-    return _failure(reply, build_seconds) if "failure" in reply else _timing(reply, build_seconds)
-
-
-def _failure(reply: Message, build_seconds: float) -> Failure:
-    return Failure(reply["failure"]["kind"], reply["failure"]["message"], build_seconds)
-
-
-def _timing(reply: Message, build_seconds: float) -> Timing:
-    t = reply["timing"]
-    return Timing(t["seconds"], t["spread"], t["runs"], build_seconds, t["stopped_early"], tuple(t["samples"]))
 
 
 def _close(workers: Sequence[Worker], owner: int) -> None:

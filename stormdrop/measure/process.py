@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,6 +44,7 @@ LOOK_SECONDS = 0.05  # between looks at a worker that has not answered
 GRACE_SECONDS = 0.5  # for a process whose pipe is closed to be gone
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LOG_TAIL = 300
+_UNFIT = ("", "T", "Z")  # states of a process that will not answer
 
 
 class WorkerLost(Exception):
@@ -59,20 +60,12 @@ class TaskRefused(WorkerLost):
     """The task could not be set up: no candidate is to blame."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskMessage:
-    """A task as workers are told of it, under a number of this process's."""
-
-    number: int
-    request: Message
-
-
 _numbers = itertools.count()
 
 
-def message_of(task: Task) -> TaskMessage:
-    number = next(_numbers)
-    return TaskMessage(number, {"op": "task", "number": number, "task": task.to_json()})
+def message_of(task: Task) -> Message:
+    """A task as workers are told of it, under a number of this process's."""
+    return {"op": "task", "number": next(_numbers), "task": task.to_json()}
 
 
 @dataclass(slots=True)
@@ -99,7 +92,7 @@ class Worker:
             "op": "start",
             "role": role,
             "target": target.to_json(),
-            "settings": settings.to_json(),
+            "settings": asdict(settings),
             "rules": sent(rules),
         }
         self.lane = ThreadPoolExecutor(1, thread_name_prefix="stormdrop-measure")
@@ -113,28 +106,29 @@ class Worker:
         process = self._process
         return process.child.pid if process else None
 
-    def ask(self, task: TaskMessage, request: Mapping[str, Any], timeout: float) -> Message:
+    def ask(self, task: Message, request: Mapping[str, Any], timeout: float) -> Message:
         """The answer to a request about a task. Raises WorkerLost; RunError or UserError where no worker starts."""
         return self._exchange(self.prepare(task), request, timeout)
 
-    def prepare(self, task: TaskMessage) -> _Process:
+    def prepare(self, task: Message) -> _Process:
         """Make a task the worker's current one. Raises TaskRefused, and RunError if no worker can be started."""
         self._thread = threading.current_thread()
         process = self._process
-        if process is not None and (_poll(process.replies, select.POLLIN, 0.0) or _is_unfit(process.child.pid)):
+        is_talking = process is not None and _poll(process.replies, select.POLLIN, 0.0)
+        if process is not None and (is_talking or _state(process.child.pid)[0] in _UNFIT):
             self._end(process)  # it died, was stopped, or wrote something after its last answer: nobody's fault now
             process = None
         process = process or self._start()
-        if process.task != task.number:
+        if process.task != task["number"]:
             process.task = None
             try:
-                reply = self._exchange(process, task.request, self._start_timeout)
+                reply = self._exchange(process, task, self._start_timeout)
             except WorkerLost as lost:
                 raise TaskRefused(lost.kind, f"while the task was set up: {lost.message}") from lost
             if "failure" in reply:
                 failure = reply["failure"]
                 raise TaskRefused(failure["kind"], f"while the task was set up: {failure['message']}")
-            process.task = task.number
+            process.task = task["number"]
         return process
 
     def kill(self) -> None:
@@ -325,10 +319,6 @@ def _state(pid: int) -> tuple[str, int]:
         return "", 0
     fields = data[data.rindex(b")") + 2 :].split()
     return fields[0].decode(), int(fields[21]) * PAGE_BYTES
-
-
-def _is_unfit(pid: int) -> bool:
-    return _state(pid)[0] in ("", "T", "Z")
 
 
 def _tail(log: int) -> str:

@@ -35,19 +35,19 @@ FORMAT = 1
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TableSpace(Sketch):
     """A sketch held to the points of a table: its knobs have the recorded choices, what was not recorded is not
     legal.
     """
 
-    grid: tuple[tuple[int, ...], ...] = ()
+    grid: tuple[tuple[int, ...], ...]
     """The choices of every knob."""
-    points: Points = field(default_factory=lambda: np.zeros((0, 0), np.int64), repr=False)
+    points: Points = field(repr=False)
     """Canonical, each once."""
-    seconds: Floats = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+    seconds: Floats = field(repr=False)
     """NaN for what failed."""
-    spread: Floats = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+    spread: Floats = field(repr=False)
 
     @cached_property
     def _knobs(self) -> tuple[Knob, ...]:
@@ -78,10 +78,12 @@ class TableSpace(Sketch):
         return self.rows(points) >= 0
 
     def features(self, points: Points) -> NDArray[np.float64]:
-        return self._looked_up(points, lambda: self._features, super().features)
+        rows = self.rows(points)
+        return self._features[rows] if (rows >= 0).all() else super().features(points)
 
     def prior(self, points: Points) -> NDArray[np.float64]:
-        return self._looked_up(points, lambda: self._prior, super().prior)
+        rows = self.rows(points)
+        return self._prior[rows] if (rows >= 0).all() else super().prior(points)
 
     def assess(self, points: Points) -> NDArray[np.float64]:
         return np.where(self.legal(points), self.prior(points), np.inf)
@@ -93,13 +95,6 @@ class TableSpace(Sketch):
             return np.full(len(points), -1, np.int64)
         at = order[np.minimum(np.searchsorted(hashes, row_hashes(points)), len(order) - 1)]
         return np.where((self.points[at] == points).all(axis=1), at, -1)
-
-    def _looked_up(
-        self, points: Points, known: Callable[[], NDArray[np.float64]], compute: Callable[[Points], NDArray[np.float64]]
-    ) -> NDArray[np.float64]:
-        """What is asked of the table's rows again and again is computed once."""
-        rows = self.rows(points)
-        return known()[rows] if (rows >= 0).all() else compute(points)
 
     @cached_property
     def _index(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -182,7 +177,8 @@ class Table:
         }
         for i, s in enumerate(self.spaces):
             order = np.lexsort(s.points.T[::-1]) if s.points.shape[1] else np.arange(len(s.points))
-            arrays[f"points{i}"] = _narrowed(s.points[order].T)
+            narrow = np.min_scalar_type(int(s.points.max(initial=0)))
+            arrays[f"points{i}"] = s.points[order].T.astype(narrow)
             arrays[f"seconds{i}"] = s.seconds[order].astype(np.float32)
             arrays[f"spread{i}"] = s.spread[order].astype(np.float16)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -244,10 +240,6 @@ def _restored(
     return space
 
 
-def _narrowed(columns: NDArray[np.int64]) -> NDArray[Any]:
-    return columns.astype(np.min_scalar_type(int(columns.max(initial=0))))
-
-
 class TableMeasurer:
     """Measures by looking up. Deterministic: with `noise`, two of them with one seed answer the same calls alike.
 
@@ -295,11 +287,6 @@ class TableMeasurer:
         seconds = float(space.seconds[row])
         if not np.isfinite(seconds):
             return Failure("build", "this candidate failed when the table was recorded")
-        samples = (
-            seconds * np.exp(self._noise * self._rng.standard_normal(rounds))
-            if self._noise
-            else np.full(rounds, seconds)
-        )
-        return Timing(
-            float(np.median(samples)), float(space.spread[row]), rounds, 0.0, samples=tuple(float(s) for s in samples)
-        )
+        noise = self._noise * self._rng.standard_normal(rounds) if self._noise else np.zeros(rounds)
+        samples = seconds * np.exp(noise)
+        return Timing(float(np.median(samples)), float(space.spread[row]), rounds, 0.0, samples=tuple(samples.tolist()))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +27,9 @@ class MeasureSettings:
     """Spent on a winner in its fresh process."""
     memory_limit_bytes: int = 4 << 30
     """What a worker may have resident, and what address space it may take beyond what it starts with."""
-    check: Literal["sample", "none"] = "sample"
-    """Compare random elements of every candidate's output with the reference."""
     sample_points: int = 256
+    """Random elements of every candidate's output that are compared with the reference."""
     final_points: int = 2048
     """Compared with the reference before a winner is recorded; all others are compared with another schedule's output.
     """
     seed: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

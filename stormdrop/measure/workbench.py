@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import BuildError
 from stormdrop.ir.expr import FLOATS, ITEMSIZE, NUMPY, Dtype
-from stormdrop.ir.interp import Samples, sample
+from stormdrop.ir.interp import sample
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.artifact import Artifact, BufferSpec
 from stormdrop.runtime.device import Array
@@ -32,6 +32,10 @@ PROT_READ = 1
 MARGIN = 4  # the largest magnitude of a sample is not the largest of all elements
 
 _guard = bytes([GUARD]) * GUARD_BYTES
+
+
+class WrongOutput(Exception):
+    """A kernel that does not compute its task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +54,26 @@ class Guarded:
         raw = block[GUARD_BYTES : GUARD_BYTES + tensor.nbytes]
         return Guarded(tensor.name, block, raw, raw.view(NUMPY[tensor.dtype]).reshape(tensor.shape))
 
-    def fault(self) -> str | None:
-        """What was written outside, if anything; the guards are whole again afterwards."""
+    def check(self) -> None:
+        """Raises WrongOutput if something was written outside; the guards are whole again afterwards."""
         for side, at in (("before", 0), ("after", GUARD_BYTES + len(self.raw))):
             guard = self.block[at : at + GUARD_BYTES]
             if guard.tobytes() != _guard:
                 spoiled = np.flatnonzero(guard != GUARD)
                 guard.fill(GUARD)
                 near = GUARD_BYTES - int(spoiled[-1]) if side == "before" else int(spoiled[0]) + 1
-                return f"wrote {near} bytes {side} output {self.name}"
-        return None
+                raise WrongOutput(f"wrote {near} bytes {side} output {self.name}")
 
 
 class Workbench:
     """Inputs, outputs and reference values of one task."""
 
     def __init__(self, task: Task, seed: int, sample_points: int) -> None:
-        """`sample_points` 0: nothing is compared."""
         self.task = task
         rng = np.random.default_rng(seed)
         self.arrays = {t.name: _read_only(_random(t, rng)) for t in task.inputs}
         self.outputs = [Guarded.make(t) for t in task.outputs]
-        self.references: dict[str, Samples] = sample(task, self.arrays, sample_points, rng) if sample_points else {}
+        self.references = sample(task, self.arrays, sample_points, rng)
         self.nbytes = sum(t.nbytes for t in (*task.inputs, *task.outputs))
 
     def arrays_of(self, artifact: Artifact) -> tuple[list[Array], list[Array]]:
@@ -89,42 +91,40 @@ class Workbench:
         for output in self.outputs:
             output.raw.fill(POISON)
 
-    def fault(self, variant: int | None, poisoned: bool) -> str | None:
-        """What is wrong with the outputs as they are now; `variant` None allows what the least exact variant may do."""
+    def check(self, variant: int | None, poisoned: bool) -> None:
+        """Check the outputs as they are now; `variant` None allows what the least exact variant may do.
+
+        Raises WrongOutput.
+        """
         bounds = [v.error_bound for v in self.task.variants]
         bound = max(bounds) if variant is None else bounds[variant]
         for tensor, output in zip(self.task.outputs, self.outputs):
-            found = output.fault()
-            if found is None and self.references:
-                if poisoned:
-                    found = _unwritten(output, tensor.dtype)
-                found = found or _differs(output, self.references[tensor.name], tensor.dtype, bound)
-            if found is not None:
-                return found
-        return None
+            output.check()
+            if poisoned:
+                _check_written(output, tensor.dtype)
+            reference = self.references[tensor.name]
+            found = np.asarray(output.array[reference.indices])
+            right = _agree(found, reference.values, tensor.dtype, bound * reference.magnitudes)
+            if not right.all():
+                first = int(np.argmin(right))
+                values = found.ravel()[first], reference.values.ravel()[first]
+                place = [int(i[first]) for i in reference.indices]
+                raise WrongOutput(_told("sampled elements differ", right, output.name, place, *values))
 
-    def disagreement(self, expected: Sequence[NDArray[Any]]) -> str | None:
-        """Where the outputs differ from another right kernel's by more than both may err; the magnitude of any element
-        is taken to be the largest that was sampled."""
+    def compare(self, expected: Sequence[NDArray[Any]]) -> None:
+        """Compare all outputs with another right kernel's, as far as both may err. Raises WrongOutput.
+
+        The magnitude of any element is taken to be the largest that was sampled.
+        """
         bound = max(v.error_bound for v in self.task.variants)
         for tensor, output, other in zip(self.task.outputs, self.outputs, expected):
-            found, allowed = output.array, 0.0
-            if tensor.dtype in FLOATS and tensor.name in self.references:
-                allowed = (
-                    2 * bound * EPS[tensor.dtype] * float(np.max(self.references[tensor.name].magnitudes, initial=0.0))
-                )
-            with np.errstate(all="ignore"):
-                right = found == other
-                if tensor.dtype in FLOATS:
-                    right |= (np.abs(found - other) <= allowed * MARGIN) | (np.isnan(found) & np.isnan(other))
+            largest = float(np.max(self.references[tensor.name].magnitudes, initial=0.0))
+            right = _agree(output.array, other, tensor.dtype, 2 * bound * MARGIN * largest)
             if not right.all():
-                place = [int(i) for i in np.unravel_index(int(np.argmin(right)), found.shape)]
-                wrong = right.size - int(np.count_nonzero(right))
-                return (
-                    f"{wrong} of {right.size} elements differ from another schedule's: {output.name}{place} is "
-                    f"{found[tuple(place)]!s}, not {other[tuple(place)]!s}"
-                )
-        return None
+                place = np.unravel_index(int(np.argmin(right)), right.shape)
+                values = output.array[place], other[place]
+                told = "elements differ from another schedule's"
+                raise WrongOutput(_told(told, right, output.name, [int(i) for i in place], *values))
 
 
 def _fitting(buffer: BufferSpec, array: NDArray[Any] | None) -> NDArray[Any]:
@@ -136,31 +136,28 @@ def _fitting(buffer: BufferSpec, array: NDArray[Any] | None) -> NDArray[Any]:
     return array
 
 
-def _unwritten(output: Guarded, dtype: Dtype) -> str | None:
+def _check_written(output: Guarded, dtype: Dtype) -> None:
     if dtype not in FLOATS:
-        return None
+        return
     bits = output.raw.view(f"u{ITEMSIZE[dtype]}")
     left = int(np.count_nonzero(bits == np.iinfo(bits.dtype).max))
-    return f"left {left} of {bits.size} elements of output {output.name} unwritten" if left else None
+    if left:
+        raise WrongOutput(f"left {left} of {bits.size} elements of output {output.name} unwritten")
 
 
-def _differs(output: Guarded, reference: Samples, dtype: Dtype, bound: float) -> str | None:
-    """|y - ref64| <= bound · eps · magnitude; integers exactly."""
-    found = np.asarray(output.array[reference.indices])
+def _agree(found: Array, expected: Array, dtype: Dtype, allowed: float | Array) -> NDArray[np.bool_]:
+    """Where values are equal or, if floats, |found - expected| <= allowed · eps; a NaN agrees with a NaN."""
     with np.errstate(all="ignore"):
-        right = found == reference.values
+        right = np.asarray(found == expected)
         if dtype in FLOATS:
-            error = np.abs(found.astype(np.float64) - reference.values)
-            allowed = bound * EPS[dtype] * reference.magnitudes
-            right = right | (error <= allowed) | (np.isnan(found) & np.isnan(reference.values))
-    if right.all():
-        return None
-    first = int(np.argmin(right))
-    place = [int(i[first]) for i in reference.indices]
-    return (
-        f"{right.size - int(np.count_nonzero(right))} of {right.size} sampled elements differ: {output.name}{place} is "
-        f"{found.ravel()[first]!s}, not {reference.values.ravel()[first]!s}"
-    )
+            error = np.abs(found.astype(np.float64) - expected)
+            right |= (error <= allowed * EPS[dtype]) | (np.isnan(found) & np.isnan(expected))
+    return right
+
+
+def _told(what: str, right: NDArray[np.bool_], name: str, place: list[int], found: object, expected: object) -> str:
+    wrong = right.size - int(np.count_nonzero(right))
+    return f"{wrong} of {right.size} {what}: {name}{place} is {found!s}, not {expected!s}"
 
 
 def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:

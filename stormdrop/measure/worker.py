@@ -8,9 +8,8 @@ ends when the pipe does, and Linux kills it when its parent dies, whatever it is
     task   task, number                       makes a task current; a runner makes its inputs and reference values
     build  schedule, views | text + artifact  machine code of one candidate; without a schedule, of the default
     time   artifact, variant, best            load, check and time one candidate
-    hold   artifact, variant                  load and check one candidate, and keep it for rounds
-    round  index                              time a held candidate once more
-    drop                                      forget held candidates
+    round  artifact, variant                  time a candidate once more; it is loaded and checked the first time
+    drop                                      forget what rounds have loaded
     prove  artifact, variant, witness         check a candidate against more references and a witness's output; time it
 """
 
@@ -26,22 +25,22 @@ import sys
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
-from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import BuildError, RunError, ScheduleError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
+from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Bench, Runs, repeat
 from stormdrop.measure.wire import Inbox, frame
-from stormdrop.measure.workbench import Workbench
-from stormdrop.runtime.artifact import Artifact, Launch
+from stormdrop.measure.workbench import Workbench, WrongOutput
+from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.device import Device, Memory
 from stormdrop.runtime.host_device import HostDevice
@@ -54,6 +53,7 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target, target_from_json
 
 Message = dict[str, Any]
+Requests = Mapping[str, Callable[[Message], Message]]
 
 HIGH_FD = 512
 LOG_BYTES = 1 << 20
@@ -68,6 +68,7 @@ class BuilderRole:
     def __init__(self, target: Target, rules: Sequence[Rule]) -> None:
         self.target, self._rules = target, rules
         self._tasks: OrderedDict[int, Task] = OrderedDict()
+        self.requests: Requests = {"task": self.set_task, "build": self.build}
         assemble(EMPTY_KERNEL, target)  # LLVM's own start-up, 20 ms, belongs to nobody's build
 
     def set_task(self, request: Message) -> Message:
@@ -105,10 +106,6 @@ class Held:
     variant: int | None
 
 
-class WrongOutput(Exception):
-    """A kernel that does not compute its task."""
-
-
 class RunnerRole:
     """Runs artifacts on the data of the current task."""
 
@@ -117,9 +114,16 @@ class RunnerRole:
         pool = Pool(target.threads)
         self._device: Device = HostDevice(pool)
         self._benches: OrderedDict[int, Workbench] = OrderedDict()
-        self._held: list[Held] = []
+        self._held: dict[tuple[Artifact, int | None], Held] = {}
         self._copies: Memory | None = None
-        nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (Launch(ENTRY, 1),))
+        self.requests: Requests = {
+            "task": self.set_task,
+            "time": self.time,
+            "round": self.round,
+            "drop": self.drop,
+            "prove": self.prove,
+        }
+        nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (1,))
         PreparedKernel(nothing, {}, self._device).record().bench(2)  # starts the threads and calibrates the clock
         pool.pin()
 
@@ -128,8 +132,7 @@ class RunnerRole:
         self._held.clear()
         if number not in self._benches:
             task = Task.from_json(request["task"])
-            points = self.settings.sample_points if self.settings.check == "sample" else 0
-            self._benches[number] = Workbench(task, self.settings.seed, points)
+            self._benches[number] = Workbench(task, self.settings.seed, self.settings.sample_points)
         self._benches.move_to_end(number)
         while len(self._benches) > 1 and sum(b.nbytes for b in self._benches.values()) > KEPT_BYTES:
             self._benches.popitem(last=False)
@@ -139,15 +142,11 @@ class RunnerRole:
         held = self._load(request)
         return self._timing(held, held.first, request["best"], self.settings.min_seconds)
 
-    def hold(self, request: Message) -> Message:
-        self._held.append(self._load(request, is_kept=True))
-        return {}
-
     def round(self, request: Message) -> Message:
-        index = int(request["index"])
-        if index >= len(self._held):
-            return {"forgotten": True}  # this process is another than the one that was to hold it
-        held = self._held[index]
+        key = Artifact.from_message(request["artifact"]), request["variant"]
+        held = self._held.get(key)
+        if held is None:
+            held = self._held[key] = self._load(request, is_kept=True)
         again = float(held.bench(1)[0])  # the others' data is in the caches
         return self._timing(held, again, None, self.settings.turn_seconds)
 
@@ -163,9 +162,7 @@ class RunnerRole:
             self._load(witness)
             expected = [o.array.copy() for o in self._bench.outputs]
         held = self._load(request)
-        fault = self._bench.disagreement(expected)
-        if fault is not None:
-            raise WrongOutput(fault)
+        self._bench.compare(expected)
         return self._timing(held, held.first, None, self.settings.final_seconds)
 
     @property
@@ -192,17 +189,12 @@ class RunnerRole:
         timed.bind(*arrays)
         self._bench.poison()
         first = float(timed.bench(1)[0])
-        self._check(variant, poisoned=True)
+        self._bench.check(variant, poisoned=True)
         return Held(timed.bench, first, variant)
-
-    def _check(self, variant: int | None, poisoned: bool) -> None:
-        fault = self._bench.fault(variant, poisoned)
-        if fault is not None:
-            raise WrongOutput(fault)
 
     def _timing(self, held: Held, first: float, best: float | None, min_seconds: float) -> Message:
         runs: Runs = repeat(held.bench, first, best, replace(self.settings, min_seconds=min_seconds))
-        self._check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
+        self._bench.check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
         return {
             "timing": {
                 "seconds": runs.seconds,
@@ -214,23 +206,23 @@ class RunnerRole:
         }
 
 
+_KINDS: Mapping[tuple[type[Exception], ...], FailureKind] = {
+    (ScheduleError,): "schedule",
+    (BuildError, UserError): "build",
+    (WrongOutput,): "wrong",
+    (MemoryError,): "memory",
+    (RunError,): "crash",
+}
+
+
 def explain(error: Exception) -> Message:
     """A failure's kind and message."""
-    match error:
-        case ScheduleError():
-            return {"kind": "schedule", "message": str(error)}
-        case BuildError() | UserError():
-            return {"kind": "build", "message": str(error)}
-        case WrongOutput():
-            return {"kind": "wrong", "message": str(error)}
-        case MemoryError():
-            return {"kind": "memory", "message": str(error) or "out of memory"}
-        case RunError():
-            return {"kind": "crash", "message": str(error)}
-        case _:
-            frames = traceback.extract_tb(error.__traceback__)
-            where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-            return {"kind": "bug", "message": f"{type(error).__name__}: {error}{where}"}
+    for classes, kind in _KINDS.items():
+        if isinstance(error, classes):
+            return {"kind": kind, "message": str(error) or "out of memory"}
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return {"kind": "bug", "message": f"{type(error).__name__}: {error}{where}"}
 
 
 def start(request: Message) -> BuilderRole | RunnerRole:
@@ -249,23 +241,7 @@ def start(request: Message) -> BuilderRole | RunnerRole:
 
 def answer(role: BuilderRole | RunnerRole, request: Message) -> Message:
     try:
-        match role, request["op"]:
-            case _, "task":
-                return role.set_task(request)
-            case BuilderRole(), "build":
-                return role.build(request)
-            case RunnerRole(), "time":
-                return role.time(request)
-            case RunnerRole(), "hold":
-                return role.hold(request)
-            case RunnerRole(), "round":
-                return role.round(request)
-            case RunnerRole(), "drop":
-                return role.drop(request)
-            case RunnerRole(), "prove":
-                return role.prove(request)
-            case _, op:
-                raise ValueError(f"unknown request {op!r}")
+        return role.requests[request["op"]](request)
     except Exception as error:
         return {"failure": explain(error)}
 

@@ -1,40 +1,41 @@
 """Where reports go: results to stdout, progress to stderr, plain text whenever nobody watches.
 
 Names and messages come from users and files: they are printed as text, never as rich markup, and without control
-characters.
+characters. rich is imported when something is printed, so that `--help` is quick.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from io import TextIOWrapper
-from typing import TextIO
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING, TextIO
 
 from stormdrop.report.text import clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def results() -> Console:
     """For what the command was asked for. Colour and wrapping only on a terminal; NO_COLOR is respected."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a µ where only ASCII goes
-    return Console(highlight=False, markup=False, emoji=False, width=None if _is_watched(sys.stdout) else _wide())
+    return _console(sys.stdout, stderr=False)
 
 
 def notes() -> Console:
     """For progress and remarks."""
-    return Console(
-        stderr=True, highlight=False, markup=False, emoji=False, width=None if _is_watched(sys.stderr) else _wide()
-    )
+    return _console(sys.stderr, stderr=True)
 
 
-def _is_watched(stream: TextIO | None) -> bool:
-    """Whether it is a terminal. A stream that the shell closed is None."""
-    return stream is not None and stream.isatty()
+def _console(stream: TextIO | None, stderr: bool) -> Console:
+    """A stream that the shell closed is None."""
+    from rich.console import Console
+
+    width = None if stream is not None and stream.isatty() else _wide()
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def _wide() -> int:
@@ -50,12 +51,10 @@ def print_table(
     words: Collection[int] = (0,),
     spare: Sequence[int] = (),
 ) -> None:
-    """Columns two spaces apart; those numbered in `words` are aligned left, the others right, `spare` ones left out if
-    it is too narrow.
-    """
+    """Columns two spaces apart, those in `words` aligned left; `spare` ones go where it is too narrow."""
     for number, text in enumerate(table_lines(headings, rows, words, spare, console.width)):
         if text:
-            console.print(Text(text, style="" if number else "bold"), soft_wrap=True)
+            _line(console, text, "" if number else "bold")
 
 
 def table_lines(
@@ -68,7 +67,7 @@ def table_lines(
     lines = [[clean(cell) for cell in line] for line in (headings, *rows)]
     kept = {k: max(len(line[k]) for line in lines) for k in range(len(headings))}
     for k in spare:
-        if table_width(kept.values()) <= width:
+        if sum(w + 2 for w in kept.values()) - 2 <= width:
             break
         del kept[k]
     return [
@@ -77,26 +76,30 @@ def table_lines(
     ]
 
 
-def table_width(columns: Iterable[int]) -> int:
-    return sum(w + 2 for w in columns) - 2
-
-
 def print_pairs(console: Console, rows: Sequence[tuple[str, str]]) -> None:
     """Names and values in two columns."""
+    from rich.text import Text
+
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         console.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", clean(value)), soft_wrap=True)
 
 
 def heading(console: Console, title: str) -> None:
-    console.print(Text(clean(title), style="bold"), soft_wrap=True)
+    _line(console, clean(title), "bold")
 
 
 def say(console: Console, text: str) -> None:
     """One remark, one line."""
-    console.print(Text(clean(text)), soft_wrap=True)
+    _line(console, clean(text))
 
 
 def block(console: Console, text: str) -> None:
     """Code and schedules: as they are, never folded."""
-    console.print(Text(clean(text, keep="\n\t")), soft_wrap=True)
+    _line(console, clean(text, keep="\n\t"))
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    from rich.text import Text
+
+    console.print(Text(text, style=style), soft_wrap=True)

@@ -1,5 +1,4 @@
-"""A tuned task as a page of its own, for notebooks: figures, a curve of the search, the schedule. No script, nothing is
-loaded.
+"""A tuned task as a page for notebooks: figures, a curve of the search, the schedule. No script, nothing is loaded.
 
 All text is escaped: names and messages are other people's.
 """
@@ -52,9 +51,7 @@ def _figures(tuned: Tuned) -> list[tuple[str, str]]:
 
 
 def _svg(tuned: Tuned) -> str:
-    """The best so far over trials: a staircase among the trials' dots, the droplets' part shaded; time is
-    logarithmic.
-    """
+    """The best so far over trials: a staircase among dots, the droplets' part shaded; time is logarithmic."""
     found = improvements(tuned.history)
     if not found:
         return ""
@@ -67,9 +64,8 @@ def _svg(tuned: Tuned) -> str:
         if p.name == "droplet" and p.first > 1
     ]
     parts += _dots(tuned, across, down)
-    parts.append(
-        f'<path d="{_staircase(found, tuned.trials, across, down)}" fill="none" stroke="#0072b2" stroke-width="2"/>'
-    )
+    stairs = _staircase(found, tuned.trials, across, down)
+    parts.append(f'<path d="{stairs}" fill="none" stroke="#0072b2" stroke-width="2"/>')
     parts += _labels(tuned, found, down)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -97,14 +93,11 @@ def _down(found: Sequence[Improvement]) -> _Scale:
 
 
 def _dots(tuned: Tuned, across: _Scale, down: _Scale) -> Iterable[str]:
-    timed = [
-        (t.number, t.result.seconds) for t in tuned.history if isinstance(t.result, Timing) and t.result.seconds > 0
-    ]
+    timed = [(t.number, t.result.seconds) for t in tuned.history if isinstance(t.result, Timing)]
+    timed = [(number, seconds) for number, seconds in timed if seconds > 0]
     for number, seconds in timed[:: max(1, math.ceil(len(timed) / MOST_DOTS))]:
-        yield (
-            f'<circle cx="{across(number):.1f}" cy="{down(math.log(seconds)):.1f}" r="1.5" '
-            'fill="#0072b2" opacity="0.3"/>'
-        )
+        centre = f'cx="{across(number):.1f}" cy="{down(math.log(seconds)):.1f}"'
+        yield f'<circle {centre} r="1.5" fill="#0072b2" opacity="0.3"/>'
 
 
 def _staircase(found: Sequence[Improvement], trials: int, across: _Scale, down: _Scale) -> str:
@@ -116,10 +109,8 @@ def _staircase(found: Sequence[Improvement], trials: int, across: _Scale, down: 
 def _labels(tuned: Tuned, found: Sequence[Improvement], down: _Scale) -> Iterable[str]:
     """The slowest and the fastest time that are shown, and how far the axis goes."""
     floor = HEIGHT - BOTTOM
-    yield (
-        f'<path d="M{LEFT} {TOP}V{floor}H{WIDTH - RIGHT}" fill="none" stroke="currentColor" '
-        'stroke-width="1" opacity="0.5"/>'
-    )
+    frame = f"M{LEFT} {TOP}V{floor}H{WIDTH - RIGHT}"
+    yield f'<path d="{frame}" fill="none" stroke="currentColor" stroke-width="1" opacity="0.5"/>'
     for seconds in (math.exp(down.high), found[-1].seconds):
         y = down(math.log(seconds)) + 4
         yield f'<text x="{LEFT - 6}" y="{y:.1f}" text-anchor="end">{_text(seconds_text(seconds))}</text>'

@@ -1,5 +1,4 @@
-"""What happens, for a log: Stormdrop logs under `stormdrop` and, as a library should, leaves it to the program where
-that goes.
+"""What happens, for a log: Stormdrop logs under `stormdrop` and leaves it to the program where that goes.
 
     logging.getLogger("stormdrop").setLevel(logging.INFO)          # in a program that has handlers of its own
     sd.tune(task, listen=LogListener())                            # rounds and new bests at INFO, every trial at DEBUG
@@ -19,19 +18,9 @@ from stormdrop.errors import UserError
 from stormdrop.measure.result import Failure
 from stormdrop.report.schedule import change_text
 from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
-from stormdrop.search.events import (
-    Event,
-    Measured,
-    NewBest,
-    Retiming,
-    RoundEnded,
-    TaskEnded,
-    TaskFailed,
-    TaskStarted,
-    Trial,
-    Warned,
-)
-from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow
+from stormdrop.search import events
+from stormdrop.search.events import Event, Trial, Tuned
+from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
 from stormdrop.space.schedule import Schedule
 
 _log = logging.getLogger("stormdrop.tune")
@@ -49,58 +38,34 @@ class LogListener:
     def __call__(self, event: Event) -> None:
         log = self._logger
         match event:
-            case TaskStarted(task, sketches, strategy, trials, seconds, known):
+            case events.TaskStarted(task, sketches, strategy, trials, seconds, known):
                 self._flops, self._fastest = task.flops, None
-                budget = (
-                    f"trials {trials if trials is not None else 'any'}, seconds "
-                    f"{seconds if seconds is not None else 'any'}"
-                )
-                log.info(
-                    "%s: %s over %s; %s; %d known",
-                    task.name,
-                    strategy,
-                    counted(sketches, "sketch", "sketches"),
-                    budget,
-                    known,
-                )
-            case Measured(trial):
+                told = (task.name, strategy, counted(sketches, "sketch", "sketches"), _budget(trials, seconds), known)
+                log.info("%s: %s over %s; %s; %d known", *told)
+            case events.Measured(trial):
                 if log.isEnabledFor(logging.DEBUG):
                     log.debug("trial %d (%s): %s", trial.number, trial.phase, _told(trial))
-            case NewBest(trial, seconds):
+            case events.NewBest(trial, seconds):
                 if log.isEnabledFor(logging.INFO):
                     change = change_text(self._fastest, trial.schedule)
-                    log.info(
-                        "new best at trial %d (%s): %s; %s", trial.number, trial.phase, self._speed(seconds), change
-                    )
+                    told = (trial.number, trial.phase, self._speed(seconds), change)
+                    log.info("new best at trial %d (%s): %s; %s", *told)
                 self._fastest = trial.schedule
-            case RoundEnded(phase, measured, failed, best, elapsed):
-                told = self._speed(best) if best is not None else "nothing ran yet"
-                log.info(
-                    "round ended (%s): %d measured, %d failed, best %s, %s",
-                    phase,
-                    measured,
-                    failed,
-                    told,
-                    span_text(elapsed),
-                )
-            case Retiming(candidates):
+            case events.RoundEnded(phase, measured, failed, best, elapsed):
+                told = (phase, measured, failed, self._speed(best), span_text(elapsed))
+                log.info("round ended (%s): %d measured, %d failed, best %s, %s", *told)
+            case events.Retiming(candidates):
                 log.info("timing the best %d again, in turns", candidates)
-            case Warned(message):
+            case events.Warned(message):
                 log.warning("%s", message)
-            case TaskEnded(tuned):
-                told = (
-                    self._speed(tuned.seconds),
-                    counted(tuned.trials, "trial"),
-                    tuned.failed,
-                    span_text(tuned.tuning_seconds),
-                )
-                log.info("ended (%s): best %s; %s, %d failed, %s", tuned.stopped, *told)
-            case TaskFailed(first):
+            case events.TaskEnded(tuned):
+                log.info("ended (%s): best %s; %s", tuned.stopped, self._speed(tuned.seconds), _spent(tuned))
+            case events.TaskFailed(first):
                 log.error("every candidate failed; the first: %s", one_line(str(first), 500))
             case _:
                 assert_never(event)
 
-    def _speed(self, seconds: float) -> str:
+    def _speed(self, seconds: float | None) -> str:
         return speed_text(seconds, self._flops, self._peak_gflops)
 
 
@@ -114,47 +79,44 @@ class ModelLogListener:
         log = self._logger
         match event:
             case ModelStarted(name, rows, strategy, trials, seconds, cold):
-                budget = (
-                    f"trials {trials if trials is not None else 'any'}, seconds "
-                    f"{seconds if seconds is not None else 'any'}"
-                )
-                told = (name, strategy, counted(len(rows), "task"), budget, "cold" if cold else "warm", event.known)
-                log.info("%s: %s over %s; %s; %s; %d trials known", *told)
+                told = (name, strategy, counted(len(rows), "task"), _budget(trials, seconds))
+                log.info("%s: %s over %s; %s; %s; %d trials known", *told, "cold" if cold else "warm", event.known)
             case TaskMoved(row, elapsed, happened):
                 self._moved(row, elapsed, happened)
             case Proving(tasks, elapsed):
                 log.info("proving the winners of %s, %s", counted(tasks, "task"), span_text(elapsed))
-            case Warned(message):
+            case events.Warned(message):
                 log.warning("%s", message)
             case ModelEnded(tuned):
                 times = seconds_text(tuned.seconds), seconds_text(tuned.default_seconds)
-                told = (counted(tuned.trials, "trial"), tuned.failed, span_text(tuned.tuning_seconds))
-                log.info("ended (%s): estimated %s (defaults %s); %s, %d failed, %s", tuned.stopped, *times, *told)
+                log.info("ended (%s): estimated %s (defaults %s); %s", tuned.stopped, *times, _spent(tuned))
             case _:
                 assert_never(event)
 
     def _moved(self, row: TaskRow, elapsed: float, happened: Event | None) -> None:
         log, name = self._logger, f"{row.id} {row.label}"
-        speed = speed_text(row.best, row.flops, self._peak_gflops) if row.best is not None else "nothing ran yet"
+        speed = speed_text(row.seconds, row.flops, self._peak_gflops)
         match happened:
-            case Measured(trial):
+            case events.Measured(trial):
                 if log.isEnabledFor(logging.DEBUG):
                     log.debug("%s: trial %d (%s): %s", name, trial.number, trial.phase, _told(trial))
-            case NewBest(trial):
+            case events.NewBest(trial):
                 log.info("%s: new best at trial %d (%s): %s", name, trial.number, trial.phase, speed)
-            case RoundEnded():
-                log.info(
-                    "%s: round ended (%s): %d measured, best %s, %s",
-                    name,
-                    row.phase,
-                    row.trials,
-                    speed,
-                    span_text(elapsed),
-                )
+            case events.RoundEnded():
+                told = (name, row.phase, row.trials, speed, span_text(elapsed))
+                log.info("%s: round ended (%s): %d measured, best %s, %s", *told)
             case None:
                 log.info("%s: %s, %s", name, row.phase, speed)
             case _:
                 pass
+
+
+def _budget(trials: int | None, seconds: float | None) -> str:
+    return f"trials {'any' if trials is None else trials}, seconds {'any' if seconds is None else seconds}"
+
+
+def _spent(tuned: Tuned | TunedModel) -> str:
+    return f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, {span_text(tuned.tuning_seconds)}"
 
 
 def _told(trial: Trial) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,10 @@ from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value, shown
 from stormdrop.graph.partition import Partition, TaskCall, TaskUse
 from stormdrop.report.console import block, heading, print_pairs, print_table, say, table_lines
-from stormdrop.report.text import bytes_text, clean, counted, one_line, threads_text
+from stormdrop.report.text import bytes_text, counted, name_text, one_line, threads_text
 from stormdrop.runtime.image import Image
 
 Array = NDArray[Any]
-NAME_CHARACTERS = 60
 SHORT = 8
 LABEL = 40
 LISTED = 6
@@ -39,10 +38,6 @@ def finite(x: float) -> float | None:
 
 def shape_text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) if shape else "scalar"
-
-
-def name_text(name: str) -> str:
-    return clean(name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…")
 
 
 def port_json(v: Wanted, name: str | None = None) -> dict[str, Any]:
@@ -84,32 +79,23 @@ def print_tasks(console: Console, listed: Sequence[Listed]) -> None:
     if not listed:
         say(console, "nothing is computed: there are no tasks")
         return
-    titles, words, spare = (
-        ("task", "what", "shapes", "count", "GFLOP", "digest", "schedule"),
-        (0, 1, 2, 5, 6),
-        (5, 6, 4),
-    )
+    titles = ("task", "what", "shapes", "count", "GFLOP", "digest", "schedule")
+    words, spare = (0, 1, 2, 5, 6), (5, 6, 4)
     for most in (3, 2, 1, 0):
-        rows = [
-            (
-                t.use.id,
-                one_line(t.use.calls[0].label, LABEL),
-                shapes_text(t.use.calls[0], most),
-                str(t.use.count),
-                f"{t.use.task.flops / 1e9:.3f}",
-                t.use.task.digest[:SHORT],
-                "stored" if t.is_stored else "default",
-            )
-            for t in listed
-        ]
+        rows = [_task_cells(t, most) for t in listed]
         if max(map(len, table_lines(titles, rows, words, spare[:1], console.width))) <= console.width:
             break
     print_table(console, titles, rows, words, spare)
 
 
+def _task_cells(listed: Listed, most: int) -> tuple[str, ...]:
+    use, schedule = listed.use, "stored" if listed.is_stored else "default"
+    what = one_line(use.calls[0].label, LABEL), shapes_text(use.calls[0], most), str(use.count)
+    return use.id, *what, f"{use.task.flops / 1e9:.3f}", use.task.digest[:SHORT], schedule
+
+
 def find_task(parts: Partition, wanted: str) -> TaskUse:
-    """The task with this id, the beginning of this digest, a node or value of this name, this label, or part of one of
-    them.
+    """The task with this id, beginning of a digest, name of a node or value, label, or part of one of them.
 
     The first of these that anything fits decides. Raises UserError, with candidates, where it is none or several.
     """
@@ -167,9 +153,17 @@ class ModelReport:
         return dict(Counter(n.op for n in self.graph.nodes).most_common())
 
     @property
-    def parameters(self) -> list[Value]:
+    def _parameters(self) -> list[Value]:
         """Arrays of numbers; single ones are the operators' own, such as the count that a mean divides by."""
         return [v for v in self.graph.constants if v.dtype in ("f32", "f64") and v.rank]
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(v.size for v in self._parameters)
+
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(v.nbytes for v in self._parameters)
 
     @property
     def gflop(self) -> float:
@@ -188,10 +182,7 @@ class ModelReport:
             "inputs": [port_json(v) for v in graph.inputs],
             "outputs": [port_json(v, name) for name, v in zip(graph.output_names, graph.outputs)],
             "operators": self.operators,
-            "parameters": {
-                "count": sum(v.size for v in self.parameters),
-                "bytes": sum(v.nbytes for v in self.parameters),
-            },
+            "parameters": {"count": self.parameter_count, "bytes": self.parameter_bytes},
             "gflop": self.gflop,
             "kernels": self.kernels,
             "arena_bytes": self.arena_bytes,
@@ -205,8 +196,7 @@ def print_model(console: Console, report: ModelReport) -> None:
     graph = report.graph
     heading(console, f"{report.model}, opset {graph.opset}")
     console.print()
-    outputs = [(name, v) for name, v in zip(graph.output_names, graph.outputs)]
-    print_ports(console, [(v.name, v) for v in graph.inputs], outputs)
+    print_ports(console, [(v.name, v) for v in graph.inputs], zip(graph.output_names, graph.outputs))
     console.print()
     heading(console, "operators, as imported")
     say(console, ", ".join(f"{op} {n}" for op, n in report.operators.items()) or "none")
@@ -214,28 +204,19 @@ def print_model(console: Console, report: ModelReport) -> None:
     heading(console, "tasks")
     print_tasks(console, report.tasks)
     console.print()
-    parameters = report.parameters
-    count, nbytes = sum(v.size for v in parameters), sum(v.nbytes for v in parameters)
+    tasks, kernels = counted(len(report.tasks), "task"), counted(report.kernels, "kernel")
     rows = [
-        ("parameters", f"{count:,}, {bytes_text(nbytes)}"),
-        (
-            "work",
-            f"{report.gflop:.3f} GFLOP a run, in {counted(report.kernels, 'kernel')} of "
-            f"{counted(len(report.tasks), 'task')}",
-        ),
+        ("parameters", f"{report.parameter_count:,}, {bytes_text(report.parameter_bytes)}"),
+        ("work", f"{report.gflop:.3f} GFLOP a run, in {kernels} of {tasks}"),
         ("activations", f"{bytes_text(report.arena_bytes)} in one block, used again and again"),
-        (
-            "tuned",
-            f"the store knows {report.stored} of {counted(len(report.tasks), 'task')}, with "
-            f"{threads_text(report.threads)}",
-        ),
+        ("tuned", f"the store knows {report.stored} of {tasks}, with {threads_text(report.threads)}"),
     ]
     print_pairs(console, rows)
 
 
-def print_ports(console: Console, inputs: Sequence[tuple[str, Wanted]], outputs: Sequence[tuple[str, Wanted]]) -> None:
-    rows = [("input", name_text(name), v.dtype, shape_text(v.shape)) for name, v in inputs]
-    rows += [("output", name_text(name), v.dtype, shape_text(v.shape)) for name, v in outputs]
+def print_ports(console: Console, inputs: Iterable[tuple[str, Wanted]], outputs: Iterable[tuple[str, Wanted]]) -> None:
+    ports = [*(("input", *port) for port in inputs), *(("output", *port) for port in outputs)]
+    rows = [(kind, name_text(name), v.dtype, shape_text(v.shape)) for kind, name, v in ports]
     print_table(console, ("", "name", "type", "shape"), rows, words=(0, 1, 2, 3))
 
 
@@ -266,13 +247,9 @@ def print_image(console: Console, model: str, image: Image) -> None:
 
 
 def image_rows(image: Image) -> list[tuple[str, str]]:
-    gflop = sum(s.flops for s in image.calls) / 1e9
+    gflop, kernels = sum(s.flops for s in image.calls) / 1e9, counted(len(image.calls), "kernel")
     return [
-        (
-            "work",
-            f"{gflop:.3f} GFLOP a run, in {counted(len(image.calls), 'kernel')}, {len(image.kernels)} of them "
-            "different",
-        ),
+        ("work", f"{gflop:.3f} GFLOP a run, in {kernels}, {len(image.kernels)} of them different"),
         ("weights", f"{bytes_text(image.weights_bytes)}, packed"),
         ("arena", bytes_text(image.arena_bytes)),
         ("code", bytes_text(code_bytes(image))),
@@ -303,21 +280,13 @@ def summary_json(name: str, array: Array) -> dict[str, Any]:
 
 
 def print_outputs(console: Console, outputs: Mapping[str, Array]) -> None:
-    found = [summary_json(name, array) for name, array in outputs.items()]
-    has_holes = any(s["not_finite"] for s in found)
-    numbers = [["" if s[k] is None else f"{s[k]:.6g}" for k in ("min", "max", "mean")] for s in found]
-    rows = [
-        [
-            name_text(s["name"]),
-            s["dtype"],
-            shape_text(s["shape"]),
-            *three,
-            *([str(s["not_finite"])] if has_holes else []),
-        ]
-        for s, three in zip(found, numbers)
-    ]
-    titles = ["output", "type", "shape", "min", "max", "mean", *(["not finite"] if has_holes else [])]
-    print_table(console, titles, rows, words=(0, 1, 2))
+    titles = ["output", "type", "shape", "min", "max", "mean", "not finite"]
+    rows: list[list[str]] = []
+    for s in (summary_json(name, array) for name, array in outputs.items()):
+        numbers = ["" if s[k] is None else f"{s[k]:.6g}" for k in ("min", "max", "mean")]
+        rows.append([name_text(s["name"]), s["dtype"], shape_text(s["shape"]), *numbers, str(s["not_finite"])])
+    shown = 7 if any(row[6] != "0" for row in rows) else 6
+    print_table(console, titles[:shown], [row[:shown] for row in rows], words=(0, 1, 2))
 
 
 # ---- show

@@ -1,28 +1,18 @@
-"""Tuning of a whole model as it happens, on stderr: a live table of its tasks on a terminal, a line every few seconds
-elsewhere.
-
-As with one task, nothing is drawn unless an event arrives, and never more than four times a second: kernels are being
-timed.
-"""
+"""Tuning of a whole model: a live table of its tasks on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from types import TracebackType
 from typing import assert_never
 
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
-from stormdrop.report.console import print_table, say, table_lines
-from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
+from stormdrop.report.console import print_table, table_lines
+from stormdrop.report.live import LiveView
+from stormdrop.report.text import budget_text, clean, counted, one_line, seconds_text, span_text, speed_text
 from stormdrop.search.events import Warned
 from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
 
-DRAW_SECONDS = 0.25
-LINE_SECONDS = 5.0
 LABEL = 32
 BESIDE = 6
 """Lines of the terminal that are not the table's rows."""
@@ -34,7 +24,7 @@ SPARE = (8, 3, 5, 7, 6)
 
 def cells(row: TaskRow, peak_gflops: float) -> list[str]:
     """One line of the table."""
-    best, rate = row.best, row.flops / row.best / 1e9 if row.best and row.flops else None
+    best, rate = row.seconds, row.gflops
     return [
         row.id,
         one_line(row.label, LABEL),
@@ -76,9 +66,7 @@ class ModelBoard:
         """Whether it continues; what is done, and for how long."""
         s, tasks = self.started, counted(len(self.started.rows), "task")
         known = f"continuing: {counted(s.known, 'trial')} of {s.known_tasks} of {tasks} known"
-        limits = [counted(s.trials, "trial")] if s.trials is not None else []
-        limits += [span_text(s.seconds)] if s.seconds is not None else []
-        budget = f", at most {' or '.join(limits)}" if limits else ""
+        budget = f", {limits}" if (limits := budget_text(s.trials, s.seconds)) else ""
         weights = ", weights out of cache" if s.cold else ""
         return [
             known if s.known else f"starting: none of {tasks} known",
@@ -96,20 +84,18 @@ class ModelBoard:
     @property
     def estimate(self) -> str:
         """The model's latency by what is measured, and with default schedules."""
-        timed = [row for row in self.rows.values() if row.best is not None]
+        timed = [row for row in self.rows.values() if row.seconds is not None]
         if not timed:
             return "nothing ran yet"
         now = sum(row.total for row in timed)
-        before = sum(row.count * (row.default if row.default is not None else row.best or 0.0) for row in timed)
+        before = sum(row.count * (row.default_seconds or row.seconds or 0.0) for row in timed)
         part = "" if len(timed) == len(self.rows) else f", {len(timed)} of {len(self.rows)} tasks"
         return f"estimated {seconds_text(now)} (defaults {seconds_text(before)}{part})"
 
     @property
     def spent(self) -> str:
         s = self.started
-        trials = (
-            f"{self.trials} of {counted(s.trials, 'trial')}" if s.trials is not None else counted(self.trials, "trial")
-        )
+        trials = counted(self.trials, "trial") if s.trials is None else f"{self.trials} of {counted(s.trials, 'trial')}"
         time = span_text(self.elapsed) + (f" of {span_text(s.seconds)}" if s.seconds is not None else "")
         return f"{trials}, {self.failed} failed, {time}"
 
@@ -119,129 +105,65 @@ class ModelBoard:
         row = self.last
         if row is None:
             return f"  {self.spent}"
-        speed = speed_text(row.best, row.flops, self.peak_gflops) if row.best is not None else "nothing ran yet"
+        speed = speed_text(row.seconds, row.flops, self.peak_gflops)
         phase = f"{clean(row.phase)}, " if row.phase else ""
         return f"  {self.spent}; {self.estimate}; {row.id} {one_line(row.label, LABEL)}: {phase}{speed}"
 
-    def drawn(self, height: int, width: int) -> Text:
+    def drawn(self, console: Console) -> Text:
         """The table, the tasks that take longest first, as far as they fit."""
         order = sorted(self.rows.values(), key=lambda row: row.total, reverse=True)
-        shown = order[: max(1, height - BESIDE)]
-        lines = table_lines(HEADINGS, [cells(row, self.peak_gflops) for row in shown], WORDS, SPARE, width)
+        shown = order[: max(1, console.height - BESIDE)]
+        lines = table_lines(HEADINGS, [cells(row, self.peak_gflops) for row in shown], WORDS, SPARE, console.width)
         texts = [
             Text(line, "bold" if n == 0 else "green" if self.last and n and shown[n - 1].id == self.last.id else "")
             for n, line in enumerate(lines)
         ]
         if len(shown) < len(order):
-            texts.append(
-                Text(
-                    f"and {len(order) - len(shown)} more, {seconds_text(sum(r.total for r in order[len(shown) :]))} "
-                    "together"
-                )
-            )
+            rest = seconds_text(sum(r.total for r in order[len(shown) :]))
+            texts.append(Text(f"and {len(order) - len(shown)} more, {rest} together"))
         texts.append(Text(self.estimate, "bold"))
         texts.append(Text(f"{self.spent}{'; proving the winners' if self.is_proving else ''}"))
         return Text("\n", no_wrap=True, overflow="ellipsis").join(texts)
 
 
-class ModelProgress:
-    """Listens to the tuning of a model and shows it; a context manager."""
+class ModelProgress(LiveView[ModelBoard]):
+    """Listens to the tuning of a model and shows it."""
 
-    def __init__(self, console: Console, peak_gflops: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._peak_gflops, self._clock = console, peak_gflops, clock
-        self._board: ModelBoard | None = None
-        self._is_live = console.is_terminal and not console.is_dumb_terminal
-        self._live: Live | None = None
-        self._shown_at = float("-inf")
-        self._is_stale = False
-
-    def __enter__(self) -> ModelProgress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
+    line_seconds = 5.0
 
     def __call__(self, event: ModelEvent) -> None:
         if self._board is not None:
             self._board.take(event)
         match event:
             case ModelStarted():
-                self._start(ModelBoard(event, self._peak_gflops))
+                board = ModelBoard(event, self._peak_gflops)
+                for line in board.opening:
+                    self._say(line)
+                self._start(board)
             case TaskMoved():
-                self._is_stale = True
-                self._show()
+                self._renew()
             case Proving(tasks):
                 self._show(at_once=True)
                 if self._live is None:
-                    say(
-                        self._console,
-                        f"timing the best of {counted(tasks, 'task')} again in turns, and proving the winners",
-                    )
+                    self._say(f"timing the best of {counted(tasks, 'task')} again in turns, and proving the winners")
             case Warned(message):
-                say(self._console, one_line(message, 500))
+                self._say(one_line(message, 500))
             case ModelEnded(tuned):
                 self._show(at_once=True)
                 self._stop()
                 if tuned.interrupted:
-                    say(self._console, f"interrupted after {counted(tuned.trials, 'trial')}; what was found follows")
+                    self._say(f"interrupted after {counted(tuned.trials, 'trial')}; what was found follows")
             case _:
                 assert_never(event)
-
-    def _start(self, board: ModelBoard) -> None:
-        self._stop()
-        self._board, self._shown_at = board, self._clock()
-        for line in board.opening:
-            say(self._console, line)
-        if self._is_live:
-            self._live = Live(
-                board.drawn(self._console.height, self._console.width), console=self._console, auto_refresh=False
-            )
-            self._live.start(refresh=True)
-
-    def _show(self, at_once: bool = False) -> None:
-        """Draw the board again, or write a line, if it is time."""
-        if self._board is None or not self._is_stale:
-            return
-        now = self._clock()
-        if not at_once and now - self._shown_at < (LINE_SECONDS if self._live is None else DRAW_SECONDS):
-            return
-        self._shown_at, self._is_stale = now, False
-        if self._live is not None:
-            self._live.update(self._board.drawn(self._console.height, self._console.width), refresh=True)
-        else:
-            say(self._console, self._board.line)
-
-    def _stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
 
 
 def print_tuned(console: Console, tuned: TunedModel, peak_gflops: float) -> None:
     """What was found for every task, those that take longest first."""
-    headings = (
-        "",
-        "task",
-        "count",
-        "GFLOP",
-        "default ms",
-        "best ms",
-        "GFLOP/s",
-        "of peak",
-        "share",
-        "trials",
-        "failed",
-        "",
-    )
+    headings = (*HEADINGS[:4], "default ms", *HEADINGS[4:7], "share", *HEADINGS[7:])
     rows: list[list[str]] = []
-    for t in sorted(tuned.tasks, key=lambda t: t.count * (t.seconds or 0.0), reverse=True):
-        row = TaskRow(
-            t.id, t.label, t.count, t.task.flops, t.seconds, t.default_seconds, t.trials, t.failed, t.known, t.ended
-        )
-        name, task, count, work, best, rate, share, *rest = cells(row, peak_gflops)
+    for t in sorted(tuned.tasks, key=lambda t: t.total, reverse=True):
+        name, task, count, work, best, rate, share, *rest = cells(t, peak_gflops)
         before = f"{t.default_seconds * 1e3:.3f}" if t.default_seconds is not None else ""
-        part = f"{t.count * (t.seconds or 0.0) / tuned.seconds:.1%}" if tuned.seconds else ""
+        part = f"{t.total / tuned.seconds:.1%}" if tuned.seconds else ""
         rows.append([name, task, count, work, before, best, rate, share, part, *rest])
     print_table(console, headings, rows, words=(0, 1, 11), spare=(10, 3, 9, 6, 7, 2))

@@ -36,11 +36,11 @@ def known_text(best: Record, task: Task, peak_gflops: float) -> str:
 
 def print_operator(console: Console, report: OperatorReport, show: Sequence[str]) -> None:
     """Everything; `show` names the parts that precede the figures."""
-    task, target, best = report.task, report.target, report.best
+    task, target, best = report.plan.task, report.plan.target, report.best
     heading(console, f"{task.name} on {target.name}, {target.isa}, {threads_text(target.threads)}")
     console.print()
     if "sketches" in show:
-        print_sketches(console, task, target, report.rules)
+        print_sketches(console, task, target, report.plan.rules)
         console.print()
     heading(console, f"schedule, the best, found by {best.tuned.strategy}" if report.is_comparison else "schedule")
     block(console, "\n".join(f"  {line}" for line in schedule_lines(best.tuned.best)))
@@ -67,22 +67,21 @@ def code_sections(program: Program, target: Target, show: Collection[str]) -> li
 
 
 def _figures(report: OperatorReport) -> list[tuple[str, str]]:
-    task, best, peak = report.task, report.best, report.peak_gflops
+    task, best, peak = report.plan.task, report.best, report.peak_gflops
     seconds = best.tuned.seconds
-    rows = [("time", f"{seconds_text(seconds)} with {threads_text(report.target.threads)}")]
+    rows = [("time", f"{seconds_text(seconds)} with {threads_text(report.plan.target.threads)}")]
     if task.flops:
-        rows.append(("nominal", f"{best.gflops:.1f} GFLOP/s, {best.gflops / peak:.1%} of peak"))
-        rows.append(("executed", f"{best.executed_gflops:.1f} GFLOP/s, {best.executed_gflops / peak:.1%} of peak"))
+        for name, gflops in (("nominal", best.tuned.gflops), ("executed", best.executed_gflops)):
+            rows.append((name, f"{gflops:.1f} GFLOP/s, {gflops / peak:.1%} of peak"))
     rows.append(("peak", f"{peak:.1f} GFLOP/s f32 multiply-add, timed in this run"))
-    rows.append(
-        ("memory", f"{task.minimal_bytes / seconds / 1e9:.1f} GB/s, each input read and each output written once")
-    )
+    bandwidth = f"{task.minimal_bytes / seconds / 1e9:.1f} GB/s"
+    rows.append(("memory", f"{bandwidth}, each input read and each output written once"))
     return rows
 
 
 def _search(report: OperatorReport) -> list[tuple[str, str]]:
     tuned = report.best.tuned
-    if report.is_default:
+    if not report.plan.searches:
         return [("search", f"none: the analytic default; build {seconds_text(tuned.median_build_seconds)}")]
     advice = next_step(tuned, report.best.stored is not None)
     return search_rows(tuned, report.best.stored) + ([("next", advice)] if advice else [])
@@ -91,19 +90,9 @@ def _search(report: OperatorReport) -> list[tuple[str, str]]:
 def print_comparison(console: Console, report: OperatorReport) -> None:
     """One line for each search. All began with nothing; each was timed in a moment of its own."""
     heading(console, "searches, one after the other, each from nothing")
-    has_rate = report.task.flops > 0
-    near = f"{COMPARED_QUALITY:.0%} at"
-    names = [
-        "search",
-        "best",
-        *(["of peak"] if has_rate else []),
-        "trials",
-        "failed",
-        "trials/s",
-        "spent",
-        near,
-        "ended",
-    ]
+    has_rate = report.plan.task.flops > 0
+    names = ["search", "best", *(["of peak"] if has_rate else [])]
+    names += ["trials", "failed", "trials/s", "spent", f"{COMPARED_QUALITY:.0%} at", "ended"]
     cells = [_compared(found, report.peak_gflops, has_rate) for found in report.found]
     print_table(console, names, cells, words=(0, len(names) - 1))
     console.print()
@@ -128,16 +117,10 @@ def _compared(found: Found, peak_gflops: float, has_rate: bool) -> list[str]:
 def print_sketches(console: Console, task: Task, target: Target, rules: Sequence[Rule]) -> None:
     """Every sketch that rules derive, with what the prior expects of its best point."""
     heading(console, "sketches, by what the analytic prior expects of their best point")
-    cells = [
-        (
-            str(k),
-            seconds_text(seconds),
-            str(len(sketch.knobs)),
-            task.variants[sketch.variant].name,
-            derivation_text(sketch),
-        )
-        for k, (sketch, _, seconds) in enumerate(ranked(sketches(task, target, rules)))
-    ]
+    cells: list[tuple[str, ...]] = []
+    for k, (s, _, seconds) in enumerate(ranked(sketches(task, target, rules))):
+        variant = task.variants[s.variant].name
+        cells.append((str(k), seconds_text(seconds), str(len(s.knobs)), variant, derivation_text(s)))
     print_table(console, ("#", "expected", "knobs", "variant", "derivation"), cells, words=(3, 4))
 
 

@@ -10,9 +10,7 @@ from stormdrop.graph.passes import optimise
 
 
 def passes_text(graph: Graph) -> Iterator[str]:
-    """The graph as imported, then every pass that changes it: nodes before and after, and the lines that went and
-    came.
-    """
+    """The graph as imported, then for every pass the nodes before and after, and the lines that went and came."""
     yield str(graph)
     told: list[str] = []
 

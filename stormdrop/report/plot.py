@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from stormdrop.errors import UserError
 from stormdrop.measure.result import Timing
 from stormdrop.report.text import clean, speed_text, threads_text
-from stormdrop.search.curve import Improvement, improvements, phases
+from stormdrop.search.curve import improvements, phases
 from stormdrop.search.events import Tuned
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _line(axes: Axes, tuned: Tuned, colour: str, by_time: bool, is_alone: bool, 
         return
     last = tuned.history[-1]
     end = last.elapsed if by_time else last.number
-    x = [_place(i, by_time) for i in found] + [end]
+    x = [i.elapsed if by_time else i.trial for i in found] + [end]
     y = [_micro(i.seconds) for i in found] + [_micro(found[-1].seconds)]
     timed = [(t, t.result.seconds) for t in tuned.history if isinstance(t.result, Timing)]
     highest = ROOM_ABOVE * found[-1].seconds
@@ -115,10 +115,6 @@ def _line(axes: Axes, tuned: Tuned, colour: str, by_time: bool, is_alone: bool, 
         elif run.name == "droplet":
             level = next((v for p, v in zip(reversed(x), reversed(y)) if p <= begin), y[0])
             axes.plot([begin], [level], marker="v", color=colour, markersize=8, zorder=4)
-
-
-def _place(i: Improvement, by_time: bool) -> float:
-    return i.elapsed if by_time else i.trial
 
 
 def _micro(seconds: float) -> float:

@@ -1,48 +1,29 @@
-"""Tuning as it happens, on stderr: a small live board on a terminal, about one line a second elsewhere.
-
-Candidates are timed in another process meanwhile, so this one must stay quiet: nothing is drawn unless an event
-arrives, never more than four times a second, and no thread refreshes anything.
-"""
+"""Tuning of one task as it happens: a small live board on a terminal, about one line a second elsewhere."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable
-from types import TracebackType
 from typing import assert_never
 
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from stormdrop.measure.result import Failure
-from stormdrop.report.console import say
+from stormdrop.report.live import LiveView
 from stormdrop.report.schedule import change_text
-from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
-from stormdrop.search.events import (
-    Event,
-    Measured,
-    NewBest,
-    Retiming,
-    RoundEnded,
-    TaskEnded,
-    TaskFailed,
-    TaskStarted,
-    Warned,
-)
+from stormdrop.report.text import budget_text, clean, counted, one_line, seconds_text, span_text, speed_text
+from stormdrop.search import events
+from stormdrop.search.events import Event
 from stormdrop.space.schedule import Schedule
 
-DRAW_SECONDS = 0.25
-LINE_SECONDS = 1.0
 SHOWN_IMPROVEMENTS = 5
 BAR = 24
 
 
-class Board:
+class TaskBoard:
     """What the events of one search have said so far."""
 
-    def __init__(self, started: TaskStarted, peak_gflops: float) -> None:
+    def __init__(self, started: events.TaskStarted, peak_gflops: float) -> None:
         self.started, self.peak_gflops = started, peak_gflops
         self.name, self.strategy, self.phase = clean(started.task.name), clean(started.strategy), ""
         self.flops, self.trials, self.seconds = started.task.flops, started.trials, started.seconds
@@ -54,23 +35,18 @@ class Board:
 
     def take(self, event: Event) -> None:
         match event:
-            case Measured(trial):
+            case events.Measured(trial):
                 self.measured, self.elapsed, self.phase = trial.number, trial.elapsed, clean(trial.phase)
                 self.failed += isinstance(trial.result, Failure)
-            case NewBest(trial, seconds):
+            case events.NewBest(trial, seconds):
                 self.improvements.append((trial.number, seconds, clean(change_text(self._fastest, trial.schedule))))
                 self.best, self._fastest = seconds, trial.schedule
-            case RoundEnded(phase, measured, failed, best, elapsed):
-                self.phase, self.measured, self.failed, self.best, self.elapsed = (
-                    clean(phase),
-                    measured,
-                    failed,
-                    best,
-                    elapsed,
-                )
-            case Retiming():
+            case events.RoundEnded(phase, measured, failed, best, elapsed):
+                self.phase, self.measured, self.failed = clean(phase), measured, failed
+                self.best, self.elapsed = best, elapsed
+            case events.Retiming():
                 self.phase = "timing the best again"
-            case TaskStarted() | Warned() | TaskEnded() | TaskFailed():
+            case events.TaskStarted() | events.Warned() | events.TaskEnded() | events.TaskFailed():
                 pass
             case _:
                 assert_never(event)
@@ -78,7 +54,7 @@ class Board:
     @property
     def speed(self) -> str:
         """The best so far."""
-        return speed_text(self.best, self.flops, self.peak_gflops) if self.best is not None else "nothing ran yet"
+        return speed_text(self.best, self.flops, self.peak_gflops)
 
     @property
     def rate(self) -> float:
@@ -86,39 +62,31 @@ class Board:
 
     @property
     def opening(self) -> str:
-        limits = [counted(self.trials, "trial")] if self.trials is not None else []
-        limits += [span_text(self.seconds)] if self.seconds is not None else []
-        budget = "at most " + " or ".join(limits) if limits else "until nothing is gained"
+        budget = budget_text(self.trials, self.seconds) or "until nothing is gained"
         known = f"; {counted(self.started.known, 'trial')} of it known" if self.started.known else ""
-        return (
-            f"tuning {self.name}: {self.strategy} over "
-            f"{counted(self.started.sketches, 'sketch', 'sketches')}, {budget}{known}"
-        )
+        sketches = counted(self.started.sketches, "sketch", "sketches")
+        return f"tuning {self.name}: {self.strategy} over {sketches}, {budget}{known}"
 
     @property
     def line(self) -> str:
         """One round for a log."""
         trials = f"{self.measured}/{self.trials}" if self.trials is not None else str(self.measured)
         phase = f", {self.phase}" if self.phase else ""
-        return (
-            f"  {trials} measured{phase}, {self.failed} failed, best {self.speed}; "
-            f"{self.rate:.1f} candidates/s, {self._spent}"
-        )
+        done = f"{trials} measured{phase}, {self.failed} failed"
+        return f"  {done}, best {self.speed}; {self.rate:.1f} candidates/s, {self._spent}"
 
-    def drawn(self) -> Text:
+    def drawn(self, console: Console) -> Text:
         """The board: what is tuned, how far it is, the best so far, and how it came to that.
 
         A line too long is cut off.
         """
         trials = f"{self.measured} of {self.trials}" if self.trials is not None else str(self.measured)
+        rate = f"{self.rate:.1f} candidates/s"
         lines = [
             _row("tuning", self.name),
             _row("search", f"{self.strategy}: {self.phase}" if self.phase else self.strategy),
             _row("best", self.speed, "green" if self.best is not None else ""),
-            _row(
-                "trials",
-                f"{_bar(self.measured, self.trials)}{trials}, {self.failed} failed, {self.rate:.1f} candidates/s",
-            ),
+            _row("trials", f"{_bar(self.measured, self.trials)}{trials}, {self.failed} failed, {rate}"),
             _row("time", f"{_bar(self.elapsed, self.seconds)}{self._spent}"),
         ]
         if self.improvements:
@@ -148,91 +116,43 @@ def _bar(done: float, budget: float | None) -> str:
     return f"{'━' * full}{'╌' * (BAR - full)}  "
 
 
-class TuningProgress:
-    """Listens to tuning events and shows them; a context manager.
+class TuningProgress(LiveView[TaskBoard]):
+    """Listens to tuning events and shows them."""
 
-    One after the other, several searches may be shown.
-    """
-
-    def __init__(self, console: Console, peak_gflops: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._peak_gflops, self._clock = console, peak_gflops, clock
-        self._board: Board | None = None
-        self._is_live = console.is_terminal and not console.is_dumb_terminal
-        self._live: Live | None = None
-        self._shown_at = float("-inf")
-        self._is_stale = False
-
-    def __enter__(self) -> TuningProgress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
+    line_seconds = 1.0
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, (Retiming, TaskEnded, TaskFailed)):
-            self._line(at_once=True)  # the rounds that have not been told yet
+        if self._live is None and isinstance(event, (events.Retiming, events.TaskEnded, events.TaskFailed)):
+            self._show(at_once=True)  # the rounds that have not been told yet
         if self._board is not None:
             self._board.take(event)
         match event:
-            case TaskStarted():
-                self._start(Board(event, self._peak_gflops))
-            case Measured() | NewBest():
-                self._draw()
-            case RoundEnded():
-                self._is_stale = True
-                self._draw()
-                self._line()
-            case Retiming(candidates):
-                self._draw(at_once=True)
-                if self._live is None:
-                    self._say(
-                        f"timing the best {candidates} again, in turns" if candidates > 1 else "timing the best again"
-                    )
-            case Warned(message):
+            case events.TaskStarted():
+                board = TaskBoard(event, self._peak_gflops)
+                if not self._is_live:
+                    self._say(board.opening)
+                self._start(board)
+            case events.Measured() | events.NewBest():
+                if self._live is not None:
+                    self._renew()
+            case events.RoundEnded():
+                self._renew()
+            case events.Retiming(candidates):
+                if self._live is not None:
+                    self._renew(at_once=True)
+                else:
+                    some = f" {candidates} again, in turns" if candidates > 1 else " again"
+                    self._say(f"timing the best{some}")
+            case events.Warned(message):
                 self._say(one_line(message, 500))
-            case TaskEnded(tuned):
-                self._draw(at_once=True)
+            case events.TaskEnded(tuned):
+                if self._live is not None:
+                    self._renew(at_once=True)
                 self._stop()
                 if tuned.interrupted:
                     self._say(f"interrupted after {counted(tuned.trials, 'trial')}; the best of them follows")
-            case TaskFailed(first):
+            case events.TaskFailed(first):
                 self._stop()
                 self._say(f"every candidate failed; the first: {one_line(str(first), 500)}")
             case _:
                 assert_never(event)
-
-    def _start(self, board: Board) -> None:
-        self._stop()
-        self._board, self._shown_at = board, float("-inf")
-        if self._is_live:
-            self._live = Live(board.drawn(), console=self._console, auto_refresh=False)
-            self._live.start(refresh=True)
-        else:
-            self._say(board.opening)
-
-    def _is_due(self, interval: float, at_once: bool) -> bool:
-        now = self._clock()
-        if not at_once and now - self._shown_at < interval:
-            return False
-        self._shown_at = now
-        return True
-
-    def _draw(self, at_once: bool = False) -> None:
-        if self._board is not None and self._live is not None and self._is_due(DRAW_SECONDS, at_once):
-            self._live.update(self._board.drawn(), refresh=True)
-
-    def _line(self, at_once: bool = False) -> None:
-        if self._board is not None and self._live is None and self._is_stale and self._is_due(LINE_SECONDS, at_once):
-            self._is_stale = False
-            self._say(self._board.line)
-
-    def _say(self, text: str) -> None:
-        """Above the board, where there is one."""
-        say(self._console, text)
-
-    def _stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None

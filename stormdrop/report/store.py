@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from rich.console import Console
 
 from stormdrop.measure.result import Timing
 from stormdrop.report.console import block, heading, print_pairs, print_table, say
-from stormdrop.report.text import bytes_text, counted, seconds_text, speed_text
+from stormdrop.report.schedule import schedule_lines
+from stormdrop.report.text import bytes_text, counted, name_text, seconds_text, speed_text
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import CAP_BYTES, Store, Summary
 
 SHORT = 8
-NAME_CHARACTERS = 60
 
 
 def size_of(store: Store, path: Path) -> dict[str, Any]:
@@ -61,13 +62,14 @@ def _when(created: float) -> str:
         return "?"
 
 
+def _names(s: Summary) -> dict[str, Any]:
+    names = {"name": s.name, "digest": s.digest, "class": s.class_key, "target": s.target}
+    return {**names, "temperature": _temperature(s.cold)}
+
+
 def summary_json(s: Summary) -> dict[str, Any]:
     return {
-        "name": s.name,
-        "digest": s.digest,
-        "class": s.class_key,
-        "target": s.target,
-        "temperature": _temperature(s.cold),
+        **_names(s),
         "trials": s.trials,
         "failed": s.failed,
         "seconds": s.seconds,
@@ -84,7 +86,7 @@ def print_summaries(console: Console, found: Sequence[Summary]) -> None:
     titles = ("task", "digest", "class", "target", "temperature", "trials", "failed", "best", "GFLOP/s", "when")
     rows = [
         (
-            _cut(s.name),
+            name_text(s.name),
             s.digest[:SHORT],
             s.class_key[:SHORT],
             s.target,
@@ -100,47 +102,27 @@ def print_summaries(console: Console, found: Sequence[Summary]) -> None:
     print_table(console, titles, rows, words=(0, 1, 2, 3, 4, 9))
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…"
-
-
 def best_json(summary: Summary, record: Record) -> dict[str, Any]:
     assert isinstance(record.result, Timing)
-    timing, versions = record.result, record.versions
-    seconds = timing.seconds
+    timing = record.result
     return {
-        "name": summary.name,
-        "digest": summary.digest,
-        "class": summary.class_key,
-        "target": summary.target,
-        "temperature": _temperature(summary.cold),
-        "seconds": seconds,
-        "gflops": _gflops(summary, seconds),
+        **_names(summary),
+        "seconds": timing.seconds,
+        "gflops": summary.flops / timing.seconds / 1e9 if summary.flops else None,
         "verified": record.verified,
         "spread": timing.spread,
         "runs": timing.runs,
         "build_seconds": timing.build_seconds,
-        "strategy": record.strategy,
-        "seed": record.seed,
-        "number": record.number,
-        "elapsed": record.elapsed,
-        "model": record.model,
-        "created": record.created,
-        "versions": {"stormdrop": versions.stormdrop, "llvm": versions.llvm, "features": versions.features},
+        **{name: getattr(record, name) for name in ("strategy", "seed", "number", "elapsed", "model", "created")},
+        "versions": asdict(record.versions),
         "trials": summary.trials,
         "failed": summary.failed,
         "schedule": record.schedule.to_json(),
     }
 
 
-def _gflops(summary: Summary, seconds: float) -> float | None:
-    return summary.flops / seconds / 1e9 if summary.flops else None
-
-
 def print_best(console: Console, summary: Summary, record: Record) -> None:
     """The schedule, then its figures."""
-    from stormdrop.report.operator import schedule_lines  # and with it the tuner, which nothing else here needs
-
     assert isinstance(record.result, Timing)
     timing = record.result
     heading(console, f"{summary.name} on {summary.target}, {_temperature(summary.cold)}")
@@ -149,20 +131,14 @@ def print_best(console: Console, summary: Summary, record: Record) -> None:
     block(console, "\n".join(f"  {line}" for line in schedule_lines(record.schedule)))
     console.print()
     proof = "timed again in a fresh process and compared with the reference there" if record.verified else "no, a trial"
-    found = (
-        f"{record.strategy or 'unknown search'}, seed {record.seed}, trial {record.number} of {summary.trials} known"
-    )
+    speed, runs = speed_text(timing.seconds, summary.flops), counted(timing.runs, "run")
+    trial = f"seed {record.seed}, trial {record.number} of {summary.trials} known"
+    versions = f"Stormdrop {record.versions.stormdrop} with LLVM {record.versions.llvm}"
     rows = [
-        (
-            "time",
-            f"{speed_text(timing.seconds, summary.flops)}; {counted(timing.runs, 'run')}, spread {timing.spread:.1%}",
-        ),
+        ("time", f"{speed}; {runs}, spread {timing.spread:.1%}"),
         ("verified", proof),
-        ("found by", f"{found}; {summary.failed} failed"),
-        (
-            "measured",
-            f"{_when(record.created)} by Stormdrop {record.versions.stormdrop} with LLVM {record.versions.llvm}",
-        ),
+        ("found by", f"{record.strategy or 'unknown search'}, {trial}; {summary.failed} failed"),
+        ("measured", f"{_when(record.created)} by {versions}"),
         ("digest", f"{summary.digest}, class {summary.class_key}"),
     ]
     if record.model:

@@ -1,6 +1,4 @@
-"""What a search found and what it cost, in rows of words: for the end of `stormdrop op`, and for the page in a
-notebook.
-"""
+"""What a search found and what it cost, in rows of words: for `stormdrop op`, and for the page in a notebook."""
 
 from __future__ import annotations
 
@@ -22,7 +20,6 @@ _ENDED = {
     "no further gain": "no further gain",
     "nothing left": "nothing left to try",
     "interrupted": "you interrupted it",
-    "known": "its best was known",
 }
 STILL_IMPROVING = 0.8
 """An improvement after this share of the trials: more of them may pay."""
@@ -45,20 +42,15 @@ def search_rows(tuned: Tuned, stored: str | None) -> list[tuple[str, str]]:
 
 
 def _search(tuned: Tuned) -> str:
-    rate = f"{trials_per_second(tuned):.1f}/s"
+    done = f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, {trials_per_second(tuned):.1f}/s"
     ended = _ENDED.get(tuned.stopped, tuned.stopped)
-    return (
-        f"{tuned.strategy}, seed {tuned.seed}: {counted(tuned.trials, 'trial')}, {tuned.failed} "
-        f"failed, {rate}; ended: {ended}"
-    )
+    return f"{tuned.strategy}, seed {tuned.seed}: {done}; ended: {ended}"
 
 
 def _spent(tuned: Tuned) -> str:
-    build, run = building_seconds(tuned.history), running_seconds(tuned.history)
+    build, run = span_text(building_seconds(tuned.history)), span_text(running_seconds(tuned.history))
     median = f"median {seconds_text(tuned.median_build_seconds)}"
-    return (
-        f"{span_text(tuned.tuning_seconds)} in all; builders {span_text(build)} ({median}), timed runs {span_text(run)}"
-    )
+    return f"{span_text(tuned.tuning_seconds)} in all; builders {build} ({median}), timed runs {run}"
 
 
 def next_step(tuned: Tuned, is_stored: bool) -> str:

@@ -18,6 +18,11 @@ def clean(text: str, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
+def name_text(name: str, most: int = 60) -> str:
+    """A name so that it can be typed again, cut where it is endless."""
+    return clean(name if len(name) <= most else f"{name[: most - 1]}…")
+
+
 def one_line(text: str, most: int = 200) -> str:
     """A message of any length on one line: white space folded, control characters escaped, the end cut off."""
     line = clean(" ".join(text.split()))
@@ -59,8 +64,17 @@ def threads_text(threads: int) -> str:
     return counted(threads, "thread")
 
 
-def speed_text(seconds: float, flops: float, peak_gflops: float = 0.0) -> str:
+def budget_text(trials: int | None, seconds: float | None) -> str:
+    """at most 9 trials or 30.0 s; empty where there is no limit."""
+    limits = [counted(trials, "trial")] if trials is not None else []
+    limits += [span_text(seconds)] if seconds is not None else []
+    return f"at most {' or '.join(limits)}" if limits else ""
+
+
+def speed_text(seconds: float | None, flops: float, peak_gflops: float = 0.0) -> str:
     """A time; with its rate, and its share of the peak, where there are operations to count."""
+    if seconds is None:
+        return "nothing ran yet"
     parts = [seconds_text(seconds)]
     if flops and seconds > 0:
         rate = flops / seconds / 1e9

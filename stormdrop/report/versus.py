@@ -13,8 +13,8 @@ from rich.console import Console
 from stormdrop.compare.oracle import Agreement
 from stormdrop.measure.stopwatch import Runs
 from stormdrop.report.console import block, heading, print_pairs, print_table
-from stormdrop.report.model import finite, name_text, shape_text
-from stormdrop.report.text import counted, seconds_text, threads_text
+from stormdrop.report.model import finite, shape_text
+from stormdrop.report.text import counted, name_text, seconds_text, threads_text
 from stormdrop.runtime.profile import Profile
 
 
@@ -48,9 +48,8 @@ def print_check(console: Console, model: str, against: str, judged: Sequence[Agr
         )
         for a in judged
     ]
-    print_table(
-        console, ("output", "type", "shape", "largest error", "of magnitude", "allowed", ""), rows, words=(0, 1, 2, 6)
-    )
+    titles = ("output", "type", "shape", "largest error", "of magnitude", "allowed", "")
+    print_table(console, titles, rows, words=(0, 1, 2, 6))
     console.print()
     wrong, outputs = sum(not a.ok for a in judged), counted(len(judged), "output")
     heading(console, f"{wrong} of {outputs} too far off" if wrong else f"all right: {outputs}")
@@ -77,17 +76,10 @@ def print_bench(
     console: Console, model: str, threads: int, times: Mapping[str, Runs], settings: Mapping[str, str]
 ) -> None:
     heading(console, f"{model}, {threads_text(threads)}")
-    cells = [
-        (
-            name,
-            seconds_text(r.seconds),
-            seconds_text(float(r.each.min())),
-            f"{r.spread:.1%}",
-            str(len(r.each)),
-            f"{1 / r.seconds:.1f}",
-        )
-        for name, r in times.items()
-    ]
+    cells: list[tuple[str, ...]] = []
+    for name, r in times.items():
+        median, least = seconds_text(r.seconds), seconds_text(float(r.each.min()))
+        cells.append((name, median, least, f"{r.spread:.1%}", str(len(r.each)), f"{1 / r.seconds:.1f}"))
     print_table(console, ("", "median", "min", "spread", "runs", "runs/s"), cells)
     console.print()
     speedup = speedup_of(times)

@@ -44,9 +44,7 @@ _abandoned: list[sqlite3.Connection] = []
 
 
 class StoreFull(StoreError):
-    """The disk, a quota or a limit on file sizes leaves no room; what was to be written is not in the file, all else
-    is.
-    """
+    """The disk, a quota or a limit on file sizes leaves no room; nothing of what was to be written is in the file."""
 
 
 class StoreBusy(StoreError):
@@ -87,8 +85,7 @@ class Database:
     def name(self) -> str:
         return str(self.path) if self.path else "the store in memory"
 
-    # ---- connections
-    # ---------------------------------------------------------------------------------------------------
+    # ---- connections -------------------------------------------------------------------------------------------------
 
     def connection(self) -> sqlite3.Connection:
         """This thread's, in this process."""
@@ -140,10 +137,8 @@ class Database:
         mode = _journal(connection)
         if mode not in ("wal", "") and not self._has_told:
             self._has_told = True
-            _log.warning(
-                "%s: no write-ahead log on this file system, using a rollback journal: readers wait for writers",
-                self.path,
-            )
+            told = "%s: no write-ahead log on this file system, using a rollback journal: readers wait for writers"
+            _log.warning(told, self.path)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
@@ -176,8 +171,7 @@ class Database:
         except OSError:
             return True
 
-    # ---- transactions
-    # --------------------------------------------------------------------------------------------------
+    # ---- transactions ------------------------------------------------------------------------------------------------
 
     def write(self, work: Work[T]) -> T:
         """All of `work` or nothing. It may be called again after a collision, so it must not change anything else.
@@ -278,14 +272,11 @@ def _ours(error: sqlite3.Error | OSError, name: str) -> Exception:
 
 
 def damaged(name: str, error: sqlite3.Error) -> str:
-    return (
-        f"{name} is damaged ({error}); move it away, and a new store begins (`sqlite3 FILE "
-        ".recover` may save some of it)"
-    )
+    told = "move it away, and a new store begins (`sqlite3 FILE .recover` may save some of it)"
+    return f"{name} is damaged ({error}); {told}"
 
 
-# ---- opening
-# -----------------------------------------------------------------------------------------------------------
+# ---- opening ---------------------------------------------------------------------------------------------------------
 
 
 def open_file(path: Path, vfs: str = "") -> Database:
@@ -323,10 +314,8 @@ def examine(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode):
-        raise UserError(
-            f"{path} is a {'directory' if stat.S_ISDIR(found.st_mode) else 'device'}, not a store; give the name of a "
-            "file"
-        )
+        kind = "directory" if stat.S_ISDIR(found.st_mode) else "device"
+        raise UserError(f"{path} is a {kind}, not a store; give the name of a file")
     if not found.st_size:
         return
     with path.open("rb") as file:
@@ -340,8 +329,7 @@ def examine(path: Path) -> None:
         with closing(_opened(f"{path.as_uri()}?mode=ro")) as connection:
             _patiently(lambda: schema.check(connection, str(path)))
     except sqlite3.Error as error:
-        # A reader may neither finish what a killed writer began nor, in a read-only folder, read a log: the opening
-        # proper decides.
+        # A reader may not finish what a killed writer began, nor read a log in a read-only folder: opening decides.
         if _kind(error) not in (*_CLOSED, *_BUSY):
             raise UserError(damaged(str(path), error)) from error
 

@@ -21,10 +21,8 @@ class Pruned:
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    pages, free, size = (
-        int(connection.execute(f"PRAGMA {what}").fetchone()[0])
-        for what in ("page_count", "freelist_count", "page_size")
-    )
+    names = ("page_count", "freelist_count", "page_size")
+    pages, free, size = (int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in names)
     return (pages - free) * size
 
 

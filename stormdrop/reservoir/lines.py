@@ -13,7 +13,7 @@ import binascii
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
 import numpy as np
@@ -53,8 +53,7 @@ class Refused(Exception):
     """A line that is not kept; the message says why."""
 
 
-# ---- writing
-# -----------------------------------------------------------------------------------------------------------
+# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
 def line_of(row: TrialRow) -> str:
@@ -73,36 +72,20 @@ def line_of(row: TrialRow) -> str:
         "features": features,
     }
     cold = "true" if row.cold else "false"
-    head = (
-        ""
-        f'{{"format":{FORMAT},"task":{row.task_json},"target":{row.target_json},"cold":{cold},"schedule":{row.schedule},'
-    )
-    return head + compact(tail)[1:]
+    head = f'"format":{FORMAT},"task":{row.task_json},"target":{row.target_json},"cold":{cold}'
+    return f'{{{head},"schedule":{row.schedule},{compact(tail)[1:]}'
 
 
 def _result_json(result: Result) -> dict[str, object]:
-    match result:
-        case Failure(kind, message, build_seconds):
-            return {"failure": kind, "message": message, "build_seconds": build_seconds}
-        case Timing(seconds, spread, runs, build_seconds, stopped_early, samples):
-            return {
-                "seconds": seconds,
-                "spread": spread,
-                "runs": runs,
-                "build_seconds": build_seconds,
-                "stopped_early": stopped_early,
-                "samples": list(samples),
-            }
+    fields = asdict(result)
+    return {"failure": fields.pop("kind"), **fields} if isinstance(result, Failure) else fields
 
 
-# ---- reading
-# -----------------------------------------------------------------------------------------------------------
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_lines(file: IO[bytes], most: int = LINE_BYTES) -> Iterator[tuple[int, bytes | None]]:
-    """Number (from 1) and content of each line that is not blank; None for one too long to be a record, which is not
-    held in memory.
-    """
+    """Number (from 1) and content of each line that is not blank; None for one too long to be held in memory."""
     number = 0
     while line := file.readline(most):
         number += 1
@@ -134,7 +117,7 @@ class LineReader:
 
     here: Target
     foreign: bool
-    tasks: dict[str, Task]
+    tasks: dict[str, Task] = field(default_factory=dict[str, Task])
     """Those read before: one task has many lines."""
 
     def records(self, lines: Sequence[tuple[int, bytes | None]]) -> list[tuple[int, Record | Refused]]:
@@ -161,9 +144,7 @@ class LineReader:
             raise
         except UserError as error:
             raise Refused(_short(str(error))) from error
-        except (
-            Exception
-        ) as error:  # anything may stand in the file: no assumption of the code that replays it need hold
+        except Exception as error:  # anything may stand in the file: no assumption of the code that reads it need hold
             raise Refused(_short(f"it cannot be read: {error!r}")) from error
 
     def _record(self, data: dict[str, Any]) -> Record:
@@ -171,11 +152,8 @@ class LineReader:
             raise Refused(f"format {data.get('format')!r:.40}; this version reads {FORMAT}")
         target = target_from_json(_field(data, "target", dict))
         if target.cpu != self.here.cpu and not self.foreign:
-            raise Refused(
-                _short(
-                    f"measured on another CPU, {target.cpu}; this is {self.here.cpu} (import with --foreign to keep it)"
-                )
-            )
+            told = f"measured on another CPU, {target.cpu}; this is {self.here.cpu}"
+            raise Refused(_short(f"{told} (import with --foreign to keep it)"))
         task = self._task(_field(data, "task", dict))
         result, verified = _result(_field(data, "result", dict)), _field(data, "verified", bool)
         if verified and isinstance(result, Failure):
@@ -221,7 +199,7 @@ class LineReader:
 
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
-        data = json.loads(line.decode(), parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded)
+        data = json.loads(line.decode(), parse_constant=_finite, parse_float=_finite, parse_int=_bounded)
     except UnicodeDecodeError as error:
         raise Refused(f"not UTF-8: {error.reason} at byte {error.start}") from error
     except RecursionError as error:
@@ -231,10 +209,6 @@ def _parsed(line: bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise Refused("not a JSON object")
     return data
-
-
-def _no_constant(text: str) -> object:
-    raise ValueError(f"{text} is no number")
 
 
 def _finite(text: str) -> float:
@@ -328,8 +302,7 @@ def _features(data: dict[str, Any], version: int, known: FeatureSet) -> NDArray[
 
 
 def replayed(records: Sequence[Record]) -> list[Record | Refused]:
-    """Each record whose schedule is a program of its task on its target, or why it is none; unknown rules may do
-    anything.
+    """Each record whose schedule is a program of its task on its target, or follows unknown rules; or why it is none.
 
     Those of one sketch are looked at together, as a matrix of points, since one at a time takes a millisecond each.
     """
@@ -343,18 +316,13 @@ def replayed(records: Sequence[Record]) -> list[Record | Refused]:
         sketches.setdefault((record.task, record.target, schedule.variant, schedule.steps), []).append(k)
     found: list[Record | Refused] = list(records)
     for places in sketches.values():
-        answers = _replayed_together([records[k] for k in places])
-        if answers is None:
-            answers = [
-                (_replayed_together([records[k]]) or [Refused("the schedule cannot be replayed")])[0] for k in places
-            ]
-        for k, answer in zip(places, answers):
+        for k, answer in zip(places, _replayed_together([records[k] for k in places])):
             found[k] = answer
     return found
 
 
-def _replayed_together(records: Sequence[Record]) -> list[Record | Refused] | None:
-    """For records of one sketch. None where that is not certain: one of several broke the computation for all."""
+def _replayed_together(records: Sequence[Record]) -> list[Record | Refused]:
+    """For records of one sketch; one by one where one of several broke the computation for all."""
     first = records[0]
     try:
         schedule, task = first.schedule, first.task
@@ -370,7 +338,9 @@ def _replayed_together(records: Sequence[Record]) -> list[Record | Refused] | No
         with np.errstate(all="ignore"):
             good &= sketch.legal(tried) & (sketch.canonical(tried) == tried).all(axis=1)
     except Exception as error:  # as above: what stands in a file need not be what the code expects
-        return None if len(records) > 1 else [Refused(_short(f"the schedule cannot be replayed: {error}"))]
+        if len(records) > 1:
+            return [_replayed_together([record])[0] for record in records]
+        return [Refused(_short(f"the schedule cannot be replayed: {error}"))]
     answers: list[Record | Refused] = []
     for record, named, point, is_good in zip(records, values, points, good):
         if is_good and set(named) == set(sketch.names):

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from stormdrop.target.machine import Target, target_from_json
 KINDS: tuple[str, ...] = get_args(FailureKind)
 NAME_CHARACTERS, MESSAGE_CHARACTERS = 500, 4000
 INT64 = 2**63
+T = TypeVar("T")
 
 
 class StoreError(StormdropError):
@@ -74,6 +75,25 @@ MARKED = tuple(f.name for f in fields(TrialRow) if f.name not in _NAMES)
 """What tells rows apart: tasks of one digest are one task, whatever it is called."""
 
 
+ELSEWHERE = {
+    "task_digest": "task.digest",
+    "class_key": "task.class_key",
+    "task_name": "task.name",
+    "flops": "task.flops",
+    "task_json": "task.json",
+    "target_key": "machine.key",
+    "target_json": "target.json",
+    "stormdrop": "version.stormdrop",
+    "llvm": "version.llvm",
+    "feature_version": "version.features",
+}
+"""Fields that are columns of other tables than `trial`."""
+
+
+def column(name: str) -> str:
+    return ELSEWHERE.get(name, f"trial.{name}")
+
+
 def mark_of(values: Iterable[object]) -> int:
     """64 bits of a digest of the `MARKED` values, in their order: equal rows have equal marks."""
     text = json.dumps([v.hex() if isinstance(v, bytes) else v for v in values])
@@ -94,30 +114,27 @@ def compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-# ---- records to rows
-# ---------------------------------------------------------------------------------------------------
+# ---- records to rows -------------------------------------------------------------------------------------------------
 
 
 def row_of(record: Record) -> TrialRow:
     """Raises StoreError for a record whose figures are not numbers: it would mislead every search to come."""
-    result, versions = record.result, record.versions
-    digest, class_key, name, flops, task_json = _task(record.task)
-    for what, value in (
-        ("elapsed", record.elapsed),
-        ("created", record.created),
-        ("build_seconds", result.build_seconds),
-    ):
+    result, versions, name = record.result, record.versions, text(record.task.name)
+    times = {"elapsed": record.elapsed, "created": record.created, "build_seconds": result.build_seconds}
+    for what, value in times.items():
         if not math.isfinite(value):
             raise StoreError(f"a trial of {name} cannot be kept: {what} is {value}")
+    timing = result if isinstance(result, Timing) else None
+    if timing is not None:
+        is_measured = all(is_duration(s) for s in (timing.seconds, *timing.samples))
+        if not (is_measured and 0 <= timing.spread < math.inf):
+            told = f"it took {timing.seconds} s with a spread of {timing.spread}"
+            raise StoreError(f"a trial of {name} cannot be kept: {told}")
     features = None if record.features is None else np.ascontiguousarray(record.features, "<f4")
     if features is not None and not np.isfinite(features).all():
         features = None  # no model may learn from it, but the time is good
-    common = dict[str, Any](
-        task_digest=digest,
-        class_key=class_key,
-        task_name=name,
-        flops=flops,
-        task_json=task_json,
+    return TrialRow(
+        *_task(record.task),
         target_key=record.target.key(),
         target_json=target_text(record.target),
         stormdrop=versions.stormdrop,
@@ -131,36 +148,17 @@ def row_of(record: Record) -> TrialRow:
         elapsed=float(record.elapsed),
         model=text(record.model),
         created=float(record.created),
+        seconds=None if timing is None else float(timing.seconds),
+        spread=None if timing is None else float(timing.spread),
+        runs=None if timing is None else timing.runs,
         build_seconds=float(result.build_seconds),
+        stopped_early=int(timing is not None and timing.stopped_early),
+        failure=result.kind if isinstance(result, Failure) else None,
+        message=text(result.message, MESSAGE_CHARACTERS) if isinstance(result, Failure) else None,
         features=None if features is None else features.tobytes(),
         schedule=compact(record.schedule.to_json()),
+        samples=np.asarray(() if timing is None else timing.samples, "<f8").tobytes(),
     )
-    match result:
-        case Failure(kind, message):
-            told = text(message, MESSAGE_CHARACTERS)
-            return TrialRow(
-                **common, seconds=None, spread=None, runs=None, stopped_early=0, failure=kind, message=told, samples=b""
-            )
-        case Timing():
-            if not (
-                is_duration(result.seconds)
-                and all(is_duration(s) for s in result.samples)
-                and 0 <= result.spread < math.inf
-            ):
-                raise StoreError(
-                    f"a trial of {name} cannot be kept: it took {result.seconds} s with a spread of {result.spread}"
-                )
-            samples = np.asarray(result.samples, "<f8").tobytes()
-            return TrialRow(
-                **common,
-                seconds=float(result.seconds),
-                spread=float(result.spread),
-                runs=result.runs,
-                stopped_early=int(result.stopped_early),
-                failure=None,
-                message=None,
-                samples=samples,
-            )
 
 
 def is_duration(seconds: float) -> bool:
@@ -168,9 +166,7 @@ def is_duration(seconds: float) -> bool:
 
 
 def text(value: str, most: int = NAME_CHARACTERS) -> str:
-    """As SQLite and files can hold it: no lone surrogates, which the output of a crashed program may have, and not too
-    long.
-    """
+    """As SQLite and files can hold it: not too long, and without lone surrogates, as crashed programs print them."""
     return value[:most].encode("utf-8", "replace").decode()
 
 
@@ -185,8 +181,7 @@ def target_text(target: Target) -> str:
     return compact({name: value for name, value in target.to_json().items() if (name, value) != ("kind", "cpu")})
 
 
-# ---- rows to records
-# ---------------------------------------------------------------------------------------------------
+# ---- rows to records -------------------------------------------------------------------------------------------------
 
 
 def record_of(row: TrialRow, task: Task, target: Target | None = None) -> Record:
@@ -203,7 +198,7 @@ def record_of(row: TrialRow, task: Task, target: Target | None = None) -> Record
     features = None if row.features is None else np.frombuffer(row.features, "<f4").astype(np.float32)
     return Record(
         task,
-        _schedule(row.schedule),
+        _read("schedule", Schedule.from_json, row.schedule),
         own.with_cold_weights(bool(row.cold)),
         result_of(row),
         Versions(row.stormdrop, row.llvm, row.feature_version),
@@ -226,25 +221,19 @@ def result_of(row: TrialRow) -> Result:
     return Timing(row.seconds, row.spread, row.runs, row.build_seconds, bool(row.stopped_early), samples)
 
 
-def _schedule(text: str) -> Schedule:
+def _read(what: str, read: Callable[[Any], T], text: str) -> T:
+    """Raises UserError where it is not of a format that this version reads."""
     try:
-        return Schedule.from_json(json.loads(text))
+        return read(json.loads(text))
     except ValueError as error:
-        raise UserError(f"not a schedule: {error}") from error
+        raise UserError(f"not a {what}: {error}") from error
 
 
 @lru_cache(maxsize=64)
 def target_of(text: str) -> Target:
-    try:
-        return target_from_json(json.loads(text))
-    except ValueError as error:
-        raise UserError(f"not a target: {error}") from error
+    return _read("target", target_from_json, text)
 
 
 @lru_cache(maxsize=256)
 def task_of(text: str) -> Task:
-    """Raises UserError where it is not of a format that this version reads."""
-    try:
-        return Task.from_json(json.loads(text))
-    except ValueError as error:
-        raise UserError(f"not a task: {error}") from error
+    return _read("task", Task.from_json, text)

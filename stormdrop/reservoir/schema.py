@@ -17,7 +17,7 @@ import sqlite3
 from collections.abc import Callable
 
 from stormdrop.errors import UserError
-from stormdrop.reservoir.rows import MARKED, mark_of, rules_of
+from stormdrop.reservoir.rows import MARKED, column, mark_of, rules_of
 
 APPLICATION_ID = int.from_bytes(b"StDr", "big")
 Migration = Callable[[sqlite3.Connection], None]
@@ -72,20 +72,10 @@ _SECOND_INDEXES = (
 
 
 def _second(connection: sqlite3.Connection) -> None:
-    """Which rules a trial needs, which feature version it has, and what tells it from others, so that SQL can ask for
-    them.
-    """
+    """Columns for the rules that a trial needs, the version of its features, and what tells it from others."""
     for statement in _SECOND:
         connection.execute(statement)
-    columns = {
-        "task_digest": "task.digest",
-        "target_key": "machine.key",
-        "target_json": "target.json",
-        "stormdrop": "version.stormdrop",
-        "llvm": "version.llvm",
-        "feature_version": "version.features",
-    }
-    listed = ", ".join(columns.get(name, f"trial.{name}") for name in MARKED)
+    listed = ", ".join(map(column, MARKED))
     query = f"""SELECT trial.id, trial.features IS NOT NULL, {listed} FROM trial JOIN task ON task.id = task_id
         JOIN machine ON machine.id = trial.machine_id JOIN target ON target.id = target_id
         JOIN version ON version.id = version_id
@@ -122,32 +112,20 @@ def version_of(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def application_of(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA application_id").fetchone()[0])
-
-
 def foreign_text(name: str) -> str:
     return f"{name} is another program's SQLite file, not a store; give another --store or STORMDROP_CACHE_DIR"
 
 
-def is_empty(connection: sqlite3.Connection) -> bool:
-    return not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-
-
 def check(connection: sqlite3.Connection, name: str) -> None:
-    """Raises UserError if the file is another program's or a newer version's; sqlite3.DatabaseError where tables are
-    damaged.
-    """
-    if is_empty(connection) and not version_of(connection):
-        return
-    if application_of(connection) != APPLICATION_ID:
-        raise UserError(foreign_text(name))
+    """Raises UserError for another program's file or a newer version's, sqlite3.DatabaseError for damaged tables."""
     version = version_of(connection)
+    if not version and not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        return
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise UserError(foreign_text(name))
     if version > VERSION:
-        raise UserError(
-            f"{name} was written by a newer Stormdrop (store version {version}; this one reads up to {VERSION}): "
-            "upgrade"
-        )
+        told = f"store version {version}; this one reads up to {VERSION}"
+        raise UserError(f"{name} was written by a newer Stormdrop ({told}): upgrade")
     if version < 1:
         raise UserError(f"{name} is damaged: it has no version")
     for probe in _PROBES:
@@ -155,9 +133,7 @@ def check(connection: sqlite3.Connection, name: str) -> None:
 
 
 def migrate(connection: sqlite3.Connection, name: str) -> None:
-    """Bring a store to this version; the caller holds the one write transaction, and others may have done it
-    meanwhile.
-    """
+    """Bring a store to this version, unless another process has; the caller holds the one write transaction."""
     check(connection, name)
     try:
         for step in STEPS[version_of(connection) :]:

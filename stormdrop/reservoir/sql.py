@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from stormdrop.reservoir.rows import MARKED, TrialRow, mark_of, rules_of, unknown_rules
+from stormdrop.reservoir.rows import ELSEWHERE, MARKED, TrialRow, column, mark_of, rules_of, unknown_rules
 from stormdrop.space.rules import Rule
 
-_ELSEWHERE = {
-    "task_digest": "task.digest",
-    "class_key": "task.class_key",
-    "task_name": "task.name",
-    "flops": "task.flops",
-    "task_json": "task.json",
-    "target_key": "machine.key",
-    "target_json": "target.json",
-    "stormdrop": "version.stormdrop",
-    "llvm": "version.llvm",
-    "feature_version": "version.features",
-}
-_OWN = tuple(f.name for f in fields(TrialRow) if f.name not in _ELSEWHERE)
-ROW = ", ".join(_ELSEWHERE.get(f.name, f"trial.{f.name}") for f in fields(TrialRow))
+_OWN = tuple(f.name for f in fields(TrialRow) if f.name not in ELSEWHERE)
+ROW = ", ".join(column(f.name) for f in fields(TrialRow))
 """What to select for `TrialRow(*found)`, from `FROM`."""
 FROM = """trial JOIN task ON task.id = trial.task_id JOIN machine ON machine.id = trial.machine_id
     JOIN target ON target.id = trial.target_id JOIN version ON version.id = trial.version_id"""
@@ -34,25 +22,19 @@ _INSERT = f"INSERT INTO trial ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * l
 
 def insert(connection: sqlite3.Connection, rows: Sequence[TrialRow], skip_known: bool = False) -> int:
     """Add rows, in order; with `skip_known` those that are not there yet. How many were added."""
-    shared = _Shared(connection)
+    shared = _SharedRows(connection)
     added = 0
     for row in rows:
         mark = mark_of(getattr(row, name) for name in MARKED)
         if skip_known and connection.execute("SELECT 1 FROM trial WHERE mark = ?", (mark,)).fetchone():
             continue
         machine = shared.id("machine", key=row.target_key)
+        task = {"class_key": row.class_key, "name": row.task_name, "flops": row.flops, "json": row.task_json}
         ids = (
-            shared.id(
-                "task",
-                digest=row.task_digest,
-                class_key=row.class_key,
-                name=row.task_name,
-                flops=row.flops,
-                json=row.task_json,
-            ),
+            shared.id("task", task, digest=row.task_digest),
             machine,
-            shared.id("target", json=row.target_json, machine_id=machine),
-            shared.version(row),
+            shared.id("target", {"machine_id": machine}, json=row.target_json),
+            shared.id("version", stormdrop=row.stormdrop, llvm=row.llvm, features=row.feature_version),
             shared.id("rule_set", rules=rules_of(json.loads(row.schedule))),
         )
         version = None if row.features is None else row.feature_version
@@ -61,45 +43,31 @@ def insert(connection: sqlite3.Connection, rows: Sequence[TrialRow], skip_known:
     return added
 
 
-class _Shared:
-    """The ids of rows that many trials refer to, within one transaction: another process may remove them between
-    two.
-    """
+class _SharedRows:
+    """Ids of rows that many trials refer to, for one transaction: another process may remove them behind it."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._ids: dict[object, int] = {}
 
-    def id(self, table: str, **columns: Any) -> int:
-        """The first of the columns tells the rows of the table apart."""
-        name, value = next(iter(columns.items()))
-        return self._id(table, f"{name} = ?", (value,), columns)
-
-    def version(self, row: TrialRow) -> int:
-        columns = {"stormdrop": row.stormdrop, "llvm": row.llvm, "features": row.feature_version}
-        return self._id("version", "stormdrop = ? AND llvm = ? AND features = ?", tuple(columns.values()), columns)
-
-    def _id(self, table: str, where: str, values: tuple[Any, ...], columns: dict[str, Any]) -> int:
-        key = table, *values
+    def id(self, table: str, more: Mapping[str, Any] | None = None, **keys: Any) -> int:
+        """`keys` tell the rows of the table apart; `more` are the other columns of a new one."""
+        key = table, *keys.values()
         if key not in self._ids:
-            found = self._connection.execute(f"SELECT id FROM {table} WHERE {where}", values).fetchone()
+            where = " AND ".join(f"{name} = ?" for name in keys)
+            found = self._connection.execute(f"SELECT id FROM {table} WHERE {where}", (*keys.values(),)).fetchone()
             if found is None:
-                insert = (
-                    f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) RETURNING id"
-                )
-                found = self._connection.execute(insert, tuple(columns.values())).fetchone()
+                columns = keys | dict(more or {})
+                places = ", ".join("?" * len(columns))
+                query = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places}) RETURNING id"
+                found = self._connection.execute(query, (*columns.values(),)).fetchone()
             self._ids[key] = int(found[0])
         return self._ids[key]
 
 
-def task_id(connection: sqlite3.Connection, digest: str) -> int:
+def id_of(connection: sqlite3.Connection, table: str, column: str, value: str) -> int:
     """-1, which no row has, for what is not there."""
-    found = connection.execute("SELECT id FROM task WHERE digest = ?", (digest,)).fetchone()
-    return int(found[0]) if found else -1
-
-
-def machine_id(connection: sqlite3.Connection, key: str) -> int:
-    found = connection.execute("SELECT id FROM machine WHERE key = ?", (key,)).fetchone()
+    found = connection.execute(f"SELECT id FROM {table} WHERE {column} = ?", (value,)).fetchone()
     return int(found[0]) if found else -1
 
 

@@ -16,9 +16,8 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from stormdrop.reservoir.evict import Pruned, evict, shrink, used_bytes
 from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
 from stormdrop.reservoir.record import Record, Versions, group_name
 from stormdrop.reservoir.rows import StoreError, TrialRow, record_of, row_of, rules_of, task_of, unknown_rules
-from stormdrop.reservoir.sql import FROM, ROW, absent_rules, allowed_rules, insert, machine_id, task_id
+from stormdrop.reservoir.sql import FROM, ROW, absent_rules, allowed_rules, id_of, insert
 from stormdrop.runtime.host import detect
 from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import RULES, Rule
@@ -169,9 +168,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -191,8 +188,7 @@ class Store:
         """Without free pages and the log; this is what the cap limits."""
         return self._database.read(used_bytes)
 
-    # ---- writing
-    # -------------------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def add(self, records: Sequence[Record]) -> None:
         """Keep all of them, or none. Beyond the cap the oldest trials go.
@@ -216,16 +212,14 @@ class Store:
         before, removed = self.used_bytes, 0
         if older_than is not None:
             which = "created < ?" if winners else "created < ? AND verified = 0"
-            removed += self._database.write(
-                lambda c: c.execute(f"DELETE FROM trial WHERE {which}", (older_than,)).rowcount
-            )
+            query = f"DELETE FROM trial WHERE {which}"
+            removed += self._database.write(lambda c: c.execute(query, (older_than,)).rowcount)
         if max_bytes is not None:
             removed += evict(self._database, max_bytes)
         shrink(self._database)
         return Pruned(removed, before, self.used_bytes)
 
-    # ---- reading
-    # -------------------------------------------------------------------------------------------------------
+    # ---- reading -----------------------------------------------------------------------------------------------------
 
     def best(
         self,
@@ -242,26 +236,21 @@ class Store:
         is not among `rules` are skipped, with a remark.
         """
         is_cold = target.with_cold_weights(cold).is_cold
-        return self._best(task.digest, target.key(), is_cold, versions, task, target, rules)
+        row = self._best(task.digest, target.key(), is_cold, rules, versions)
+        return None if row is None else record_of(row, task, target)
 
     def best_of(self, summary: Summary) -> Record | None:
         """The record behind a line of `summaries`. Raises UserError where its task is not of this version."""
-        return self._best(summary.digest, summary.target, summary.cold, None, None, None, RULES)
+        row = self._best(summary.digest, summary.target, summary.cold, RULES)
+        return None if row is None else record_of(row, task_of(row.task_json))
 
     def _best(
-        self,
-        digest: str,
-        key: str,
-        cold: bool,
-        versions: Versions | None,
-        task: Task | None,
-        target: Target | None,
-        rules: Sequence[Rule],
-    ) -> Record | None:
+        self, digest: str, key: str, cold: bool, rules: Sequence[Rule], versions: Versions | None = None
+    ) -> TrialRow | None:
         def fastest(c: sqlite3.Connection) -> tuple[TrialRow | None, set[str]]:
-            version = ""
-            wanted: list[Any] = [task_id(c, digest), machine_id(c, key), int(cold)]
-            allowed, absent = allowed_rules(c, rules), absent_rules(c, rules, *wanted)
+            version, place = "", _at(c, digest, key, cold)
+            wanted: list[Any] = [*place]
+            allowed, absent = allowed_rules(c, rules), absent_rules(c, rules, *place)
             if versions is not None:
                 version = "AND version_id IN (SELECT id FROM version WHERE stormdrop = ? AND llvm = ?)"
                 wanted += [versions.stormdrop, versions.llvm]
@@ -276,7 +265,7 @@ class Store:
 
         row, absent = self._database.read(fastest)
         self._remark(absent)
-        return None if row is None else record_of(row, task or task_of(row.task_json), target)
+        return row
 
     def trials(
         self, task: Task, target: Target, cold: bool | None = None, rules: Sequence[Rule] = RULES
@@ -287,11 +276,9 @@ class Store:
         """
 
         def found(c: sqlite3.Connection) -> tuple[list[Any], set[str]]:
-            wanted = task_id(c, task.digest), machine_id(c, target.key()), int(target.with_cold_weights(cold).is_cold)
-            where = "trial.task_id = ? AND trial.machine_id = ? AND trial.cold = ?"
-            query = (
-                f"SELECT {ROW} FROM {FROM} WHERE {where} AND rules_id IN ({allowed_rules(c, rules)}) ORDER BY trial.id"
-            )
+            wanted = _at(c, task.digest, target.key(), target.with_cold_weights(cold).is_cold)
+            where = f"task_id = ? AND trial.machine_id = ? AND cold = ? AND rules_id IN ({allowed_rules(c, rules)})"
+            query = f"SELECT {ROW} FROM {FROM} WHERE {where} ORDER BY trial.id"
             return c.execute(query, wanted).fetchall(), absent_rules(c, rules, *wanted)
 
         rows, absent = self._database.read(found)
@@ -309,16 +296,15 @@ class Store:
         if told := absent - self._remarked:
             self._remarked |= told
             names = ", ".join(sorted(told))
-            _log.warning(
-                "%s: trials that follow rules which are not known here are skipped: %s", self._database.name, names
-            )
+            told = "%s: trials that follow rules which are not known here are skipped: %s"
+            _log.warning(told, self._database.name, names)
 
     def known(self, task: Task, target: Target, cold: bool | None = None) -> int:
         """How many trials of a task there are, whatever rules they follow."""
         query = "SELECT count(*) FROM trial WHERE task_id = ? AND machine_id = ? AND cold = ?"
 
         def count(c: sqlite3.Connection) -> int:
-            wanted = task_id(c, task.digest), machine_id(c, target.key()), int(target.with_cold_weights(cold).is_cold)
+            wanted = _at(c, task.digest, target.key(), target.with_cold_weights(cold).is_cold)
             return int(c.execute(query, wanted).fetchone()[0])
 
         return self._database.read(count)
@@ -328,7 +314,7 @@ class Store:
         wanted = judge_of(target).features
 
         def found(c: sqlite3.Connection) -> tuple[list[Any], dict[int, str], int]:
-            machine = machine_id(c, target.key())
+            machine = id_of(c, "machine", "key", target.key())
             rows = c.execute(
                 """SELECT features, seconds, 2 * task_id + cold FROM trial INDEXED BY trial_recent
                 WHERE machine_id = ? AND feature_version = ? AND length(features) = ? ORDER BY id DESC LIMIT ?""",
@@ -342,13 +328,12 @@ class Store:
 
         rows, digests, left_out = self._database.read(found)
         rows.reverse()
-        features = (
-            np.frombuffer(b"".join([row[0] for row in rows]), "<f4").astype(np.float32).reshape(len(rows), len(wanted))
-        )
+        features = np.frombuffer(b"".join([row[0] for row in rows]), "<f4").astype(np.float32)
         seconds = np.array([row[1] for row in rows], dtype=np.float64)  # None becomes NaN
         keys, group = np.unique(np.array([row[2] for row in rows], dtype=np.int64), return_inverse=True)
         names = tuple(group_name(digests[k // 2], bool(k % 2)) for k in keys.tolist())
-        return TrainingRows(features, seconds, group.astype(np.int64).reshape(len(rows)), names, left_out)
+        matrix, groups = features.reshape(len(rows), len(wanted)), group.astype(np.int64).reshape(len(rows))
+        return TrainingRows(matrix, seconds, groups, names, left_out)
 
     def summaries(self, wanted: Filters | None = None) -> list[Summary]:
         """One for each task, machine and temperature, in the order in which they were last measured."""
@@ -361,10 +346,8 @@ class Store:
             JOIN task ON task.id = g.task_id JOIN machine ON machine.id = g.machine_id JOIN trial ON trial.id = g.last
             ORDER BY g.last"""
         rows = self._database.read(lambda c: c.execute(query).fetchall())
-        found = [
-            Summary(d, n, k, t, bool(cold), count, failed, s, bool(v), f, at)
-            for d, n, k, t, cold, count, failed, s, v, f, at in rows
-        ]
+        found = [Summary(*row) for row in rows]
+        found = [replace(s, cold=bool(s.cold), verified=bool(s.verified)) for s in found]
         return [s for s in found if wanted is None or _is_wanted(s, wanted)]
 
     def integrity(self) -> list[str]:
@@ -372,19 +355,16 @@ class Store:
 
         def problems(c: sqlite3.Connection) -> list[str]:
             found = [str(row[0]) for row in c.execute("PRAGMA integrity_check")]
-            dangling = [
-                f"row {row[1]} of {row[0]} refers to nothing in {row[2]}"
-                for row in c.execute("PRAGMA foreign_key_check")
-            ]
-            return [line for line in found if line != "ok"] + dangling
+            dangling = c.execute("PRAGMA foreign_key_check").fetchall()
+            found += [f"row {row[1]} of {row[0]} refers to nothing in {row[2]}" for row in dangling]
+            return [line for line in found if line != "ok"]
 
         try:
             return self._database.read(problems)
         except StoreError as error:
             return [str(error)]
 
-    # ---- files of lines
-    # ------------------------------------------------------------------------------------------------
+    # ---- files of lines ----------------------------------------------------------------------------------------------
 
     def export(self, file: IO[str], wanted: Filters | None = None) -> int:
         """Write trials as lines of JSON, in order; how many."""
@@ -401,11 +381,8 @@ class Store:
             digests = sorted({s.digest for s in self.summaries(Filters(task=wanted.task))})
             where.append(f"task.digest IN ({', '.join('?' * len(digests))})")
             values += digests
-        for column, value in (
-            ("machine.key", wanted.target),
-            ("trial.cold", wanted.cold),
-            ("trial.verified", wanted.verified),
-        ):
+        columns = {"machine.key": wanted.target, "trial.cold": wanted.cold, "trial.verified": wanted.verified}
+        for column, value in columns.items():
             if value is not None:
                 where.append(f"{column} = ?")
                 values.append(value)
@@ -424,7 +401,7 @@ class Store:
 
         Raises StoreError where the store takes no more; the batches before are kept.
         """
-        reader = LineReader(here or detect(), foreign, {})
+        reader = LineReader(here or detect(), foreign)
         kept = duplicates = refusals = 0
         refused: list[Refusal] = []
         absent: set[str] = set()
@@ -449,13 +426,14 @@ def default_path() -> Path:
     return cache_dir() / FILE
 
 
+def _at(c: sqlite3.Connection, digest: str, key: str, cold: bool) -> tuple[int, int, int]:
+    """Task, machine and temperature of a trial, as its row has them."""
+    return id_of(c, "task", "digest", digest), id_of(c, "machine", "key", key), int(cold)
+
+
 def _is_wanted(s: Summary, wanted: Filters) -> bool:
-    if (
-        wanted.task is not None
-        and s.name != wanted.task
-        and not (len(wanted.task) >= 4 and s.digest.startswith(wanted.task))
-    ):
+    task = wanted.task
+    if task is not None and s.name != task and not (len(task) >= 4 and s.digest.startswith(task)):
         return False
-    if wanted.target is not None and s.target != wanted.target:
-        return False
-    return (wanted.cold is None or s.cold == wanted.cold) and (wanted.verified is None or s.verified == wanted.verified)
+    pairs = ((wanted.target, s.target), (wanted.cold, s.cold), (wanted.verified, s.verified))
+    return all(asked is None or asked == found for asked, found in pairs)

@@ -33,11 +33,6 @@ class Lifetime:
     nbytes: int
     first: int
     last: int
-    align: int = ALIGN_BYTES
-
-    def __post_init__(self) -> None:
-        if self.nbytes < 0 or self.last < self.first or self.align < 1:
-            raise ValueError(f"no lifetime: {self}")
 
 
 def plan(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
@@ -93,7 +88,7 @@ def _placed(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[int, .
         life = lifetimes[k]
         begins, ends, firsts, lasts = placed[:, :n]
         near = (firsts <= life.last) & (lasts >= life.first)
-        at = _gap(begins[near], ends[near], life.nbytes, life.align)
+        at = _gap(begins[near], ends[near], life.nbytes)
         offsets[k] = at
         slot = int(np.searchsorted(begins, at))
         placed[:, slot + 1 : n + 1] = placed[:, slot:n].copy()
@@ -101,7 +96,7 @@ def _placed(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[int, .
     return tuple(offsets)
 
 
-def _gap(begins: Ints, ends: Ints, nbytes: int, align: int) -> int:
+def _gap(begins: Ints, ends: Ints, nbytes: int) -> int:
     """Where the smallest gap begins that holds so many bytes; `begins` rise. Behind everything if there is none."""
     if not len(begins):
         return 0
@@ -109,7 +104,7 @@ def _gap(begins: Ints, ends: Ints, nbytes: int, align: int) -> int:
     free = np.empty(len(begins) + 1, np.int64)
     free[0] = 0
     np.maximum.accumulate(ends, out=free[1:])
-    free += -free % align
+    free += -free % ALIGN_BYTES
     room = begins - free[:-1]
     fits = np.flatnonzero(room >= nbytes)
     return int(free[fits[np.argmin(room[fits])]] if len(fits) else free[-1])

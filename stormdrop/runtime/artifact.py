@@ -8,13 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.runtime.strict import Fields, dtype_of, flag_of, list_of, one_of, row_of, size_of, text_of
+from stormdrop.runtime.strict import DTYPE, SIZE, conform
 from stormdrop.target.scope import Scope
 
-_SCOPES = {scope.value: scope for scope in Scope if scope is not Scope.SCRATCH}
+_SCOPES = frozenset(scope.value for scope in Scope if scope is not Scope.SCRATCH)
+ARTIFACT_FORM = {
+    "scratch_bytes": SIZE,
+    "extents": [SIZE],
+    "prepare_extents": [SIZE],
+    "slots": [(str, DTYPE, _SCOPES, SIZE, bool)],
+}
+"""Of `Artifact.to_json`, for `strict.conform`."""
 
 SLACK_BYTES = 512
 """Padding after packed constants and workspace, where a whole vector may be read past the end; between the scratch of
@@ -48,41 +54,19 @@ class BufferSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """How one phase is started: the function `name` of the code, over a parallel range of `extent` units.
-
-    Phases run in order, with a barrier after each. Phases `at_load` run once and write packed constants; the others run
-    in every call of the kernel. `scratch_bytes` is the scratch memory of each thread.
-    """
-
-    name: str
-    extent: int
-    scratch_bytes: int = 0
-    at_load: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Artifact:
-    """A built kernel."""
+    """A built kernel.
+
+    Phases run in order over parallel ranges of so many units, with a barrier after each: those of `extents` (the
+    function `codegen.ENTRY`) in every call, those of `prepare_extents` (`codegen.PREPARE`) once, to write packed
+    constants. Every thread has `scratch_bytes` of scratch memory.
+    """
 
     code: bytes
     buffers: tuple[BufferSpec, ...]
-    launches: tuple[Launch, ...]
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        """The extents of the phases of one call."""
-        return tuple(launch.extent for launch in self.launches if not launch.at_load)
-
-    @property
-    def prepare_extents(self) -> tuple[int, ...]:
-        """The extents of the load-time phases."""
-        return tuple(launch.extent for launch in self.launches if launch.at_load)
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Scratch memory of each thread: the maximum over all phases."""
-        return max((launch.scratch_bytes for launch in self.launches), default=0)
+    extents: tuple[int, ...]
+    prepare_extents: tuple[int, ...] = ()
+    scratch_bytes: int = 0
 
     def to_json(self) -> dict[str, object]:
         """Everything but the code, as JSON values."""
@@ -94,17 +78,11 @@ class Artifact:
         }
 
     @staticmethod
-    def from_fields(fields: Fields, code: bytes) -> Artifact:
-        """The inverse of `to_json`. Raises ValueError."""
-        scratch_bytes = fields.take("scratch_bytes", size_of)
-        launches = [
-            Launch(PREPARE if at_load else ENTRY, size_of(extent), scratch_bytes, at_load)
-            for name, at_load in (("prepare_extents", True), ("extents", False))
-            for extent in fields.take(name, list_of)
-        ]
-        buffers = tuple(map(_buffer, fields.take("slots", list_of)))
-        fields.close()
-        return Artifact(code, buffers, tuple(launches))
+    def from_json(tree: dict[str, Any], code: bytes) -> Artifact:
+        """The inverse of `to_json`, for a tree that conforms to `ARTIFACT_FORM`."""
+        buffers = tuple(BufferSpec(name, dtype, Scope(scope), *more) for name, dtype, scope, *more in tree["slots"])
+        extents, prepare_extents = tuple(tree["extents"]), tuple(tree["prepare_extents"])
+        return Artifact(code, buffers, extents, prepare_extents, tree["scratch_bytes"])
 
     def to_message(self) -> dict[str, object]:
         """Plain values for another process (`measure.wire`); the code stays bytes."""
@@ -114,12 +92,7 @@ class Artifact:
     def from_message(data: Any) -> Artifact:
         """The inverse of `to_message`. Raises UserError."""
         try:
-            fields = Fields(data, "artifact")
-            return Artifact.from_fields(fields, fields.take("code", bytes))
-        except (TypeError, ValueError) as error:
+            conform(data, {"code": bytes, **ARTIFACT_FORM}, "artifact")
+        except ValueError as error:
             raise UserError(f"not an artifact: {error}") from error
-
-
-def _buffer(tree: Any) -> BufferSpec:
-    name, dtype, scope, elements, resident = row_of(tree, 5)
-    return BufferSpec(text_of(name), dtype_of(dtype), one_of(scope, _SCOPES), size_of(elements), flag_of(resident))
+        return Artifact.from_json(data, data["code"])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assemble
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program, View, buffers_of
-from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
+from stormdrop.runtime.artifact import Artifact, BufferSpec
 from stormdrop.space.default import resolve
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -22,11 +21,7 @@ Views = Mapping[str, View]
 
 
 def program_of(
-    task: Task,
-    schedule: Schedule | None,
-    target: Target,
-    views: Views | None = None,
-    rules: Sequence[Rule] = RULES,
+    task: Task, schedule: Schedule | None, target: Target, views: Views | None = None, rules: Sequence[Rule] = RULES
 ) -> Program:
     """The loop program of a schedule for this task, re-fitted if it came from another shape; None: of the default."""
     return lowered(*resolve(task, schedule, target, rules), views)
@@ -49,18 +44,14 @@ def described(program: Program, code: bytes) -> Artifact:
     return Artifact(
         code,
         tuple(BufferSpec(b.name, b.dtype, b.scope, b.elements, b in used) for b in program.buffers),
-        tuple(
-            Launch(PREPARE if p.at_load else ENTRY, p.extent, program.scratch_bytes, p.at_load) for p in program.phases
-        ),
+        tuple(p.extent for p in program.phases if not p.at_load),
+        tuple(p.extent for p in program.phases if p.at_load),
+        program.scratch_bytes,
     )
 
 
 def build_artifact(
-    task: Task,
-    schedule: Schedule | None,
-    target: Target,
-    views: Views | None = None,
-    rules: Sequence[Rule] = RULES,
+    task: Task, schedule: Schedule | None, target: Target, views: Views | None = None, rules: Sequence[Rule] = RULES
 ) -> Artifact:
     """From a schedule to machine code; None: the default schedule. Raises ScheduleError, BuildError."""
     return artifact_of(program_of(task, schedule, target, views, rules), target)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stormdrop.files import text_of
+
 # Never chosen by LLVM for ordinary code. Hypervisors show them or not, so that a file would not run on the machine next
 # to it.
 _SYSTEM = (
@@ -79,15 +81,14 @@ def unfit(triple: str, cpu: str, features: str, here: tuple[str, str, str] | Non
     if missing:
         named = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         return f"it was compiled for {cpu or 'a processor'} and uses {named}, which this processor ({here[1]}) lacks"
-    if cpu == "a64fx" and "sve" in needed and _sve_bytes() != _A64FX_SVE_BYTES:
+    if cpu == "a64fx" and "sve" in needed and sve_bytes() != _A64FX_SVE_BYTES:
         return (
-            f"it was compiled for vectors of {_A64FX_SVE_BYTES} bytes, and those of this processor have {_sve_bytes()}"
+            f"it was compiled for vectors of {_A64FX_SVE_BYTES} bytes, and those of this processor have {sve_bytes()}"
         )
     return None
 
 
-def _sve_bytes() -> int:
-    try:
-        return int(Path("/proc/sys/abi/sve_default_vector_length").read_text())
-    except (OSError, ValueError):
-        return 0
+def sve_bytes() -> int:
+    """The size of SVE's vectors on this machine, 0 where there are none."""
+    text = text_of(Path("/proc/sys/abi/sve_default_vector_length"))
+    return int(text) if text.isdecimal() else 0

@@ -11,29 +11,38 @@ import json
 import math
 from typing import Any
 
-from stormdrop.ir.expr import ITEMSIZE
-from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.image import Address, Image, KernelCall, Port, Space
-from stormdrop.runtime.strict import (
-    LARGEST,
-    Fields,
-    amount_of,
-    dtype_of,
-    integer_of,
-    list_of,
-    object_of,
-    one_of,
-    parsed,
-    row_of,
-    size_of,
-    text_of,
-)
+from stormdrop.ir.expr import ITEMSIZE, Dtype
+from stormdrop.runtime.artifact import ARTIFACT_FORM, Artifact
+from stormdrop.runtime.image import Address, Image, KernelCall, Port
+from stormdrop.runtime.strict import DTYPE, LARGEST, SIZE, Nullable, conform, parsed
+from stormdrop.runtime.threads import MOST_THREADS
 from stormdrop.runtime.verify import verify
 
-MOST_THREADS = 4096
 MOST_DIMENSIONS = 32
 
-_SPACES: dict[str, Space] = {"input": "input", "output": "output", "arena": "arena", "weights": "weights"}
+_PORT = (str, [SIZE], DTYPE)
+_FORM = {
+    "versions": {"stormdrop": str, "llvm": str},
+    "name": str,
+    "triple": str,
+    "cpu": str,
+    "features": str,
+    "threads": range(1, MOST_THREADS + 1),
+    "arena_bytes": SIZE,
+    "inputs": [_PORT],
+    "outputs": [_PORT],
+    "kernels": [{"code_bytes": range(1, LARGEST + 1), **ARTIFACT_FORM}],
+    "steps": [
+        {
+            "kernel": SIZE,
+            "addresses": [Nullable((frozenset(("input", "output", "arena", "weights")), SIZE, SIZE))],
+            "label": str,
+            "digest": str,
+            "flops": float,
+            "bytes": SIZE,
+        }
+    ],
+}
 
 
 def write_header(image: Image, versions: dict[str, str]) -> bytes:
@@ -46,8 +55,8 @@ def write_header(image: Image, versions: dict[str, str]) -> bytes:
         "features": image.features,
         "threads": image.threads,
         "arena_bytes": image.arena_bytes,
-        "inputs": [_port_tree(p) for p in image.inputs],
-        "outputs": [_port_tree(p) for p in image.outputs],
+        "inputs": [[p.name, p.shape, p.dtype] for p in image.inputs],
+        "outputs": [[p.name, p.shape, p.dtype] for p in image.outputs],
         "kernels": [{"code_bytes": len(k.code), **k.to_json()} for k in image.kernels],
         "steps": [
             {
@@ -69,25 +78,21 @@ def read_header(data: bytes, code: memoryview, weights_bytes: int) -> Image:
 
     Raises ValueError if it is not well-formed, UserError if its parts do not fit each other.
     """
-    head = Fields(parsed(data), "header")
-    versions = head.take("versions", object_of)
-    for value in versions.values():
-        text_of(value)
-    kernels = _kernels(head.take("kernels", list_of), code)
+    head = parsed(data)
+    conform(head, _FORM, "header")
     image = Image(
-        name=head.take("name", text_of),
-        inputs=tuple(map(_port, head.take("inputs", list_of))),
-        outputs=tuple(map(_port, head.take("outputs", list_of))),
-        kernels=kernels,
-        calls=tuple(map(_call, head.take("steps", list_of))),
-        arena_bytes=head.take("arena_bytes", size_of),
+        name=head["name"],
+        inputs=tuple(_port(*row) for row in head["inputs"]),
+        outputs=tuple(_port(*row) for row in head["outputs"]),
+        kernels=_kernels(head["kernels"], code),
+        calls=tuple(map(_call, head["steps"])),
+        arena_bytes=head["arena_bytes"],
         weights_bytes=weights_bytes,
-        threads=head.take("threads", lambda v: integer_of(v, 1, MOST_THREADS)),
-        triple=head.take("triple", text_of),
-        cpu=head.take("cpu", text_of),
-        features=head.take("features", text_of),
+        threads=head["threads"],
+        triple=head["triple"],
+        cpu=head["cpu"],
+        features=head["features"],
     )
-    head.close()
     verify(image)
     return image
 
@@ -96,51 +101,23 @@ def _kernels(trees: list[Any], code: memoryview) -> tuple[Artifact, ...]:
     found: list[Artifact] = []
     begin = 0
     for tree in trees:
-        fields = Fields(tree, "kernel")
-        end = begin + fields.take("code_bytes", lambda v: integer_of(v, 1, LARGEST))
-        if end > len(code):
-            raise ValueError(f"kernels of more than {len(code)} bytes")
-        found.append(Artifact.from_fields(fields, bytes(code[begin:end])))
+        end = begin + tree["code_bytes"]
+        found.append(Artifact.from_json(tree, bytes(code[begin:end])))
         begin = end
     if begin != len(code):
         raise ValueError(f"kernels of {begin} bytes, not {len(code)}")
     return tuple(found)
 
 
-def _call(tree: Any) -> KernelCall:
-    fields = Fields(tree, "step")
-    call = KernelCall(
-        kernel=fields.take("kernel", size_of),
-        addresses=tuple(map(_address, fields.take("addresses", list_of))),
-        label=fields.take("label", text_of),
-        digest=fields.take("digest", text_of),
-        flops=fields.take("flops", amount_of),
-        nbytes=fields.take("bytes", size_of),
-    )
-    fields.close()
-    return call
+def _call(tree: dict[str, Any]) -> KernelCall:
+    addresses = tuple(a and Address(*a) for a in tree["addresses"])
+    return KernelCall(tree["kernel"], addresses, tree["label"], tree["digest"], float(tree["flops"]), tree["bytes"])
 
 
-def _address(tree: Any) -> Address | None:
-    if tree is None:
-        return None
-    name, index, offset = row_of(tree, 3)
-    space = one_of(name, _SPACES)
-    if index != 0 and space in ("arena", "weights"):
-        raise ValueError(f"there is only one block of {space}")
-    return Address(space, size_of(index), size_of(offset))
-
-
-def _port_tree(p: Port) -> list[object]:
-    return [p.name, list(p.shape), p.dtype]
-
-
-def _port(tree: Any) -> Port:
-    name, shape, dtype = row_of(tree, 3)
-    extents = tuple(map(size_of, list_of(shape)))
-    if len(extents) > MOST_DIMENSIONS:
-        raise ValueError(f"an array of {len(extents)} dimensions")
+def _port(name: str, shape: list[int], dtype: Dtype) -> Port:
+    if len(shape) > MOST_DIMENSIONS:
+        raise ValueError(f"an array of {len(shape)} dimensions")
     # Also without its zeros: NumPy refuses strides that overflow, even those of an empty array.
-    if ITEMSIZE[dtype_of(dtype)] * math.prod(n for n in extents if n) > LARGEST:
-        raise ValueError(f"an array of shape {extents}")
-    return Port(text_of(name), extents, dtype_of(dtype))
+    if ITEMSIZE[dtype] * math.prod(n for n in shape if n) > LARGEST:
+        raise ValueError(f"an array of shape {shape}")
+    return Port(name, tuple(shape), dtype)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from stormdrop.codegen.llvm import host
+from stormdrop.files import text_of
+from stormdrop.runtime.compatible import sve_bytes
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target.cpu import ISAS, Caches, cpu_target
 from stormdrop.target.machine import Target
@@ -43,7 +44,7 @@ def _detect(threads: int) -> Target:
 
 def _isa_of(triple: str, flags: set[str]) -> str:
     if triple.startswith(("aarch64", "arm64")):
-        return "sve512" if "+sve" in flags and _sve_bytes() == 64 else "neon"
+        return "sve512" if "+sve" in flags and sve_bytes() == 64 else "neon"
     if {"+avx512f", "+avx512vl", "+avx512bw", "+avx512dq"} <= flags:
         return "avx512"
     return "avx2" if {"+avx2", "+fma"} <= flags else "sse"
@@ -57,18 +58,17 @@ def _read_caches(cpu: Path) -> Caches:
     found = Caches()
     level3 = 0
     for index in sorted((cpu / "cache").glob("index*")):
-        size = _size(_text(index / "size"))
-        if _text(index / "type") == "Instruction" or not size:
+        size = _size(text_of(index / "size"))
+        if text_of(index / "type") == "Instruction" or not size:
             continue
-        match _text(index / "level"):
+        match text_of(index / "level"):
             case "1":
-                line, ways = _size(_text(index / "coherency_line_size")), _size(_text(index / "ways_of_associativity"))
-                found = replace(
-                    found, l1_bytes=size, line_bytes=line or found.line_bytes, l1_ways=ways or found.l1_ways
-                )
+                line = _size(text_of(index / "coherency_line_size")) or found.line_bytes
+                ways = _size(text_of(index / "ways_of_associativity")) or found.l1_ways
+                found = replace(found, l1_bytes=size, line_bytes=line, l1_ways=ways)
             case "2":
                 # A cluster's L2 (efficiency cores, Apple) is divided among its cores, not among hyperthreads.
-                cores = len(_cpu_list(_text(index / "shared_cpu_list"))) // _hyperthreads(cpu)
+                cores = len(_cpu_list(text_of(index / "shared_cpu_list"))) // _hyperthreads(cpu)
                 found = replace(found, l2_bytes=size // max(1, cores))
                 level3 = max(level3, size)
             case "3":
@@ -84,7 +84,7 @@ def hyperthreads() -> int:
 
 
 def _hyperthreads(cpu: Path) -> int:
-    return max(1, len(_cpu_list(_text(cpu / "topology" / "thread_siblings_list"))))
+    return max(1, len(_cpu_list(text_of(cpu / "topology" / "thread_siblings_list"))))
 
 
 def _size(text: str) -> int:
@@ -96,23 +96,11 @@ def _size(text: str) -> int:
 
 def _cpu_list(text: str) -> list[int]:
     """'0-2,8' -> [0, 1, 2, 8]; empty for anything else."""
-
-    def cpus() -> Iterator[int]:
-        for part in filter(None, text.split(",")):
-            first, _, last = part.partition("-")
-            yield from range(int(first), int(last or first) + 1)
-
+    spans = [part.partition("-") for part in text.split(",") if part]
     try:
-        return list(cpus())
+        return [cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1)]
     except ValueError:
         return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 # ---- what the operating system says ----------------------------------------------------------------------------------
@@ -124,12 +112,8 @@ def _first_cpu() -> int:
 
 
 def _model_name() -> str:
-    for line in _text(Path("/proc/cpuinfo")).splitlines():
+    for line in text_of(Path("/proc/cpuinfo")).splitlines():
         label, _, value = line.partition(":")
         if label.strip() == "model name":
             return value.strip()
     return platform.processor()
-
-
-def _sve_bytes() -> int:
-    return _size(_text(Path("/proc/sys/abi/sve_default_vector_length")))

@@ -18,7 +18,7 @@ from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.arrays import address_of
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
-from stormdrop.runtime.device import Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds
+from stormdrop.runtime.device import Account, Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
@@ -136,7 +136,7 @@ class HostRecording:
         self._held = (tuple(calls), tuple(phases), scratch, table, records)  # what the steps point to
         self._entries = table.data  # a memoryview: writes of one entry are faster
         self._pool, self._steps, self._count = device.pool, records.ctypes.data, len(records)
-        self.run = partial(device.pool.run_steps, self._steps, self._count, self._held)
+        self.run = partial(device.pool.run, self._steps, self._count, self._held)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         entries = self._entries
@@ -147,11 +147,18 @@ class HostRecording:
                     entries[at] = address + offset
 
     def bench(self, repeats: int) -> Seconds:
-        return self._pool.bench_steps(self._steps, self._count, repeats)
+        return self._pool.bench(self._steps, self._count, repeats)
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
+        return self._pool.profile(*self._part(calls), repeats)
+
+    def account(self, repeats: int, calls: range | None = None) -> Account:
+        return self._pool.account(*self._part(calls), repeats)
+
+    def _part(self, calls: range | None) -> tuple[int, int]:
+        """The address of the first step of some calls, and their number."""
         part = calls if calls is not None else range(self._count)
-        return self._pool.profile_steps(self._steps + 8 * STEP_WORDS * part.start, len(part), repeats)
+        return self._steps + 8 * STEP_WORDS * part.start, len(part)
 
 
 def _own(thing: object, kind: type[T]) -> T:

@@ -9,6 +9,7 @@ Invariant: every output is written by some step, and a step reads only what inpu
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,10 +36,7 @@ class Port:
 
     @property
     def nbytes(self) -> int:
-        n = ITEMSIZE[self.dtype]
-        for extent in self.shape:
-            n *= extent
-        return n
+        return ITEMSIZE[self.dtype] * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@
     c = kernel(a)                                 # run-time inputs only, in the order of task.runtime_inputs
     kernel(a, out=c)
 
-Arrays must have the task's shapes and types. Any memory layout is accepted: an input that is not C-contiguous and
-aligned is copied, an `out` that is not is written through a copy. `out` may not overlap an input.
+Arrays must have the task's shapes and types, in any memory layout (`runtime.arrays`). `out` may not overlap an input.
 """
 
 from __future__ import annotations

@@ -22,18 +22,14 @@ import hashlib
 import io
 import logging
 import os
-import secrets
-import stat
 import struct
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
+from stormdrop.files import opened, replacing
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import unfit
 from stormdrop.runtime.header import read_header, write_header
@@ -64,7 +60,7 @@ def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8])
     header = write_header(image, {"stormdrop": __version__, "llvm": llvm_version()})
     read_header(header, memoryview(code), image.weights_bytes)  # what is written can be read
     preamble = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header), len(code), weights.nbytes)
-    with _replacing(path) as write:
+    with replacing(path) as write:
         digest = hashlib.sha256()
         padding = bytes(_padding(len(header), len(code)))
         for view in (*map(memoryview, (preamble, header, code, padding)), weights.data):
@@ -72,7 +68,7 @@ def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8])
                 chunk = view[at : at + _CHUNK_BYTES]
                 digest.update(chunk)
                 write(chunk)
-        write(memoryview(digest.digest()))
+        write(digest.digest())
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Image, NDArray[np.uint8]]:
@@ -83,7 +79,7 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Imag
     machine like this one.
     """
     name = repr(os.fspath(path))
-    with _opened(path, name) as file:
+    with opened(path, name) as file:
         try:
             header, code, weights = _read(file, name)
         except OSError as error:
@@ -107,7 +103,7 @@ def _padding(header_bytes: int, code_bytes: int) -> int:
     return -(_PREAMBLE.size + header_bytes + code_bytes) % ALIGN_BYTES
 
 
-def _read(file: io.FileIO, name: str) -> tuple[bytes, bytes, NDArray[np.uint8]]:
+def _read(file: io.BufferedReader, name: str) -> tuple[bytes, bytes, NDArray[np.uint8]]:
     """Header, code and weights of a file whose checksum is right."""
     size = os.fstat(file.fileno()).st_size
     digest = hashlib.sha256()
@@ -152,75 +148,3 @@ def _read(file: io.FileIO, name: str) -> tuple[bytes, bytes, NDArray[np.uint8]]:
         raise UserError(f"{name} is damaged: its checksum is wrong; {_AGAIN}")
     weights.flags.writeable = False
     return header, code, weights
-
-
-@contextmanager
-def _opened(path: str | os.PathLike[str], name: str) -> Generator[io.FileIO]:
-    """A regular file, open for reading. A pipe or a device is refused before it is waited for."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except FileNotFoundError as error:
-        raise UserError(f"{name} does not exist") from error
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise UserError(f"{name} cannot be opened: {getattr(error, 'strerror', None) or error}") from error
-    with (
-        io.FileIO(descriptor, "rb")
-        if stat.S_ISREG(os.fstat(descriptor).st_mode)
-        else _refused(descriptor, name) as file
-    ):
-        yield file
-
-
-def _refused(descriptor: int, name: str) -> io.FileIO:
-    mode = os.fstat(descriptor).st_mode
-    os.close(descriptor)
-    raise UserError(
-        f"{name} is a directory, not a compiled model" if stat.S_ISDIR(mode) else f"{name} is no regular file"
-    )
-
-
-@contextmanager
-def _replacing(path: str | os.PathLike[str]) -> Generator[Callable[[memoryview], None]]:
-    """Write a file beside `path` that takes its place, complete and on the disk, when the block ends without an
-    error.
-    """
-    name = repr(os.fspath(path))
-    unfinished: Path | None = None
-    try:
-        place = Path(os.path.realpath(path))  # a link stays, what it points to is replaced
-        if place.exists() and not place.is_file():
-            raise UserError(
-                f"{name} is {'a directory' if place.is_dir() else 'no regular file'}; give the name of a file"
-            )
-        temporary = place.parent / f".stormdrop-{secrets.token_hex(8)}.tmp"
-        # Not `tempfile`: the file is to have the permissions that the user's umask gives to new files.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        unfinished = temporary
-        with io.FileIO(descriptor, "wb") as file:
-
-            def write(data: memoryview) -> None:
-                at = 0
-                while at < len(data):
-                    at += file.write(data[at:]) or 0
-
-            yield write
-            os.fsync(file.fileno())
-        os.replace(temporary, place)
-        unfinished = None
-        _sync_folder(place.parent)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{name} cannot be written: {getattr(error, 'strerror', None) or error}") from error
-    finally:
-        if unfinished is not None:
-            with suppress(OSError):
-                unfinished.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name reaches the disk too; file systems that cannot promise it are let be."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

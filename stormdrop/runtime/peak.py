@@ -2,7 +2,7 @@
 
     measure_peak(target) -> Peak         once per machine, kept in a file; about three seconds
     calibrated(target) -> Target         with the measured rates, if they have been measured
-    PeakMeter, StreamMeter, triad        short timings, to be interleaved with the kernels they are compared to
+    PeakMeter, StreamMeter               short timings, to be interleaved with the kernels they are compared to
 
 The figures are upper bounds: each is the best of many short timings of the fastest of several code forms, since a clock
 that ramps and a neighbour that steals cycles only ever make a timing longer.
@@ -13,10 +13,10 @@ line that a store fetches before it overwrites it is not counted.
 
 import logging
 import os
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -25,11 +25,15 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from stormdrop.codegen.llvm import Code, assemble
+from stormdrop.codegen import ENTRY
+from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import UserError
+from stormdrop.files import replacing
 from stormdrop.paths import cache_dir
-from stormdrop.runtime.host import detect, hyperthreads
-from stormdrop.runtime.pool import Pool, shared_pool
+from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.device import BoundCall, BufferPlace
+from stormdrop.runtime.host import hyperthreads
+from stormdrop.runtime.host_device import HostMemory, host_device
 from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target
 
 _log = logging.getLogger(__name__)
@@ -40,7 +44,7 @@ Stream = Literal["read", "triad"]
 # ---- the kernels: the loop of thread `begin` of a range that has one index for each thread ---------------------------
 
 _KERNEL = """
-define void @{name}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {attributes} {{
+define void @{entry}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {attributes} {{
 entry:
   %params = load ptr, ptr %buffers, align 8
   %trips = load i64, ptr %params, align 8
@@ -63,13 +67,13 @@ _ARRAYS: dict[Stream, int] = {"read": 1, "triad": 3}
 _VECTORS_PER_TRIP: dict[Stream, int] = {"read": 16, "triad": 4}
 
 
-def _kernel(target: Target, name: str, setup: Sequence[str], body: Sequence[str], last: Sequence[str]) -> str:
+def _kernel(target: Target, setup: Sequence[str], body: Sequence[str], last: Sequence[str]) -> str:
     """A loop of `params[0]` trips; `last` are the values whose sum keeps the loop from being dead code."""
     vec, lanes = f"<{target.lanes('f32')} x float>", target.lanes("f32")
     sums = [f"%r{n} = fadd {vec} {last[n]}, {f'%r{n - 1}' if n else last[0]}" for n in range(len(last))]
     sums.append(f"store {vec} %r{len(last) - 1}, ptr %sink, align 4")
     lines = {part: "\n  ".join(code) for part, code in (("setup", setup), ("body", body), ("sums", sums))}
-    return _KERNEL.format(name=name, attributes=target.function_attributes, vec=vec, lanes=lanes, **lines)
+    return _KERNEL.format(entry=ENTRY, attributes=target.function_attributes, vec=vec, lanes=lanes, **lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def fma_forms(target: Target) -> list[FmaForm]:
 
 
 def fma_text(target: Target, form: FmaForm) -> str:
-    """LLVM IR of `@fma`: every trip makes, `unroll` times and for each accumulator j,
+    """LLVM IR of a kernel of fmas: every trip makes, `unroll` times and for each accumulator j,
 
         x[j] = x[j] * a + b
 
@@ -112,11 +116,11 @@ def fma_text(target: Target, form: FmaForm) -> str:
             body += [f"{factor} = shufflevector {vec} %v{u}.{j}, {vec} poison, <{lanes} x i32> zeroinitializer"]
         operands = f"{vec} %x{u}.{j}, {vec} {factor}, {vec} %b"
         body.append(f"%x{u + 1}.{j} = call {vec} @llvm.fmuladd.v{lanes}f32({operands})")
-    return _kernel(target, "fma", setup, body, last)
+    return _kernel(target, setup, body, last)
 
 
 def stream_text(target: Target, stream: Stream) -> str:
-    """LLVM IR of `@read` or `@triad` over the thread's block of each array, `params[1]` bytes, again and again."""
+    """LLVM IR of a kernel that reads or writes the thread's block of each array, `params[1]` bytes, again and again."""
     vec, size = f"<{target.lanes('f32')} x float>", target.vector_bytes
     vectors, arrays = range(_VECTORS_PER_TRIP[stream]), range(_ARRAYS[stream])
     setup = ["%block.at = getelementptr i64, ptr %params, i64 1", "%block = load i64, ptr %block.at, align 8"]
@@ -140,7 +144,7 @@ def stream_text(target: Target, stream: Stream) -> str:
             body += [f"store {vec} %y{v}, ptr %p0.{v}, align {size}"]
     body += [f"%at.end = add i64 %at, {len(vectors) * size}", "%over = icmp sge i64 %at.end, %block"]
     body += ["%at.next = select i1 %over, i64 0, i64 %at.end"]
-    return _kernel(target, stream, setup, body, [f"%y{v}" for v in vectors])
+    return _kernel(target, setup, body, [f"%y{v}" for v in vectors])
 
 
 # ---- timing ----------------------------------------------------------------------------------------------------------
@@ -151,37 +155,35 @@ _SHORT_SECONDS = 1e-3  # one timing: long against the fork of a parallel region,
 
 
 class _Region:
-    """A kernel with its buffers: one parallel range with one index for each thread."""
+    """A kernel with its buffers, over a parallel range of `extent` units on the target's threads."""
 
-    def __init__(self, text: str, symbol: str, target: Target, pool: Pool, arrays: Sequence[int], threads: int) -> None:
-        self._code = Code(assemble(text, target))
-        self._entry = self._code.address(symbol)
-        self._pool = pool
+    def __init__(self, text: str, target: Target, arrays: Sequence[BufferPlace], extent: int) -> None:
+        device = host_device(target.threads)
         self._params = np.zeros(32, np.int64)
-        self._buffers = np.array([self._params.ctypes.data, *arrays], np.uint64)
-        self._extents = np.array([threads], np.int64)
+        kernel = device.load(Artifact(assemble(text, target), (), (extent,)))
+        params = BufferPlace(HostMemory(self._params.view(np.uint8)))
+        self._recording = device.record([BoundCall(kernel, (params, *arrays))])
 
     def best_seconds(self, repeats: int, *params: int) -> float:
         self._params[: len(params)] = params
-        job = (self._entry, self._buffers.ctypes.data, 0, 0, self._extents.ctypes.data, 1)
-        return float(self._pool.bench(*job, repeats).min())
+        return float(self._recording.bench(repeats).min())
 
 
 class PeakMeter:
-    """The fma peak of all the pool's threads, for use between timings of kernels: clocks drift 1–2 % in minutes.
+    """The fma peak of all the target's threads, for use between timings of kernels: clocks drift 1–2 % in minutes.
 
     Linux at times leaves two threads on one cpu for half a second and more, until they sleep: a rate far below one
     core's times their number is that, and is timed again.
     """
 
-    def __init__(self, target: Target, pool: Pool) -> None:
-        self._flops = 2 * target.lanes("f32") * pool.threads
-        self._halves = np.full(256, 0.5, np.float32)
-        halves, texts = self._halves.ctypes.data, {form: fma_text(target, form) for form in fma_forms(target)}
-        self._regions = {f: _Region(text, "fma", target, pool, [halves], pool.threads) for f, text in texts.items()}
-        self._rates = dict.fromkeys(self._regions, target.peak_gflops * pool.threads)  # sizes the first timings
+    def __init__(self, target: Target) -> None:
+        self._flops = 2 * target.lanes("f32") * target.threads
+        halves = [BufferPlace(HostMemory(np.full(256, 0.5, np.float32).view(np.uint8)))]
+        texts = {form: fma_text(target, form) for form in fma_forms(target)}
+        self._regions = {form: _Region(text, target, halves, target.threads) for form, text in texts.items()}
+        self._rates = dict.fromkeys(self._regions, target.peak_gflops * target.threads)  # sizes the first timings
         form, text = next(iter(texts.items()))
-        alone = _Region(text, "fma", target, pool, [halves], threads=1)
+        alone = _Region(text, target, halves, extent=1)
         self._least = _LEAST_SHARE / hyperthreads() * self._time(form, alone, repeats=25)
         self._rates = {form: self._time(form, region, repeats=2) for form, region in self._regions.items()}
         self.search(rounds=3)
@@ -219,25 +221,20 @@ class StreamMeter:
     def __init__(
         self,
         target: Target,
-        pool: Pool,
         stream: Stream,
         footprint_bytes: int,
-        threads: int | None = None,
         sweeps: int = 1,
         memory: npt.NDArray[np.float32] | None = None,
     ) -> None:
-        threads = threads or pool.threads
-        if not 1 <= threads <= pool.threads:
-            raise UserError(f"a pool of {pool.threads} threads cannot stream with {threads}")
         trip_bytes = _VECTORS_PER_TRIP[stream] * target.vector_bytes
-        trips = max(1, footprint_bytes // (_ARRAYS[stream] * threads * trip_bytes))
-        array_bytes = threads * trips * trip_bytes
+        trips = max(1, footprint_bytes // (_ARRAYS[stream] * target.threads * trip_bytes))
+        array_bytes = target.threads * trips * trip_bytes
         self.footprint_bytes = _ARRAYS[stream] * array_bytes
-        self._memory = _ones(self.footprint_bytes) if memory is None else memory
-        first = self._memory.ctypes.data + -self._memory.ctypes.data % _PAGE_BYTES
+        block = HostMemory((_ones(self.footprint_bytes) if memory is None else memory).view(np.uint8))
+        first = -block.address % _PAGE_BYTES
         stride = array_bytes + -array_bytes % _PAGE_BYTES + _SKEW_BYTES
-        arrays = [first + k * stride for k in range(_ARRAYS[stream])]
-        self._region = _Region(stream_text(target, stream), stream, target, pool, arrays, threads)
+        arrays = [BufferPlace(block, first + k * stride) for k in range(_ARRAYS[stream])]
+        self._region = _Region(stream_text(target, stream), target, arrays, target.threads)
         self._params = (sweeps * trips, trips * trip_bytes)
         self._bytes = sweeps * self.footprint_bytes
 
@@ -254,15 +251,6 @@ def _ones(footprint_bytes: int) -> npt.NDArray[np.float32]:
     return np.ones((footprint_bytes + 4 * (_PAGE_BYTES + _SKEW_BYTES)) // 4, np.float32)
 
 
-def triad(footprint_bytes: int, threads: int, pool: Pool, target: Target | None = None) -> float:
-    """GB/s of a[i] = b[i] + s * c[i] over three arrays of `footprint_bytes` together, one parallel region a pass.
-
-    The best of about 50 ms: the yardstick of a memory-bound kernel of the same footprint, on the same pool.
-    """
-    meter = StreamMeter(target or detect(), pool, "triad", footprint_bytes, threads)
-    return meter.gbs(repeats=max(5, round(0.05 * meter.gbs() * 1e9 / meter.footprint_bytes)))
-
-
 # ---- one machine, measured once --------------------------------------------------------------------------------------
 
 _STREAM_SECONDS = 1.5
@@ -273,9 +261,9 @@ def measure_peak(target: Target, fresh: bool = False) -> Peak:
     """The machine's peak: what the cache file says, or else (or if `fresh`) measured now and written there."""
     if not fresh and (known := _load(target)) is not None:
         return known
-    pools = {n: shared_pool(n) for n in (1, target.threads)}
-    gflops = {n: PeakMeter(target, pool).search(rounds=8) for n, pool in pools.items()}
-    table = _measure_bandwidths(target, pools)
+    targets = {n: target.with_threads(n) for n in (1, target.threads)}
+    gflops = {n: PeakMeter(one).search(rounds=8) for n, one in targets.items()}
+    table = _measure_bandwidths(list(targets.values()))
     peak = Peak(_identity(target), target.threads, gflops[1], gflops[target.threads], table)
     if _is_too_slow(peak):
         _log.warning("the machine is busy: the peak of %d threads comes out too low, and is not kept", target.threads)
@@ -291,31 +279,31 @@ def _is_too_slow(peak: Peak) -> bool:
     return min(peak.gflops / peak.thread_gflops, reads[0] / reads[1]) < least
 
 
-def _measure_bandwidths(target: Target, pools: Mapping[int, Pool]) -> tuple[Bandwidth, ...]:
+def _measure_bandwidths(targets: Sequence[Target]) -> tuple[Bandwidth, ...]:
     """All levels and streams in turn, again and again, so that a busy moment of the machine spoils none of them."""
-    cells = [(level, n, _footprint(target, level, n)) for n in pools for level in LEVELS]
+    cells = [(level, target, _footprint(target, level)) for target in targets for level in LEVELS]
     memory = _ones(max(footprint for _, _, footprint in cells))
 
-    def meter(stream: Stream, threads: int, footprint_bytes: int) -> StreamMeter:
-        sweeps = max(1, _BYTES_PER_TIMING * threads // footprint_bytes)
-        return StreamMeter(target, pools[threads], stream, footprint_bytes, threads, sweeps, memory)
+    def meter(stream: Stream, target: Target, footprint_bytes: int) -> StreamMeter:
+        sweeps = max(1, _BYTES_PER_TIMING * target.threads // footprint_bytes)
+        return StreamMeter(target, stream, footprint_bytes, sweeps, memory)
 
-    meters = [(meter("read", n, footprint), meter("triad", n, footprint)) for _, n, footprint in cells]
+    meters = [(meter("read", target, footprint), meter("triad", target, footprint)) for _, target, footprint in cells]
     best = [(read.gbs(), triad.gbs()) for read, triad in meters]
     stop = time.perf_counter() + _STREAM_SECONDS
     while time.perf_counter() < stop:
         best = [(max(r, read.gbs()), max(t, triad.gbs())) for (r, t), (read, triad) in zip(best, meters)]
         time.sleep(_NAP_SECONDS)
-    return tuple(Bandwidth(level, n, footprint, *rates) for (level, n, footprint), rates in zip(cells, best))
+    return tuple(Bandwidth(level, t.threads, footprint, *rates) for (level, t, footprint), rates in zip(cells, best))
 
 
-def _footprint(target: Target, level: str, threads: int) -> int:
+def _footprint(target: Target, level: str) -> int:
     """A size that stays in the level and is well beyond the one before it, for all threads together."""
     sizes = {
-        "L1": threads * target.l1_bytes // 2,
-        "L2": threads * target.l2_bytes // 2,
-        "L3": threads * target.l2_bytes + target.l3_bytes // 2,
-        "DRAM": max(threads * target.l2_bytes + 8 * target.l3_bytes, 64 << 20),
+        "L1": target.threads * target.l1_bytes // 2,
+        "L2": target.threads * target.l2_bytes // 2,
+        "L3": target.threads * target.l2_bytes + target.l3_bytes // 2,
+        "DRAM": max(target.threads * target.l2_bytes + 8 * target.l3_bytes, 64 << 20),
     }
     return min(sizes[level], 1 << 30)
 
@@ -326,6 +314,13 @@ def calibrated(target: Target) -> Target:
         return target
     l2, l3, dram = (peak.bandwidth(*row).read_gbs for row in (("L2", 1), ("L3", peak.threads), ("DRAM", peak.threads)))
     return replace(target, peak_gflops=peak.thread_gflops, l2_gbs=l2, l3_gbs=l3, dram_gbs=dram)
+
+
+@cache
+def peak_gflops(target: Target) -> float:
+    """What all threads reach together in f32: what `measure_peak` left in the cache file, or a short measurement."""
+    known = _load(target)
+    return PeakMeter(target).search(rounds=2, limit_seconds=0.2) if known is None else known.gflops
 
 
 def _identity(target: Target) -> str:
@@ -356,9 +351,7 @@ def _save(target: Target, peak: Peak) -> None:
     path = _path(target)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: another process may be reading it.
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(peak.to_json())
-        os.replace(file.name, path)
-    except OSError as error:
+        with replacing(path) as write:
+            write(peak.to_json().encode())
+    except (OSError, UserError) as error:
         _log.warning("the measured peak cannot be kept in %s: %s", path, error)

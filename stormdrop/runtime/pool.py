@@ -1,10 +1,11 @@
 """The native thread pool: Python starts the threads, native code does the rest.
 
 A kernel is `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)` and a list of extents, one per phase.
-Thread t of T runs [extent·t/T, extent·(t+1)/T) of each phase with its own scratch; no thread begins a phase before all
-have ended the one before it. The caller is thread 0. Workers wait for `go` in native code, without the GIL: they spin
-for `SPIN_SECONDS`, then sleep on a futex. A list of such kernels is run in one call: the threads go through all of it
-together, and Python is not asked in between. `pool_ir` has the protocol.
+The iterations of a phase are divided among the threads, each with scratch of its own, as `pool_ir` says: a share for
+each, and parts of it for whoever comes first. No iteration of a phase begins before all of the phase before are done.
+The caller is thread 0. Workers wait for `go` in native code, without the GIL: they spin
+for `SPIN_SECONDS`, then sleep on a futex. A job is a list of such kernels: the threads go through all of it together,
+and Python is not asked in between. `pool_ir` has the protocol.
 
 Invariants: one job at a time (a native mutex, which no signal can leave locked); the caller's floating-point mode holds
 on all threads; a forked child starts workers of its own when it first needs them; at exit, workers stay where they are,
@@ -22,21 +23,23 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stormdrop.errors import RunError, UserError
+from stormdrop.errors import UserError
+from stormdrop.runtime.device import Account
 from stormdrop.runtime.machine_ir import MACHINES
 from stormdrop.runtime.pool_ir import (
     BLOCK_ALIGN,
-    BLOCK_BYTES,
     HURRY_OFFSET,
     SPIN_TICKS_OFFSET,
+    SPREAD_OFFSET,
     THREADS_OFFSET,
+    block_bytes,
     pool_ir,
 )
 from stormdrop.runtime.threads import available_cpus
@@ -51,6 +54,7 @@ EXIT_GRACE_SECONDS = 2.0
 class Pool:
     """T threads that run one kernel after another; any Python thread may call it, and calls release the GIL.
 
+    Workers start with the first job and leave when the pool is forgotten.
     Raises UserError where the pool cannot work: on anything but Linux on x86-64 or AArch64, or with too many threads.
     """
 
@@ -61,57 +65,58 @@ class Pool:
         self._native = _native()
         self._crew: _Crew | None = None
         self._starting = threading.Lock()
-        self._closed = False
         _pools.add(self)
 
-    def run(self, entry: int, buffers: int, scratch: int, scratch_stride: int, extents: int, phases: int) -> None:
-        """Run the kernel at address `entry` once; all phases are done when this returns.
+    def run(self, steps: int, count: int, held: object = None) -> None:
+        """Run `count` kernels one after another; `steps` is the address of their records.
 
-        `buffers` is the address of its pointer array, `extents` that of int64[phases]; thread t's scratch is at
-        `scratch + t * scratch_stride`. Raises RunError if the pool has been closed.
+        A record is `STEP_WORDS` int64: the kernel's address, its pointer table, thread 0's scratch, bytes from one
+        thread's scratch to the next one's, the address of int64[phases] extents, and the number of phases. `held` owns
+        what the records point to: it lives as long as a call that was bound to it.
         """
         crew = self._crew or self._assemble_crew()  # held here: the block lives as long as anybody is inside
-        if not self._native.run(crew.block, entry, buffers, scratch, scratch_stride, extents, phases, 1, 0, 0):
-            raise RunError("the pool was closed before the job could run")
+        self._native.run(crew.block, steps, count)
 
-    def run_steps(self, steps: int, count: int, held: object = None) -> None:
-        """Run `count` kernels one after another, each as `run` does: `steps` is the address of their arguments.
-
-        Those are `STEP_WORDS` int64 a step, in the order of `run`'s. `held` owns what the steps point to: it lives as
-        long as a call that was bound to it. Raises RunError if the pool has been closed.
-        """
-        crew = self._crew or self._assemble_crew()
-        if not self._native.run_steps(crew.block, steps, count):
-            raise RunError("the pool was closed before the job could run")
-
-    def bench(
-        self, entry: int, buffers: int, scratch: int, scratch_stride: int, extents: int, phases: int, repeats: int
-    ) -> npt.NDArray[np.float64]:
-        """Run the job `repeats` times natively and return the seconds of each run.
+    def bench(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
+        """Run a job as `run` does, `repeats` times natively, and return the seconds of each run.
 
         The clock is the CPU's own counter (TSC, CNTVCT) between serialising instructions: about 20 ns of overhead in
         each figure, steps of 1–10 ns on x86-64 (10 on Zen) and 1–40 ns on AArch64, and a scale calibrated against the
-        monotonic clock to about 1e-4. Raises RunError if the pool has been closed.
+        monotonic clock to about 1e-4.
         """
-        return self._timed((entry, buffers, scratch, scratch_stride, extents, phases), repeats)[:, 0]
+        return self._timed(steps, count, repeats, 1)[:, 0]
 
-    def bench_steps(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
-        """Run all of `run_steps` that often and return the seconds of each whole run."""
-        return self._timed((0, steps, 0, 0, 0, count), repeats)[:, 0]
+    def profile(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
+        """As `bench`, but seconds by run and step; reading the clock adds its 20 ns to every step."""
+        return self._timed(steps, count, repeats, count)
 
-    def profile_steps(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
-        """As `bench_steps`, but seconds by run and step; reading the clock adds its 20 ns to every step."""
-        return self._timed((0, steps, 0, 0, 0, count), repeats, count)
+    def account(self, steps: int, count: int, repeats: int) -> Account:
+        """As `profile`, and what the threads did; reading the clocks adds half a microsecond to every step."""
+        entries = np.zeros((repeats, self.threads, count, 4), np.int64)
+        ticks = self._ticks(steps, count, repeats, count, entries.ctypes.data)
+        seconds = np.diff(ticks, axis=1) * _seconds_per_tick()
+        if self.threads == 1:
+            return Account(seconds, np.zeros_like(seconds), seconds, np.zeros_like(seconds))
+        began, _, busy, on = np.moveaxis(entries[: len(ticks)], -1, 0).astype(np.float64)
+        late = np.where(began > 0, began - ticks[:, None, :-1], 0.0) * _seconds_per_tick()
+        busy *= _seconds_per_tick()
+        off = np.maximum(busy - on * 1e-9, 0.0)
+        return Account(seconds, late.mean(axis=1), busy.mean(axis=1), off.mean(axis=1))
 
-    def _timed(self, job: tuple[int, int, int, int, int, int], repeats: int, parts: int = 1) -> npt.NDArray[np.float64]:
-        """The seconds of each run, in `parts`; fewer runs than asked only when the interpreter is about to exit."""
+    def _timed(self, steps: int, count: int, repeats: int, parts: int) -> npt.NDArray[np.float64]:
+        seconds: npt.NDArray[np.float64] = (
+            np.diff(self._ticks(steps, count, repeats, parts), axis=1) * _seconds_per_tick()
+        )
+        return seconds
+
+    def _ticks(self, steps: int, count: int, repeats: int, parts: int, account: int = 0) -> npt.NDArray[np.int64]:
+        """The counter at the beginning of each run and at the ends of its parts; fewer runs than asked only when the
+        interpreter is about to exit.
+        """
         crew = self._crew or self._assemble_crew()
-        scale = _seconds_per_tick()
         ticks = np.zeros((repeats, parts + 1), np.int64)
-        done = self._native.run(crew.block, *job, repeats, ticks.ctypes.data, parts != 1)
-        if done < repeats and self._closed:
-            raise RunError("the pool was closed before the job could run")
-        return np.diff(ticks[:done], axis=1) * scale
+        done = self._native.bench(crew.block, steps, count, repeats, ticks.ctypes.data, parts != 1, account)
+        return ticks[:done]
 
     def pin(self) -> None:
         """Keep the calling thread and every worker on a CPU of its own, where there are enough: for processes that
@@ -124,22 +129,11 @@ class Pool:
         if self.threads > len(cpus):
             return
         crew = self._crew or self._assemble_crew()
-        for cpu, thread in zip(cpus, (None, *crew.native_ids())):
-            os.sched_setaffinity(thread or 0, {cpu})
-
-    def close(self) -> None:
-        """End the workers, after the job that runs; waiting and later calls raise RunError."""
-        with self._starting:
-            self._closed = True
-            crew, self._crew = self._crew, None
-        if crew is not None:
-            crew.stop()
-            crew.join()
+        for cpu, thread in zip(cpus, (0, *(worker.native_id or 0 for worker in crew.workers))):
+            os.sched_setaffinity(thread, {cpu})
 
     def _assemble_crew(self) -> _Crew:
         with self._starting:
-            if self._closed:
-                raise RunError("the pool has been closed")
             if self._crew is None:
                 self._crew = _Crew(self._native, self.threads)
             return self._crew
@@ -147,9 +141,7 @@ class Pool:
     def _retire_crew(self, deadline: float) -> None:
         """At exit: callers that come later (other exit handlers) do all the work of a job themselves."""
         with self._starting:
-            crew = self._crew
-            if not self._closed:
-                self._crew = _Crew(self._native, 1)
+            crew, self._crew = self._crew, _Crew(self._native, 1)
         if crew is not None:
             crew.hush(deadline)
 
@@ -178,48 +170,41 @@ def shared_pool(threads: int) -> Pool:
 class _Crew:
     """The workers of one pool in one process, and the control block they share (address 0: the caller works alone)."""
 
-    def __init__(self, native: _Native, threads: int) -> None:
+    def __init__(self, native: SimpleNamespace, threads: int) -> None:
         self._native = native
         self._memory = 0
         self.block = 0
-        self._workers: list[threading.Thread] = []
+        self.workers: list[threading.Thread] = []
         if threads == 1:
             return
         # Not Python's memory: it must outlive the interpreter, whose exit does not stop the workers.
-        self._memory = _raw_calloc(1, BLOCK_BYTES + BLOCK_ALIGN)
+        self._memory = _raw_calloc(1, block_bytes(threads) + BLOCK_ALIGN)
         if not self._memory:
             raise MemoryError
         self.block = -(-self._memory // BLOCK_ALIGN) * BLOCK_ALIGN
-        spin = SPIN_SECONDS if threads <= available_cpus() else CROWDED_SPIN_SECONDS
+        is_crowded = threads > available_cpus()
+        spin = CROWDED_SPIN_SECONDS if is_crowded else SPIN_SECONDS
+        ctypes.c_int64.from_address(self.block + SPREAD_OFFSET).value = not is_crowded
         ctypes.c_int64.from_address(self.block + THREADS_OFFSET).value = threads
         ctypes.c_int64.from_address(self.block + SPIN_TICKS_OFFSET).value = round(spin / _seconds_per_tick())
         try:
             for t in range(1, threads):
-                worker = threading.Thread(target=_work, args=(self, t), name=f"stormdrop-{t}", daemon=True)
+                worker = threading.Thread(target=self._enter, args=(t,), name=f"stormdrop-{t}", daemon=True)
                 worker.start()
-                self._workers.append(worker)
+                self.workers.append(worker)
         except BaseException as error:
             self.stop()
             if isinstance(error, RuntimeError):
                 raise UserError(f"cannot start {threads} threads ({error}); set STORMDROP_THREADS to fewer") from error
             raise
 
-    def enter(self, t: int) -> None:
+    def _enter(self, t: int) -> None:
         """Be worker `t` until the crew is stopped."""
         self._native.worker(self.block, t)
-
-    def native_ids(self) -> list[int]:
-        """The workers' thread ids as the system knows them."""
-        return [worker.native_id for worker in self._workers if worker.native_id is not None]
 
     def stop(self) -> None:
         if self.block:
             self._native.stop(self.block)
-
-    def join(self) -> None:
-        for worker in self._workers:
-            if worker is not threading.current_thread():
-                worker.join()
 
     def hush(self, deadline: float) -> None:
         """Let the running job end (a timing loop, its current run) and no other begin: the mutex stays locked."""
@@ -232,10 +217,6 @@ class _Crew:
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self._memory and not is_finalizing():
             _raw_free(self._memory)
-
-
-def _work(crew: _Crew, t: int) -> None:
-    crew.enter(t)
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -261,24 +242,25 @@ _raw_calloc: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_
 _raw_free: Any = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyMem_RawFree", ctypes.pythonapi))
 
 
-@dataclass(frozen=True, slots=True)
-class _Native:
-    """Functions of `pool_ir`, which release the GIL, and the code that must outlive them."""
-
-    run: Any
-    run_steps: Any
-    worker: Any
-    stop: Any
-    try_lock: Any
-    ticks: Any
-    float_mode: Any
-    set_float_mode: Any
-    code: Any
+_POINTER, _I64, _I32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "run": (None, _POINTER, _POINTER, _I64),
+    "bench": (_I64, _POINTER, _POINTER, _I64, _I64, _POINTER, _I32, _POINTER),
+    "worker": (None, _POINTER, _I64),
+    "stop": (None, _POINTER),
+    "try_lock": (_I32, _POINTER),
+    "ticks": (_I64,),
+    "float_mode": (_I64,),
+    "set_float_mode": (None, _I64),
+}
+"""Functions of `pool_ir`: what they return and take."""
 
 
 @cache
-def _native() -> _Native:
-    """Compile and load `pool_ir` for this machine (25 ms). Threads that race here each get a good one."""
+def _native() -> SimpleNamespace:
+    """The functions of `pool_ir`, which release the GIL, compiled and loaded for this machine (25 ms), and the code
+    that must outlive them. Threads that race here each get a good one.
+    """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in MACHINES:
         raise UserError(
@@ -288,24 +270,10 @@ def _native() -> _Native:
     from stormdrop.codegen.llvm import AnyOf, Code, assemble, host  # 0.1 s, and not there on every platform
 
     code = Code(assemble(pool_ir(machine), AnyOf(host()[0])))
-
-    def function(name: str, result: Any, *arguments: Any) -> Any:
-        return ctypes.CFUNCTYPE(result, *arguments)(code.address(name))
-
-    pointer, i64, i32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+    functions = {name: ctypes.CFUNCTYPE(*kinds)(code.address(name)) for name, kinds in _SIGNATURES.items()}
     os.register_at_fork(after_in_child=_after_fork_in_child)
     atexit.register(_at_exit)
-    return _Native(
-        run=function("run", i64, pointer, pointer, pointer, pointer, i64, pointer, i64, i64, pointer, i32),
-        run_steps=function("run_steps", i64, pointer, pointer, i64),
-        worker=function("worker", None, pointer, i64),
-        stop=function("stop", None, pointer),
-        try_lock=function("try_lock", i32, pointer),
-        ticks=function("ticks", i64),
-        float_mode=function("float_mode", i64),
-        set_float_mode=function("set_float_mode", None, i64),
-        code=code,
-    )
+    return SimpleNamespace(code=code, **functions)
 
 
 @cache

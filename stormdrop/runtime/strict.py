@@ -1,48 +1,42 @@
-"""Data of files and messages, read strictly: every field is there, is known, and is of its type and range.
+"""JSON of files and messages, checked against a form before anything is made of it.
 
-All functions raise ValueError that says what was found and what was expected.
+PORT = (str, [SIZE], DTYPE)                       # a list of three
+conform(tree, {"name": str, "inputs": [PORT]})    # an object with exactly these fields; a list of any length
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from stormdrop.ir.expr import ITEMSIZE, Dtype
+from stormdrop.ir.expr import ITEMSIZE
 
 LARGEST = 1 << 46
 """Bytes, or trips of a loop: products with a number of threads still fit 64 bits."""
 
-_DTYPES: dict[str, Dtype] = {name: name for name in ITEMSIZE}
-T = TypeVar("T")
+SIZE = range(LARGEST + 1)
+DTYPE = frozenset(ITEMSIZE)
+
+Form = Any
+"""A range: a whole number in it. `float`: a finite amount, 0 or more. A frozenset: one of these texts. Another type: a
+value of exactly this type. [form]: a list of such values. (form, …): a list of exactly these. {name: form, …}: an
+object with exactly these fields. `Nullable`: such a value, or null.
+"""
+
+
+class Nullable:
+    """A form that allows null."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
 
 
 def parsed(data: bytes) -> Any:
-    """A JSON document without repeated names and without NaN or infinities."""
+    """A JSON document without repeated names and without NaN or infinities. Raises ValueError."""
     try:
         return json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-
-
-class Fields:
-    """The fields of a JSON object, each of which must be there and be taken."""
-
-    def __init__(self, tree: Any, what: str) -> None:
-        self._tree, self._what = dict(object_of(tree)), what
-
-    def take(self, name: str, read: Callable[[Any], T]) -> T:
-        if name not in self._tree:
-            raise ValueError(f"a {self._what} without {name}")
-        try:
-            return read(self._tree.pop(name))
-        except ValueError as error:
-            raise ValueError(f"{self._what}, {name}: {error}") from error
-
-    def close(self) -> None:
-        if self._tree:
-            raise ValueError(f"a {self._what} with {min(self._tree)[:40]!r}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -56,62 +50,43 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no number")
 
 
-def object_of(value: Any) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise ValueError(f"{_shown(value)} for an object")
-    return value
-
-
-def list_of(value: Any) -> list[Any]:
-    if type(value) is not list:
-        raise ValueError(f"{_shown(value)} for a list")
-    return value
-
-
-def row_of(value: Any, length: int) -> list[Any]:
-    if len(list_of(value)) != length:
-        raise ValueError(f"{len(value)} entries for {length}")
-    return value
-
-
-def text_of(value: Any) -> str:
-    if type(value) is not str:
-        raise ValueError(f"{_shown(value)} for a text")
-    return value
-
-
-def integer_of(value: Any, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:  # a bool is not an int here
-        raise ValueError(f"{_shown(value)} for a whole number between {least} and {most}")
-    return value
-
-
-def size_of(value: Any) -> int:
-    return integer_of(value, 0, LARGEST)
-
-
-def amount_of(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < 1e300:
-        raise ValueError(f"{_shown(value)} for an amount")
-    return float(value)
-
-
-def one_of(value: Any, known: dict[str, T]) -> T:
-    if type(value) is not str or value not in known:
-        raise ValueError(f"{_shown(value)} for one of {', '.join(known)}")
-    return known[value]
+def conform(tree: Any, form: Form, where: str) -> None:
+    """Raises ValueError that says where a tree differs from its form, what was found and what was expected."""
+    kind = type(tree)
+    match form:
+        case Nullable():
+            if tree is not None:
+                conform(tree, form.form, where)
+        case dict():
+            if kind is not dict or tree.keys() != form.keys():
+                found = f"an object with {', '.join(map(_shown, tree))}" if kind is dict else _shown(tree)
+                raise ValueError(f"{where}: {found} for an object with {', '.join(form)}")
+            for name, part in form.items():
+                conform(tree[name], part, f"{where}, {name}")
+        case list():
+            if kind is not list:
+                raise ValueError(f"{where}: {_shown(tree)} for a list")
+            for item in tree:
+                conform(item, form[0], where)
+        case tuple():
+            if kind is not list or len(tree) != len(form):
+                raise ValueError(f"{where}: {_shown(tree)} for a list of {len(form)}")
+            for item, part in zip(tree, form):
+                conform(item, part, where)
+        case range():
+            if kind is not int or tree not in form:  # a bool is not an int here
+                raise ValueError(f"{where}: {_shown(tree)} for a whole number from {form.start} to {form.stop - 1}")
+        case frozenset():
+            if kind is not str or tree not in form:
+                raise ValueError(f"{where}: {_shown(tree)} for one of {', '.join(sorted(form))}")
+        case _ if form is float:
+            if kind not in (int, float) or not 0 <= tree < 1e300:
+                raise ValueError(f"{where}: {_shown(tree)} for an amount")
+        case _:
+            if kind is not form:
+                raise ValueError(f"{where}: {_shown(tree)} for a {form.__name__}")
 
 
 def _shown(value: Any) -> str:
     text = repr(value) if type(value) in (str, int, float, bool) else type(value).__name__
     return text if len(text) <= 40 else text[:37] + "..."
-
-
-def flag_of(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError(f"{_shown(value)} for yes or no")
-    return value
-
-
-def dtype_of(value: Any) -> Dtype:
-    return one_of(value, _DTYPES)

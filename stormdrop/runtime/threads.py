@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from stormdrop.errors import UserError
+from stormdrop.files import text_of
 
 MOST_THREADS = 1024
 """More than any machine has that this runs on. A slip of the finger must not start a million."""
@@ -56,17 +57,17 @@ def _quotas(root: Path) -> Iterator[float]:
     (version 1 containers see their host's path) leaves the mount itself.
     """
     mount = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in text_of(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:
             for group in _upwards(mount, path):
-                quota, _, period = _read(group / "cpu.max").partition(" ")  # "max 100000" or "150000 100000"
+                quota, _, period = text_of(group / "cpu.max").partition(" ")  # "max 100000" or "150000 100000"
                 yield from _ratio(quota, period)
         elif "cpu" in controllers.split(","):
             for name in dict.fromkeys((controllers, "cpu")):
                 for group in _upwards(mount / name, path):
-                    yield from _ratio(_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us"))
+                    yield from _ratio(text_of(group / "cpu.cfs_quota_us"), text_of(group / "cpu.cfs_period_us"))
 
 
 def _upwards(mount: Path, path: str) -> list[Path]:
@@ -82,10 +83,3 @@ def _ratio(quota: str, period: str) -> Iterator[float]:
         return
     if limit > 0 and span > 0:
         yield limit / span
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -56,6 +56,8 @@ def _problem(image: Image, buffer: BufferSpec, address: Address | None) -> str:
         if not 0 <= address.index < len(ports):
             return f"there is no {address.space} {address.index}"
         size = ports[address.index].nbytes
+    elif address.index:
+        return f"there is only one block of {address.space}"
     else:
         size = image.arena_bytes if address.space == "arena" else image.weights_bytes
     # An array with gaps between its elements reaches further; its view is not known here.

@@ -25,9 +25,7 @@ class Improvement:
 
 @dataclass(frozen=True, slots=True)
 class SearchPhase:
-    """Consecutive trials of one phase; `first` and `last` are trial numbers, `began` and `ended` seconds of the
-    search.
-    """
+    """Consecutive trials of one phase: `first` to `last` by number, `began` to `ended` in seconds of the search."""
 
     name: str
     first: int
@@ -65,21 +63,18 @@ def phases(history: Iterable[Trial]) -> list[SearchPhase]:
         if found and found[-1].name == trial.phase:
             found[-1] = SearchPhase(trial.phase, found[-1].first, trial.number, found[-1].began, trial.elapsed)
         else:
-            found.append(
-                SearchPhase(trial.phase, trial.number, trial.number, found[-1].ended if found else 0.0, trial.elapsed)
-            )
+            began = found[-1].ended if found else 0.0
+            found.append(SearchPhase(trial.phase, trial.number, trial.number, began, trial.elapsed))
     return found
 
 
 def failures(history: Iterable[Trial]) -> list[Failed]:
     """By kind, the most frequent first."""
-    found: dict[str, Failed] = {}
+    found: dict[str, list[str]] = {}
     for trial in history:
         if isinstance(trial.result, Failure):
-            before = found.get(trial.result.kind)
-            first = before.first if before else trial.result.message
-            found[trial.result.kind] = Failed(trial.result.kind, (before.count if before else 0) + 1, first)
-    return sorted(found.values(), key=lambda f: -f.count)
+            found.setdefault(trial.result.kind, []).append(trial.result.message)
+    return sorted((Failed(kind, len(told), told[0]) for kind, told in found.items()), key=lambda f: -f.count)
 
 
 def trials_per_second(tuned: Tuned) -> float:

@@ -52,9 +52,7 @@ class DropletSettings:
     pairs: int = 24
     """Of moves that are tried where no single one helps."""
     worth: float = 0.01
-    """A descent whose last sweep's worth of trials gained less than this in all ends: other starts and tasks need them
-    more.
-    """
+    """A descent whose last sweep's worth of trials gained less than this in all ends."""
     behind: float = 0.12
     """A descent that is so much slower than the best end, a sweep's worth of trials after its start, is given up."""
     duel: DuelSettings = field(default_factory=DuelSettings)
@@ -115,24 +113,16 @@ class DropletDescent:
         rival: float = inf,
         passed: Iterable[Candidate] = (),
     ) -> None:
-        """`rival` is the value of the best end so far; `passed` are incumbents of other descents, which end this
-        one.
-        """
+        """`rival`: the value of the best end so far. `passed`: incumbents of other descents, which end this one."""
         self.path: list[Way] = [Way(start)]
         self.stopped = "no move helps"
-        self.duels = 0
-        self._space, self._ranker, self._rng, self._settings, self._ledger = (
-            spaces[start.sketch],
-            ranker,
-            rng,
-            settings,
-            ledger,
-        )
+        self.screened = 0  # candidates measured
+        self._space, self._ranker, self._rng = spaces[start.sketch], ranker, rng
+        self._settings, self._ledger = settings, ledger
         self._rival, self._passed = rival, set(passed)
         self._noise = 0.0
         self._recent: list[float] = []  # the incumbent's samples
         self._felt: dict[Move, float] = {}  # what a single move gained when it was last tried
-        self._screened = 0
         self._sweep = 0  # how many trials make a sweep's worth
         self._gains: list[tuple[int, float]] = []  # of every duel that was won, and after how many trials
         self._duelled: set[Candidate] = set()  # with the incumbent
@@ -167,9 +157,7 @@ class DropletDescent:
         return self.incumbent
 
     def _improve(self, here: Way) -> Talk[Way | None]:
-        """The way to a candidate that is faster than the incumbent; None where there is none, or the incumbent
-        failed.
-        """
+        """The way to a faster candidate; None where there is none, or the incumbent failed."""
         self._duelled, self._heads = {here.end}, []
         ways = {w.end: w for w in self._around(here)}
         self._sweep = max(self._sweep, len(ways), SHORTEST_SWEEP)
@@ -193,20 +181,16 @@ class DropletDescent:
         return (yield from self._settle(here, ways, is_last=True))
 
     def _is_behind(self, here: Way) -> bool:
-        return (
-            self._screened >= self._sweep and self._ledger.value(here.end) > (1 + self._settings.behind) * self._rival
-        )
+        return self.screened >= self._sweep and self._ledger.value(here.end) > (1 + self._settings.behind) * self._rival
 
     def _is_slow(self) -> bool:
-        since = self._screened - self._sweep
+        since = self.screened - self._sweep
         return since >= 0 and sum(gain for trial, gain in self._gains if trial > since) < self._settings.worth
 
     # ---- neighbours ------------------------------------------------------------------------------------------------
 
     def _around(self, here: Way) -> list[Way]:
-        """Where the last way leads if it is taken again, also twice as far, and all neighbours, the most promising
-        first.
-        """
+        """The last way taken again, also twice as far, and all neighbours; the most promising first."""
         moves, _ = neighbour_rows(self._space.knobs, here.end.point)
         again = [(here.moves, step) for step in (1, min(2 * here.step, self._settings.max_step))] if here.moves else []
         ways = self._ways(here, [*(((m,), 1) for m in moves), *again])
@@ -250,7 +234,7 @@ class DropletDescent:
     def _screen(self, candidates: Sequence[Candidate]) -> Talk[None]:
         """Measure as many of the candidates, in their order, as whoever asks has room for."""
         outcomes = yield Proposal(tuple(candidates))
-        self._screened += len(outcomes)
+        self.screened += len(outcomes)
         self._heads.append(min(outcomes, key=self._ledger.value, default=candidates[0]))
 
     def _faster(self, here: Way, ways: Iterable[Way], by: float) -> list[Way]:
@@ -293,17 +277,15 @@ class DropletDescent:
         while contenders := self._contenders(here, ways, is_last):
             level = self._level(len(contenders))
             verdict = yield from duel(here.end, contenders, level, self._settings.duel)
-            self.duels += 1
             self._duelled |= set(verdict.samples) or set(contenders)
             self._ledger.revalue(verdict.samples)
             self._recent += verdict.samples.get(here.end, ())
             self._ledger.revalue({here.end: self._recent[-RECENT:]})
             self._noise = relative_noise(self._recent[-RECENT:])
             if verdict.winner is not None:
-                self._gains.append(
-                    (self._screened, gain_of_medians(verdict.samples[verdict.winner], verdict.samples[here.end]))
-                )
-                self._recent = list(verdict.samples[verdict.winner])
+                winning = verdict.samples[verdict.winner]
+                self._gains.append((self.screened, gain_of_medians(winning, verdict.samples[here.end])))
+                self._recent = list(winning)
                 return ways[verdict.winner]
             if not is_last or self._ledger.failed(here.end):
                 return None
@@ -314,15 +296,11 @@ class DropletDescent:
         waiting = [w for w in ways.values() if w.end not in self._duelled]
         found = self._faster(here, waiting, -self._margin if is_last else 0.0)
         if is_last:
-            # The machine may have slowed since the incumbent was timed: the fastest of its batch deserves a fair
-            # comparison.
-            found = list(
-                dict.fromkeys([*found, *(w for w in self._faster(here, waiting, -DRIFT) if w.end in self._heads)])
-            )
+            # The machine may have slowed since the incumbent was timed: the fastest of each batch is compared fairly.
+            found += [w for w in self._faster(here, waiting, -DRIFT) if w.end in self._heads and w not in found]
             return [w.end for w in found[:room]]
         if not found and not self._recent:
-            # The start may have been measured on another day: its value must be known as it is now before it rules
-            # anything out.
+            # The start may have been measured on another day: it rules nothing out before it is timed anew.
             found = self._faster(here, waiting, -inf)[:1]
         if not found:
             return []
@@ -330,9 +308,7 @@ class DropletDescent:
         return [w.end for w in found if self._ledger.value(w.end) <= limit][:room]
 
     def _level(self, n: int) -> float:
-        """The error allowed for each of the next `n` challengers: the first group shares one half of alpha, all others
-        the rest.
-        """
+        """The error allowed for each of `n` challengers: the first group shares half of alpha, all others the rest."""
         s = self._settings
         first = min(s.group, s.challengers)
         if len(self._duelled) == 1 and n <= first:

@@ -1,43 +1,28 @@
 """Droplets: coordinate descent on measured values, from the best few points of a storm or from any start.
 
 Starts are taken one after the other, the fastest first; each runs down to a point that no move improves (`descent`),
-and a later end replaces an earlier one only by a duel. What is given back is a start, unless something was
-statistically faster.
+and a later end replaces an earlier one only by a duel. The best is a start, unless something was statistically faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from stormdrop.search.descent import DropletDescent, DropletSettings, Ledger
-from stormdrop.search.duel import DuelSettings, Talk, duel
+from stormdrop.search.duel import Talk, duel
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, Ranker, Space
 
 DOUBT = 5.0
 
-__all__ = ["Droplet", "DropletSettings", "DuelSettings", "Trail"]
-
-
-@dataclass(slots=True)
-class Trail:
-    """What one descent did."""
-
-    start: Candidate
-    moves: int = 0
-    trials: int = 0
-    duels: int = 0
-    timings: int = 0
-    """Rounds times candidates, in duels."""
-    stopped: str = ""
-    """Why it ended; empty while it runs."""
-
 
 class Droplet:
-    """A strategy of descents. `incumbent` is where the current one stands, `best()` the best of all."""
+    """A strategy of descents, one after the other; `best()` is the best end so far."""
+
+    phase = "droplet"
+    eager = False
 
     def __init__(
         self,
@@ -57,47 +42,25 @@ class Droplet:
         self._ledger = Ledger({**(asked or {}), **{c: v for c, v in starts if v is not None}})
         self._known = len(asked or ())
         self._champion: Candidate | None = None
-        self._descent: DropletDescent | None = None
-        self._trails: list[Trail] = []
+        self.descents: list[DropletDescent] = []
+        """Those that have begun, in order."""
         self._asked: Proposal | None = None
         self._talk = self._run()
         self._wish: Proposal | None = next(self._talk, None)
 
-    @property
-    def phase(self) -> str:
-        return "droplet"
-
-    @property
-    def eager(self) -> bool:
-        return False
-
-    @property
-    def done(self) -> bool:
-        """Nothing is left to propose."""
-        return self._wish is None
-
-    @property
-    def incumbent(self) -> Candidate | None:
-        """Where the current descent stands; after the last, the best end. None until a start could be measured."""
-        return self._descent.incumbent if self._descent is not None else self._champion
-
-    @property
-    def trails(self) -> tuple[Trail, ...]:
-        """What every descent did so far, in order."""
-        return tuple(self._trails)
-
     def best(self) -> Candidate | None:
-        """The best end; a descent that is not over counts where it is ahead by more than noise."""
-        here = self.incumbent
+        """The best end; a descent that is not over counts where it is ahead by more than noise.
+
+        None until a start could be measured.
+        """
+        here = self.descents[-1].incumbent if self.descents and self._wish is not None else None
         if self._champion is None or here is None:
             return here or self._champion
         is_ahead = self._ledger.value(here) < (1 - self._settings.margin) * self._ledger.value(self._champion)
         return here if is_ahead else self._champion
 
     def ask(self, n: int) -> Proposal:
-        """At most `n` new candidates, or a duel of old ones, which costs no trial and takes two even where `n` is
-        one.
-        """
+        """At most `n` new candidates; or a duel of old ones, which costs no trial, and of two even where `n` is 1."""
         while self._wish is not None:
             wish = self._wish
             if wish.rounds:
@@ -117,23 +80,11 @@ class Droplet:
         """
         told = {o.candidate: o for o in outcomes}
         asked, self._asked = self._asked, None
-        if asked is not None and any(c in told for c in asked.candidates):
-            told = {c: Outcome(c, None) for c in asked.candidates} | told
+        answered = asked.candidates if asked is not None and any(c in told for c in asked.candidates) else ()
+        told = {c: Outcome(c, None) for c in answered} | told
         self._ledger.record(told.values())
-        if asked is None or not any(c in told for c in asked.candidates):
-            return
-        if self._trails:
-            self._count(asked)
-        self._advance({c: told[c] for c in asked.candidates})
-        if self._descent is not None:
-            self._trails[-1].moves, self._trails[-1].duels = len(self._descent.path) - 1, self._descent.duels
-
-    def _count(self, asked: Proposal) -> None:
-        trail = self._trails[-1]
-        if asked.rounds:
-            trail.timings += asked.rounds * len(asked.candidates)
-        else:
-            trail.trials += len(asked.candidates)
+        if answered:
+            self._advance({c: told[c] for c in answered})
 
     def _advance(self, outcomes: Mapping[Candidate, Outcome]) -> None:
         try:
@@ -152,17 +103,14 @@ class Droplet:
             if start in passed or self._ledger.failed(start):
                 continue
             rival = inf if self._champion is None else self._ledger.value(self._champion)
-            trail = Trail(start)
-            self._trails.append(trail)
-            self._descent = DropletDescent(
+            descent = DropletDescent(
                 start, self._spaces, self._ranker, self._rng, self._settings, self._ledger, rival, passed
             )
-            end = yield from self._descent.run()
-            trail.stopped = self._descent.stopped if end is not None else "failed"
+            self.descents.append(descent)
+            end = yield from descent.run()
             if end is not None and end not in passed:
                 yield from self._settle(end)
-            passed |= {w.end for w in self._descent.path}
-        self._descent = None
+            passed |= {w.end for w in descent.path}
 
     def _settle(self, end: Candidate) -> Talk[None]:
         """The end replaces the best one so far if it wins a duel."""

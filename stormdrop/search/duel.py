@@ -15,9 +15,7 @@ from stormdrop.search.strategy import Candidate, Outcome, Proposal
 
 T = TypeVar("T")
 Talk = Generator[Proposal, Mapping[Candidate, Outcome], T]
-"""Search as a conversation: it yields what to measure, best first, gets what became of the part that was, and returns a
-T.
-"""
+"""Search as a conversation: yields what to measure, best first, gets the outcomes, and returns a T when done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,7 @@ class Verdict:
 
 
 def duel(incumbent: Candidate, challengers: Sequence[Candidate], level: float, settings: DuelSettings) -> Talk[Verdict]:
-    """Find the fastest challenger that beats the incumbent; `level` is the error allowed for each of them, over all
-    looks.
+    """The fastest challenger that beats the incumbent; `level` is the error allowed for each, over all looks.
 
     Who fails is out. Where the incumbent fails, nobody wins.
     """

@@ -13,9 +13,7 @@ from stormdrop.target.machine import Target
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One measured candidate: the `number`-th (from 1), done `elapsed` seconds after its search began, in a phase of
-    the strategy.
-    """
+    """One measured candidate, the `number`-th (from 1), done `elapsed` seconds after its search began."""
 
     schedule: Schedule
     result: Result
@@ -142,5 +140,5 @@ Event = TaskStarted | Measured | NewBest | RoundEnded | Retiming | Warned | Task
 Listener = Callable[[Event], None]
 
 
-def ignore(_: Event) -> None:
-    pass
+def ignore(_: object) -> None:
+    """A listener to whatever happens."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import permutations
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -43,31 +44,23 @@ class Genome:
         self._keys: NDArray[np.float64] = self._choices + self._stride * np.repeat(np.arange(len(knobs)), self.counts)
         self._table = self._place_table() if self._stride * len(knobs) <= MAX_TABLE else None
         axes = [k.axis for k in knobs]
-        self.siblings: Rows = np.array(
-            [(i, j) for i, j in permutations(self.live, 2) if axes[i] == axes[j] is not None]
-        ).reshape(-1, 2)
+        pairs = [(i, j) for i, j in permutations(self.live, 2) if axes[i] == axes[j] is not None]
+        self.siblings: Rows = np.array(pairs).reshape(-1, 2)
         """Ordered pairs of knobs of one axis, between which a factor can be shifted."""
-        self.groups: tuple[Rows, ...] = (
-            _numbered([a or k.name for a, k in zip(axes, knobs)]),
-            _numbered([k.stage for k in knobs]),
-        )
+        names = [k.axis or k.name for k in knobs], [k.stage for k in knobs]
+        self.groups: tuple[Rows, ...] = tuple(map(_numbered, names))
         """For every knob the number of its axis, and of its stage: what crossover keeps together."""
 
     @property
     def combinations(self) -> int:
         """How many rows there are, equal programs counted apart."""
-        total = 1
-        for count in self.counts:
-            total *= int(count)
-        return total
+        return prod(self.counts.tolist())
 
     def everything(self) -> Rows:
         """Every row; ask for `combinations` first."""
-        return (
-            np.stack(np.unravel_index(np.arange(self.combinations), tuple(self.counts)), axis=1)
-            if len(self.counts)
-            else _nothing(1)
-        )
+        if not len(self.counts):
+            return np.zeros((1, 0), np.int64)
+        return np.stack(np.unravel_index(np.arange(self.combinations), tuple(self.counts)), axis=1)
 
     def random(self, n: int, rng: Rng) -> Rows:
         return rng.integers(0, self.counts, size=(n, len(self.counts)))
@@ -96,9 +89,7 @@ class Genome:
         return self._choices[self._first[knobs] + places]
 
     def nearest(self, knobs: Rows, values: NDArray[Any]) -> Rows:
-        """For single entries, the place of the choice closest by ratio, the smaller on a tie; a zero counts as a
-        half.
-        """
+        """For single entries, the place of the choice closest by ratio, the smaller on a tie; 0 counts as a half."""
         first, last = self._first[knobs], self._first[knobs] + self.counts[knobs] - 1
         keys = np.clip(values, 0.0, self._stride - 1.0) + self._stride * knobs
         above = np.clip(np.searchsorted(self._keys, keys), first, last)
@@ -111,10 +102,6 @@ class Genome:
 def _numbered(names: Sequence[str]) -> Rows:
     numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names], dtype=np.int64)
-
-
-def _nothing(n: int) -> Rows:
-    return np.zeros((n, 0), np.int64)
 
 
 # Operators. Each takes rows of places and returns new rows; a row may stay as it is where nothing can move.
@@ -169,17 +156,14 @@ def shifted(g: Genome, rows: Rows, rng: Rng) -> Rows:
     before = g.value(a, rows[i, a])
     # Half of the factors are those of an adjacent choice, which are smaller than two where choices are dense.
     near = _stepped(g, a, rows[i, a], rng)
-    rows[i, a] = np.where(
-        rng.random(len(rows)) < 0.5, near, g.nearest(a, before * rng.choice(_FACTORS, size=len(rows)))
-    )
+    is_near = rng.random(len(rows)) < 0.5
+    rows[i, a] = np.where(is_near, near, g.nearest(a, before * rng.choice(_FACTORS, size=len(rows))))
     rows[i, b] = g.nearest(b, g.value(b, rows[i, b]) * before / np.maximum(g.value(a, rows[i, a]), 1))
     return rows
 
 
 def crossed(g: Genome, rows: Rows, mates: Rows, rng: Rng) -> Rows:
-    """Some knobs from one parent, the rest from the other: each on its own, or all of an axis or of a stage
-    together.
-    """
+    """Some knobs from one parent, the rest from the other: singly, or all of an axis or of a stage together."""
     own = rng.random(rows.shape) < 0.5
     way = rng.integers(0, 1 + len(g.groups), size=len(rows))
     for number, group in enumerate(g.groups, 1):
@@ -210,6 +194,7 @@ class Operators:
 
 
 OPERATORS = tuple(f.name for f in fields(Operators))
+_OF_ONE_ROW = {"step": stepped, "redraw": redrawn, "scale": scaled, "shift": shifted}
 
 
 def mutated(g: Genome, parents: Rows, operators: Codes, strength: float, rng: Rng) -> Rows:
@@ -218,20 +203,14 @@ def mutated(g: Genome, parents: Rows, operators: Codes, strength: float, rng: Rn
     for code in np.unique(operators):
         at = np.flatnonzero(operators == code)
         match OPERATORS[code]:
-            case "step":
-                rows[at] = stepped(g, parents[at], rng)
-            case "redraw":
-                rows[at] = redrawn(g, parents[at], rng)
-            case "scale":
-                rows[at] = scaled(g, parents[at], rng)
             case "scatter":
                 rows[at] = scattered(g, parents[at], rng, strength)
-            case "shift":
-                rows[at] = shifted(g, parents[at], rng)
             case "cross":
                 rows[at] = crossed(g, parents[at], parents[rng.integers(len(parents), size=len(at))], rng)
-            case _:
+            case "move":
                 pass
+            case name:
+                rows[at] = _OF_ONE_ROW[name](g, parents[at], rng)
     return rows
 
 
@@ -265,9 +244,7 @@ def moved(to: Genome, rows: Rows, donors: Points, link: Link) -> Rows:
 
 
 class Hasher:
-    """Rows of integers to 64 bits, by random odd multipliers: equal rows are equal, others collide once in 2^64 pairs
-    or so.
-    """
+    """Rows of integers to 64 bits, by random odd multipliers; different rows collide once in 2^64 pairs or so."""
 
     def __init__(self, width: int) -> None:
         draws = np.random.default_rng(0x5EED).integers(0, 2**63, size=width, dtype=np.uint64)

@@ -17,15 +17,18 @@ from stormdrop.target.machine import Target
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """Where one task stands. `best` is None until something could be timed; `known` trials were in the store before."""
+    """Where one task stands. `known` trials were in the store before.
+
+    `seconds`, of the best, and `default_seconds` are timed alike: in turns for those that were proved, else the fastest
+    runs of single trials. They are None until something could be timed.
+    """
 
     id: str
     label: str
     count: int
     flops: float
-    best: float | None = None
-    default: float | None = None
-    """Seconds of the default schedule."""
+    seconds: float | None = None
+    default_seconds: float | None = None
     trials: int = 0
     failed: int = 0
     known: int = 0
@@ -35,35 +38,29 @@ class TaskRow:
     @property
     def total(self) -> float:
         """Seconds of the model."""
-        return self.count * (self.best or 0.0)
+        return self.count * (self.seconds or 0.0)
+
+    @property
+    def gflops(self) -> float | None:
+        return self.flops / self.seconds / 1e9 if self.seconds and self.flops else None
 
 
-@dataclass(frozen=True, slots=True)
-class TunedTask:
-    """What was found for one task. Without `schedule` nothing could be timed, or the budget ended before its turn.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedTask(TaskRow):
+    """What was found for one task. Without `schedule` nothing could be timed, or the budget ended before its turn."""
 
-    `seconds` and `default_seconds` are timed alike: in turns for those that were proved, else the fastest runs of
-    single trials.
-    """
-
-    id: str
     task: Task
-    label: str
-    count: int
     schedule: Schedule | None
     default: Schedule | None
     """The default schedule, where it was worked out."""
-    seconds: float | None
-    default_seconds: float | None
-    trials: int
-    failed: int
-    known: int
     verified: bool
     """The schedule was compared with the reference in a process that runs nothing but winners, now or before."""
-    ended: str
-    """As the last phase of its row."""
     failure: str = ""
     """Why nothing could be timed, if so."""
+
+    @property
+    def ended(self) -> str:
+        return self.phase
 
     @property
     def gain(self) -> float:
@@ -72,17 +69,13 @@ class TunedTask:
             return 0.0
         return self.count * (self.default_seconds - self.seconds)
 
-    @property
-    def gflops(self) -> float | None:
-        return self.task.flops / self.seconds / 1e9 if self.seconds and self.task.flops else None
-
     def to_json(self) -> dict[str, object]:
         return {
             "id": self.id,
             "label": self.label,
             "digest": self.task.digest,
             "count": self.count,
-            "flops": self.task.flops,
+            "flops": self.flops,
             "seconds": self.seconds,
             "default_seconds": self.default_seconds,
             "gflops": self.gflops,
@@ -221,7 +214,3 @@ class ModelEnded:
 
 ModelEvent = ModelStarted | TaskMoved | Proving | Warned | ModelEnded
 ModelListener = Callable[[ModelEvent], None]
-
-
-def ignore_model(_: ModelEvent) -> None:
-    pass

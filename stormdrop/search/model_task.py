@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from stormdrop.graph.partition import TaskUse
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.record import Record
-from stormdrop.reservoir.store import Store
-from stormdrop.search.divide import NEGLIGIBLE, Divide, Standing
+from stormdrop.search.divide import NEGLIGIBLE, Standing
 from stormdrop.search.events import Event, Measured, NewBest, Retiming, RoundEnded
 from stormdrop.search.model_events import TaskRow, TunedTask
-from stormdrop.search.session import Measures, Objective, Origin, Session
-from stormdrop.search.settings import TuneSettings
-from stormdrop.search.strategies import StrategyFactory
-from stormdrop.space.rules import Rule
+from stormdrop.search.session import Session, Tools
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
@@ -24,21 +20,6 @@ LAUNCH_SECONDS = 3e-6
 """What calling the smallest kernel costs, for estimates."""
 DOUBT = 3.0
 """An unmeasured task may take so many times what its bytes and operations need at least."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What all sessions share."""
-
-    target: Target
-    measurer: Measures
-    factory: StrategyFactory
-    origin: Origin
-    store: Store | None
-    settings: TuneSettings
-    divide: Divide
-    objective: Objective | None
-    rules: tuple[Rule, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +58,9 @@ class ModelTask:
 
     @property
     def row(self) -> TaskRow:
-        use = self.use
-        return TaskRow(
-            use.id,
-            use.calls[0].label,
-            use.count,
-            use.task.flops,
-            _seconds(self.best),
-            _seconds(self.default),
-            self.trials,
-            self.failed,
-            self.known,
-            self.phase,
-        )
+        use, seconds = self.use, (_seconds(self.best), _seconds(self.default))
+        counts = self.trials, self.failed, self.known
+        return TaskRow(use.id, use.calls[0].label, use.count, use.task.flops, *seconds, *counts, self.phase)
 
     @property
     def standing(self) -> Standing:
@@ -158,23 +129,14 @@ class ModelTask:
         return Score(value, result.floor) if isinstance(result, Timing) and value is not None else None
 
     def finished(self) -> TunedTask:
-        found = self.leader if self.best is not None else None
-        use, failure = self.use, str(self.failure or "") if self.best is None else ""
+        schedule = self.leader if self.best is not None else None
         return TunedTask(
-            use.id,
-            use.task,
-            use.calls[0].label,
-            use.count,
-            found,
-            self.session.default if self.session is not None else None,
-            _seconds(self.best),
-            _seconds(self.default),
-            self.trials,
-            self.failed,
-            self.known,
-            self.is_verified or (found is not None and self.was_proved),
-            self.phase,
-            failure,
+            *astuple(self.row),
+            task=self.use.task,
+            schedule=schedule,
+            default=self.session.default if self.session is not None else None,
+            verified=self.is_verified or (schedule is not None and self.was_proved),
+            failure=str(self.failure or "") if self.best is None else "",
         )
 
 
@@ -183,13 +145,9 @@ def _seconds(score: Score | None) -> float | None:
 
 
 def least_seconds(task: Task, target: Target) -> float:
-    """What a task's operations and bytes need at least, in caches, and the cost of a call: an estimate before anything
-    is measured.
-    """
-    return (
-        max(task.flops / (target.peak_gflops * target.threads), task.minimal_bytes / target.l3_gbs) / 1e9
-        + LAUNCH_SECONDS
-    )
+    """What a task's operations and bytes need at least, and the cost of a call: an estimate before measuring."""
+    compute, memory = task.flops / (target.peak_gflops * target.threads), task.minimal_bytes / target.l3_gbs
+    return max(compute, memory) / 1e9 + LAUNCH_SECONDS
 
 
 def negligible(tasks: Iterable[ModelTask]) -> set[ModelTask]:

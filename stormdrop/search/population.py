@@ -1,5 +1,4 @@
-"""What a storm knows of one sketch: a pool of rows that nobody asked for, the measured elite, and what was asked for
-already.
+"""What a storm knows of one sketch: a pool of rows that nobody asked for, the measured elite, and what was asked for.
 
 A pool holds canonical, legal rows, each once, the best first; none of them was ever asked for.
 """
@@ -7,7 +6,7 @@ A pool holds canonical, legal rows, each once, the best first; none of them was 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,18 +38,12 @@ class CandidatePool:
 
     def joined(self, other: CandidatePool, most: int) -> CandidatePool:
         """The best `most` rows of both."""
-        scores = np.concatenate([self.scores, other.scores])
-        order = np.argsort(-scores, kind="stable")[:most]
-        return CandidatePool(
-            np.concatenate([self.points, other.points])[order],
-            scores[order],
-            np.concatenate([self.hashes, other.hashes])[order],
-            np.concatenate([self.origins, other.origins])[order],
-        )
+        columns = ("points", "scores", "hashes", "origins")
+        both = CandidatePool(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in columns))
+        return both.at(np.argsort(-both.scores, kind="stable")[:most])
 
     def rescored(self, scores: Floats) -> CandidatePool:
-        order = np.argsort(-scores, kind="stable")
-        return CandidatePool(self.points[order], scores[order], self.hashes[order], self.origins[order])
+        return replace(self, scores=scores).at(np.argsort(-scores, kind="stable"))
 
     def without(self, hashes: Hashes) -> CandidatePool:
         return self.at(~np.isin(self.hashes, hashes))

@@ -28,9 +28,7 @@ class RandomSearch:
         self._turn = 0
 
     def ask(self, n: int) -> Proposal:
-        """At most `n` candidates that were never asked before; fewer, or none, once the space seems to hold no
-        others.
-        """
+        """At most `n` candidates that were never asked before; fewer, or none, once no others are found."""
         found: list[Candidate] = []
         barren = 0
         while len(found) < n and barren < len(self._spaces):

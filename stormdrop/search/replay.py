@@ -1,34 +1,32 @@
-"""A strategy on a recorded table: no workers, no clock, the same every time.
+"""A strategy on a recorded table: a session whose measurer looks times up. No workers, the same every time.
 
 Every candidate that is measured for the first time counts; timing known ones in turns does not, and is counted apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stormdrop.cost.model import CostModel
-from stormdrop.cost.ranker import ModelRanker
-from stormdrop.measure.replay import Table, TableMeasurer, TableSpace
-from stormdrop.measure.result import Timing
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.replay import Table, TableMeasurer
+from stormdrop.measure.result import Result
+from stormdrop.reservoir.record import Versions
+from stormdrop.search.session import Origin, Session, Tools
 from stormdrop.search.settings import TuneSettings
-from stormdrop.search.strategies import Context, StrategyFactory
-from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal, candidate
-from stormdrop.space.default import ranked
+from stormdrop.search.strategies import StrategyFactory
 from stormdrop.space.judge import judge_of
-
-GROUP = "table"
+from stormdrop.space.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """What a search did on a table."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Schedule, ...]
     """In the order in which they were first measured."""
     curve: tuple[float, ...]
     """The fewest seconds, by the table, of what was measured so far; infinite while everything failed."""
@@ -54,84 +52,48 @@ def run_on_table(
     The cost model starts empty. `noise` is that of a `TableMeasurer`; what is reported is free of it.
     """
     settings = settings or TuneSettings()
-    found = ranked(table.spaces)
-    run = _Run(
-        table, [s for s, _, _ in found if isinstance(s, TableSpace)], TableMeasurer(table, noise, seed), settings
-    )
-    context = Context(
-        run.spaces,
-        run,
-        np.random.default_rng(seed),
-        [candidate(k, p) for k, (_, p, _) in enumerate(found)],
-        trials,
-        None,
-        lambda: 0.0,
-        settings,
-    )
-    strategy = factory(context)
-    while len(run.curve) < trials and not (run.curve and run.curve[-1] <= enough):
-        proposal = strategy.ask(min(settings.batch, trials - len(run.curve)))
-        if not proposal.candidates:
+    books = _Books(table, noise, seed)
+    features = judge_of(table.target).features
+    origin = Origin("replay", seed, Versions("", "", features.version))
+    cost = CostModel(features, settings.cost)
+    tools = Tools(table.target, books, factory, origin, cost, settings=settings)
+    session = Session(table.task, tools, trials=trials, spaces=table.spaces)
+    curve = books.curve
+    while len(curve) < trials and not (curve and curve[-1] <= enough):
+        if not session.round(min(settings.batch, trials - len(curve))):
             break
-        strategy.tell(run.outcomes(proposal))
-    return Replayed(tuple(run.measured), tuple(run.curve), run.duels)
+    return Replayed(tuple(books.measured), tuple(curve), books.duels)
 
 
-class _Run:
-    """Measures proposals and keeps the books; a ranker too: the model learns what is new only when it is asked."""
+class _Books(TableMeasurer):
+    """Counts what it is asked for; the curve is by the table, whatever the noise."""
 
-    def __init__(
-        self, table: Table, spaces: Sequence[TableSpace], measurer: TableMeasurer, settings: TuneSettings
-    ) -> None:
-        self.spaces = spaces
-        self.measured: dict[Candidate, float] = {}
+    def __init__(self, table: Table, noise: float, seed: int) -> None:
+        super().__init__(table, noise, seed)
+        self.measured: dict[Schedule, float] = {}
         self.curve: list[float] = []
         self.duels = 0
-        self._table, self._measurer = table, measurer
-        self._cost = CostModel(judge_of(table.target).features, settings.cost)
-        self._ranker = ModelRanker(spaces, self._cost, GROUP)
-        self._is_behind = True
-        self._best: float | None = None
 
-    def score(self, sketch: int, points: Points) -> NDArray[np.float64]:
-        if self._is_behind:
-            self._cost.refresh()
-            self._is_behind = False
-        return self._ranker.score(sketch, points)
+    def measure(
+        self,
+        task: Task,
+        candidates: Sequence[Schedule],
+        best: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Result]:
+        self._count(candidates, 1)
+        return super().measure(task, candidates, best, meanwhile)
 
-    def outcomes(self, proposal: Proposal) -> list[Outcome]:
-        task, asked = self._table.task, proposal.candidates
-        schedules = [self.spaces[c.sketch].schedule(c.point) for c in asked]
-        if proposal.rounds:
-            results = self._measurer.retime(task, schedules, proposal.rounds)
-        else:
-            results = self._measurer.measure(task, schedules, self._best)
-        outcomes: list[Outcome] = []
-        for c, result in zip(asked, results):
-            self._count(c, max(1, proposal.rounds))
-            if not isinstance(result, Timing):
-                outcomes.append(Outcome(c, None))
+    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
+        self._count(candidates, rounds)
+        return super().retime(task, candidates, rounds)
+
+    def _count(self, candidates: Sequence[Schedule], timings: int) -> None:
+        for one in candidates:
+            if one in self.measured:
+                self.duels += timings
                 continue
-            outcomes.append(Outcome(c, result.seconds, result.samples if proposal.rounds else (), result.stopped_early))
-            self._best = result.seconds if self._best is None else min(self._best, result.seconds)
-        if not proposal.rounds:
-            self._learn(outcomes)
-        return outcomes
-
-    def _count(self, c: Candidate, timings: int) -> None:
-        if c in self.measured:
-            self.duels += timings
-            return
-        space = self.spaces[c.sketch]
-        row = int(space.rows(np.array([c.point], dtype=np.int64))[0])
-        seconds = float(space.seconds[row]) if row >= 0 else np.nan
-        self.measured[c] = np.inf if np.isnan(seconds) else seconds
-        self.curve.append(min(self.measured[c], self.curve[-1] if self.curve else np.inf))
-
-    def _learn(self, outcomes: Sequence[Outcome]) -> None:
-        self._is_behind = True
-        for k in sorted({o.candidate.sketch for o in outcomes}):
-            told = [o for o in outcomes if o.candidate.sketch == k]
-            points = np.array([o.candidate.point for o in told], dtype=np.int64)
-            values = np.array([np.nan if o.value is None else o.value for o in told])
-            self._cost.add(GROUP, self.spaces[k].features(points), values)
+            found = self.table.find(one)
+            seconds = float(found[0].seconds[found[1]]) if found else np.nan
+            self.measured[one] = np.inf if np.isnan(seconds) else seconds
+            self.curve.append(min(self.measured[one], self.curve[-1] if self.curve else np.inf))

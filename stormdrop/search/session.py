@@ -9,8 +9,8 @@ drives it stops asking, and calls `finish`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import median
 from typing import Protocol
@@ -24,19 +24,9 @@ from stormdrop.errors import RunError, ScheduleError, StormdropError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.record import Record, Versions, group_name
-from stormdrop.search.events import (
-    Listener,
-    Measured,
-    NewBest,
-    Retiming,
-    RoundEnded,
-    TaskEnded,
-    TaskFailed,
-    Trial,
-    Tuned,
-    Warned,
-    ignore,
-)
+from stormdrop.reservoir.store import Store
+from stormdrop.search import events
+from stormdrop.search.events import Listener, Trial, Tuned
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import Context, StrategyFactory
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, candidate
@@ -71,13 +61,6 @@ class Measures(Protocol):
     def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result: ...
 
 
-class Keeps(Protocol):
-    """What a session needs of a store."""
-
-    def add(self, records: Sequence[Record]) -> None: ...
-    def trials(self, task: Task, target: Target, *, rules: Sequence[Rule]) -> list[Record]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What every record of a session says of where it came from."""
@@ -88,35 +71,42 @@ class Origin:
     model: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the sessions of one tuning run share."""
+
+    target: Target
+    measurer: Measures
+    factory: StrategyFactory
+    origin: Origin
+    cost: CostModel
+    store: Store | None = None
+    objective: Objective | None = None
+    settings: TuneSettings = field(default_factory=TuneSettings)
+    rules: tuple[Rule, ...] = RULES
+
+
 class Session:
     """The search for one task. `best` is None until a candidate could be timed."""
 
     def __init__(
         self,
         task: Task,
-        target: Target,
-        measurer: Measures,
-        factory: StrategyFactory,
-        origin: Origin,
+        tools: Tools,
         *,
-        cost: CostModel,
-        store: Keeps | None = None,
-        objective: Objective | None = None,
         start: Schedule | None = None,
         trials: int | None = None,
         seconds: float | None = None,
-        listen: Listener = ignore,
-        settings: TuneSettings | None = None,
+        listen: Listener = events.ignore,
         spaces: Sequence[Sketch] | None = None,
-        rules: Sequence[Rule] = RULES,
     ) -> None:
         """Raises UserError where `start` is a schedule of another class."""
         self._began = time.monotonic()
-        self.task, self.target, self.origin, self._rules = task, target, origin, rules
-        self._measurer, self._store, self._objective, self._listen = measurer, store, objective, listen
-        self._settings = settings or TuneSettings()
-        self._cost, self._group = cost, group_name(task.digest, target.is_cold)
-        found = ranked(spaces or sketches(task, target, rules))
+        self.task, self.target, self.origin, self._rules = task, tools.target, tools.origin, tools.rules
+        self._measurer, self._store, self._objective = tools.measurer, tools.store, tools.objective
+        self._settings, self._cost, self._listen = tools.settings, tools.cost, listen
+        self._group = group_name(task.digest, tools.target.is_cold)
+        found = ranked(spaces or sketches(task, tools.target, tools.rules))
         self.spaces: list[Sketch] = [sketch for sketch, _, _ in found]
         self._default = candidate(0, found[0][1])
         self.default = found[0][0].schedule(found[0][1])
@@ -126,12 +116,10 @@ class Session:
         self.known = len(stored)
         self.default_known = stored.get(self._default)
         """The default schedule's seconds as the store has them."""
-        best_known = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)[
-            : self._settings.known
-        ]
+        timed = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)
         fresh = [c for c in seeds if c not in stored]
         first = [] if start is None else [self._locate(start)]
-        seeds = list(dict.fromkeys([*first, *best_known, *fresh]))
+        seeds = list(dict.fromkeys([*first, *timed[: self._settings.known], *fresh]))
         self._history: list[Trial] = []
         self._failed = 0
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
@@ -144,18 +132,17 @@ class Session:
         self._upcoming: Proposal | None = None
         context = Context(
             self.spaces,
-            ModelRanker(self.spaces, cost, self._group),
-            np.random.default_rng(origin.seed),
+            ModelRanker(self.spaces, self._cost, self._group),
+            np.random.default_rng(self.origin.seed),
             seeds,
             trials,
             seconds,
             lambda: self.elapsed,
             self._settings,
         )
-        self.strategy = factory(context)
+        self.strategy = tools.factory(context)
         again = set(seeds)
-        old = [Outcome(c, v) for c, v in stored.items() if c not in again]
-        if old:
+        if old := [Outcome(c, v) for c, v in stored.items() if c not in again]:
             self.strategy.tell(old)
 
     # ---- what is known ---------------------------------------------------------------------------------------------
@@ -231,9 +218,7 @@ class Session:
         return True
 
     def settle(self) -> None:
-        """Hold the duels that the strategy still wants: they cost no trial, and without them its last gain is not
-        sure.
-        """
+        """Hold the duels that the strategy still wants: they cost no trial, and make its last gain sure."""
         for _ in range(MOST_DUELS):
             proposal = self._upcoming or self._ask(0)
             if not proposal.rounds:
@@ -246,23 +231,20 @@ class Session:
         return self.strategy.ask(n)
 
     def _schedule(self, c: Candidate) -> Schedule:
-        found = self._schedules.get(c)
-        if found is None:
-            found = self._schedules[c] = self.spaces[c.sketch].schedule(c.point)
-        return found
+        if c not in self._schedules:
+            self._schedules[c] = self.spaces[c.sketch].schedule(c.point)
+        return self._schedules[c]
 
     def _take(self, candidates: Sequence[Candidate], schedules: Sequence[Schedule], results: Sequence[Result]) -> None:
         """Tell everybody what became of a batch."""
         features = self._features(candidates)
-        trials = [
-            Trial(s, r, len(self._history) + i, self.elapsed, self.strategy.phase)
-            for i, (s, r) in enumerate(zip(schedules, results), 1)
-        ]
+        numbered = enumerate(zip(schedules, results), 1 + len(self._history))
+        trials = [Trial(s, r, number, self.elapsed, self.strategy.phase) for number, (s, r) in numbered]
         values = [self.value(r) for r in results]
         self._cost.add(self._group, features, np.array([np.nan if v is None else v for v in values]))
         for c, trial, value in zip(candidates, trials, values):
             self._history.append(trial)
-            self._listen(Measured(trial))
+            self._listen(events.Measured(trial))
             if value is None:
                 self._failed += 1
                 continue
@@ -272,10 +254,10 @@ class Session:
                 if self.best is None or value < self.best * (1 - self._settings.gain):
                     self._gained_at = trial.number
                 self.best = value
-                self._listen(NewBest(trial, value))
+                self._listen(events.NewBest(trial, value))
         self.strategy.tell([Outcome(c, v, (), _is_brief(r)) for c, v, r in zip(candidates, values, results)])
         self._keep([self._record(t, row) for t, row in zip(trials, features)])
-        self._listen(RoundEnded(trials[-1].phase, len(self._history), self._failed, self.best, self.elapsed))
+        self._listen(events.RoundEnded(trials[-1].phase, len(self._history), self._failed, self.best, self.elapsed))
 
     def _duel(self, proposal: Proposal) -> None:
         """Time candidates in turns. It costs no trial."""
@@ -300,34 +282,18 @@ class Session:
         return value if isfinite(value) else None
 
     def _features(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        by_sketch: dict[int, list[int]] = {}
-        for i, c in enumerate(candidates):
-            by_sketch.setdefault(c.sketch, []).append(i)
-        rows: Mapping[int, NDArray[np.float64]] = {}
-        for k, places in by_sketch.items():
-            points = np.array([candidates[i].point for i in places], dtype=np.int64)
-            rows |= dict(zip(places, self.spaces[k].features(points)))
-        return np.stack([rows[i] for i in range(len(candidates))])
+        rows: dict[Candidate, NDArray[np.float64]] = {}
+        for k in {c.sketch for c in candidates}:
+            some = [c for c in candidates if c.sketch == k]
+            rows |= zip(some, self.spaces[k].features(np.array([c.point for c in some], dtype=np.int64)))
+        return np.stack([rows[c] for c in candidates])
 
     # ---- keeping ---------------------------------------------------------------------------------------------------
 
     def _record(self, trial: Trial, features: NDArray[np.float64], verified: bool = False) -> Record:
-        o = self.origin
-        return Record(
-            self.task,
-            trial.schedule,
-            self.target,
-            trial.result,
-            o.versions,
-            o.strategy,
-            o.seed,
-            trial.number,
-            trial.elapsed,
-            o.model,
-            verified,
-            time.time(),
-            features.astype(np.float32),
-        )
+        o, row = self.origin, features.astype(np.float32)
+        measured = self.task, trial.schedule, self.target, trial.result, o.versions, o.strategy, o.seed
+        return Record(*measured, trial.number, trial.elapsed, o.model, verified, time.time(), row)
 
     def _keep(self, records: Sequence[Record]) -> None:
         """A store that takes no more is given up with one warning; tuning goes on."""
@@ -337,7 +303,7 @@ class Session:
             self._store.add(records)
         except StormdropError as error:
             self._store = None
-            self._listen(Warned(f"what is measured from here on is not kept: {error}"))
+            self._listen(events.Warned(f"what is measured from here on is not kept: {error}"))
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
@@ -347,27 +313,25 @@ class Session:
         A finalist that fails now is out. Raises RunError with the first failure if no candidate could be timed.
         """
         left = sorted(self._values, key=self._values.__getitem__)
-        # Single measurements flatter whoever was lucky: the best of those that were timed in turns are among the first
-        # finalists.
+        # Single measurements flatter whoever was lucky: the best that were timed in turns are first finalists too.
         left = list(dict.fromkeys([*[c for c in left if c in self._settled][: self._settings.finalists // 2], *left]))
         while left:
             finalists = left[: self._settings.finalists]
-            order = self._final_order([*finalists, *([self._default] if self._is_challenged(finalists) else [])])
-            for c, expected in order.items():
+            if self._settings.against_default and self._default not in finalists:
+                finalists.append(self._default)
+            for c, expected in self._final_order(finalists).items():
                 proved = self._proved(c, expected)
                 if isinstance(proved, Timing):
                     return self._won(c, proved, stopped)
-                self._listen(Warned(f"the fastest candidate is out: {proved}"))
+                self._listen(events.Warned(f"the fastest candidate is out: {proved}"))
             left = left[self._settings.finalists :]
         first = next((t.result for t in self._history if isinstance(t.result, Failure)), None)
         first = first or Failure("schedule", "there was no candidate to measure")
-        self._listen(TaskFailed(first))
+        self._listen(events.TaskFailed(first))
         raise RunError(f"{self.task.name}: none of {len(self._history)} candidates could be timed; the first: {first}")
 
     def _proved(self, c: Candidate, expected: float) -> Result:
-        """The proof of a winner; where its time is far from what was just measured, something disturbed it, and it is
-        timed again.
-        """
+        """The proof of a winner, repeated where its time is so far off that something must have disturbed it."""
         results: list[Timing] = []
         for _ in range(PROOFS):
             result = self._measurer.prove(self.task, self._schedule(c), self.default)
@@ -379,12 +343,9 @@ class Session:
                 break
         return min(results, key=lambda r: r.seconds)
 
-    def _is_challenged(self, finalists: Sequence[Candidate]) -> bool:
-        return self._settings.against_default and self._default not in finalists
-
     def _final_order(self, finalists: Sequence[Candidate]) -> dict[Candidate, float]:
         """Those that can be timed again, fastest first, with what is minimised."""
-        self._listen(Retiming(len(finalists)))
+        self._listen(events.Retiming(len(finalists)))
         samples: dict[Candidate, list[float]] = {c: [] for c in finalists}
         for _ in range(max(1, self._settings.rounds // self._settings.held)):
             left = [c for c in finalists if c in samples]
@@ -397,10 +358,8 @@ class Session:
                     del samples[c]
         medians = {c: median(each) for c, each in samples.items()}
         self.final_values |= {self._schedule(c): value for c, value in medians.items()}
-        if self._settings.against_default and self._default in medians:
-            medians[self._default] -= self._settings.gain * abs(
-                medians[self._default]
-            )  # what is not really faster is not worth a change
+        if self._settings.against_default and self._default in medians:  # a change must be worth it
+            medians[self._default] -= self._settings.gain * abs(medians[self._default])
         order = sorted(medians, key=medians.__getitem__)
         return {c: self.final_values[self._schedule(c)] for c in order}
 
@@ -416,18 +375,10 @@ class Session:
         trial = Trial(schedule, proved, number, self.elapsed, "final")
         # A store prefers what is verified: that must be the fastest, not the best by another objective.
         self._keep([self._record(trial, self._features([c])[0], verified=self._objective is None)])
-        tuned = Tuned(
-            self.task,
-            self.target,
-            self.origin.strategy,
-            self.origin.seed,
-            schedule,
-            proved.seconds,
-            self.elapsed,
-            tuple(self._history),
-            stopped,
-        )
-        self._listen(TaskEnded(tuned))
+        origin, history = self.origin, tuple(self._history)
+        found = (schedule, proved.seconds, self.elapsed, history, stopped)
+        tuned = Tuned(self.task, self.target, origin.strategy, origin.seed, *found)
+        self._listen(events.TaskEnded(tuned))
         return tuned
 
 

@@ -24,9 +24,7 @@ class TuneSettings:
     gain: float = 0.005
     finalists: int = 5
     rounds: int = 12
-    """How often the finalists are timed in turns; they are loaded anew after every few, since where they lie matters
-    too.
-    """
+    """How often finalists are timed in turns; loaded anew after `held` of them, since where code lies matters."""
     held: int = 3
     against_default: bool = False
     """The default schedule is always a finalist, and stays unless another is faster by `gain`."""

@@ -40,8 +40,7 @@ def rank_sum_p(fast: Sequence[float], slow: Sequence[float], counted: float = 1.
 
 
 def signed_rank_p(gains: Sequence[float]) -> float:
-    """One-sided signed rank test (Wilcoxon): how likely gains of single rounds are so positive if their signs are a
-    coin's.
+    """One-sided signed rank test (Wilcoxon): how likely gains of rounds are so positive if their signs are chance.
 
     Rounds without any gain or loss are left out. The smallest value is 1 / 2^rounds.
     """
@@ -53,8 +52,7 @@ def signed_rank_p(gains: Sequence[float]) -> float:
 
 
 def p_faster(challenger: Sequence[float], incumbent: Sequence[float]) -> float:
-    """How likely a challenger looks this fast beside an incumbent that is as fast; samples are in the order of the
-    rounds.
+    """How likely a challenger looks this fast beside an incumbent that is as fast; samples are ordered by round.
 
     The rank sum is stronger when rounds differ by chance alone; the signed ranks of single rounds are when the machine
     drifts between rounds, which slows both sides. Both are asked, and the error is divided between them.
@@ -72,9 +70,7 @@ def gain_of_medians(challenger: Sequence[float], incumbent: Sequence[float]) -> 
 
 
 def relative_noise(samples: Sequence[float]) -> float:
-    """The standard deviation that the middle half of the samples suggests, as a share of their median; outliers do not
-    count.
-    """
+    """The standard deviation that the middle half of the samples suggests, as a share of their median."""
     if len(samples) < 4:
         return 0.0
     low, middle, high = np.percentile(samples, (25, 50, 75))

@@ -1,5 +1,4 @@
-"""Storm: exploration. A population over all sketches evolves under a ranker; the best rows that nobody measured are
-proposed.
+"""Storm: exploration. A population over all sketches evolves under a ranker, and its best unmeasured rows are proposed.
 
     seeds, random rows, the elite ─operators─▶ canonical, unseen, legal ─ranker─▶ pools ─▶ picks ─measured─▶ elite
 
@@ -9,7 +8,7 @@ no offspring. The ranker may change between two calls of `ask`: pools are scored
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, log
 
@@ -169,9 +168,7 @@ class Storm:
     # ---- where it begins -------------------------------------------------------------------------------------------
 
     def _plant(self, seeds: Sequence[Candidate]) -> list[Candidate]:
-        """The seeds to measure, in their order; the last ones, if far from the best by the prior, only wait in their
-        pools.
-        """
+        """The seeds to measure, in order; the last ones, if their priors are far worse, only wait in their pools."""
         priors: dict[Candidate, float] = {}
         for seed in seeds:
             population = self._all[seed.sketch]
@@ -197,8 +194,7 @@ class Storm:
         priors = np.array([p.prior for p in self._all])
         values = np.array([p.best for p in self._all])
         measured = np.isfinite(values)
-        # A sketch never timed is taken to be as much worse than the best timed one as its prior is, and more with every
-        # failure.
+        # A sketch never timed is as much worse than the best timed one as its prior is, and more with every failure.
         worse = priors / (priors[np.argmin(values)] if measured.any() else priors.min())
         worse *= 1.0 + np.array([p.failed for p in self._all])
         worse[measured] = _ratio(values[measured], values.min())
@@ -243,9 +239,7 @@ class Storm:
         self._strength = min(MAX_STRENGTH, self._strength * 1.25) if stale else max(1.0, self._strength / 1.25)
 
     def _active(self, rows: int, promise: Floats) -> list[tuple[Population, int]]:
-        """The sketches that take part, with their numbers of rows: drawn by promise and, of several, by what the ranker
-        likes.
-        """
+        """The sketches that take part, with their numbers of rows, drawn by promise and by the ranker's favour."""
         slots = min(len(promise), max(1, rows // self.settings.rows_per_sketch))
         favour = self._favour / self._favour.sum() if slots > 1 and self._favour.any() else promise
         barren = np.array([p.barren for p in self._all])
@@ -290,9 +284,8 @@ class Storm:
             return p.genome.random(m, self._rng)
         measured = 0 if not len(elite) else m if not len(p.pool) else round(m * s.elite_share)
         sources = ((elite, measured), (p.pool.points, m - measured))
-        return p.genome.places(
-            np.concatenate([x[evolve.drawn(len(x), n, s.pressure, self._rng)] for x, n in sources if n])
-        )
+        drawn = [x[evolve.drawn(len(x), n, s.pressure, self._rng)] for x, n in sources if n]
+        return p.genome.places(np.concatenate(drawn))
 
     def _donors(self, p: Population) -> list[Population]:
         """Sketches that share knobs with this one and have something to give."""
@@ -358,9 +351,7 @@ class Storm:
         return [(p, i) for p in self._all if p.woken == self._batch for i in range(len(p.fresh))]
 
     def _ranked(self, n: int, promise: Floats) -> list[tuple[Candidate, int]]:
-        """The ranker's favourites, not all of them alike; some are drawn by sketch, so that it errs on none for
-        long.
-        """
+        """The ranker's favourites, not all of them alike; some are drawn by sketch, lest it err on one for long."""
         awake = self._awake
         if n <= 0 or not awake:
             return []
@@ -384,11 +375,11 @@ class Storm:
             if len(rest):
                 left[rest[0]] = False
                 chosen.append(int(rest[0]))
-        owners = [awake[owner[i]] for i in chosen]
-        return [
-            (candidate(p.number, table[i, 2 : 2 + len(p.space.knobs)]), int(pool.origins[i]))
-            for p, i in zip(owners, chosen)
-        ]
+        picks: list[tuple[Candidate, int]] = []
+        for i in chosen:
+            p = awake[owner[i]]
+            picks.append((candidate(p.number, table[i, 2 : 2 + len(p.space.knobs)]), int(pool.origins[i])))
+        return picks
 
     def _spend(self, picks: Iterable[tuple[Candidate, int]], told: bool = False) -> list[Candidate]:
         """Those that were never asked for, which now are; `told`: by somebody else."""
@@ -403,17 +394,14 @@ class Storm:
         return list(new)
 
     def _count(self, made: Codes, kept: Codes) -> None:
-        for name, m, k in zip(
-            ORIGINS, np.bincount(made, minlength=len(ORIGINS)), np.bincount(kept, minlength=len(ORIGINS))
-        ):
-            self.statistics[name].made += int(m)
-            self.statistics[name].kept += int(k)
+        counts = (np.bincount(codes, minlength=len(ORIGINS)).tolist() for codes in (made, kept))
+        for name, m, k in zip(ORIGINS, *counts):
+            self.statistics[name].made += m
+            self.statistics[name].kept += k
 
 
 def _ratio(values: Floats, best: float) -> Floats:
-    """How many times worse values are than the best one: their ratio, or what is like it where an objective is
-    negative.
-    """
+    """How many times worse values are than the best: their ratio, or its like where an objective is negative."""
     return 1.0 + (values - best) / max(abs(best), 1e-12)
 
 
@@ -438,10 +426,3 @@ def _stacked(populations: Sequence[Population], most: int) -> tuple[Points, Cand
 def _rows(candidates: Sequence[Candidate], width: int) -> Points:
     padded = [(c.sketch, c.sketch, *c.point, *[0] * (width - 2 - len(c.point))) for c in candidates]
     return np.array(padded, dtype=np.int64).reshape(len(padded), width)
-
-
-def summary(statistics: Mapping[str, Tally]) -> str:
-    """One line per origin, for people."""
-    return "\n".join(
-        f"{name:8}{t.made:9} made{t.kept:9} new{t.picked:7} picked{t.gained:5} gained" for name, t in statistics.items()
-    )

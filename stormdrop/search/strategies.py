@@ -40,9 +40,7 @@ StrategyFactory = Callable[[Context], Strategy]
 
 
 class StormThenDroplet:
-    """Explore as a storm, exploit as a raindrop: at most so many measured kernels, then coordinate descent from the
-    best few.
-    """
+    """Explore as a storm, exploit as a raindrop: some measured kernels, then coordinate descent from the best."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -51,10 +49,9 @@ class StormThenDroplet:
         self._values: dict[Candidate, float | None] = {}
         self._brief: set[Candidate] = set()
         self._waiting = 0  # candidates of the storm that are asked and not told
-        most = context.settings.storm_trials
-        self._left = (
-            most if context.trials is None else min(most, max(1, round(context.settings.storm_share * context.trials)))
-        )
+        self._left = context.settings.storm_trials
+        if context.trials is not None:
+            self._left = min(self._left, max(1, round(context.settings.storm_share * context.trials)))
 
     @property
     def phase(self) -> str:
@@ -75,10 +72,9 @@ class StormThenDroplet:
             if self._waiting:
                 return proposal
         if self._droplet is None:
-            settings = self._context.settings.droplet
-            self._droplet = Droplet(
-                self._context.spaces, self._starts(), self._context.ranker, self._context.rng, settings, self._values
-            )
+            c, settings = self._context, self._context.settings.droplet
+            starts = best_of_each(self._values, self._brief, settings.starts)
+            self._droplet = Droplet(c.spaces, starts, c.ranker, c.rng, settings, self._values)
         return self._droplet.ask(n)
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
@@ -95,9 +91,6 @@ class StormThenDroplet:
     def _is_late(self) -> bool:
         seconds = self._context.seconds
         return seconds is not None and self._context.clock() > self._context.settings.storm_share * seconds
-
-    def _starts(self) -> list[tuple[Candidate, float | None]]:
-        return best_of_each(self._values, self._brief, self._context.settings.droplet.starts)
 
 
 def best_of_each(

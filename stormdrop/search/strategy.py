@@ -3,8 +3,7 @@
     loop ──ask(n)──▶ Proposal(candidates, rounds) ──measured──▶ Outcomes ──tell──▶ strategy
 
 `rounds` 0 measures every candidate once, alone. Otherwise all of them, measured before or not, are timed in turns so
-many times (A B C A B C …), which is how two of them are compared fairly; it costs no trial where a candidate was
-measured before.
+many times (A B C A B C …), which compares them fairly; it costs no trial where a candidate was measured before.
 """
 
 from __future__ import annotations
@@ -22,9 +21,7 @@ Points = NDArray[np.int64]
 
 
 class Space(Protocol):
-    """Points of one sketch, as search sees them; `stormdrop.space.sketch.Sketch` is one, a recorded table is
-    another.
-    """
+    """Points of one sketch, as search sees them: a `Sketch`, or a recorded table."""
 
     @property
     def knobs(self) -> tuple[Knob, ...]: ...
@@ -57,8 +54,7 @@ class Outcome:
     """What became of a candidate.
 
     `value` is what is minimised, seconds unless the user said otherwise, and None where it failed; `samples` are the
-    values of each round where candidates were timed in turns. `brief`: clearly slow, measured too briefly to compare
-    closely.
+    values of each round where candidates were timed in turns. `brief`: clearly slow, and measured only briefly.
     """
 
     candidate: Candidate
@@ -68,9 +64,7 @@ class Outcome:
 
 
 class Strategy(Protocol):
-    """`ask` proposes at most `n` candidates; every proposal is told before the next is asked, except where it is
-    eager.
-    """
+    """`ask` proposes at most `n` candidates; each proposal is told before the next is asked, unless it is eager."""
 
     @property
     def phase(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from math import ceil, inf
 from types import FrameType
 
@@ -25,7 +25,7 @@ from stormdrop.reservoir.record import Versions
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from stormdrop.search.events import Listener, TaskStarted, Tuned, Warned, ignore
-from stormdrop.search.session import Measures, Objective, Origin, Session
+from stormdrop.search.session import Measures, Objective, Origin, Session, Tools
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, named
 from stormdrop.space.judge import judge_of
@@ -76,30 +76,14 @@ def tune(
     target = (target or detect()).with_cold_weights(cold)
     if trials is None and seconds is None and name not in ENDING:
         trials = settings.storm_trials
-    with ExitStack() as stack:
-        if measurer is None:
-            measurer = stack.enter_context(Measurer(target, MeasureSettings(seed=seed), rules=rules))
+    origin = Origin(name, seed, versions(target))
+    own = Measurer(target, MeasureSettings(seed=seed), rules=rules) if measurer is None else nullcontext(measurer)
+    with own as measurer:
         if isinstance(measurer, Measurer):
             measurer.warm_up(task)
         cost = cost_model(target, store if objective is None else None, settings)
-        origin = Origin(name, seed, versions(target))
-        session = Session(
-            task,
-            target,
-            measurer,
-            factory,
-            origin,
-            cost=cost,
-            store=store,
-            objective=objective,
-            start=start,
-            trials=trials,
-            seconds=seconds,
-            listen=listen,
-            settings=settings,
-            spaces=spaces,
-            rules=rules,
-        )
+        tools = Tools(target, measurer, factory, origin, cost, store, objective, settings, tuple(rules))
+        session = Session(task, tools, start=start, trials=trials, seconds=seconds, listen=listen, spaces=spaces)
         listen(TaskStarted(task, len(session.spaces), name, trials, seconds, session.known))
         with interruptible() as stop:
             ended = _spend(session, trials, seconds, settings, stop)
@@ -160,8 +144,7 @@ class Stop:
 def interruptible() -> Generator[Stop]:
     """The first Ctrl-C asks the loop to stop after its batch, the second raises KeyboardInterrupt as usual.
 
-    Only the main thread may do so; elsewhere nothing changes. Nothing is told from within the handler: the listener may
-    be at work.
+    Only the main thread may do so; elsewhere nothing changes. The handler tells nothing: a listener may be at work.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():

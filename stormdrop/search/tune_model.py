@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import NamedTuple
 
 from stormdrop.errors import RunError, StormdropError
 from stormdrop.graph.partition import Partition, TaskUse
@@ -25,7 +24,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from stormdrop.search.divide import ByShare, Divide
-from stormdrop.search.events import Event, Measured, Warned
+from stormdrop.search.events import Event, Measured, Warned, ignore
 from stormdrop.search.model_events import (
     ModelEnded,
     ModelListener,
@@ -33,10 +32,9 @@ from stormdrop.search.model_events import (
     Proving,
     TaskMoved,
     TunedModel,
-    ignore_model,
 )
-from stormdrop.search.model_task import ModelTask, Score, Tools, negligible
-from stormdrop.search.session import Measures, Objective, Origin, Session
+from stormdrop.search.model_task import ModelTask, Score, negligible
+from stormdrop.search.session import Measures, Objective, Origin, Session, Tools
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, named
 from stormdrop.search.tune import DEFAULT_SEARCH, Stop, check_budget, cost_model, interruptible, versions
@@ -57,10 +55,8 @@ TRIALS_PER_SECOND = 20.0
 LEAST_TRIALS = 24
 """What a task's storm and droplets can count on."""
 FINAL_TRIALS = 9
-"""To time a task's finalists in turns and to prove the winner takes about as long as so many trials, and so many runs
-of the kernel:
-"""
 FINAL_RUNS = 80
+"""To time a task's finalists in turns and to prove the winner takes as long as so many trials and runs, about."""
 FINAL_SHARE = 0.4
 """Of a budget of seconds, at most, is set aside for that."""
 PATIENCE_SECONDS = 10.0
@@ -78,7 +74,7 @@ def tune_model(
     search: str | StrategyFactory = DEFAULT_SEARCH,
     seed: int = 0,
     store: Store | None = None,
-    listen: ModelListener = ignore_model,
+    listen: ModelListener = ignore,
     settings: TuneSettings | None = None,
     measurer: Measures | None = None,
     cold: bool | None = None,
@@ -87,8 +83,7 @@ def tune_model(
     rules: Sequence[Rule] = RULES,
     clock: Callable[[], float] = time.monotonic,
 ) -> TunedModel:
-    """Search for the fastest schedules of a model's tasks, for so many trials or seconds in all, whichever is spent
-    first.
+    """Search for the fastest schedules of a model's tasks, until so many trials or seconds in all are spent.
 
     Without either, 64 trials for each task that matters. `cold` None: kernels are timed with weights out of cache where
     the model's do not fit the L3. The first Ctrl-C ends the search and proves what has gained, a second one aborts.
@@ -106,16 +101,15 @@ def tune_model(
     settings = settings or MODEL_SETTINGS
     # Whoever compiles the model estimates at the same temperature: both choose the same defaults.
     target = target.with_cold_weights(parts.constant_bytes > target.l3_bytes if cold is None else cold)
-    with ExitStack() as stack:
-        if measurer is None:
-            how = MeasureSettings(seed=seed, final_seconds=0.05)
-            measurer = stack.enter_context(Measurer(target, how, shared_proofs=True, rules=rules))
-        origin = Origin(name, seed, versions(target), parts.graph.name)
-        tools = Tools(
-            target, measurer, factory, origin, store, settings, divide or ByShare(), objective, checked(rules)
-        )
+    origin = Origin(name, seed, versions(target), parts.graph.name)
+    how = MeasureSettings(seed=seed, final_seconds=0.05)
+    own = Measurer(target, how, shared_proofs=True, rules=rules) if measurer is None else nullcontext(measurer)
+    with own as measurer:
+        cost = cost_model(target, store if objective is None else None, settings)
+        tools = Tools(target, measurer, factory, origin, cost, store, objective, settings, checked(rules))
+        budget = _Budget(trials, seconds, began, clock)
         with interruptible() as stop:
-            return _Search(parts.tasks, tools, _Budget(trials, seconds, began, clock), listen, stop).run()
+            return _Search(parts.tasks, tools, budget, divide or ByShare(), listen, stop).run()
 
 
 @dataclass(slots=True)
@@ -146,26 +140,18 @@ class _Budget:
         return min(by_time, inf if self.trials is None else self.trials)
 
 
-class Pace(NamedTuple):
-    """What trials took so far, on the average; it begins with a guess."""
-
-    seconds: float
-    trials: float
-
-
 class _Search:
     """The loop over all tasks of one model."""
 
     def __init__(
-        self, uses: Sequence[TaskUse], tools: Tools, budget: _Budget, listen: ModelListener, stop: Stop
+        self, uses: Sequence[TaskUse], tools: Tools, budget: _Budget, divide: Divide, listen: ModelListener, stop: Stop
     ) -> None:
-        self._tools, self._budget, self._listen, self._stop = tools, budget, listen, stop
+        self._tools, self._budget, self._divide, self._listen, self._stop = tools, budget, divide, listen, stop
         self._all = [ModelTask(use, tools, self._moved) for use in uses]
         self._small = negligible(self._all)
         if budget.trials is None and budget.seconds is None:
             budget.trials = sum(1 if t in self._small else TRIALS_PER_TASK for t in self._all) or 1
-        self._pace = Pace(1.0, TRIALS_PER_SECOND)
-        self._cost = cost_model(tools.target, tools.store if tools.objective is None else None, tools.settings)
+        self._seconds, self._trials = 1.0, TRIALS_PER_SECOND  # what trials took so far, after a guess
 
     def run(self) -> TunedModel:
         origin, budget = self._tools.origin, self._budget
@@ -181,9 +167,8 @@ class _Search:
         if tasks and all(t.seconds is None for t in tasks):
             first = next((t.failure for t in tasks if t.failure), "the budget was too small")
             raise RunError(f"{origin.model}: none of its {len(tasks)} tasks could be timed; the first: {first}")
-        tuned = TunedModel(
-            origin.model, self._tools.target, origin.strategy, origin.seed, tasks, budget.elapsed, stopped
-        )
+        found = (tasks, budget.elapsed, stopped)
+        tuned = TunedModel(origin.model, self._tools.target, origin.strategy, origin.seed, *found)
         self._listen(ModelEnded(tuned))
         return tuned
 
@@ -247,7 +232,7 @@ class _Search:
         while True:
             if over := self._over():
                 return over
-            chosen = self._tools.divide.next([t.standing for t in self._all])
+            chosen = self._divide.next([t.standing for t in self._all])
             if chosen is None:
                 return "nothing left"
             task = self._all[chosen]
@@ -261,20 +246,7 @@ class _Search:
         if isinstance(tools.measurer, Measurer):
             tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
         try:
-            task.session = Session(
-                task.use.task,
-                tools.target,
-                tools.measurer,
-                tools.factory,
-                tools.origin,
-                cost=self._cost,
-                store=tools.store,
-                objective=tools.objective,
-                trials=expected,
-                listen=task.listen,
-                settings=tools.settings,
-                rules=tools.rules,
-            )
+            task.session = Session(task.use.task, tools, trials=expected, listen=task.listen)
         except StormdropError as error:
             task.failure = Failure("schedule", str(error))
             self._give_up(task)
@@ -284,9 +256,7 @@ class _Search:
         return True
 
     def _round(self, task: ModelTask, most: int, is_ahead: bool = False) -> bool:
-        """One round of at most `most` candidates, fewer where the budget ends; False where the strategy has nothing
-        left.
-        """
+        """One round of at most `most` candidates, as the budget permits; False where the strategy has nothing left."""
         assert task.session is not None
         n = int(min(most, max(1, self._budget.trials_left)))
         if task.trials and self._time_left < inf:
@@ -297,14 +267,14 @@ class _Search:
         lasted = self._budget.clock() - started
         task.spent += lasted
         if task.trials > before:
-            self._pace = Pace(self._pace.seconds + lasted, self._pace.trials + task.trials - before)
+            self._seconds += lasted
+            self._trials += task.trials - before
         return went_on
 
     def _final_seconds(self, task: ModelTask) -> float:
         """About what the proof of a task's winner takes, as busy as the machine is."""
-        return FINAL_TRIALS * self._pace.seconds / self._pace.trials + FINAL_RUNS * (
-            task.best.seconds if task.best else 0.0
-        )
+        run_seconds = task.best.seconds if task.best else 0.0
+        return FINAL_TRIALS * self._seconds / self._trials + FINAL_RUNS * run_seconds
 
     def _give_up(self, task: ModelTask) -> None:
         task.is_over = True
@@ -319,11 +289,8 @@ class _Search:
         for task in left:
             task.move("" if task in unknown else "known")
         if unknown:
-            told = (
-                f"the search ended before {len(unknown)} of {len(self._all)} tasks were measured; "
-                "estimates leave them out"
-            )
-            self._listen(Warned(told))
+            share = f"{len(unknown)} of {len(self._all)} tasks"
+            self._listen(Warned(f"the search ended before {share} were measured; estimates leave them out"))
 
     # ---- proving ---------------------------------------------------------------------------------------------------
 
@@ -333,9 +300,7 @@ class _Search:
         return sorted(found, key=lambda t: t.gain, reverse=True)
 
     def _prove(self, is_interrupted: bool) -> None:
-        """Time the best few of every task that gained in turns with its default, and prove the fastest, as far as time
-        permits.
-        """
+        """As far as time permits: time the best few of every task that gained beside its default; prove the fastest."""
         winners = self._winners()
         if winners:
             self._listen(Proving(len(winners), self._budget.elapsed))

@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 import stormdrop
 from stormdrop.cli.main import main
-from stormdrop.cli.op import SEARCHES
-from stormdrop.cli.options import Duration
+from stormdrop.cli.options import SEARCHES, Duration
 from stormdrop.errors import RunError, UserError
 
 TINY = ["GMM", "1", "13", "17", "11"]

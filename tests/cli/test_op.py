@@ -19,7 +19,7 @@ from stormdrop.measure.result import Failure
 from stormdrop.report.operator import print_operator
 from stormdrop.reservoir.record import Record, Versions
 from stormdrop.reservoir.store import Store
-from stormdrop.search.events import Event, Tuned, Warned
+from stormdrop.search.events import Tuned
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.default import default_schedule
 from tests.support.searches import events, one_thread, tiny, tuned
@@ -183,16 +183,3 @@ def test_the_report_names_the_file_that_keeps_the_trials(tuner: Tuner, tmp_path:
     assert f"stored    {tmp_path / 'x.sqlite'}" in text_of(report)
     assert report.to_json()["store"] == str(tmp_path / "x.sqlite")
     assert report_of(plan("storm", store=Store.in_memory()))[0].to_json()["store"] is None
-
-
-def test_an_event_raised_in_the_midst_of_another_is_told_after_it() -> None:
-    told: list[str] = []
-
-    def first(event: Event) -> None:
-        told.append(f"first {event}")
-        if event == Warned("a"):
-            listen(Warned("b"))
-
-    listen = operator._InTurn([first, lambda event: told.append(f"second {event}")])
-    listen(Warned("a"))
-    assert told == [f"{who} {Warned(message)}" for message in "ab" for who in ("first", "second")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import onnx
@@ -10,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stormdrop import zoo
-from stormdrop.cli.zoo import zoo as command
+from stormdrop.cli.main import main
 
 
 def call(*args: str | Path) -> Result:
-    return CliRunner().invoke(command, [str(a) for a in args])
+    return CliRunner().invoke(main, ["zoo", *map(str, args)])
 
 
 @pytest.fixture
@@ -83,10 +84,10 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_beside_it(
     def fail(path: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     done = call("build", "squeezenet1_0")
     assert done.exit_code == 1
-    assert done.stderr == "Error: cannot write squeezenet1_0.onnx: No space left on device\n"
+    assert done.stderr == "Error: 'squeezenet1_0.onnx' cannot be written: No space left on device\n"
     assert [(p.name, p.read_text()) for p in here.iterdir()] == [("squeezenet1_0.onnx", "old")]
 
 

@@ -296,7 +296,7 @@ def test_rows_of_a_store_are_worth_what_rows_added_one_by_one_are() -> None:
     rows, fresh = some_rows(200, 6), some_rows(64, 7)
     seconds, group = true_seconds(rows), np.arange(200) % 2
     stored, told = CostModel(FEATURES), CostModel(FEATURES)
-    stored.add_rows(rows.astype(np.float32), seconds, group)
+    stored.add_rows(rows.astype(np.float32), seconds, group, ["a", "b"])
     for g in range(2):
         told.add(f"group {g}", rows[group == g], seconds[group == g])
     assert stored.refresh()
@@ -316,19 +316,6 @@ def test_rows_of_a_store_are_of_the_group_that_they_are_named_after() -> None:
     told.refresh()
     assert np.array_equal(stored.predict(fresh, "b"), told.predict(fresh, "b"))
     assert not np.array_equal(stored.predict(fresh, "b"), stored.predict(fresh))
-
-
-def test_groups_without_names_are_different_groups_at_every_call() -> None:
-    rows, fresh = some_rows(200, 6), some_rows(64, 7)
-    seconds = true_seconds(rows)
-    model, named = CostModel(FEATURES), CostModel(FEATURES)
-    for k in range(2):
-        half = slice(100 * k, 100 * k + 100)
-        model.add_rows(rows[half], seconds[half] * 10.0**k, np.zeros(100, np.int64))
-        named.add(str(k), rows[half], seconds[half] * 10.0**k)
-    model.refresh()
-    named.refresh()
-    assert np.array_equal(model.predict(fresh), named.predict(fresh))
 
 
 def test_the_library_is_imported_by_training_alone() -> None:

@@ -22,7 +22,7 @@ from stormdrop.codegen.llvm import _initialise, _machine
 from stormdrop.errors import BuildError, UserError
 from stormdrop.export.c_library import Library, write_library
 from stormdrop.export.elf import data_object, renamed
-from stormdrop.export.entry_ir import SymbolNames, entry_ir
+from stormdrop.export.entry_ir import entry_ir
 from stormdrop.export.header import c_string, identifier
 from stormdrop.export.linker import Linker, linkers
 from stormdrop.runtime.image import Image, Port
@@ -540,7 +540,7 @@ def test_an_object_of_data_is_one_to_llvm(nbytes: int) -> None:
 
 def test_the_entry_points_are_right_for_arm_too(model: tuple[Image, NDArray[np.uint8]]) -> None:
     image = replace(model[0], triple="aarch64-unknown-linux-gnu", cpu="neoverse-n1", features="")
-    text = entry_ir(image, SymbolNames("tiny"), "aarch64")
+    text = entry_ir(image, "tiny", "aarch64")
     _, preamble = _machine(image.triple, image.cpu, "")
     with llvm.create_context() as context, llvm.parse_assembly(preamble + text, context) as module:
         module.verify()

@@ -14,7 +14,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402
 
-from stormdrop.compare.unfused import run_unfused  # noqa: E402
+from stormdrop.compare.interpreter import interpret  # noqa: E402
 from stormdrop.errors import UserError  # noqa: E402
 from stormdrop.frontend.node_reader import NeedsConstant  # noqa: E402
 from stormdrop.frontend.onnx import load  # noqa: E402
@@ -136,7 +136,7 @@ def test_a_composite_operator_is_expanded_by_its_body() -> None:
     verify(g)
     x, t = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32), np.array([1, 0, 4])
     logs = x - np.log(np.exp(x).sum(1, keepdims=True))
-    np.testing.assert_allclose(run_unfused(g, {"x": x, "t": t})[0], -logs[np.arange(3), t].mean(), rtol=1e-5)
+    np.testing.assert_allclose(interpret(g, {"x": x, "t": t})[0], -logs[np.arange(3), t].mean(), rtol=1e-5)
 
 
 def test_a_branch_is_taken_where_its_condition_is_known() -> None:
@@ -157,7 +157,7 @@ def test_a_scan_is_written_out_step_by_step() -> None:
     g = load(model([scan], [info("zero", (2,)), info("x", (3, 2))], [info("end"), info("all")]))
     verify(g)
     x = np.random.default_rng(1).standard_normal((3, 2)).astype(np.float32)
-    end, total = run_unfused(g, {"zero": np.zeros(2, np.float32), "x": x})
+    end, total = interpret(g, {"zero": np.zeros(2, np.float32), "x": x})
     np.testing.assert_allclose(total, np.cumsum(x, 0), rtol=1e-6)
     np.testing.assert_array_equal(end, total[-1])
 
@@ -322,7 +322,7 @@ def test_versions_that_moved_attributes_to_inputs_mean_the_same(opset: int) -> N
         nodes = [helper.make_node("Squeeze", ["x", "a"], ["h"]), helper.make_node("ReduceSum", ["h", "b"], ["y"])]
         constants = [constant("a", np.array([0])), constant("b", np.array([1]))]
     g = load(model(nodes, [info("x", (1, 2, 3))], [info("y")], constants, opset))
-    np.testing.assert_array_equal(run_unfused(g, [x])[0], x[0].sum(1, keepdims=True))
+    np.testing.assert_array_equal(interpret(g, [x])[0], x[0].sum(1, keepdims=True))
 
 
 def test_many_nodes_import_in_linear_time_without_recursion() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stormdrop.compare.unfused import Unfused
+from stormdrop.compare.interpreter import interpret
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.express import task_of
 from stormdrop.graph.graph import Attribute
@@ -26,7 +26,6 @@ from tests.support.trials import targets
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(7)
-EXECUTOR = Unfused(threads=1)
 
 
 def run(op: str, *arrays: Array, **attributes: Attribute) -> Array:
@@ -41,8 +40,10 @@ def run(op: str, *arrays: Array, **attributes: Attribute) -> Array:
     values = [b.input(f"x{k}", a.shape, names.get(a.dtype, "bool")) for k, a in enumerate(arrays)]  # pyright: ignore[reportArgumentType]
     graph = b.graph([b.emit(op, *values, **attributes)], ["y"], "g", 17)
     verify(graph)
-    (compiled,) = EXECUTOR.run(graph, list(arrays))
-    (reference,) = Unfused(interpret=True).run(graph, list(arrays))
+    kernel = build(task_of(graph.nodes[0]), threads=1)
+    named = {f"x{k}": a for k, a in enumerate(arrays)}
+    compiled = kernel(*(named[t.name] for t in kernel.inputs))
+    (reference,) = interpret(graph, list(arrays))
     if compiled.dtype.kind == "f":
         np.testing.assert_allclose(compiled, reference, rtol=2e-5, atol=2e-6)
     else:

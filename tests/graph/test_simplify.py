@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stormdrop.compare.unfused import Unfused
+from stormdrop.compare.interpreter import interpret
 from stormdrop.errors import UserError
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.empties import empties
+from stormdrop.graph.express import task_of
 from stormdrop.graph.graph import Graph, Node, Value
 from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
 from stormdrop.graph.verify import verify
+from stormdrop.runtime.kernel import build
 from tests.support.graphs import assert_same, floats, graph_of, ops, random_inputs, rewritten, window
 
 RNG = np.random.default_rng(3)
@@ -219,7 +221,7 @@ def test_scattering_nothing_changes_nothing() -> None:
     )  # the reference knows no maximum over no updates: there is nothing to compare with but NumPy
     verify(g)
     assert ops(g) == {"Neg": 1}
-    assert Unfused(interpret=True).run(g, random_inputs(g, RNG))[0].shape == (3,)
+    assert interpret(g, random_inputs(g, RNG))[0].shape == (3,)
 
 
 def test_what_has_no_elements_is_not_computed() -> None:
@@ -266,6 +268,6 @@ def test_a_copy_runs_as_a_kernel() -> None:
     x = b.input("x", (3, 5), "f32")
     g = own_outputs(graph_of(b, x))
     given = floats(RNG, 3, 5)
-    (result,) = Unfused(threads=1).run(g, [given])
-    np.testing.assert_array_equal(result, given)
+    (copy,) = g.nodes
+    np.testing.assert_array_equal(build(task_of(copy), threads=1)(given), given)
     assert_same(graph_of(b, x), g)

@@ -11,7 +11,7 @@ import pytest
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
 from stormdrop.ops.catalogue import build
-from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
+from stormdrop.runtime.artifact import Artifact, BufferSpec
 from stormdrop.runtime.host import detect
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
@@ -63,7 +63,8 @@ LIKE = Artifact(
         BufferSpec("B", "f32", Scope.INPUT, 1),
         BufferSpec("Y", "f32", Scope.OUTPUT, 1),
     ),
-    (Launch("kernel", 2, 64),),
+    extents=(2,),
+    scratch_bytes=64,
 )  # both threads compute the same element
 
 

@@ -13,7 +13,6 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.ops.catalogue import build
-from stormdrop.runtime.artifact import Launch
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
@@ -118,7 +117,7 @@ def test_a_kernel_that_does_not_suit_its_task_or_wants_too_much_is_refused(
     other_sizes = replace(
         good, like=replace(good.like, buffers=tuple(replace(s, elements=2) for s in good.like.buffers))
     )
-    greedy = replace(good, like=replace(good.like, launches=(Launch("kernel", 2, 1 << 40),)))
+    greedy = replace(good, like=replace(good.like, scratch_bytes=1 << 40))
     results = measurer.measure(tiny, [good, other_sizes, greedy, good])
     assert [r.kind if isinstance(r, Failure) else "" for r in results] == ["", "build", "memory", ""]
 

@@ -58,7 +58,6 @@ def test_what_is_slower_than_the_best_is_stopped_early(measurer: Measurer, tiny:
     assert isinstance(unrivalled, Timing)
     assert hopeless.stopped_early
     assert not unrivalled.stopped_early
-    assert hopeless.runs < unrivalled.runs
 
 
 def test_candidates_are_retimed_in_turns_without_those_that_fail(measurer: Measurer, tiny: Task, write: Write):
@@ -181,7 +180,7 @@ import os, signal
 from stormdrop.measure.measurer import HandWritten
 from stormdrop.runtime.building import build_artifact
 task, target = build("ADR", [1, 1, 1, 1]), detect(2)
-measurer = Measurer(target, MeasureSettings(run_timeout=100, check="none"), builders=2)
+measurer = Measurer(target, MeasureSettings(run_timeout=100), builders=2)
 sketch = sketches(task, target)[0]
 schedule = sketch.schedule(sketch.sample(1, np.random.default_rng(0))[0])
 measurer.measure(task, [schedule] * 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from rich.console import Console
 from rich.text import Text
@@ -30,27 +30,19 @@ ROWS = (
     TaskRow("t2", "Transpose", 1, 0.0),
 )
 STARTED = ModelStarted("net", ROWS, "storm+droplet", None, 300.0, cold=True)
-FIRST = replace(ROWS[0], best=4e-3, default=5e-3, trials=6, failed=1, phase="storm")
-SECOND = replace(ROWS[1], best=2e-3, default=2e-3, trials=6, phase="storm")
-THIRD = replace(ROWS[2], best=1e-4, default=1e-4, trials=1, phase="small")
+FIRST = replace(ROWS[0], seconds=4e-3, default_seconds=5e-3, trials=6, failed=1, phase="storm")
+SECOND = replace(ROWS[1], seconds=2e-3, default_seconds=2e-3, trials=6, phase="storm")
+THIRD = replace(ROWS[2], seconds=1e-4, default_seconds=1e-4, trials=1, phase="small")
 
 
 def tuned(stopped: str = "seconds") -> TunedModel:
     tasks = [
         TunedTask(
-            r.id,
-            tiny(),
-            r.label,
-            r.count,
-            schedule(1),
-            schedule(2),
-            r.best,
-            r.default,
-            r.trials,
-            r.failed,
-            r.known,
-            True,
-            "proved",
+            *astuple(replace(r, flops=tiny().flops, phase="proved")),
+            task=tiny(),
+            schedule=schedule(1),
+            default=schedule(2),
+            verified=True,
         )
         for r in (FIRST, SECOND, THIRD)
     ]
@@ -127,7 +119,7 @@ def test_the_table_has_all_figures_of_a_task_those_that_take_longest_first() -> 
 
 
 def test_a_table_that_is_too_high_is_cut_and_says_so() -> None:
-    rows = tuple(TaskRow(f"t{k}", "MatMul", 1, 1e6, best=1e-3, default=1e-3) for k in range(50))
+    rows = tuple(TaskRow(f"t{k}", "MatMul", 1, 1e6, seconds=1e-3, default_seconds=1e-3) for k in range(50))
     text = shown([replace(STARTED, rows=rows)], terminal=True, height=20)
     table = Text.from_ansi(text[text.rindex("GFLOP ") :]).plain
     assert len(table.splitlines()) <= 20

@@ -19,7 +19,7 @@ from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.ops import catalogue
 from stormdrop.ops.winograd import winograd_conv2d
-from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
+from stormdrop.runtime.artifact import Artifact, BufferSpec
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.device import BoundCall, BufferPlace, Device, InputArray, OutputArray
 from stormdrop.runtime.host import detect
@@ -105,7 +105,7 @@ define void @{ENTRY}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %en
   ret void
 }}"""
     buffers = BufferSpec("X", "i64", Scope.INPUT, 1), BufferSpec("Y", "i64", Scope.OUTPUT, 1)
-    return Artifact(assemble(text, detect(1)), buffers, (Launch(ENTRY, 1),))
+    return Artifact(assemble(text, detect(1)), buffers, (1,))
 
 
 # ---- memory -----------------------------------------------------------------------------------------------------
@@ -298,6 +298,20 @@ def test_profile_gives_the_seconds_of_each_call_and_may_run_some_only(device: De
     assert seconds.shape == (2, 2)
     assert (seconds >= 0).all()
     assert [int(c.memory.read(0, 8).view(np.int64)[0]) for c in counters] == [5, 7, 7, 5]
+
+
+def test_an_account_adds_up_to_the_seconds_of_each_call(device: Device) -> None:
+    kernel = device.load(adder())
+    counters = [BufferPlace(device.adopt(np.zeros(8, np.uint8))) for _ in range(3)]
+    recording = device.record([BoundCall(kernel, (c, c)) for c in counters])
+    recording.bind([], [])
+    account = recording.account(4, range(1, 3))
+    parts = account.late, account.busy, account.waiting
+    assert all(part.shape == (4, 2) and (part >= -1e-9).all() for part in parts)
+    assert np.allclose(sum(parts), account.seconds)
+    assert (account.busy > 0).all()
+    assert (account.off <= account.busy).all()
+    assert [int(c.memory.read(0, 8).view(np.int64)[0]) for c in counters] == [0, 4, 4]
 
 
 def test_a_rotation_reads_its_constants_from_another_copy_in_every_run(device: Device) -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from stormdrop.codegen.llvm import Code, assemble, assembly
-from stormdrop.errors import UserError
+from stormdrop.codegen.llvm import assemble, assembly
 from stormdrop.runtime import peak as module
+from stormdrop.runtime.device import BufferPlace
 from stormdrop.runtime.host import detect, hyperthreads
+from stormdrop.runtime.host_device import HostMemory
 from stormdrop.runtime.peak import (
     FmaForm,
     PeakMeter,
@@ -25,9 +26,7 @@ from stormdrop.runtime.peak import (
     fma_text,
     measure_peak,
     stream_text,
-    triad,
 )
-from stormdrop.runtime.pool import Pool
 from stormdrop.target.cpu import ISAS, cross
 from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target
 
@@ -80,16 +79,6 @@ def test_the_fma_loop_holds_its_fmas_and_spills_nothing(isa: str, broadcast: boo
     assert "(%rsp)" not in text
 
 
-def run(target: Target, text: str, symbol: str, params: list[int], arrays: list[Floats], threads: int) -> None:
-    code = Code(assemble(text, target))
-    numbers = np.array(params + [0] * 30, np.int64)
-    buffers = np.array([numbers.ctypes.data, *(array.ctypes.data for array in arrays)], np.uint64)
-    extents = np.array([threads], np.int64)
-    pool = Pool(threads)
-    pool.run(code.address(symbol), buffers.ctypes.data, 0, 0, extents.ctypes.data, 1)
-    pool.close()
-
-
 def aligned(values: Floats) -> Floats:
     room = np.empty(values.size + 16, np.float32)
     first = -room.ctypes.data % 64 // 4
@@ -104,7 +93,8 @@ def test_the_triad_computes_a_triad_and_writes_nothing_else(threads: int) -> Non
     size, guard = 3 * trip // 4 * threads, 16
     a = aligned(np.full(size + guard, np.nan, np.float32))
     b, c = (aligned(rng.standard_normal(size + guard).astype(np.float32)) for _ in range(2))
-    run(target, stream_text(target, "triad"), "triad", [2 * 3, 3 * trip], [a, b, c], threads)
+    places = [BufferPlace(HostMemory(array.view(np.uint8))) for array in (a, b, c)]
+    module._Region(stream_text(target, "triad"), target, places, threads).best_seconds(1, 2 * 3, 3 * trip)
     np.testing.assert_allclose(a[:size], b[:size] + np.float32(0.5) * c[:size], rtol=1e-6, atol=1e-6)
     assert np.isnan(a[size:]).all()
 
@@ -113,28 +103,19 @@ def test_the_triad_computes_a_triad_and_writes_nothing_else(threads: int) -> Non
 
 
 @pytest.mark.usefixtures("quick")
-def test_meters_give_positive_rates_on_any_pool() -> None:
-    target = detect()
-    for threads in (1, 2):
-        pool = Pool(threads)
-        assert PeakMeter(target, pool).gflops() > 0
-        for stream in STREAMS:
-            assert StreamMeter(target, pool, stream, 100_000, sweeps=3).gbs() > 0
-        assert triad(50_000, threads, pool) > 0
-        pool.close()
+@pytest.mark.parametrize("threads", [1, 2])
+def test_meters_give_positive_rates(threads: int) -> None:
+    target = detect(threads)
+    assert PeakMeter(target).gflops() > 0
+    for stream in STREAMS:
+        assert StreamMeter(target, stream, 100_000, sweeps=3).gbs() > 0
 
 
 def test_a_meters_footprint_is_at_most_the_one_asked_for_unless_that_is_tiny() -> None:
-    target, pool = detect(), Pool(2)
+    target = detect(2)
     for stream in STREAMS:
-        assert 90_000 < StreamMeter(target, pool, stream, 100_000).footprint_bytes <= 100_000
-        assert StreamMeter(target, pool, stream, 1).footprint_bytes > 1
-    pool.close()
-
-
-def test_a_pool_cannot_stream_with_more_threads_than_it_has() -> None:
-    with pytest.raises(UserError, match="cannot stream with 3"):
-        triad(100_000, 3, Pool(2))
+        assert 90_000 < StreamMeter(target, stream, 100_000).footprint_bytes <= 100_000
+        assert StreamMeter(target, stream, 1).footprint_bytes > 1
 
 
 # ---- measuring, and the cache file

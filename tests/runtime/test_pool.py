@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import signal
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +18,13 @@ import numpy.typing as npt
 import pytest
 
 from stormdrop.codegen.llvm import Code, assemble, host
-from stormdrop.errors import RunError, UserError
+from stormdrop.errors import UserError
 from stormdrop.runtime import pool as pool_module
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
 
 # `mirror`: phase p writes y[i] = x[n-1-i] + 1, and x and y change places with each phase. A missing barrier shows.
-# `spans`: scratch[2p], scratch[2p+1] = begin, end.  `halve`: y[i] = x[i] / 2.  `count`: x[16i] counts up to n, slowly.
+# `halve`: y[i] = x[i] / 2.  `count`: x[16i] counts up to n, slowly.
 KERNELS = """
 define void @mirror(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
   %odd = and i64 %phase, 1
@@ -50,13 +49,6 @@ loop:
   %more = icmp slt i64 %next, %end
   br i1 %more, label %loop, label %done
 done:
-  ret void
-}
-define void @spans(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
-  %at = getelementptr [2 x i64], ptr %scratch, i64 %phase
-  %at.end = getelementptr i64, ptr %at, i64 1
-  store i64 %begin, ptr %at, align 8
-  store i64 %end, ptr %at.end, align 8
   ret void
 }
 define void @halve(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
@@ -105,86 +97,6 @@ class AnyMachine:
 CODE = Code(assemble(KERNELS, AnyMachine(host()[0])))
 
 
-def launch(pool: Pool, kernel: str, buffers: list[int], extents: list[int]) -> None:
-    table = np.array(buffers, np.uint64)
-    sizes = np.array(extents, np.int64)
-    pool.run(CODE.address(kernel), table.ctypes.data, 0, 0, sizes.ctypes.data, len(sizes))
-
-
-def mirrors_correctly(pool: Pool, n: int, phases: int) -> bool:
-    x = np.random.default_rng(n).integers(0, 1 << 40, n)
-    ends = [x.copy(), np.full(n, -1)]
-    launch(pool, "mirror", [ends[0].ctypes.data, ends[1].ctypes.data, n], [n] * phases)
-    return bool(np.array_equal(ends[phases % 2], (x[::-1] if phases % 2 else x) + phases))
-
-
-# About half a second at a nanosecond a step; the tests that use it assert no time.
-LONG = 400_000_000
-
-
-def long_job(pool: Pool) -> npt.NDArray[np.int64]:
-    cells = np.zeros((pool.threads, 16), np.int64)
-    launch(pool, "count", [cells.ctypes.data, LONG], [pool.threads])
-    return cells[:, 0]
-
-
-@pytest.fixture(params=[1, 2, 5])
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    with contextlib.closing(Pool(request.param)) as pool:
-        yield pool
-
-
-@pytest.fixture
-def pair() -> Iterator[Pool]:
-    with contextlib.closing(Pool(2)) as pool:
-        yield pool
-
-
-# ---- jobs ----------------------------------------------------------------------------------------------------------
-
-
-def test_each_thread_gets_its_span_of_every_phase_and_its_own_scratch(pool: Pool) -> None:
-    extents = np.array([0, 1, 2, 3, 7, 1000, 10**12], np.int64)
-    scratch = np.full((pool.threads, 64), -1, np.int64)
-    entry, t = CODE.address("spans"), np.arange(pool.threads)
-    pool.run(entry, 0, scratch.ctypes.data, scratch.strides[0], extents.ctypes.data, len(extents))
-    for phase, extent in enumerate(extents.tolist()):
-        spans = np.stack([extent * t // pool.threads, extent * (t + 1) // pool.threads], axis=1)
-        spans[spans[:, 0] == spans[:, 1]] = -1
-        assert np.array_equal(scratch[:, 2 * phase : 2 * phase + 2], spans)
-    assert (scratch[:, 2 * len(extents) :] == -1).all()
-
-
-def test_phases_are_separated_by_barriers(pool: Pool) -> None:
-    assert all(mirrors_correctly(pool, n, phases) for n in (1, 2, 61, 1000) for phases in (1, 2, 3, 200))
-
-
-def test_a_job_without_phases_does_nothing(pool: Pool) -> None:
-    for _ in range(50):
-        launch(pool, "mirror", [0, 0, 0], [])
-    assert mirrors_correctly(pool, 10, 3)
-
-
-def test_jobs_are_correct_whether_workers_spin_or_sleep(pool: Pool) -> None:
-    for pause in (0.0, 1e-5, 1e-4, 1e-3):
-        for _ in range(30):
-            time.sleep(pause)
-            assert mirrors_correctly(pool, 17, 3)
-
-
-def test_bench_runs_the_job_as_often_as_asked(pool: Pool) -> None:
-    n, x, y = 64, np.zeros(64, np.int64), np.zeros(64, np.int64)
-    table, sizes = np.array([x.ctypes.data, y.ctypes.data, n], np.uint64), np.array([n, n], np.int64)
-    seconds = pool.bench(CODE.address("mirror"), table.ctypes.data, 0, 0, sizes.ctypes.data, 2, 100)
-    assert (x == 200).all()
-    assert seconds.shape == (100,)
-    assert (seconds >= 0).all()
-    assert seconds.sum() > 0
-
-
-# ---- lists of steps -------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Steps:
     """Kernels to be run one after another, and what their records point to."""
@@ -208,6 +120,61 @@ def listed(*steps: tuple[str, list[int], list[int]], scratch: npt.NDArray[np.int
     return Steps(records, held)
 
 
+def launch(pool: Pool, kernel: str, buffers: list[int], extents: list[int]) -> None:
+    steps = listed((kernel, buffers, extents))
+    pool.run(*steps.job)
+
+
+def mirrors_correctly(pool: Pool, n: int, phases: int) -> bool:
+    x = np.random.default_rng(n).integers(0, 1 << 40, n)
+    ends = [x.copy(), np.full(n, -1)]
+    launch(pool, "mirror", [ends[0].ctypes.data, ends[1].ctypes.data, n], [n] * phases)
+    return bool(np.array_equal(ends[phases % 2], (x[::-1] if phases % 2 else x) + phases))
+
+
+# About half a second at a nanosecond a step; the tests that use it assert no time.
+LONG = 400_000_000
+
+
+def long_job(pool: Pool) -> npt.NDArray[np.int64]:
+    cells = np.zeros((pool.threads, 16), np.int64)
+    launch(pool, "count", [cells.ctypes.data, LONG], [pool.threads])
+    return cells[:, 0]
+
+
+@pytest.fixture(params=[1, 2, 5])
+def pool(request: pytest.FixtureRequest) -> Pool:
+    return Pool(request.param)
+
+
+@pytest.fixture
+def pair() -> Pool:
+    return Pool(2)
+
+
+# ---- jobs ----------------------------------------------------------------------------------------------------------
+
+
+def test_phases_are_separated_by_barriers(pool: Pool) -> None:
+    assert all(mirrors_correctly(pool, n, phases) for n in (1, 2, 61, 1000) for phases in (1, 2, 3, 200))
+
+
+def test_a_job_without_phases_does_nothing(pool: Pool) -> None:
+    for _ in range(50):
+        launch(pool, "mirror", [0, 0, 0], [])
+    assert mirrors_correctly(pool, 10, 3)
+
+
+def test_jobs_are_correct_whether_workers_spin_or_sleep(pool: Pool) -> None:
+    for pause in (0.0, 1e-5, 1e-4, 1e-3):
+        for _ in range(30):
+            time.sleep(pause)
+            assert mirrors_correctly(pool, 17, 3)
+
+
+# ---- lists of steps -------------------------------------------------------------------------------------------------
+
+
 def mirrors(n: int, phases: list[int]) -> tuple[Steps, Callable[[], bool]]:
     """Steps of so many phases, each of which hands its result to the next one, and whether all have run once, in
     order.
@@ -228,29 +195,17 @@ def mirrors(n: int, phases: list[int]) -> tuple[Steps, Callable[[], bool]]:
 def test_steps_run_in_order_with_a_barrier_after_every_phase(pool: Pool, phases: list[int]) -> None:
     for n in (1, 3, 1000):
         steps, came_out_right = mirrors(n, phases)
-        pool.run_steps(*steps.job)
+        pool.run(*steps.job)
         assert came_out_right()
     assert mirrors_correctly(pool, 17, 3)
 
 
-def test_each_thread_has_its_span_and_scratch_in_every_step(pool: Pool) -> None:
-    extents = [0, 1, 3, 1000]
-    scratch = np.full((pool.threads, 16), -1, np.int64)
-    pool.run_steps(*listed(*(("spans", [], [extent]) for extent in extents), scratch=scratch).job)
-    t = np.arange(pool.threads)
-    for k, extent in enumerate(extents):
-        spans = np.stack([extent * t // pool.threads, extent * (t + 1) // pool.threads], axis=1)
-        spans[spans[:, 0] == spans[:, 1]] = -1
-        assert np.array_equal(scratch[:, 2 * k : 2 * k + 2], spans)
-    assert (scratch[:, 2 * len(extents) :] == -1).all()
-
-
-def test_lists_and_single_jobs_follow_each_other_whether_workers_spin_or_sleep(pool: Pool) -> None:
+def test_lists_of_any_length_follow_each_other_whether_workers_spin_or_sleep(pool: Pool) -> None:
     for pause in (0.0, 1e-5, 1e-3):
         for k in range(20):
             time.sleep(pause)
             steps, came_out_right = mirrors(33, [k % 3, 1, k % 2])
-            pool.run_steps(*steps.job)
+            pool.run(*steps.job)
             assert came_out_right()
             assert mirrors_correctly(pool, 17, 2)
 
@@ -259,15 +214,15 @@ def test_whole_runs_and_single_steps_are_timed(pool: Pool) -> None:
     n, x, y = 64, np.zeros(64, np.int64), np.zeros(64, np.int64)
     there, back = [x.ctypes.data, y.ctypes.data, n], [y.ctypes.data, x.ctypes.data, n]
     steps = listed(("mirror", there, [n]), ("mirror", [], []), ("mirror", back, [n]))
-    whole = pool.bench_steps(*steps.job, 50)
-    each = pool.profile_steps(*steps.job, 40)
+    whole = pool.bench(*steps.job, 50)
+    each = pool.profile(*steps.job, 40)
     assert (x == 180).all()
     assert (whole.shape, each.shape) == ((50,), (40, 3))
     assert (each >= 0).all()
     assert whole.sum() > 0
     assert (each[:, [0, 2]].sum(axis=0) > 0).all()
-    assert pool.profile_steps(steps.job[0], 0, 5).shape == (5, 0)
-    assert pool.profile_steps(steps.job[0], 1, 5).shape == (5, 1)
+    assert pool.profile(steps.job[0], 0, 5).shape == (5, 0)
+    assert pool.profile(steps.job[0], 1, 5).shape == (5, 1)
 
 
 def test_the_time_of_a_step_is_its_own() -> None:
@@ -275,16 +230,16 @@ def test_the_time_of_a_step_is_its_own() -> None:
     cell = np.zeros(16, np.int64)
     for place in range(3):
         steps = listed(*(("count", [cell.ctypes.data, 10 ** (6 if k == place else 1)], [1]) for k in range(3)))
-        assert np.median(shared_pool(1).profile_steps(*steps.job, 9), axis=0).argmax() == place
+        assert np.median(shared_pool(1).profile(*steps.job, 9), axis=0).argmax() == place
 
 
-def test_several_python_threads_may_run_lists_and_jobs_at_once(pool: Pool) -> None:
+def test_several_python_threads_may_run_jobs_at_once(pool: Pool) -> None:
     verdicts: list[bool] = []
 
     def caller(n: int) -> None:
         for _ in range(100):
             steps, came_out_right = mirrors(n, [1, 2, 1])
-            pool.run_steps(*steps.job)
+            pool.run(*steps.job)
             verdicts.append(came_out_right() and mirrors_correctly(pool, n, 2))
 
     callers = [threading.Thread(target=caller, args=(n,)) for n in (5, 64, 129, 1000)]
@@ -297,21 +252,6 @@ def test_several_python_threads_may_run_lists_and_jobs_at_once(pool: Pool) -> No
 
 
 # ---- several callers, modes -----------------------------------------------------------------------------------------
-
-
-def test_several_python_threads_may_run_jobs_at_once(pool: Pool) -> None:
-    verdicts: list[bool] = []
-
-    def caller(n: int) -> None:
-        verdicts.extend(mirrors_correctly(pool, n, 4) for _ in range(100))
-
-    callers = [threading.Thread(target=caller, args=(n,)) for n in (5, 64, 129, 1000)]
-    for thread in callers:
-        thread.start()
-    for thread in callers:
-        thread.join()
-    assert len(verdicts) == 400
-    assert all(verdicts)
 
 
 def test_a_running_job_leaves_the_gil_to_others(pair: Pool) -> None:
@@ -352,7 +292,7 @@ def test_the_callers_float_mode_holds_on_every_thread_and_only_for_the_job(pair:
     assert (halves().view(np.uint32) != 0).all()
 
 
-# ---- interruption, closing -----------------------------------------------------------------------------------------
+# ---- interruption, leaving -----------------------------------------------------------------------------------------
 
 
 def test_an_interrupt_waits_for_the_job_and_leaves_the_pool_usable(pair: Pool) -> None:
@@ -365,57 +305,23 @@ def test_an_interrupt_waits_for_the_job_and_leaves_the_pool_usable(pair: Pool) -
     assert mirrors_correctly(pair, 100, 5)
 
 
-def workers() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("stormdrop-")}
-
-
-def test_a_closed_pool_has_no_threads_and_refuses_jobs() -> None:
-    before = workers()
-    pool = Pool(3)
-    assert mirrors_correctly(pool, 9, 2)
-    pool.close()
-    pool.close()
-    assert workers() <= before
-    with pytest.raises(RunError, match="closed"):
-        launch(pool, "mirror", [0, 0, 0], [0])
-    with pytest.raises(RunError, match="closed"):
-        pool.run_steps(0, 0)
-
-
-def test_closing_waits_for_the_running_job_and_turns_the_waiting_away(pair: Pool) -> None:
-    outcomes: list[object] = []
-
-    def caller() -> None:
-        try:
-            outcomes.append(bool((long_job(pair) == LONG).all()))
-        except RunError as error:
-            outcomes.append(error)
-
-    callers = [threading.Thread(target=caller) for _ in range(3)]
-    for thread in callers:
-        thread.start()
-    time.sleep(0.1)
-    pair.close()
-    for thread in callers:
-        thread.join()
-    assert outcomes.count(True) >= 1
-    assert all(outcome is True or isinstance(outcome, RunError) for outcome in outcomes)
+def started_by(run: Callable[[], object]) -> set[threading.Thread]:
+    before = set(threading.enumerate())
+    run()
+    return set(threading.enumerate()) - before
 
 
 def test_a_forgotten_pools_workers_leave() -> None:
-    before = threading.active_count()
     pool = Pool(3)
-    assert mirrors_correctly(pool, 9, 2)
-    assert threading.active_count() == before + 2
+    workers = started_by(lambda: mirrors_correctly(pool, 9, 2))
+    assert len(workers) == 2
     del pool
-    while threading.active_count() > before:
-        time.sleep(0.001)
+    for worker in workers:
+        worker.join()
 
 
 def test_one_thread_needs_no_worker() -> None:
-    before = threading.active_count()
-    assert mirrors_correctly(shared_pool(1), 100, 3)
-    assert threading.active_count() == before
+    assert not started_by(lambda: mirrors_correctly(shared_pool(1), 100, 3))
 
 
 def test_shared_pools_are_one_per_count() -> None:
@@ -493,13 +399,13 @@ for _ in range(3): threading.Thread(target=forever, daemon=True).start()
 time.sleep(0.1)
 """,
     "a timing loop is running": """
-entry, sizes = CODE.address("spans"), np.zeros(1, np.int64)
-threading.Thread(target=shared_pool(2).bench, args=(entry, 0, 0, 0, sizes.ctypes.data, 1, 10**9), daemon=True).start()
+steps = listed(("mirror", [], [0]))
+threading.Thread(target=shared_pool(2).bench, args=(*steps.job, 10**9), daemon=True).start()
 time.sleep(0.2)
 """,
-    "a timing loop over steps is running": """
+    "a profile is running": """
 steps, check = mirrors(1000, [1, 2, 3])  # the check holds the arrays
-threading.Thread(target=shared_pool(2).profile_steps, args=(*steps.job, 10**6), daemon=True).start()
+threading.Thread(target=shared_pool(2).profile, args=(*steps.job, 10**6), daemon=True).start()
 time.sleep(0.2)
 """,
     "an exit handler runs a job": "atexit.register(later); pool = shared_pool(2); mirrors_correctly(pool, 9, 3)",

@@ -17,7 +17,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
-from stormdrop.search.session import Keeps, Measures
+from stormdrop.search.session import Measures
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, sketches
@@ -104,12 +104,12 @@ def test_a_proof_is_a_timing_or_says_what_is_wrong(station: Station) -> None:
 
 
 @pytest.fixture(params=["file", "memory"])
-def keeps(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Keeps]:
+def keeps(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "s.sqlite") if request.param == "file" else Store.in_memory() as store:
         yield store
 
 
-def test_trials_come_back_in_order_failures_among_them(keeps: Keeps) -> None:
+def test_trials_come_back_in_order_failures_among_them(keeps: Store) -> None:
     records = [*make_records(3), replace(make_records(1)[0], result=failure()), *make_records(2, seed=1)]
     keeps.add(records[:2])
     keeps.add([])
@@ -118,7 +118,7 @@ def test_trials_come_back_in_order_failures_among_them(keeps: Keeps) -> None:
     assert [(r.schedule, r.result, r.number) for r in found] == [(r.schedule, r.result, r.number) for r in records]
 
 
-def test_trials_of_other_tasks_machines_and_temperatures_are_kept_apart(keeps: Keeps) -> None:
+def test_trials_of_other_tasks_machines_and_temperatures_are_kept_apart(keeps: Store) -> None:
     keeps.add([*make_records(1), *make_records(2, cold=True), *make_records(3, small_task(64))])
     keeps.add(make_records(4, target=ELSEWHERE))
     assert len(keeps.trials(small_task(), HERE, rules=RULES)) == 1

@@ -51,7 +51,7 @@ def descend(
     found = droplet([space], [(at(*start), None)], settings, seed)
     bench = drive(found, Bench([space], noise, seed))
     best = found.best()
-    assert found.done
+    assert found.ask(1).candidates == ()
     assert best is not None
     return best.point, bench, found
 
@@ -98,7 +98,7 @@ def test_both_signs_of_every_knob_are_tried_before_it_ends() -> None:
     steps = {tuple(v - 3 for v in c.point) for c in bench.measured}
     assert {tuple(s * (i == k) for i in range(20)) for k in range(20) for s in (-1, 1)} <= steps
     assert bench.trials <= 1 + 40 + DropletSettings().pairs
-    assert found.trails[0].stopped == "no move helps"
+    assert found.descents[0].stopped == "no move helps"
 
 
 def test_a_ridge_that_only_shifts_climb_is_climbed() -> None:
@@ -132,10 +132,10 @@ def test_doubling_reaches_a_far_optimum_in_logarithmically_many_steps() -> None:
     space = SyntheticSpace(knobs(range(1024)), cost)
     point, bench, found = descend(space, [0], settings=DropletSettings(max_step=1024))
     assert point == (700,)
-    assert found.trails[0].moves <= 2 * log2(700)
+    assert len(found.descents[0].path) - 1 <= 2 * log2(700)
     assert bench.trials <= 60
     slow = descend(space, [600], settings=DropletSettings(max_step=1))[2]
-    assert slow.trails[0].moves == 100
+    assert len(slow.descents[0].path) - 1 == 100
 
 
 def test_a_knob_that_must_go_on_in_the_same_direction_may() -> None:
@@ -175,7 +175,7 @@ def test_a_space_without_knobs_is_done_at_once() -> None:
     point, bench, found = descend(SyntheticSpace(()), [])
     assert point == ()
     assert bench.trials == 1
-    assert found.trails[0].moves == 0
+    assert len(found.descents[0].path) - 1 == 0
 
 
 # ---- noise
@@ -265,7 +265,7 @@ def test_a_descent_that_gains_too_little_for_its_trials_ends() -> None:
     near, brisk, found = descend(space, [3] * 12, settings=DropletSettings(worth=0.05))
     assert cost(far) < cost(near) < cost((3,) * 12)
     assert brisk.trials < patient.trials
-    assert found.trails[0].stopped == "gains too little"
+    assert found.descents[0].stopped == "gains too little"
 
 
 # ---- failures and starts
@@ -293,9 +293,8 @@ def test_a_failed_start_gives_way_to_the_next() -> None:
     assert one.best() == at(4)
     none = droplet([space], [(at(0), None)])
     drive(none, Bench([space]))
-    assert none.done
+    assert none.ask(1).candidates == ()
     assert none.best() is None
-    assert none.incumbent is None
 
 
 class Breaking(Bench):
@@ -356,7 +355,7 @@ def test_starts_run_one_after_the_other_and_a_duel_settles_between_their_ends() 
     spaces = [bowl(3), SyntheticSpace(knobs(*[range(7)] * 3), lambda p: 0.5 + sum((v - 3) ** 2 for v in p))]
     one = droplet(spaces, [(at(0, 0, 0, sketch=1), None), (at(1, 1, 1), None)], DropletSettings(reach=9.0))
     bench = drive(one, Bench(spaces, lognormal(0.01)))
-    assert [t.start for t in one.trails] == [at(1, 1, 1), at(0, 0, 0, sketch=1)]
+    assert [d.path[0].end for d in one.descents] == [at(1, 1, 1), at(0, 0, 0, sketch=1)]
     assert one.best() == at(3, 3, 3, sketch=1)
     assert any({c.sketch for c in p.candidates} == {0, 1} for p in bench.duels)
 
@@ -381,8 +380,8 @@ def test_a_descent_that_stays_behind_is_given_up_after_its_first_sweep() -> None
         spaces, [(at(*[2] * 8), None), (at(*[0] * 8, sketch=1), None)], DropletSettings(max_step=1, reach=1e4)
     )
     drive(one, Bench(spaces))
-    assert one.trails[1].stopped == "behind"
-    assert one.trails[1].trials <= 40
+    assert one.descents[1].stopped == "behind"
+    assert one.descents[1].screened <= 40
     assert one.best() == at(*[3] * 8)
 
 
@@ -400,7 +399,7 @@ def test_a_start_far_behind_the_fastest_is_left_alone() -> None:
         bench = Bench(spaces)
         bench.known = {*asked, *(c for c, _ in starts)}
         drive(one, bench)
-        assert [t.start.sketch for t in one.trails] == taken
+        assert [d.path[0].end.sketch for d in one.descents] == taken
 
 
 def test_a_descent_that_comes_where_another_was_ends_there() -> None:
@@ -408,7 +407,7 @@ def test_a_descent_that_comes_where_another_was_ends_there() -> None:
     one = droplet([space], [(at(2, 2, 2, 2), None), (at(4, 4, 4, 3), None)], DropletSettings(reach=9.0))
     drive(one, Bench([space]))
     assert one.best() == at(3, 3, 3, 3)
-    assert one.trails[1].stopped == "another descent was here"
+    assert one.descents[1].stopped == "another descent was here"
 
 
 # ---- asking and telling
@@ -465,10 +464,3 @@ def test_the_rankers_favourite_is_measured_first_and_what_it_dislikes_last() -> 
     singles = [c.point for c in bench.measured if sum(v != 3 for v in c.point) == 1]
     assert singles[0] == (3, 3, 4, 3, 3)
     assert singles[-1] == (3, 3, 2, 3, 3)
-
-
-def test_a_trail_counts_what_its_descent_did() -> None:
-    _, bench, found = descend(bowl(12), [0] * 12)
-    trail = found.trails[0]
-    assert (trail.trials, trail.timings) == (bench.trials - 1, bench.timings)
-    assert trail.moves <= trail.duels == len({p.candidates for p in bench.duels})

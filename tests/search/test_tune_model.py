@@ -20,7 +20,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
-from stormdrop.search.events import Warned
+from stormdrop.search.events import Warned, ignore
 from stormdrop.search.model_events import (
     ModelEnded,
     ModelEvent,
@@ -28,7 +28,6 @@ from stormdrop.search.model_events import (
     Proving,
     TaskMoved,
     TunedModel,
-    ignore_model,
 )
 from stormdrop.search.model_task import least_seconds
 from stormdrop.search.random import RandomSearch
@@ -132,7 +131,7 @@ def tuned_with(fake: Fake, parts: Partition, events: list[ModelEvent] | None = N
         TARGET,
         measurer=fake,
         clock=fake.clock,
-        listen=ignore_model if events is None else events.append,
+        listen=ignore if events is None else events.append,
         **given,
     )
 
@@ -423,14 +422,14 @@ def test_events_tell_the_whole_story() -> None:
     events = list[ModelEvent]()
     tuned = tuned_with(Fake(), model(32, 48, 40), events, trials=60)
     assert isinstance(events[0], ModelStarted)
-    assert [(r.id, r.label, r.count, r.best, r.known) for r in events[0].rows] == [
+    assert [(r.id, r.label, r.count, r.seconds, r.known) for r in events[0].rows] == [
         ("t0", "MatMul+Relu", 1, None, 0),
         ("t1", "MatMul+Relu", 1, None, 0),
     ]
     assert events[-1] == ModelEnded(tuned)
     moved = [e for e in events if isinstance(e, TaskMoved)]
     last = {e.row.id: e.row for e in moved}
-    assert {k: (r.best, r.default, r.trials, r.phase) for k, r in last.items()} == {
+    assert {k: (r.seconds, r.default_seconds, r.trials, r.phase) for k, r in last.items()} == {
         t.id: (t.seconds, t.default_seconds, t.trials, "proved") for t in tuned.tasks
     }
     assert Counter(e.row.phase for e in moved)["storm"] > 0

@@ -12,10 +12,21 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.device import Argument, Array, BoundCall, BufferPlace, Bytes, InputArray, OutputArray, Seconds
+from stormdrop.runtime.device import (
+    Account,
+    Argument,
+    Array,
+    BoundCall,
+    BufferPlace,
+    Bytes,
+    InputArray,
+    OutputArray,
+    Seconds,
+)
 from stormdrop.runtime.memory import aligned
 from stormdrop.target.scope import Scope
 
@@ -82,9 +93,10 @@ class DistantKernel:
 
     def launch(self, table: Sequence[int], at_load: bool = False) -> None:
         pointers, scratch = (ctypes.c_void_p * max(1, len(table)))(*table), aligned(self.artifact.scratch_bytes + 512)
-        for phase, launch in enumerate(x for x in self.artifact.launches if x.at_load == at_load):
-            entry = Function(self._code.address(launch.name))
-            entry(ctypes.addressof(pointers), scratch.ctypes.data, phase, 0, launch.extent)
+        name, extents = (PREPARE, self.artifact.prepare_extents) if at_load else (ENTRY, self.artifact.extents)
+        for phase, extent in enumerate(extents):
+            entry = Function(self._code.address(name))
+            entry(ctypes.addressof(pointers), scratch.ctypes.data, phase, 0, extent)
 
 
 class DistantRecording:
@@ -115,6 +127,10 @@ class DistantRecording:
         for array, memory in self._outputs:
             array[...] = memory.read(0, array.nbytes).view(array.dtype).reshape(array.shape)
         return seconds
+
+    def account(self, repeats: int, calls: range | None = None) -> Account:
+        seconds = self.profile(repeats, calls)
+        return Account(seconds, 0 * seconds, seconds, 0 * seconds)
 
     def _timed(self, call: BoundCall) -> float:
         assert isinstance(call.kernel, DistantKernel)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
-from stormdrop.compare.unfused import Unfused
+from stormdrop.compare.interpreter import interpret
 from stormdrop.driver.compile import compile as compile_model
 from stormdrop.frontend.onnx import load
 
@@ -58,7 +58,7 @@ class OneNode:
 
     def interpreted(self) -> list[Array]:
         graph = load(self.model)
-        return list(Unfused(interpret=True).run(graph, [self.feeds[v.name] for v in graph.inputs]))
+        return interpret(graph, [self.feeds[v.name] for v in graph.inputs])
 
     def on_onnxruntime(self) -> list[Array]:
         import onnxruntime

@@ -23,7 +23,7 @@ from unittest.mock import patch
 import numpy as np
 import onnx.reference
 
-from stormdrop.compare.unfused import Unfused
+from stormdrop.compare.interpreter import interpret
 from stormdrop.driver.compile import build_model, tasks_of
 from stormdrop.errors import UserError
 from stormdrop.frontend.node_reader import NeedsConstant
@@ -137,7 +137,7 @@ def run_compiled(graph: Graph, inputs: Mapping[str, Any]) -> tuple[list[Any], in
 
 
 def run_interpreted(graph: Graph, inputs: Mapping[str, Any]) -> tuple[list[Any], int]:
-    return list(Unfused(interpret=True).run(graph, inputs)), 0
+    return interpret(graph, inputs), 0
 
 
 def outcome_of(case: Any, run: Run) -> Outcome:

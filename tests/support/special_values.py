@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import stormdrop as sd
-from stormdrop.compare.unfused import Unfused
+from stormdrop.compare.interpreter import interpret
 from stormdrop.driver.compile import build_model, tasks_of
 from tests.support.abused_onnx import NUMPY, F, I, L, model, port
 from tests.support.trials import targets
@@ -111,6 +111,6 @@ def all_at_once(nodes: list[Any], given: Given, kinds: Mapping[str, int], machin
     graph = sd.load(model(nodes, ports, [port(name, None, kind) for name, kind in kinds.items()], opset=opset))
     arrays = {name: a for name, (_, a) in given.items()}
     if machine == "interpreter":
-        return dict(zip(graph.output_names, Unfused(interpret=True).run(graph, arrays)))
+        return dict(zip(graph.output_names, interpret(graph, arrays)))
     target = next(t for t in targets() if t.isa == machine).with_threads(1)
     return dict(build_model(tasks_of(graph), target, lambda task: None).run(arrays))
