@@ -40,8 +40,12 @@ class Sketch:
     target: Target
     rules: tuple[Rule, ...] = RULES
 
-    @cached_property
+    @property
     def knobs(self) -> tuple[Knob, ...]:
+        return self._knobs  # a plain property: protocols of spaces ask for one
+
+    @cached_property
+    def _knobs(self) -> tuple[Knob, ...]:
         if not self.structure.splits:
             return knobs_of(self.structure, self.target)
         parts = parts_knob(self.structure.splits, self.target)
