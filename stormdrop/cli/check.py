@@ -36,7 +36,8 @@ RESTLESS = 0.2
 
 
 def _arrays(given: tuple[str, ...], seed: int, opened: Opened | None, model: Model) -> Arrays:
-    from stormdrop.compare.inputs import random_inputs, read_inputs
+    from stormdrop.compare.inputs import read_inputs
+    from stormdrop.runtime.arrays import random_inputs
 
     ports = model.inputs if opened is None else opened.graph.inputs
     return read_inputs(given, ports) if given else random_inputs(ports, seed)

@@ -194,9 +194,10 @@ def run(
 
     Without --input floats are standard normal, and whole numbers and truth values 0 or 1.
     """
-    from stormdrop.compare.inputs import random_inputs, read_inputs, saved
+    from stormdrop.compare.inputs import read_inputs, saved
     from stormdrop.files import replacing
     from stormdrop.report.model import print_outputs, summary_json
+    from stormdrop.runtime.arrays import random_inputs
 
     if output is not None:
         options.refuse_unwritable(output)

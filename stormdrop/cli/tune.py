@@ -17,8 +17,8 @@ from stormdrop.report.text import counted, one_line, seconds_text, span_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stormdrop.compare.in_model import InModel
     from stormdrop.graph.partition import Partition
+    from stormdrop.reservoir.store import Store
     from stormdrop.search.model_events import ModelEvent, TunedModel
     from stormdrop.space.rules import Rule
 
@@ -95,35 +95,41 @@ def tune(
             rules=rules,
         )
     peak_gflops = max(peak_gflops, meter.gflops())
+    tuned = _accepted(parts, tuned, store, console, quiet, rules)
     if not as_json:
         print_tuned(results(), tuned, peak_gflops)
-    timed = _in_model(parts, tuned, console, quiet, rules)
+    timed = tuned.in_model
     kept = str(store.path) if store is not None and store.path is not None else None
     if as_json:
         more = {"peak_gflops": peak_gflops, "store": kept, "in_model": timed.to_json() if timed is not None else None}
         options.print_json({**tuned.to_json(), **more})
     else:
-        _print_summary(tuned, timed, kept)
+        _print_summary(tuned, kept)
 
 
-def _in_model(
-    parts: Partition, tuned: TunedModel, console: Console, quiet: bool, rules: tuple[Rule, ...]
-) -> InModel | None:
-    """The model itself, tuned and untuned. What goes wrong here takes nothing from what was found."""
-    from stormdrop.compare.in_model import in_model
+def _accepted(
+    parts: Partition,
+    tuned: TunedModel,
+    store: Store | None,
+    console: Console,
+    quiet: bool,
+    rules: tuple[Rule, ...],
+) -> TunedModel:
+    """What the model itself accepts. What goes wrong here takes nothing from what was found."""
+    from stormdrop.driver.in_model import accept
 
     try:
-        timed = partial(in_model, parts, tuned.target, tuned.schedules, tuned.defaults, rules=rules)
+        timed = partial(accept, parts, tuned, store, rules=rules)
         if quiet:
             return timed()
         with console.status("") as status:
             return timed(tell=lambda text: status.update(text))
     except StormdropError as error:
         say(console, f"the model itself could not be timed: {one_line(str(error), 500)}")
-        return None
+        return tuned
 
 
-def _print_summary(tuned: TunedModel, timed: InModel | None, kept: str | None) -> None:
+def _print_summary(tuned: TunedModel, kept: str | None) -> None:
     console = results()
     failed = [t for t in tuned.tasks if t.failure]
     if failed:
@@ -137,6 +143,7 @@ def _print_summary(tuned: TunedModel, timed: InModel | None, kept: str | None) -
         ("stored", kept or "nothing is kept"),
         ("estimated", f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {default})"),
     ]
+    timed = tuned.in_model
     if timed is not None:
         gain = f"{timed.default_seconds / timed.seconds:.2f}x" if timed.seconds else ""
         untuned = seconds_text(timed.default_seconds)

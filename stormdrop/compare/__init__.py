@@ -1,1 +1,1 @@
-"""Models beside other ways to run them: inputs, oracles, races, and tuned against untuned."""
+"""Models beside other ways to run them: inputs and oracles."""

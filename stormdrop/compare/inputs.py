@@ -1,4 +1,4 @@
-"""Arrays for a model's inputs, from files or from chance, and outputs back into a file.
+"""Arrays for a model's inputs from files, and outputs back into a file.
 
 Files are NumPy's, read and written without pickle: one array (.npy), or several by name (.npz).
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.lib.format import write_array
@@ -19,34 +19,10 @@ from numpy.typing import NDArray
 from stormdrop.errors import UserError
 from stormdrop.files import opened
 from stormdrop.graph.graph import shown
-from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
+from stormdrop.ir.expr import NUMPY
+from stormdrop.runtime.arrays import Wanted
 
 Array = NDArray[Any]
-
-
-class Wanted(Protocol):
-    """A port of a model, or a value of a graph."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> Dtype: ...
-
-
-def random_inputs(wanted: Iterable[Wanted], seed: int = 0) -> dict[str, Array]:
-    """Floats are standard normal, whole numbers 0 or 1 (which are in range wherever something is looked up), the same
-    for a seed.
-    """
-    rng = np.random.default_rng(seed)
-    found: dict[str, Array] = {}
-    for v in wanted:
-        if v.dtype in FLOATS:
-            found[v.name] = rng.standard_normal(v.shape).astype(NUMPY[v.dtype])
-        else:
-            found[v.name] = rng.integers(0, 2, v.shape).astype(NUMPY[v.dtype])
-    return found
 
 
 def read_inputs(given: Sequence[str], wanted: Sequence[Wanted]) -> dict[str, Array]:

@@ -1,7 +1,7 @@
 """`sd.tune`: one door to tuning, for a task and for a whole model.
 
     sd.tune(task, seconds=30)                        # -> Tuned, as `stormdrop.search.tune` describes
-    sd.tune("resnet50.onnx", seconds=300)            # -> TunedModel; fills the store that `sd.compile` reads
+    sd.tune("resnet50.onnx", seconds=300)            # -> TunedModel; its verdicts are what `sd.compile` uses
 
 A model is whatever `sd.compile` takes, or a partition that was made before.
 """
@@ -14,19 +14,21 @@ from typing import Any, TypedDict, Unpack, overload
 from numpy.typing import ArrayLike
 
 from stormdrop.driver.compile import Source, load, tasks_of
+from stormdrop.driver.in_model import accept
+from stormdrop.errors import StormdropError
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import target_for
 from stormdrop.search.divide import Divide
-from stormdrop.search.events import Listener, Tuned
+from stormdrop.search.events import Listener, Tuned, Warned, ignore
 from stormdrop.search.model_events import ModelListener, TunedModel
 from stormdrop.search.session import Measures, Objective
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory
 from stormdrop.search.tune import tune as tune_task
 from stormdrop.search.tune_model import tune_model
-from stormdrop.space.rules import Rule
+from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
 from stormdrop.target.machine import Target
@@ -74,8 +76,10 @@ def tune(what: Task | Partition | Source, target: Target | None = None, **option
     """Search for the fastest schedule of a task, or of every task of a model.
 
     A task is kept in `store`, if one is given. A model is kept in the user's store unless another is given:
-    `sd.compile` reads it. Raises UserError for a model that cannot be read and for a wrong budget, RunError if nothing
-    could be timed.
+    `sd.compile` reads it. In the end the model itself is timed, with what was found and by default, and kernels that
+    make it slower go back to their defaults; not so with an objective or a measurer of the caller's.
+
+    Raises UserError for a model that cannot be read and for a wrong budget, RunError if nothing could be timed.
 
     `search`, `objective` and `rules` may be the caller's own: a function from a `Context` to a `Strategy`; one from a
     `Timing` to what is minimised; `(*sd.RULES, Mine())`. The store keeps times and finds them again for whoever passes
@@ -89,4 +93,12 @@ def tune(what: Task | Partition | Source, target: Target | None = None, **option
     winograd = options.pop("winograd", True)
     parts = what if isinstance(what, Partition) else tasks_of(load(what, **reading), winograd)
     store: Store | None = options.pop("store", None)
-    return tune_model(parts, machine, store=Store.open() if store is None else store, **options)
+    store = Store.open() if store is None else store
+    tuned = tune_model(parts, machine, store=store, **options)
+    if options.get("objective") is not None or options.get("measurer") is not None:
+        return tuned
+    try:
+        return accept(parts, tuned, store, rules=options.get("rules", RULES))
+    except StormdropError as error:
+        options.get("listen", ignore)(Warned(f"the model itself could not be timed: {error}"))
+        return tuned

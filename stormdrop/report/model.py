@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from stormdrop.compare.inputs import Wanted
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value, shown
 from stormdrop.graph.partition import Partition, TaskCall, TaskUse
 from stormdrop.report.console import block, heading, print_pairs, print_table, say, table_lines
 from stormdrop.report.text import bytes_text, counted, name_text, one_line, threads_text
+from stormdrop.runtime.arrays import Wanted
 from stormdrop.runtime.image import Image
 
 Array = NDArray[Any]

@@ -1,4 +1,4 @@
-"""The caller's arrays: whether they are what a kernel or a model takes, and memory for what it gives.
+"""The caller's arrays: whether they are what a kernel or a model takes, memory for what it gives, random inputs.
 
 Any memory layout is accepted: an input that is not C-contiguous and aligned is copied, an output that is not is written
 through a copy. Shapes and types must be right; nothing is converted silently.
@@ -7,14 +7,14 @@ through a copy. Shapes and types must be right; nothing is converted silently.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.errors import RunError, UserError
-from stormdrop.ir.expr import NUMPY, Dtype
+from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.target import ALIGN_BYTES
 
 Array = NDArray[Any]
@@ -29,6 +29,17 @@ class Described(Protocol):
     def dtype(self) -> Dtype: ...
     @property
     def nbytes(self) -> int: ...
+
+
+class Wanted(Protocol):
+    """A port of a model, or a value of a graph."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Dtype: ...
 
 
 _DTYPES = {name: np.dtype(kind) for name, kind in NUMPY.items()}
@@ -108,3 +119,17 @@ def _check_type(t: Described, array: Array, what: str) -> None:
         have = "foreign byte order" if is_swapped else f"type {array.dtype}"
         module = "ml_dtypes" if t.dtype == "bf16" else "np"
         raise UserError(f"{what} for {t!r} has {have}; use array.astype({module}.{dtype})")
+
+
+def random_inputs(wanted: Iterable[Wanted], seed: int = 0) -> dict[str, Array]:
+    """Floats are standard normal, whole numbers 0 or 1 (which are in range wherever something is looked up), the same
+    for a seed.
+    """
+    rng = np.random.default_rng(seed)
+    found: dict[str, Array] = {}
+    for v in wanted:
+        if v.dtype in FLOATS:
+            found[v.name] = rng.standard_normal(v.shape).astype(NUMPY[v.dtype])
+        else:
+            found[v.name] = rng.integers(0, 2, v.shape).astype(NUMPY[v.dtype])
+    return found

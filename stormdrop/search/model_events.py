@@ -14,6 +14,9 @@ from stormdrop.search.events import Event, Warned
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
+SAME = 0.005
+"""Models whose medians differ by less are equally fast."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
@@ -33,7 +36,7 @@ class TaskRow:
     failed: int = 0
     known: int = 0
     phase: str = ""
-    """The strategy's, or how the task ended: proved, not proved, default, small, known, failed."""
+    """The strategy's, or how the task ended: proved, not proved, default, small, known, failed, reverted."""
 
     @property
     def total(self) -> float:
@@ -89,6 +92,24 @@ class TunedTask(TaskRow):
         }
 
 
+@dataclass(frozen=True, slots=True)
+class InModel:
+    """Seconds of one run of the whole model, with what tuning found and with default schedules: medians of many, in
+    turns.
+    """
+
+    seconds: float
+    default_seconds: float
+
+    @property
+    def is_slower(self) -> bool:
+        """By more than two medians of equal models differ."""
+        return self.seconds > (1 + SAME) * self.default_seconds
+
+    def to_json(self) -> dict[str, float]:
+        return {"seconds": self.seconds, "default_seconds": self.default_seconds}
+
+
 @dataclass(frozen=True)
 class TunedModel:
     """A tuned model: `schedules` is what compiling it takes."""
@@ -101,6 +122,8 @@ class TunedModel:
     tuning_seconds: float
     stopped: str
     """Why the search ended: trials, seconds, nothing left, interrupted."""
+    in_model: InModel | None = None
+    """What it is worth in the model; None where the model was not timed."""
 
     def schedules(self, task: Task) -> Schedule | None:
         """The schedule to compute a task with; None: its default."""

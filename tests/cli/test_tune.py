@@ -134,7 +134,7 @@ def test_a_verbose_run_is_logged_and_goes_well_without_the_model_itself(
     def broken(*_: object, **__: object) -> object:
         raise RunError("out of \x1b luck")
 
-    monkeypatch.setattr("stormdrop.compare.in_model.build_model", broken)
+    monkeypatch.setattr("stormdrop.driver.in_model.build_model", broken)
     done = ran(dense(tmp_path), *QUICK, "--store", "none", "-v")
     assert done.exit_code == 0, done.output
     assert "new best at trial 1" in done.stderr
@@ -205,7 +205,11 @@ def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch:
     def listening(parts: Partition, target: Target, **options: Any) -> None:
         given.append((parts, target, options))
 
+    def as_tuned(parts: Partition, tuned: None, *_: object, **__: object) -> None:
+        return tuned
+
     monkeypatch.setattr("stormdrop.driver.tune.tune_model", listening)
+    monkeypatch.setattr("stormdrop.driver.tune.accept", as_tuned)
     path = dense(tmp_path, batch="n")
     graph = load(str(path), {INPUT: (4, 6)})
     parts = tasks_of(graph)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stormdrop.compare.race import PAUSE_SECONDS, ROUNDS, SETTLING, Budget, race
+from stormdrop.measure.race import PAUSE_SECONDS, ROUNDS, SETTLING, Budget, race
 
 
 class Track:
