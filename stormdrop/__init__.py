@@ -2,7 +2,7 @@
 
     import stormdrop as sd
 
-    model = sd.compile("model.onnx")                  # native code; the fastest kernels known here, else good defaults
+    model = sd.compile("model.onnx")                  # native code; what tuning decided, else good defaults
     y = model(x)
     sd.tune("model.onnx", seconds=300)                # look for faster ones; the next compile finds them
 

@@ -119,7 +119,7 @@ def compile(
 ) -> None:
     """Make native code of a MODEL (an ONNX file or zoo:NAME) for this machine and write it to a file.
 
-    Kernels are built as the store knows them to be fastest, the others by the analytic default.
+    Kernels are built as tuning has decided, the others by the analytic default.
     """
     from stormdrop.export.c_library import write_library
     from stormdrop.report.model import image_rows
@@ -252,7 +252,7 @@ Examples:
 def show(
     source: Source, task: str | None, parts: tuple[str, ...], taken: str | None, threads: int | None, as_json: bool
 ) -> None:
-    """Show how a TASK of a MODEL is computed: by the best schedule the store knows, or by default.
+    """Show how a TASK of a MODEL is computed: as tuning has decided, or by default.
 
     TASK is an id as `info` lists it, the beginning of a digest, the name of a node or value, or a part of a name or
     label.
@@ -293,7 +293,7 @@ def _show(
     from stormdrop.space.default import default_schedule
 
     schedule = stored or default_schedule(use.task, target, rules)
-    origin = "the best the store knows" if stored is not None else "by default"
+    origin = "as tuning has decided" if stored is not None else "by default"
     levels = [level for level in ("loops", "llvm", "asm") if level in parts]
     code: list[tuple[str, str]] = []
     if levels:

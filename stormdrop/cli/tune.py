@@ -60,8 +60,9 @@ def tune(
     """Find fast kernels for a MODEL (an ONNX file or zoo:NAME) on this machine, and keep them in the store.
 
     Every task is measured; most trials go to those in which the model spends its time. What earlier runs measured is
-    not measured again. Ctrl-C ends the search with what is known by then; a second one aborts. `stormdrop compile`,
-    `run` and `bench` take what the store knows.
+    not measured again. Ctrl-C ends the search with what is known by then; a second one aborts. In the end the model is
+    timed, tuned and untuned; what makes it slower is reverted. `stormdrop compile`, `run` and `bench` take what was
+    decided.
     """
     rules, parts = source.rules, source.open().parts  # the graph as imported is not kept
     from stormdrop.report.logs import ModelLogListener
