@@ -53,32 +53,41 @@ def resolve(
 
 
 def default_point(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
-    """The sketch and the point of the default schedule.
-
-    A variant whose lower bound exceeds the best estimate is pruned: direct convolution, say, once Winograd is faster.
-    """
-    variants: dict[int, list[Sketch]] = {}
-    for sketch in sketches(task, target, rules):
-        variants.setdefault(sketch.variant, []).append(sketch)
-    judge = judge_of(target)
-    bounds = {k: min(judge.least_seconds(s.structure) for s in found) for k, found in variants.items()}
-    race = _Race(SAMPLES)
-    for k in sorted(variants, key=lambda k: bounds[k]):
-        if bounds[k] < race.best():
-            race.run(variants[k])
-    winner = race.ranked()[0]
-    winner.settle(KICKS)
+    """The sketch and the point of the default schedule."""
+    _, winner, _ = _raced(sketches(task, target, rules), SAMPLES)
     return winner.sketch, winner.point()
 
 
 def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch, Points, float]]:
-    """The best point of every sketch with its estimated seconds, fastest first."""
+    """The default point, then the best point of every other sketch, fastest first; each with its estimated seconds."""
+    race, winner, pruned = _raced(found, samples)
+    default = winner.sketch, winner.point(), winner.seconds
+    race.run(pruned)
+    others = [draft for draft in race.ranked() if draft is not winner]
+    for draft in others:
+        draft.settle(0)
+    return [default, *sorted(((d.sketch, d.point(), d.seconds) for d in others), key=lambda b: b[2])]
+
+
+def _raced(found: Sequence[Sketch], samples: int) -> tuple[_Race, _Draft, list[Sketch]]:
+    """A race, its settled winner, and the sketches that did not take part.
+
+    A variant whose lower bound exceeds the best estimate is pruned: direct convolution, say, once Winograd is faster.
+    """
+    variants: dict[int, list[Sketch]] = {}
+    for sketch in found:
+        variants.setdefault(sketch.variant, []).append(sketch)
+    bounds = {k: min(judge_of(s.target).least_seconds(s.structure) for s in some) for k, some in variants.items()}
     race = _Race(samples)
-    race.run(found)
-    drafts = race.ranked()
-    for k, draft in enumerate(drafts):
-        draft.settle(0 if k else KICKS)
-    return sorted(((d.sketch, d.point(), d.seconds) for d in drafts), key=lambda b: b[2])
+    pruned: list[Sketch] = []
+    for k in sorted(variants, key=lambda k: bounds[k]):
+        if bounds[k] < race.best():
+            race.run(variants[k])
+        else:
+            pruned += variants[k]
+    winner = race.ranked()[0]
+    winner.settle(KICKS)
+    return race, winner, pruned
 
 
 class _Race:
