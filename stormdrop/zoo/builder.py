@@ -35,6 +35,7 @@ SCALE_SPREAD = 0.25
 MEAN_DEVIATION = 0.2
 # What a residual branch adds is damped by this, so that a hundred of them do not drown the first.
 DAMPED = 0.5
+CLASSES = 1000  # of ImageNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +77,40 @@ class Network:
     nodes: tuple[OnnxNode, ...]
     parameters: tuple[Parameter, ...]
     constants: dict[str, NDArray[np.generic]]
+    multiply_adds: int
+    """Of convolutions and matrix products for one sample, at borders as if padding were data."""
 
     @property
     def parameter_count(self) -> int:
         return sum(math.prod(p.shape) for p in self.parameters if p.trained)
 
 
-def _per_axis(sizes: Sizes, axes: int) -> tuple[int, ...]:
-    return (sizes,) * axes if isinstance(sizes, int) else sizes
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What a convolution or a pool slides over its spatial axes."""
 
+    kernels: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
 
-def _windows(extent: int, kernel: int, stride: int, pad: int, ceil: bool) -> int:
-    """How many windows a pool or a convolution has; as in torch, a last one that starts in the padding is dropped."""
-    room = extent + 2 * pad - kernel
-    count = (-(-room // stride) if ceil else room // stride) + 1
-    return count - 1 if ceil and (count - 1) * stride >= extent + pad else count
+    @staticmethod
+    def over(x: OnnxValue, kernel: Sizes, stride: Sizes, pad: Sizes) -> _Window:
+        """Numbers are the same for all axes."""
+        axes = len(x.sizes) - 1
+        return _Window(*((s,) * axes if isinstance(s, int) else s for s in (kernel, stride, pad)))
+
+    @property
+    def attributes(self) -> dict[str, tuple[int, ...]]:
+        return {"kernel_shape": self.kernels, "pads": self.pads * 2, "strides": self.strides}
+
+    def counts(self, x: OnnxValue, ceil: bool = False) -> list[int]:
+        """Positions along each axis; as in torch, a last one that starts in the padding is dropped."""
+        found: list[int] = []
+        for extent, kernel, stride, pad in zip(x.sizes[1:], self.kernels, self.strides, self.pads):
+            room = extent + 2 * pad - kernel
+            count = (-(-room // stride) if ceil else room // stride) + 1
+            found.append(count - 1 if ceil and (count - 1) * stride >= extent + pad else count)
+        return found
 
 
 @dataclass(slots=True)
@@ -103,6 +123,7 @@ class NetworkBuilder:
     _parameters: list[Parameter] = field(default_factory=list[Parameter])
     _constants: dict[str, NDArray[np.generic]] = field(default_factory=dict[str, NDArray[np.generic]])
     _taken: dict[str, int] = field(default_factory=dict[str, int])
+    _multiply_adds: int = 0
 
     def finish(self, *outputs: OnnxValue, names: Sequence[str] = ("output",)) -> Network:
         """The network as described so far; its outputs get the names by which they are asked for."""
@@ -114,7 +135,12 @@ class NetworkBuilder:
         nodes = tuple(replace(n, inputs=final(n.inputs), outputs=final(n.outputs)) for n in self._nodes)
         results = tuple(replace(value, name=renamed[value.name]) for value in outputs)
         inputs, parameters = tuple(self._inputs), tuple(self._parameters)
-        return Network(self.name, self.batch, self.opset, inputs, results, nodes, parameters, self._constants)
+        whole = inputs, results, nodes, parameters, self._constants, self._multiply_adds
+        return Network(self.name, self.batch, self.opset, *whole)
+
+    def classified(self, x: OnnxValue, name: str, classes: int = CLASSES) -> Network:
+        """The network that ends with an average of each channel and a classifier on these."""
+        return self.finish(self.linear(self.flatten(self.global_average(x, "avgpool")), name, classes))
 
     # What a network is made of
 
@@ -140,9 +166,11 @@ class NetworkBuilder:
         inputs: Sequence[OnnxValue | str],
         sizes: tuple[int, ...],
         expected: Moments,
+        multiply_adds: int = 0,
         **attributes: Attribute,
     ) -> OnnxValue:
         name = self._unique(name)
+        self._multiply_adds += multiply_adds
         read = tuple(i.name if isinstance(i, OnnxValue) else i for i in inputs)
         self._nodes.append(OnnxNode(op, name, read, (name,), attributes))
         return OnnxValue(name, sizes, expected)
@@ -165,50 +193,46 @@ class NetworkBuilder:
         groups: int = 1,
         bias: bool = True,
     ) -> OnnxValue:
-        axes = len(x.sizes) - 1
-        kernels, strides, pads = _per_axis(kernel, axes), _per_axis(stride, axes), _per_axis(pad, axes)
-        shape = (out, x.channels // groups, *kernels)
+        window = _Window.over(x, kernel, stride, pad)
+        shape = (out, x.channels // groups, *window.kernels)
         # A balanced filter of one channel would only pass edges: depthwise ones are left alone.
         inputs = [x, *self._weight_and_bias(name, shape, x.moments, balanced=groups == 1, bias=bias)]
-        sizes = (out, *(_windows(e, k, s, p, False) for e, k, s, p in zip(x.sizes[1:], kernels, strides, pads)))
-        return self.node(
-            "Conv",
-            name,
-            inputs,
-            sizes,
-            Moments(),
-            dilations=(1,) * axes,
-            group=groups,
-            kernel_shape=kernels,
-            pads=pads * 2,
-            strides=strides,
-        )
+        sizes = (out, *window.counts(x))
+        work, dilations = math.prod(sizes) * math.prod(shape[1:]), (1,) * len(window.kernels)
+        attributes = {"dilations": dilations, "group": groups, **window.attributes}
+        return self.node("Conv", name, inputs, sizes, Moments(), work, **attributes)
+
+    def conv_norm(
+        self,
+        x: OnnxValue,
+        conv: str,
+        norm: str,
+        out: int,
+        kernel: int = 1,
+        stride: int = 1,
+        groups: int = 1,
+        gain: float = 1.0,
+    ) -> OnnxValue:
+        """A convolution with a batch norm for a bias, padded by half of the kernel."""
+        return self.norm(self.conv(x, conv, out, kernel, stride, kernel // 2, groups, bias=False), norm, gain)
 
     def conv_transpose(self, x: OnnxValue, name: str, out: int, kernel: int, stride: int, pad: int) -> OnnxValue:
-        axes = len(x.sizes) - 1
+        window = _Window.over(x, kernel, stride, pad)
         # Each output pixel sees kernel / stride taps per axis; at stride 1 on a single pixel it sees one.
-        taps = min(math.prod(x.sizes[1:]), max(kernel // stride, 1) ** axes)
+        taps = min(math.prod(x.sizes[1:]), max(kernel // stride, 1) ** len(window.kernels))
         fill = Normal(1 / math.sqrt(x.channels * taps * x.moments.square))
-        weight = self.parameter(f"{name}.weight", (x.channels, out, *(kernel,) * axes), fill)
+        shape = (x.channels, out, *window.kernels)
+        inputs = [x, self.parameter(f"{name}.weight", shape, fill)]
         sizes = (out, *((e - 1) * stride - 2 * pad + kernel for e in x.sizes[1:]))
-        return self.node(
-            "ConvTranspose",
-            name,
-            [x, weight],
-            sizes,
-            Moments(),
-            dilations=(1,) * axes,
-            group=1,
-            kernel_shape=(kernel,) * axes,
-            pads=(pad,) * 2 * axes,
-            strides=(stride,) * axes,
-        )
+        work, dilations = math.prod(x.sizes) * math.prod(shape[1:]), (1,) * len(window.kernels)
+        attributes = {"dilations": dilations, "group": 1, **window.attributes}
+        return self.node("ConvTranspose", name, inputs, sizes, Moments(), work, **attributes)
 
     def linear(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
         """A classifier: Gemm on rows, its weight as (out, in)."""
         (width,) = x.sizes
         inputs = [x, *self._weight_and_bias(name, (out, width), x.moments, balanced=True, bias=True)]
-        return self.node("Gemm", name, inputs, (out,), Moments(), transB=1)
+        return self.node("Gemm", name, inputs, (out,), Moments(), out * width, transB=1)
 
     def dense(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
         """A linear layer on the last axis of a sequence, as exporters write it: MatMul by the transposed weight, then
@@ -217,7 +241,8 @@ class NetworkBuilder:
         fan = x.sizes[-1]
         weight = self.parameter(f"{name}.weight.T", (fan, out), Normal(1 / math.sqrt(fan * x.moments.square)))
         bias = self.parameter(f"{name}.bias", (out,), Normal(BIAS_DEVIATION))
-        product = self.node("MatMul", f"{name}.matmul", [x, weight], (*x.sizes[:-1], out), Moments())
+        work = math.prod(x.sizes) * out
+        product = self.node("MatMul", f"{name}.matmul", [x, weight], (*x.sizes[:-1], out), Moments(), work)
         return self.node("Add", name, [bias, product], product.sizes, product.moments)
 
     def norm(self, x: OnnxValue, name: str, gain: float = 1.0, eps: float = 1e-5) -> OnnxValue:
@@ -318,39 +343,15 @@ class NetworkBuilder:
     def max_pool(
         self, x: OnnxValue, name: str, kernel: int, stride: int, pad: int = 0, ceil: bool = False
     ) -> OnnxValue:
-        return self._pool("MaxPool", x, name, kernel, stride, pad, ceil, x.moments.largest(kernel**2))
+        window, expected = _Window.over(x, kernel, stride, pad), x.moments.largest(kernel**2)
+        attributes = {"ceil_mode": int(ceil), **window.attributes}
+        return self.node("MaxPool", name, [x], (x.channels, *window.counts(x, ceil)), expected, 0, **attributes)
 
     def avg_pool(self, x: OnnxValue, name: str, kernel: int, stride: int, pad: int = 0) -> OnnxValue:
         """As torch averages: the padding counts."""
-        return self._pool(
-            "AveragePool", x, name, kernel, stride, pad, False, x.moments.average(kernel**2), count_include_pad=1
-        )
-
-    def _pool(
-        self,
-        op: str,
-        x: OnnxValue,
-        name: str,
-        kernel: int,
-        stride: int,
-        pad: int,
-        ceil: bool,
-        expected: Moments,
-        **more: Attribute,
-    ) -> OnnxValue:
-        sizes = (x.channels, *(_windows(e, kernel, stride, pad, ceil) for e in x.sizes[1:]))
-        return self.node(
-            op,
-            name,
-            [x],
-            sizes,
-            expected,
-            ceil_mode=int(ceil),
-            kernel_shape=(kernel, kernel),
-            pads=(pad,) * 4,
-            strides=(stride, stride),
-            **more,
-        )
+        window, expected = _Window.over(x, kernel, stride, pad), x.moments.average(kernel**2)
+        attributes = {"ceil_mode": 0, **window.attributes, "count_include_pad": 1}
+        return self.node("AveragePool", name, [x], (x.channels, *window.counts(x)), expected, 0, **attributes)
 
     def global_average(self, x: OnnxValue, name: str) -> OnnxValue:
         sizes = (x.channels, *(1 for _ in x.sizes[1:]))
@@ -361,14 +362,8 @@ class NetworkBuilder:
         expected = x.moments.average(math.prod(x.sizes[1:]))
         if self.opset < 18:
             return self.node("ReduceMean", name, [x], (x.channels,), expected, axes=(2, 3), keepdims=0)
-        return self.node(
-            "ReduceMean",
-            name,
-            [x, self.constant(f"{name}.axes", np.array([2, 3]))],
-            (x.channels,),
-            expected,
-            keepdims=0,
-        )
+        axes = self.constant(f"{name}.axes", np.array([2, 3]))
+        return self.node("ReduceMean", name, [x, axes], (x.channels,), expected, keepdims=0)
 
     def flatten(self, x: OnnxValue) -> OnnxValue:
         return self.node("Flatten", f"{x.name}.flatten", [x], (math.prod(x.sizes),), x.moments, axis=1)

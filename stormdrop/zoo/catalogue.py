@@ -9,14 +9,11 @@ from functools import partial
 from stormdrop.errors import UserError
 from stormdrop.zoo.bert import Bert, bert
 from stormdrop.zoo.builder import Network, NetworkBuilder
-from stormdrop.zoo.dcgan import dcgan_generator
 from stormdrop.zoo.densenet import densenet
 from stormdrop.zoo.inception import AUXILIARY_PARAMETERS, googlenet, inception_v3
-from stormdrop.zoo.mobile import efficientnet_b0, mnasnet, mobilenet_v2
-from stormdrop.zoo.plain import alexnet, vgg
+from stormdrop.zoo.mobile import efficientnet_b0, mnasnet, mobilenet_v2, shufflenet
+from stormdrop.zoo.plain import alexnet, dcgan_generator, squeezenet, vgg
 from stormdrop.zoo.resnet import resnet, resnet3d
-from stormdrop.zoo.shufflenet import shufflenet
-from stormdrop.zoo.squeezenet import squeezenet
 
 # LayerNormalization came with 17, Swish with 24; onnxruntime runs nothing later that these graphs would use.
 OPSETS = range(17, 25)

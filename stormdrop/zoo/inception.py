@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue, Sizes
 
-CLASSES = 1000
 EPS = 1e-3
 # Inception v3's auxiliary head, which only training uses: 768 -> 128 (1x1), 128 -> 768 (5x5), 768 -> 1000. It is
 # counted.
@@ -43,8 +42,7 @@ def googlenet(net: NetworkBuilder) -> Network:
         elif name == "5a":
             x = net.max_pool(x, "maxpool4", 2, 2, ceil=True)
         x = _googlenet_module(net, x, f"inception{name}", channels)
-    x = net.flatten(net.global_average(x, "avgpool"))
-    return net.finish(net.linear(x, "fc", CLASSES))
+    return net.classified(x, "fc")
 
 
 def _googlenet_module(
@@ -78,8 +76,7 @@ def inception_v3(net: NetworkBuilder) -> Network:
     x = _long_reduction(net, x, "Mixed_7a")
     for name in ("7b", "7c"):
         x = _forked_module(net, x, f"Mixed_{name}")
-    x = net.flatten(net.global_average(x, "avgpool"))
-    return net.finish(net.linear(x, "fc", CLASSES))
+    return net.classified(x, "fc")
 
 
 def _chain(net: NetworkBuilder, x: OnnxValue, at: str, units: list[tuple[int, Sizes, int, Sizes]]) -> OnnxValue:
