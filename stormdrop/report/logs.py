@@ -20,7 +20,7 @@ from stormdrop.report.schedule import change_text
 from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
 from stormdrop.search import events
 from stormdrop.search.events import Event, Trial, Tuned
-from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
+from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TunedModel
 from stormdrop.space.schedule import Schedule
 
 _log = logging.getLogger("stormdrop.tune")
@@ -28,87 +28,65 @@ _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 class LogListener:
-    """Turns tuning events into records of `stormdrop.tune`."""
+    """Turns the events of tuning, of one task or of a model, into records of `stormdrop.tune`."""
 
-    def __init__(self, logger: logging.Logger = _log, peak_gflops: float = 0.0) -> None:
+    def __init__(
+        self, logger: logging.Logger = _log, peak_gflops: float = 0.0, subject: str = "", flops: float = 0.0
+    ) -> None:
+        """`subject` begins every record: the task of a model, and its operations."""
         self._logger, self._peak_gflops = logger, peak_gflops
-        self._flops = 0.0
+        self._subject, self._flops = f"{subject}: " if subject else "", flops
         self._fastest: Schedule | None = None
+        self._by_task: dict[str, LogListener] = {}
 
-    def __call__(self, event: Event) -> None:
-        log = self._logger
+    def __call__(self, event: Event | ModelEvent) -> None:
         match event:
             case events.TaskStarted(task, sketches, strategy, trials, seconds, known):
                 self._flops, self._fastest = task.flops, None
-                told = (task.name, strategy, counted(sketches, "sketch", "sketches"), _budget(trials, seconds), known)
-                log.info("%s: %s over %s; %s; %d known", *told)
+                over = counted(sketches, "sketch", "sketches")
+                self._info(f"{task.name}: {strategy} over {over}; {_budget(trials, seconds)}; {known} known")
             case events.Measured(trial):
-                if log.isEnabledFor(logging.DEBUG):
-                    log.debug("trial %d (%s): %s", trial.number, trial.phase, _told(trial))
+                if self._logger.isEnabledFor(logging.DEBUG):
+                    text = f"{self._subject}trial {trial.number} ({trial.phase}): {_told(trial)}"
+                    self._logger.debug("%s", text)
             case events.NewBest(trial, seconds):
-                if log.isEnabledFor(logging.INFO):
-                    change = change_text(self._fastest, trial.schedule)
-                    told = (trial.number, trial.phase, self._speed(seconds), change)
-                    log.info("new best at trial %d (%s): %s; %s", *told)
+                told = f"{self._speed(seconds)}; {change_text(self._fastest, trial.schedule)}"
+                self._info(f"new best at trial {trial.number} ({trial.phase}): {told}")
                 self._fastest = trial.schedule
             case events.RoundEnded(phase, measured, failed, best, elapsed):
-                told = (phase, measured, failed, self._speed(best), span_text(elapsed))
-                log.info("round ended (%s): %d measured, %d failed, best %s, %s", *told)
+                told = f"{measured} measured, {failed} failed, best {self._speed(best)}, {span_text(elapsed)}"
+                self._info(f"round ended ({phase}): {told}")
             case events.Retiming(candidates):
-                log.info("timing the best %d again, in turns", candidates)
+                self._info(f"timing the best {candidates} again, in turns")
             case events.Warned(message):
-                log.warning("%s", message)
+                self._logger.warning("%s", message)
             case events.TaskEnded(tuned):
-                log.info("ended (%s): best %s; %s", tuned.stopped, self._speed(tuned.seconds), _spent(tuned))
+                self._info(f"ended ({tuned.stopped}): best {self._speed(tuned.seconds)}; {_spent(tuned)}")
             case events.TaskFailed(first):
-                log.error("every candidate failed; the first: %s", one_line(str(first), 500))
+                self._logger.error("every candidate failed; the first: %s", one_line(str(first), 500))
+            case ModelStarted(name, rows, strategy, trials, seconds, cold):
+                told = f"{_budget(trials, seconds)}; {'cold' if cold else 'warm'}; {event.known} trials known"
+                self._info(f"{name}: {strategy} over {counted(len(rows), 'task')}; {told}")
+            case TaskMoved(row, _, happened):
+                of_task = LogListener(self._logger, self._peak_gflops, f"{row.id} {row.label}", row.flops)
+                of_task = self._by_task.setdefault(row.id, of_task)
+                if happened is not None:
+                    of_task(happened)
+                else:
+                    of_task._info(f"{row.phase}, {of_task._speed(row.seconds)}")
+            case Proving(tasks, elapsed):
+                self._info(f"proving the winners of {counted(tasks, 'task')}, {span_text(elapsed)}")
+            case ModelEnded(tuned):
+                times = f"estimated {seconds_text(tuned.seconds)} (defaults {seconds_text(tuned.default_seconds)})"
+                self._info(f"ended ({tuned.stopped}): {times}; {_spent(tuned)}")
             case _:
                 assert_never(event)
+
+    def _info(self, text: str) -> None:
+        self._logger.info("%s%s", self._subject, text)
 
     def _speed(self, seconds: float | None) -> str:
         return speed_text(seconds, self._flops, self._peak_gflops)
-
-
-class ModelLogListener:
-    """Turns the events of a whole model's tuning into records of `stormdrop.tune`: each names its task."""
-
-    def __init__(self, logger: logging.Logger = _log, peak_gflops: float = 0.0) -> None:
-        self._logger, self._peak_gflops = logger, peak_gflops
-
-    def __call__(self, event: ModelEvent) -> None:
-        log = self._logger
-        match event:
-            case ModelStarted(name, rows, strategy, trials, seconds, cold):
-                told = (name, strategy, counted(len(rows), "task"), _budget(trials, seconds))
-                log.info("%s: %s over %s; %s; %s; %d trials known", *told, "cold" if cold else "warm", event.known)
-            case TaskMoved(row, elapsed, happened):
-                self._moved(row, elapsed, happened)
-            case Proving(tasks, elapsed):
-                log.info("proving the winners of %s, %s", counted(tasks, "task"), span_text(elapsed))
-            case events.Warned(message):
-                log.warning("%s", message)
-            case ModelEnded(tuned):
-                times = seconds_text(tuned.seconds), seconds_text(tuned.default_seconds)
-                log.info("ended (%s): estimated %s (defaults %s); %s", tuned.stopped, *times, _spent(tuned))
-            case _:
-                assert_never(event)
-
-    def _moved(self, row: TaskRow, elapsed: float, happened: Event | None) -> None:
-        log, name = self._logger, f"{row.id} {row.label}"
-        speed = speed_text(row.seconds, row.flops, self._peak_gflops)
-        match happened:
-            case events.Measured(trial):
-                if log.isEnabledFor(logging.DEBUG):
-                    log.debug("%s: trial %d (%s): %s", name, trial.number, trial.phase, _told(trial))
-            case events.NewBest(trial):
-                log.info("%s: new best at trial %d (%s): %s", name, trial.number, trial.phase, speed)
-            case events.RoundEnded():
-                told = (name, row.phase, row.trials, speed, span_text(elapsed))
-                log.info("%s: round ended (%s): %d measured, best %s, %s", *told)
-            case None:
-                log.info("%s: %s, %s", name, row.phase, speed)
-            case _:
-                pass
 
 
 def _budget(trials: int | None, seconds: float | None) -> str:
