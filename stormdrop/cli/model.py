@@ -66,13 +66,14 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
         from stormdrop.report.model import image_json, print_image
 
         image = source.open_compiled(threads).image
+        tree = image_json(source.model, image)
         if as_json:
-            options.print_json(image_json(source.model, image))
+            options.print_json(tree)
         else:
-            print_image(results(), source.model, image)
+            print_image(results(), tree, image)
         return
     from stormdrop.driver.compile import memory_of, suited
-    from stormdrop.report.model import ModelReport, print_model
+    from stormdrop.report.model import model_json, print_model
     from stormdrop.runtime.host import detect
 
     opened = source.open()
@@ -80,11 +81,11 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
     target = suited(detect(threads), parts)
     kernels, arena_bytes = memory_of(parts, target)
     listed = _listed(parts, target, source.rules)
-    report = ModelReport(source.model, opened.graph, listed, kernels, arena_bytes, target.threads)
+    tree = model_json(source.model, opened.graph, listed, kernels, arena_bytes, target.threads)
     if as_json:
-        options.print_json(report.to_json())
+        options.print_json(tree)
     else:
-        print_model(results(), report)
+        print_model(results(), tree, listed)
 
 
 def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[Listed, ...]:
