@@ -115,35 +115,28 @@ class CostModel:
         """How many are held."""
         return len(self._held) + sum(map(len, self._pieces))
 
-    @property
-    def is_trained(self) -> bool:
-        return self._shared is not None or bool(self._own)
-
     def add(self, group: str, features: ArrayLike, seconds: ArrayLike) -> None:
         """Rows of one group: what was measured, NaN where it failed; any value that is minimised will do.
 
         Raises ValueError where the width is not that of the features, or there are not as many seconds as rows.
         """
         rows = self._matrix(features)
-        self._add(rows, seconds, np.zeros(len(rows), np.int64), [group])
+        self.add_rows(rows, seconds, np.zeros(len(rows), np.int64), [group])
         self._touched.add(self._number[group])
 
     def add_rows(self, features: ArrayLike, seconds: ArrayLike, group: ArrayLike, names: Sequence[str]) -> None:
         """Rows of many groups, oldest first: row k is of the group `names[group[k]]`. Raises as `add`."""
-        self._add(self._matrix(features), seconds, np.asarray(group, dtype=np.int64), names)
-
-    def _add(self, rows: NDArray[Any], seconds: ArrayLike, places: NDArray[np.int64], names: Sequence[str]) -> None:
+        rows, places = self._matrix(features), np.asarray(group, dtype=np.int64)
         values = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
         if not len(rows) == len(values) == len(places):
             raise ValueError(f"{len(rows)} rows of features, but {len(values)} of seconds and {len(places)} of groups")
         values = np.where(np.isfinite(values), values, np.nan)
-        group = np.array([self._number.setdefault(name, len(self._number)) for name in names], np.int64)[places]
-        for g, n in zip(*(a.tolist() for a in np.unique(group, return_counts=True))):
-            self._added[g] = self._added.get(g, 0) + n
-        for g, value in zip(group.tolist(), values.tolist()):
+        numbers = np.array([self._number.setdefault(name, len(self._number)) for name in names], np.int64)[places]
+        for g, value in zip(numbers.tolist(), values.tolist()):
+            self._added[g] = self._added.get(g, 0) + 1
             if value <= self._best.get(g, value):
                 self._best[g] = value
-        self._pieces.append(_Rows(np.nan_to_num(rows.astype(np.float32), posinf=LARGE, neginf=-LARGE), values, group))
+        self._pieces.append(_Rows(np.nan_to_num(rows.astype(np.float32), posinf=LARGE, neginf=-LARGE), values, numbers))
 
     def refresh(self) -> bool:
         """Let those trees go that have seen too little by now, and grow new ones; says whether there were any."""

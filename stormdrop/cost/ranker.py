@@ -1,7 +1,4 @@
-"""Rankers for a search: the learned model, and pure chance to compare it with.
-
-Scores of one ranker may be compared across sketches.
-"""
+"""The ranker of a search by the learned model. Its scores may be compared across sketches."""
 
 from __future__ import annotations
 
@@ -33,13 +30,3 @@ class ModelRanker:
 
     def score(self, sketch: int, points: Points) -> NDArray[np.float64]:
         return self._model.predict(self._spaces[sketch].features(points), self._group)
-
-
-class RandomRanker:
-    """A search that is blind: what it finds is owed to measuring alone."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
-
-    def score(self, sketch: int, points: Points) -> NDArray[np.float64]:
-        return self._rng.random(len(points))
