@@ -19,13 +19,8 @@ def passes_text(graph: Graph) -> Iterator[str]:
             told.append(f"\npass {name}: changes nothing")
             return
         told.append(f"\npass {name}: {len(before.nodes)} nodes to {len(after.nodes)}")
-        told.extend(_changes(before, after))
+        changes = unified_diff(list(before.lines()), list(after.lines()), n=0, lineterm="")
+        told.extend(line for line in changes if not line.startswith(("---", "+++", "@@")))
 
     optimise(graph, listen)
     yield from told
-
-
-def _changes(before: Graph, after: Graph) -> Iterator[str]:
-    for line in unified_diff(list(before.lines()), list(after.lines()), n=0, lineterm=""):
-        if not line.startswith(("---", "+++", "@@")):
-            yield line
