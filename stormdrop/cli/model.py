@@ -46,9 +46,7 @@ Examples:
 )
 @source_options
 @click.option("--passes", is_flag=True, help="Print the graph as imported, and what every pass changes of it.")
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> None:
     """Say what a MODEL is made of: inputs, outputs, operators, and the tasks it is cut into. Nothing is compiled.
 
@@ -67,10 +65,7 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
 
         image = source.open_compiled(threads).image
         tree = image_json(source.model, image)
-        if as_json:
-            options.print_json(tree)
-        else:
-            print_image(results(), tree, image)
+        options.show(as_json, tree, lambda console: print_image(console, tree, image))
         return
     from stormdrop.driver.compile import memory_of, suited
     from stormdrop.report.model import model_json, print_model
@@ -82,10 +77,7 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
     kernels, arena_bytes = memory_of(parts, target)
     listed = _listed(parts, target, source.rules)
     tree = model_json(source.model, opened.graph, listed, kernels, arena_bytes, target.threads)
-    if as_json:
-        options.print_json(tree)
-    else:
-        print_model(results(), tree, listed)
+    options.show(as_json, tree, lambda console: print_model(console, tree, listed))
 
 
 def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[Listed, ...]:
@@ -112,9 +104,7 @@ Examples:
 )
 @options.output("--header", metavar="FILE.h", told="With a library: the C header.  [default: beside it, with .h]")
 @untuned_option
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 def compile(
     source: Source, output: Path | None, header: Path | None, untuned: bool, threads: int | None, as_json: bool
 ) -> None:
@@ -179,9 +169,7 @@ Examples:
 @input_options
 @options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
 @untuned_option
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 def run(
     source: Source,
     given: tuple[str, ...],
@@ -246,9 +234,7 @@ Examples:
     help="What to print; may be repeated.  [default: schedule, loops]",
 )
 @untuned_option
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 def show(
     source: Source, task: str | None, parts: tuple[str, ...], untuned: bool, threads: int | None, as_json: bool
 ) -> None:
@@ -267,10 +253,8 @@ def show(
     target = suited(detect(threads), found)
     if task is None:
         listed = _listed(found, target, rules)
-        if as_json:
-            options.print_json({"model": source.model, "tasks": [t.to_json() for t in listed]})
-        else:
-            print_tasks(results(), listed)
+        tree = {"model": source.model, "tasks": [t.to_json() for t in listed]}
+        options.show(as_json, tree, lambda console: print_tasks(console, listed))
         return
     use = find_task(found, task)
     stored = Chosen(target, untuned, notes(), rules)(use.task)

@@ -12,16 +12,19 @@ import re
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stormdrop.errors import UserError
+from stormdrop.report.console import results
 from stormdrop.report.text import clean
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from stormdrop.space.rules import Rule
 
     _Number = click.ParamType[float]
@@ -123,16 +126,20 @@ def print_json(tree: object) -> None:
     click.echo(json.dumps(tree, allow_nan=False))
 
 
+def show(as_json: bool, tree: object, print_text: Callable[[Console], None]) -> None:
+    """Print one JSON object, or what a person reads."""
+    if as_json:
+        print_json(tree)
+    else:
+        print_text(results())
+
+
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     """How much of the log is shown, and the file that gets all of it."""
 
     verbosity: int = 0
     file: Path | None = None
-
-    def joined(self, other: LogOptions) -> LogOptions:
-        """With what was said behind the command's name; its file is the one that counts."""
-        return LogOptions(self.verbosity + other.verbosity, other.file or self.file)
 
 
 def log(command: Any) -> Any:
@@ -150,16 +157,22 @@ def _log(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         return
     from stormdrop.report.logs import configure
 
-    given = LogOptions(value) if param.name == "verbosity" else LogOptions(0, value)
-    root = ctx.find_root()
-    root.obj = verbosity_of(ctx).joined(given)
+    said = log_options(ctx)
+    # Flags before and behind the command's name add up; of two files the last one counts.
+    said = replace(said, file=value) if param.name == "log_file" else replace(said, verbosity=said.verbosity + value)
+    ctx.find_root().obj = said
     try:
-        configure(root.obj.verbosity, root.obj.file)
+        configure(said.verbosity, said.file)
     except UserError as error:  # not a matter of usage, and raised before any command runs
         raise click.ClickException(clean(str(error))) from error
 
 
-def verbosity_of(ctx: click.Context) -> LogOptions:
+def on_models(command: Any) -> Any:
+    """What every command that compiles or tunes has: `--threads`, `--json` and the options of the log."""
+    return threads(as_json(log(command)))
+
+
+def log_options(ctx: click.Context) -> LogOptions:
     """What has been said about logging so far."""
     found = ctx.find_root().obj
     return found if isinstance(found, LogOptions) else LogOptions()
