@@ -85,10 +85,7 @@ class Source:
         return self.model.removeprefix(ZOO) if self.model.startswith(ZOO) else Path(self.model).stem
 
     def open(self) -> Opened:
-        """Read it.
-
-        Raises UserError; click.UsageError where the zoo has no such network, or the model is compiled already.
-        """
+        """Read it. Raises UserError; click.UsageError for an unknown network, or a model that is compiled already."""
         from stormdrop.compare.inputs import read_bound
         from stormdrop.driver.compile import load, network
         from stormdrop.frontend.node_reader import NeedsConstant
@@ -190,10 +187,7 @@ def input_options(command: Any) -> Any:
 
 @dataclass(slots=True)
 class Chosen:
-    """Schedules for a model's tasks, and how many of them the store knew.
-
-    A store that cannot be read is told of once.
-    """
+    """Schedules for a model's tasks, and how many the store knew; a store that cannot be read is told of once."""
 
     target: Target
     untuned: bool

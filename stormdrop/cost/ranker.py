@@ -20,10 +20,7 @@ class Featured(Protocol):
 
 
 class ModelRanker:
-    """The learned model; the prior while nothing was learned.
-
-    `group`: what the task's rows are added to the model as.
-    """
+    """The learned model, or the prior before it has learned; `group` names the task's rows in the model."""
 
     def __init__(self, spaces: Sequence[Featured], model: CostModel, group: str | None = None) -> None:
         self._spaces, self._model, self._group = spaces, model, group
