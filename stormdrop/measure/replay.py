@@ -37,9 +37,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TableSpace(Sketch):
-    """A sketch held to the points of a table: its knobs have the recorded choices, what was not recorded is not
-    legal.
-    """
+    """A sketch held to the points of a table: knobs have the recorded choices, nothing else is legal."""
 
     grid: tuple[tuple[int, ...], ...]
     """The choices of every knob."""
@@ -112,9 +110,7 @@ class TableSpace(Sketch):
 
 
 def row_hashes(points: Points) -> NDArray[np.uint64]:
-    """64 bits of each row, by random odd multipliers; `rows` compares what they find, so a collision costs a point at
-    most.
-    """
+    """64 bits of each row, by random odd multipliers; `rows` compares the rows, so a collision loses one point."""
     draws = np.random.default_rng(7).integers(0, 2**63, size=points.shape[1], dtype=np.uint64)
     return points.astype(np.uint64) @ (draws * np.uint64(2) + np.uint64(1))
 
@@ -187,9 +183,7 @@ class Table:
 
     @staticmethod
     def load(path: Path) -> Table:
-        """Raises UserError for a file that is not a table, and for one whose sketches this version derives
-        otherwise.
-        """
+        """Raises UserError for a file that is no table, or whose sketches this version derives otherwise."""
         try:
             with np.load(path, allow_pickle=False) as data:
                 if int(data["format"]) != FORMAT:
@@ -257,10 +251,7 @@ class TableMeasurer:
         best: float | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Result]:
-        """What the table says.
-
-        As on hardware, what is clearly slower than the best before it counts as briefly timed.
-        """
+        """What the table says; as on hardware, what is clearly slower than the best before counts as timed briefly."""
         if meanwhile is not None:
             meanwhile()
         results: list[Result] = []

@@ -60,10 +60,7 @@ def print_table(
 def table_lines(
     headings: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int], spare: Sequence[int], width: int
 ) -> list[str]:
-    """A table as text, without trailing blanks.
-
-    Where it is wider than `width`, columns go in the order of `spare` until it is not.
-    """
+    """A table as text without trailing blanks; `spare` columns go, in order, while it is wider than `width`."""
     lines = [[clean(cell) for cell in line] for line in (headings, *rows)]
     kept = {k: max(len(line[k]) for line in lines) for k in range(len(headings))}
     for k in spare:

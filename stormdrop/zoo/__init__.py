@@ -49,9 +49,7 @@ def skeleton(name: str, batch: int | None = 1, opset: int = DEFAULT_OPSET) -> on
 
 
 def parameters(name: str) -> int:
-    """How many trained numbers a network has, as the literature counts: inception_v3 with its auxiliary head, which
-    `build` leaves out.
-    """
+    """Trained numbers, as the literature counts: inception_v3 with its auxiliary head, which `build` leaves out."""
     return describe(name).parameter_count + TRAINING_ONLY.get(name, 0)
 
 
