@@ -235,9 +235,7 @@ class NetworkBuilder:
         return self.node("Gemm", name, inputs, (out,), Moments(), out * width, transB=1)
 
     def dense(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
-        """A linear layer on the last axis of a sequence, as exporters write it: MatMul by the transposed weight, then
-        Add.
-        """
+        """A linear layer on the last axis, as exporters write it: MatMul by the transposed weight, then Add."""
         fan = x.sizes[-1]
         weight = self.parameter(f"{name}.weight.T", (fan, out), Normal(1 / math.sqrt(fan * x.moments.square)))
         bias = self.parameter(f"{name}.bias", (out,), Normal(BIAS_DEVIATION))
@@ -271,9 +269,7 @@ class NetworkBuilder:
     def _weight_and_bias(
         self, name: str, shape: tuple[int, ...], expected: Moments, balanced: bool, bias: bool
     ) -> list[str]:
-        """He's scaling for (out, fan…): variance 1 / (fan · mean square), or · variance where balanced weights cancel
-        the mean.
-        """
+        """He's scaling for (out, fan…): variance 1 / (fan · mean square), or 1 / (fan · variance) where balanced."""
         power = math.prod(shape[1:]) * (expected.variance if balanced else expected.square)
         weight = self.parameter(f"{name}.weight", shape, Normal(1 / math.sqrt(power), balanced=balanced))
         return [weight, self.parameter(f"{name}.bias", shape[:1], Normal(BIAS_DEVIATION))] if bias else [weight]

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """`balanced` takes away each output's mean weight, so that what is common to all inputs does not swamp what
-    differs.
-    """
+    """`balanced` takes away each output's mean weight: what all inputs have in common does not swamp the rest."""
 
     deviation: float
     mean: float = 0.0
