@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -270,7 +270,7 @@ def _show(
     rules: tuple[Rule, ...],
 ) -> None:
     from stormdrop.report.model import Listed, calls_text, print_sections, shapes_text
-    from stormdrop.report.operator import code_sections, print_sketches
+    from stormdrop.report.operator import code_sections, print_sketches, sketches_json
     from stormdrop.report.schedule import schedule_lines
     from stormdrop.runtime.building import program_of
     from stormdrop.space.default import default_schedule
@@ -286,7 +286,7 @@ def _show(
         texts |= zip(levels, (text for _, text in code))
         tree = Listed(use, stored is not None).to_json()
         tree |= {"threads": target.threads, "schedule": schedule.to_json(), "text": texts}
-        options.print_json(tree | ({"sketches": _sketches(use, target, rules)} if "sketch" in parts else {}))
+        options.print_json(tree | ({"sketches": sketches_json(use.task, target, rules)} if "sketch" in parts else {}))
         return
     console = results()
     heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")
@@ -298,19 +298,3 @@ def _show(
         print_sketches(console, use.task, target, rules)
     lines = "\n".join(f"  {line}" for line in schedule_lines(schedule))
     print_sections(console, [*([(f"schedule, {origin}", lines)] if "schedule" in parts else []), *code])
-
-
-def _sketches(use: TaskUse, target: Target, rules: tuple[Rule, ...]) -> list[dict[str, Any]]:
-    from stormdrop.report.operator import derivation_text
-    from stormdrop.space.default import ranked
-    from stormdrop.space.sketch import sketches
-
-    return [
-        {
-            "expected_seconds": seconds,
-            "knobs": len(s.knobs),
-            "variant": use.task.variants[s.variant].name,
-            "derivation": derivation_text(s),
-        }
-        for s, _, seconds in ranked(sketches(use.task, target, rules))
-    ]

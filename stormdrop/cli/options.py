@@ -27,40 +27,30 @@ if TYPE_CHECKING:
 
     from stormdrop.space.rules import Rule
 
-    _Number = click.ParamType[float]
-else:
-    _Number = click.ParamType  # older versions of click take no parameter
-
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
 SEARCHES = ("random", "storm", "droplet", "storm+droplet")
 """As in `stormdrop.search.strategies`, which is not imported for the sake of `--help`."""
 
 
-class Quantity(_Number):
-    """A number with a unit; `units` has the factor of each."""
+def quantity(name: str, units: Mapping[str, float], usage: str) -> Callable[[object], float]:
+    """The type of an option that takes a number with a unit; `units` has the factor of each."""
 
-    def __init__(self, name: str, units: Mapping[str, float], usage: str) -> None:
-        self.name, self._units, self._usage = name, units, usage
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(value: object) -> float:
         found = _QUANTITY.fullmatch(str(value).strip().lower())
-        if found is None or found[2] not in self._units:
-            self.fail(f"{value!r} is not {self.name}; write {self._usage}", param, ctx)
-        return float(found[1]) * self._units[found[2]]
+        if found is None or found[2] not in units:
+            raise click.BadParameter(f"{value!r} is not {name}; write {usage}")
+        return float(found[1]) * units[found[2]]
+
+    return convert
 
 
-class Duration(Quantity):
-    """Seconds: 10, 30s, 1.5m, 2h."""
-
-    def __init__(self) -> None:
-        units = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-        super().__init__("a time", units, "10, 30s, 5m or 1h")
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = super().convert(value, param, ctx)
-        if not 0 < seconds < math.inf:
-            self.fail(f"{value!r} is no time to search in; give more than 0 seconds", param, ctx)
-        return seconds
+def seconds_of(value: object) -> float:
+    """10, 30s, 1.5m, 2h."""
+    units = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+    seconds = quantity("a time", units, "10, 30s, 5m or 1h")(value)
+    if not 0 < seconds < math.inf:
+        raise click.BadParameter(f"{value!r} is no time to search in; give more than 0 seconds")
+    return seconds
 
 
 def count(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], Any]:
@@ -68,7 +58,7 @@ def count(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], 
 
 
 def duration(*names: str, told: str, **more: Any) -> Callable[[Any], Any]:
-    return click.option(*names, type=Duration(), metavar="T", help=told, **more)
+    return click.option(*names, type=seconds_of, metavar="T", help=told, **more)
 
 
 def seed(of: str) -> Callable[[Any], Any]:

@@ -34,28 +34,17 @@ if TYPE_CHECKING:
     from stormdrop.space.schedule import Schedule
     from stormdrop.target.machine import Target
 
-    _Shape = click.ParamType[tuple[str, tuple[int, ...]]]
     Array = NDArray[Any]
-else:
-    _Shape = click.ParamType  # older versions of click take no parameter
 
 COMPILED = ".sd"
 
 
-class Shape(_Shape):
+def shape_of(value: str) -> tuple[str, tuple[int, ...]]:
     """An input and its shape: input=1x3x224x224. The name may hold anything, also another `=`."""
-
-    name = "shape"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, tuple[int, ...]]:
-        if isinstance(value, tuple):
-            return value
-        name, found, extents = str(value).rpartition("=")
-        if not found or not name or not re.fullmatch(r"(\d+([x×,]\d+)*)?", extents):
-            self.fail(f"{value!r} is not a shape; write input=1x3x224x224", param, ctx)
-        return name, tuple(int(n) for n in re.split("[x×,]", extents) if n)
+    name, found, extents = value.rpartition("=")
+    if not found or not name or not re.fullmatch(r"(\d+([x×,]\d+)*)?", extents):
+        raise click.BadParameter(f"{value!r} is not a shape; write input=1x3x224x224")
+    return name, tuple(int(n) for n in re.split("[x×,]", extents) if n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +155,7 @@ def source_options(command: Callable[..., Any]) -> Any:
         return command(*args, source=Source(model, dict(shapes), bound, not no_winograd, own_rules), **rest)
 
     told = "The shape of an input that leaves it open; may be repeated."
-    shape = click.option("--shapes", type=Shape(), multiple=True, metavar="NAME=1x3x224x224", help=told)
+    shape = click.option("--shapes", type=shape_of, multiple=True, metavar="NAME=1x3x224x224", help=told)
     told = "An input that is always this array: it becomes a constant; may be repeated."
     bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy", help=told)
     direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")

@@ -258,14 +258,14 @@ Examples:
 @click.option(
     "--max-size",
     "max_bytes",
-    type=options.Quantity("a size", SIZES, "100MB, 1.5GiB or a number of bytes"),
+    type=options.quantity("a size", SIZES, "100MB, 1.5GiB or a number of bytes"),
     metavar="SIZE",
     help="Forget the oldest trials until it fits; winners go last.",
 )
 @click.option(
     "--older-than",
     "age",
-    type=options.Quantity("an age", AGES, "12h, 30d, 2w or 1y"),
+    type=options.quantity("an age", AGES, "12h, 30d, 2w or 1y"),
     metavar="AGE",
     help="Forget trials of that age, but no verified winners.",
 )
