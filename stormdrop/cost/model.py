@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -297,3 +297,19 @@ class CostModel:
 
 def _is_due(rows: int, before: int, least: int, growth: float) -> bool:
     return rows >= max(1, least) if before == 0 else rows >= before * (1.0 + growth)
+
+
+class Featured(Protocol):
+    """Points of one sketch."""
+
+    def features(self, points: NDArray[np.int64]) -> NDArray[np.float64]: ...
+
+
+class ModelRanker:
+    """A search's ranker: scores may be compared across sketches. `group` names the task's rows in the model."""
+
+    def __init__(self, spaces: Sequence[Featured], model: CostModel, group: str | None = None) -> None:
+        self._spaces, self._model, self._group = spaces, model, group
+
+    def score(self, sketch: int, points: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._model.predict(self._spaces[sketch].features(points), self._group)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import assert_never
 
-from stormdrop.errors import UserError
+from stormdrop.files import cannot_write
 from stormdrop.measure.result import Failure
 from stormdrop.report.schedule import change_text
 from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
@@ -24,6 +24,7 @@ from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, 
 from stormdrop.space.schedule import Schedule
 
 _log = logging.getLogger("stormdrop.tune")
+_OURS = "stormdrop"  # the name of handlers that `silence` removes
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
@@ -120,10 +121,6 @@ class _Stderr(logging.Handler):
         print(self.format(record), file=sys.stderr)
 
 
-class _File(logging.FileHandler):
-    """Our handler for a file."""
-
-
 def configure(verbosity: int = 0, file: Path | str | None = None) -> None:
     """Say warnings (0), rounds and new bests (1) or everything (2) on stderr; append everything to `file`.
 
@@ -139,26 +136,23 @@ def configure(verbosity: int = 0, file: Path | str | None = None) -> None:
     screen.setFormatter(_OneLine(shape, "%H:%M:%S"))
     if verbosity == 0:
         screen.addFilter(lambda record: record.name != _log.name)
-    root.addHandler(screen)
+    handlers: list[logging.Handler] = [screen]
     if file is not None:
-        root.addHandler(_opened(file))
+        with cannot_write(file):
+            whole = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
+        form = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
+        whole.setFormatter(_OneLine(form, "%Y-%m-%d %H:%M:%S"))
+        handlers.append(whole)
+    for handler in handlers:
+        handler.set_name(_OURS)
+        root.addHandler(handler)
     root.setLevel(logging.DEBUG if file is not None else screen.level)
 
 
 def silence() -> None:
     """Undo `configure`."""
     root = logging.getLogger("stormdrop")
-    for handler in [h for h in root.handlers if isinstance(h, (_Stderr, _File))]:
+    for handler in [h for h in root.handlers if h.get_name() == _OURS]:
         root.removeHandler(handler)
         handler.close()
     root.setLevel(logging.NOTSET)
-
-
-def _opened(file: Path | str) -> _File:
-    try:
-        written = _File(file, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise UserError(f"the log file {file} cannot be written: {error.strerror or error}") from error
-    written.setLevel(logging.DEBUG)
-    written.setFormatter(_OneLine("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"))
-    return written

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stormdrop.cost.model import CostModel
-from stormdrop.cost.ranker import ModelRanker
+from stormdrop.cost.model import CostModel, ModelRanker
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
 from stormdrop.space.cpu_features import FEATURES
