@@ -186,12 +186,11 @@ class Chosen:
     asked: int = 0
     known: set[str] = field(default_factory=set[str])
     _best: Callable[[Task], Schedule | None] | None = None
-    _is_broken: bool = False
 
     def __call__(self, task: Task) -> Schedule | None:
         self.asked += 1
         self.tell(f"{self.asked} kernels: {task.name}")
-        if self.untuned or self._is_broken:
+        if self.untuned:
             return None
         try:
             if self._best is None:
@@ -200,7 +199,7 @@ class Chosen:
                 self._best = stored_schedules(self.target, self.rules)
             found = self._best(task)
         except StormdropError as error:
-            self._is_broken = True
+            self.untuned = True
             say(self.console, f"default schedules are used, since the store cannot be read: {one_line(str(error))}")
             return None
         if found is not None:

@@ -85,14 +85,6 @@ class _Shared:
         return sum(n for g, n in self.learned.items() if g != group)
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """Trees over one group; None where the next `predict` of the group has to grow them."""
-
-    trees: Booster | None
-    rows: int
-
-
 class CostModel:
     """Learns from `add`, when told to `refresh`; `predict` gives scores, higher is better."""
 
@@ -108,7 +100,8 @@ class CostModel:
         self._added: dict[int, int] = {}  # rows of each group, also those that are no longer held
         self._touched: set[int] = set()
         self._shared: _Shared | None = None
-        self._own: dict[int, _Own] = {}
+        self._own_rows: dict[int, int] = {}  # of the groups that have trees of their own, when these were due
+        self._own_trees: dict[int, Booster] = {}  # grown by the next `predict` of the group
 
     @property
     def rows(self) -> int:
@@ -144,12 +137,12 @@ class CostModel:
         added = sum(self._added.values())
         if self._best and _is_due(added, self._shared.rows if self._shared else 0, settings.min_rows, settings.growth):
             self._shared = self._grow_shared(added)
-            self._own = {g: _Own(None, own.rows) for g, own in self._own.items()}
+            self._own_trees.clear()
             due = True
-        for g in sorted(self._touched):
-            own = self._own.get(g)
-            if g in self._best and _is_due(self._added[g], own.rows if own else 0, settings.own_rows, settings.growth):
-                self._own[g] = _Own(None, self._added[g])
+        for g in self._touched & self._best.keys():
+            if _is_due(self._added[g], self._own_rows.get(g, 0), settings.own_rows, settings.growth):
+                self._own_rows[g] = self._added[g]
+                self._own_trees.pop(g, None)
                 due = True
         self._touched.clear()
         return due
@@ -159,7 +152,7 @@ class CostModel:
         rows = self._matrix(features)
         number = None if group is None else self._number.get(group)
         scores = -rows[:, self._prior].astype(np.float64)
-        own = None if number is None else self._own_trees(number)
+        own = self._own_for(number)
         shared = self._shared_for(number)
         if len(rows) and (own or shared):
             wide = self._widened(rows)
@@ -180,15 +173,16 @@ class CostModel:
     def _shared_for(self, group: int | None) -> Booster | None:
         """The shared trees, unless they know hardly more than the group: they would leave its own trees nothing."""
         shared = self._shared
-        if shared is None or (group in self._own and shared.foreign(group) < self.settings.min_rows):
+        if shared is None or (group in self._own_rows and shared.foreign(group) < self.settings.min_rows):
             return None
         return shared.trees
 
-    def _own_trees(self, group: int) -> Booster | None:
-        own = self._own.get(group)
-        if own is not None and own.trees is None:
-            own = self._own[group] = _Own(self._grow_own(group), own.rows)
-        return own.trees if own else None
+    def _own_for(self, group: int | None) -> Booster | None:
+        if group is None or group not in self._own_rows:
+            return None
+        if group not in self._own_trees:
+            self._own_trees[group] = self._grow_own(group)
+        return self._own_trees[group]
 
     # ---- growing ---------------------------------------------------------------------------------------------------
 
@@ -196,7 +190,7 @@ class CostModel:
         rows = self._gathered()
         rows = rows[np.isin(rows.group, list(self._best))]  # where all failed, nothing is known of how to do better
         settings, least = self.settings, min(20, max(4, len(rows) // 50))
-        trees = self._grow(rows, *self._targets(rows), None, settings.trees, settings.leaves, least, bagging=0.7)
+        trees = self._grow(rows, None, settings.trees, settings.leaves, least, bagging=0.7)
         counts = np.unique(rows.group, return_counts=True)
         return _Shared(trees, added, dict(zip(*(a.tolist() for a in counts))))
 
@@ -210,7 +204,7 @@ class CostModel:
         base = self._base(prior, self._widened(rows.features), self._shared_for(group))
         base += np.average(target - base, weights=weight)
         trees, leaves = min(settings.trees, max(15, n // 2)), min(settings.leaves, max(4, n // 10))
-        return self._grow(rows, target, weight, base, trees, leaves, 4)
+        return self._grow(rows, base, trees, leaves, 4)
 
     def _targets(self, rows: _Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """log2 labels and weights."""
@@ -226,14 +220,13 @@ class CostModel:
     def _grow(
         self,
         rows: _Rows,
-        target: NDArray[np.float64],
-        weight: NDArray[np.float64],
-        start: NDArray[np.float64] | None,
+        base: NDArray[np.float64] | None,
         trees: int,
         leaves: int,
         least: int,
         bagging: float = 1.0,
     ) -> Booster:
+        """Trees that start from `base`, with at least so many rows in a leaf."""
         import lightgbm  # some 0.2 s, and only who learns needs it
 
         parameters = {
@@ -251,6 +244,7 @@ class CostModel:
             "force_col_wise": True,
             "verbosity": -1,
         }
+        target, weight = self._targets(rows)
         mix = np.random.default_rng(0).random(self._width)
         # Bagging must not see who came first.
         order = np.lexsort((target, (rows.features.astype(np.float64) * mix).sum(axis=1)))
@@ -258,7 +252,7 @@ class CostModel:
             self._widened(rows.features[order]),
             target[order],
             weight=weight[order],
-            init_score=None if start is None else start[order],
+            init_score=None if base is None else base[order],
             params=parameters,
         )
         return lightgbm.train(parameters, data, trees)
