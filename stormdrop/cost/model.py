@@ -218,13 +218,7 @@ class CostModel:
         return np.nan_to_num(1.0 / (1.0 + (rows.values - best) / np.maximum(np.abs(best), 1.0 / LARGE)))
 
     def _grow(
-        self,
-        rows: _Rows,
-        base: NDArray[np.float64] | None,
-        trees: int,
-        leaves: int,
-        least: int,
-        bagging: float = 1.0,
+        self, rows: _Rows, base: NDArray[np.float64] | None, trees: int, leaves: int, least: int, bagging: float = 1.0
     ) -> Booster:
         """Trees that start from `base`, with at least so many rows in a leaf."""
         import lightgbm  # some 0.2 s, and only who learns needs it
