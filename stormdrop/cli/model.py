@@ -122,7 +122,8 @@ def compile(
         raise click.UsageError(f"--header goes with a library: give -o a name that ends in {LIBRARY}")
     if header is None and path.suffix == LIBRARY:
         header = path.with_suffix(".h")
-    for file in (path, *([header] if header is not None else [])):
+    files = [path] if header is None else [path, header]
+    for file in files:
         options.refuse_unwritable(file)
     made = compile_model(source.open(), threads, untuned, source.rules)
     image = made.model.image
@@ -132,7 +133,6 @@ def compile(
     else:
         write_library(image, made.model.weights, path, header, source.stem)
     written = time.perf_counter() - began
-    files = [f for f in (path, header) if f is not None]
     sizes = {str(f): f.stat().st_size for f in files}
     if as_json:
         options.print_json(

@@ -111,17 +111,19 @@ def find_task(parts: Partition, wanted: str) -> TaskUse:
         if len(found) == 1:
             return found[0]
         if found:
-            some = ", ".join(f"{u.id} ({u.calls[0].label}, {shapes_text(u.calls[0])})" for u in found[:LISTED])
-            more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
-            raise UserError(f"{shown(wanted)} fits {counted(len(found), 'task')}: {some}{more}; give an id")
+            some = _some([f"{u.id} ({u.calls[0].label}, {shapes_text(u.calls[0])})" for u in found])
+            raise UserError(f"{shown(wanted)} fits {counted(len(found), 'task')}: {some}; give an id")
     ids = f"t0 to t{len(parts.tasks) - 1}" if parts.tasks else "none"
     raise UserError(f"no task, node or value is called {shown(wanted)}; tasks are {ids}, without one they are listed")
 
 
 def calls_text(use: TaskUse) -> str:
     """The nodes that need a task, each call by what it computes."""
-    some = ", ".join(shown(call.nodes[-1].name or call.output.name) for call in use.calls[:LISTED])
-    return some + (f" and {use.count - LISTED} more" if use.count > LISTED else "")
+    return _some([shown(call.nodes[-1].name or call.output.name) for call in use.calls])
+
+
+def _some(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:LISTED]) + (f" and {len(texts) - LISTED} more" if len(texts) > LISTED else "")
 
 
 def _names(use: TaskUse) -> set[str]:

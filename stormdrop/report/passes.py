@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from difflib import unified_diff
 
 from stormdrop.graph.graph import Graph
 from stormdrop.graph.passes import optimise
 
 
-def passes_text(graph: Graph) -> Iterator[str]:
+def passes_text(graph: Graph) -> list[str]:
     """The graph as imported, then for every pass the nodes before and after, and the lines that went and came."""
-    yield str(graph)
-    told: list[str] = []
+    told = [str(graph)]
 
     def listen(name: str, before: Graph, after: Graph) -> None:
         if after is before:
@@ -23,4 +21,4 @@ def passes_text(graph: Graph) -> Iterator[str]:
         told.extend(line for line in changes if not line.startswith(("---", "+++", "@@")))
 
     optimise(graph, listen)
-    yield from told
+    return told

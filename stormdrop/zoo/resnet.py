@@ -14,6 +14,7 @@ BLOCKS = {
     152: (3, 8, 36, 3),
 }
 # Names of the convolutions and batch norms in a basic block.
+BlockNames = tuple[tuple[str, str], tuple[str, str]]
 IMAGE_NAMES = (("conv1", "bn1"), ("conv2", "bn2"))
 VIDEO_NAMES = (("conv1.0", "conv1.1"), ("conv2.0", "conv2.1"))
 
@@ -30,12 +31,7 @@ def resnet(net: NetworkBuilder, depth: int) -> Network:
 
 
 def _basic(
-    net: NetworkBuilder,
-    x: OnnxValue,
-    at: str,
-    width: int,
-    stride: int,
-    names: tuple[tuple[str, str], tuple[str, str]] = IMAGE_NAMES,
+    net: NetworkBuilder, x: OnnxValue, at: str, width: int, stride: int, names: BlockNames = IMAGE_NAMES
 ) -> OnnxValue:
     (conv1, norm1), (conv2, norm2) = names
     y = net.relu(net.conv_norm(x, f"{at}.{conv1}", f"{at}.{norm1}", width, 3, stride))
