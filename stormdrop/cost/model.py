@@ -34,6 +34,7 @@ LEAST_WEIGHT = 0.05
 """Rows weigh as much as their label, since what is fast must be told apart; slow ones count a little."""
 BINS = 63
 LARGE = 1e30
+THREADS = 1  # more do not pay below tens of thousands of rows, and on a busy machine they wait for each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,6 @@ class CostSettings:
     max_rows: int = 20_000
     """What is kept: one half the most recent, the other the fastest of the rest."""
     prior_share: float = 0.3
-    threads: int = 1
-    """More do not pay below tens of thousands of rows, and on a busy machine they wait for each other."""
     seed: int = 0
 
 
@@ -232,7 +231,7 @@ class CostModel:
             "feature_fraction": 0.3,
             "bagging_fraction": bagging,
             "bagging_freq": int(bagging < 1.0),
-            "num_threads": self.settings.threads,
+            "num_threads": THREADS,
             "seed": self.settings.seed,
             "deterministic": True,
             "force_col_wise": True,
@@ -252,7 +251,7 @@ class CostModel:
         return lightgbm.train(parameters, data, trees)
 
     def _output(self, trees: Booster, wide: NDArray[np.float32]) -> NDArray[np.float64]:
-        return np.asarray(trees.predict(wide, raw_score=True, num_threads=self.settings.threads), dtype=np.float64)
+        return np.asarray(trees.predict(wide, raw_score=True, num_threads=THREADS), dtype=np.float64)
 
     def _gathered(self) -> _Rows:
         """All rows that are held, at most `max_rows`: the most recent, and the fastest of the others."""

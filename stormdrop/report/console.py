@@ -31,17 +31,13 @@ def notes() -> Console:
 
 
 def _console(stream: TextIO | None, stderr: bool) -> Console:
-    """A stream that the shell closed is None."""
+    """Files and pipes are folded where COLUMNS says so; a stream that the shell closed is None."""
     from rich.console import Console
 
-    width = None if stream is not None and stream.isatty() else _wide()
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
-
-
-def _wide() -> int:
-    """Files and pipes are not folded at eighty columns, unless COLUMNS says so."""
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() and int(columns) else 1000
+    wide = int(columns) if columns.isdecimal() and int(columns) else 1000
+    width = None if stream is not None and stream.isatty() else wide
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_table(

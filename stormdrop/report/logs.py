@@ -31,11 +31,9 @@ _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 class LogListener:
     """Turns the events of tuning, of one task or of a model, into records of `stormdrop.tune`."""
 
-    def __init__(
-        self, logger: logging.Logger = _log, peak_gflops: float = 0.0, subject: str = "", flops: float = 0.0
-    ) -> None:
+    def __init__(self, peak_gflops: float = 0.0, subject: str = "", flops: float = 0.0) -> None:
         """`subject` begins every record: the task of a model, and its operations."""
-        self._logger, self._peak_gflops = logger, peak_gflops
+        self._peak_gflops = peak_gflops
         self._subject, self._flops = f"{subject}: " if subject else "", flops
         self._fastest: Schedule | None = None
         self._by_task: dict[str, LogListener] = {}
@@ -47,9 +45,8 @@ class LogListener:
                 over = counted(sketches, "sketch", "sketches")
                 self._info(f"{task.name}: {strategy} over {over}; {_budget(trials, seconds)}; {known} known")
             case events.Measured(trial):
-                if self._logger.isEnabledFor(logging.DEBUG):
-                    text = f"{self._subject}trial {trial.number} ({trial.phase}): {_told(trial)}"
-                    self._logger.debug("%s", text)
+                if _log.isEnabledFor(logging.DEBUG):
+                    _log.debug("%strial %d (%s): %s", self._subject, trial.number, trial.phase, _told(trial))
             case events.NewBest(trial, seconds):
                 told = f"{self._speed(seconds)}; {change_text(self._fastest, trial.schedule)}"
                 self._info(f"new best at trial {trial.number} ({trial.phase}): {told}")
@@ -60,16 +57,16 @@ class LogListener:
             case events.Retiming(candidates):
                 self._info(f"timing the best {candidates} again, in turns")
             case events.Warned(message):
-                self._logger.warning("%s", message)
+                _log.warning("%s", message)
             case events.TaskEnded(tuned):
                 self._info(f"ended ({tuned.stopped}): best {self._speed(tuned.seconds)}; {_spent(tuned)}")
             case events.TaskFailed(first):
-                self._logger.error("every candidate failed; the first: %s", one_line(str(first), 500))
+                _log.error("every candidate failed; the first: %s", one_line(str(first), 500))
             case ModelStarted(name, rows, strategy, trials, seconds, cold):
                 told = f"{_budget(trials, seconds)}; {'cold' if cold else 'warm'}; {event.known} trials known"
                 self._info(f"{name}: {strategy} over {counted(len(rows), 'task')}; {told}")
             case TaskMoved(row, _, happened):
-                of_task = LogListener(self._logger, self._peak_gflops, f"{row.id} {row.label}", row.flops)
+                of_task = LogListener(self._peak_gflops, f"{row.id} {row.label}", row.flops)
                 of_task = self._by_task.setdefault(row.id, of_task)
                 if happened is not None:
                     of_task(happened)
@@ -84,7 +81,7 @@ class LogListener:
                 assert_never(event)
 
     def _info(self, text: str) -> None:
-        self._logger.info("%s%s", self._subject, text)
+        _log.info("%s%s", self._subject, text)
 
     def _speed(self, seconds: float | None) -> str:
         return speed_text(seconds, self._flops, self._peak_gflops)

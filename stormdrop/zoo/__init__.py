@@ -43,9 +43,9 @@ def build(name: str, batch: int | None = 1, seed: int = 0, opset: int = DEFAULT_
 
 def skeleton(name: str, batch: int | None = 1, opset: int = DEFAULT_OPSET) -> onnx.ModelProto:
     """The graph of `build` with parameters as inputs without values: a few kilobytes, made in milliseconds."""
-    from stormdrop.zoo.export import skeleton as exported
+    from stormdrop.zoo.export import skeleton
 
-    return exported(describe(name, batch, opset))
+    return skeleton(describe(name, batch, opset))
 
 
 def parameters(name: str) -> int:
