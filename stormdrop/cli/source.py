@@ -79,6 +79,7 @@ class Source:
         from stormdrop.driver.compile import load, network
         from stormdrop.frontend.node_reader import NeedsConstant
         from stormdrop.graph.graph import shown
+        from stormdrop.zoo import names
         from stormdrop.zoo.catalogue import describe
 
         if self.is_compiled:
@@ -96,13 +97,8 @@ class Source:
         except UserError as error:
             if in_zoo or os.path.exists(self.model):
                 raise
-            raise UserError(f"{error}{self._network_meant()}") from error
-
-    def _network_meant(self) -> str:
-        """A hint for whoever names a network of the zoo as if it were a file."""
-        from stormdrop.zoo import names
-
-        return f"; the zoo has one: {ZOO}{self.stem}" if self.stem in names() else ""
+            hint = f"; the zoo has one: {ZOO}{self.stem}" if self.stem in names() else ""
+            raise UserError(f"{error}{hint}") from error
 
     def open_compiled(self, threads: int | None) -> Model:
         """Read a model that was compiled before; what says how to read another one has no place beside it."""
