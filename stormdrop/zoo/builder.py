@@ -1,5 +1,4 @@
-"""A small language for describing networks: each method adds the node that an exporter would write and returns its
-value.
+"""A small language for networks: each method adds the node that an exporter would write and returns its value.
 
     net = NetworkBuilder("tiny", batch=1, opset=18)
     x = net.input("input", (3, 32, 32))
@@ -28,6 +27,7 @@ Attribute = int | float | tuple[int, ...]
 Sizes = int | tuple[int, ...]
 Dtype = type[np.float32] | type[np.int64]
 
+CLASSES = 1000
 BIAS_DEVIATION = 0.1
 # Running variances lie this far around the true one, so that folding a batch norm wrongly is seen.
 VARIANCE_RATIO = LogUniform(0.05, 2.0)
@@ -35,7 +35,6 @@ SCALE_SPREAD = 0.25
 MEAN_DEVIATION = 0.2
 # What a residual branch adds is damped by this, so that a hundred of them do not drown the first.
 DAMPED = 0.5
-CLASSES = 1000  # of ImageNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +84,19 @@ class Network:
         return sum(math.prod(p.shape) for p in self.parameters if p.trained)
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """What a convolution or a pool slides over its spatial axes."""
+def _per_axis(sizes: Sizes, axes: int) -> tuple[int, ...]:
+    return (sizes,) * axes if isinstance(sizes, int) else sizes
 
-    kernels: tuple[int, ...]
-    strides: tuple[int, ...]
-    pads: tuple[int, ...]
 
-    @staticmethod
-    def over(x: OnnxValue, kernel: Sizes, stride: Sizes, pad: Sizes) -> _Window:
-        """Numbers are the same for all axes."""
-        axes = len(x.sizes) - 1
-        return _Window(*((s,) * axes if isinstance(s, int) else s for s in (kernel, stride, pad)))
+def _windows(extent: int, kernel: int, stride: int, pad: int, ceil: bool) -> int:
+    """How many windows a pool or a convolution has; as in torch, a last one that starts in the padding is dropped."""
+    room = extent + 2 * pad - kernel
+    count = (-(-room // stride) if ceil else room // stride) + 1
+    return count - 1 if ceil and (count - 1) * stride >= extent + pad else count
 
-    @property
-    def attributes(self) -> dict[str, tuple[int, ...]]:
-        return {"kernel_shape": self.kernels, "pads": self.pads * 2, "strides": self.strides}
 
-    def counts(self, x: OnnxValue, ceil: bool = False) -> list[int]:
-        """Positions along each axis; as in torch, a last one that starts in the padding is dropped."""
-        found: list[int] = []
-        for extent, kernel, stride, pad in zip(x.sizes[1:], self.kernels, self.strides, self.pads):
-            room = extent + 2 * pad - kernel
-            count = (-(-room // stride) if ceil else room // stride) + 1
-            found.append(count - 1 if ceil and (count - 1) * stride >= extent + pad else count)
-        return found
+def _window(kernel: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    return {"kernel_shape": kernel, "pads": pad * 2, "strides": stride}
 
 
 @dataclass(slots=True)
@@ -137,10 +123,6 @@ class NetworkBuilder:
         inputs, parameters = tuple(self._inputs), tuple(self._parameters)
         whole = inputs, results, nodes, parameters, self._constants, self._multiply_adds
         return Network(self.name, self.batch, self.opset, *whole)
-
-    def classified(self, x: OnnxValue, name: str, classes: int = CLASSES) -> Network:
-        """The network that ends with an average of each channel and a classifier on these."""
-        return self.finish(self.linear(self.flatten(self.global_average(x, "avgpool")), name, classes))
 
     # What a network is made of
 
@@ -193,13 +175,14 @@ class NetworkBuilder:
         groups: int = 1,
         bias: bool = True,
     ) -> OnnxValue:
-        window = _Window.over(x, kernel, stride, pad)
-        shape = (out, x.channels // groups, *window.kernels)
+        axes = len(x.sizes) - 1
+        kernels, strides, pads = (_per_axis(size, axes) for size in (kernel, stride, pad))
+        shape = (out, x.channels // groups, *kernels)
         # A balanced filter of one channel would only pass edges: depthwise ones are left alone.
         inputs = [x, *self._weight_and_bias(name, shape, x.moments, balanced=groups == 1, bias=bias)]
-        sizes = (out, *window.counts(x))
-        work, dilations = math.prod(sizes) * math.prod(shape[1:]), (1,) * len(window.kernels)
-        attributes = {"dilations": dilations, "group": groups, **window.attributes}
+        sizes = (out, *(_windows(e, k, s, p, False) for e, k, s, p in zip(x.sizes[1:], kernels, strides, pads)))
+        work = math.prod(sizes) * math.prod(shape[1:])
+        attributes = {"dilations": (1,) * axes, "group": groups, **_window(kernels, strides, pads)}
         return self.node("Conv", name, inputs, sizes, Moments(), work, **attributes)
 
     def conv_norm(
@@ -208,24 +191,25 @@ class NetworkBuilder:
         conv: str,
         norm: str,
         out: int,
-        kernel: int = 1,
-        stride: int = 1,
+        kernel: Sizes = 1,
+        stride: Sizes = 1,
         groups: int = 1,
         gain: float = 1.0,
     ) -> OnnxValue:
-        """A convolution with a batch norm for a bias, padded by half of the kernel."""
-        return self.norm(self.conv(x, conv, out, kernel, stride, kernel // 2, groups, bias=False), norm, gain)
+        """A convolution without bias, padded so that stride 1 keeps the extents, and its batch norm."""
+        pad = tuple(k // 2 for k in _per_axis(kernel, len(x.sizes) - 1))
+        return self.norm(self.conv(x, conv, out, kernel, stride, pad, groups, bias=False), norm, gain)
 
     def conv_transpose(self, x: OnnxValue, name: str, out: int, kernel: int, stride: int, pad: int) -> OnnxValue:
-        window = _Window.over(x, kernel, stride, pad)
+        axes = len(x.sizes) - 1
         # Each output pixel sees kernel / stride taps per axis; at stride 1 on a single pixel it sees one.
-        taps = min(math.prod(x.sizes[1:]), max(kernel // stride, 1) ** len(window.kernels))
+        taps = min(math.prod(x.sizes[1:]), max(kernel // stride, 1) ** axes)
         fill = Normal(1 / math.sqrt(x.channels * taps * x.moments.square))
-        shape = (x.channels, out, *window.kernels)
+        shape = (x.channels, out, *(kernel,) * axes)
         inputs = [x, self.parameter(f"{name}.weight", shape, fill)]
         sizes = (out, *((e - 1) * stride - 2 * pad + kernel for e in x.sizes[1:]))
-        work, dilations = math.prod(x.sizes) * math.prod(shape[1:]), (1,) * len(window.kernels)
-        attributes = {"dilations": dilations, "group": 1, **window.attributes}
+        work, window = math.prod(x.sizes) * math.prod(shape[1:]), _window(*((n,) * axes for n in (kernel, stride, pad)))
+        attributes = {"dilations": (1,) * axes, "group": 1, **window}
         return self.node("ConvTranspose", name, inputs, sizes, Moments(), work, **attributes)
 
     def linear(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
@@ -235,7 +219,7 @@ class NetworkBuilder:
         return self.node("Gemm", name, inputs, (out,), Moments(), out * width, transB=1)
 
     def dense(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
-        """A linear layer on the last axis, as exporters write it: MatMul by the transposed weight, then Add."""
+        """A linear layer on a sequence's last axis, as exporters write it: MatMul by the transposed weight, Add."""
         fan = x.sizes[-1]
         weight = self.parameter(f"{name}.weight.T", (fan, out), Normal(1 / math.sqrt(fan * x.moments.square)))
         bias = self.parameter(f"{name}.bias", (out,), Normal(BIAS_DEVIATION))
@@ -269,7 +253,7 @@ class NetworkBuilder:
     def _weight_and_bias(
         self, name: str, shape: tuple[int, ...], expected: Moments, balanced: bool, bias: bool
     ) -> list[str]:
-        """He's scaling for (out, fan…): variance 1 / (fan · mean square), or 1 / (fan · variance) where balanced."""
+        """He's scaling for (out, fan…): variance 1 / (fan · mean square), or of the variance for balanced weights."""
         power = math.prod(shape[1:]) * (expected.variance if balanced else expected.square)
         weight = self.parameter(f"{name}.weight", shape, Normal(1 / math.sqrt(power), balanced=balanced))
         return [weight, self.parameter(f"{name}.bias", shape[:1], Normal(BIAS_DEVIATION))] if bias else [weight]
@@ -324,9 +308,8 @@ class NetworkBuilder:
         if len(parts) == 1:
             return parts[0]
         sizes = (sum(p.channels for p in parts), *parts[0].sizes[1:])
-        return self.node(
-            "Concat", name, parts, sizes, moments.mixture([(p.channels, p.moments) for p in parts]), axis=1
-        )
+        mixed = moments.mixture([(p.channels, p.moments) for p in parts])
+        return self.node("Concat", name, parts, sizes, mixed, axis=1)
 
     def split(self, x: OnnxValue, name: str, count: int) -> list[OnnxValue]:
         """`count` equal parts along the channels."""
@@ -339,15 +322,15 @@ class NetworkBuilder:
     def max_pool(
         self, x: OnnxValue, name: str, kernel: int, stride: int, pad: int = 0, ceil: bool = False
     ) -> OnnxValue:
-        window, expected = _Window.over(x, kernel, stride, pad), x.moments.largest(kernel**2)
-        attributes = {"ceil_mode": int(ceil), **window.attributes}
-        return self.node("MaxPool", name, [x], (x.channels, *window.counts(x, ceil)), expected, 0, **attributes)
+        sizes = (x.channels, *(_windows(e, kernel, stride, pad, ceil) for e in x.sizes[1:]))
+        attributes = {"ceil_mode": int(ceil), **_window(*((n, n) for n in (kernel, stride, pad)))}
+        return self.node("MaxPool", name, [x], sizes, x.moments.largest(kernel**2), 0, **attributes)
 
     def avg_pool(self, x: OnnxValue, name: str, kernel: int, stride: int, pad: int = 0) -> OnnxValue:
         """As torch averages: the padding counts."""
-        window, expected = _Window.over(x, kernel, stride, pad), x.moments.average(kernel**2)
-        attributes = {"ceil_mode": 0, **window.attributes, "count_include_pad": 1}
-        return self.node("AveragePool", name, [x], (x.channels, *window.counts(x)), expected, 0, **attributes)
+        sizes = (x.channels, *(_windows(e, kernel, stride, pad, False) for e in x.sizes[1:]))
+        attributes = {"ceil_mode": 0, **_window(*((n, n) for n in (kernel, stride, pad))), "count_include_pad": 1}
+        return self.node("AveragePool", name, [x], sizes, x.moments.average(kernel**2), 0, **attributes)
 
     def global_average(self, x: OnnxValue, name: str) -> OnnxValue:
         sizes = (x.channels, *(1 for _ in x.sizes[1:]))
@@ -360,6 +343,10 @@ class NetworkBuilder:
             return self.node("ReduceMean", name, [x], (x.channels,), expected, axes=(2, 3), keepdims=0)
         axes = self.constant(f"{name}.axes", np.array([2, 3]))
         return self.node("ReduceMean", name, [x, axes], (x.channels,), expected, keepdims=0)
+
+    def classified(self, x: OnnxValue, name: str, classes: int = CLASSES) -> Network:
+        """The network that ends in a global average and one linear layer."""
+        return self.finish(self.linear(self.flatten(self.global_average(x, "avgpool")), name, classes))
 
     def flatten(self, x: OnnxValue) -> OnnxValue:
         return self.node("Flatten", f"{x.name}.flatten", [x], (math.prod(x.sizes),), x.moments, axis=1)

@@ -17,7 +17,7 @@ SHAPES = {
 def densenet(net: NetworkBuilder, depth: int) -> Network:
     growth, stem, blocks = SHAPES[depth]
     x = net.input("input", (3, 224, 224))
-    x = net.relu(net.conv_norm(x, "features.conv0", "features.norm0", stem, 7, 2))
+    x = net.relu(net.norm(net.conv(x, "features.conv0", stem, 7, stride=2, pad=3, bias=False), "features.norm0"))
     x = net.max_pool(x, "features.pool0", 3, 2, pad=1)
     for number, layers in enumerate(blocks, 1):
         block = f"features.denseblock{number}"
@@ -33,7 +33,7 @@ def densenet(net: NetworkBuilder, depth: int) -> Network:
 
 def _layer(net: NetworkBuilder, made: list[OnnxValue], at: str, growth: int) -> OnnxValue:
     x = net.relu(net.norm(net.concat(f"{at}.concat", made), f"{at}.norm1"))
-    x = net.relu(net.conv_norm(x, f"{at}.conv1", f"{at}.norm2", BOTTLENECK * growth))
+    x = net.relu(net.norm(net.conv(x, f"{at}.conv1", BOTTLENECK * growth, 1, bias=False), f"{at}.norm2"))
     return net.conv(x, f"{at}.conv2", growth, 3, pad=1, bias=False)
 
 

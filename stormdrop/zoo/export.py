@@ -32,9 +32,8 @@ def skeleton(network: Network) -> onnx.ModelProto:
     from onnx import TensorProto, helper
 
     whole = _graph(network)
-    whole.graph.input.extend(
-        helper.make_tensor_value_info(p.name, TensorProto.FLOAT, p.shape) for p in network.parameters
-    )
+    for p in network.parameters:
+        whole.graph.input.append(helper.make_tensor_value_info(p.name, TensorProto.FLOAT, p.shape))
     return whole
 
 
@@ -45,10 +44,7 @@ def _graph(network: Network) -> onnx.ModelProto:
         return helper.make_tensor_value_info(name, kind, [BATCH if network.batch is None else network.batch, *sizes])
 
     graph = helper.make_graph(
-        [
-            helper.make_node(n.op, n.inputs, n.outputs, n.name, **cast("dict[str, Any]", n.attributes))
-            for n in network.nodes
-        ],
+        [helper.make_node(n.op, n.inputs, n.outputs, n.name, **cast(Any, n.attributes)) for n in network.nodes],
         network.name,
         [info(i.name, helper.np_dtype_to_tensor_dtype(np.dtype(i.dtype)), i.sizes) for i in network.inputs],
         [info(o.name, TensorProto.FLOAT, o.sizes) for o in network.outputs],

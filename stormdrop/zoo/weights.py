@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """`balanced` takes away each output's mean weight: what all inputs have in common does not swamp the rest."""
+    """`balanced` subtracts each output's mean weight: what all inputs share would swamp what differs."""
 
     deviation: float
     mean: float = 0.0
