@@ -16,7 +16,7 @@ from typing import Any
 from stormdrop.errors import BuildError, RunError, ScheduleError
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
-from stormdrop.measure.process import Worker, WorkerLost, message_of
+from stormdrop.measure.process import RequestFailed, Worker, message_of
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact, build_compared
@@ -95,10 +95,9 @@ def build_kernels(
                 return
             try:
                 reply = worker.ask(message_of(jobs[k].task), _request(jobs[k]), settings.build_timeout)
-            except (WorkerLost, RunError):
-                return
-            if "failure" not in reply:
-                built[k] = BuiltKernel(Artifact.from_message(reply["artifact"]), not reply["is_same"])
+            except (RequestFailed, RunError):
+                return  # this process builds it, and says what is wrong
+            built[k] = BuiltKernel(Artifact.from_message(reply["artifact"]), not reply["is_same"])
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]
@@ -120,5 +119,4 @@ def build_kernels(
 def _request(job: Job) -> dict[str, Any]:
     schedule = None if job.schedule is None else job.schedule.to_json()
     views = {name: list(s) for name, s in job.strides.items()}
-    asked = {} if job.code is None else {"code": job.code}
-    return {"op": "build", "schedule": schedule, "views": views, **asked}
+    return {"op": "build", "schedule": schedule, "views": views, "code": job.code}

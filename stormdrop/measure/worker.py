@@ -85,21 +85,17 @@ class BuilderRole:
         task = next(reversed(self._tasks.values()))
         start = time.perf_counter()
         is_same = True
-        try:
-            if "text" in request:
-                artifact = Artifact.from_message(request["artifact"])
-                artifact = replace(artifact, code=assemble(request["text"], self.target))
+        if "text" in request:
+            artifact = Artifact.from_message(request["artifact"])
+            artifact = replace(artifact, code=assemble(request["text"], self.target))
+        else:
+            views = {name: View(tuple(strides)) for name, strides in request.get("views", {}).items()}
+            given, code = request.get("schedule"), request.get("code")
+            schedule = Schedule.from_json(given) if given else None
+            if schedule is not None and code is not None:
+                artifact, is_same = build_compared(task, schedule, self.target, code, views, self._rules)
             else:
-                views = {name: View(tuple(strides)) for name, strides in request.get("views", {}).items()}
-                given = request.get("schedule")
-                schedule = Schedule.from_json(given) if given else None
-                if schedule is not None and "code" in request:
-                    code = request["code"]
-                    artifact, is_same = build_compared(task, schedule, self.target, code, views, self._rules)
-                else:
-                    artifact = build_artifact(task, schedule, self.target, views, self._rules)
-        except Exception as error:
-            return {"failure": explain(error), "seconds": time.perf_counter() - start}
+                artifact = build_artifact(task, schedule, self.target, views, self._rules)
         return {"artifact": artifact.to_message(), "is_same": is_same, "seconds": time.perf_counter() - start}
 
 
@@ -202,13 +198,11 @@ class RunnerRole:
         runs: Runs = repeat(held.bench, first, best, replace(self.settings, min_seconds=min_seconds))
         self._bench.check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
         return {
-            "timing": {
-                "seconds": runs.seconds,
-                "spread": runs.spread,
-                "runs": len(runs.each),
-                "stopped_early": runs.stopped_early,
-                "samples": runs.samples,
-            }
+            "seconds": runs.seconds,
+            "spread": runs.spread,
+            "runs": len(runs.each),
+            "stopped_early": runs.stopped_early,
+            "samples": runs.samples,
         }
 
 
