@@ -33,7 +33,7 @@ from stormdrop.search.model_task import least_seconds
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.strategies import Context
 from stormdrop.search.strategy import Strategy
-from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS, TRIALS_PER_TASK, tune_model
+from stormdrop.search.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, tune_model, tune_models
 from stormdrop.space.default import default_schedule
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
@@ -221,8 +221,22 @@ def test_trials_go_where_the_time_is() -> None:
     assert large.trials > 2.5 * small.trials
 
 
-def test_without_a_budget_there_are_so_many_trials_for_each_task() -> None:
-    assert tuned_with(Fake(), model(32, 48, 40), search="random").trials == 2 * TRIALS_PER_TASK
+def test_without_a_budget_search_ends_when_little_more_is_expected_and_says_how_much() -> None:
+    settings = replace(MODEL_SETTINGS, patience=None)
+    tuned = tuned_with(Fake(), model(32, 48, 40), search="random", settings=settings)
+    assert tuned.stopped == "no further gain"
+    assert 0 < tuned.expected_gain < ENOUGH
+    assert tuned.expected_gain == pytest.approx(sum(t.expected_gain for t in tuned.tasks))
+    slow = tuned_with(Fake(candidate_seconds=0.5), model(32, 48, 40), search="random", settings=settings)
+    assert slow.stopped == "no further gain"
+    assert slow.trials < tuned.trials  # a minute is fewer candidates
+
+
+def test_a_task_that_gains_nothing_for_many_rounds_ends() -> None:
+    tuned = tuned_with(Fake(lambda task, s: timing(1e-4)), model(32, 48), trials=2000, search="random")
+    patience = MODEL_SETTINGS.patience or 0
+    assert patience <= tuned.trials <= patience + 2 * MODEL_SETTINGS.batch
+    assert tuned.stopped == "nothing left"
 
 
 def test_a_task_that_nobody_would_notice_is_measured_once() -> None:
