@@ -34,7 +34,7 @@ class TuneSettings:
     known: int = 8
     """The store's best schedules of the task, measured again at the start."""
     training_rows: int = 20_000
-    """Of the store's measurements that the cost model starts from."""
+    """The cost model starts from so many of the store's measurements, a sample of all tasks."""
     storm: StormSettings = field(default_factory=StormSettings)
     droplet: DropletSettings = field(default_factory=DropletSettings)
     cost: CostSettings = field(default_factory=CostSettings)

@@ -33,7 +33,7 @@ from stormdrop.search.model_task import least_seconds
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.strategies import Context
 from stormdrop.search.strategy import Strategy
-from stormdrop.search.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, tune_model, tune_models
+from stormdrop.search.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, tune_model
 from stormdrop.space.default import default_schedule
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
