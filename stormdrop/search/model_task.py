@@ -190,7 +190,7 @@ class ModelTask:
         row = replace(self.row, id=use.id, label=use.calls[0].label, count=use.count)
         return TunedTask(
             *astuple(row),
-            task=self.use.task,
+            task=use.task,
             schedule=schedule,
             default=self.session.default if self.session is not None else None,
             verified=self.is_verified or (schedule is not None and self.was_proved),
