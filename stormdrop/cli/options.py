@@ -22,11 +22,13 @@ from stormdrop.errors import UserError
 from stormdrop.report.text import clean
 
 if TYPE_CHECKING:
+    from stormdrop.search.goal import Goal
     from stormdrop.space.rules import Rule
 
     _Number = click.ParamType[float]
+    _Objective = click.ParamType[Goal]
 else:
-    _Number = click.ParamType  # older versions of click take no parameter
+    _Number = _Objective = click.ParamType  # older versions of click take no parameter
 
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
 SEARCHES = ("random", "storm", "droplet", "storm+droplet")
@@ -58,6 +60,21 @@ class Duration(Quantity):
         if not 0 < seconds < math.inf:
             self.fail(f"{value!r} is no time to search in; give more than 0 seconds", param, ctx)
         return seconds
+
+
+class ModelObjective(_Objective):
+    """What models' latencies come to: latency, speedup, or a target for each: 5ms,12ms."""
+
+    name = "objective"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Goal:
+        from stormdrop.search.goal import GeometricMean, LatencyTargets, TotalLatency
+
+        if not isinstance(value, str):
+            return value
+        if value in ("latency", "speedup"):
+            return TotalLatency() if value == "latency" else GeometricMean()
+        return LatencyTargets(tuple(Duration().convert(part, param, ctx) for part in value.split(",")))
 
 
 def count(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], Any]:

@@ -19,7 +19,7 @@ from typing import TypedDict, Unpack
 
 import numpy as np
 
-from stormdrop.errors import RunError, StormdropError
+from stormdrop.errors import RunError, StormdropError, UserError
 from stormdrop.graph.partition import Partition, TaskUse
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
@@ -29,7 +29,7 @@ from stormdrop.runtime.host import detect
 from stormdrop.search.divide import Divide, Gradient, Standing
 from stormdrop.search.events import Event, Measured, Warned, ignore
 from stormdrop.search.expect import expected_gains
-from stormdrop.search.goal import Goal, TotalLatency
+from stormdrop.search.goal import Goal, LatencyTargets, TotalLatency
 from stormdrop.search.model_events import (
     ModelEnded,
     ModelListener,
@@ -125,9 +125,13 @@ def tune_models(
     and the store keeps times only: `compile(model, schedules=tuned.schedules)` takes the winners. `rules` are those
     that derive sketches; whoever gives a measurer gives one that knows them.
 
-    Raises UserError for a wrong budget, strategy or rule, RunError if no task could be timed.
+    Raises UserError for a wrong budget, goal, strategy or rule, RunError if no task could be timed.
     """
     check_budget(trials, seconds)
+    if not models:
+        raise UserError("there is no model to tune")
+    if isinstance(goal, LatencyTargets) and len(goal.targets) != len(models):
+        raise UserError(f"{len(goal.targets)} latency targets for {len(models)} models; give one for each")
     began = clock()
     name, factory = named(search)
     target = target or detect()
