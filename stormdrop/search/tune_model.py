@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, inf
 from typing import TypedDict, Unpack
 
@@ -26,6 +26,7 @@ from stormdrop.measure.result import Failure
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
+from stormdrop.search.budget import TRIALS_PER_SECOND, Budget
 from stormdrop.search.divide import Divide, Gradient, Standing
 from stormdrop.search.events import Event, Measured, Warned, ignore
 from stormdrop.search.expect import expected_gains
@@ -57,8 +58,6 @@ FIRST = 6
 """Candidates of every task before any gets more: the default and the prior's favourites of other sketches."""
 FIRST_SHARE = 0.4
 """Of a budget of seconds, after which those that are left are measured with their default only."""
-TRIALS_PER_SECOND = 20.0
-"""About; two cores, kernels of a millisecond. How long storms last is planned with it."""
 LEAST_TRIALS = 24
 """What a task's storm and droplets can count on."""
 FINAL_TRIALS = 9
@@ -140,15 +139,15 @@ def tune_models(
     divide = divide or Gradient(np.random.default_rng(seed), grain=settings.batch)
     how = MeasureSettings(seed=seed, final_seconds=0.05)
     with ExitStack() as stack:
-        cost = cost_model(target, store if objective is None else None, settings)
         # Whoever compiles a model estimates at the same temperature: both choose the same defaults.
         targets = [
             target.with_cold_weights(m.constant_bytes > target.l3_bytes if cold is None else cold) for m in models
         ]
         measurers = {
-            t: measurer or stack.enter_context(Measurer(t, how, shared_proofs=True, rules=rules))
+            t: stack.enter_context(Measurer(t, how, shared_proofs=True, rules=rules)) if measurer is None else measurer
             for t in dict.fromkeys(targets)
         }
+        cost = cost_model(target, store if objective is None else None, settings)
         tools = [
             Tools(
                 own,
@@ -163,42 +162,9 @@ def tune_models(
             )
             for model, own in zip(models, targets)
         ]
-        budget = _Budget(trials, seconds, began, clock)
+        budget = Budget(trials, seconds, began, clock)
         with interruptible() as stop:
             return _Search(models, tools, budget, divide, goal, listen, stop).run()
-
-
-@dataclass(slots=True)
-class _Budget:
-    """What may be spent, and what is."""
-
-    trials: int | None
-    seconds: float | None
-    began: float
-    clock: Callable[[], float]
-    measured: int = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Nothing limits it."""
-        return self.trials is None and self.seconds is None
-
-    @property
-    def elapsed(self) -> float:
-        return self.clock() - self.began
-
-    @property
-    def trials_left(self) -> float:
-        return inf if self.trials is None else self.trials - self.measured
-
-    @property
-    def seconds_left(self) -> float:
-        return inf if self.seconds is None else self.seconds - self.elapsed
-
-    @property
-    def expected_trials(self) -> float:
-        by_time = inf if self.seconds is None else self.seconds * TRIALS_PER_SECOND
-        return min(by_time, inf if self.trials is None else self.trials)
 
 
 class _Search:
@@ -208,7 +174,7 @@ class _Search:
         self,
         models: Sequence[Partition],
         tools: Sequence[Tools],
-        budget: _Budget,
+        budget: Budget,
         divide: Divide,
         goal: Goal,
         listen: ModelListener,
