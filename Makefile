@@ -49,7 +49,7 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz $(FUZZ)

@@ -1,4 +1,4 @@
-"""Whole models against onnxruntime: batch 1, f32, both in one process and in turns.
+"""Whole models against onnxruntime: batch 1, f32, each side in a process of its own, in steady loops.
 
     python -m benchmarks.models                          # all that are not in benchmarks/results/models.json yet
     python -m benchmarks.models resnet50 light_vgg19     # these, measured anew
@@ -7,9 +7,10 @@
     python -m benchmarks.models --table                  # print what is stored
 
 A model of the zoo goes by its name, a light one of ONNX's suite by light_NAME. Both sides get the same number of
-threads and all their optimisations; onnxruntime's threads spin as they do by default, and each side's turn begins when
-the other's have gone to sleep. A run is what a user's call takes, from Python to Python.
+threads and all their optimisations; onnxruntime's threads spin as they do by default. `stormdrop/compare/steady.py` is
+the clock. A run is what a user's call takes, from Python to Python.
 
+--busy N    also beside N processes that each keep a CPU busy (several times)
 --rss       peak memory of a fresh process that loads the model from a file and runs it, for each side
 --overhead  how much of a run is not spent in kernels
 --profile   every kernel inside the model against alone
@@ -39,6 +40,7 @@ import stormdrop
 from benchmarks.core import geometric_mean, say
 from benchmarks.footprint import footprint
 from stormdrop import zoo
+from stormdrop.compare.steady import Loops, Side, steady
 from stormdrop.driver.compile import compile as compile_model
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.model import Model
@@ -50,9 +52,8 @@ from tests.support.light_models import names as light_names
 Array = NDArray[Any]
 RESULTS = Path(__file__).parent / "results" / "models.json"
 LIGHT = "light_"
-TURN_SECONDS = 0.15  # of one side in one round
-REST_SECONDS = 0.03  # between turns: the other side's threads stop spinning
-LEAST_ROUNDS, LEAST_RUNS = 5, 3
+LEAST_ROUNDS = 5
+LARGEST_PROTO = 1 << 31
 
 
 def known() -> dict[str, list[str]]:
@@ -86,8 +87,7 @@ def session_of(model: onnx.ModelProto | str, threads: int) -> Any:
 
 
 def turn(run: Callable[[], object], runs: int) -> list[float]:
-    """Seconds of some runs, after the other side has come to rest and one that does not count."""
-    time.sleep(REST_SECONDS)
+    """Seconds of some runs, after one that does not count."""
     run()
     found: list[float] = []
     for _ in range(runs):
@@ -97,27 +97,33 @@ def turn(run: Callable[[], object], runs: int) -> list[float]:
     return found
 
 
-def in_turns(ours: Callable[[], object], theirs: Callable[[], object], seconds: float) -> dict[str, float]:
-    """Medians and minima of both, and the median over rounds of how many times faster ours is."""
-    sides = (ours, theirs)
-    runs = [max(LEAST_RUNS, int(TURN_SECONDS / max(median(turn(side, 2)), 1e-6))) for side in sides]
-    samples: tuple[list[float], list[float]] = ([], [])
-    ratios: list[float] = []
-    began = time.perf_counter()
-    while len(ratios) < LEAST_ROUNDS or time.perf_counter() - began < seconds:
-        found = [turn(side, n) for side, n in zip(sides, runs)]
-        for kept, new in zip(samples, found):
-            kept += new
-        ratios.append(median(found[1]) / median(found[0]))
-    a, b = samples
-    return {
-        "seconds": median(a),
-        "least": min(a),
-        "their_seconds": median(b),
-        "their_least": min(b),
-        "speedup": median(ratios),
-        "rounds": len(ratios),
-    }
+def by_the_clock(
+    ours: Model, model: onnx.ModelProto, inputs: Mapping[str, Array], given: argparse.Namespace
+) -> dict[str, Any]:
+    """Medians and minima of both sides, and how many times faster ours is by medians; alone and beside busy CPUs."""
+    threads = int(given.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        compiled, source = Path(folder) / "model.sd", Path(folder) / "model.onnx"
+        ours.save(compiled)
+        onnx.save(model, str(source), save_as_external_data=model.ByteSize() > LARGEST_PROTO)
+        sides = {
+            "stormdrop": Side("stormdrop", compiled, threads, inputs),
+            "onnxruntime": Side("onnxruntime", source, threads, inputs),
+        }
+        row: dict[str, Any] = _figures(steady(sides, given.seconds))
+        if given.busy:
+            row["busy"] = {str(n): _figures(steady(sides, given.seconds, busy=n)) for n in given.busy}
+    return row
+
+
+def _figures(found: Mapping[str, Loops]) -> dict[str, Any]:
+    row: dict[str, float] = {}
+    for prefix, loops in (("", found["stormdrop"]), ("their_", found["onnxruntime"])):
+        row[f"{prefix}seconds"] = loops.runs.seconds
+        row[f"{prefix}least"] = float(loops.runs.each.min())
+        row[f"{prefix}rested"] = float(np.median(loops.rested))
+        row[f"{prefix}cpu_seconds"] = loops.cpu_seconds
+    return row | {"speedup": row["their_seconds"] / row["seconds"]}
 
 
 def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
@@ -139,7 +145,8 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
             max(relative_error(side[k], exact[k]) for k in names) for side in (found, wanted)
         )
         del exact
-    row |= in_turns(lambda: ours.run(inputs), lambda: session.run(None, inputs), given.seconds)
+    del session
+    row |= by_the_clock(ours, model, inputs, given)
     row["kernels"], row["kinds"] = len(ours.image.calls), len(ours.image.kernels)
     if given.overhead or given.profile:
         row |= inside(ours, list(inputs.values()), row["seconds"], given.profile)
@@ -225,18 +232,21 @@ def table(results: Mapping[str, Any], ways: Sequence[str] = ("default", "tuned")
         )
         lines += [*([""] if lines else []), f"{way} schedules; {'; '.join(machines)}", ""]
         lines += [
-            "| model | ms | onnxruntime ms | speed | compile s | kernels | error |",
-            "|---|---|---|---|---|---|---|",
+            "| model | ms (least) | onnxruntime ms (least) | speed | after a rest | compile s | kernels | error |",
+            "|---|---|---|---|---|---|---|---|",
         ]
         for name, r in rows.items():
+            rested = f"{r['their_rested'] / r['rested']:.2f}" if "rested" in r else ""
             lines.append(
-                f"| {name} | {r['seconds'] * 1e3:.2f} | {r['their_seconds'] * 1e3:.2f} | {r['speedup']:.2f} "
+                f"| {name} | {r['seconds'] * 1e3:.2f} ({r['least'] * 1e3:.2f}) "
+                f"| {r['their_seconds'] * 1e3:.2f} ({r['their_least'] * 1e3:.2f}) | {r['speedup']:.2f} "
+                f"| {rested} "
                 f"| {r['compile_seconds']:.1f} | {r['kernels']} | {r['error']:.1e} |"
             )
         for label, names in known().items():
             some = [rows[n]["speedup"] for n in names if n in rows]
             if some:
-                lines.append(f"| geometric mean, {label} ({len(some)}) | | | {geometric_mean(some):.3f} | | | |")
+                lines.append(f"| geometric mean, {label} ({len(some)}) | | | {geometric_mean(some):.3f} | | | | |")
     return "\n".join(lines)
 
 
@@ -247,6 +257,9 @@ def details(name: str, row: Mapping[str, Any]) -> str:
         f"({row['their_least'] * 1e3:.2f}): {row['speedup']:.2f}x, compiled in {row['compile_seconds']:.1f} s, error "
         f"{row['error']:.1e}"
     ]
+    for n, beside in row.get("busy", {}).items():
+        ours, theirs = beside["seconds"] / row["seconds"], beside["their_seconds"] / row["their_seconds"]
+        parts.append(f"beside {n} busy CPUs {ours:.2f} times slower, onnxruntime {theirs:.2f}")
     if "error64" in row:
         parts.append(f"error against float64 {row['error64']:.1e}, theirs {row['their_error64']:.1e}")
     if "overhead" in row:
@@ -265,8 +278,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help="models (default: those of the set that are not stored yet)")
     parser.add_argument("--set", choices=("light", "zoo", "all"), default="all")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="where results are kept")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of timing for each model")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of timing for each side of each model")
     parser.add_argument("--threads", type=int, default=detect().threads)
+    parser.add_argument("--busy", type=int, action="append", default=[], metavar="N")
     parser.add_argument("--tuned", action="store_true", help="the store's best schedules")
     parser.add_argument("--again", action="store_true", help="measure what is stored, too")
     for part in ("rss", "overhead", "profile", "float64", "table"):

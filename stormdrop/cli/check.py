@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +19,8 @@ from stormdrop.report.text import name_text, threads_text
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stormdrop.compare.oracle import OnnxRuntime, Oracle
+    from stormdrop.compare.oracle import Oracle
+    from stormdrop.compare.steady import Loops
     from stormdrop.runtime.model import Model
 
     Arrays = Mapping[str, NDArray[Any]]
@@ -127,16 +130,24 @@ def _oracle(opened: Opened, against: str | None, threads: int | None) -> Oracle:
 Examples:
   stormdrop bench resnet50.onnx
   stormdrop bench resnet50.onnx --against onnxruntime --threads 2
+  stormdrop bench resnet50.onnx --against onnxruntime --busy 1
   stormdrop bench resnet50.sd --repeats 200 --profile
   stormdrop bench zoo:mobilenet_v2 --against onnxruntime --json | jq .speedup
 """,
 )
 @source_options
 @compiled_option
-@click.option("--against", type=click.Choice(PEERS), help="Race it against this, with as many threads, in turns.")
+@click.option("--against", type=click.Choice(PEERS), help="Race it against this, with as many threads.")
 @options.count("--repeats", "Timed runs of each side.  [default: as --seconds says]")
 @options.duration("--seconds", told="Time to run each side for: 10, 30s, 2m.  [default: 3s]", default=SECONDS)
 @options.count("--warm-up", "Runs of each side before any is timed.", least=0, default=3, show_default=True)
+@click.option(
+    "--busy",
+    type=click.IntRange(1),
+    multiple=True,
+    metavar="N",
+    help="Also time beside N programs that each keep a CPU busy; may be repeated.",
+)
 @click.option("--profile", is_flag=True, help="Also say where the time goes, kernel by kernel.")
 @input_options
 @untuned_option
@@ -152,6 +163,7 @@ def bench(
     repeats: int | None,
     seconds: float,
     warm_up: int,
+    busy: tuple[int, ...],
     profile: bool,
     given: tuple[str, ...],
     seed: int,
@@ -161,9 +173,10 @@ def bench(
 ) -> None:
     """Time whole runs of a MODEL (an ONNX file, zoo:NAME, or a compiled .sd file), NumPy arrays in and out.
 
-    With --against each side has its turn in every round, with threads of the other asleep; medians are compared.
+    Each side runs in a process of its own, in steady loops that alternate; medians are compared. A call after a rest
+    and CPU time are printed beside them.
     """
-    from stormdrop.compare.race import Budget, race
+    from stormdrop.compare.steady import Side, steady
     from stormdrop.report.versus import bench_json, print_bench, print_profile
 
     if repeats is not None and ctx.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
@@ -174,41 +187,57 @@ def bench(
     made = built(source, opened, compiled, threads, untuned)
     model = made.model
     arrays = _arrays(given, seed, opened, model)
-    sides: dict[str, Callable[[], object]] = {"stormdrop": lambda: model.run(arrays)}
     settings = {"stormdrop": f"{made.told}; {threads_text(model.threads)}"}
-    if against is not None and opened is not None:
-        from stormdrop.compare.oracle import OnnxRuntime
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "model.sd"
+        model.save(file)
+        sides = {"stormdrop": Side("stormdrop", file, model.threads, arrays)}
+        if against is not None and opened is not None:
+            all_arrays = {**arrays, **opened.bound}
+            settings["onnxruntime"] = _doubt(opened, model, arrays, all_arrays)
+            sides["onnxruntime"] = Side("onnxruntime", _onnx_file(opened, folder), model.threads, all_arrays)
+        if as_json:
+            for name, told in settings.items():
+                say(notes(), f"{name}: {told}")
+        with notes().status("timing") as status:
 
-        peer = OnnxRuntime(opened.onnx, model.threads)
-        fed = peer.prepared({**arrays, **opened.bound})
-        _doubt(model, peer, arrays, {**arrays, **opened.bound})
-        sides["onnxruntime"] = lambda: peer.run_prepared(fed)
-        settings["onnxruntime"] = peer.settings
-    budget = Budget(repeats, seconds, warm_up)
-    if as_json:
-        for name, told in settings.items():
-            say(notes(), f"{name}: {told}")
-    with notes().status("timing") as status:
-        times = race(sides, budget, tell=lambda n: status.update(f"timing, round {n}"))
-    restless = max(times, key=lambda name: times[name].spread)
-    if times[restless].spread > RESTLESS:
-        say(notes(), f"times of {restless} spread by {times[restless].spread:.0%}: is something else running here?")
+            def timed(neighbours: int) -> dict[str, Loops]:
+                return steady(
+                    sides, seconds, repeats=repeats, warm_up=warm_up, busy=neighbours, tell=lambda t: status.update(t)
+                )
+
+            times, beside = timed(0), {count: timed(count) for count in dict.fromkeys(busy)}
+    spreads = {name: t.runs.spread for name, t in times.items()}
+    restless = max(spreads, key=spreads.__getitem__)
+    if spreads[restless] > RESTLESS:
+        say(notes(), f"times of {restless} spread by {spreads[restless]:.0%}: is something else running here?")
     kernels = model.profile(*(arrays[p.name] for p in model.inputs), repeats=PROFILED) if profile else None
     if as_json:
-        tree = bench_json(source.model, model.threads, times)
+        tree = bench_json(source.model, model.threads, times, beside)
         options.print_json(tree | ({"profile": kernels.to_json()} if kernels is not None else {}))
         return
-    print_bench(results(), source.model, model.threads, times, settings)
+    print_bench(results(), source.model, model.threads, times, beside, settings)
     if kernels is not None:
         print_profile(results(), kernels)
 
 
-def _doubt(model: Model, peer: OnnxRuntime, arrays: Arrays, all_arrays: Arrays) -> None:
-    """Speed is worth nothing where results are wrong: say so before it is measured."""
-    from stormdrop.compare.oracle import agreements
+def _onnx_file(opened: Opened, folder: str) -> Path:
+    """The model as a file for another process."""
+    if isinstance(opened.onnx, str):
+        return Path(opened.onnx)
+    path = Path(folder) / "model.onnx"
+    path.write_bytes(opened.onnx)
+    return path
 
+
+def _doubt(opened: Opened, model: Model, arrays: Arrays, all_arrays: Arrays) -> str:
+    """Speed is worth nothing where results are wrong: say so before it is measured. Returns the peer's settings."""
+    from stormdrop.compare.oracle import OnnxRuntime, agreements
+
+    peer = OnnxRuntime(opened.onnx, model.threads)
     judged = agreements([p.name for p in model.outputs], model.run(arrays), peer.run(all_arrays))
     for a in judged:
         if not a.ok:
             told = f"the output {name_text(a.name)} differs by {a.relative:.1e} of its magnitude"
             say(notes(), f"WARNING: {told}; see `stormdrop check`")
+    return peer.settings

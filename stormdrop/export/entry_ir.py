@@ -22,12 +22,20 @@ from stormdrop.export.processor import fits_text
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import required_features
-from stormdrop.runtime.header import MOST_THREADS
 from stormdrop.runtime.host_device import scratch_stride
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.memory import HUGE_BYTES, HUGE_FROM_BYTES
 from stormdrop.runtime.pool import CROWDED_SPIN_SECONDS, SPIN_SECONDS
-from stormdrop.runtime.pool_ir import BLOCK_ALIGN, BLOCK_BYTES, SPIN_TICKS_OFFSET, STEP_WORDS, THREADS_OFFSET, pool_ir
+from stormdrop.runtime.pool_ir import (
+    BLOCK_ALIGN,
+    SPIN_TICKS_OFFSET,
+    SPREAD_OFFSET,
+    STEP_WORDS,
+    THREADS_OFFSET,
+    block_bytes,
+    pool_ir,
+)
+from stormdrop.runtime.threads import MOST_THREADS
 from stormdrop.target import whole_lines
 
 _CREW_BYTES = 24
@@ -48,7 +56,7 @@ def entry_ir(image: Image, prefix: str, machine: str) -> str:
 def _numbers(image: Image) -> dict[str, int]:
     pointers = sum(len(step.addresses) for step in image.calls)
     binds = sum(a is not None and a.space in ("input", "output") for step in image.calls for a in step.addresses)
-    tables = BLOCK_ALIGN + -(-BLOCK_BYTES // BLOCK_ALIGN) * BLOCK_ALIGN
+    tables = BLOCK_ALIGN + -(-block_bytes(MOST_THREADS) // BLOCK_ALIGN) * BLOCK_ALIGN
     words = pointers + STEP_WORDS * len(image.calls)
     arena = whole_lines(tables + 8 * words)
     return {
@@ -66,6 +74,7 @@ def _numbers(image: Image) -> dict[str, int]:
         "CREW_BYTES": _CREW_BYTES,
         "THREADS_OFFSET": THREADS_OFFSET,
         "SPIN_OFFSET": SPIN_TICKS_OFFSET,
+        "SPREAD_OFFSET": SPREAD_OFFSET,
         "HUGE": HUGE_BYTES,
         "HUGE_FROM": HUGE_FROM_BYTES,
         "SPIN": round(SPIN_SECONDS * 1e9),

@@ -86,6 +86,10 @@ define internal i1 @gather(ptr %handle, i64 %threads) nounwind {
   %cpus = call i64 @cpus()
   %crowded = icmp ugt i64 %threads, %cpus
   %span = select i1 %crowded, i64 $CROWDED_SPIN$, i64 $SPIN$
+  %roomy = xor i1 %crowded, true
+  %spread = zext i1 %roomy to i64
+  %spread.at = getelementptr i8, ptr %block, i64 $SPREAD_OFFSET$
+  store i64 %spread, ptr %spread.at, align 8
   %spin = call i64 @ticks_in(i64 %span)
   %spin.at = getelementptr i8, ptr %block, i64 $SPIN_OFFSET$
   store i64 %spin, ptr %spin.at, align 8

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from stormdrop.errors import UserError
+from stormdrop.frontend.nodes import nested
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
 from stormdrop.graph.builder import MOST_NODES
 from stormdrop.graph.graph import Value, shown
@@ -38,35 +40,19 @@ def local_functions_inlined(proto: Any) -> Any:
 
 def _calls(nodes: Iterable[Any]) -> Counter[Name]:
     """How often each operator is named, subgraphs included."""
-    found: Counter[Name] = Counter()
-    stack = [nodes]
-    while stack:
-        for n in stack.pop():
-            found[(n.domain, n.op_type)] += 1
-            for a in n.attribute:
-                stack += [g.node for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
-    return found
+    return Counter((n.domain, n.op_type) for n in nested(nodes))
 
 
 def _sizes(calls: Mapping[Name, Counter[Name]]) -> dict[Name, int]:
     """The nodes of each function, written out. Raises UserError where one calls itself, directly or not."""
-    left = {f: {c for c in called if c in calls} for f, called in calls.items()}
-    ready = [f for f, called in left.items() if not called]
-    users: dict[Name, list[Name]] = {}
-    for f, called in left.items():
-        for c in called:
-            users.setdefault(c, []).append(f)
     sizes: dict[Name, int] = {}
-    while ready:
-        f = ready.pop()
-        sizes[f] = sum(sizes.get(c, 1) * count for c, count in calls[f].items())
-        for user in users.get(f, ()):
-            left[user].discard(f)
-            if not left[user]:
-                ready.append(user)
-    if len(sizes) != len(calls):
-        stuck = next(f for f, called in left.items() if called)
-        raise UserError(f"function {shown(stuck[1])} calls itself")
+    order = TopologicalSorter({f: [c for c in called if c in calls] for f, called in calls.items()})
+    try:
+        for f in order.static_order():
+            sizes[f] = sum(sizes.get(c, 1) * count for c, count in calls[f].items())
+    except CycleError as error:
+        (_, name), *_ = error.args[1]
+        raise UserError(f"function {shown(name)} calls itself") from error
     return sizes
 
 
@@ -106,9 +92,7 @@ def body_of(node: Any, versions: Mapping[str, int], inputs: Sequence[Value | Non
 
 
 def bound_nodes(body: Any, schema: Any, node: Any, inner: dict[str, Value], label: str) -> list[Any]:
-    """The body's nodes with the caller's attributes put in, and absent inputs left out; `label` names them in
-    messages.
-    """
+    """The body's nodes with the caller's attributes, without absent inputs; `label` names them in messages."""
     from onnx import NodeProto
 
     given = {a.name: a for a in node.attribute}
@@ -128,35 +112,23 @@ def bound_nodes(body: Any, schema: Any, node: Any, inner: dict[str, Value], labe
 
 
 def _bind_attributes(node: Any, given: Mapping[str, Any]) -> None:
-    stack = [node]
-    while stack:
-        n = stack.pop()
-        kept: list[Any] = []
+    for n in nested([node]):
+        if not any(a.ref_attr_name for a in n.attribute):
+            continue
+        bound: list[Any] = []
         for a in n.attribute:
-            if not a.ref_attr_name:
-                kept.append(a)
-                stack += list(a.g.node) if a.HasField("g") else []
-            elif a.ref_attr_name in given:
-                value = type(a)()
-                value.CopyFrom(given[a.ref_attr_name])
-                value.name = a.name
-                kept.append(value)
-        copies = (
-            [type(a).FromString(a.SerializeToString()) for a in kept]
-            if any(a.ref_attr_name for a in n.attribute)
-            else None
-        )
-        if copies is not None:
-            del n.attribute[:]
-            n.attribute.extend(copies)
-            stack += [inner for a in n.attribute if a.HasField("g") for inner in a.g.node]
+            source = given.get(a.ref_attr_name) if a.ref_attr_name else a
+            if source is not None:
+                copy = type(a)()
+                copy.CopyFrom(source)
+                copy.name = a.name
+                bound.append(copy)
+        del n.attribute[:]
+        n.attribute.extend(bound)
 
 
 def _leave_out(node: Any, absent: set[str]) -> None:
-    stack = [node]
-    while stack:
-        n = stack.pop()
+    for n in nested([node]):
         for k, name in enumerate(n.input):
             if name in absent:
                 n.input[k] = ""
-        stack += [inner for a in n.attribute if a.HasField("g") for inner in a.g.node]

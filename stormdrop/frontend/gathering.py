@@ -7,32 +7,24 @@ from math import prod
 
 import numpy as np
 
-from stormdrop.frontend.movement import bounded, cut
+from stormdrop.frontend.movement import bounded
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
+from stormdrop.frontend.reductions import along_axis
 from stormdrop.graph.graph import Value
 
 MOST_ORDERED = 1 << 16
 
 
-def _indices(n: NodeReader, k: int, extent: int) -> Value:
-    """An index input; where it is known, every index must lie in the dimension."""
-    value = n.input(k)
+def _indices(n: NodeReader, *extents: int) -> Value:
+    """Input 1, which holds indices into a dimension of this extent, or, for several, in its last dimension one for
+    each; where it is known, every index must lie in its dimension.
+    """
+    value = n.input(1)
     if value.dtype not in ("i32", "i64"):
         raise n.fail(f"indices must be integers, not {value}")
     known = n.build.array(value)
-    if known is not None and known.size and (known.min() < -extent or known.max() >= extent):
-        raise n.fail(f"an index lies outside a dimension of {extent}")
-    return value
-
-
-def _index_tuples(n: NodeReader, k: int, extents: Sequence[int]) -> Value:
-    """An input whose last dimension holds indices into the first of `extents`; where it is known, each must lie in its
-    dimension.
-    """
-    value = n.input(k)
-    depth = value.shape[-1] if value.rank else 0
-    known = n.build.array(value)
+    depth = 1 if len(extents) == 1 or not value.rank else value.shape[-1]
     if known is not None and 0 < depth <= len(extents):
         for at, extent in zip(known.reshape(-1, depth).T, extents):
             if at.size and (at.min() < -extent or at.max() >= extent):
@@ -40,18 +32,22 @@ def _index_tuples(n: NodeReader, k: int, extents: Sequence[int]) -> Value:
     return value
 
 
+def _without(shape: Sequence[int], along: int) -> list[int]:
+    return [e for d, e in enumerate(shape) if d != along]
+
+
 def _gather(n: NodeReader) -> Value:
     x = n.input(0)
     along = n.axis(0, x.rank)
-    indices = _indices(n, 1, x.shape[along])
+    indices = _indices(n, x.shape[along])
     known = n.build.array(indices)
     if known is not None and known.ndim <= 1 and known.size:
         run = np.where(known < 0, known + x.shape[along], known).reshape(-1)
         steps = np.diff(run)
         step = int(steps[0]) if len(steps) else 1
         if step != 0 and (steps == step).all():  # a slice in disguise
-            part = cut(n, x, {along: (int(run[0]), step, len(run))})
-            return part if known.ndim else n.build.reshape(part, [e for d, e in enumerate(x.shape) if d != along])
+            part = n.build.cut(x, {along: (int(run[0]), step, len(run))})
+            return part if known.ndim else n.build.reshape(part, _without(x.shape, along))
     if x.shape[along] == 0 and indices.size:
         raise n.fail(f"nothing can be gathered from {x}")
     return n.build.emit("Gather", x, indices, axis=along)
@@ -60,24 +56,24 @@ def _gather(n: NodeReader) -> Value:
 def _gather_elements(n: NodeReader) -> Value:
     x = n.input(0)
     along = n.axis(0, x.rank)
-    return n.build.emit("GatherElements", x, _indices(n, 1, x.shape[along]), axis=along)
+    return n.build.emit("GatherElements", x, _indices(n, x.shape[along]), axis=along)
 
 
 def _gather_nd(n: NodeReader) -> Value:
     x, batch = n.input(0), n.integer("batch_dims", 0)
-    return n.build.emit("GatherND", x, _index_tuples(n, 1, x.shape[batch:]), batch_dims=batch)
+    return n.build.emit("GatherND", x, _indices(n, *x.shape[batch:]), batch_dims=batch)
 
 
 def _scatter_elements(n: NodeReader) -> Value:
     x = n.input(0)
     along = n.axis(0, x.rank)
-    indices = _indices(n, 1, x.shape[along])
+    indices = _indices(n, x.shape[along])
     return n.build.emit("ScatterElements", x, indices, n.input(2), axis=along, reduction=n.text("reduction", "none"))
 
 
 def _scatter_nd(n: NodeReader) -> Value:
     x, updates = n.input(0), n.input(2)
-    indices = _index_tuples(n, 1, x.shape)
+    indices = _indices(n, *x.shape)
     depth = indices.shape[-1] if indices.rank else 0
     count = prod(indices.shape[:-1])
     flat = n.build.reshape(indices, (count, depth))
@@ -92,13 +88,10 @@ def _reverse_sequence(n: NodeReader) -> Value:
     return n.build.emit("ReverseSequence", x, n.input(1), time_axis=time, batch_axis=batch)
 
 
-def _cumulative(op: str) -> Importer:
-    def importer(n: NodeReader) -> Value:
-        x = n.input(0)
-        along = n.dim(int(n.scalar(1)), x.rank)
-        return n.build.emit(op, x, axis=along, exclusive=n.integer("exclusive", 0), reverse=n.integer("reverse", 0))
-
-    return importer
+def _cumulative(n: NodeReader) -> Value:
+    x = n.input(0)
+    along = n.dim(int(n.scalar(1)), x.rank)
+    return n.build.emit(n.op, x, axis=along, exclusive=n.integer("exclusive", 0), reverse=n.integer("reverse", 0))
 
 
 def _arg(n: NodeReader) -> Value:
@@ -107,7 +100,7 @@ def _arg(n: NodeReader) -> Value:
     if x.shape[along] == 0:
         raise n.fail(f"{x} has no largest element along an empty dimension")
     y = n.build.emit(n.op, x, axis=along, keepdims=1, last=n.integer("select_last_index", 0))
-    return y if n.integer("keepdims", 1) else n.build.reshape(y, [e for d, e in enumerate(x.shape) if d != along])
+    return y if n.integer("keepdims", 1) else n.build.reshape(y, _without(x.shape, along))
 
 
 def _top_k(n: NodeReader) -> Results:
@@ -127,13 +120,10 @@ def _hardmax(n: NodeReader) -> Value:
     x, b = n.input(0), n.build
     if not x.size:
         return x
-    along = n.axis(-1 if n.version >= 13 else 1, x.rank)
-    flat = b.reshape(x, (prod(x.shape[:along]), prod(x.shape[along:]))) if n.version < 13 else x
-    along = 1 if n.version < 13 else along
+    flat, along = along_axis(n)
     best = b.emit("ArgMax", flat, axis=along, keepdims=1, last=0)
-    at = b.reshape(
-        b.constant(np.arange(bounded(n, flat.shape[along]))), [e if d == along else 1 for d, e in enumerate(flat.shape)]
-    )
+    positions = b.constant(np.arange(bounded(n, flat.shape[along])))
+    at = b.reshape(positions, [e if d == along else 1 for d, e in enumerate(flat.shape)])
     return b.reshape(b.cast(b.emit("Equal", best, at), x.dtype), x.shape)
 
 
@@ -155,8 +145,8 @@ GATHERING: dict[str, Importer] = {
     "Scatter": _scatter_elements,
     "ScatterND": _scatter_nd,
     "ReverseSequence": _reverse_sequence,
-    "CumSum": _cumulative("CumSum"),
-    "CumProd": _cumulative("CumProd"),
+    "CumSum": _cumulative,
+    "CumProd": _cumulative,
     "ArgMax": _arg,
     "ArgMin": _arg,
     "TopK": _top_k,

@@ -9,29 +9,20 @@ import numpy as np
 
 from stormdrop.errors import UserError
 from stormdrop.frontend.node_reader import NeedsConstant
-from stormdrop.frontend.recurrent import joined
+from stormdrop.frontend.recurrent import element
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value, shown
+from stormdrop.graph.graph import Value
 
 MOST_STEPS = 1024
 Body = Callable[[Any, Mapping[str, Value]], list[Value]]
 """Imports a subgraph with some of its names bound, and gives its outputs."""
 
 
-def _element(b: GraphBuilder, x: Value, along: int, at: int) -> Value:
-    """x[…, at, …] without that dimension."""
-    shape = tuple(1 if d == along else e for d, e in enumerate(x.shape))
-    starts = tuple(at if d == along else 0 for d in range(x.rank))
-    part = x if x.shape == shape else b.emit("Slice", x, starts=starts, steps=(1,) * x.rank, shape=shape)
-    return b.reshape(part, [e for d, e in enumerate(x.shape) if d != along])
-
-
 def _stacked(b: GraphBuilder, parts: Sequence[Value], along: int) -> Value:
-    spread = [b.reshape(v, (*v.shape[:along], 1, *v.shape[along:])) for v in parts]
-    return joined(b, spread, along)
+    return b.concat([b.reshape(v, (*v.shape[:along], 1, *v.shape[along:])) for v in parts], along)
 
 
-def unroll_scan(node: Any, inputs: Sequence[Value], b: GraphBuilder, run: Body, label: str) -> list[Value]:
+def unroll_scan(node: Any, inputs: Sequence[Value], b: GraphBuilder, run: Body) -> list[Value]:
     """States are handed from step to step; every scanned input gives one slice a step, every scanned output takes one.
 
     Raises UserError for lengths that differ or are too many.
@@ -40,32 +31,28 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: GraphBuilder, run: Body, 
     body = attributes["body"].g
     scanned = int(attributes["num_scan_inputs"].i)
     if not 1 <= scanned <= len(inputs) or len(body.input) != len(inputs) or len(body.output) < len(inputs) - scanned:
-        raise UserError(
-            f"node {shown(label)}: {scanned} of {len(inputs)} inputs are scanned, which does not fit its body"
-        )
+        raise UserError(f"{scanned} of {len(inputs)} inputs are scanned, which does not fit its body")
     states, sources = list(inputs[: len(inputs) - scanned]), list(inputs[len(inputs) - scanned :])
     outputs = len(body.output) - len(states)
 
     def listed(key: str, count: int) -> list[int]:
-        return list(attributes[key].ints) if key in attributes else [0] * count
+        values = list(attributes[key].ints) if key in attributes else [0] * count
+        if len(values) != count:
+            raise UserError(f"{count} values are scanned, but {key} has {len(values)} entries")
+        return values
 
     axes = listed("scan_input_axes", scanned)
-    if len(axes) != scanned or any(not -v.rank <= a < v.rank for a, v in zip(axes, sources)):
-        raise UserError(f"node {shown(label)}: its inputs cannot be scanned along dimensions {axes}")
+    if any(not -v.rank <= a < v.rank for a, v in zip(axes, sources)):
+        raise UserError(f"its inputs cannot be scanned along dimensions {axes}")
     axes = [a % v.rank for a, v in zip(axes, sources)]
     backwards, stacking = listed("scan_input_directions", scanned), listed("scan_output_axes", outputs)
     turned = listed("scan_output_directions", outputs)
-    if len(backwards) != scanned or len(stacking) != outputs or len(turned) != outputs:
-        raise UserError(
-            f"node {shown(label)}: {scanned} inputs and {outputs} outputs are scanned, but other numbers of axes or "
-            "directions"
-        )
     lengths = {v.shape[a] for v, a in zip(sources, axes)}
     if len(lengths) != 1 or not 1 <= (steps := lengths.pop()) <= MOST_STEPS:
-        raise UserError(f"node {shown(label)}: a scan over lengths {sorted(v.shape for v in sources)} is not supported")
+        raise UserError(f"a scan over lengths {sorted(v.shape for v in sources)} is not supported")
     collected: list[list[Value]] = [[] for _ in range(outputs)]
     for t in range(steps):
-        slices = [_element(b, v, a, steps - 1 - t if back else t) for v, a, back in zip(sources, axes, backwards)]
+        slices = [element(b, v, steps - 1 - t if back else t, a) for v, a, back in zip(sources, axes, backwards)]
         results = run(body, dict(zip((i.name for i in body.input), [*states, *slices])))
         states = results[: len(states)]
         for found, v in zip(collected, results[len(states) :]):
@@ -74,43 +61,25 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: GraphBuilder, run: Body, 
     for found, along, back in zip(collected, stacking, turned):
         rank = found[0].rank + 1
         if not -rank <= along < rank:
-            raise UserError(f"node {shown(label)}: its outputs cannot be stacked along dimension {along}")
+            raise UserError(f"its outputs cannot be stacked along dimension {along}")
         whole.append(_stacked(b, found[::-1] if back else found, along % rank))
     return [*states, *whole]
 
 
-def unroll_loop(node: Any, inputs: Sequence[Value | None], b: GraphBuilder, run: Body, label: str) -> list[Value]:
+def unroll_loop(node: Any, inputs: Sequence[Value | None], b: GraphBuilder, run: Body) -> list[Value]:
     """A loop whose trip count and conditions are constants. Raises NeedsConstant where they are not."""
     body = next(a.g for a in node.attribute if a.name == "body")
     count, go = inputs[0], inputs[1]
-    limit = None if count is None else b.array(count)
-    if count is not None and limit is None:
-        raise NeedsConstant(f"node {shown(label)}: Loop needs its number of trips when the model is loaded", count.name)
     states = [v for v in inputs[2:] if v is not None]
-    if (
-        len(body.input) != 2 + len(states)
-        or len(body.output) < 1 + len(states)
-        or (limit is not None and limit.size != 1)
-    ):
-        raise UserError(
-            f"node {shown(label)}: a loop with {len(states)} states, or its number of trips, does not fit its body"
-        )
-    most = MOST_STEPS + 1 if limit is None else int(limit.reshape(()))
+    if len(body.input) != 2 + len(states) or len(body.output) < 1 + len(states):
+        raise UserError(f"a loop with {len(states)} states does not fit its body")
+    most = MOST_STEPS + 1 if count is None else int(known_number(b, count, "its number of trips"))
     collected: list[list[Value]] = [[] for _ in range(len(body.output) - 1 - len(states))]
     condition = go if go is not None else b.constant(True)
     step = 0
-    while step < most:
-        known = b.array(condition)
-        if known is None:
-            raise NeedsConstant(
-                f"node {shown(label)}: Loop needs its condition when the model is loaded", condition.name
-            )
-        if known.size != 1:
-            raise UserError(f"node {shown(label)}: a loop's condition must be one truth value, not {condition}")
-        if not bool(known.reshape(())):
-            break
+    while step < most and known_number(b, condition, "its condition"):
         if step >= MOST_STEPS:
-            raise UserError(f"node {shown(label)}: a loop of more than {MOST_STEPS} steps is not supported")
+            raise UserError(f"a loop of more than {MOST_STEPS} steps is not supported")
         values = [b.constant(np.int64(step)), condition, *states]
         results = run(body, dict(zip((i.name for i in body.input), values)))
         condition, states = results[0], results[1 : 1 + len(states)]
@@ -118,5 +87,15 @@ def unroll_loop(node: Any, inputs: Sequence[Value | None], b: GraphBuilder, run:
             found.append(v)
         step += 1
     if any(not found for found in collected):
-        raise UserError(f"node {shown(label)}: a loop that never runs has outputs of unknown shape")
+        raise UserError("a loop that never runs has outputs of unknown shape")
     return [*states, *(_stacked(b, found, 0) for found in collected)]
+
+
+def known_number(b: GraphBuilder, value: Value, what: str) -> Any:
+    """The number or truth value that must be known to unroll a loop or to choose a branch."""
+    array = b.array(value)
+    if array is None:
+        raise NeedsConstant(f"{what} must be known when the model is loaded", value.name)
+    if array.size != 1:
+        raise UserError(f"{what} must be one value, not {value}")
+    return array.reshape(()).item()

@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 
 from stormdrop.frontend.node_reader import NodeReader
-from stormdrop.frontend.pointwise import ELEMENT_TYPES, Importer, Results, type_name
+from stormdrop.frontend.pointwise import Importer, Results, element_type
 from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.ops.broadcast import broadcast_shape
-
-MOST_PARTS = 16
-"""A concatenation of more is made of several: every part adds a level to the expression."""
 
 
 def _reshape(n: NodeReader) -> Value:
@@ -72,22 +69,7 @@ def _concat(n: NodeReader) -> Value:
     if not parts:
         raise n.fail("there is nothing to join")
     along = n.dim(n.integer("axis", 1), parts[0].rank)
-    while len(parts) > MOST_PARTS:
-        groups = [parts[k : k + MOST_PARTS] for k in range(0, len(parts), MOST_PARTS)]
-        parts = [n.build.emit("Concat", *g, axis=along) if len(g) > 1 else g[0] for g in groups]
-    return n.build.emit("Concat", *parts, axis=along) if len(parts) > 1 else parts[0]
-
-
-def cut(n: NodeReader, x: Value, ranges: dict[int, tuple[int, int, int]]) -> Value:
-    """x[start : … : step] with a count, in some dimensions."""
-    whole = [(0, 1, e) for e in x.shape]
-    parts = [ranges.get(d, w) for d, w in enumerate(whole)]
-    if parts == whole:
-        return x
-    starts, steps, shape = (tuple(p[k] for p in parts) for k in range(3))
-    return n.build.emit(
-        "Slice", x, starts=tuple(s if c else 0 for s, c in zip(starts, shape)), steps=steps, shape=shape
-    )
+    return n.build.concat(parts, along)
 
 
 def _slice(n: NodeReader) -> Value:
@@ -103,7 +85,7 @@ def _slice(n: NodeReader) -> Value:
     for d, start, end, step in zip(axes, starts, ends, steps):
         first, stop = _effective(start, end, step, x.shape[d])
         ranges[d] = first, step, len(range(first, stop, step))
-    return cut(n, x, ranges)
+    return n.build.cut(x, ranges)
 
 
 def _effective(start: int, end: int, step: int, extent: int) -> tuple[int, int]:
@@ -130,7 +112,7 @@ def _split(n: NodeReader) -> Results:
     if sum(sizes) != x.shape[along] or min(sizes, default=0) < 0 or len(sizes) < len(n.outputs):
         raise n.fail(f"parts {sizes} do not make {x.shape[along]}")
     starts = [0, *accumulate(sizes)]
-    return [cut(n, x, {along: (start, 1, size)}) for start, size in zip(starts, sizes)]
+    return [n.build.cut(x, {along: (start, 1, size)}) for start, size in zip(starts, sizes)]
 
 
 def _pad(n: NodeReader) -> Value:
@@ -148,7 +130,7 @@ def _pad(n: NodeReader) -> Value:
     kept = {d: (max(0, -b), 1, x.shape[d] - max(0, -b) - max(0, -a)) for d, (b, a) in enumerate(zip(before, after))}
     if any(count < 0 for _, _, count in kept.values()):
         raise n.fail(f"pads {pads} leave nothing of {x}")
-    x = cut(n, x, kept)
+    x = n.build.cut(x, kept)
     before, after = [max(0, b) for b in before], [max(0, a) for a in after]
     if not any(before) and not any(after):
         return x
@@ -215,12 +197,6 @@ def _size(n: NodeReader) -> Value:
     return n.build.constant(n.input(0).size, "i64")
 
 
-def tensor_type(n: NodeReader, code: int) -> Dtype:
-    if code not in ELEMENT_TYPES:
-        raise n.fail(f"element type {type_name(code)} is not supported")
-    return ELEMENT_TYPES[code]
-
-
 def _constant(n: NodeReader) -> Value:
     for key in ("value", "value_float", "value_int", "value_floats", "value_ints"):
         if n.has(key):
@@ -245,9 +221,10 @@ def _range(n: NodeReader) -> Value:
     dtype = n.input(0).dtype
     if delta == 0 or not all(map(math.isfinite, (start, limit, delta))):
         raise n.fail(f"a range from {start} to {limit} in steps of {delta} never ends")
-    steps = (
-        math.ceil(min(max((limit - start) / delta, 0.0), 2.0**62)) if dtype in FLOATS else -((start - limit) // delta)
-    )
+    if dtype in FLOATS:
+        steps = math.ceil(min(max((limit - start) / delta, 0.0), 2.0**62))
+    else:
+        steps = -((start - limit) // delta)
     count = bounded(n, max(0, steps))
     return n.build.constant((start + np.arange(count) * delta).astype(NUMPY[dtype]))
 
@@ -263,7 +240,7 @@ def _eye_like(n: NodeReader) -> Value:
     x = n.input(0)
     if x.rank != 2:
         raise n.fail(f"{x} is no matrix")
-    dtype = tensor_type(n, n.integer("dtype")) if n.has("dtype") else x.dtype
+    dtype = element_type(n.integer("dtype"), "its result") if n.has("dtype") else x.dtype
     bounded(n, x.size)
     return n.build.constant(np.eye(x.shape[0], x.shape[1], n.integer("k", 0), NUMPY[dtype]))
 
@@ -283,7 +260,7 @@ def _one_hot(n: NodeReader) -> Value:
     if not 0 < depth <= 1 << 24 or values.shape != (2,):
         raise n.fail(f"a depth of {depth}, or values {values}, do not fit")
     depth = int(depth)
-    off, on = (b.reshape(cut(n, values, {0: (k, 1, 1)}), ()) for k in (0, 1))
+    off, on = (b.reshape(b.cut(values, {0: (k, 1, 1)}), ()) for k in (0, 1))
     whole = b.cast(indices, "i64")
     size = b.constant(bounded(n, depth), "i64")
     wrapped = b.emit("Where", b.emit("Less", whole, b.constant(0, "i64")), b.emit("Add", whole, size), whole)
@@ -293,9 +270,7 @@ def _one_hot(n: NodeReader) -> Value:
 
 
 def _nonzero(n: NodeReader) -> Value:
-    """Indices of the non-zero elements, a row per dimension; a scalar has no dimension, so its result is of shape (0,
-    0) or (0, 1).
-    """
+    """Indices of the non-zero elements, a row per dimension: of a scalar, shape (0, 0) or (0, 1)."""
     x = n.array(0)
     found = np.array(np.nonzero(np.atleast_1d(x)), np.int64)
     bounded(n, found.size)

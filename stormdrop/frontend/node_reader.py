@@ -1,6 +1,4 @@
-"""One node of the file as its importer sees it: inputs that are values, attributes that are checked, constants that are
-known.
-"""
+"""One node of the file as its importer sees it: values, checked attributes, known constants."""
 
 from __future__ import annotations
 
@@ -9,13 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value, shown
-
-Array = NDArray[Any]
+from stormdrop.graph.graph import Array, AttributeReader, Value, shown
 
 
 class NeedsConstant(UserError):
@@ -27,7 +22,7 @@ class NeedsConstant(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReader:
+class NodeReader(AttributeReader):
     """`inputs` holds None where an optional input is left out; `outputs` is empty text where a result is not wanted."""
 
     op: str
@@ -89,33 +84,12 @@ class NodeReader:
     def has(self, key: str) -> bool:
         return key in self.attributes
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, int):
-            raise self.fail(f"attribute {key} is {_brief(value)}, not an integer")
-        return value
-
     def number(self, key: str, default: float | None = None) -> float:
         """A float attribute, which ONNX keeps in f32; so are the defaults, whatever the type of the operands."""
-        value = self.attributes.get(key, default)
-        if not isinstance(value, (int, float)):
-            raise self.fail(f"attribute {key} is {_brief(value)}, not a number")
         with np.errstate(over="ignore"):
-            return float(np.float32(value))
+            return float(np.float32(AttributeReader.number(self, key, default)))
 
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, str):
-            raise self.fail(f"attribute {key} is {_brief(value)}, not a text")
-        return value
-
-    def integers(self, key: str, default: Sequence[int] | None = None) -> list[int]:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, (list, tuple)) or not all(isinstance(v, int) for v in value):
-            raise self.fail(f"attribute {key} is {_brief(value)}, not a list of integers")
-        return [int(v) for v in value]
-
-    def integers_of(self, key: str, k: int) -> list[int] | None:
+    def integers_of(self, key: str, k: int) -> Sequence[int] | None:
         """Integers that older versions give as an attribute and newer ones as input k; None where neither is there."""
         if self.has(key):
             return self.integers(key)
@@ -141,7 +115,3 @@ class NodeReader:
 
     def axis(self, default: int, rank: int) -> int:
         return self.dim(self.integer("axis", default), rank)
-
-
-def _brief(value: object) -> str:
-    return "missing" if value is None else shown(repr(value))

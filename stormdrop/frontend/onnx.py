@@ -15,21 +15,20 @@ from __future__ import annotations
 import logging
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
-from stormdrop.frontend.loops import unroll_loop, unroll_scan
+from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.movement import MOVEMENT
-from stormdrop.frontend.names import check_names
 from stormdrop.frontend.node_reader import NeedsConstant, NodeReader
-from stormdrop.frontend.order import label_of, ordered
-from stormdrop.frontend.pointwise import ELEMENT_TYPES, POINTWISE, Importer, type_name
+from stormdrop.frontend.nodes import check_names, label_of, ordered
+from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
 from stormdrop.frontend.resize import RESIZE
@@ -37,10 +36,9 @@ from stormdrop.frontend.schema import NEWEST, OLDEST, check
 from stormdrop.frontend.tensors import array_of, read_file
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.builder import MOST_NODES, GraphBuilder
-from stormdrop.graph.graph import Graph, Value, shown
+from stormdrop.graph.graph import Array, Graph, Value, shown
 from stormdrop.ir.expr import NUMPY, Dtype
 
-Array = NDArray[Any]
 log = logging.getLogger("stormdrop")
 MOST_NESTED = 32
 
@@ -59,39 +57,30 @@ def load(
     """
     proto, folder, label = _parsed(model)
     try:
-        return _Import(proto, folder, _shapes(shapes), _arrays(constants)).run()
-    except NeedsConstant as error:
-        raise NeedsConstant(f"{label}: {error}", error.value) from error
+        given = _by_name(shapes, "shapes", lambda shape: tuple(map(operator.index, shape)), "shape")
+        return _Import(proto, folder, given, _by_name(constants, "constants", np.asarray, "array")).run()
     except UserError as error:
-        raise UserError(f"{label}: {error}") from error
+        raise _prefixed(error, label) from error
     except RecursionError as error:
         raise UserError(f"{label}: it is nested too deeply") from error
 
 
-def _shapes(given: Any) -> dict[str, tuple[int, ...]]:
+def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str) -> dict[str, Any]:
+    """What the user gave for inputs, each converted. Raises UserError where that is not `wanted`."""
     if given is not None and not isinstance(given, Mapping):
-        raise UserError(f"shapes= takes shapes by name, {{'input': (1, 3, 224, 224)}}, not {type(given).__name__}")
-    found: dict[str, tuple[int, ...]] = {}
-    for name, shape in (given or {}).items():
-        try:
-            found[name] = tuple(operator.index(n) for n in shape)
-        except TypeError:
-            raise UserError(
-                f"shapes= gives {shown(repr(shape))} for {shown(str(name))}; a shape is a list of whole numbers"
-            ) from None
-    return found
-
-
-def _arrays(given: Any) -> dict[str, Array]:
-    if given is not None and not isinstance(given, Mapping):
-        raise UserError(f"constants= takes arrays by name, not {type(given).__name__}")
-    found: dict[str, Array] = {}
+        raise UserError(f"{option}= takes {wanted}s by name, not {type(given).__name__}")
+    found: dict[str, Any] = {}
     for name, value in (given or {}).items():
         try:
-            found[name] = np.asarray(value)
-        except ValueError as error:
-            raise UserError(f"constants= gives no array for {shown(str(name))}: {error}") from error
+            found[name] = convert(value)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{option}= gives no {wanted} for {shown(str(name))}: {shown(str(error))}") from error
     return found
+
+
+def _prefixed(error: UserError, text: str) -> UserError:
+    message = f"{text}: {error}"
+    return NeedsConstant(message, error.value) if isinstance(error, NeedsConstant) else UserError(message)
 
 
 def _parsed(model: Any) -> tuple[Any, str | None, str]:
@@ -135,20 +124,12 @@ class _Import:
         check_names(proto)
         versions = [int(o.version) for o in proto.opset_import if is_standard(o.domain)]
         if len(set(versions)) != 1:
-            raise UserError(
-                f"it imports versions {versions or 'none'} of the standard operators; one is needed. Is the file "
-                "complete?"
-            )
+            raise UserError(f"versions of the standard operators: {versions or 'none'}; is the file complete?")
         self.version = versions[0]
         self.versions = {"" if is_standard(o.domain) else o.domain: int(o.version) for o in proto.opset_import}
-        if self.version < OLDEST:
-            raise UserError(
-                f"it uses operator set {self.version}; {OLDEST} and newer are supported (see onnx.version_converter)"
-            )
-        if self.version > NEWEST:
-            raise UserError(
-                f"it uses operator set {self.version}; up to {NEWEST} are known (see onnx.version_converter)"
-            )
+        if not OLDEST <= self.version <= NEWEST:
+            known = f"{OLDEST} and newer, up to {NEWEST}, are supported"
+            raise UserError(f"it uses operator set {self.version}; {known} (see onnx.version_converter)")
         self.proto = local_functions_inlined(proto)
         self.folder, self.shapes, self.given = folder, shapes, constants
         self.build = GraphBuilder()
@@ -167,10 +148,8 @@ class _Import:
         self._import(ordered(graph.node, env), env, 0)
         outputs: list[Value] = []
         for o in graph.output:
-            if not o.type.HasField("tensor_type") and o.type.WhichOneof("value"):
-                raise UserError(
-                    f"output {shown(o.name)} is no tensor but a {o.type.WhichOneof('value')}, which is not supported"
-                )
+            if not o.type.HasField("tensor_type") and (kind := o.type.WhichOneof("value")):
+                raise UserError(f"output {shown(o.name)} is no tensor but a {kind}, which is not supported")
             if o.name not in env:
                 raise UserError(f"output {shown(o.name)} is computed by no node")
             outputs.append(env[o.name])
@@ -215,9 +194,8 @@ class _Import:
         for what, table in (("shapes", self.shapes), ("constants", self.given)):
             for name in table:
                 if name not in names:
-                    raise UserError(
-                        f"{what} name {shown(name)}, which is no input; the inputs are {', '.join(map(shown, names))}"
-                    )
+                    inputs = ", ".join(map(shown, names))
+                    raise UserError(f"{what} name {shown(name)}, which is no input; the inputs are {inputs}")
         if len(set(names)) != len(names):
             raise UserError("two inputs have the same name")
         listed = [i for i in declared if i.name in names]
@@ -234,13 +212,7 @@ class _Import:
     def _type(self, i: Any) -> Dtype:
         if not i.type.HasField("tensor_type"):
             raise UserError(f"input {shown(i.name)} is no tensor but a {i.type.WhichOneof('value') or 'nothing'}")
-        code = i.type.tensor_type.elem_type
-        if code not in ELEMENT_TYPES:
-            raise UserError(
-                f"input {shown(i.name)} has element type {type_name(code)}; supported are "
-                f"{', '.join(ELEMENT_TYPES.values())}"
-            )
-        return ELEMENT_TYPES[code]
+        return element_type(i.type.tensor_type.elem_type, f"input {shown(i.name)}")
 
     def _given(self, name: str, dtype: Dtype) -> Value:
         array = self.given[name]
@@ -258,11 +230,10 @@ class _Import:
         for d, n in zip(dims, shape):
             if d.HasField("dim_value"):
                 if d.dim_value != n and d.dim_value > 0:
-                    raise UserError(f"input {shown(i.name)} has the fixed shape {_dims(dims)}, but {shape} is given")
-            elif d.dim_param and self.symbols.setdefault(d.dim_param, n) != n:
-                raise UserError(
-                    f"dimension {shown(d.dim_param)} is given both as {self.symbols[d.dim_param]} and as {n}"
-                )
+                    fixed = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims]
+                    raise UserError(f"input {shown(i.name)} has the fixed shape {fixed}, but {shape} is given")
+            elif d.dim_param and (known := self.symbols.setdefault(d.dim_param, n)) != n:
+                raise UserError(f"dimension {shown(d.dim_param)} is given both as {known} and as {n}")
 
     def _shape(self, i: Any) -> tuple[int, ...]:
         if i.name in self.shapes:
@@ -280,10 +251,7 @@ class _Import:
                 shape.append(self.symbols[dim.dim_param])
             else:
                 symbol = dim.dim_param or f"{i.name}[{d}]"
-                told = (
-                    "input %s: dimension %s is open and taken as 1; giving the input a shape "
-                    "sets it (shapes=, or --shapes)"
-                )
+                told = "input %s: dimension %s is open and taken as 1; give the input a shape (shapes=, or --shapes)"
                 log.warning(told, shown(i.name), shown(symbol))
                 self.symbols[symbol] = 1
                 shape.append(1)
@@ -301,12 +269,10 @@ class _Import:
                     raise UserError(f"node {shown(label)} computes {shown(o)}, which exists already")
             try:
                 self._node(node, env, depth, label)
-            except NeedsConstant:
-                raise
             except UserError as error:
                 if "node " in str(error):  # the innermost one names itself
                     raise
-                raise UserError(f"{node.op_type} node {shown(label)}: {error}") from error
+                raise _prefixed(error, f"{node.op_type} node {shown(label)}") from error
             missing = [o for o in node.output if o and o not in env]
             if missing:
                 raise UserError(f"{node.op_type} node {shown(label)}: its output {shown(missing[0])} is not supported")
@@ -316,16 +282,15 @@ class _Import:
         if is_standard(node.domain):
             check(node, self.version, inputs, {a.name: a.type or _kind(a) for a in node.attribute})
         if node.op_type in _BRANCHES and is_standard(node.domain):
-            self._branch(node, inputs, env, depth, label)
+            self._branch(node, inputs, env, depth)
             return
         if node.op_type not in IMPORTERS or not is_standard(node.domain):
             self._function(node, inputs, env, depth, label)
             return
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
-        results = IMPORTERS[node.op_type](
-            NodeReader(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
-        )
+        reader = NodeReader(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
+        results = IMPORTERS[node.op_type](reader)
         listed = [results] if isinstance(results, Value) else list(results)
         for o, value in zip(node.output, listed):
             if o and value is not None:
@@ -333,39 +298,34 @@ class _Import:
 
     def _attribute(self, a: Any, label: str) -> Any:
         kind = a.type or _kind(a)
+        value = getattr(a, _FIELDS.get(kind, "type"))
         match kind:
-            case 1:
-                return float(a.f)
-            case 2:
-                return int(a.i)
+            case 1 | 2:
+                return value
             case 3:
-                return a.s.decode("utf-8", "replace")
+                return value.decode("utf-8", "replace")
             case 4:
-                return array_of(a.t, self.folder, f"attribute {shown(a.name)} of node {shown(label)}")
-            case 6:
-                return [float(v) for v in a.floats]
-            case 7:
-                return [int(v) for v in a.ints]
+                return array_of(value, self.folder, f"attribute {shown(a.name)} of node {shown(label)}")
+            case 6 | 7:
+                return list(value)
             case 8:
-                return [v.decode("utf-8", "replace") for v in a.strings]
+                return [v.decode("utf-8", "replace") for v in value]
             case _:
-                raise UserError(f"node {shown(label)}: attribute {shown(a.name)} is of a kind that is not supported")
+                raise UserError(f"attribute {shown(a.name)} is of a kind that is not supported")
 
     def _function(
         self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int, label: str
     ) -> None:
         """A composite operator: the body that ONNX defines for it, imported in place."""
         if depth >= MOST_NESTED:
-            raise UserError(f"node {shown(label)}: functions are nested too deeply")
+            raise UserError("functions are nested too deeply")
         body = body_of(node, self.versions, inputs)
         if body is None:
             raise UserError("ONNX gives no body for these inputs")
         inner = {formal: value for formal, value in zip(body.input, inputs) if value is not None}
         nodes = bound_nodes(body, schema_of(node, self.versions), node, inner, label)
-        outside, self.version = (
-            self.version,
-            next((int(o.version) for o in body.opset_import if is_standard(o.domain)), self.version),
-        )
+        outside = self.version
+        self.version = next((int(o.version) for o in body.opset_import if is_standard(o.domain)), outside)
         self._check_known(nodes)
         self._import(ordered(nodes, inner), inner, depth + 1)
         self.version = outside
@@ -373,44 +333,39 @@ class _Import:
             if o and formal in inner:
                 env[o] = inner[formal]
 
-    def _branch(self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int, label: str) -> None:
-        """Subgraphs: the branch that a known condition takes, or the body of a loop of known length, imported in
-        place.
-        """
+    def _branch(self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int) -> None:
+        """Subgraphs, imported in place: the branch that is taken, or the body of a loop of known length."""
         if depth >= MOST_NESTED:
-            raise UserError(f"node {shown(label)}: subgraphs are nested too deeply")
+            raise UserError("subgraphs are nested too deeply")
 
         def run(body: Any, bound: Mapping[str, Value]) -> list[Value]:
-            return self._body(body, {**env, **bound}, depth + 1, label)
+            return self._body(body, {**env, **bound}, depth + 1)
 
         match node.op_type:
             case "If":
-                results = run(self._taken(node, inputs[0], label), {})
+                results = run(self._taken(node, inputs[0]), {})
             case "Scan":
                 if self.version < 9:
-                    raise UserError(f"node {shown(label)}: Scan of operator set 8 is not supported")
-                results = unroll_scan(node, [v for v in inputs if v is not None], self.build, run, label)
+                    raise UserError("Scan of operator set 8 is not supported")
+                results = unroll_scan(node, [v for v in inputs if v is not None], self.build, run)
             case _:
-                results = unroll_loop(node, inputs, self.build, run, label)
+                results = unroll_loop(node, inputs, self.build, run)
         for o, value in zip(node.output, results):
             if o:
                 env[o] = value
 
-    def _taken(self, node: Any, condition: Value | None, label: str) -> Any:
-        known = self.build.array(condition) if condition is not None else None
-        if known is None or known.size != 1:
-            name = condition.name if condition is not None else ""
-            raise NeedsConstant(f"node {shown(label)}: If needs its condition when the model is loaded", name)
-        wanted = "then_branch" if bool(known.reshape(())) else "else_branch"
+    def _taken(self, node: Any, condition: Value | None) -> Any:
+        assert condition is not None  # `check` refuses a node without it
+        wanted = "then_branch" if known_number(self.build, condition, "its condition") else "else_branch"
         body = next((a.g for a in node.attribute if a.name == wanted), None)
         if body is None or len(body.output) < len(node.output):
-            raise UserError(f"node {shown(label)}: it has no {wanted} with {len(node.output)} outputs")
+            raise UserError(f"it has no {wanted} with {len(node.output)} outputs")
         return body
 
-    def _body(self, body: Any, inner: dict[str, Value], depth: int, label: str) -> list[Value]:
+    def _body(self, body: Any, inner: dict[str, Value], depth: int) -> list[Value]:
         self._written += 1 + len(body.node) + len(inner) // 64  # names are copied for every step
         if self._written > MOST_NODES:
-            raise UserError(f"node {shown(label)}: written out it would have more than {MOST_NODES:,} nodes")
+            raise UserError(f"written out it would have more than {MOST_NODES:,} nodes")
         for tensor in body.initializer:
             inner.pop(tensor.name, None)
             self._initializer(tensor, inner)
@@ -421,17 +376,14 @@ class _Import:
         self._import(ordered(body.node, inner), inner, depth)
         missing = [o.name for o in body.output if o.name not in inner]
         if missing:
-            raise UserError(f"node {shown(label)}: its subgraph does not compute {shown(missing[0])}")
+            raise UserError(f"its subgraph does not compute {shown(missing[0])}")
         return [inner[o.name] for o in body.output]
 
 
-def _dims(dims: Any) -> list[object]:
-    return [d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims]
+_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 6: "floats", 7: "ints", 8: "strings"}
+"""Where an attribute of each kind holds its value."""
 
 
 def _kind(a: Any) -> int:
     """Files of the first versions leave the kind out."""
-    for kind, field in ((1, "f"), (2, "i"), (3, "s"), (4, "t")):
-        if a.HasField(field):
-            return kind
-    return 6 if a.floats else 7 if a.ints else 8 if a.strings else 0
+    return next((kind for kind, name in _FIELDS.items() if (a.HasField(name) if kind < 5 else getattr(a, name))), 0)

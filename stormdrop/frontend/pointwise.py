@@ -7,7 +7,9 @@ from functools import reduce
 
 import numpy as np
 
+from stormdrop.errors import UserError
 from stormdrop.frontend.node_reader import NodeReader
+from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Attribute, Value
 from stormdrop.ir.expr import FLOATS, Dtype
 from stormdrop.ops.scalar import fits_f32
@@ -16,50 +18,37 @@ Results = Value | Sequence[Value | None]
 Importer = Callable[[NodeReader], Results]
 
 ELEMENT_TYPES: dict[int, Dtype] = {1: "f32", 11: "f64", 6: "i32", 7: "i64", 9: "bool"}
-OTHER_TYPES = {
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    8: "string",
-    10: "float16",
-    12: "uint32",
-    13: "uint64",
-    14: "complex64",
-    15: "complex128",
-    16: "bfloat16",
-    17: "float8e4m3fn",
-    18: "float8e4m3fnuz",
-    19: "float8e5m2",
-    20: "float8e5m2fnuz",
-    21: "uint4",
-    22: "int4",
-    23: "float4e2m1",
-    24: "float8e8m0",
-    25: "uint2",
-    26: "int2",
-}
+NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt"})
+"""Elementwise operators of graphs that ONNX does not have."""
 
 
-def type_name(code: int) -> str:
-    return ELEMENT_TYPES.get(code) or OTHER_TYPES.get(code, f"type {code}")
+def element_type(code: int, what: str) -> Dtype:
+    """The element type that ONNX gives this number. Raises UserError, naming `what`, for those not supported."""
+    from onnx import TensorProto
+
+    if code not in ELEMENT_TYPES:
+        names = {number: name.lower() for name, number in TensorProto.DataType.items()}
+        supported = ", ".join(ELEMENT_TYPES.values())
+        raise UserError(f"{what} has element type {names.get(code, code)}; supported are {supported}")
+    return ELEMENT_TYPES[code]
 
 
-def _same(n: NodeReader) -> Value:
-    return n.build.emit(n.op, *n.given())
+def _with(op: str, **defaults: float | str) -> Importer:
+    """One node of the graph: `defaults` are the attributes it takes, of the kind of their default."""
 
-
-def _with(op: str, **defaults: float) -> Importer:
     def importer(n: NodeReader) -> Value:
-        attributes: dict[str, Attribute] = {key: n.number(key, value) for key, value in defaults.items()}
-        return n.build.emit(op, n.input(0), **attributes)
+        attributes: dict[str, Attribute] = {}
+        for key, value in defaults.items():
+            match value:
+                case str():
+                    attributes[key] = n.text(key, value)
+                case int():
+                    attributes[key] = n.integer(key, value)
+                case float():
+                    attributes[key] = n.number(key, value)
+        return n.build.emit(op, *n.given(), **attributes)
 
     return importer
-
-
-def _selu(n: NodeReader) -> Value:
-    alpha, gamma = n.number("alpha", 1.67326319217681884765625), n.number("gamma", 1.05070102214813232421875)
-    return n.build.emit("Elu", n.input(0), alpha=alpha, gamma=gamma)
 
 
 def _celu(n: NodeReader) -> Value:
@@ -67,18 +56,9 @@ def _celu(n: NodeReader) -> Value:
     return n.build.emit("Elu", n.input(0), alpha=alpha, width=alpha)
 
 
-def _hard_swish(n: NodeReader) -> Value:
-    return n.build.emit("HardSwish", n.input(0), alpha=n.number("alpha", 1 / 6), beta=0.5)
-
-
-def _gelu(n: NodeReader) -> Value:
-    return n.build.emit("Gelu", n.input(0), approximate=n.text("approximate", "none"))
-
-
 def _is_inf(n: NodeReader) -> Value:
-    return n.build.emit(
-        "IsInf", n.input(0), positive=n.integer("detect_positive", 1), negative=n.integer("detect_negative", 1)
-    )
+    positive, negative = n.integer("detect_positive", 1), n.integer("detect_negative", 1)
+    return n.build.emit("IsInf", n.input(0), positive=positive, negative=negative)
 
 
 def _variadic(op: str) -> Importer:
@@ -90,16 +70,8 @@ def _mean(n: NodeReader) -> Value:
     return n.build.emit("Mul", total, n.build.number(1 / len(n.given()), total))
 
 
-def _cast_to(n: NodeReader, code: int) -> Value:
-    if code not in ELEMENT_TYPES:
-        raise n.fail(
-            f"element type {type_name(code)} is not supported; supported are {', '.join(ELEMENT_TYPES.values())}"
-        )
-    return n.build.cast(n.input(0), ELEMENT_TYPES[code])
-
-
 def _cast(n: NodeReader) -> Value:
-    return _cast_to(n, n.integer("to"))
+    return n.build.cast(n.input(0), element_type(n.integer("to"), "its result"))
 
 
 def _cast_like(n: NodeReader) -> Value:
@@ -114,10 +86,6 @@ def _pow(n: NodeReader) -> Value:
         if x.dtype == "f64" or fits_f32(known):
             return n.build.emit("PowConst", x, exponent=known)
     return n.build.emit("Pow", x, y)
-
-
-def _mod(n: NodeReader) -> Value:
-    return n.build.emit("Mod", n.input(0), n.input(1), fmod=n.integer("fmod", 0))
 
 
 def _clip(n: NodeReader) -> Value:
@@ -146,14 +114,6 @@ def _clip(n: NodeReader) -> Value:
     return n.build.emit("Clip", x, **known) if known else x
 
 
-def _prelu(n: NodeReader) -> Value:
-    return n.build.emit("PRelu", n.input(0), n.input(1))
-
-
-def _silu_alpha(n: NodeReader) -> Value:
-    return n.build.emit("Swish", n.input(0), alpha=n.number("alpha", 1.0))
-
-
 def _identity(n: NodeReader) -> Value:
     return n.input(0)
 
@@ -178,64 +138,17 @@ def _bit_not(n: NodeReader) -> Value:
 
 
 POINTWISE: dict[str, Importer] = {
-    **dict.fromkeys(
-        (
-            "Abs",
-            "Neg",
-            "Not",
-            "Exp",
-            "Log",
-            "Sqrt",
-            "Tanh",
-            "Erf",
-            "Sigmoid",
-            "Sin",
-            "Cos",
-            "Floor",
-            "Ceil",
-            "Round",
-            "Tan",
-            "Asin",
-            "Acos",
-            "Atan",
-            "Sinh",
-            "Cosh",
-            "Asinh",
-            "Acosh",
-            "Atanh",
-            "Sign",
-            "Reciprocal",
-            "Relu",
-            "Softplus",
-            "Softsign",
-            "Mish",
-            "IsNaN",
-            "Add",
-            "Sub",
-            "Mul",
-            "Div",
-            "And",
-            "Or",
-            "Xor",
-            "Equal",
-            "Less",
-            "LessOrEqual",
-            "Greater",
-            "GreaterOrEqual",
-            "Where",
-        ),
-        _same,
-    ),
+    **{op: _with(op) for op in ELEMENTWISE if op not in NOT_IN_ONNX},
     "LeakyRelu": _with("LeakyRelu", alpha=0.01),
     "Elu": _with("Elu", alpha=1.0),
-    "Selu": _selu,
+    "Selu": _with("Elu", alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
     "Celu": _celu,
     "HardSigmoid": _with("HardSigmoid", alpha=0.2, beta=0.5),
-    "HardSwish": _hard_swish,
-    "Gelu": _gelu,
+    "HardSwish": _with("HardSwish", alpha=1 / 6, beta=0.5),
+    "Gelu": _with("Gelu", approximate="none"),
     "ThresholdedRelu": _with("ThresholdedRelu", alpha=1.0),
     "Shrink": _with("Shrink", lambd=0.5, bias=0.0),
-    "Swish": _silu_alpha,
+    "Swish": _with("Swish", alpha=1.0),
     "IsInf": _is_inf,
     "Max": _variadic("Max"),
     "Min": _variadic("Min"),
@@ -244,9 +157,8 @@ POINTWISE: dict[str, Importer] = {
     "Cast": _cast,
     "CastLike": _cast_like,
     "Pow": _pow,
-    "Mod": _mod,
+    "Mod": _with("Mod", fmod=0),
     "Clip": _clip,
-    "PRelu": _prelu,
     "Identity": _identity,
     "Dropout": _dropout,
     "BitwiseNot": _bit_not,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from stormdrop.frontend.node_reader import NodeReader
@@ -20,38 +20,18 @@ def _axes(n: NodeReader, x: Value) -> list[int]:
     return n.dims(given, x.rank)
 
 
-def _reduced(
-    kind: str,
-    before: Callable[[GraphBuilder, Value], Value] | None = None,
-    after: Callable[[GraphBuilder, Value], Value] | None = None,
-) -> Importer:
+def _reduced(kind: str, before: str = "", after: str = "") -> Importer:
+    """A reduction of `before` of the elements (Mul: their squares), then `after` of that, of integers through f64."""
+
     def importer(n: NodeReader) -> Value:
-        x = n.input(0)
-        axes = _axes(n, x)
-        keep = bool(n.integer("keepdims", 1))
-        y = before(n.build, x) if before else x
-        y = n.build.reduce(kind, y, axes, keep)
-        return after(n.build, y) if after else y
+        b, x = n.build, n.input(0)
+        y = x if not before else b.emit(before, *([x, x] if before == "Mul" else [x]))
+        y = b.reduce(kind, y, _axes(n, x), bool(n.integer("keepdims", 1)))
+        if not after:
+            return y
+        return b.cast(b.emit(after, y if y.dtype in FLOATS else b.cast(y, "f64")), y.dtype)
 
     return importer
-
-
-def _square(b: GraphBuilder, x: Value) -> Value:
-    return b.emit("Mul", x, x)
-
-
-def _abs(b: GraphBuilder, x: Value) -> Value:
-    return b.emit("Abs", x)
-
-
-def _log(b: GraphBuilder, x: Value) -> Value:
-    """Of integers too: through f64."""
-    return b.emit("Log", x) if x.dtype in FLOATS else b.cast(b.emit("Log", b.cast(x, "f64")), x.dtype)
-
-
-def _sqrt(b: GraphBuilder, x: Value) -> Value:
-    """Of integers too: through f64."""
-    return b.emit("Sqrt", x) if x.dtype in FLOATS else b.cast(b.emit("Sqrt", b.cast(x, "f64")), x.dtype)
 
 
 def mean(b: GraphBuilder, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
@@ -60,6 +40,13 @@ def mean(b: GraphBuilder, x: Value, axes: Sequence[int], keep: bool = True) -> V
     if x.dtype not in FLOATS:
         return b.emit("Div", total, b.number(count, total)) if count else total
     return b.emit("Mul", total, b.number(1 / count if count else float("nan"), total))
+
+
+def _moments(b: GraphBuilder, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
+    """The mean, what lies above it, and the variance."""
+    centre = mean(b, x, axes)
+    gap = b.emit("Sub", x, centre)
+    return centre, gap, mean(b, b.emit("Mul", gap, gap), axes)
 
 
 def _mean(n: NodeReader) -> Value:
@@ -130,21 +117,24 @@ def _einsum(n: NodeReader) -> Value:
         joined = "".join(terms).replace(".", "")
         right = ("..." if "..." in left else "") + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
     result = right.replace("...", dots)
-    if any(len(t) != v.rank or (not t.isalpha() and t) for t, v in zip(full, operands)) or set(result) - set(
-        "".join(full)
-    ):
+    known = set("".join(full))
+    if any(len(t) != v.rank or (not t.isalpha() and t) for t, v in zip(full, operands)) or set(result) - known:
         raise n.fail(f"the equation {text} does not fit its inputs")
     return n.build.emit("Einsum", *operands, equation=f"{','.join(full)}->{result}")
 
 
-def _softmax(n: NodeReader) -> Value:
-    """Before version 13 all dimensions from `axis` on are one."""
+def along_axis(n: NodeReader) -> tuple[Value, int]:
+    """The input and the dimension that `axis` names. Before version 13 all dimensions from there on are one."""
     x = n.input(0)
     if n.version >= 13:
-        return n.build.emit(n.op, x, axis=n.axis(-1, x.rank))
+        return x, n.axis(-1, x.rank)
     cut = n.axis(1, x.rank)
-    flat = n.build.reshape(x, (prod(x.shape[:cut]), prod(x.shape[cut:])))
-    return n.build.reshape(n.build.emit(n.op, flat, axis=1), x.shape)
+    return n.build.reshape(x, (prod(x.shape[:cut]), prod(x.shape[cut:]))), 1
+
+
+def _softmax(n: NodeReader) -> Value:
+    x, along = along_axis(n)
+    return n.build.reshape(n.build.emit(n.op, x, axis=along), n.input(0).shape)
 
 
 def per_channel(b: GraphBuilder, v: Value, rank: int, at: int = 1) -> Value:
@@ -178,9 +168,7 @@ def _batch_norm_training(n: NodeReader, epsilon: float) -> Results:
     y = b.emit("Standardize", x, axes=tuple(axes), epsilon=epsilon)
     y = scaled(b, y, per_channel(b, scale, x.rank), per_channel(b, bias, x.rank))
     momentum = n.number("momentum", 0.9)
-    now = mean(b, x, axes)
-    gap = b.emit("Sub", x, now)
-    spread = mean(b, b.emit("Mul", gap, gap), axes)
+    now, _, spread = _moments(b, x, axes)
     results: list[Value | None] = [y]
     for old, new in ((mu, now), (var, spread)):
         kept = b.emit("Mul", old, b.number(momentum, old))
@@ -194,12 +182,9 @@ def _layer_norm(n: NodeReader) -> Results:
     epsilon = n.number("epsilon", 1e-5)
     y = scaled(b, b.emit("Standardize", x, axes=axes, epsilon=epsilon), n.input(1), n.optional(2))
     results: list[Value | None] = [y, None, None]
-    if n.wanted(1):
-        results[1] = mean(b, x, axes)
-    if n.wanted(2):
-        gap = b.emit("Sub", x, mean(b, x, axes))
-        spread = mean(b, b.emit("Mul", gap, gap), axes)
-        results[2] = b.emit("Rsqrt", b.emit("Add", spread, b.number(epsilon, x)))
+    if n.wanted(1) or n.wanted(2):
+        centre, _, spread = _moments(b, x, axes)
+        results[1:] = [centre, b.emit("Rsqrt", b.emit("Add", spread, b.number(epsilon, x)))]
     return results
 
 
@@ -243,9 +228,8 @@ def _mean_variance(n: NodeReader) -> Value:
     """(x - mean) / (deviation + 1e-9): unlike in other norms, the small number is added to the root."""
     b, x = n.build, n.input(0)
     axes = n.dims(n.integers("axes", (0, 2, 3)), x.rank)
-    centred = b.emit("Sub", x, mean(b, x, axes, True))
-    deviation = b.emit("Sqrt", mean(b, b.emit("Mul", centred, centred), axes, True))
-    return b.emit("Div", centred, b.emit("Add", deviation, b.number(1e-9, x)))
+    _, centred, spread = _moments(b, x, axes)
+    return b.emit("Div", centred, b.emit("Add", b.emit("Sqrt", spread), b.number(1e-9, x)))
 
 
 REDUCTIONS: dict[str, Importer] = {
@@ -254,10 +238,10 @@ REDUCTIONS: dict[str, Importer] = {
     "ReduceMin": _reduced("Min"),
     "ReduceProd": _reduced("Prod"),
     "ReduceMean": _mean,
-    "ReduceL1": _reduced("Sum", _abs),
-    "ReduceL2": _reduced("Sum", _square, _sqrt),
-    "ReduceSumSquare": _reduced("Sum", _square),
-    "ReduceLogSum": _reduced("Sum", None, _log),
+    "ReduceL1": _reduced("Sum", "Abs"),
+    "ReduceL2": _reduced("Sum", "Mul", "Sqrt"),
+    "ReduceSumSquare": _reduced("Sum", "Mul"),
+    "ReduceLogSum": _reduced("Sum", after="Log"),
     "ReduceLogSumExp": _log_sum_exp,
     "MatMul": _matmul,
     "Gemm": _gemm,

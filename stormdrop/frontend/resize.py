@@ -1,10 +1,8 @@
-"""ONNX's Resize and Upsample: one dimension after the other, each a gather or a weighted sum of taps known at
-import.
-"""
+"""ONNX's Resize and Upsample, dimension by dimension: each a gather, or a weighted sum of constant taps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,7 @@ Floats = NDArray[np.float64]
 def _coordinates(n: NodeReader, mode: str, size: int, out: int, scale: float, roi: tuple[float, float]) -> Floats:
     """Where every output pixel lies in the input.
 
-    Where the length comes from a scale, corners are aligned by its fraction too: ONNX's tests say so, its text does
-    not.
+    Where the length comes from a scale, corners are aligned by its fraction too, as ONNX's tests have it.
     """
     length = size * scale if _is_scaled(n) else out
     i = np.arange(out, dtype=np.float64)
@@ -55,20 +52,12 @@ def _is_scaled(n: NodeReader) -> bool:
     return len(n.inputs) < 4 or n.optional(3) is None or n.input(3).size == 0
 
 
-def _nearest(n: NodeReader, x: Floats, mode: str) -> NDArray[np.int64]:
-    whole = np.floor(x)
-    match mode:
-        case "round_prefer_floor":
-            result = np.where(x == whole + 0.5, whole, np.floor(x + 0.5))
-        case "round_prefer_ceil":
-            result = np.floor(x + 0.5)
-        case "floor":
-            result = whole
-        case "ceil":
-            result = np.ceil(x)
-        case _:
-            raise n.fail(f"unknown nearest mode {mode}")
-    return result.astype(np.int64)
+_NEAREST: dict[str, Callable[[Floats], Floats]] = {
+    "round_prefer_floor": lambda x: np.where(x == np.floor(x) + 0.5, np.floor(x), np.floor(x + 0.5)),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
 
 
 def _cubic(t: Floats, a: float) -> Floats:
@@ -86,12 +75,10 @@ def _taps(n: NodeReader, x: Floats, size: int, scale: float, cubic: bool) -> tup
     """Input positions and weights of every output pixel, [out, k]; a filter is stretched where it must not alias."""
     stretch = max(1.0, 1 / scale) if n.integer("antialias", 0) else 1.0
     reach = (2 if cubic else 1) * stretch
-    first = (
-        np.floor(x - reach).astype(np.int64) + 1 if stretch > 1 else np.floor(x).astype(np.int64) - (1 if cubic else 0)
-    )
-    count = int(np.ceil(2 * reach)) + (1 if stretch > 1 else 0)
+    first = np.floor(x - reach) + 1 if stretch > 1 else np.floor(x) - cubic
+    count = int(np.ceil(2 * reach)) + (stretch > 1)
     bounded(n, count * len(x))
-    at = first[:, None] + np.arange(count)[None, :]
+    at = first.astype(np.int64)[:, None] + np.arange(count)[None, :]
     distance = (at - x[:, None]) / stretch
     weights = _cubic(distance, n.number("cubic_coeff_a", -0.75)) if cubic else _linear(distance)
     if n.integer("exclude_outside", 0):
@@ -108,17 +95,19 @@ def _one_dimension(
     size, b = x.shape[d], n.build
     if not size and out:
         raise n.fail(f"{x} has nothing along dimension {d} to be resized")
-    coordinate_mode = n.text(
-        "coordinate_transformation_mode", "half_pixel" if n.op == "Resize" and n.version >= 11 else "asymmetric"
-    )
+    modern = n.op == "Resize" and n.version >= 11
+    coordinate_mode = n.text("coordinate_transformation_mode", "half_pixel" if modern else "asymmetric")
     at = _coordinates(n, coordinate_mode, size, bounded(n, out), scale, roi)
     outside = (at < 0) | (at > size - 1)
     mode = n.text("mode", "nearest")
     if mode == "nearest":
-        default = "round_prefer_floor" if n.op == "Resize" and n.version >= 11 else "floor"
+        default = "round_prefer_floor" if modern else "floor"
         if n.op == "Resize" and n.version == 10 and scale < 1:  # as ONNX's tests of that version have it
             default = "ceil"
-        index = np.clip(_nearest(n, at, n.text("nearest_mode", default)), 0, size - 1)
+        rounding = n.text("nearest_mode", default)
+        if rounding not in _NEAREST:
+            raise n.fail(f"unknown nearest mode {rounding}")
+        index = np.clip(_NEAREST[rounding](at).astype(np.int64), 0, size - 1)
         times = out // size if size else 0
         if np.array_equal(index, np.arange(out)) and out == size:
             return x, outside
@@ -197,13 +186,8 @@ def _enlarged(n: NodeReader, sizes: Sequence[int], factors: Sequence[float]) -> 
 def _grid_sample(n: NodeReader) -> Value:
     x, grid = n.input(0), n.input(1)
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(n.text("mode", "linear"), n.text("mode", "linear"))
-    if (
-        x.rank < 3
-        or grid.rank != x.rank
-        or grid.shape[-1] != x.rank - 2
-        or grid.shape[0] != x.shape[0]
-        or 0 in x.shape[2:]
-    ):
+    fits = x.rank == grid.rank > 2 and (grid.shape[0], grid.shape[-1]) == (x.shape[0], x.rank - 2)
+    if not fits or 0 in x.shape[2:]:
         raise n.fail(f"grid {grid} does not fit {x}")
     padding, align = n.text("padding_mode", "zeros"), n.integer("align_corners", 0)
     if mode not in ("nearest", "linear", "cubic") or padding not in ("zeros", "border", "reflection"):

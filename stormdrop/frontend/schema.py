@@ -82,9 +82,8 @@ def form_of(op: str, version: int) -> Form | None:
     for i in schema.inputs:
         types = set(i.types) | wider.get(i.name, set())
         group = i.type_str if i.type_str in constraints and i.is_homogeneous else None
-        formal = Formal(
-            i.name, group, frozenset(d for d, t in TYPES.items() if t in types), i.option.name == "Optional"
-        )
+        dtypes: frozenset[Dtype] = frozenset(d for d, t in TYPES.items() if t in types)
+        formal = Formal(i.name, group, dtypes, i.option.name == "Optional")
         if i.option.name == "Variadic":
             last = formal
         else:
@@ -109,11 +108,8 @@ def check(node: Any, version: int, inputs: Sequence[Value | None], kinds: Mappin
     if form is None:
         return
     if len(inputs) < form.least_inputs or (form.last is None and len(inputs) > len(form.formals)):
-        wanted = (
-            str(form.least_inputs)
-            if form.last is None and form.least_inputs == len(form.formals)
-            else f"{form.least_inputs} or more"
-        )
+        fixed = form.last is None and form.least_inputs == len(form.formals)
+        wanted = f"{form.least_inputs}{'' if fixed else ' or more'}"
         raise UserError(f"it has {len(inputs)} inputs; {node.op_type} takes {wanted}")
     if not 1 <= len(node.output) <= form.most_outputs:
         raise UserError(f"it has {len(node.output)} outputs; {node.op_type} gives 1 to {form.most_outputs}")
@@ -121,9 +117,8 @@ def check(node: Any, version: int, inputs: Sequence[Value | None], kinds: Mappin
     for name, kind in kinds.items():
         wanted_kind = form.kinds.get(name, kind)
         if kind != wanted_kind and (wanted_kind, kind) != (NUMBER, INTEGER):
-            raise UserError(
-                f"attribute {shown(name)} is {KINDS.get(kind, 'something else')}, not {KINDS.get(wanted_kind, 'that')}"
-            )
+            given, wanted = (KINDS.get(k, "of another kind") for k in (kind, wanted_kind))
+            raise UserError(f"attribute {shown(name)} is {given}, not {wanted}")
     for name in form.required:
         if name not in kinds:
             raise UserError(f"attribute {shown(name)} is missing")
@@ -139,11 +134,8 @@ def _check_types(form: Form, inputs: Sequence[Value | None]) -> None:
                 raise UserError(f"input {k} ({formal.name}) is missing")
             continue
         if formal.dtypes and v.dtype not in formal.dtypes:
-            raise UserError(
-                f"input {k} ({formal.name}) is {v.dtype}; it may be {', '.join(d for d in TYPES if d in formal.dtypes)}"
-            )
+            allowed = ", ".join(d for d in TYPES if d in formal.dtypes)
+            raise UserError(f"input {k} ({formal.name}) is {v.dtype}; it may be {allowed}")
         if formal.group is not None and groups.setdefault(formal.group, v.dtype) != v.dtype:
-            raise UserError(
-                f"input {k} ({formal.name}) is {v.dtype}, but one before it is {groups[formal.group]}; they must be "
-                "alike"
-            )
+            other = groups[formal.group]
+            raise UserError(f"input {k} ({formal.name}) is {v.dtype}, but one before it is {other}; both must be alike")

@@ -1,7 +1,6 @@
 """Arrays stored in a model or beside it. Nothing is believed: sizes are compared before memory is taken.
 
-External data is read only from a regular file inside the model's folder: no absolute path, no `..`, no link that leads
-out.
+External data is read only from a regular file inside the model's folder: no absolute path, no `..`, no link out.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.files import opened
-from stormdrop.frontend.pointwise import ELEMENT_TYPES, type_name
+from stormdrop.frontend.pointwise import element_type
 from stormdrop.graph.builder import MOST_DIMENSIONS, MOST_VALUE
-from stormdrop.graph.graph import shown
+from stormdrop.graph.graph import Array, shown
 from stormdrop.ir.expr import ITEMSIZE, NUMPY, Dtype
 
-Array = NDArray[Any]
 EXTERNAL = 1
 MOST_MODEL_BYTES = 1 << 31
 """Protocol buffers hold no more: larger weights lie in files of their own."""
@@ -40,13 +37,9 @@ def array_of(proto: Any, folder: str | None, what: str) -> Array:
         raise UserError(f"{what} has negative dimensions {dims}")
     if len(dims) > MOST_DIMENSIONS:
         raise UserError(f"{what} has {len(dims)} dimensions; at most {MOST_DIMENSIONS} are supported")
-    if proto.data_type not in ELEMENT_TYPES:
-        raise UserError(
-            f"{what} has element type {type_name(proto.data_type)}; supported are {', '.join(ELEMENT_TYPES.values())}"
-        )
+    dtype = element_type(proto.data_type, what)
     if proto.HasField("segment"):
         raise UserError(f"{what} is stored in segments, which is not supported")
-    dtype = ELEMENT_TYPES[proto.data_type]
     nbytes = prod(dims) * ITEMSIZE[dtype]
     if prod(max(1, d) for d in dims) * ITEMSIZE[dtype] > MOST_VALUE:
         raise UserError(f"{what} would have {prod(dims):,} elements in the shape {dims}")
@@ -56,18 +49,15 @@ def array_of(proto: Any, folder: str | None, what: str) -> Array:
     elif proto.HasField("raw_data"):
         raw = proto.raw_data
     else:
-        return _typed(getattr(proto, _FIELDS[dtype]), dims, dtype, what)
+        values = getattr(proto, _FIELDS[dtype])
+        if len(values) != prod(dims):
+            raise UserError(f"{what} holds {len(values):,} values, but its shape is {dims}")
+        return np.array(values, NUMPY[dtype]).reshape(dims)
     if len(raw) != nbytes:
         raise UserError(f"{what} holds {len(raw):,} bytes, but its shape {dims} needs {nbytes:,}")
     if dtype == "bool":
         return np.frombuffer(raw, np.uint8).reshape(dims) != 0
     return np.frombuffer(raw, stored).astype(NUMPY[dtype], copy=False).reshape(dims)
-
-
-def _typed(values: Any, dims: list[int], dtype: Dtype, what: str) -> Array:
-    if len(values) != prod(dims):
-        raise UserError(f"{what} holds {len(values):,} values, but its shape is {dims}")
-    return np.array(values, NUMPY[dtype]).reshape(dims)
 
 
 def _external(proto: Any, folder: str | None, nbytes: int, what: str) -> bytes:
@@ -76,9 +66,7 @@ def _external(proto: Any, folder: str | None, nbytes: int, what: str) -> bytes:
     if not all(isinstance(text, str) for text in entries.values()):  # bytes, where they are no UTF-8
         raise UserError(f"{what}: where it lies is no text")
     if folder is None:
-        raise UserError(
-            f"{what} lies in the file {shown(location)}; load the model by its path so that it can be found"
-        )
+        raise UserError(f"{what} lies in the file {shown(location)}; load the model by its path")
     try:
         offset, length = int(entries.get("offset", "0") or 0), int(entries.get("length", nbytes) or nbytes)
     except ValueError:
@@ -113,9 +101,8 @@ def read_file(path: str) -> bytes:
     with opened(path, path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_MODEL_BYTES:
-            raise UserError(
-                f"{path} is no ONNX model: it has {size:,} bytes, and no such file has more than {MOST_MODEL_BYTES:,}"
-            )
+            most = f"no such file has more than {MOST_MODEL_BYTES:,}"
+            raise UserError(f"{path} is no ONNX model: it has {size:,} bytes, and {most}")
         try:
             return file.read(MOST_MODEL_BYTES)
         except OSError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from math import prod
 
 import numpy as np
@@ -20,14 +21,7 @@ MOST_PIXELS = 1 << 31
 
 
 def attributes_of(w: Window) -> dict[str, Attribute]:
-    return {
-        "kernel": w.kernel,
-        "strides": w.strides,
-        "dilations": w.dilations,
-        "before": w.before,
-        "after": w.after,
-        "layout": LAYOUT,
-    }
+    return {**{f.name: getattr(w, f.name) for f in fields(w)}, "layout": LAYOUT}
 
 
 def _listed(n: NodeReader, key: str, rank: int) -> tuple[int, ...]:
@@ -37,7 +31,7 @@ def _listed(n: NodeReader, key: str, rank: int) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _pads(n: NodeReader, rank: int) -> list[int]:
+def _pads(n: NodeReader, rank: int) -> tuple[int, ...]:
     pads = n.integers("pads", [0] * (2 * rank))
     if len(pads) != 2 * rank or not all(0 <= p <= MOST_PIXELS for p in pads):
         raise n.fail(f"pads {pads} do not fit {rank} spatial dimensions")
@@ -52,9 +46,8 @@ def window_of(n: NodeReader, sizes: Sequence[int], kernel: Sequence[int]) -> tup
     before, after = list(pads[:rank]), list(pads[rank:])
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         for d in range(rank):
-            total = max(
-                0, (-(-sizes[d] // strides[d]) - 1) * strides[d] + dilations[d] * (kernel[d] - 1) + 1 - sizes[d]
-            )
+            reach = dilations[d] * (kernel[d] - 1) + 1
+            total = max(0, (-(-sizes[d] // strides[d]) - 1) * strides[d] + reach - sizes[d])
             before[d] = total // 2 if auto == "SAME_UPPER" else -(-total // 2)
             after[d] = total - before[d]
     elif auto == "VALID":
@@ -66,10 +59,8 @@ def window_of(n: NodeReader, sizes: Sequence[int], kernel: Sequence[int]) -> tup
         for d in range(rank):
             reach = dilations[d] * (kernel[d] - 1) + 1
             count = -(-(before[d] + sizes[d] + after[d] - reach) // strides[d]) + 1
-            if (count - 1) * strides[d] >= sizes[d] + before[
-                d
-            ]:  # a window must start inside the image or the pad before it
-                count -= 1
+            # A window must start inside the image or the pad before it.
+            count -= (count - 1) * strides[d] >= sizes[d] + before[d]
             after[d] = max(0, (count - 1) * strides[d] + reach - sizes[d] - before[d])
     return Window(tuple(kernel), strides, dilations, tuple(before), tuple(after)), given
 
@@ -82,15 +73,19 @@ def _image(n: NodeReader, x: Value) -> None:
 def _conv(n: NodeReader) -> Value:
     b, x, w = n.build, n.input(0), n.input(1)
     _image(n, x)
-    if w.rank != x.rank or n.integers("kernel_shape", w.shape[2:]) != list(w.shape[2:]):
+    if w.rank != x.rank or n.integers("kernel_shape", w.shape[2:]) != w.shape[2:]:
         raise n.fail(f"weights {w} do not fit {x}")
     groups = n.integer("group", 1)
     if groups < 1 or w.shape[1] * groups != x.shape[1] or w.shape[0] % groups:
         raise n.fail(f"weights {w} do not fit {x} in {groups} groups")
     window, _ = window_of(n, x.shape[2:], w.shape[2:])
     y = b.emit("Conv", x, w, groups=groups, **attributes_of(window))
+    return _biased(n, y)
+
+
+def _biased(n: NodeReader, y: Value) -> Value:
     bias = n.optional(2)
-    return y if bias is None else b.emit("Add", y, per_channel(b, bias, y.rank))
+    return y if bias is None else n.build.emit("Add", y, per_channel(n.build, bias, y.rank))
 
 
 def _conv_transpose(n: NodeReader) -> Value:
@@ -124,11 +119,10 @@ def _conv_transpose(n: NodeReader) -> Value:
         raise n.fail(f"nothing is left of an output of {full}")
     window = Window(tuple(kernel), strides, dilations, tuple(before), tuple(0 for _ in before))
     y = b.emit("ConvTranspose", x, w, groups=groups, extents=tuple(extents), **attributes_of(window))
-    bias = n.optional(2)
-    return y if bias is None else b.emit("Add", y, per_channel(b, bias, y.rank))
+    return _biased(n, y)
 
 
-def _kernel(n: NodeReader, x: Value) -> list[int]:
+def _kernel(n: NodeReader, x: Value) -> tuple[int, ...]:
     _image(n, x)
     kernel = n.integers("kernel_shape")
     if len(kernel) != x.rank - 2 or not all(1 <= k <= MOST_PIXELS for k in kernel):
@@ -170,36 +164,32 @@ def _taps(w: Window, d: int, size: int, after: int, padded: bool) -> np.ndarray[
     return np.maximum(1.0, np.sum((at >= low) & (at < high), axis=1))
 
 
-def _lp(n: NodeReader, x: Value, p: float) -> Value:
-    return n.build.emit("Mul", x, x) if p == 2 else n.build.emit("PowConst", n.build.emit("Abs", x), exponent=float(p))
-
-
-def _norm(n: NodeReader) -> int:
-    p = n.integer("p", 2)
+def _lp(n: NodeReader, total: Callable[[Value], Value]) -> Value:
+    """The p-norm of what `total` sums."""
+    x, p = n.input(0), n.integer("p", 2)
     if p < 1:
         raise n.fail(f"there is no norm of order {p}")
-    return p
+    b = n.build
+    powers = b.emit("Mul", x, x) if p == 2 else b.emit("PowConst", b.emit("Abs", x), exponent=float(p))
+    return b.emit("PowConst", total(powers), exponent=1 / p)
 
 
 def _lp_pool(n: NodeReader) -> Value:
-    x, p = n.input(0), _norm(n)
+    x = n.input(0)
     window, _ = window_of(n, x.shape[2:], _kernel(n, x))
-    y = n.build.emit("SumPool", _lp(n, x, p), **attributes_of(window))
-    return n.build.emit("PowConst", y, exponent=1 / p)
+    return _lp(n, lambda powers: n.build.emit("SumPool", powers, **attributes_of(window)))
 
 
-def _global(kind: str) -> Importer:
-    def importer(n: NodeReader) -> Value:
-        x = n.input(0)
-        axes = list(range(2, x.rank))
-        if kind == "mean":
-            return mean(n.build, x, axes)
-        if kind == "max":
-            return n.build.reduce("Max", x, axes)
-        p = _norm(n)
-        return n.build.emit("PowConst", n.build.reduce("Sum", _lp(n, x, p), axes), exponent=1 / p)
-
-    return importer
+def _global(n: NodeReader) -> Value:
+    b, x = n.build, n.input(0)
+    axes = list(range(2, x.rank))
+    match n.op:
+        case "GlobalAveragePool":
+            return mean(b, x, axes)
+        case "GlobalMaxPool":
+            return b.reduce("Max", x, axes)
+        case _:
+            return _lp(n, lambda powers: b.reduce("Sum", powers, axes))
 
 
 def _lrn(n: NodeReader) -> Value:
@@ -213,9 +203,8 @@ def _lrn(n: NodeReader) -> Value:
     flat = b.reshape(b.emit("Mul", x, x), (x.shape[0], 1, x.shape[1], prod(x.shape[2:])))
     window = Window((size, 1), (1, 1), (1, 1), ((size - 1) // 2, 0), (size // 2, 0))
     total = b.reshape(b.emit("SumPool", flat, **attributes_of(window)), x.shape)
-    base = b.emit(
-        "Add", b.emit("Mul", total, b.number(n.number("alpha", 1e-4) / size, x)), b.number(n.number("bias", 1.0), x)
-    )
+    alpha, bias = (b.number(v, x) for v in (n.number("alpha", 1e-4) / size, n.number("bias", 1.0)))
+    base = b.emit("Add", b.emit("Mul", total, alpha), bias)
     return b.emit("Mul", x, b.emit("PowConst", base, exponent=-n.number("beta", 0.75)))
 
 
@@ -229,9 +218,8 @@ def _max_unpool(n: NodeReader) -> Value:
         raise n.fail(f"pads {pads} or positions {positions} do not fit {x}")
     shape = (*x.shape[:2], *sizes)
     zeros = b.expand(b.number(0, x), (prod(shape),))
-    flat = b.emit(
-        "ScatterElements", zeros, b.reshape(positions, (x.size,)), b.reshape(x, (x.size,)), axis=0, reduction="none"
-    )
+    at, values = (b.reshape(v, (x.size,)) for v in (positions, x))
+    flat = b.emit("ScatterElements", zeros, at, values, axis=0, reduction="none")
     image = b.reshape(flat, shape)
     if n.optional(2) is None:
         return image
@@ -239,11 +227,9 @@ def _max_unpool(n: NodeReader) -> Value:
     if len(wanted) != len(shape) or wanted[:2] != list(shape[:2]) or any(w < s for w, s in zip(wanted, shape)):
         raise n.fail(f"an output of {wanted} does not hold {list(shape)}")
     behind = tuple(w - s for w, s in zip(wanted, shape))
-    return (
-        b.emit("Pad", image, before=(0,) * len(shape), after=behind, mode="constant", value=0.0)
-        if any(behind)
-        else image
-    )
+    if not any(behind):
+        return image
+    return b.emit("Pad", image, before=(0,) * len(shape), after=behind, mode="constant", value=0.0)
 
 
 def _col2im(n: NodeReader) -> Value:
@@ -268,9 +254,9 @@ WINDOWS: dict[str, Importer] = {
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
     "LpPool": _lp_pool,
-    "GlobalAveragePool": _global("mean"),
-    "GlobalMaxPool": _global("max"),
-    "GlobalLpPool": _global("lp"),
+    "GlobalAveragePool": _global,
+    "GlobalMaxPool": _global,
+    "GlobalLpPool": _global,
     "LRN": _lrn,
     "MaxUnpool": _max_unpool,
     "Col2Im": _col2im,

@@ -21,17 +21,15 @@ from math import prod
 
 import numpy as np
 
-from stormdrop.graph.graph import Array, Graph, Node, Value
+from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
 from stormdrop.graph.identities import TAME
-from stormdrop.graph.sweep import FreshNames, uniform, use_counts
+from stormdrop.graph.sweep import uniform, use_counts
 from stormdrop.ir.expr import FLOATS, NUMPY
 from stormdrop.ops.broadcast import broadcast_shape
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul"})
 MOVES = frozenset({"Reshape", "Transpose"})
 """What a factor that is the same everywhere may be moved across."""
-
-
 MOST_DOUBLED = 1 << 20
 """Weights of more bytes that something else reads too are not copied to save a multiplication."""
 
@@ -54,26 +52,32 @@ def fold_scales(graph: Graph) -> Graph:
     return folding.finished()
 
 
+ONE, ZERO = np.ones(1), np.zeros(1)
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     """x · scale + shift, of a value x."""
 
     x: Value
-    scale: Array | None
-    shift: Array | None
+    scale: Array
+    shift: Array
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
     """A product with constant weights.
 
-    `reads` and `writes` are the channel dimensions of its data and of its result.
+    `reads` and `writes` are the channel dimensions of its data and of its result, `inner` and `outer` those of its
+    weights. With groups, the first of these two in a file's order holds all groups, the other one is of one group.
     """
 
     node: Node
     data: int
     reads: int
     writes: int
+    inner: int
+    outer: int
 
     @property
     def weights(self) -> Value:
@@ -82,50 +86,30 @@ class _Product:
     @property
     def takes_shift(self) -> bool:
         """Whether a constant added to each input channel is a constant added to each output channel."""
-        match self.node.op:
-            case "Conv":
-                return not any((*self.node.integers("before"), *self.node.integers("after")))
-            case op:
-                return op == "MatMul"
+        if self.node.op == "Conv":
+            return not any((*self.node.integers("before"), *self.node.integers("after")))
+        return self.node.op == "MatMul"
 
     def factor(self, channels: Array, outwards: bool) -> Array:
         """Numbers per output channel, or per input channel, or one for all, shaped to multiply the weights."""
-        w, node = self.weights, self.node
-        if channels.size == 1:
-            return channels.reshape(())
-        if node.op == "MatMul":
-            last = outwards == (self.data == 0)  # of a right-hand matrix [k, m] the columns are outputs
-            stored = "transpose_b" if self.data == 0 else "transpose_a"
-            return channels if last != bool(node.integer(stored, 0)) else channels[:, None]
-        groups, kernel = node.integer("groups"), (1,) * (w.rank - 2)
-        first = node.text("layout") == "NCHW"
-        # Of the two channel dimensions the first one here holds all groups (a Conv's outputs), the other one is of one
-        # group.
-        if outwards == (node.op == "Conv"):
-            table = channels[:, None]
-        elif groups == 1:
-            table = channels[None, :]
-        else:
-            count = (w.shape[0] if first else w.shape[-1 if node.op == "Conv" else -2]) // groups
-            table = np.repeat(channels.reshape(groups, -1), count, axis=0)
-        if first:
-            return table.reshape(*table.shape, *kernel)
-        return table.T if node.op == "Conv" else table
+        shape = self.weights.shape
+        at, other = (self.outer, self.inner) if outwards else (self.inner, self.outer)
+        if channels.size in (1, shape[at]):
+            return _shaped(channels, len(shape), at)
+        groups = self.node.integer("groups")  # this dimension is of one group, the other one holds all groups
+        table = np.repeat(channels.reshape(groups, -1), shape[other] // groups, axis=0)
+        table = table if other < at else table.T
+        return table.reshape([n if d in (at, other) else 1 for d, n in enumerate(shape)])
 
     def response(self, channels: Array, w: Array) -> Array:
         """What adding numbers per input channel adds to the result, shaped to be added to it.
 
         Only where `takes_shift`.
         """
-        node = self.node
-        if node.op == "MatMul":
-            over = -2 if self.data == 0 else -1
-            if node.integer("transpose_b" if self.data == 0 else "transpose_a", 0):
-                over = -3 - over
-            total = _contracted(w, self.factor(channels, False), [d for d in range(w.ndim) if d != w.ndim + over])
-            return total[..., None, :] if self.data == 0 else total[..., :, None]
-        total = _contracted(w, self.factor(channels, False), [0 if node.text("layout") == "NCHW" else w.ndim - 1])
-        return _shaped(total, node.output.rank, self.writes)
+        matrices = self.node.op == "MatMul"
+        kept = [d for d in range(w.ndim) if d != self.inner] if matrices else [self.outer]
+        total = _contracted(w, self.factor(channels, False), kept)
+        return np.expand_dims(total, self.data - 2) if matrices else _shaped(total, self.node.output.rank, self.writes)
 
 
 def _contracted(w: Array, factor: Array, kept: Sequence[int]) -> Array:
@@ -206,13 +190,12 @@ class _Folding:
             return
         before, a, b = self._before(product)
         w = self.constants[product.weights]
-        shift = product.response(b, w) if b is not None else None
-        behind, s, shift = self._behind(product, shift)
-        if not before and s is None and len(behind) < 2:
+        behind, s, shift = self._behind(product, product.response(b, w) if b.any() else ZERO)
+        factors = [product.factor(c, outwards) for c, outwards in ((a, False), (s, True)) if np.any(c != 1)]
+        if not before and not factors and len(behind) < 2:
             return
-        factors = [product.factor(c, outwards) for c, outwards in ((a, False), (s, True)) if c is not None]
         weights = _scaled(w, factors) if factors else w
-        added = self._addend(product, shift) if shift is not None else None
+        added = self._addend(product, shift) if shift.any() else None
         if weights is None or (added is not None and not bool(np.all(np.isfinite(added)))):
             return
         for step in before:
@@ -225,78 +208,56 @@ class _Folding:
         known = [v in self.constants for v in node.inputs]
         if sum(known) != 1 or (known[0] and node.op != "MatMul"):
             return None
+        data = known.index(False)
+        rank = node.inputs[1 - data].rank
         if node.op == "MatMul":
-            data = 0 if known[1] else 1
-            rank, other = node.inputs[data].rank, bool(node.integer("transpose_a" if data == 0 else "transpose_b", 0))
-            reads = rank - 1 if (data == 0) != other else rank - 2
-            return _Product(node, data, reads, node.output.rank - (1 if data == 0 else 2))
-        first = node.text("layout") == "NCHW"
-        if node.op == "ConvTranspose" and not first and node.integer("groups") != 1:
+            turned = [node.flag(key, 0) for key in ("transpose_a", "transpose_b")]
+            reads, inner = (node.inputs[k].rank - (1 if (k == 0) != turned[k] else 2) for k in (data, 1 - data))
+            return _Product(node, data, reads, node.output.rank - 1 - data, inner, 2 * rank - 3 - inner)
+        if node.text("layout") == "NCHW":
+            return _Product(node, 0, 1, 1, *((1, 0) if node.op == "Conv" else (0, 1)))
+        if node.op == "ConvTranspose" and node.integer("groups") != 1:
             return None
-        channel = 1 if first else node.output.rank - 1
-        return _Product(node, 0, channel, channel)
+        return _Product(node, 0, rank - 1, rank - 1, rank - 2, rank - 1)
 
-    def _before(self, product: _Product) -> tuple[list[Node], Array | None, Array | None]:
+    def _before(self, product: _Product) -> tuple[list[Node], Array, Array]:
         """The steps that end in the product's data, from the last one up, and what they do to each channel."""
         steps: list[Node] = []
-        a: Array | None = None
-        b: Array | None = None
-        v, moved = product.node.inputs[product.data], False
-        if v.size == 0:
-            return steps, a, b
-        extent = v.shape[product.reads]
-        while self.only_reader(v) is not None and (node := self.producers.get(v)) is not None:
+        a, b = ONE, ZERO
+        v, channel = product.node.inputs[product.data], product.reads
+        extent = v.shape[channel]
+        while v.size and self.only_reader(v) is not None and (node := self.producers.get(v)) is not None:
             if node.op in MOVES:
-                v, moved = node.inputs[0], True
+                v, channel = node.inputs[0], None
                 continue
             step = self._step(node, None)
-            if step is None or self._is_mean(step):
+            if step is None or ((made := self.producers.get(step.x)) is not None and made.op == "SumPool"):
+                break  # nothing to fold, or a mean
+            scale, shift = (_channels(c, v.rank, channel) for c in (step.scale, step.shift))
+            if scale is None or shift is None or (shift.any() and not product.takes_shift):
                 break
-            found = [
-                None if c is None else _channels(c, v.rank, None if moved else product.reads)
-                for c in (step.scale, step.shift)
-            ]
-            if any(c is not None and f is None for c, f in zip((step.scale, step.shift), found)):
-                break
-            scale, shift = found
-            if shift is not None:
-                if not product.takes_shift:
-                    break
-                full = np.broadcast_to(shift if a is None else a * shift, (extent,))
-                b = full if b is None else b + full
-            a = scale if a is None else a if scale is None else a * scale
+            a, b = a * scale, b + a * shift
             steps.append(node)
             v = step.x
-        return steps, a, b
+        return steps, a, np.broadcast_to(b, (extent,))
 
-    def _is_mean(self, step: _Step) -> bool:
-        made = self.producers.get(step.x)
-        return made is not None and made.op == "SumPool"
-
-    def _behind(self, product: _Product, shift: Array | None) -> tuple[list[Node], Array | None, Array | None]:
+    def _behind(self, product: _Product, shift: Array) -> tuple[list[Node], Array, Array]:
         """The steps that follow the product, the factor they put on each channel, and all that is added in the end."""
         steps: list[Node] = []
-        scale: Array | None = None
+        scale = ONE
         v, rank = product.node.output, product.node.output.rank
         while (node := self.only_reader(v)) is not None:
             step = self._step(node, v)
-            if step is None:
+            factor = None if step is None else _channels(step.scale, rank, product.writes)
+            if step is None or factor is None:
                 break
-            factor = None if step.scale is None else _channels(step.scale, rank, product.writes)
-            if step.scale is not None and factor is None:
+            spread = _shaped(factor, rank, product.writes)
+            if shift.any() and not _has_room(shift, spread):
                 break
-            moved = shift
-            if factor is not None and shift is not None:
-                spread = _shaped(factor, rank, product.writes)
-                if not _has_room(shift, spread) and shift.size > 1:
-                    break
-                moved = shift * spread
-            if step.shift is not None:
-                if moved is not None and not _has_room(moved, step.shift):
-                    break
-                moved = step.shift if moved is None else moved + step.shift
-            shift = moved
-            scale = factor if scale is None else scale if factor is None else scale * factor
+            moved = shift * spread if shift.any() else shift
+            if not _has_room(moved, step.shift):
+                break
+            shift, scale = moved + step.shift, scale * factor
             steps.append(node)
             v = node.output
         return steps, scale, shift
@@ -306,7 +267,7 @@ class _Folding:
         if node.output.dtype not in FLOATS:
             return None
         if node.op == "Neg":
-            return _Step(node.inputs[0], np.array(-1.0), None)
+            return _Step(node.inputs[0], -ONE, ZERO)
         if node.op not in ("Add", "Sub", "Mul", "Div"):
             return None
         constant = [v in self.constants for v in node.inputs]
@@ -320,15 +281,15 @@ class _Folding:
             return None
         match node.op:
             case "Mul":
-                return _Step(x, c, None)
+                return _Step(x, c, ZERO)
             case "Div":
-                return _Step(x, 1 / c, None) if constant[1] and bool(np.all(c != 0)) else None
+                return _Step(x, 1 / c, ZERO) if constant[1] and bool(np.all(c != 0)) else None
             case _:
                 if bool(np.any(np.abs(c) > TAME[node.output.dtype])):
                     return None
                 if node.op == "Add":
-                    return _Step(x, None, c)
-                return _Step(x, None, -c) if constant[1] else _Step(x, np.array(-1.0), c)
+                    return _Step(x, ONE, c)
+                return _Step(x, ONE, -c) if constant[1] else _Step(x, -ONE, c)
 
     def _bypass(self, step: Node) -> None:
         """Let the only reader of a step read what the step reads."""
@@ -338,9 +299,7 @@ class _Folding:
         self.dropped.add(step.output)
 
     def _addend(self, product: _Product, shift: Array) -> Array:
-        """As the importer shapes a bias: of an image's rank behind a window, without leading ones behind a matrix
-        product.
-        """
+        """Shaped like an imported bias: a window's has the image's rank, a matrix product's no leading ones."""
         rank = product.node.output.rank
         shape = (1,) * (rank - shift.ndim) + shift.shape
         if product.node.op == "MatMul":

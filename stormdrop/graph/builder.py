@@ -7,23 +7,24 @@ or for endless work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
 from stormdrop.graph.fold import Folding
-from stormdrop.graph.graph import Attribute, Graph, Node, Value, shown
+from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value, shown
 from stormdrop.graph.shapes import infer
 from stormdrop.ir.expr import ITEMSIZE, NUMPY, Dtype, identity_of
 
-Array = NDArray[Any]
 MOST_VALUE = 1 << 36
 MOST_DIMENSIONS = 32
 MOST_NODES = 250_000
+MOST_PARTS = 16
 DTYPES: dict[np.dtype[Any], Dtype] = {np.dtype(t): d for d, t in NUMPY.items()}
 
 
@@ -39,25 +40,12 @@ class GraphBuilder:
         self.constants: dict[Value, Array] = {}
         self.node = ""
         self.hint = "v"
-        self._names: dict[str, int] = {}
+        self._names = FreshNames()
         self._fold = Folding()
         self._emitted = 0
 
-    def unique(self, name: str) -> str:
-        """A name that no value has yet."""
-        name = name or "v"
-        if name not in self._names:
-            self._names[name] = 0
-            return name
-        while True:
-            self._names[name] += 1
-            fresh = f"{name}.{self._names[name]}"
-            if fresh not in self._names:
-                self._names[fresh] = 0
-                return fresh
-
     def input(self, name: str, shape: Sequence[int], dtype: Dtype) -> Value:
-        value = Value(self.unique(name), tuple(shape), dtype)
+        value = Value(self._names.fresh(name), tuple(shape), dtype)
         self._check_size(value)
         self.inputs.append(value)
         return value
@@ -67,7 +55,7 @@ class GraphBuilder:
         array = np.asarray(data, NUMPY[dtype] if dtype else None)
         if array.dtype not in DTYPES:
             raise UserError(f"{self.node}: constants of type {array.dtype} are not supported")
-        value = Value(self.unique(name or f"{self.hint}.c"), array.shape, DTYPES[array.dtype])
+        value = Value(self._names.fresh(name or f"{self.hint}.c"), array.shape, DTYPES[array.dtype])
         self.constants[value] = array
         return value
 
@@ -81,16 +69,15 @@ class GraphBuilder:
     def emit(self, op: str, *inputs: Value, **attributes: Attribute) -> Value:
         """The result of one operation: a new node, or a constant where all inputs are."""
         shape, dtype = infer(op, inputs, attributes)
-        value = Value(self.unique(self.hint), shape, dtype)
+        value = Value(self._names.fresh(self.hint), shape, dtype)
         self._check_size(value)
         self._emitted += 1
         if self._emitted > MOST_NODES:
             raise self.fail(f"written out, the model has more than {MOST_NODES:,} nodes")
         node = Node(op, inputs, (value,), attributes, self.node)
         if all(v in self.constants for v in inputs):
-            array = (
-                self._fold(node, [self.constants[v] for v in inputs]) if value.size else np.zeros(shape, NUMPY[dtype])
-            )
+            arrays = [self.constants[v] for v in inputs]
+            array = self._fold(node, arrays) if value.size else np.zeros(shape, NUMPY[dtype])
             if array is not None:
                 self.constants[value] = array
                 return value
@@ -100,31 +87,23 @@ class GraphBuilder:
     def _check_size(self, value: Value) -> None:
         extents = [max(1, n) for n in value.shape]  # NumPy refuses large extents beside a zero as well
         if prod(extents) * ITEMSIZE[value.dtype] > MOST_VALUE:
-            raise UserError(
-                f"{value} would have {value.size:,} elements, more than a model may hold ({MOST_VALUE >> 30} GiB)"
-            )
+            most = f"{MOST_VALUE >> 30} GiB"
+            raise UserError(f"{value} would have {value.size:,} elements, more than a model may hold ({most})")
         if value.rank > MOST_DIMENSIONS:
-            raise UserError(
-                f"%{shown(value.name)} has {value.rank} dimensions; at most {MOST_DIMENSIONS} are supported"
-            )
+            name = shown(value.name)
+            raise UserError(f"%{name} has {value.rank} dimensions; at most {MOST_DIMENSIONS} are supported")
 
     def rename(self, value: Value, name: str, since: int) -> Value:
         """Give the result of one of the nodes emitted after position `since` another name, if that is free."""
-        if value.name == name or name in self._names:
+        if value.name == name or name in self._names.taken:
             return value
         for k in range(len(self.nodes) - 1, since - 1, -1):
             if self.nodes[k].output == value:
-                fresh = Value(name, value.shape, value.dtype)
-                self._names[name] = 0
-                self.nodes[k] = Node(
-                    self.nodes[k].op, self.nodes[k].inputs, (fresh,), self.nodes[k].attributes, self.nodes[k].name
-                )
-                for j in range(k + 1, len(self.nodes)):
-                    n = self.nodes[j]
+                fresh = replace(value, name=self._names.fresh(name))
+                self.nodes[k] = replace(self.nodes[k], outputs=(fresh,))
+                for j, n in enumerate(self.nodes[k + 1 :], k + 1):
                     if value in n.inputs:
-                        self.nodes[j] = Node(
-                            n.op, tuple(fresh if v == value else v for v in n.inputs), n.outputs, n.attributes, n.name
-                        )
+                        self.nodes[j] = replace(n, inputs=tuple(fresh if v == value else v for v in n.inputs))
                 return fresh
         return value
 
@@ -138,6 +117,22 @@ class GraphBuilder:
 
     def expand(self, x: Value, shape: Sequence[int]) -> Value:
         return x if tuple(shape) == x.shape else self.emit("Expand", x, shape=tuple(map(int, shape)))
+
+    def cut(self, x: Value, ranges: Mapping[int, tuple[int, int, int]]) -> Value:
+        """x from a start, in steps, so many elements: in the dimensions that `ranges` names."""
+        whole = [(0, 1, e) for e in x.shape]
+        parts = [ranges.get(d, w) for d, w in enumerate(whole)]
+        if parts == whole:
+            return x
+        starts = tuple(start if count else 0 for start, _, count in parts)
+        return self.emit("Slice", x, starts=starts, steps=tuple(p[1] for p in parts), shape=tuple(p[2] for p in parts))
+
+    def concat(self, parts: Sequence[Value], along: int) -> Value:
+        """A concatenation, of many parts in groups: every part adds a level to the expression."""
+        while len(parts) > 1:
+            groups = [parts[k : k + MOST_PARTS] for k in range(0, len(parts), MOST_PARTS)]
+            parts = [self.emit("Concat", *g, axis=along) if len(g) > 1 else g[0] for g in groups]
+        return parts[0]
 
     def cast(self, x: Value, dtype: Dtype) -> Value:
         return x if x.dtype == dtype else self.emit("Cast", x, to=dtype)
@@ -155,9 +150,8 @@ class GraphBuilder:
 
     def graph(self, outputs: Sequence[Value], names: Sequence[str], name: str, opset: int) -> Graph:
         """The finished graph, without what no output needs."""
-        return Graph(
-            tuple(self.inputs), tuple(outputs), tuple(self.nodes), self.constants, name, opset, tuple(names)
-        ).pruned()
+        inputs, nodes = tuple(self.inputs), tuple(self.nodes)
+        return Graph(inputs, tuple(outputs), nodes, self.constants, name, opset, tuple(names)).pruned()
 
     def fail(self, message: str) -> UserError:
         return UserError(f"node {shown(self.node)}: {message}")

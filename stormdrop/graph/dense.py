@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Array, Graph, Node, Value
-from stormdrop.graph.layout_rules import Order, matched, weighty
-from stormdrop.graph.sweep import FreshNames
+import numpy as np
 
-MOST_BETWEEN = 64
-"""An activation is a handful of nodes; a walk that finds more gives up, so that the pass is linear."""
+from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
+from stormdrop.graph.layout_rules import Order, matched, weighty
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +27,9 @@ class Shuffle:
     order: Order
 
     def apply(self, array: Array, axis: int) -> Array:
-        before, after = array.shape[:axis], array.shape[axis + 1 :]
-        lead = len(before)
-        order = (
-            *range(lead),
-            *(lead + d for d in self.order),
-            *range(lead + len(self.order), lead + len(self.order) + len(after)),
-        )
-        return array.reshape(*before, *self.extents, *after).transpose(order).reshape(array.shape)
+        split = array.reshape(*array.shape[:axis], *self.extents, *array.shape[axis + 1 :])
+        moved = np.moveaxis(split, [axis + d for d in self.order], range(axis, axis + len(self.order)))
+        return moved.reshape(array.shape)
 
 
 @dataclass(slots=True)
@@ -66,17 +59,14 @@ class _Changes:
         """A product whose weights' rows or columns are reordered; it may have been met from its other side before."""
         (now,) = self.nodes.get(product, [product])
         w = now.inputs[1]
-        last = of_rows == bool(now.integer("transpose_b", 0))
-        self.nodes[product] = [
-            replace(now, inputs=(now.inputs[0], self.constant(w, shuffle, w.rank - (1 if last else 2))))
-        ]
+        last = of_rows == now.flag("transpose_b", 0)
+        weights = self.constant(w, shuffle, w.rank - (1 if last else 2))
+        self.nodes[product] = [replace(now, inputs=(now.inputs[0], weights))]
 
     def reordered(self, node: Node, shuffle: Shuffle, size: int) -> None:
         """An elementwise node whose constants of the flattened extent are reordered."""
-        inputs = tuple(
-            self.constant(v, shuffle, v.rank - 1) if v in self.graph.constants and v.rank and v.shape[-1] == size else v
-            for v in node.inputs
-        )
+        known = {v for v in node.inputs if v in self.graph.constants and v.shape[-1:] == (size,)}
+        inputs = tuple(self.constant(v, shuffle, v.rank - 1) if v in known else v for v in node.inputs)
         if inputs != node.inputs:
             self.nodes[node] = [replace(node, inputs=inputs)]
 
@@ -95,96 +85,59 @@ def without_transposes_of_dense(graph: Graph) -> Graph:
     return graph.rewrite(changes.nodes.get, changes.constants)
 
 
-def _shuffle(image: Sequence[int], dims: Order, order: Sequence[int]) -> Shuffle | None:
-    """How `dims`, the last dimensions of an image, stand in `order`; None where others move too."""
-    seen = weighty(order, image)
+def _shuffle(flat: Value, image: Value, order: Sequence[int]) -> Shuffle | None:
+    """How the image's dimensions that the last one of `flat` holds stand in `order`; None where others move too."""
+    dims = next((t for s, t in matched(flat.shape, image.shape) or () if s == (flat.rank - 1,)), None)
+    if dims is None:
+        return None
+    seen = weighty(order, image.shape)
     others = [d for d in seen if d not in dims]
     if list(seen[: len(others)]) != sorted(others):
         return None
     moved = seen[len(others) :]
-    return Shuffle(tuple(image[d] for d in dims), tuple(dims.index(d) for d in moved))
+    return Shuffle(tuple(image.shape[d] for d in dims), tuple(dims.index(d) for d in moved))
 
 
 def _flattening(node: Node, changes: _Changes) -> bool:
     """From a Transpose down: a Reshape, elementwise nodes, and nothing but products with constant weights."""
-    image = node.output
+    graph, image = changes.graph, node.output
     reshape = changes.sole_reader(image)
-    if reshape is None or reshape.op != "Reshape" or not reshape.output.rank:
+    if reshape is None or reshape.op != "Reshape":
         return False
-    size = reshape.output.shape[-1]
-    dims = next(
-        (s for s, t in matched(image.shape, reshape.output.shape) or () if t == (reshape.output.rank - 1,)), None
-    )
-    if dims is None:
+
+    def is_product(n: Node) -> bool:
+        return n.op == "MatMul" and n.inputs[1] in graph.constants and not n.integer("transpose_a", 0)
+
+    perm, flat = node.integers("perm"), reshape.output
+    shuffle = _shuffle(flat, image, [perm.index(d) for d in range(len(perm))])
+    region = graph.region(flat, lambda n: n.op in ELEMENTWISE, is_product) if shuffle is not None else None
+    if shuffle is None or region is None:
         return False
-    perm = node.integers("perm")
-    shuffle = _shuffle(image.shape, dims, [perm.index(d) for d in range(len(perm))])
-    between = _between(changes, reshape.output)
-    if shuffle is None or between is None:
+    elementwise, products = region
+    reached = {flat, *(n.output for n in elementwise)}
+    others = {v for n in elementwise for v in n.inputs if v not in reached and v not in graph.constants}
+    if any(v.rank and v.shape[-1] != 1 for v in others):
         return False
-    elementwise, products = between
     changes.nodes[node] = []
     changes.nodes[reshape] = [replace(reshape, inputs=node.inputs)]
     for n in elementwise:
-        changes.reordered(n, shuffle, size)
+        changes.reordered(n, shuffle, flat.shape[-1])
     for n in products:
         changes.weigh(n, shuffle, of_rows=True)
     return True
 
 
-def _between(changes: _Changes, start: Value) -> tuple[list[Node], list[Node]] | None:
-    """The elementwise nodes that read a flattened value, and the products they end in; None where it goes anywhere
-    else.
-    """
-    graph = changes.graph
-    reached, elementwise, products = {start: None}, dict[Node, None](), dict[Node, None]()
-    waiting = [start]
-    while waiting:
-        v = waiting.pop()
-        if v in changes.outputs:
-            return None
-        for n in graph.consumers.get(v, ()):
-            if (
-                n.op == "MatMul"
-                and n.inputs[0] == v
-                and n.inputs[1] in graph.constants
-                and not n.integer("transpose_a", 0)
-            ):
-                products[n] = None
-            elif n.op in ELEMENTWISE:
-                elementwise[n] = None
-                if len(elementwise) > MOST_BETWEEN:
-                    return None
-                if n.output not in reached:
-                    reached[n.output] = None
-                    waiting.append(n.output)
-            else:
-                return None
-    alike = all(
-        v in reached or v in graph.constants or not v.rank or v.shape[-1] == 1 for n in elementwise for v in n.inputs
-    )
-    return (list(elementwise), list(products)) if alike else None
-
-
 def _unflattening(node: Node, changes: _Changes) -> None:
-    """From a Transpose up: a Reshape, elementwise nodes, and a product with constant weights; nobody else reads any of
-    them.
-    """
+    """From a Transpose up: a Reshape, elementwise nodes, a product with constant weights; each has one reader."""
     graph = changes.graph
     reshape = graph.producers.get(node.inputs[0])
-    if (
-        reshape is None
-        or reshape.op != "Reshape"
-        or changes.sole_reader(reshape.output) is not node
-        or not reshape.inputs[0].rank
-    ):
+    if reshape is None or reshape.op != "Reshape" or changes.sole_reader(reshape.output) is not node:
         return
-    image, flat = reshape.output, reshape.inputs[0]
-    size = flat.shape[-1]
-    dims = next((t for s, t in matched(flat.shape, image.shape) or () if s == (flat.rank - 1,)), None)
-    shuffle = _shuffle(image.shape, dims, node.integers("perm")) if dims is not None else None
+    flat = reshape.inputs[0]
+    shuffle = _shuffle(flat, reshape.output, node.integers("perm"))
     if shuffle is None:
         return
+    size = flat.shape[-1]
     chain: list[Node] = []
     reader, v = reshape, flat
     while True:
@@ -193,11 +146,9 @@ def _unflattening(node: Node, changes: _Changes) -> None:
             return
         if producer.op == "MatMul" and producer.inputs[1] in graph.constants:
             break
-        main = [u for u in producer.inputs if u not in graph.constants and u.rank and u.shape[-1] == size]
-        others = [
-            u for u in producer.inputs if u not in main and u not in graph.constants and u.rank and u.shape[-1] != 1
-        ]
-        if producer.op not in ELEMENTWISE or len(main) != 1 or others:
+        # `main` is the operand of the flattened extent; others may only be spread along it.
+        main = [u for u in producer.inputs if u not in graph.constants and u.shape[-1:] not in ((), (1,))]
+        if producer.op not in ELEMENTWISE or [u.shape[-1] for u in main] != [size]:
             return
         chain.append(producer)
         reader, v = producer, main[0]

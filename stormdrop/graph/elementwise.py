@@ -1,29 +1,19 @@
 """Elementwise operators as functions of scalars: what a fused kernel puts together.
 
-`ELEMENTWISE[op](node, [a, b, …])` is the scalar expression of one output element; operands broadcast as NumPy's do.
+`ELEMENTWISE[op](node, a, b, …)` is the scalar expression of one output element; operands broadcast as NumPy's do.
 Whatever a node needs beside its operands is in its attributes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 
 from stormdrop.graph.graph import Node
 from stormdrop.ir import build
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype, Expr, binary, call, compare, select
 from stormdrop.ops import scalar
-
-Scalar = Callable[[Node, Sequence[Expr]], Expr]
-
-
-def _one(f: Callable[[Node, Expr], Expr]) -> Scalar:
-    return lambda n, x: f(n, x[0])
-
-
-def _two(f: Callable[[Node, Expr, Expr], Expr]) -> Scalar:
-    return lambda n, x: f(n, x[0], x[1])
 
 
 def _rounding(fn: str) -> Callable[[Node, Expr], Expr]:
@@ -38,18 +28,15 @@ def _elu(n: Node, x: Expr) -> Expr:
     """gamma · (x, or alpha · (exp(x / width) - 1) below zero): Elu, Selu and Celu."""
     alpha, gamma, width = n.number("alpha"), n.number("gamma", 1.0), n.number("width", 1.0)
     inner = x if width == 1.0 else x / width
-    below = scalar.expm1(inner) * (alpha * gamma)
+    below = call("expm1", inner) * (alpha * gamma)
     return select(compare("lt", x, scalar.number(0, x)), below, x if gamma == 1.0 else x * gamma)
 
 
 def _clip(n: Node, x: Expr) -> Expr:
-    if "min" in n.attributes:
-        x = binary("max", x, _bound(n, "min", x))
-    return binary("min", x, _bound(n, "max", x)) if "max" in n.attributes else x
-
-
-def _bound(n: Node, key: str, x: Expr) -> Expr:
-    return scalar.number(n.constant(key, x.dtype), x)
+    for key, op in (("min", "max"), ("max", "min")):
+        if key in n.attributes:
+            x = binary(op, x, scalar.number(n.constant(key, x.dtype), x))
+    return x
 
 
 def _hard_sigmoid(n: Node, x: Expr) -> Expr:
@@ -58,12 +45,9 @@ def _hard_sigmoid(n: Node, x: Expr) -> Expr:
 
 
 def _is_inf(n: Node, x: Expr) -> Expr:
-    found: list[Expr] = []
-    if n.integer("positive"):
-        found.append(compare("eq", x, scalar.number(math.inf, x)))
-    if n.integer("negative"):
-        found.append(compare("eq", x, scalar.number(-math.inf, x)))
-    return reduce(lambda a, b: a | b, found) if found else compare("lt", x, x)
+    wanted = [value for key, value in (("positive", math.inf), ("negative", -math.inf)) if n.flag(key)]
+    found = [compare("eq", x, scalar.number(value, x)) for value in wanted]
+    return reduce(Expr.__or__, found) if found else compare("lt", x, x)
 
 
 def _shrink(n: Node, x: Expr) -> Expr:
@@ -72,14 +56,6 @@ def _shrink(n: Node, x: Expr) -> Expr:
     limit, bias = as_x(n.number("lambd")), as_x(n.number("bias"))
     above = select(compare("gt", x, scalar.number(limit, x)), x - bias, scalar.number(0, x))
     return select(compare("lt", x, scalar.number(-limit, x)), x + bias, above)
-
-
-def _cast(n: Node, x: Expr) -> Expr:
-    return build.cast(x, dtype_of(n.text("to")))
-
-
-def _mod(n: Node, a: Expr, b: Expr) -> Expr:
-    return scalar.remainder(a, b, bool(n.integer("fmod", 0)))
 
 
 def _thresholded(n: Node, x: Expr) -> Expr:
@@ -93,6 +69,15 @@ def _swish(n: Node, x: Expr) -> Expr:
 
 def _prelu(n: Node, x: Expr, slope: Expr) -> Expr:
     return select(compare("lt", x, scalar.number(0, x)), x * slope, x)
+
+
+def _plain(f: Callable[..., Expr]) -> Callable[..., Expr]:
+    """An operator that needs nothing but its operands."""
+
+    def of_operands(_: Node, *operands: Expr) -> Expr:
+        return f(*operands)
+
+    return of_operands
 
 
 def dtype_of(text: str) -> Dtype:
@@ -114,13 +99,16 @@ _ONE: dict[str, Callable[[Node, Expr], Expr]] = {
     "ThresholdedRelu": _thresholded,
     "Shrink": _shrink,
     "Clip": _clip,
-    "Cast": _cast,
+    "Cast": lambda n, x: build.cast(x, dtype_of(n.text("to"))),
     "IsInf": _is_inf,
     "Copy": lambda n, x: x,
     "PowConst": lambda n, x: scalar.power(x, scalar.number(n.number("exponent"), x)),
 }
 
-_FUNCTION: dict[str, Callable[[Expr], Expr]] = {
+_FUNCTION: dict[str, Callable[..., Expr]] = {
+    "Div": scalar.divide,
+    "Pow": scalar.power,
+    "Where": select,
     "Tan": scalar.tan,
     "Asin": scalar.asin,
     "Acos": scalar.acos,
@@ -153,26 +141,20 @@ _CORE = {
 }
 
 _TWO: dict[str, Callable[[Node, Expr, Expr], Expr]] = {
-    "Add": lambda n, a, b: a + b,
-    "Sub": lambda n, a, b: a - b,
-    "Mul": lambda n, a, b: a * b,
-    "Div": lambda n, a, b: scalar.divide(a, b),
-    "Mod": _mod,
-    "Pow": lambda n, a, b: scalar.power(a, b),
+    "Mod": lambda n, a, b: scalar.remainder(a, b, n.flag("fmod", 0)),
     "PRelu": _prelu,
 }
 
-_BINARY = {"Min": "min", "Max": "max", "And": "and", "Or": "or", "Xor": "xor"}
+_BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Min": "min", "Max": "max", "And": "and", "Or": "or", "Xor": "xor"}
 _COMPARISON = {"Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge"}
 
-ELEMENTWISE: dict[str, Scalar] = {
-    **{op: _one(f) for op, f in _ONE.items()},
-    **{op: _one(lambda n, x, f=f: f(x)) for op, f in _FUNCTION.items()},
-    **{op: _one(lambda n, x, f=f: call(f, x)) for op, f in _CORE.items()},
-    **{op: _two(f) for op, f in _TWO.items()},
-    **{op: _two(lambda n, a, b, f=f: binary(f, a, b)) for op, f in _BINARY.items()},
-    **{op: _two(lambda n, a, b, f=f: compare(f, a, b)) for op, f in _COMPARISON.items()},
-    "Where": lambda n, x: select(x[0], x[1], x[2]),
+ELEMENTWISE: dict[str, Callable[..., Expr]] = {
+    **_ONE,
+    **_TWO,
+    **{op: _plain(f) for op, f in _FUNCTION.items()},
+    **{op: _plain(partial(call, f)) for op, f in _CORE.items()},
+    **{op: _plain(partial(binary, f)) for op, f in _BINARY.items()},
+    **{op: _plain(partial(compare, f)) for op, f in _COMPARISON.items()},
 }
 
 TRUTHS = frozenset(

@@ -14,7 +14,7 @@ from stormdrop.errors import UserError
 from stormdrop.graph.fold import MOST_BYTES
 from stormdrop.graph.graph import Graph, Node, Value, shown
 from stormdrop.graph.sweep import Sweep
-from stormdrop.ir.expr import ITEMSIZE, NUMPY, Scalar, identity_of
+from stormdrop.ir.expr import NUMPY, Scalar, identity_of
 
 SUMS = frozenset({"ReduceSum", "MatMul", "Einsum", "Conv", "ConvTranspose", "SumPool", "Fold"})
 
@@ -70,16 +70,13 @@ def _equal(sweep: Sweep, node: Node) -> Value:
         case op if op in SUMS:
             return _filled(sweep, node, 0)
         case _:
-            raise UserError(
-                f"{node.op} node {shown(node.name or node.output.name)}: there is nothing to take its result from"
-            )
+            name = shown(node.name or node.output.name)
+            raise UserError(f"{node.op} node {name}: there is nothing to take its result from")
 
 
 def _filled(sweep: Sweep, node: Node, value: Scalar) -> Value:
     """A constant of the node's shape; one too large to keep is expanded when the model runs."""
     shape, dtype = node.output.shape, node.output.dtype
-    if node.output.size * ITEMSIZE[dtype] <= MOST_BYTES:
-        return sweep.constant(np.full(shape, value, NUMPY[dtype]), f"{node.output.name}.c")
-    return sweep.emit(
-        "Expand", (sweep.constant(np.full((), value, NUMPY[dtype]), f"{node.output.name}.c"),), {"shape": shape}, node
-    )
+    fits = node.output.nbytes <= MOST_BYTES
+    filled = sweep.constant(np.full(shape if fits else (), value, NUMPY[dtype]), f"{node.output.name}.c")
+    return filled if fits else sweep.emit("Expand", (filled,), {"shape": shape}, node)

@@ -28,7 +28,7 @@ def express(node: Node, inputs: Sequence[Tensor]) -> Tensor:
     """The node's result, computed from its inputs. Raises UserError for an unknown operator."""
     if node.op in ELEMENTWISE:
         function = ELEMENTWISE[node.op]
-        return broadcast.elementwise(lambda operands: function(node, operands), inputs)
+        return broadcast.elementwise(lambda operands: function(node, *operands), inputs)
     if node.op not in EXPRESS:
         raise UserError(f"{node}: no such operator")
     return EXPRESS[node.op](node, inputs)
@@ -51,16 +51,16 @@ def _pad(n: Node, x: Sequence[Tensor]) -> Tensor:
 
 
 def _reduce(combiner: Combiner) -> Express:
-    return lambda n, x: normalize.reduce_dims(x[0], n.integers("axes"), combiner, bool(n.integer("keepdims", 1)))
+    return lambda n, x: normalize.reduce_dims(x[0], n.integers("axes"), combiner, n.flag("keepdims", 1))
 
 
 def _arg(largest: bool) -> Express:
-    return lambda n, x: indexing.arg_extremum(x[0], n.integer("axis"), largest, bool(n.integer("last", 0)))
+    return lambda n, x: indexing.arg_extremum(x[0], n.integer("axis"), largest, n.flag("last", 0))
 
 
 def _cumulative(combiner: Combiner) -> Express:
     return lambda n, x: indexing.cumulative(
-        x[0], n.integer("axis"), combiner, bool(n.integer("exclusive", 0)), bool(n.integer("reverse", 0))
+        x[0], n.integer("axis"), combiner, n.flag("exclusive", 0), n.flag("reverse", 0)
     )
 
 
@@ -70,7 +70,7 @@ def _einsum(n: Node, x: Sequence[Tensor]) -> Tensor:
 
 
 def _matmul(n: Node, x: Sequence[Tensor]) -> Tensor:
-    return contract.matmul_nd(x[0], x[1], bool(n.integer("transpose_a", 0)), bool(n.integer("transpose_b", 0)))
+    return contract.matmul_nd(x[0], x[1], n.flag("transpose_a", 0), n.flag("transpose_b", 0))
 
 
 def _conv(n: Node, x: Sequence[Tensor]) -> Tensor:
@@ -78,9 +78,8 @@ def _conv(n: Node, x: Sequence[Tensor]) -> Tensor:
 
 
 def _conv_transpose(n: Node, x: Sequence[Tensor]) -> Tensor:
-    return window.conv_transpose_nd(
-        x[0], x[1], window_of(n), n.integers("extents"), n.integer("groups"), n.text("layout")
-    )
+    extents, groups = n.integers("extents"), n.integer("groups")
+    return window.conv_transpose_nd(x[0], x[1], window_of(n), extents, groups, n.text("layout"))
 
 
 EXPRESS: dict[str, Express] = {
@@ -92,7 +91,7 @@ EXPRESS: dict[str, Express] = {
     "Pad": _pad,
     "Repeat": lambda n, x: broadcast.repeat(x[0], n.integer("axis"), n.integer("times")),
     "Tile": lambda n, x: broadcast.tile(x[0], n.integers("times")),
-    "Trilu": lambda n, x: broadcast.triangle(x[0], bool(n.integer("upper")), n.integer("k")),
+    "Trilu": lambda n, x: broadcast.triangle(x[0], n.flag("upper"), n.integer("k")),
     "Interpolate": lambda n, x: indexing.interpolate(x[0], x[1], x[2], n.integer("axis")),
     "Gather": lambda n, x: indexing.gather(x[0], x[1], n.integer("axis")),
     "GatherElements": lambda n, x: indexing.gather_elements(x[0], x[1], n.integer("axis")),
@@ -103,13 +102,11 @@ EXPRESS: dict[str, Express] = {
         x[0], x[1], n.integer("time_axis"), n.integer("batch_axis")
     ),
     "GridSample": lambda n, x: sampling.grid_sample(
-        x[0], x[1], n.text("mode"), n.text("padding"), bool(n.integer("align_corners"))
+        x[0], x[1], n.text("mode"), n.text("padding"), n.flag("align_corners")
     ),
     "CumSum": _cumulative("sum"),
     "CumProd": _cumulative("prod"),
-    "TopKIndices": lambda n, x: indexing.top_k_indices(
-        x[0], n.integer("axis"), n.integer("k"), bool(n.integer("largest"))
-    ),
+    "TopKIndices": lambda n, x: indexing.top_k_indices(x[0], n.integer("axis"), n.integer("k"), n.flag("largest")),
     "ReduceSum": _reduce("sum"),
     "ReduceMax": _reduce("max"),
     "ReduceMin": _reduce("min"),
@@ -127,5 +124,5 @@ EXPRESS: dict[str, Express] = {
     "MaxPool": lambda n, x: window.pool(x[0], window_of(n), n.text("layout"), "max"),
     "SumPool": lambda n, x: window.pool(x[0], window_of(n), n.text("layout"), "sum"),
     "Fold": lambda n, x: window.fold(x[0], window_of(n), n.integers("extents")),
-    "MaxPoolIndices": lambda n, x: window.max_pool_indices(x[0], window_of(n), bool(n.integer("column_major", 0))),
+    "MaxPoolIndices": lambda n, x: window.max_pool_indices(x[0], window_of(n), n.flag("column_major", 0)),
 }

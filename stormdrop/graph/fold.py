@@ -10,19 +10,17 @@ small file can ask neither for much memory nor for much time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stormdrop.graph.express import task_of
-from stormdrop.graph.graph import Node
+from stormdrop.graph.graph import Array, Node
 from stormdrop.ir.expr import FLOATS, NUMPY
 from stormdrop.ir.interp import evaluate
-from stormdrop.ir.tensor import Compute, Task
+from stormdrop.ir.tensor import Task
 
-Array = NDArray[Any]
 MOST_BYTES = 64 << 20
 """No folded result is larger than this."""
 MOST_STEPS = 1 << 24
@@ -80,20 +78,13 @@ def _value(node: Node, inputs: Sequence[Array], task: Task | None) -> Array:
 
 
 def _steps(task: Task) -> int:
-    def points(c: Compute) -> int:
-        n = 1
-        for a in (*c.axes, *c.reduce_axes):
-            n *= a.extent
-        return n
-
-    return sum(points(t.compute) for t in task.variants[0].stages if t.compute)
+    computes = [t.compute for t in task.variants[0].stages if t.compute]
+    return sum(math.prod(a.extent for a in (*c.axes, *c.reduce_axes)) for c in computes)
 
 
 def _slice(n: Node, x: Sequence[Array]) -> Array:
-    grid = [
-        start + step * np.arange(count)
-        for start, step, count in zip(n.integers("starts"), n.integers("steps"), n.integers("shape"))
-    ]
+    ranges = zip(n.integers("starts"), n.integers("steps"), n.integers("shape"))
+    grid = [start + step * np.arange(count) for start, step, count in ranges]
     return x[0][np.ix_(*grid)] if grid else x[0]
 
 

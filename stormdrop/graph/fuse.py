@@ -1,6 +1,6 @@
 """Which nodes become one kernel.
 
-    groups(graph) -> [Group(nodes)], in the order in which they can run
+    groups(graph) -> [(node, …), …], in the order in which they can run
 
 An anchor (convolution, product, reduction, pooling, normalisation) takes the elementwise nodes behind it as its
 epilogue, and a cheap elementwise chain before it as its prologue; what is left of elementwise and movement nodes forms
@@ -14,65 +14,25 @@ between groups can arise: whatever depends on T and leads to P is on the way. A 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
 
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Graph, Node, Value
-from stormdrop.graph.shapes import window_of
+from stormdrop.graph.shapes import NORMS, POOLS, REDUCTIONS, window_of
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Einsum"})
-REDUCTIONS = frozenset({"ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "MaxPool", "SumPool"})
-NORMS = frozenset({"Softmax", "LogSoftmax", "Standardize", "RmsNormalize"})
-ANCHORS = PRODUCTS | REDUCTIONS | NORMS
+ANCHORS = PRODUCTS | REDUCTIONS | POOLS | NORMS
 MOVEMENT = frozenset({"Transpose", "Expand", "Slice", "Pad", "Repeat", "Tile", "Trilu", "Gather"})
-DEAR = frozenset(
-    {
-        "Exp",
-        "Log",
-        "Tanh",
-        "Erf",
-        "Sigmoid",
-        "Sin",
-        "Cos",
-        "Tan",
-        "Asin",
-        "Acos",
-        "Atan",
-        "Sinh",
-        "Cosh",
-        "Asinh",
-        "Acosh",
-        "Atanh",
-        "Softplus",
-        "Mish",
-        "Swish",
-        "Gelu",
-        "Elu",
-        "Pow",
-        "PowConst",
-        "Div",
-        "Mod",
-        "Sqrt",
-        "Rsqrt",
-        "Reciprocal",
-        "Softsign",
-    }
+DEAR = frozenset().union(
+    ("Exp", "Log", "Tanh", "Erf", "Sigmoid", "Pow", "PowConst", "Div", "Mod", "Sqrt", "Rsqrt", "Reciprocal"),
+    ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
+    ("Softplus", "Softsign", "Mish", "Swish", "Gelu", "Elu"),
 )
 """Elementwise operators of many instructions: not to be computed again for every reader."""
+Group = tuple[Node, ...]
+"""Nodes of one kernel, in order; the last one's output is the only value that is read outside."""
 MOST_NODES = 24
 """A longer chain is cut: code grows, and registers run out."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Group:
-    """Nodes of one kernel, in order; the last one's output is the only value that is read outside."""
-
-    nodes: tuple[Node, ...]
-
-    @property
-    def output(self) -> Value:
-        return self.nodes[-1].output
 
 
 def is_alias(node: Node) -> bool:
@@ -122,7 +82,7 @@ class _Fusion:
         found = {id(members): members for members in self.group_of.values()}
         ordered = [sorted(members, key=self.position.__getitem__) for members in found.values()]
         ordered.sort(key=lambda members: self.position[members[-1]])
-        return [Group(tuple(members)) for members in ordered]
+        return [tuple(members) for members in ordered]
 
     def _grow(self, node: Node) -> None:
         members = self.group_of[node] = [node]
@@ -165,13 +125,9 @@ class _Fusion:
             if source is None or source not in self.group_of or v in self.outputs or self.consumers[v] != (node,):
                 continue
             theirs = self.group_of[source]
-            if (
-                theirs is mine
-                or len(mine) + len(theirs) > MOST_NODES
-                or not all(n.op in ELEMENTWISE or n.op in MOVEMENT for n in theirs)
-            ):
-                continue
-            if self._worth(node, v, theirs):
+            fits = theirs is not mine and len(mine) + len(theirs) <= MOST_NODES
+            joins = fits and all(n.op in ELEMENTWISE or n.op in MOVEMENT for n in theirs)
+            if joins and self._worth(node, v, theirs):
                 for n in theirs:
                     self.group_of[n] = mine
                 mine += theirs
@@ -183,20 +139,16 @@ class _Fusion:
             case "MatMul" | "Einsum":
                 return (chain[0].op == "Transpose" and len(chain) == 1) or (cheap and not moves and v == node.inputs[0])
             case "Conv":
-                pointwise = (
-                    prod(node.integers("kernel")) == 1
-                    and node.integer("groups") == 1
-                    and prod(node.integers("strides")) == 1
-                )
-                return cheap and not moves and pointwise and v == node.inputs[0]
+                sizes = (*node.integers("kernel"), *node.integers("strides"), node.integer("groups"))
+                return cheap and not moves and prod(sizes) == 1 and v == node.inputs[0]
             case "ConvTranspose":
                 return False
             case "MaxPool" | "SumPool":
                 w = window_of(node)
                 return not moves and (cheap or all(k <= s for k, s in zip(w.kernel, w.strides)))
-            case "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceProd":
+            case op if op in REDUCTIONS:
                 return not moves
-            case "Softmax" | "LogSoftmax" | "Standardize" | "RmsNormalize":
+            case op if op in NORMS:
                 return cheap and not moves
             case "Transpose" | "Slice" | "Pad" | "Trilu":
                 return v == node.inputs[0]
@@ -207,9 +159,7 @@ class _Fusion:
 
 
 def post_dominators(graph: Graph) -> Mapping[Node, Node]:
-    """For every node the first one that all ways from it to the model's outputs share; none where they part for
-    good.
-    """
+    """For every node the first one that all ways to the model's outputs share; none where they part for good."""
     parent: dict[Node, Node | None] = {}
     depth: dict[Node, int] = {}
     outputs = frozenset(graph.outputs)

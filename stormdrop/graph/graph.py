@@ -12,6 +12,7 @@ Names come from files and may hold anything. They are data inside the graph; `sh
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from stormdrop.ir.expr import FLOATS, ITEMSIZE, Dtype
 Array = NDArray[Any]
 Attribute = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[tuple[int, ...], ...]
 SHOWN = 80
+MOST_REGION = 64
 
 
 def shown(name: str) -> str:
@@ -50,9 +52,8 @@ class Value:
     dtype: Dtype
 
     def __hash__(self) -> int:
-        return hash(
-            self.name
-        )  # which Python keeps; names are unique in a graph, and passes look up values all the time
+        # Python keeps the hash of a text; names are unique in a graph, and passes look up values all the time.
+        return hash(self.name)
 
     @property
     def rank(self) -> int:
@@ -60,10 +61,7 @@ class Value:
 
     @property
     def size(self) -> int:
-        n = 1
-        for extent in self.shape:
-            n *= extent
-        return n
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -76,8 +74,43 @@ class Value:
 _NONE: Mapping[str, Attribute] = MappingProxyType({})
 
 
+class AttributeReader:
+    """Attributes by their type; a node of the graph and a node of the file read theirs alike."""
+
+    __slots__ = ()
+    attributes: Mapping[str, Any]
+
+    def fail(self, message: str) -> UserError:
+        raise NotImplementedError
+
+    def typed(self, key: str, default: object, kinds: type | tuple[type, ...], what: str) -> Any:
+        value = self.attributes.get(key, default)
+        if not isinstance(value, kinds):
+            given = "missing" if value is None else shown(repr(value))
+            raise self.fail(f"attribute {key} is {given}, not {what}")
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        return int(self.typed(key, default, int, "an integer"))
+
+    def flag(self, key: str, default: int | None = None) -> bool:
+        return bool(self.integer(key, default))
+
+    def number(self, key: str, default: float | None = None) -> float:
+        return float(self.typed(key, default, (int, float), "a number"))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return self.typed(key, default, str, "a text")
+
+    def integers(self, key: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        values = self.typed(key, default, (list, tuple), "a list of integers")
+        if not all(isinstance(v, int) for v in values):
+            raise self.fail(f"attribute {key} is {shown(repr(values))}, not a list of integers")
+        return tuple(values)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class Node(AttributeReader):
     """One operation. `name` is that of the file's node it came from, for messages."""
 
     op: str
@@ -93,41 +126,13 @@ class Node:
     def output(self) -> Value:
         return self.outputs[0]
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, int):
-            raise UserError(f"{self}: attribute {key} is {value!r}, not an integer")
-        return int(value)
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, (int, float)):
-            raise UserError(f"{self}: attribute {key} is {value!r}, not a number")
-        return float(value)
+    def fail(self, message: str) -> UserError:
+        return UserError(f"{self}: {message}")
 
     def constant(self, key: str, dtype: Dtype) -> bool | int | float:
         """A number that stands for an element of this type: integers keep all their bits."""
-        value = self.attributes.get(key)
-        if not isinstance(value, (int, float)):
-            raise UserError(f"{self}: attribute {key} is {value!r}, not a number")
+        value = self.typed(key, None, (int, float), "a number")
         return float(value) if dtype in FLOATS else bool(value) if dtype == "bool" else int(value)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, str):
-            raise UserError(f"{self}: attribute {key} is {value!r}, not a text")
-        return value
-
-    def integers(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, tuple):
-            raise UserError(f"{self}: attribute {key} is {value!r}, not a list of integers")
-        found: list[int] = []
-        for v in value:
-            if not isinstance(v, int):
-                raise UserError(f"{self}: attribute {key} is {value!r}, not a list of integers")
-            found.append(int(v))
-        return tuple(found)
 
     def __str__(self) -> str:
         given = ", ".join(f"%{shown(v.name)}" for v in self.inputs)
@@ -192,21 +197,30 @@ class Graph:
         merged = {**self.constants, **(constants or {})}
         return replace(self, nodes=tuple(nodes), constants=merged).pruned()
 
-    def substitute(self, values: Mapping[Value, Value]) -> Graph:
-        """Read another value in place of each key; chains are followed. What nobody reads is dropped."""
+    def region(
+        self, start: Value, inside: Callable[[Node], bool], ends: Callable[[Node], bool]
+    ) -> tuple[list[Node], list[Node]] | None:
+        """The nodes that read a value, and those that read their results, up to the ones where the region ends.
 
-        def final(v: Value) -> Value:
-            for _ in range(len(values) + 1):
-                if v not in values:
-                    return v
-                v = values[v]
-            raise UserError(f"{v} would stand for itself")
-
-        nodes = [
-            replace(n, inputs=tuple(final(v) for v in n.inputs)) if any(v in values for v in n.inputs) else n
-            for n in self.nodes
-        ]
-        return replace(self, nodes=tuple(nodes), outputs=tuple(final(v) for v in self.outputs)).pruned()
+        None where a node is neither inside nor an end, where an output is reached, and where there are more than
+        `MOST_REGION` nodes, so that a pass that asks for many regions is linear.
+        """
+        found: dict[Node, None] = {}
+        last: dict[Node, None] = {}
+        waiting = [start]
+        while waiting:
+            v = waiting.pop()
+            if v in self.outputs:
+                return None
+            for node in self.consumers.get(v, ()):
+                if ends(node):
+                    last[node] = None
+                elif not inside(node) or len(found) >= MOST_REGION:
+                    return None
+                elif node not in found:
+                    found[node] = None
+                    waiting.append(node.output)
+        return list(found), list(last)
 
     def pruned(self) -> Graph:
         """Without nodes and constants that no output needs."""
@@ -234,7 +248,29 @@ class Graph:
         return "\n".join(self.lines())
 
     def __repr__(self) -> str:
-        return (
-            f"<graph {shown(self.name)}: {len(self.nodes)} nodes, {len(self.inputs)} inputs, "
-            f"{len(self.outputs)} outputs>"
-        )
+        counts = f"{len(self.nodes)} nodes, {len(self.inputs)} inputs, {len(self.outputs)} outputs"
+        return f"<graph {shown(self.name)}: {counts}>"
+
+
+class FreshNames:
+    """Names that no value has: of a graph, and of what was named here."""
+
+    def __init__(self, graph: Graph | None = None) -> None:
+        self._graph = graph
+        self._next: dict[str, int] = {}
+
+    @cached_property
+    def taken(self) -> set[str]:
+        g = self._graph
+        if g is None:
+            return set()
+        return {v.name for v in (*g.inputs, *g.constants)} | {n.output.name for n in g.nodes}
+
+    def fresh(self, wanted: str) -> str:
+        """`wanted` itself, or with a number behind it."""
+        name = wanted = wanted or "v"
+        while name in self.taken:
+            self._next[wanted] = self._next.get(wanted, 0) + 1
+            name = f"{wanted}.{self._next[wanted]}"
+        self.taken.add(name)
+        return name

@@ -21,7 +21,7 @@ import numpy as np
 
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Array, Graph, Node, Value
-from stormdrop.graph.shapes import window_of
+from stormdrop.graph.shapes import POOLS, REDUCTIONS, window_of
 from stormdrop.graph.sweep import Sweep, uniform, use_counts
 from stormdrop.ir.expr import identity_of
 from stormdrop.ops.broadcast import broadcast_shape
@@ -53,16 +53,8 @@ INVOLUTIONS = frozenset({"Neg", "Not"})
 KEEPS_LEFT = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": 1, "Or": 0, "Xor": 0}
 """x op this = x; for the commutative ones also this op x."""
 COMMUTES = frozenset({"Add", "Mul", "And", "Or", "Xor", "Max", "Min"})
-EXACTLY_IN = {
-    ("bool", "i32"),
-    ("bool", "i64"),
-    ("bool", "f32"),
-    ("bool", "f64"),
-    ("i32", "i64"),
-    ("i32", "f64"),
-    ("f32", "f64"),
-}
-"""Casts that lose nothing."""
+EXACTLY_IN = {"bool": ("i32", "i64", "f32", "f64"), "i32": ("i64", "f64"), "f32": ("f64",)}
+"""Casts that lose nothing: from a type to those that hold all its values."""
 
 
 def joined(op: str, a: Array, b: Array) -> Array | None:
@@ -102,7 +94,6 @@ class _Rules:
         self.sweep = Sweep(graph)
         self.uses: Counter[Value] = use_counts(graph)
         """Of the graph before: whether a value has other readers decides what is worth it, not what is right."""
-        self._negated: dict[Value, Value] = {}
 
     def answer(self, node: Node) -> Answer:
         if node.op in IDEMPOTENT | INVOLUTIONS:
@@ -130,9 +121,7 @@ class _Rules:
         return (x, c) if (x.shape, x.dtype) == (node.output.shape, node.output.dtype) else None
 
     def arithmetic(self, node: Node) -> Answer:
-        """x + 0, x · 1, … is x; a difference or quotient by a constant is a sum or product where that is the same; two
-        are one.
-        """
+        """x + 0, x · 1, … is x; by a constant, - and / become + and · where that is exact; two in a row are one."""
         found = self.operands(node)
         if found is None:
             return node.inputs[0] if node.op in ("And", "Or") and node.inputs[0] == node.inputs[1] else None
@@ -141,7 +130,8 @@ class _Rules:
             return x
         match node.op:
             case "Sub":
-                return replace(node, op="Add", inputs=(x, self.negated(node.inputs[1])))
+                with np.errstate(all="ignore"):
+                    return self.with_constant(node, "Add", x, np.asarray(-c, c.dtype))
             case "Div":
                 inverse = inverted(c)
                 return inverse if inverse is None else self.with_constant(node, "Mul", x, inverse)
@@ -149,13 +139,6 @@ class _Rules:
                 return self.twice(node, x, c)
             case _:
                 return None
-
-    def negated(self, v: Value) -> Value:
-        if v not in self._negated:
-            array = self.sweep.constants[v]
-            with np.errstate(all="ignore"):
-                self._negated[v] = self.sweep.constant(np.asarray(-array, array.dtype), f"{v.name}.negative")
-        return self._negated[v]
 
     def twice(self, node: Node, x: Value, c: Array) -> Answer:
         inner = self.made_by(x, node.op)
@@ -231,11 +214,9 @@ class _Rules:
         if x.dtype == node.output.dtype:
             return x
         inner = self.made_by(x, "Cast")
-        return (
-            replace(node, inputs=inner.inputs)
-            if inner is not None and (inner.inputs[0].dtype, x.dtype) in EXACTLY_IN
-            else None
-        )
+        if inner is None or x.dtype not in EXACTLY_IN.get(inner.inputs[0].dtype, ()):
+            return None
+        return replace(node, inputs=inner.inputs)
 
     def slice(self, node: Node) -> Answer:
         """A slice of a slice is a slice."""
@@ -247,9 +228,7 @@ class _Rules:
             return None
         whole = list(zip(starts, steps, inner.integers("starts"), inner.integers("steps")))
         starts, steps = tuple(s0 + s * t0 for s, _, s0, t0 in whole), tuple(t * t0 for _, t, _, t0 in whole)
-        return replace(
-            node, inputs=inner.inputs, attributes={"starts": starts, "steps": steps, "shape": node.output.shape}
-        )
+        return replace(node, inputs=inner.inputs, attributes={**node.attributes, "starts": starts, "steps": steps})
 
     def pad(self, node: Node) -> Answer:
         before, after = node.integers("before"), node.integers("after")
@@ -271,19 +250,10 @@ class _Rules:
         inner = self.made_by(node.inputs[0], "Clip")
         return inner.output if inner is not None and inner.attributes == node.attributes else None
 
-    def power(self, node: Node) -> Answer:
-        return node.inputs[0] if node.number("exponent") == 1 else None
-
-    def concat(self, node: Node) -> Answer:
-        return node.inputs[0] if len(node.inputs) == 1 else None
-
-    def copy(self, node: Node) -> Answer:
-        return node.inputs[0]
-
     def unchanged(self, node: Node) -> Answer:
         """Repeat and Tile of once; a pool of one pixel."""
         x = node.inputs[0]
-        if node.op in ("MaxPool", "SumPool"):
+        if node.op in POOLS:
             window = window_of(node)
             if any((*window.before, *window.after)) or any(k != 1 for k in window.kernel):
                 return None
@@ -295,8 +265,7 @@ class _Rules:
 
 
 RULES: Mapping[str, Callable[[_Rules, Node], Answer]] = {
-    "Max": _Rules.extreme,
-    "Min": _Rules.extreme,
+    **dict.fromkeys(("Max", "Min"), _Rules.extreme),
     "Where": _Rules.where,
     "Reshape": _Rules.reshape,
     "Transpose": _Rules.transpose,
@@ -305,15 +274,9 @@ RULES: Mapping[str, Callable[[_Rules, Node], Answer]] = {
     "Slice": _Rules.slice,
     "Pad": _Rules.pad,
     "Clip": _Rules.clip,
-    "PowConst": _Rules.power,
-    "Concat": _Rules.concat,
-    "Copy": _Rules.copy,
-    "Repeat": _Rules.unchanged,
-    "Tile": _Rules.unchanged,
-    "MaxPool": _Rules.unchanged,
-    "SumPool": _Rules.unchanged,
-    "ReduceSum": _Rules.reduction,
-    "ReduceMax": _Rules.reduction,
-    "ReduceMin": _Rules.reduction,
-    "ReduceProd": _Rules.reduction,
+    "PowConst": lambda _, node: node.inputs[0] if node.number("exponent") == 1 else None,
+    "Concat": lambda _, node: node.inputs[0] if len(node.inputs) == 1 else None,
+    "Copy": lambda _, node: node.inputs[0],
+    **dict.fromkeys(("Repeat", "Tile", *POOLS), _Rules.unchanged),
+    **dict.fromkeys(REDUCTIONS, _Rules.reduction),
 }

@@ -14,25 +14,21 @@ Inputs and outputs of the graph stay as they are. The time is linear in the numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from stormdrop.graph.dense import without_transposes_of_dense
-from stormdrop.graph.graph import Array, Attribute, Graph, Node, Value
+from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
 from stormdrop.graph.layout_rules import Form, Held, Option, Order, identity, is_window, options, weighty, wishes
 from stormdrop.graph.rejoin import keep_apart
-from stormdrop.graph.sweep import FreshNames
 
 CONSIDERED = 3
 """How many of the orders in which an input exists, or which readers wish, a node weighs."""
 
 
 def channels_last(graph: Graph) -> Graph:
-    """The same function with windows in NHWC and as few transposes as that needs; the graph itself where it gains
-    nothing.
-    """
+    """The same function with windows in NHWC and few transposes; the graph itself where that gains nothing."""
     windows = any(is_window(n) and n.text("layout") == "NCHW" for n in graph.nodes)
     found = _Relayout(keep_apart(graph) if windows else graph).result()
     if not windows and transposed_bytes(found) >= transposed_bytes(graph):
@@ -64,9 +60,8 @@ def wished_orders(graph: Graph) -> dict[Value, dict[Order, int]]:
         # As many for one as for another: a window will not do without, a sum may follow its other operand.
         order = max(votes, key=lambda o, v=node.output, votes=votes: (votes[o], (v, o) in windowed)) if votes else ()
         for v, liked in zip(node.inputs, wishes(node, order)):
-            seen = wish(
-                v, liked, 0 if node.op == "MatMul" else 1
-            )  # a product can take its matrices the other way round
+            # A product can take its matrices the other way round.
+            seen = wish(v, liked, 0 if node.op == "MatMul" else 1)
             if is_window(node):
                 windowed.add((v, seen))
     return found
@@ -82,9 +77,8 @@ class _Relayout:
         self.wished = wished_orders(graph)
         self.held: dict[Value, dict[Order, Value]] = {}
         self.formed: dict[tuple[Value, Form], Value] = {}
-        self.renamed: dict[
-            Value, tuple[Value, Order]
-        ] = {}  # a Transpose's result: another value, its dimensions in this order
+        # A Transpose's result: another value, its dimensions in this order.
+        self.renamed: dict[Value, tuple[Value, Order]] = {}
         self.known: dict[tuple[Value, Order], Node] = {}  # the old graph's Transposes, in the same terms
         self.viewed: dict[Value, Value] = {}  # what a Reshape of the new graph is a view of
         self.names = FreshNames(graph)
@@ -137,7 +131,7 @@ class _Relayout:
             self.nodes.append(node)
         else:
             attributes = node.attributes if best.attributes is None else best.attributes
-            self.emit(node.op, inputs, output, attributes, node.name)
+            self.nodes.append(Node(node.op, inputs, (output,), attributes, node.name))
         self.held[node.output] = {best.order: output}
 
     def best(self, node: Node, wished: list[Order]) -> Option:
@@ -152,9 +146,7 @@ class _Relayout:
         return best
 
     def cost(self, node: Node, option: Option, wished: list[Order]) -> float:
-        """Bytes to transpose: inputs that do not exist in this form yet, shared among those who wish it, and the result
-        for readers.
-        """
+        """Bytes to transpose: inputs not held in this form, shared by those who wish it, and the result for readers."""
         total = 0.0
         for v, form in zip(node.inputs, option.forms):
             root, own = self.resolve(v, form)
@@ -199,7 +191,8 @@ class _Relayout:
             self.nodes.append(old)
         else:
             producer = self.graph.producers.get(v)
-            self.emit("Transpose", (source,), output, {"perm": perm}, producer.name if producer else v.name)
+            name = producer.name if producer else v.name
+            self.nodes.append(Node("Transpose", (source,), (output,), {"perm": perm}, name))
         self.held[v][order] = output
         return output
 
@@ -224,14 +217,9 @@ class _Relayout:
         if old is not None and old.inputs == (root,) and old.output == output:
             self.nodes.append(old)
         else:
-            self.emit("Reshape", (root,), output, {"shape": shape}, old.name if old else "")
+            self.nodes.append(Node("Reshape", (root,), (output,), {"shape": shape}, old.name if old else ""))
         self.viewed[output] = root
         return output
-
-    def emit(
-        self, op: str, inputs: tuple[Value, ...], output: Value, attributes: Mapping[str, Attribute], name: str
-    ) -> None:
-        self.nodes.append(Node(op, inputs, (output,), attributes, name))
 
     def named(self, v: Value, form: Form) -> Value:
         """The new graph's value for this form of v: v itself, what the old graph calls it, or a new name."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Attribute, Node
+from stormdrop.graph.shapes import NORMS, POOLS, REDUCTIONS
 from stormdrop.ir.shape import matching_runs
 
 Order = tuple[int, ...]
@@ -28,36 +29,14 @@ Held = Sequence[Order] | None
 
 # How many of its inputs share the node's order (None: all); the others are read as they are.
 FOLLOWERS: dict[str, int | None] = {
-    "Reshape": 1,
-    "Transpose": 1,
-    "Concat": None,
-    "Slice": 1,
-    "Pad": 1,
-    "Repeat": 1,
-    "Tile": 1,
-    "Interpolate": 1,
-    "Gather": 1,
-    "GatherElements": None,
-    "ScatterElements": None,
-    "ReverseSequence": 1,
-    "CumSum": 1,
-    "CumProd": 1,
-    "TopKIndices": 1,
-    "ReduceSum": 1,
-    "ReduceMax": 1,
-    "ReduceMin": 1,
-    "ReduceProd": 1,
-    "ArgMax": 1,
-    "ArgMin": 1,
-    "Softmax": 1,
-    "LogSoftmax": 1,
-    "Standardize": 1,
-    "RmsNormalize": 1,
+    **dict.fromkeys(("Concat", "GatherElements", "ScatterElements"), None),
+    **dict.fromkeys(("Reshape", "Transpose", "Slice", "Pad", "Repeat", "Tile", "Interpolate", "Gather"), 1),
+    **dict.fromkeys(("ReverseSequence", "CumSum", "CumProd", "TopKIndices", "ArgMax", "ArgMin"), 1),
+    **dict.fromkeys((*REDUCTIONS, *NORMS), 1),
 }
-POOLS = frozenset({"MaxPool", "SumPool"})
 _ONE_DIMENSION = ("axis", "time_axis", "batch_axis")
 _EACH_DIMENSION = {"Slice": ("starts", "steps", "shape"), "Pad": ("before", "after"), "Tile": ("times",)}
-_NOTHING_MOVES = {"kernel": 1, "strides": 1, "dilations": 1, "before": 0, "after": 0}
+_EACH_PIXEL_DIMENSION = ("kernel", "strides", "dilations", "before", "after", "extents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +91,11 @@ def options(node: Node, held: Sequence[Held], wished: Iterable[Order]) -> Iterat
 
 
 def wishes(node: Node, order: Order) -> list[Order]:
-    """The order in which the node would like each of its inputs, given that its readers would like its result in
-    `order`.
-    """
+    """The order in which the node would like each input, if its readers would like its result in `order`."""
     plain = [identity(v.rank) for v in node.inputs]
     if node.op in ELEMENTWISE or node.op == "Expand":
-        return [
-            tuple(d - node.output.rank + v.rank for d in order if d >= node.output.rank - v.rank) for v in node.inputs
-        ]
+        leads = [node.output.rank - v.rank for v in node.inputs]
+        return [tuple(d - lead for d in order if d >= lead) for lead in leads]
     if is_window(node):
         if _is_flat(node):
             return [order]
@@ -137,9 +113,7 @@ def wishes(node: Node, order: Order) -> list[Order]:
 
 
 def blocks_of(node: Node) -> tuple[Block, ...] | None:
-    """How dimensions of the input become dimensions of the result, in the input's order; None where no other order will
-    do.
-    """
+    """How dimensions of the input become those of the result, in the input's order; None: no other order will do."""
     if node.op not in FOLLOWERS:
         return None
     rank = node.inputs[0].rank
@@ -151,9 +125,8 @@ def blocks_of(node: Node) -> tuple[Block, ...] | None:
             return tuple(((d,), (place[d],)) for d in range(rank))
         case "Gather":
             along, more = node.integer("axis"), node.inputs[1].rank - 1
-            return tuple(
-                ((d,), tuple(range(d, d + 1 + more)) if d == along else (d + more * (d > along),)) for d in range(rank)
-            )
+            places = [range(d, d + 1 + more) if d == along else (d + more * (d > along),) for d in range(rank)]
+            return tuple(((d,), tuple(place)) for d, place in enumerate(places))
         case _ if rank != node.output.rank:
             gone = node.integers("axes") if "axes" in node.attributes else (node.integer("axis"),)
             return tuple(((d,), () if d in gone else (d - sum(g < d for g in gone),)) for d in range(rank))
@@ -233,16 +206,13 @@ def _aligned_options(node: Node, held: Sequence[Held], wished: Iterable[Order]) 
 
 
 def _aligned(node: Node, held: Sequence[Held], order: Order) -> Option:
-    """Operands are aligned at their last dimensions, so one of lower rank gets dimensions of extent 1 where the order
-    needs them.
-    """
+    """Operands are aligned at their last dimensions: one of lower rank gets extents of 1 where the order needs it."""
     if order == identity(len(order)):
         return Option(order, tuple(identity(v.rank) for v in node.inputs))
     forms: list[Form] = []
     # A constant may lose leading dimensions of extent 1, unless it is what gives the result its rank.
-    spare = (
-        any(orders is not None and v.rank == len(order) for v, orders in zip(node.inputs, held)) or node.op == "Expand"
-    )
+    full = [orders for v, orders in zip(node.inputs, held) if v.rank == len(order)]
+    spare = node.op == "Expand" or any(orders is not None for orders in full)
     for v, orders in zip(node.inputs, held):
         lead = len(order) - v.rank
         form = [d - lead if d >= lead else -1 for d in order] if v.size != 1 else list(range(v.rank))
@@ -286,33 +256,26 @@ def _window_options(node: Node, held: Sequence[Held]) -> Iterator[Option]:
         if order[0] == n and order[-1] == c and order[1:-1] != at:
             yield _window(node, order[1:-1])
         elif _is_flat(node) and {order[0], order[1]} == {n, c}:
-            yield _flat_window(node, order)
+            # Still channels-first: the last spatial dimension is what vectors run along.
+            yield Option(order, (order,), _window_attributes(node, order[2:], "NCHW"))
 
 
 def _window(node: Node, moved: Order) -> Option:
-    n, at, c = _roles(node)
+    n, _, c = _roles(node)
     order = (n, *moved, c)
     forms = (order, _weights(node, moved)) if len(node.inputs) > 1 else (order,)
-    if order == identity(len(order)):
-        return Option(order, forms)
-    attributes: dict[str, Attribute] = dict(node.attributes)
-    for key in (*_NOTHING_MOVES, "extents"):
+    return Option(order, forms, None if order == identity(len(order)) else _window_attributes(node, moved, "NHWC"))
+
+
+def _window_attributes(node: Node, moved: Order, layout: str) -> Mapping[str, Attribute]:
+    """The attributes of a window whose spatial dimensions are taken in another order."""
+    _, at, _ = _roles(node)
+    attributes: dict[str, Attribute] = {**node.attributes, "layout": layout}
+    for key in _EACH_PIXEL_DIMENSION:
         if key in attributes:
             values = node.integers(key)
             attributes[key] = tuple(values[at.index(d)] for d in moved)
-    return Option(order, forms, attributes | {"layout": "NHWC"})
-
-
-def _flat_window(node: Node, order: Order) -> Option:
-    """A pool with its spatial dimensions in another order, still channels-first: the last one is what vectors run
-    along.
-    """
-    _, at, _ = _roles(node)
-    attributes: dict[str, Attribute] = dict(node.attributes)
-    for key in _NOTHING_MOVES:
-        values = node.integers(key)
-        attributes[key] = tuple(values[at.index(d)] for d in order[2:])
-    return Option(order, (order,), attributes | {"layout": "NCHW"})
+    return attributes
 
 
 def _matmul_option(node: Node, held: Sequence[Held]) -> Option:

@@ -10,13 +10,13 @@ of its task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from stormdrop.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.express import express
+from stormdrop.graph.express import Express, express
 from stormdrop.graph.fuse import ANCHORS, groups
 from stormdrop.graph.graph import Array, Graph, Node, Value, shown
 from stormdrop.ir.expr import Const, Expr
@@ -77,15 +77,13 @@ class Partition:
         return sum(v.nbytes for v in self.graph.constants)
 
     def __str__(self) -> str:
-        return "\n".join(
-            f"{call.output} = {call.label}({', '.join(f'%{shown(v.name)}' for v in call.inputs)})"
-            for call in self.calls
-        )
+        reads = [", ".join(f"%{shown(v.name)}" for v in call.inputs) for call in self.calls]
+        return "\n".join(f"{call.output} = {call.label}({read})" for call, read in zip(self.calls, reads))
 
 
 def partition(graph: Graph, winograd: Sequence[int] = tuple(TRANSFORMS)) -> Partition:
     """Fuse the graph into kernels; `winograd` lists the output tile sizes F(m, 3) that may be used."""
-    return Partition(graph, tuple(call_of(g.nodes, graph.constants, winograd) for g in groups(graph) if g.output.size))
+    return Partition(graph, tuple(call_of(g, graph.constants, winograd) for g in groups(graph) if g[-1].output.size))
 
 
 def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: Sequence[int] = ()) -> TaskCall:
@@ -111,29 +109,20 @@ def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: S
     variants = [Variant((expressed(express),))]
     for tile in winograd:
         if any(_winograd_fits(n, constants) for n in nodes):
-            way = Variant(
-                (expressed(lambda n, x, m=tile: _winograd(n, x, m)),),
-                f"winograd F({tile},3)",
-                TRANSFORMS[tile].error_bound,
-            )
-            variants.append(way)
+            result = expressed(lambda n, x, m=tile: _winograd(n, x, m))
+            variants.append(Variant((result,), f"winograd F({tile},3)", TRANSFORMS[tile].error_bound))
     label = label_of(nodes)
     task = Task(variants=variants, name=label)
     by_tensor = {t: v for v, t in leaves.items()}
     return TaskCall(task, tuple(by_tensor[t] for t in task.inputs), nodes[-1].output, tuple(nodes), label)
 
 
-Express = Callable[[Node, Sequence[Tensor]], Tensor]
-
-
 def _elementwise(node: Node, tensors: Mapping[Value, Tensor], numbers: Mapping[Value, Const]) -> Tensor:
-    """An elementwise node in which constant numbers are written out; if all operands are, the first is read after
-    all.
-    """
+    """An elementwise node with constant numbers written out; if all operands are such, the first is read after all."""
     axes = axes_for(node.output.shape)
     written = numbers if any(v not in numbers for v in node.inputs) else {}
     operands: list[Expr] = [written[v] if v in written else read(tensors[v], axes) for v in node.inputs]
-    return compute("Y", axes, ELEMENTWISE[node.op](node, operands))
+    return compute("Y", axes, ELEMENTWISE[node.op](node, *operands))
 
 
 def _number(v: Value, constants: Mapping[Value, Array]) -> Const | None:
@@ -142,12 +131,9 @@ def _number(v: Value, constants: Mapping[Value, Array]) -> Const | None:
 
 
 def _winograd_fits(node: Node, constants: Mapping[Value, Array]) -> bool:
-    if (
-        node.op != "Conv"
-        or node.text("layout") != "NHWC"
-        or node.inputs[1] not in constants
-        or node.inputs[0].dtype != "f32"
-    ):
+    if node.op != "Conv" or node.text("layout") != "NHWC":
+        return False
+    if node.inputs[1] not in constants or node.inputs[0].dtype != "f32":
         return False
     plain = node.integers("kernel") == (3, 3) and node.integers("strides") == node.integers("dilations") == (1, 1)
     pads = {*node.integers("before"), *node.integers("after")}

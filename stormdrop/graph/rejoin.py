@@ -17,35 +17,34 @@ from math import prod
 from operator import mul
 
 from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Array, Attribute, Graph, Node, Value
+from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value
 from stormdrop.graph.layout_rules import matched
-from stormdrop.graph.sweep import FreshNames
+from stormdrop.graph.shapes import REDUCTIONS
 
-WHOLE = frozenset({"Standardize", "RmsNormalize", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})
+WHOLE = REDUCTIONS | {"Standardize", "RmsNormalize"}
 """Operators that treat the dimensions in their attribute `axes` as one."""
-MOST_BETWEEN = 64
-"""A norm is a handful of nodes; a walk that finds more gives up, so that the pass is linear."""
 Pieces = tuple[tuple[int, ...], ...]
 
 
 def keep_apart(graph: Graph) -> Graph:
     """The same function; the graph itself where there is nothing to do."""
-    names, outputs = FreshNames(graph), set(graph.outputs)
+    names = FreshNames(graph)
     nodes: dict[Node, list[Node]] = {}
     constants: dict[Value, Array] = {}
     for node in graph.nodes:
         if node.op != "Reshape" or node in nodes or node.inputs[0] in graph.constants:
             continue
         apart = pieces(node.inputs[0].shape, node.output.shape)
-        between = _between(graph, outputs, node, apart) if apart is not None else None
-        if apart is not None and between is not None:
-            _rewrite(graph, node, between, apart, names, nodes, constants)
+        region = _region(graph, node, apart) if apart is not None else None
+        if apart is not None and region is not None:
+            changed, reshaped = _rewrite(graph, node, region, apart, names)
+            nodes |= changed
+            constants |= reshaped
     return graph.rewrite(nodes.get, constants) if nodes else graph
 
 
 def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
-    """For every target dimension the extents it is made of; None where the source has no dimensions that are joined, or
-    none that fit.
+    """For every target dimension the extents it is made of; None where no dimensions are joined, or none fit.
 
     (1, 64, 8, 8), (1, 32, 128)  ->  ((1,), (32,), (2, 8, 8))
     """
@@ -66,34 +65,21 @@ def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
     return tuple(found)
 
 
-def _between(graph: Graph, outputs: set[Value], start: Node, apart: Pieces) -> list[Node] | None:
-    """The nodes that read a Reshape's result and whatever they give, up to other Reshapes; None where one of them will
-    not do.
-    """
-    found: dict[Node, None] = {}
-    reached = {start.output}
-    waiting = [start.output]
-    while waiting:
-        v = waiting.pop()
-        if v in outputs:
-            return None
-        for node in graph.consumers.get(v, ()):
-            if node.op == "Reshape":
-                continue
-            if not (
-                node.op in ELEMENTWISE or (node.op in WHOLE and node.integer("keepdims", 1))
-            ) or node.output.rank != len(apart):
-                return None
-            found[node] = None
-            if len(found) > MOST_BETWEEN:
-                return None
-            if node.output not in reached:
-                reached.add(node.output)
-                waiting.append(node.output)
-    others = {v for node in found for v in node.inputs if v not in reached}
-    if not found or any(v not in graph.constants or _shape(v.shape, apart) is None for v in others):
+def _region(graph: Graph, start: Node, apart: Pieces) -> tuple[list[Node], list[Node]] | None:
+    """The nodes between a Reshape and the next ones, and these; None where one of them will not do."""
+
+    def fits(node: Node) -> bool:
+        whole = node.op in ELEMENTWISE or (node.op in WHOLE and node.flag("keepdims", 1))
+        return whole and node.output.rank == len(apart)
+
+    region = graph.region(start.output, fits, lambda node: node.op == "Reshape")
+    if region is None or not region[0]:
         return None
-    return list(found)
+    reached = {start.output, *(node.output for node in region[0])}
+    others = {v for node in region[0] for v in node.inputs if v not in reached}
+    if any(v not in graph.constants or _shape(v.shape, apart) is None for v in others):
+        return None
+    return region
 
 
 def _shape(shape: Sequence[int], apart: Pieces) -> tuple[int, ...] | None:
@@ -105,14 +91,10 @@ def _shape(shape: Sequence[int], apart: Pieces) -> tuple[int, ...] | None:
 
 
 def _rewrite(
-    graph: Graph,
-    start: Node,
-    between: Sequence[Node],
-    apart: Pieces,
-    names: FreshNames,
-    nodes: dict[Node, list[Node]],
-    constants: dict[Value, Array],
-) -> None:
+    graph: Graph, start: Node, region: tuple[list[Node], list[Node]], apart: Pieces, names: FreshNames
+) -> tuple[dict[Node, list[Node]], dict[Value, Array]]:
+    """The nodes that stand for those of a region, and the constants they read."""
+    constants: dict[Value, Array] = {}
     stand_ins: dict[Value, Value] = {}
 
     def split(v: Value) -> Value:
@@ -125,17 +107,15 @@ def _rewrite(
         return stand_ins[v]
 
     first = split(start.output)
-    nodes[start] = [replace(start, outputs=(first,), attributes={"shape": first.shape})]
+    nodes = {start: [replace(start, outputs=(first,), attributes={"shape": first.shape})]}
+    between, readers = region
     for node in between:
         attributes: Mapping[str, Attribute] = node.attributes
         if node.op in WHOLE:
             ends = [0, *accumulate(len(p) for p in apart)]
-            attributes = {
-                **attributes,
-                "axes": tuple(k for d in node.integers("axes") for k in range(ends[d], ends[d + 1])),
-            }
+            axes = tuple(k for d in node.integers("axes") for k in range(ends[d], ends[d + 1]))
+            attributes = {**attributes, "axes": axes}
         nodes[node] = [Node(node.op, tuple(map(split, node.inputs)), (split(node.output),), attributes, node.name)]
-    for v in [start.output, *(node.output for node in between)]:
-        for reader in graph.consumers.get(v, ()):
-            if reader.op == "Reshape":
-                nodes[reader] = [replace(reader, inputs=(split(v),))]
+    for reader in readers:
+        nodes[reader] = [replace(reader, inputs=(split(reader.inputs[0]),))]
+    return nodes, constants

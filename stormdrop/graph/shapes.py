@@ -12,7 +12,8 @@ from stormdrop.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE, TRUTHS, dtype_of
 from stormdrop.graph.graph import Attribute, Node, Value, shown
 from stormdrop.ir.expr import Dtype
-from stormdrop.ops.broadcast import broadcast_shape
+from stormdrop.ops.broadcast import broadcast_shape, put
+from stormdrop.ops.contract import einsum_extents, matmul_extents
 from stormdrop.ops.window import Window
 
 Shape = tuple[int, ...]
@@ -20,22 +21,22 @@ Rule = Callable[[Node], Shape]
 
 
 def infer(op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute]) -> tuple[Shape, Dtype]:
-    """The result of one operation. Raises UserError where the inputs do not fit, KeyError for an unknown operator."""
+    """The result of one operation. Raises UserError for inputs that do not fit and for an unknown operator."""
     node = Node(op, tuple(inputs), (), attributes)
     if op in ELEMENTWISE:
         _same_types(node)
         return broadcast_shape(*(v.shape for v in inputs)), _elementwise_type(node)
-    shape = RULES[op](node)
-    dtype: Dtype = "i64" if op in POSITIONS else inputs[0].dtype
-    return shape, dtype
+    if op not in RULES:
+        raise UserError(f"{op}: no such operator")
+    return RULES[op](node), "i64" if op in POSITIONS else inputs[0].dtype
 
 
-REDUCTIONS = frozenset({"none", "add", "mul", "max", "min"})
+SCATTERED = frozenset({"none", "add", "mul", "max", "min"})
+"""What a Scatter does with the value that was there."""
+REDUCTIONS = frozenset({"ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})
+POOLS = frozenset({"MaxPool", "SumPool"})
+NORMS = frozenset({"Softmax", "LogSoftmax", "Standardize", "RmsNormalize"})
 POSITIONS = frozenset({"ArgMax", "ArgMin", "TopKIndices", "MaxPoolIndices"})
-
-
-def known(op: str) -> bool:
-    return op in ELEMENTWISE or op in RULES
 
 
 def _elementwise_type(node: Node) -> Dtype:
@@ -85,7 +86,7 @@ def _concat(n: Node) -> Shape:
         alike = v.rank == first.rank and all(a == b for d, (a, b) in enumerate(zip(v.shape, first.shape)) if d != along)
         if not alike or v.dtype != first.dtype or not 0 <= along < first.rank:
             raise UserError(f"{first} and {v} cannot be joined along dimension {along}")
-    return tuple(sum(v.shape[along] for v in n.inputs) if d == along else e for d, e in enumerate(first.shape))
+    return put(first.shape, along, sum(v.shape[along] for v in n.inputs))
 
 
 def _slice(n: Node) -> Shape:
@@ -107,21 +108,21 @@ def _pad(n: Node) -> Shape:
 
 
 def _reduced(n: Node) -> Shape:
-    dims = n.integers("axes") if "axes" in n.attributes else (n.integer("axis"),)
-    _dims(n, dims)
-    keep = bool(n.integer("keepdims", 1))
+    dims, keep = _dims(n), n.flag("keepdims", 1)
     return tuple(1 if d in dims else e for d, e in enumerate(n.inputs[0].shape) if keep or d not in dims)
 
 
-def _dims(n: Node, dims: Sequence[int]) -> None:
+def _dims(n: Node) -> tuple[int, ...]:
+    """The dimensions in the attribute `axes` or `axis`, which the first input must have."""
+    dims = n.integers("axes") if "axes" in n.attributes else (n.integer("axis"),)
     if any(not 0 <= d < n.inputs[0].rank for d in dims) or len(set(dims)) != len(dims):
         raise UserError(f"{n.inputs[0]} has no dimensions {list(dims)}")
+    return dims
 
 
 def _gather(n: Node) -> Shape:
     x, indices = n.inputs
-    along = n.integer("axis")
-    _dims(n, (along,))
+    (along,) = _dims(n)
     return (*x.shape[:along], *indices.shape, *x.shape[along + 1 :])
 
 
@@ -136,8 +137,7 @@ def _gather_nd(n: Node) -> Shape:
 
 def _gather_elements(n: Node) -> Shape:
     x, indices = n.inputs
-    along = n.integer("axis")
-    _dims(n, (along,))
+    (along,) = _dims(n)
     if indices.rank != x.rank or any(i > e for d, (i, e) in enumerate(zip(indices.shape, x.shape)) if d != along):
         raise UserError(f"indices {indices} do not fit {x} along dimension {along}")
     return indices.shape
@@ -155,17 +155,14 @@ def _scatter_elements(n: Node) -> Shape:
 def _scatter_nd(n: Node) -> Shape:
     x, indices, updates = n.inputs
     _reduction(n)
-    if (
-        indices.rank != 2
-        or indices.shape[1] > x.rank
-        or updates.shape != (indices.shape[0], *x.shape[indices.shape[1] :])
-    ):
+    fits = indices.rank == 2 and indices.shape[1] <= x.rank
+    if not fits or updates.shape != (indices.shape[0], *x.shape[indices.shape[1] :]):
         raise UserError(f"updates {updates} and indices {indices} do not fit {x}")
     return x.shape
 
 
 def _reduction(n: Node) -> None:
-    if n.text("reduction") not in REDUCTIONS:
+    if n.text("reduction") not in SCATTERED:
         raise UserError(f"unknown reduction {shown(n.text('reduction'))}")
 
 
@@ -175,52 +172,27 @@ def _trilu(n: Node) -> Shape:
     return n.inputs[0].shape
 
 
-def _same(n: Node) -> Shape:
-    return n.inputs[0].shape
-
-
 def _same_dims(n: Node) -> Shape:
-    _dims(n, n.integers("axes") if "axes" in n.attributes else (n.integer("axis"),))
+    _dims(n)
     return n.inputs[0].shape
 
 
-def _along(key: str) -> Rule:
-    def rule(n: Node) -> Shape:
-        _dims(n, (n.integer("axis"),))
-        return tuple(n.integer(key) if d == n.integer("axis") else e for d, e in enumerate(n.inputs[0].shape))
-
-    return rule
-
-
-def _repeat(n: Node) -> Shape:
-    return tuple(e * n.integer("times") if d == n.integer("axis") else e for d, e in enumerate(n.inputs[0].shape))
-
-
-def _interpolate(n: Node) -> Shape:
-    return tuple(n.inputs[1].shape[0] if d == n.integer("axis") else e for d, e in enumerate(n.inputs[0].shape))
+def _resized(n: Node, extent: int) -> Shape:
+    (along,) = _dims(n)
+    return put(n.inputs[0].shape, along, extent)
 
 
 def _matmul(n: Node) -> Shape:
     a, b = n.inputs
-    if a.rank < 2 or b.rank < 2 or a.dtype != b.dtype:
+    if a.dtype != b.dtype:
         raise UserError(f"{a} and {b} are no matrices to multiply")
-    rows, inner = a.shape[:-3:-1] if n.integer("transpose_a", 0) else a.shape[-2:]
-    below, columns = b.shape[:-3:-1] if n.integer("transpose_b", 0) else b.shape[-2:]
-    if inner != below:
-        raise UserError(f"{a} and {b} share no inner dimension: {inner} and {below}")
-    return (*broadcast_shape(a.shape[:-2], b.shape[:-2]), rows, columns)
+    lead, rows, _, columns = matmul_extents(a.shape, b.shape, n.flag("transpose_a", 0), n.flag("transpose_b", 0))
+    return (*lead, rows, columns)
 
 
 def _einsum(n: Node) -> Shape:
     labels, _, result = n.text("equation").partition("->")
-    extents: dict[str, int] = {}
-    for text, v in zip(labels.split(","), n.inputs):
-        for label, e in zip(text, v.shape):
-            if e != 1 and extents.get(label, 1) not in (1, e):
-                raise UserError(f"the label {label} is {extents[label]} and {e}")
-            extents[label] = e if e != 1 else extents.get(label, 1)
-    if len(set(result)) != len(result):
-        raise UserError(f"labels of the result {result} come twice")
+    extents = einsum_extents(labels.split(","), result, [v.shape for v in n.inputs])
     return tuple(extents[label] for label in result)
 
 
@@ -255,8 +227,8 @@ RULES: dict[str, Rule] = {
     "Concat": _concat,
     "Slice": _slice,
     "Pad": _pad,
-    "Repeat": _repeat,
-    "Interpolate": _interpolate,
+    "Repeat": lambda n: _resized(n, n.inputs[0].shape[n.integer("axis")] * n.integer("times")),
+    "Interpolate": lambda n: _resized(n, n.inputs[1].shape[0]),
     "Trilu": _trilu,
     "Tile": lambda n: tuple(e * k for e, k in zip(n.inputs[0].shape, n.integers("times"))),
     "Gather": _gather,
@@ -264,27 +236,14 @@ RULES: dict[str, Rule] = {
     "GatherND": _gather_nd,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
-    "ReverseSequence": _same,
+    "ReverseSequence": lambda n: n.inputs[0].shape,
     "GridSample": lambda n: (*n.inputs[0].shape[:2], *n.inputs[1].shape[1:-1]),
-    "CumSum": _same_dims,
-    "CumProd": _same_dims,
-    "TopKIndices": _along("k"),
-    "ReduceSum": _reduced,
-    "ReduceMax": _reduced,
-    "ReduceMin": _reduced,
-    "ReduceProd": _reduced,
-    "ArgMax": _reduced,
-    "ArgMin": _reduced,
-    "Softmax": _same_dims,
-    "LogSoftmax": _same_dims,
-    "Standardize": _same_dims,
-    "RmsNormalize": _same_dims,
+    "TopKIndices": lambda n: _resized(n, n.integer("k")),
+    **dict.fromkeys((*NORMS, "CumSum", "CumProd"), _same_dims),
+    **dict.fromkeys((*REDUCTIONS, "ArgMax", "ArgMin"), _reduced),
     "MatMul": _matmul,
     "Einsum": _einsum,
-    "Conv": _windows,
+    **dict.fromkeys((*POOLS, "Conv", "MaxPoolIndices"), _windows),
     "ConvTranspose": _conv_transpose,
-    "MaxPool": _windows,
-    "SumPool": _windows,
-    "MaxPoolIndices": _windows,
     "Fold": _fold,
 }

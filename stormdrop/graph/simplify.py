@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from stormdrop.graph.fold import Folding
-from stormdrop.graph.graph import Array, Graph, Node, Value
-from stormdrop.graph.sweep import FreshNames, Sweep, use_counts
+from stormdrop.graph.graph import FreshNames, Graph, Node, Value
+from stormdrop.graph.sweep import Sweep, use_counts
 from stormdrop.ir.expr import identity_of
 
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal"})
@@ -72,23 +72,19 @@ def _equal_constants(graph: Graph) -> dict[Value, Value]:
     """
     alike: dict[Hashable, list[Value]] = {}
     for v, array in graph.constants.items():
-        some = np.asarray(
-            array.flat[:: max(1, array.size // 8)]
-        )  # an array may be a transposed view: never ask for it whole
+        # An array may be a transposed view: never ask for it whole.
+        some = np.asarray(array.flat[:: max(1, array.size // 8)])
         alike.setdefault((v.dtype, v.shape, some.tobytes()), []).append(v)
     same: dict[Value, Value] = {}
     for values in alike.values():
         if len(values) > 1:
             first: dict[bytes, Value] = {}
             for v in values:
-                kept = first.setdefault(_digest(graph.constants[v]), v)
+                data = np.ascontiguousarray(graph.constants[v]).reshape(-1).view(np.uint8).data
+                kept = first.setdefault(hashlib.blake2b(data, digest_size=16).digest(), v)
                 if kept is not v:
                     same[v] = kept
     return same
-
-
-def _digest(array: Array) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest_size=16).digest()
 
 
 def pads_into_windows(graph: Graph) -> Graph:
@@ -113,10 +109,9 @@ def pads_into_windows(graph: Graph) -> Graph:
         if pad is None or readers[pad.output] or not _takes_pad(node, pad):
             sweep.keep(node)
             continue
-        before, after = (
-            tuple(a + b for a, b in zip(_spatial(node, pad.integers(k)), node.integers(k))) for k in ("before", "after")
-        )
-        attributes = {**node.attributes, "before": before, "after": after}
+        attributes = dict(node.attributes)
+        for k in ("before", "after"):
+            attributes[k] = tuple(a + b for a, b in zip(_spatial(node, pad.integers(k)), node.integers(k)))
         sweep.keep_other(replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), attributes=attributes))
     return sweep.finished()
 

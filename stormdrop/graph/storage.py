@@ -11,7 +11,7 @@ else has claimed it. Then, forwards: every other value gets a buffer, every othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -19,7 +19,6 @@ from typing import Literal
 from stormdrop.graph.fuse import is_alias
 from stormdrop.graph.graph import Node, Value
 from stormdrop.graph.partition import Partition, TaskCall, call_of
-from stormdrop.graph.shapes import infer
 from stormdrop.ir.shape import matching_runs, row_strides
 
 Kind = Literal["input", "output", "constant", "arena"]
@@ -58,14 +57,10 @@ def storage(parts: Partition) -> Storage:
 
 class _Layout:
     def __init__(self, parts: Partition) -> None:
-        self.graph = parts.graph
+        g = self.graph = parts.graph
         self.calls = {call.output: call for call in parts.calls}
         self.places: dict[Value, StoragePlace] = {}
-        fixed: dict[Kind, Sequence[Value]] = {
-            "input": self.graph.inputs,
-            "output": self.graph.outputs,
-            "constant": tuple(self.graph.constants),
-        }
+        fixed: dict[Kind, Iterable[Value]] = {"input": g.inputs, "output": g.outputs, "constant": g.constants}
         for kind, values in fixed.items():
             for k, v in enumerate(values):
                 self.places[v] = StoragePlace(StorageBuffer(v, kind, k), row_strides(v.shape))
@@ -90,27 +85,20 @@ class _Layout:
 
     def _claim(self, node: Node) -> None:
         """Put the inputs of an alias into its output's place, where the output has one or is the better home."""
-        match node.op:
-            case "Concat":
-                self._claim_parts(node)
-            case "Transpose":
-                if self._is_free(node.inputs[0]) and (
-                    node.output in self.places or self.graph.consumers[node.inputs[0]] == (node,)
-                ):
-                    whole = self._own(node.output)
-                    perm = node.integers("perm")
-                    strides = [0] * len(perm)
-                    for d, source in enumerate(perm):
-                        strides[source] = whole.strides[d]
-                    self.places[node.inputs[0]] = StoragePlace(whole.buffer, tuple(strides), whole.offset)
-            case "Reshape":
-                if self._is_free(node.inputs[0]) and node.output in self.places:
-                    whole = self.places[node.output]
-                    strides = reshaped_strides(node.output.shape, whole.strides, node.inputs[0].shape)
-                    if strides is not None:
-                        self.places[node.inputs[0]] = StoragePlace(whole.buffer, strides, whole.offset)
-            case _:
-                return  # a slice is read where it lies
+        source = node.inputs[0]
+        if node.op == "Concat":
+            self._claim_parts(node)
+        elif node.op == "Slice" or not self._is_free(source):
+            return  # a slice is read where it lies
+        elif node.op == "Transpose" and (node.output in self.places or self.graph.consumers[source] == (node,)):
+            whole, perm = self._own(node.output), node.integers("perm")
+            strides = tuple(whole.strides[perm.index(d)] for d in range(len(perm)))
+            self.places[source] = StoragePlace(whole.buffer, strides, whole.offset)
+        elif node.op == "Reshape" and node.output in self.places:
+            whole = self.places[node.output]
+            strides = reshaped_strides(node.output.shape, whole.strides, source.shape)
+            if strides is not None:
+                self.places[source] = StoragePlace(whole.buffer, strides, whole.offset)
 
     def _claim_parts(self, node: Node) -> None:
         along = node.integer("axis")
@@ -133,15 +121,12 @@ class _Layout:
         if not all(v in self.places for v in parts):
             return None
         first = self.places[parts[0]]
+        if first.buffer.kind not in ("arena", "output"):
+            return None
         start = first.offset
         for v in parts:
             p = self.places[v]
-            if (
-                p.buffer is not first.buffer
-                or p.buffer.kind not in ("arena", "output")
-                or p.strides != first.strides
-                or p.offset != start
-            ):
+            if p.buffer is not first.buffer or (p.strides, p.offset) != (first.strides, start):
                 return None
             start += v.shape[along] * p.strides[along]
         return first
@@ -195,8 +180,7 @@ class _Layout:
                 continue
             wanted = StoragePlace(whole.buffer, whole.strides, whole.offset + start * whole.strides[along])
             if not _same(self.places[v], wanted, v.shape):
-                shape, dtype = infer("Copy", (v,), {})
-                part = Value(f"{node.output.name}#{k}", shape, dtype)
+                part = Value(f"{node.output.name}#{k}", v.shape, v.dtype)
                 self.places[part] = wanted
                 copies.append(call_of([Node("Copy", (v,), (part,), {}, node.name)], self.graph.constants))
             start += v.shape[along]
@@ -216,10 +200,8 @@ def _view(node: Node, source: StoragePlace) -> StoragePlace | None:
             strides = reshaped_strides(node.inputs[0].shape, source.strides, node.output.shape)
             return None if strides is None else StoragePlace(source.buffer, strides, source.offset)
         case "Slice":
-            offset = source.offset + sum(
-                start * stride for start, stride in zip(node.integers("starts"), source.strides)
-            )
-            return StoragePlace(source.buffer, source.strides, offset)
+            skipped = sum(start * stride for start, stride in zip(node.integers("starts"), source.strides))
+            return StoragePlace(source.buffer, source.strides, source.offset + skipped)
         case _:
             return StoragePlace(source.buffer, tuple(source.strides[d] for d in node.integers("perm")), source.offset)
 

@@ -16,37 +16,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stormdrop.graph.builder import DTYPES
-from stormdrop.graph.graph import Attribute, Graph, Node, Value
+from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value
 from stormdrop.graph.shapes import infer
-
-Array = NDArray[Any]
-
-
-class FreshNames:
-    """Names that no value of a graph has."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._taken: set[str] = set()
-        self._next: dict[str, int] = {}
-
-    def fresh(self, wanted: str) -> str:
-        """`wanted` itself, or with a number behind it."""
-        if not self._taken:
-            g = self._graph
-            self._taken = {v.name for v in (*g.inputs, *g.constants)} | {n.output.name for n in g.nodes}
-        name = wanted
-        while name in self._taken:
-            self._next[wanted] = self._next.get(wanted, 0) + 1
-            name = f"{wanted}.{self._next[wanted]}"
-        self._taken.add(name)
-        return name
 
 
 def use_counts(graph: Graph) -> Counter[Value]:

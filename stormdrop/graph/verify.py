@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value
-from stormdrop.graph.shapes import infer, known
+from stormdrop.graph.shapes import infer
 from stormdrop.ir.expr import NUMPY
 
 
@@ -20,9 +20,8 @@ def verify(graph: Graph) -> None:
             raise UserError(f"{what} {v} is defined twice")
         defined[v.name] = v
 
-    def check(
-        v: Value, what: object
-    ) -> None:  # formatted only where it is wrong: a graph may have a hundred thousand nodes
+    def check(v: Value, what: object) -> None:
+        # `what` is formatted only where it is wrong: a graph may have a hundred thousand nodes.
         if defined.get(v.name) != v:
             raise UserError(f"{what} reads {v}, which is not defined before it")
 
@@ -35,8 +34,6 @@ def verify(graph: Graph) -> None:
     for node in graph.nodes:
         for v in node.inputs:
             check(v, node)
-        if not known(node.op):
-            raise UserError(f"{node}: no such operator")
         if len(node.outputs) != 1:
             raise UserError(f"{node}: a node has one output")
         shape, dtype = infer(node.op, node.inputs, node.attributes)

@@ -65,17 +65,6 @@ class Affine:
 ZERO = Affine(())
 
 
-def constant(value: int) -> Affine:
-    return Affine((), value)
-
-
-def total(parts: Iterable[Affine]) -> Affine:
-    result = ZERO
-    for part in parts:
-        result = result + part
-    return result
-
-
 @lru_cache(maxsize=65536)
 def affine(e: Expr) -> Affine:
     """The normal form of an integer expression."""
@@ -136,6 +125,9 @@ def _atom_bounds(e: Expr, of_atom: Callable[[Expr], Interval | None]) -> Interva
             return None
 
 
+_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+
+
 def decide(condition: Expr, of_atom: Callable[[Expr], Interval | None]) -> bool | None:
     """Whether an integer condition always or never holds within the atoms' bounds; None where it depends."""
     match condition:
@@ -151,17 +143,10 @@ def decide(condition: Expr, of_atom: Callable[[Expr], Interval | None]) -> bool 
             gap = bounds(binary("sub", a, b), of_atom)
             if gap is None:
                 return None
-            always = {"lt": gap[1] < 0, "le": gap[1] <= 0, "gt": gap[0] > 0, "ge": gap[0] >= 0, "eq": gap == (0, 0)}
-            never = {
-                "lt": gap[0] >= 0,
-                "le": gap[0] > 0,
-                "gt": gap[1] <= 0,
-                "ge": gap[1] < 0,
-                "eq": gap[0] > 0 or gap[1] < 0,
-            }
-            if op == "ne":
-                return True if never["eq"] else False if always["eq"] else None
-            return True if always[op] else False if never[op] else None
+            low, high = gap
+            always = {"lt": high < 0, "le": high <= 0, "gt": low > 0, "ge": low >= 0, "eq": low == high == 0}
+            always["ne"] = always["lt"] or always["gt"]
+            return True if always[op] else False if always[_OPPOSITE[op]] else None
         case _:
             return None
 
@@ -196,9 +181,6 @@ def conjunction(parts: Iterable[Expr]) -> Expr:
     for part in parts:
         result = binary("and", result, part)
     return result
-
-
-_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
 def opposite(c: Expr) -> Expr:

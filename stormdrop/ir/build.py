@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stormdrop.errors import UserError
-from stormdrop.ir.expr import (
-    NUMPY,
-    Axis,
-    Cast,
-    Combiner,
-    Const,
-    Dtype,
-    Expr,
-    Reduce,
-    Scalar,
-    binary,
-    call,
-    compare,
-    select,
-)
+from stormdrop.ir import expr
+from stormdrop.ir.expr import Axis, Cast, Combiner, Const, Dtype, Expr, Reduce, Scalar, binary, call, compare, select
 
 
 def reduce(combiner: Combiner, body: Expr, *axes: Axis) -> Reduce:
@@ -50,32 +39,21 @@ def minimum(a: Expr, b: Expr | Scalar) -> Expr:
     return binary("min", a, b)
 
 
-def exp(a: Expr) -> Expr:
-    return call("exp", a)
+def _function(name: str) -> Callable[[Expr], Expr]:
+    def function(a: Expr) -> Expr:
+        return call(name, a)
+
+    function.__name__ = function.__qualname__ = name
+    return function
 
 
-def log(a: Expr) -> Expr:
-    return call("log", a)
-
-
-def sqrt(a: Expr) -> Expr:
-    return call("sqrt", a)
-
-
-def rsqrt(a: Expr) -> Expr:
-    return call("rsqrt", a)
-
-
-def tanh(a: Expr) -> Expr:
-    return call("tanh", a)
-
-
-def erf(a: Expr) -> Expr:
-    return call("erf", a)
-
-
-def sigmoid(a: Expr) -> Expr:
-    return call("sigmoid", a)
+exp = _function("exp")
+log = _function("log")
+sqrt = _function("sqrt")
+rsqrt = _function("rsqrt")
+tanh = _function("tanh")
+erf = _function("erf")
+sigmoid = _function("sigmoid")
 
 
 def relu(a: Expr) -> Expr:
@@ -83,8 +61,7 @@ def relu(a: Expr) -> Expr:
     return select(compare("gt", Const(0, a.dtype), a), 0, a)
 
 
-def where(condition: Expr, a: Expr | Scalar, b: Expr | Scalar) -> Expr:
-    return select(condition, a, b)
+where = select
 
 
 def equal(a: Expr, b: Expr | Scalar) -> Expr:
@@ -93,8 +70,8 @@ def equal(a: Expr, b: Expr | Scalar) -> Expr:
 
 def cast(a: Expr, dtype: Dtype) -> Expr:
     """The value in another type; between bf16 and another type than f32 it is rounded to f32 on the way."""
-    if dtype not in NUMPY:
-        raise UserError(f"unknown element type {dtype!r}; known: {', '.join(NUMPY)}")
+    if dtype not in expr.NUMPY:
+        raise UserError(f"unknown element type {dtype!r}; known: {', '.join(expr.NUMPY)}")
     if "bf16" in (a.dtype, dtype) and not {a.dtype, dtype} <= {"bf16", "f32"}:
         a = Cast(a, "f32")
     return a if a.dtype == dtype else Cast(a, dtype)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -40,25 +41,8 @@ ITEMSIZE: dict[Dtype, int] = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1,
 FLOATS = ("f32", "f64", "bf16")
 
 LOGICAL = ("and", "or", "xor")
-UNARY = (
-    "neg",
-    "abs",
-    "not",
-    "exp",
-    "expm1",
-    "log",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "tanh",
-    "erf",
-    "sigmoid",
-    "sin",
-    "cos",
-    "floor",
-    "ceil",
-    "round",
-)
+_ROUNDED = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos")
+UNARY = ("neg", "abs", "not", *_ROUNDED, "floor", "ceil", "round")
 
 _table: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
 
@@ -163,8 +147,7 @@ class Const(Expr):
 class Var(Expr):
     """A named integer: a knob of a sketch or a loop of a lowered program."""
 
-    __slots__ = ("name",)
-    __match_args__ = ("name",)
+    __slots__ = __match_args__ = ("name",)
     name: str
 
     def __new__(cls, name: str) -> Var:
@@ -177,8 +160,7 @@ _serial = itertools.count()
 class Axis(Expr):
     """One dimension that a compute iterates over. Every axis is its own: two of equal extent differ."""
 
-    __slots__ = ("extent", "kind", "name", "serial")
-    __match_args__ = ("name", "extent", "kind", "serial")
+    __slots__ = __match_args__ = ("name", "extent", "kind", "serial")
     name: str
     extent: int
     kind: AxisKind
@@ -195,8 +177,7 @@ class Bin(Expr):
     In loop programs also `pair`, two bf16 as one bf16x2, and `dot`, the sum of the products of two pairs in f32.
     """
 
-    __slots__ = ("a", "b", "op")
-    __match_args__ = ("op", "a", "b")
+    __slots__ = __match_args__ = ("op", "a", "b")
     op: str
     a: Expr
     b: Expr
@@ -211,8 +192,7 @@ _RESULTS: dict[str, Dtype] = {"pair": "bf16x2", "dot": "f32"}
 class Cmp(Expr):
     """A comparison of two values of one type; its own type is bool."""
 
-    __slots__ = ("a", "b", "op")
-    __match_args__ = ("op", "a", "b")
+    __slots__ = __match_args__ = ("op", "a", "b")
     op: str
     a: Expr
     b: Expr
@@ -224,8 +204,7 @@ class Cmp(Expr):
 class Select(Expr):
     """`a` where `condition` holds, else `b`; what is not chosen is not read."""
 
-    __slots__ = ("a", "b", "condition")
-    __match_args__ = ("condition", "a", "b")
+    __slots__ = __match_args__ = ("condition", "a", "b")
     condition: Expr
     a: Expr
     b: Expr
@@ -237,8 +216,7 @@ class Select(Expr):
 class Call(Expr):
     """A function of one value: exp, log, sqrt, tanh, neg, not, …"""
 
-    __slots__ = ("a", "fn")
-    __match_args__ = ("fn", "a")
+    __slots__ = __match_args__ = ("fn", "a")
     fn: str
     a: Expr
 
@@ -260,8 +238,7 @@ class Cast(Expr):
 class Load(Expr):
     """One element of a tensor."""
 
-    __slots__ = ("indices", "tensor")
-    __match_args__ = ("tensor", "indices")
+    __slots__ = __match_args__ = ("tensor", "indices")
     tensor: Tensor
     indices: tuple[Expr, ...]
 
@@ -272,8 +249,7 @@ class Load(Expr):
 class Reduce(Expr):
     """A reduction over axes; stands only at the top of a compute's body."""
 
-    __slots__ = ("axes", "body", "combiner")
-    __match_args__ = ("combiner", "axes", "body")
+    __slots__ = __match_args__ = ("combiner", "axes", "body")
     combiner: Combiner
     axes: tuple[Axis, ...]
     body: Expr
@@ -297,8 +273,7 @@ def identity_of(combiner: Combiner, dtype: Dtype) -> Scalar:
 def lift(value: Expr | Scalar, dtype: Dtype) -> Expr:
     """A Python number as a constant of `dtype`; an expression as it is.
 
-    Raises UserError for anything else, and for a number that `dtype` cannot hold: a fraction or an overflow of an
-    integer.
+    Raises UserError for anything else, and for a number that `dtype` cannot hold.
     """
     if isinstance(value, Expr):
         return value
@@ -325,23 +300,24 @@ def index(value: Expr | Scalar) -> Expr:
     return Const(int(value), "i64")
 
 
-_FOLD: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "min": min,
-    "max": max,
-    "and": lambda a, b: a and b,
-    "or": lambda a, b: a or b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
+ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": operator.and_,
+    "or": operator.or_,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
 }
+"""What indices and conditions are made of, for numbers and for arrays alike."""
 
 
 def wrapped(value: int, dtype: Dtype) -> int:
@@ -370,8 +346,8 @@ def binary(op: str, a: Expr, b: Expr | Scalar) -> Expr:
         raise UserError(f"{op} is for floats, not for {a.dtype}")
     if a.dtype not in FLOATS:
         match op, a, b:
-            case _, Const(x), Const(y) if op in _FOLD and not (op in ("floordiv", "mod") and y == 0):
-                return Const(wrapped(_FOLD[op](x, y), a.dtype), a.dtype)
+            case _, Const(x), Const(y) if op in ARITHMETIC and not (op in ("floordiv", "mod") and y == 0):
+                return Const(wrapped(int(ARITHMETIC[op](x, y)), a.dtype), a.dtype)
             case (("add" | "sub"), _, Const(0)):
                 return a
             case "add", Const(0), _:
@@ -393,7 +369,7 @@ def compare(op: str, a: Expr, b: Expr | Scalar) -> Expr:
     """`a op b` as a condition."""
     b = _same_type(op, a, b)
     if isinstance(a, Const) and isinstance(b, Const):
-        return Const(_FOLD[op](a.value, b.value), "bool")
+        return Const(ARITHMETIC[op](a.value, b.value), "bool")
     return Cmp(op, a, b)
 
 

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
+from stormdrop.ir import expr
 from stormdrop.ir.expr import FLOATS, NUMPY, Axis, Bin, Call, Cast, Cmp, Const, Dtype, Expr, Load, Select, walk
 from stormdrop.ir.tensor import Compute, Task, Tensor
 
@@ -55,10 +56,7 @@ class Samples:
 
 
 def evaluate(
-    task: Task,
-    arrays: Mapping[str, Array],
-    variant: int = 0,
-    precision: Literal["f64"] | None = None,
+    task: Task, arrays: Mapping[str, Array], variant: int = 0, precision: Literal["f64"] | None = None
 ) -> dict[str, Array]:
     """The outputs by name. With precision "f64" every f32 and bf16 is computed as float64, inputs being taken as they
     are: a cast to bf16, which rounds to nearest even otherwise, does nothing then.
@@ -78,11 +76,7 @@ def magnitude(task: Task, arrays: Mapping[str, Array], variant: int = 0) -> dict
 
 
 def sample(
-    task: Task,
-    arrays: Mapping[str, Array],
-    points: int,
-    rng: np.random.Generator,
-    variant: int = 0,
+    task: Task, arrays: Mapping[str, Array], points: int, rng: np.random.Generator, variant: int = 0
 ) -> dict[str, Samples]:
     """About `points` random elements of every output in float64, with error scales; corners and edges come up often."""
     machine = _Machine(_inputs(task, arrays, wide=True), wide=True, scales=True)
@@ -381,26 +375,12 @@ def _power(x: Array, y: Array) -> Array:
 _REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 
 OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
+    **expr.ARITHMETIC,
     "div": np.divide,
-    "floordiv": np.floor_divide,
-    "mod": np.mod,
     "fmod": np.fmod,
-    "min": np.minimum,
-    "max": np.maximum,
     "pow": _power,
     "copysign": np.copysign,
-    "and": np.logical_and,
-    "or": np.logical_or,
     "xor": np.logical_xor,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
 }
 
 _UNARY: dict[str, Callable[[Array], Array]] = {

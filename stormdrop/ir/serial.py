@@ -6,33 +6,22 @@ from typing import Any, cast
 
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import FLOATS, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select
-from stormdrop.ir.tensor import Compute, Task, Tensor, Variant, all_constant
+from stormdrop.ir.tensor import Compute, Task, Tensor, Variant, computed
 
 FORMAT = 1
 
 
 def task_to_json(task: Task) -> dict[str, object]:
-    return {
-        "format": FORMAT,
-        "name": task.name,
-        "inputs": [
-            {"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "constant": t.constant} for t in task.inputs
-        ],
-        "variants": [_variant_to_json(task, v) for v in task.variants],
-    }
+    inputs = [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "constant": t.constant} for t in task.inputs]
+    variants = [_variant_to_json(task, v) for v in task.variants]
+    return {"format": FORMAT, "name": task.name, "inputs": inputs, "variants": variants}
 
 
 def nameless(task: Task) -> object:
     """What remains of a task's JSON when tasks that differ in names alone are to be equal."""
     inputs = [[list(t.shape), t.dtype, t.constant] for t in task.inputs]
     variants = [_variant_to_json(task, v) for v in task.variants]
-    return [
-        inputs,
-        [
-            [v["outputs"], v["error_bound"], [_unnamed(stage) for stage in cast("list[Any]", v["stages"])]]
-            for v in variants
-        ],
-    ]
+    return [inputs, [[v["outputs"], v["error_bound"], [_unnamed(stage) for stage in v["stages"]]] for v in variants]]
 
 
 def _unnamed(stage: dict[str, Any]) -> list[object]:
@@ -40,30 +29,24 @@ def _unnamed(stage: dict[str, Any]) -> list[object]:
     return [spatial, reduce, stage["combiner"], stage["body"]]
 
 
-def _variant_to_json(task: Task, variant: Variant) -> dict[str, object]:
+def _variant_to_json(task: Task, variant: Variant) -> dict[str, Any]:
     names: dict[Tensor, str] = {t: f"i{k}" for k, t in enumerate(task.inputs)}
     stages: list[object] = []
     for k, t in enumerate(variant.stages):
         names[t] = f"s{k}"
         c = t.compute
         assert c is not None
-        axes: dict[Expr, str] = {a: f"a{i}" for i, a in enumerate(c.axes)}
-        axes.update({a: f"r{i}" for i, a in enumerate(c.reduce_axes)})
         stages.append(
             {
                 "name": t.name,
                 "axes": [[a.name, a.extent] for a in c.axes],
                 "reduce": [[a.name, a.extent] for a in c.reduce_axes],
                 "combiner": c.combiner,
-                "body": _expr_to_json(c.body, axes, names),
+                "body": _expr_to_json(c.body, c.axis_ids, names),
             }
         )
-    return {
-        "name": variant.name,
-        "error_bound": variant.error_bound,
-        "stages": stages,
-        "outputs": [names[t] for t in variant.outputs],
-    }
+    outputs = [names[t] for t in variant.outputs]
+    return {"name": variant.name, "error_bound": variant.error_bound, "stages": stages, "outputs": outputs}
 
 
 def _expr_to_json(e: Expr, axes: dict[Expr, str], names: dict[Tensor, str]) -> object:
@@ -111,10 +94,7 @@ def _variant_from_json(data: Any, tensors: dict[str, Tensor]) -> Variant:
         reduce_axes = [Axis(str(n), int(x), "reduce") for n, x in s["reduce"]]
         env = {f"a{i}": a for i, a in enumerate(axes)} | {f"r{i}": a for i, a in enumerate(reduce_axes)}
         c = Compute(tuple(axes), _expr_from_json(s["body"], env, tensors), tuple(reduce_axes), s["combiner"])
-        from stormdrop.ir.verify import verify_compute
-
-        verify_compute(s["name"], c)
-        tensors[f"s{k}"] = Tensor(s["name"], tuple(a.extent for a in axes), c.body.dtype, all_constant(c), c)
+        tensors[f"s{k}"] = computed(s["name"], c)
     return Variant(tuple(tensors[n] for n in data["outputs"]), data["name"], float(data["error_bound"]))
 
 

@@ -19,8 +19,7 @@ def row_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def matching_runs(source: Sequence[int], target: Sequence[int]) -> Runs:
-    """The shortest runs of dimensions that hold equally many elements in both shapes; dimensions of extent 1 belong to
-    none.
+    """The shortest runs of dimensions that hold equally many elements in both shapes, without those of extent 1.
 
         (2, 3, 4, 5), (6, 20)  ->  ((0, 1), (0,)), ((2, 3), (1,))
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -40,6 +40,7 @@ from stormdrop.ir.expr import (
     loads,
     walk,
 )
+from stormdrop.ir.verify import verify_compute, verify_task
 
 MAX_ELEMENTS = 2**63 - 1
 
@@ -58,21 +59,19 @@ class Tensor:
         if self.dtype not in NUMPY:
             raise UserError(f"tensor {self.name}: unknown element type {self.dtype!r}; known: {', '.join(NUMPY)}")
         if not all(_is_extent(n) for n in self.shape):
-            raise UserError(f"tensor {self.name}: bad shape {self.shape}")
+            raise UserError(f"tensor {self.name}: bad shape {self.shape}; extents are non-negative integers")
         if self.size * ITEMSIZE[self.dtype] > MAX_ELEMENTS:
             raise UserError(f"tensor {self.name}: shape {self.shape} is too large to address")
 
     def __iter__(self) -> Iterator[Load]:
-        raise TypeError(
-            f"tensor {self.name} cannot be iterated over"
-        )  # Python would otherwise ask for [0], [1], … for ever
+        # Python would otherwise ask for [0], [1], … for ever.
+        raise TypeError(f"tensor {self.name} cannot be iterated over")
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         indices = indices if isinstance(indices, tuple) else (indices,)
         if len(indices) != len(self.shape):
-            raise UserError(
-                f"tensor {self.name} has {len(self.shape)} dimensions, but is read with {len(indices)} indices"
-            )
+            rank = len(self.shape)
+            raise UserError(f"tensor {self.name} has {rank} dimensions, but is read with {len(indices)} indices")
         return Load(self, [index(i) for i in indices])
 
     @property
@@ -98,6 +97,12 @@ class Compute:
     body: Expr
     reduce_axes: tuple[Axis, ...] = ()
     combiner: Combiner | None = None
+
+    @property
+    def axis_ids(self) -> dict[Expr, str]:
+        """a0, a1, … for the axes, r0, r1, … for the reduce axes."""
+        spatial: dict[Expr, str] = {a: f"a{i}" for i, a in enumerate(self.axes)}
+        return spatial | {a: f"r{i}" for i, a in enumerate(self.reduce_axes)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,12 @@ class Variant:
             visit(out)
         return tuple(order)
 
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Every tensor that is read but not computed, constants included."""
+        read = (load.tensor for t in self.stages if t.compute is not None for load in loads(t.compute.body))
+        return tuple(dict.fromkeys(t for t in read if t.compute is None))
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -134,13 +145,11 @@ class Task:
     outputs: tuple[Tensor, ...]
     variants: tuple[Variant, ...]
     name: str = "task"
-    flops: float = field(default=0.0)
+    flops: float = 0.0
 
     def __init__(
         self, outputs: Tensor | Sequence[Tensor] = (), variants: Sequence[Variant] = (), name: str = "task"
     ) -> None:
-        from stormdrop.ir.verify import verify_task
-
         variants = tuple(variants) or (Variant((outputs,) if isinstance(outputs, Tensor) else tuple(outputs)),)
         object.__setattr__(self, "variants", variants)
         object.__setattr__(self, "outputs", variants[0].outputs)
@@ -150,14 +159,7 @@ class Task:
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
-        """Every tensor that is read but not computed, constants included."""
-        found: dict[Tensor, None] = {}
-        for t in self.variants[0].stages:
-            assert t.compute is not None
-            for load in loads(t.compute.body):
-                if load.tensor.compute is None:
-                    found[load.tensor] = None
-        return tuple(found)
+        return self.variants[0].inputs
 
     @property
     def runtime_inputs(self) -> tuple[Tensor, ...]:
@@ -169,9 +171,7 @@ class Task:
 
     @cached_property
     def class_key(self) -> str:
-        """The structure without sizes and names: equal for the same operator at any shape, stride, dilation and
-        padding.
-        """
+        """The structure without sizes and names: equal for an operator at any shape, stride, dilation and padding."""
         text = json.dumps([_structure(v) for v in self.variants])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -205,9 +205,7 @@ class Task:
 
 
 def nominal_flops(variant: Variant) -> float:
-    """Arithmetic on floats in the bodies, each operation once; a reduction adds its combiner; padding is counted as
-    computed.
-    """
+    """Operations on floats in the bodies; a reduction adds its combiner; padding counts as computed."""
     total = 0.0
     for t in variant.stages:
         assert t.compute is not None
@@ -224,22 +222,18 @@ def operations(e: Expr) -> int:
 
 def _structure(variant: Variant) -> list[object]:
     stages = variant.stages
-    number: dict[Tensor, str] = {}
-    for k, t in enumerate(stages):
-        number[t] = f"s{k}"
+    number: dict[Tensor, str] = {t: f"s{k}" for k, t in enumerate(stages)}
     described: list[object] = []
     for t in stages:
         c = t.compute
         assert c is not None
-        axes: dict[Expr, str] = {a: f"a{i}" for i, a in enumerate(c.axes)}
-        axes.update({a: f"r{i}" for i, a in enumerate(c.reduce_axes)})
+        axes = c.axis_ids
         for load in loads(c.body):
             if load.tensor not in number:
                 count = sum(n.startswith("i") for n in number.values())
                 number[load.tensor] = f"i{count}{'c' if load.tensor.constant else ''}{load.tensor.dtype}"
-        described.append(
-            [number[t], t.dtype, c.combiner, len(c.axes), len(c.reduce_axes), _shape_free(c.body, axes, number)]
-        )
+        body = _shape_free(c.body, axes, number)
+        described.append([number[t], t.dtype, c.combiner, len(c.axes), len(c.reduce_axes), body])
     return [described, [number[t] for t in variant.outputs]]
 
 
@@ -274,29 +268,27 @@ def _index_structure(form: Affine, axes: dict[Expr, str], number: dict[Tensor, s
 def tensor(name: str, shape: int | Iterable[int], dtype: Dtype = "f32", constant: bool = False) -> Tensor:
     """An input of a task."""
     shape = tuple(shape) if isinstance(shape, Iterable) else (shape,)
-    if not all(_is_extent(n) for n in shape):
-        raise UserError(f"tensor {name}: bad shape {shape}; extents are non-negative integers")
-    return Tensor(name, tuple(int(n) for n in shape), dtype, constant)
+    return Tensor(name, tuple(int(n) if _is_extent(n) else n for n in shape), dtype, constant)
 
 
 def axis(extent: int, name: str = "") -> Axis:
     """A spatial axis."""
-    return _axis(extent, name or "i", "spatial")
+    return Axis(name or "i", _extent(extent, name or "i"), "spatial")
 
 
 def reduce_axis(extent: int, name: str = "") -> Axis:
     """An axis to reduce over."""
-    return _axis(extent, name or "k", "reduce")
+    return Axis(name or "k", _extent(extent, name or "k"), "reduce")
 
 
 def _is_extent(n: object) -> bool:
     return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) >= 0
 
 
-def _axis(extent: int, name: str, kind: str) -> Axis:
+def _extent(extent: int, name: str) -> int:
     if not _is_extent(extent):
         raise UserError(f"axis {name}: an extent is a non-negative integer, not {extent!r}")
-    return Axis(name, int(extent), "spatial" if kind == "spatial" else "reduce")
+    return int(extent)
 
 
 def compute(name: str, axes: Axis | Sequence[Axis], body: Expr | Scalar, dtype: Dtype | None = None) -> Tensor:
@@ -306,35 +298,14 @@ def compute(name: str, axes: Axis | Sequence[Axis], body: Expr | Scalar, dtype: 
     for a in axes:
         if not isinstance(a, Axis):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UserError(f"{name}: {a!r} is no axis; make one with sd.axis({a!r})")
-    shape = tuple(a.extent for a in axes)
     if isinstance(value, Reduce):
-        c = Compute(axes, value.body, value.axes, value.combiner)
-    else:
-        c = Compute(axes, value)
-    from stormdrop.ir.verify import verify_compute
+        return computed(name, Compute(axes, value.body, value.axes, value.combiner))
+    return computed(name, Compute(axes, value))
 
+
+def computed(name: str, c: Compute) -> Tensor:
+    """The tensor that a compute fills, constant where all it reads is. Raises UserError for an ill-formed one."""
     verify_compute(name, c)
-    return Tensor(name, shape, c.body.dtype, all_constant(c), c)
-
-
-def all_constant(c: Compute) -> bool:
-    """Whether every tensor read is constant, so that the result is known when the kernel is loaded."""
     read = loads(c.body)
-    return bool(read) and all(load.tensor.constant for load in read)
-
-
-def walk_tensors(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Every tensor the outputs depend on, themselves included, each once."""
-    seen: set[Tensor] = set()
-    stack = list(outputs)
-    while stack:
-        t = stack.pop()
-        if t in seen:
-            continue
-        seen.add(t)
-        yield t
-        if t.compute is not None:
-            stack.extend(load.tensor for load in loads(t.compute.body))
-
-
-__all__ = ["Compute", "Task", "Tensor", "Variant", "axis", "compute", "reduce_axis", "tensor"]
+    constant = bool(read) and all(load.tensor.constant for load in read)
+    return Tensor(name, tuple(a.extent for a in c.axes), c.body.dtype, constant, c)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stormdrop.errors import UserError
+from stormdrop.ir import expr
 from stormdrop.ir.affine import bounds, index_condition
 from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Reduce, Select, Var, children, walk
 
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def verify_compute(name: str, c: Compute) -> None:
-    """Raise UserError where an axis is used twice or not declared, a reduction stands inside a body, or a body computes
-    with bf16.
-    """
+    """Raise UserError for an axis used twice or not declared, a reduction inside a body, or bf16 arithmetic."""
     declared: set[Expr] = set()
     for a in (*c.axes, *c.reduce_axes):
         if a in declared:
@@ -99,9 +98,7 @@ def _reads(
 
 
 def _reached(i: Expr, guards: tuple[Guard, ...]) -> tuple[int, int] | None:
-    """The least and largest value of an index where all guards hold; None where there is none, or too many points to
-    try.
-    """
+    """The range of an index where all guards hold; None where they never do, or for too many points to try."""
     axes = {n for n in walk(i) if isinstance(n, Axis)}
     relevant = [(c, holds) for c, holds in guards if axes & {n for n in walk(c) if isinstance(n, Axis)}]
     axes |= {n for c, _ in relevant for n in walk(c) if isinstance(n, Axis)}
@@ -117,25 +114,6 @@ def _reached(i: Expr, guards: tuple[Guard, ...]) -> tuple[int, int] | None:
     return (int(values.min()), int(values.max())) if values.size else None
 
 
-_NUMPY: dict[str, Callable[[Any, Any], Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "floordiv": np.floor_divide,
-    "mod": np.mod,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-}
-
-
 def _values(e: Expr, grid: Mapping[Axis, Any]) -> Any:
     """An index expression over a grid of its axes."""
     match e:
@@ -144,7 +122,7 @@ def _values(e: Expr, grid: Mapping[Axis, Any]) -> Any:
         case Axis():
             return grid[e]
         case Bin(op, a, b) | Cmp(op, a, b):
-            return _NUMPY[op](_values(a, grid), _values(b, grid))
+            return expr.ARITHMETIC[op](_values(a, grid), _values(b, grid))
         case Select(c, a, b):
             return np.where(_values(c, grid), _values(a, grid), _values(b, grid))
         case _:
@@ -153,8 +131,6 @@ def _values(e: Expr, grid: Mapping[Axis, Any]) -> Any:
 
 def verify_task(task: Task) -> None:
     """Every variant has outputs of the same shapes and types, all of them computed, and reads the same inputs."""
-    from stormdrop.ir.tensor import walk_tensors
-
     if not task.outputs:
         raise UserError("a task needs at least one output")
     for what, tensors in (("inputs", task.inputs), ("outputs", task.outputs)):
@@ -167,7 +143,7 @@ def verify_task(task: Task) -> None:
         for t in variant.outputs:
             if t.compute is None:
                 raise UserError(f"{t.name} is an output but not computed")
-        read = {t for t in walk_tensors(variant.outputs) if t.compute is None}
+        read = set(variant.inputs)
         if read != set(task.inputs):
             differ = ", ".join(sorted(t.name for t in read ^ set(task.inputs)))
             raise UserError(f"variant {variant.name} reads other inputs than the first variant: {differ}")

@@ -1,5 +1,4 @@
-"""Reading and writing by position: broadcasting, transposing, reshaping, joining, cutting, padding,
-repeating.
+"""Reading and writing by position: broadcasting, transposing, reshaping, joining, cutting, padding, repeating.
 
 Every function reads each input element by a plain index expression, so a reader can compute it in place.
 """
@@ -8,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
@@ -18,6 +18,11 @@ from stormdrop.ir.tensor import Tensor, axis, compute
 
 def axes_for(shape: Sequence[int]) -> list[Axis]:
     return [axis(n, f"i{d}") for d, n in enumerate(shape)]
+
+
+def put(items: Sequence[Any], along: int, item: Any) -> tuple[Any, ...]:
+    """The items with another one in dimension `along`: extents, axes or indices."""
+    return (*items[:along], item, *items[along + 1 :])
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -33,13 +38,9 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def read(x: Tensor, axes: Sequence[Expr]) -> Load:
-    """An element of `x` where it is broadcast to the axes: it lacks leading ones, and where only its own extent is 1 it
-    stays at 0.
-    """
-    own = list(axes)[len(axes) - len(x.shape) :]
-    return x[
-        tuple(a if n != 1 or (isinstance(a, Axis) and a.extent == 1) else Const(0, "i64") for a, n in zip(own, x.shape))
-    ]
+    """An element of `x` broadcast to the axes: it lacks leading ones, and stays at 0 where only its extent is 1."""
+    own = zip(list(axes)[len(axes) - len(x.shape) :], x.shape)
+    return x[tuple(a if n != 1 or (isinstance(a, Axis) and a.extent == 1) else Const(0, "i64") for a, n in own)]
 
 
 def elementwise(function: Callable[[Sequence[Expr]], Expr], operands: Sequence[Tensor], name: str = "Y") -> Tensor:
@@ -100,14 +101,12 @@ def reshaped_indices(source: Sequence[int], axes: Sequence[Axis]) -> list[Expr]:
 
 def concat(parts: Sequence[Tensor], along: int, name: str = "Y") -> Tensor:
     """`Y[…, i, …] = where(i < a, A[…, i, …], B[…, i - a, …])`, for any number of parts."""
-    shape = list(parts[0].shape)
-    shape[along] = sum(p.shape[along] for p in parts)
-    i = axes_for(shape)
+    i = axes_for(put(parts[0].shape, along, sum(p.shape[along] for p in parts)))
     held = [p for p in parts if p.shape[along] > 0] or list(parts[:1])
     starts = [sum(p.shape[along] for p in held[:k]) for k in range(len(held))]
 
     def element(k: int) -> Expr:
-        return held[k][tuple(binary("sub", a, starts[k]) if d == along else a for d, a in enumerate(i))]
+        return held[k][put(i, along, binary("sub", i[along], starts[k]))]
 
     body: Expr = element(len(held) - 1)
     for k in reversed(range(len(held) - 1)):
@@ -118,9 +117,8 @@ def concat(parts: Sequence[Tensor], along: int, name: str = "Y") -> Tensor:
 def cut(x: Tensor, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int], name: str = "Y") -> Tensor:
     """`Y[i] = X[start + i·step]` in every dimension; a step may be negative."""
     i = axes_for(shape)
-    return compute(
-        name, i, x[tuple(binary("add", binary("mul", a, step), start) for a, start, step in zip(i, starts, steps))]
-    )
+    at = [binary("add", binary("mul", a, step), start) for a, start, step in zip(i, starts, steps)]
+    return compute(name, i, x[tuple(at)])
 
 
 def pad_constant(
@@ -131,9 +129,7 @@ def pad_constant(
     dims: Sequence[int] | None = None,
     name: str = "P",
 ) -> Tensor:
-    """`P[i] = where(i is inside, X[i - before], value)`; the dimensions `dims` are compared even where nothing is
-    added.
-    """
+    """`P[i] = where(i is inside, X[i - before], value)`; dimensions `dims` are compared even if nothing is added."""
     axes = axes_for([b + n + a for b, n, a in zip(before, x.shape, after)])
     wanted = [d for d in range(len(axes)) if before[d] or after[d]] if dims is None else list(dims)
     sides = [c for d in wanted for c in (axes[d] >= before[d], axes[d] < x.shape[d] + before[d])]
@@ -163,16 +159,15 @@ def pad_reflected(x: Tensor, before: Sequence[int], after: Sequence[int], mode: 
 
 def repeat(x: Tensor, along: int, times: int, name: str = "Y") -> Tensor:
     """`Y[…, i, …] = X[…, i // times, …]`: nearest-neighbour enlargement."""
-    i = axes_for([n * times if d == along else n for d, n in enumerate(x.shape)])
-    return compute(name, i, x[tuple(binary("floordiv", a, times) if d == along else a for d, a in enumerate(i))])
+    i = axes_for(put(x.shape, along, x.shape[along] * times))
+    return compute(name, i, x[put(i, along, binary("floordiv", i[along], times))])
 
 
 def tile(x: Tensor, times: Sequence[int], name: str = "Y") -> Tensor:
     """`Y[i] = X[i mod n]` in every dimension."""
     i = axes_for([n * k for n, k in zip(x.shape, times)])
-    indices = [
-        a if k == 1 else Const(0, "i64") if n == 1 else binary("mod", a, n) for a, n, k in zip(i, x.shape, times)
-    ]
+    each = zip(i, x.shape, times)
+    indices = [a if k == 1 else Const(0, "i64") if n == 1 else binary("mod", a, n) for a, n, k in each]
     return compute(name, i, x[tuple(indices)])
 
 

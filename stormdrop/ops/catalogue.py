@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build as build_expr
@@ -32,40 +33,31 @@ class Operator:
     result: Callable[..., Tensor]
 
 
-def _gmm(t: Dtype, batch: int, n: int, m: int, k: int) -> Tensor:
-    return matmul_nd(tensor("X", (batch, n, k), t), tensor("W", (batch, k, m), t, constant=True))
+def _product(operands: str, t: Dtype, batch: int, n: int, m: int, k: int) -> Tensor:
+    """Of two matrices: W is constant."""
+    left, right = operands
+    return matmul_nd(tensor(left, (batch, n, k), t), tensor(right, (batch, k, m), t, constant=right == "W"))
 
 
-def _den(t: Dtype, batch: int, n: int, m: int, k: int) -> Tensor:
-    return matmul_nd(tensor("A", (batch, n, k), t), tensor("B", (batch, k, m), t))
+def _conv(rank: int, t: Dtype, batch: int, *numbers: int) -> Tensor:
+    """The image's sizes, channels in and out, and the window: kernel, stride, pad, perhaps dilation."""
+    *sizes, ci, co = numbers[: rank + 2]
+    return _grouped(t, batch, sizes, ci, co, Window.uniform(rank, *numbers[rank + 2 :]), 1)
 
 
-def _conv(t: Dtype, batch: int, sizes: Sequence[int], ci: int, co: int, w: Window, groups: int = 1) -> Tensor:
+def _grouped(t: Dtype, batch: int, sizes: Sequence[int], ci: int, co: int, w: Window, groups: int) -> Tensor:
     if ci % groups or co % groups:
         raise UserError(f"{groups} groups must divide both the {ci} input and the {co} output channels")
     weights = tensor("W", (*w.kernel, ci // groups, co), t, constant=True)
     return conv_nd(tensor("X", (batch, *sizes, ci), t), weights, w, groups, "NHWC")
 
 
-def _c1d(t: Dtype, n: int, length: int, ci: int, co: int, *window: int) -> Tensor:
-    return _conv(t, n, (length,), ci, co, Window.uniform(1, *window))
-
-
-def _c2d(t: Dtype, n: int, h: int, w: int, ci: int, co: int, *window: int) -> Tensor:
-    """With a fourth number for the window, its dilation."""
-    return _conv(t, n, (h, w), ci, co, Window.uniform(2, *window))
-
-
-def _c3d(t: Dtype, n: int, d: int, h: int, w: int, ci: int, co: int, *window: int) -> Tensor:
-    return _conv(t, n, (d, h, w), ci, co, Window.uniform(3, *window))
-
-
 def _grp(t: Dtype, n: int, h: int, w: int, ci: int, co: int, kernel: int, stride: int, pad: int, groups: int) -> Tensor:
-    return _conv(t, n, (h, w), ci, co, Window.uniform(2, kernel, stride, pad), groups)
+    return _grouped(t, n, (h, w), ci, co, Window.uniform(2, kernel, stride, pad), groups)
 
 
 def _dep(t: Dtype, n: int, h: int, w: int, c: int, *window: int) -> Tensor:
-    return _conv(t, n, (h, w), c, c, Window.uniform(2, *window), groups=c)
+    return _grouped(t, n, (h, w), c, c, Window.uniform(2, *window), c)
 
 
 def _t2d(t: Dtype, n: int, h: int, w: int, ci: int, co: int, kernel: int, stride: int, pad: int) -> Tensor:
@@ -86,9 +78,9 @@ def _relu(x: Tensor) -> Tensor:
     return elementwise(lambda e: build_expr.relu(e[0]), [x])
 
 
-def _cbr(t: Dtype, n: int, h: int, w: int, ci: int, co: int, *window: int) -> Tensor:
-    y = _c2d(t, n, h, w, ci, co, *window)
-    scale, shift = (tensor(name, (co,), t, constant=True) for name in ("scale", "shift"))
+def _cbr(t: Dtype, *numbers: int) -> Tensor:
+    y = _conv(2, t, *numbers)
+    scale, shift = (tensor(name, y.shape[-1:], t, constant=True) for name in ("scale", "shift"))
     return _relu(elementwise(lambda e: e[0] * e[1] + e[2], [y, scale, shift]))
 
 
@@ -138,12 +130,12 @@ _POOL = ("batch", "h", "w", "channels", *_WINDOW)
 OPERATORS: dict[str, Operator] = {
     o.name: o
     for o in (
-        Operator("GMM", _GEMM, "matmul with constant weights", _gmm),
-        Operator("C1D", ("batch", "length", "in", "out", *_WINDOW), "convolution of a sequence", _c1d),
-        Operator("C2D", _CONV2D, "convolution of an image", _c2d),
-        Operator("C3D", ("batch", "d", "h", "w", "in", "out", *_WINDOW), "convolution of a volume", _c3d),
+        Operator("GMM", _GEMM, "matmul with constant weights", partial(_product, "XW")),
+        Operator("C1D", ("batch", "length", "in", "out", *_WINDOW), "convolution of a sequence", partial(_conv, 1)),
+        Operator("C2D", _CONV2D, "convolution of an image", partial(_conv, 2)),
+        Operator("C3D", ("batch", "d", "h", "w", "in", "out", *_WINDOW), "convolution of a volume", partial(_conv, 3)),
         Operator("GRP", (*_CONV2D, "groups"), "grouped convolution", _grp),
-        Operator("DIL", (*_CONV2D, "dilation"), "dilated convolution", _c2d),
+        Operator("DIL", (*_CONV2D, "dilation"), "dilated convolution", partial(_conv, 2)),
         Operator("DEP", _POOL, "depthwise convolution", _dep),
         Operator("T2D", _CONV2D, "transposed convolution", _t2d),
         Operator("CAP", _CONV2D, "capsule convolution: each pixel is a 4x4 matrix", _cap),
@@ -156,7 +148,7 @@ OPERATORS: dict[str, Operator] = {
         Operator("GMV", ("n", "k"), "matrix (n x k, constant) times vector", _gmv),
         Operator("DOT", ("n",), "inner product of two vectors", _dot),
         Operator("TRN", ("m", "n"), "transpose of a matrix", _trn),
-        Operator("DEN", _GEMM, "matmul whose two operands are both run-time inputs", _den),
+        Operator("DEN", _GEMM, "matmul whose two operands are both run-time inputs", partial(_product, "AB")),
     )
 }
 

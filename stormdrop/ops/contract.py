@@ -12,18 +12,23 @@ from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
 from stormdrop.ops.broadcast import axes_for, broadcast_shape, read
 
 
-def matmul_nd(x: Tensor, w: Tensor, transpose_x: bool = False, transpose_w: bool = False, name: str = "Y") -> Tensor:
-    """`Y[b…, n, m] = Σ_k X[b…, n, k] · W[b…, k, m]`, the leading dimensions broadcasting; either matrix may be stored
-    transposed.
-    """
-    if len(x.shape) < 2 or len(w.shape) < 2:
-        raise UserError(f"matmul: {x!r} and {w!r} must be matrices")
-    rows, inner = x.shape[-2:] if not transpose_x else x.shape[:-3:-1]
-    below, columns = w.shape[-2:] if not transpose_w else w.shape[:-3:-1]
+def matmul_extents(
+    x: Sequence[int], w: Sequence[int], transpose_x: bool, transpose_w: bool
+) -> tuple[tuple[int, ...], int, int, int]:
+    """Leading dimensions, rows, inner dimension and columns of a product of matrices, each perhaps transposed."""
+    if len(x) < 2 or len(w) < 2:
+        raise UserError(f"matmul: {list(x)} and {list(w)} must be matrices")
+    rows, inner = x[:-3:-1] if transpose_x else x[-2:]
+    below, columns = w[:-3:-1] if transpose_w else w[-2:]
     if inner != below:
-        raise UserError(f"matmul: {x!r} and {w!r} share no inner dimension: {inner} and {below}")
-    lead = axes_for(broadcast_shape(x.shape[:-2], w.shape[:-2]))
-    n, m, k = axis(rows, "n"), axis(columns, "m"), reduce_axis(inner, "k")
+        raise UserError(f"matmul: {list(x)} and {list(w)} share no inner dimension: {inner} and {below}")
+    return broadcast_shape(tuple(x[:-2]), tuple(w[:-2])), rows, inner, columns
+
+
+def matmul_nd(x: Tensor, w: Tensor, transpose_x: bool = False, transpose_w: bool = False, name: str = "Y") -> Tensor:
+    """`Y[b…, n, m] = Σ_k X[b…, n, k] · W[b…, k, m]`; leading dimensions broadcast; either may be transposed."""
+    leading, rows, inner, columns = matmul_extents(x.shape, w.shape, transpose_x, transpose_w)
+    lead, n, m, k = axes_for(leading), axis(rows, "n"), axis(columns, "m"), reduce_axis(inner, "k")
     left = _factor(x, [*lead, k, n] if transpose_x else [*lead, n, k])
     right = _factor(w, [*lead, m, k] if transpose_w else [*lead, k, m])
     return compute(name, (*lead, n, m), build.sum(left * right, k))
@@ -35,21 +40,28 @@ def _factor(x: Tensor, axes: Sequence[Expr]) -> Expr:
     return build.cast(element, "f32") if x.dtype == "bf16" else element
 
 
+def einsum_extents(labels: Sequence[str], result: str, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """The extent of each label; one of extent 1 broadcasts. Raises UserError where labels and shapes do not fit."""
+    extents: dict[str, int] = {}
+    for text, shape in zip(labels, shapes):
+        if len(text) != len(shape):
+            raise UserError(f"einsum: {list(shape)} has not the {len(text)} dimensions of {text!r}")
+        for label, n in zip(text, shape):
+            known = extents.get(label, 1)
+            if n != known and 1 not in (n, known):
+                raise UserError(f"einsum: {label} is {known} and {n}")
+            extents[label] = n if known == 1 else known
+    if set(result) - set(extents) or len(set(result)) != len(result):
+        raise UserError(f"einsum: the result {result!r} has labels that are unknown or come twice")
+    return extents
+
+
 def einsum(labels: Sequence[str], result: str, operands: Sequence[Tensor], name: str = "Y") -> Tensor:
     """`Y[result] = Σ over the other labels of the product of all operands`; a label of extent 1 broadcasts.
 
     Raises UserError where labels and shapes do not fit.
     """
-    extents: dict[str, int] = {}
-    for text, x in zip(labels, operands):
-        if len(text) != len(x.shape):
-            raise UserError(f"einsum: {x!r} has not the {len(text)} dimensions of {text!r}")
-        for label, n in zip(text, x.shape):
-            if extents.setdefault(label, n) != n and 1 not in (n, extents[label]):
-                raise UserError(f"einsum: {label} is {extents[label]} and {n}")
-            extents[label] = max(extents[label], n)
-    if set(result) - set(extents) or len(set(result)) != len(result):
-        raise UserError(f"einsum: the result {result!r} has labels that are unknown or come twice")
+    extents = einsum_extents(labels, result, [x.shape for x in operands])
     axes = {label: axis(extents[label], label) for label in result}
     over = {label: reduce_axis(n, label) for label, n in extents.items() if label not in axes}
     at = {**axes, **over}

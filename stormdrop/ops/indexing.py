@@ -12,9 +12,9 @@ from functools import reduce
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
-from stormdrop.ir.expr import FLOATS, Axis, Combiner, Const, Expr, Scalar, binary, call, compare, identity_of, select
+from stormdrop.ir.expr import FLOATS, Axis, Combiner, Const, Expr, binary, call, compare, identity_of, select
 from stormdrop.ir.tensor import Tensor, compute, reduce_axis
-from stormdrop.ops.broadcast import axes_for
+from stormdrop.ops.broadcast import axes_for, put
 
 
 def wrapped(index: Expr, extent: int) -> Expr:
@@ -39,8 +39,7 @@ def gather(x: Tensor, indices: Tensor, along: int, name: str = "Y") -> Tensor:
 def gather_elements(x: Tensor, indices: Tensor, along: int, name: str = "Y") -> Tensor:
     """`Y[…, i, …] = X[…, I[…, i, …], …]`."""
     i = axes_for(indices.shape)
-    chosen = clamped(wrapped(indices[tuple(i)], x.shape[along]), x.shape[along])
-    return compute(name, i, x[tuple(chosen if d == along else a for d, a in enumerate(i))])
+    return compute(name, i, x[put(i, along, clamped(wrapped(indices[tuple(i)], x.shape[along]), x.shape[along]))])
 
 
 def gather_nd(x: Tensor, indices: Tensor, batch: int, name: str = "Y") -> Tensor:
@@ -56,17 +55,14 @@ def reverse_sequence(x: Tensor, lengths: Tensor, time: int, batch: int, name: st
     i = axes_for(x.shape)
     length, t = binary("min", build.cast(lengths[i[batch]], "i64"), x.shape[time]), i[time]
     source = clamped(select(compare("lt", t, length), length - 1 - t, t), x.shape[time])
-    return compute(name, i, x[tuple(source if d == time else a for d, a in enumerate(i))])
+    return compute(name, i, x[put(i, time, source)])
 
 
 def interpolate(x: Tensor, taps: Tensor, weights: Tensor, along: int, name: str = "Y") -> Tensor:
     """`Y[…, o, …] = Σ_k W[o, k] · X[…, T[o, k], …]`: resampling along one dimension."""
-    i = axes_for([taps.shape[0] if d == along else n for d, n in enumerate(x.shape)])
-    k = reduce_axis(taps.shape[1], "k")
+    i, k = axes_for(put(x.shape, along, taps.shape[0])), reduce_axis(taps.shape[1], "k")
     tap = clamped(build.cast(taps[i[along], k], "i64"), x.shape[along])
-    return compute(
-        name, i, build.sum(weights[i[along], k] * x[tuple(tap if d == along else a for d, a in enumerate(i))], k)
-    )
+    return compute(name, i, build.sum(weights[i[along], k] * x[put(i, along, tap)], k))
 
 
 _COMBINE: dict[str, tuple[Combiner, str]] = {
@@ -77,10 +73,6 @@ _COMBINE: dict[str, tuple[Combiner, str]] = {
 }
 
 
-def _all(conditions: Sequence[Expr]) -> Expr:
-    return reduce(Expr.__and__, conditions)
-
-
 def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, along: int, reduction: str, name: str = "Y"
 ) -> Tensor:
@@ -89,60 +81,51 @@ def scatter_elements(
     K[…, i, …] = max_j where(I[…, j, …] == i, j, -1);   Y[…, i, …] = where(K >= 0, U[…, K, …], X[…, i, …])
     C[…, i, …] = Σ_j where(I[…, j, …] == i, U[…, j, …], 0);   Y = X + C                    (likewise mul, max, min)
     """
-    extent = x.shape[along]
 
-    def inside(axes: Sequence[Axis], element: Expr, otherwise: Scalar | Expr) -> Expr:
+    def inside(axes: Sequence[Axis], element: Expr, otherwise: Expr) -> Expr:
         bounds = [a < n for d, (a, n, m) in enumerate(zip(axes, updates.shape, x.shape)) if d != along and n != m]
-        return select(_all(bounds), element, otherwise) if bounds else element
+        return select(reduce(Expr.__and__, bounds), element, otherwise) if bounds else element
 
     i, j = axes_for(x.shape), reduce_axis(updates.shape[along], "j")
-    at = tuple(j if d == along else a for d, a in enumerate(i))
-    hit = compare("eq", wrapped(indices[at], extent), i[along])
-    if reduction == "none":
-        last = compute("K", i, build.reduce_max(inside(i, select(hit, j, Const(-1, "i64")), Const(-1, "i64")), j))
-        i = axes_for(x.shape)
-        chosen = last[tuple(i)]
-        source = updates[tuple(clamped(chosen, updates.shape[along]) if d == along else a for d, a in enumerate(i))]
-        old = x[tuple(i)]
-        return compute(name, i, inside(i, select(compare("ge", chosen, 0), source, old), old))
-    combiner, op = _scatter_kind(reduction)
-    nothing = Const(identity_of(combiner, x.dtype), x.dtype)
-    found = compute("C", i, build.reduce(combiner, inside(i, select(hit, updates[at], nothing), nothing), j))
+    at = put(i, along, j)
+    hit = compare("eq", wrapped(indices[at], x.shape[along]), i[along])
+    if reduction != "none":
+        nothing = _identity(x, reduction)
+        return _combined(x, reduction, i, inside(i, select(hit, updates[at], nothing), nothing), j, name)
+    none = Const(-1, "i64")
+    last = compute("K", i, build.reduce_max(inside(i, select(hit, j, none), none), j))
     i = axes_for(x.shape)
-    return compute(name, i, binary(op, x[tuple(i)], found[tuple(i)]))
-
-
-def _scatter_kind(reduction: str) -> tuple[Combiner, str]:
-    if reduction not in _COMBINE:
-        raise UserError(f"scatter: unknown reduction {reduction!r}")
-    return _COMBINE[reduction]
+    chosen, old = last[tuple(i)], x[tuple(i)]
+    source = updates[put(i, along, clamped(chosen, updates.shape[along]))]
+    return compute(name, i, inside(i, select(compare("ge", chosen, 0), source, old), old))
 
 
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str, name: str = "Y") -> Tensor:
     """`Y = X; Y[I[k, 0], I[k, 1], …, r…] = U[k, r…]` for all k, as in `scatter_elements`; I is [k, depth]."""
     count, depth = indices.shape
     i, k = axes_for(x.shape), reduce_axis(count, "k")
-    lead = i[:depth]
-    hit = (
-        _all([compare("eq", wrapped(indices[k, d], x.shape[d]), lead[d]) for d in range(depth)])
-        if depth
-        else compare("ge", k, 0)
-    )
-    if reduction == "none":
-        last = compute("K", lead, build.reduce_max(select(hit, k, Const(-1, "i64")), k))
-        i = axes_for(x.shape)
-        chosen = last[tuple(i[:depth])]
-        return compute(
-            name, i, select(compare("ge", chosen, 0), updates[(clamped(chosen, count), *i[depth:])], x[tuple(i)])
-        )
-    combiner, op = _scatter_kind(reduction)
-    found = compute(
-        "C",
-        i,
-        build.reduce(
-            combiner, select(hit, updates[(k, *i[depth:])], Const(identity_of(combiner, x.dtype), x.dtype)), k
-        ),
-    )
+    hits = [compare("eq", wrapped(indices[k, d], x.shape[d]), i[d]) for d in range(depth)]
+    hit = reduce(Expr.__and__, hits) if hits else compare("ge", k, 0)
+    if reduction != "none":
+        element = select(hit, updates[(k, *i[depth:])], _identity(x, reduction))
+        return _combined(x, reduction, i, element, k, name)
+    last = compute("K", i[:depth], build.reduce_max(select(hit, k, Const(-1, "i64")), k))
+    i = axes_for(x.shape)
+    chosen = last[tuple(i[:depth])]
+    source = updates[(clamped(chosen, count), *i[depth:])]
+    return compute(name, i, select(compare("ge", chosen, 0), source, x[tuple(i)]))
+
+
+def _identity(x: Tensor, reduction: str) -> Expr:
+    if reduction not in _COMBINE:
+        raise UserError(f"scatter: unknown reduction {reduction!r}")
+    return Const(identity_of(_COMBINE[reduction][0], x.dtype), x.dtype)
+
+
+def _combined(x: Tensor, reduction: str, axes: Sequence[Axis], element: Expr, over: Axis, name: str) -> Tensor:
+    """x with the elements that are written to each position, reduced over all writes."""
+    combiner, op = _COMBINE[reduction]
+    found = compute("C", axes, build.reduce(combiner, element, over))
     i = axes_for(x.shape)
     return compute(name, i, binary(op, x[tuple(i)], found[tuple(i)]))
 
@@ -152,15 +135,11 @@ def arg_extremum(x: Tensor, along: int, largest: bool, last: bool, name: str = "
 
     M = max_k X[k];   Y = min_k where(X[k] == M or X[k] is NaN, k, n)
     """
-    shape = [1 if d == along else n for d, n in enumerate(x.shape)]
-
-    def place(axes: Sequence[Axis], k: Axis) -> Expr:
-        return x[tuple(k if d == along else a for d, a in enumerate(axes))]
-
+    shape = put(x.shape, along, 1)
     i, k = axes_for(shape), reduce_axis(x.shape[along], "k")
-    extreme = compute("M", i, (build.reduce_max if largest else build.reduce_min)(place(i, k), k))
+    extreme = compute("M", i, (build.reduce_max if largest else build.reduce_min)(x[put(i, along, k)], k))
     i, k = axes_for(shape), reduce_axis(x.shape[along], "k")
-    value = place(i, k)
+    value = x[put(i, along, k)]
     hit = compare("eq", value, extreme[tuple(i)])
     if x.dtype in FLOATS:
         hit = hit | compare("ne", value, value)
@@ -184,26 +163,18 @@ def top_k_indices(x: Tensor, along: int, count: int, largest: bool, name: str = 
         real = b if largest else a
         return call("not", compare("le" if largest else "ge", a, b)) & compare("eq", real, real)
 
-    def put(axes: Sequence[Axis], k: Axis) -> tuple[Axis, ...]:
-        return tuple(k if d == along else a for d, a in enumerate(axes))
-
     i, j = axes_for(x.shape), reduce_axis(x.shape[along], "j")
-    mine, other = x[tuple(i)], x[put(i, j)]
+    mine, other = x[tuple(i)], x[put(i, along, j)]
     first = precedes(other, mine) | (call("not", precedes(mine, other)) & compare("lt", j, i[along]))
     rank = compute("R", i, build.sum(select(first, Const(1, "i64"), Const(0, "i64")), j))
-    i, k = axes_for([count if d == along else n for d, n in enumerate(x.shape)]), reduce_axis(x.shape[along], "k")
-    return compute(name, i, build.sum(select(compare("eq", rank[put(i, k)], i[along]), k, Const(0, "i64")), k))
+    i, k = axes_for(put(x.shape, along, count)), reduce_axis(x.shape[along], "k")
+    return compute(name, i, build.sum(select(compare("eq", rank[put(i, along, k)], i[along]), k, Const(0, "i64")), k))
 
 
 def cumulative(x: Tensor, along: int, combiner: Combiner, exclusive: bool, reverse: bool, name: str = "Y") -> Tensor:
     """`Y[i] = Σ_{k <= i} X[k]`; exclusive: k < i; reverse: from the end. A product likewise."""
     i, k = axes_for(x.shape), reduce_axis(x.shape[along], "k")
     op = ("gt" if exclusive else "ge") if reverse else ("lt" if exclusive else "le")
-    element = x[tuple(k if d == along else a for d, a in enumerate(i))]
-    return compute(
-        name,
-        i,
-        build.reduce(
-            combiner, select(compare(op, k, i[along]), element, Const(identity_of(combiner, x.dtype), x.dtype)), k
-        ),
-    )
+    nothing = Const(identity_of(combiner, x.dtype), x.dtype)
+    element = select(compare(op, k, i[along]), x[put(i, along, k)], nothing)
+    return compute(name, i, build.reduce(combiner, element, k))

@@ -9,7 +9,7 @@ from stormdrop.errors import UserError
 from stormdrop.ir import build
 from stormdrop.ir.expr import Axis, Combiner, Const, Expr, Load
 from stormdrop.ir.tensor import Tensor, compute, reduce_axis
-from stormdrop.ops.broadcast import axes_for
+from stormdrop.ops.broadcast import axes_for, elementwise
 
 
 def reduce_dims(
@@ -49,8 +49,7 @@ def softmax(x: Tensor, along: int = -1, name: str = "Y") -> Tensor:
     i = axes_for(x.shape)
     exponential = compute("E", i, build.exp(x[tuple(i)] - largest[tuple(i[:along] + i[along + 1 :])]))
     total = reduce_dims(exponential, [along], "sum", False, name="S")
-    i = axes_for(total.shape)
-    inverse = compute("R", i, 1.0 / total[tuple(i)])
+    inverse = elementwise(lambda e: 1.0 / e[0], [total], "R")
     i = axes_for(x.shape)
     return compute(name, i, exponential[tuple(i)] * inverse[tuple(i[:along] + i[along + 1 :])])
 
@@ -59,28 +58,23 @@ def log_softmax(x: Tensor, along: int, name: str = "Y") -> Tensor:
     """`Y = (X - M) - log Σ exp(X - M)`, M the maximum; M + log Σ would round the logarithm away beside a large M."""
     largest = reduce_dims(x, [along], "max", True, name="M")
     total = reduce_dims(x, [along], "sum", True, lambda e, i: build.exp(e - largest[tuple(i)]), "S")
-    i = axes_for(total.shape)
-    shift = compute("L", i, build.log(total[tuple(i)]))
+    shift = elementwise(lambda e: build.log(e[0]), [total], "L")
     i = axes_for(x.shape)
     return compute(name, i, x[tuple(i)] - _spread(largest, [along], i) - _spread(shift, [along], i))
 
 
 def standardize(x: Tensor, dims: Sequence[int], epsilon: float, name: str = "Y") -> Tensor:
-    """`Y = (X - mean) / √(variance + ε)` over the given dimensions; the variance is summed of differences, in a second
-    pass.
-    """
+    """`Y = (X - mean) / √(variance + ε)` over some dimensions; the variance is that of differences: a second pass."""
     share = 1.0 / max(1, prod(x.shape[d] for d in dims))
     total = reduce_dims(x, dims, "sum", True, name="S")
-    i = axes_for(total.shape)
-    mean = compute("M", i, total[tuple(i)] * share)
+    mean = elementwise(lambda e: e[0] * share, [total], "M")
 
     def square(e: Expr, i: Sequence[Axis]) -> Expr:
         gap = e - mean[tuple(i)]
         return gap * gap
 
     squares = reduce_dims(x, dims, "sum", True, square, "V")
-    i = axes_for(squares.shape)
-    scale = compute("R", i, build.rsqrt(squares[tuple(i)] * share + epsilon))
+    scale = elementwise(lambda e: build.rsqrt(e[0] * share + epsilon), [squares], "R")
     i = axes_for(x.shape)
     return compute(name, i, (x[tuple(i)] - _spread(mean, dims, i)) * _spread(scale, dims, i))
 
@@ -89,7 +83,6 @@ def rms_normalize(x: Tensor, dims: Sequence[int], epsilon: float, name: str = "Y
     """`Y = X / √(mean of X² + ε)` over the given dimensions."""
     share = 1.0 / max(1, prod(x.shape[d] for d in dims))
     squares = reduce_dims(x, dims, "sum", True, lambda e, i: e * e, "V")
-    i = axes_for(squares.shape)
-    scale = compute("R", i, build.rsqrt(squares[tuple(i)] * share + epsilon))
+    scale = elementwise(lambda e: build.rsqrt(e[0] * share + epsilon), [squares], "R")
     i = axes_for(x.shape)
     return compute(name, i, x[tuple(i)] * _spread(scale, dims, i))

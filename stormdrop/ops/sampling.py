@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from itertools import product
 
@@ -14,9 +13,7 @@ from stormdrop.ops.broadcast import axes_for
 from stormdrop.ops.indexing import clamped
 
 FARTHEST = 2.0**30
-"""Grid values beyond this count as this: infinities lie outside the image like any other value, and indices fit 64
-bits.
-"""
+"""Grid values beyond this count as this, so that infinities lie outside the image and indices fit 64 bits."""
 
 
 def _position(g: Expr, size: int, align: bool) -> Expr:
@@ -35,9 +32,7 @@ def _reflected(x: Expr, low: float, high: float) -> Expr:
 
 
 def _pixel(position: Expr, size: int, padding: str, align: bool) -> Expr:
-    """The index of the pixel at a whole-numbered position; one outside the image is the border's, or the mirrored
-    one.
-    """
+    """The index of the pixel at a whole-numbered position; outside the image, the border's or the mirrored one."""
     if size == 1:
         return Const(0, "i64")
     if padding == "reflection":
@@ -59,8 +54,7 @@ def _cubic(t: Expr) -> list[Expr]:
 
 
 def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align: bool, name: str = "Y") -> Tensor:
-    """`Y[n, c, o…] = X[n, c, …]` interpolated where `G[n, o…]` says, in coordinates from -1 to 1, the last dimension
-    first.
+    """`Y[n, c, o…] = X[n, c, …]` interpolated at `G[n, o…]`, coordinates from -1 to 1, the last dimension first.
 
     Modes nearest, linear and cubic; outside the image lie zeros, its border, or its reflection. The positions are not
     padded, only the pixels: an image that is continued without end is interpolated.
@@ -76,17 +70,13 @@ def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align: bool, n
     total: Expr | None = None
     for chosen in product(*taps):
         value: Expr = x[(i[0], i[1], *(index for index, _, _ in chosen))]
-        weight = _product([w for _, w, _ in chosen]) if mode != "nearest" else None
+        if mode != "nearest":
+            value = value * reduce(Expr.__mul__, [w for _, w, _ in chosen])
         valid = [v for _, _, v in chosen if v is not None]
-        value = value if weight is None else value * weight
         value = select(reduce(Expr.__and__, valid), value, Const(0, x.dtype)) if valid else value
         total = value if total is None else total + value
     assert total is not None
     return compute(name, i, total)
-
-
-def _product(factors: Sequence[Expr]) -> Expr:
-    return reduce(lambda a, b: a * b, factors)
 
 
 def _taps(at: Expr, size: int, mode: str, padding: str, align: bool) -> list[tuple[Expr, Expr, Expr | None]]:

@@ -19,14 +19,6 @@ def number(value: float, like: Expr) -> Const:
     return Const(value, like.dtype)
 
 
-def negative(x: Expr) -> Expr:
-    return call("neg", x)
-
-
-def magnitude(x: Expr) -> Expr:
-    return call("abs", x)
-
-
 def is_nan(x: Expr) -> Expr:
     return compare("ne", x, x)
 
@@ -42,14 +34,6 @@ def sign(x: Expr) -> Expr:
     return select(compare("gt", x, zero), number(1, x), select(compare("lt", x, zero), number(-1, x), x))
 
 
-def log1p(x: Expr) -> Expr:
-    return call("log1p", x)
-
-
-def expm1(x: Expr) -> Expr:
-    return call("expm1", x)
-
-
 def _half_of_exp(a: Expr) -> Expr:
     """exp(a) / 2, which overflows no earlier than it must."""
     root = build.exp(a * 0.5)
@@ -58,38 +42,39 @@ def _half_of_exp(a: Expr) -> Expr:
 
 def sinh(x: Expr) -> Expr:
     """(e + e / (e + 1)) / 2 with e = expm1|x|; far out exp|x| / 2."""
-    a = magnitude(x)
-    e = expm1(a)
+    a = call("abs", x)
+    e = call("expm1", a)
     return with_sign_of(select(compare("lt", a, number(20, x)), (e + e / (e + 1.0)) * 0.5, _half_of_exp(a)), x)
 
 
 def cosh(x: Expr) -> Expr:
     """(e + 1 / e) / 2 with e = exp|x|; far out e / 2."""
-    a = magnitude(x)
+    a = call("abs", x)
     e = build.exp(a)
     return select(compare("lt", a, number(20, x)), (e + 1.0 / e) * 0.5, _half_of_exp(a))
 
 
 def asinh(x: Expr) -> Expr:
     """log1p(a + a² / (1 + √(a² + 1))), a = |x|; where a² would overflow, log a + log 2."""
-    a = magnitude(x)
+    a = call("abs", x)
     near = compare("lt", a, number(1e9, x))
     b = select(near, a, 1.0)
-    return with_sign_of(select(near, log1p(b + b * b / (build.sqrt(b * b + 1.0) + 1.0)), build.log(a) + math.log(2)), x)
+    usual = call("log1p", b + b * b / (build.sqrt(b * b + 1.0) + 1.0))
+    return with_sign_of(select(near, usual, build.log(a) + math.log(2)), x)
 
 
 def acosh(x: Expr) -> Expr:
     """log1p(t + √(2t + t²)), t = x - 1; NaN below 1."""
     near = compare("gt", x, number(1e9, x))
     t = select(near, 1.0, x - 1.0)
-    usual = select(near, build.log(x) + math.log(2), log1p(t + build.sqrt(t * 2.0 + t * t)))
+    usual = select(near, build.log(x) + math.log(2), call("log1p", t + build.sqrt(t * 2.0 + t * t)))
     return select(compare("lt", x, number(1, x)), number(math.nan, x), usual)
 
 
 def atanh(x: Expr) -> Expr:
     """log1p(2a / (1 - a)) / 2, a = |x|."""
-    a = magnitude(x)
-    return with_sign_of(log1p(a * 2.0 / (1.0 - a)) * 0.5, x)
+    a = call("abs", x)
+    return with_sign_of(call("log1p", a * 2.0 / (1.0 - a)) * 0.5, x)
 
 
 # (atan(z) / z - 1) / z² by powers of z², |z| <= tan(π/8).
@@ -113,7 +98,7 @@ _ATAN: dict[Dtype, tuple[float, ...]] = {
 
 def atan(x: Expr) -> Expr:
     """Reduced to |z| <= tan(π/8) by atan a = π/2 - atan(1/a) and π/4 + atan((a - 1) / (a + 1)), then a polynomial."""
-    a = magnitude(x)
+    a = call("abs", x)
     big = compare("gt", a, number(math.tan(3 * math.pi / 8), x))
     middle = compare("gt", a, number(math.tan(math.pi / 8), x))
     z = select(big, -1.0 / a, select(middle, (a - 1.0) / (a + 1.0), a))
@@ -143,7 +128,7 @@ def tan(x: Expr) -> Expr:
 
 def softplus(x: Expr) -> Expr:
     """max(x, 0) + log1p(exp(-|x|))."""
-    return build.relu(x) + log1p(build.exp(negative(magnitude(x))))
+    return build.relu(x) + call("log1p", build.exp(call("neg", call("abs", x))))
 
 
 def mish(x: Expr) -> Expr:

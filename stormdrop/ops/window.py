@@ -60,12 +60,10 @@ def place(layout: str, n: Any, c: Sequence[Any], at: Sequence[Any]) -> tuple[Any
 
 
 def padded(x: Tensor, w: Window, layout: str, value: Scalar = 0) -> Tensor:
-    rank = len(w.kernel)
-    dims = range(2, 2 + rank) if layout == "NCHW" else range(1, 1 + rank)
-    before, after = [0] * len(x.shape), [0] * len(x.shape)
-    for d, b, a in zip(dims, w.before, w.after):
-        before[d], after[d] = b, a
-    return pad_constant(x, before, after, Const(value, x.dtype), dims)
+    first = 2 if layout == "NCHW" else 1
+    rest = [0] * (len(x.shape) - first - len(w.kernel))
+    before, after = ([*[0] * first, *pads, *rest] for pads in (w.before, w.after))
+    return pad_constant(x, before, after, Const(value, x.dtype), range(first, first + len(w.kernel)))
 
 
 def slides(sizes: Sequence[int], w: Window) -> tuple[list[Axis], list[Axis], list[Expr]]:
@@ -83,9 +81,7 @@ def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, nam
     F[n, h, w, g, co] = Σ_{kh,kw,ci} P[n, h·s + kh·d, w·s + kw·d, g·CI + ci] · W[kh, kw, ci, g·CO + co]
     Y[n, h, w, c]     = F[n, h, w, c // CO, c % CO]
     """
-    outs, per_group = (
-        (weights.shape[0], weights.shape[1]) if layout == "NCHW" else (weights.shape[-1], weights.shape[-2])
-    )
+    outs, per_group = weights.shape[:2] if layout == "NCHW" else weights.shape[:-3:-1]
     if channels(x, layout) != per_group * groups or outs % groups:
         raise UserError(f"conv: {x!r} and {weights!r} do not fit with {groups} groups")
     p = padded(x, w, layout)
@@ -103,13 +99,18 @@ def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, nam
     order = (ci, *over) if layout == "NCHW" else (*over, ci)
     if groups == 1:
         co = axis(outs, "co")
-        return compute(
-            name, place(layout, n, [co], at), build.sum(p[place(layout, n, [ci], source)] * weight(co, ci), *order)
-        )
+        product = p[place(layout, n, [ci], source)] * weight(co, ci)
+        return compute(name, place(layout, n, [co], at), build.sum(product, *order))
     g, co = axis(groups, "g"), axis(per_out, "co")
     product = p[place(layout, n, [g * per_group + ci], source)] * weight(g * per_out + co, ci)
     f = compute("F", place(layout, n, [g, co], at), build.sum(product, *order))
-    n, c, at = axis(x.shape[0], "n"), axis(outs, "c"), [axis(a.extent, a.name) for a in at]
+    return _ungrouped(f, layout, n, outs, at, per_out, name)
+
+
+def _ungrouped(f: Tensor, layout: str, n: Axis, outs: int, at: Sequence[Axis], per_out: int, name: str) -> Tensor:
+    """Groups and the channels of each as one dimension."""
+    n, *at = (axis(a.extent, a.name) for a in (n, *at))
+    c = axis(outs, "c")
     return compute(name, place(layout, n, [c], at), f[place(layout, n, [c // per_out, c % per_out], at)])
 
 
@@ -128,16 +129,14 @@ def conv_transpose_nd(
     per_group = channels(x, layout) // groups
     if layout == "NHWC" and groups > 1:
         raise UserError("conv_transpose: groups are written channels-first only")
-    names = [f"o{d}" for d in range(len(sizes))]
-    at = [axis(n, c) for n, c in zip(extents, names)]
+    at = [axis(n, f"o{d}") for d, n in enumerate(extents)]
     over = [reduce_axis(k, f"k{d}") for d, k in enumerate(w.kernel)]
     n, g, co, ci = axis(x.shape[0], "n"), axis(groups, "g"), axis(per_out, "co"), reduce_axis(per_group, "ci")
     sources, reached = _reaching(at, over, w, sizes)
     value = select(reached, x[place(layout, n, [g * per_group + ci], sources)], Const(0, x.dtype))
     weight = weights[(g * per_group + ci, co, *over)] if layout == "NCHW" else weights[(*over, ci, co)]
     f = compute("F", place(layout, n, [g, co], at), build.sum(value * weight, ci, *over))
-    n, c, at = axis(x.shape[0], "n"), axis(groups * per_out, "c"), axes_like(at)
-    return compute(name, place(layout, n, [c], at), f[place(layout, n, [c // per_out, c % per_out], at)])
+    return _ungrouped(f, layout, n, groups * per_out, at, per_out, name)
 
 
 def _reaching(at: Sequence[Axis], over: Sequence[Axis], w: Window, counts: Sequence[int]) -> tuple[list[Expr], Expr]:
@@ -161,10 +160,6 @@ def fold(x: Tensor, w: Window, extents: Sequence[int], name: str = "Y") -> Tenso
     sources, reached = _reaching(at, over, w, x.shape[2 + rank :])
     value = select(reached, x[(n, c, *over, *sources)], Const(0, x.dtype))
     return compute(name, (n, c, *at), build.sum(value, *over))
-
-
-def axes_like(axes: Sequence[Axis]) -> list[Axis]:
-    return [axis(a.extent, a.name) for a in axes]
 
 
 def _phases_fit(x: Tensor, w: Window, extents: Sequence[int]) -> bool:
@@ -222,12 +217,8 @@ def capsule_conv(x: Tensor, weights: Tensor, w: Window, name: str = "Y") -> Tens
     """
     p = padded(x, w, "NHWC")
     at, over, source = slides(x.shape[1:-3], w)
-    n, i, j, co = (
-        axis(x.shape[0], "n"),
-        axis(x.shape[-3], "i"),
-        axis(weights.shape[-3], "j"),
-        axis(weights.shape[-1], "co"),
-    )
+    n, i = axis(x.shape[0], "n"), axis(x.shape[-3], "i")
+    j, co = axis(weights.shape[-3], "j"), axis(weights.shape[-1], "co")
     k, ci = reduce_axis(x.shape[-2], "k"), reduce_axis(x.shape[-1], "ci")
     product = p[(n, *source, i, k, ci)] * weights[(*over, k, j, ci, co)]
     return compute(name, (n, *at, i, j, co), build.sum(product, *over, k, ci))
@@ -243,8 +234,7 @@ def pool(x: Tensor, w: Window, layout: str, combiner: Combiner, name: str = "Y")
 
 
 def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") -> Tensor:
-    """The flat position in X (channels first) of every window's first maximum in row-major order; NaN is the largest
-    value.
+    """The flat position in X (channels first) of every window's first maximum in row-major order; NaN is largest.
 
         M = max over the window
         K = min over the window of where(P == M or P is NaN, position in the image, last position)
@@ -256,7 +246,7 @@ def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") 
     area = prod(sizes)
     largest = pool(x, w, layout, "max", "M")
     p = padded(x, w, layout, identity_of("max", x.dtype))
-    at, over, source = slides(spatial(x, layout), w)
+    at, over, source = slides(sizes, w)
     n, c = axis(x.shape[0], "n"), axis(x.shape[1], "c")
     element = p[place(layout, n, [c], source)]
     hit = compare("eq", element, largest[place(layout, n, [c], at)])
@@ -267,7 +257,7 @@ def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") 
     last = Const(area - 1, "i64")
     first = build.reduce_min(select(inside, select(hit, _flattened(positions, sizes), last), last), *over)
     found = compute("K", place(layout, n, [c], at), first)
-    n, c, at = axis(x.shape[0], "n"), axis(x.shape[1], "c"), axes_like(at)
+    n, c, *at = (axis(a.extent, a.name) for a in (n, c, *at))
     pixel: Expr = found[place(layout, n, [c], at)]
     if column_major:
         indices = [binary("mod", binary("floordiv", pixel, prod(sizes[d + 1 :])), size) for d, size in enumerate(sizes)]

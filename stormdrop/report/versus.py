@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from stormdrop.compare.oracle import Agreement
-from stormdrop.measure.stopwatch import Runs
+from stormdrop.compare.steady import Loops
 from stormdrop.report.console import block, heading, print_pairs, print_table
 from stormdrop.report.model import finite, shape_text
 from stormdrop.report.text import counted, name_text, seconds_text, threads_text
@@ -59,32 +60,55 @@ def _error(x: float) -> str:
     return f"{x:.1e}" if finite(x) is not None else "not comparable"
 
 
-def speedup_of(times: Mapping[str, Runs]) -> float | None:
+Times = Mapping[str, Loops]
+"""Of each side, by name."""
+
+
+def speedup_of(times: Times) -> float | None:
     """How many times as fast as the peer, by medians."""
     peer = next((name for name in times if name != "stormdrop"), None)
-    return None if peer is None else times[peer].seconds / times["stormdrop"].seconds
+    return None if peer is None else times[peer].runs.seconds / times["stormdrop"].runs.seconds
 
 
-def bench_json(model: str, threads: int, times: Mapping[str, Runs]) -> dict[str, Any]:
-    tree: dict[str, Any] = {"model": model, "threads": threads}
-    tree |= {name: {"median_seconds": r.seconds, "min_seconds": float(r.each.min())} for name, r in times.items()}
+def bench_json(model: str, threads: int, times: Times, busy: Mapping[int, Times]) -> dict[str, Any]:
+    """`busy`: the times beside so many busy CPUs."""
+    tree: dict[str, Any] = {"model": model, "threads": threads, **_sides(times)}
+    return tree | ({"busy": {str(count): _sides(beside) for count, beside in busy.items()}} if busy else {})
+
+
+def _sides(times: Times) -> dict[str, Any]:
+    tree: dict[str, Any] = {
+        name: {
+            "median_seconds": t.runs.seconds,
+            "min_seconds": float(t.runs.each.min()),
+            "rested_seconds": float(np.median(t.rested)),
+            "cpu_seconds": t.cpu_seconds,
+        }
+        for name, t in times.items()
+    }
     speedup = speedup_of(times)
     return tree if speedup is None else tree | {"speedup": speedup}
 
 
 def print_bench(
-    console: Console, model: str, threads: int, times: Mapping[str, Runs], settings: Mapping[str, str]
+    console: Console, model: str, threads: int, times: Times, busy: Mapping[int, Times], settings: Mapping[str, str]
 ) -> None:
     heading(console, f"{model}, {threads_text(threads)}")
-    cells: list[tuple[str, ...]] = []
-    for name, r in times.items():
-        median, least = seconds_text(r.seconds), seconds_text(float(r.each.min()))
-        cells.append((name, median, least, f"{r.spread:.1%}", str(len(r.each)), f"{1 / r.seconds:.1f}"))
-    print_table(console, ("", "median", "min", "spread", "runs", "runs/s"), cells)
+    cells = [_cells(name, t) for name, t in times.items()]
+    rows = [("speedup", f"{speedup:.2f}x, by medians")] if (speedup := speedup_of(times)) is not None else []
+    for count, beside in busy.items():
+        where = f"beside {counted(count, 'busy CPU')}"
+        cells += [_cells(f"{name}, {where}", t) for name, t in beside.items()]
+        slower = [f"{name} {t.runs.seconds / times[name].runs.seconds:.2f}x slower" for name, t in beside.items()]
+        rows.append((where, ", ".join(slower)))
+    print_table(console, ("", "median", "min", "after a rest", "CPU time", "spread", "runs"), cells)
     console.print()
-    speedup = speedup_of(times)
-    rows = [("speedup", f"{speedup:.2f}x, by medians")] if speedup is not None else []
     print_pairs(console, [*rows, *settings.items()])
+
+
+def _cells(name: str, t: Loops) -> tuple[str, ...]:
+    times = (t.runs.seconds, float(t.runs.each.min()), float(np.median(t.rested)), t.cpu_seconds)
+    return (name, *map(seconds_text, times), f"{t.runs.spread:.1%}", str(len(t.runs.each)))
 
 
 def print_profile(console: Console, profile: Profile) -> None:

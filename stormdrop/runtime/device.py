@@ -94,6 +94,31 @@ class BoundCall:
     arguments: tuple[Argument, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Where the time of calls went: seconds by run and call, the means over the threads of a device."""
+
+    seconds: Seconds
+    """From the end of the call before it to its own, which is `late + busy + waiting`."""
+    late: Seconds
+    """Until a thread began: it woke up, or left the call before."""
+    busy: Seconds
+    """Computing."""
+    off: Seconds
+    """Of `busy`, not on a CPU: another program ran there."""
+
+    @property
+    def waiting(self) -> Seconds:
+        """Nothing left to do, while other threads were computing."""
+        return self.seconds - self.late - self.busy
+
+
+def joined(accounts: Sequence[Account]) -> Account:
+    """The runs of several accounts of the same calls as one."""
+    fields = ("seconds", "late", "busy", "off")
+    return Account(*(np.concatenate([getattr(account, name) for account in accounts]) for name in fields))
+
+
 class Recording(Protocol):
     """A sequence of calls, run one after the other, and their scratch memory.
 
@@ -118,6 +143,10 @@ class Recording(Protocol):
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
         """As `bench`, per call: seconds indexed by run and call. With `calls`, only those calls are run."""
+        ...
+
+    def account(self, repeats: int, calls: range | None = None) -> Account:
+        """As `profile`, with what threads did; a device that cannot tell was busy all the time."""
         ...
 
 

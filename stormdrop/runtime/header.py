@@ -15,9 +15,9 @@ from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.runtime.artifact import ARTIFACT_FORM, Artifact
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.strict import DTYPE, LARGEST, SIZE, Nullable, conform, parsed
+from stormdrop.runtime.threads import MOST_THREADS
 from stormdrop.runtime.verify import verify
 
-MOST_THREADS = 4096
 MOST_DIMENSIONS = 32
 
 _PORT = (str, [SIZE], DTYPE)

@@ -18,7 +18,7 @@ from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.arrays import address_of
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
-from stormdrop.runtime.device import Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds
+from stormdrop.runtime.device import Account, Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds
 from stormdrop.runtime.memory import aligned
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
@@ -150,8 +150,15 @@ class HostRecording:
         return self._pool.bench(self._steps, self._count, repeats)
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
+        return self._pool.profile(*self._part(calls), repeats)
+
+    def account(self, repeats: int, calls: range | None = None) -> Account:
+        return self._pool.account(*self._part(calls), repeats)
+
+    def _part(self, calls: range | None) -> tuple[int, int]:
+        """The address of the first step of some calls, and their number."""
         part = calls if calls is not None else range(self._count)
-        return self._pool.profile(self._steps + 8 * STEP_WORDS * part.start, len(part), repeats)
+        return self._steps + 8 * STEP_WORDS * part.start, len(part)
 
 
 def _own(thing: object, kind: type[T]) -> T:

@@ -1,4 +1,5 @@
-"""What the thread pool needs of a machine, as LLVM IR text: pause, tick counter, futex call, floating-point mode.
+"""What the thread pool needs of a machine, as LLVM IR text: pause, tick counter, system calls, CPU number,
+floating-point mode.
 
 Linux is reached by inline assembly: no function calls an external symbol.
 """
@@ -23,11 +24,20 @@ define i64 @ticks() nounwind {  ; lfence: not before what precedes has been done
   ret i64 %t
 }
 
-define internal void @futex(ptr %word, i64 %op, i64 %value) nounwind {
+define internal i64 @system(i64 %number, i64 %a, i64 %b, i64 %c) nounwind {  ; a fourth argument is 0
   %r = call i64 asm sideeffect "syscall",
     "={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"
-    (i64 202, ptr %word, i64 %op, i64 %value, i64 0)
-  ret void
+    (i64 %number, i64 %a, i64 %b, i64 %c, i64 0)
+  ret i64 %r
+}
+
+define internal i32 @cpu() nounwind {  ; the number of this CPU, plus one
+  %r = call {i64, i64, i64} asm sideeffect "rdtscp", "={rax},={rdx},={rcx},~{dirflag},~{fpsr},~{flags}"()
+  %aux = extractvalue {i64, i64, i64} %r, 2
+  %low = and i64 %aux, 4095  ; Linux keeps the NUMA node above
+  %number = trunc i64 %low to i32
+  %next = add i32 %number, 1
+  ret i32 %next
 }
 
 define i64 @float_mode() nounwind {  ; MXCSR without the sticky exception flags
@@ -66,10 +76,14 @@ define i64 @ticks() nounwind {
   ret i64 %t
 }
 
-define internal void @futex(ptr %word, i64 %op, i64 %value) nounwind {
+define internal i64 @system(i64 %number, i64 %a, i64 %b, i64 %c) nounwind {  ; a fourth argument is 0
   %r = call i64 asm sideeffect "svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},~{memory}"
-    (i64 98, ptr %word, i64 %op, i64 %value, i64 0)
-  ret void
+    (i64 %number, i64 %a, i64 %b, i64 %c, i64 0)
+  ret i64 %r
+}
+
+define internal i32 @cpu() nounwind {  ; not known without a system call
+  ret i32 0
 }
 
 define i64 @float_mode() nounwind {
@@ -84,3 +98,7 @@ define void @set_float_mode(i64 %mode) nounwind {
 """
 
 MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}  # by what platform.machine() says on Linux
+SYSTEM_CALLS = {
+    "x86_64": {"FUTEX": 202, "SET_AFFINITY": 203, "GET_AFFINITY": 204, "CLOCK_GETTIME": 228},
+    "aarch64": {"FUTEX": 98, "SET_AFFINITY": 122, "GET_AFFINITY": 123, "CLOCK_GETTIME": 113},
+}

@@ -22,6 +22,7 @@ from stormdrop.errors import RunError, UserError
 from stormdrop.runtime.arrays import new_array
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.device import (
+    Account,
     Argument,
     Array,
     BoundCall,
@@ -34,13 +35,14 @@ from stormdrop.runtime.device import (
     OutputArray,
     Recording,
     Seconds,
+    joined,
 )
 from stormdrop.runtime.executable import Executable
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.image import Address, Image, Port
 from stormdrop.runtime.package import load, save
-from stormdrop.runtime.peak import calibrated
+from stormdrop.runtime.peak import peak_gflops
 from stormdrop.runtime.profile import Profile, profile_of
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
 from stormdrop.runtime.verify import verify
@@ -93,31 +95,37 @@ class Model(Executable[Port]):
         return _in_turns(recording.bench, repeats)
 
     def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
-        """The time of each kernel inside the running model; with `standalone`, also of each one alone, its weights as
-        cold as in the model.
+        """The time of each kernel inside the running model, and where it went; with `standalone`, also of each one
+        alone, its weights as cold as in the model.
         """
         arrays, results = self._checked(inputs), [new_array(port) for port in self.outputs]
         calls, recording = self._recorded()
         recording.bind(arrays, results)
-        seconds = _in_turns(recording.profile, repeats)
-        alone: list[float] | None = None
+        accounts: list[Account] = []
+
+        def timed(count: int) -> Seconds:
+            accounts.append(recording.account(count))
+            return accounts[-1].seconds
+
+        _in_turns(timed, repeats)
+        alone: list[tuple[float, float]] | None = None
         if standalone:  # a kernel that works in place now reads what it wrote: its time is that of any other values
             alone = []
             for bench in self._benches_alone(calls):
                 bench.bind(arrays, results)
                 bench.bench(WARM_UP_RUNS)
-                alone.append(float(np.median(bench.bench(repeats))))
-        peak = calibrated(detect(self.threads)).peak_gflops * self.threads
-        return profile_of(self.name, self.threads, self.image.calls, seconds, peak, alone)
+                alone.append((float(np.median(bench.bench(repeats))), float(np.median(bench.busy(repeats)))))
+        peak = peak_gflops(detect(self.threads))
+        return profile_of(self.name, self.threads, self.image.calls, joined(accounts[1:]), peak, alone)
 
-    def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[Recording | Rotation]:
+    def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[Rotation]:
         """A bench of each call, one after the other."""
         cache_bytes = detect(self.threads).l3_bytes
         is_cold = self.image.weights_bytes > cache_bytes
         block = self._device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
         for call in calls:
             kept = [k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and a.memory is self._memory]
-            yield Rotation(self._device, call, kept, block) if is_cold and kept else self._device.record([call])
+            yield Rotation(self._device, call, kept if is_cold else (), block)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""

@@ -1,8 +1,9 @@
 """The native thread pool: Python starts the threads, native code does the rest.
 
 A kernel is `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)` and a list of extents, one per phase.
-Thread t of T runs [extent·t/T, extent·(t+1)/T) of each phase with its own scratch; no thread begins a phase before all
-have ended the one before it. The caller is thread 0. Workers wait for `go` in native code, without the GIL: they spin
+The iterations of a phase are divided among the threads, each with scratch of its own, as `pool_ir` says: a share for
+each, and parts of it for whoever comes first. No iteration of a phase begins before all of the phase before are done.
+The caller is thread 0. Workers wait for `go` in native code, without the GIL: they spin
 for `SPIN_SECONDS`, then sleep on a futex. A job is a list of such kernels: the threads go through all of it together,
 and Python is not asked in between. `pool_ir` has the protocol.
 
@@ -30,8 +31,17 @@ import numpy as np
 import numpy.typing as npt
 
 from stormdrop.errors import UserError
+from stormdrop.runtime.device import Account
 from stormdrop.runtime.machine_ir import MACHINES
-from stormdrop.runtime.pool_ir import BLOCK_ALIGN, BLOCK_BYTES, HURRY_OFFSET, SPIN_TICKS_OFFSET, THREADS_OFFSET, pool_ir
+from stormdrop.runtime.pool_ir import (
+    BLOCK_ALIGN,
+    HURRY_OFFSET,
+    SPIN_TICKS_OFFSET,
+    SPREAD_OFFSET,
+    THREADS_OFFSET,
+    block_bytes,
+    pool_ir,
+)
 from stormdrop.runtime.threads import available_cpus
 
 # About what waking a sleeper costs. No sched_yield while spinning: threads that yield to each other can share one CPU
@@ -80,13 +90,33 @@ class Pool:
         """As `bench`, but seconds by run and step; reading the clock adds its 20 ns to every step."""
         return self._timed(steps, count, repeats, count)
 
+    def account(self, steps: int, count: int, repeats: int) -> Account:
+        """As `profile`, and what the threads did; reading the clocks adds half a microsecond to every step."""
+        entries = np.zeros((repeats, self.threads, count, 4), np.int64)
+        ticks = self._ticks(steps, count, repeats, count, entries.ctypes.data)
+        seconds = np.diff(ticks, axis=1) * _seconds_per_tick()
+        if self.threads == 1:
+            return Account(seconds, np.zeros_like(seconds), seconds, np.zeros_like(seconds))
+        began, _, busy, on = np.moveaxis(entries[: len(ticks)], -1, 0).astype(np.float64)
+        late = np.where(began > 0, began - ticks[:, None, :-1], 0.0) * _seconds_per_tick()
+        busy *= _seconds_per_tick()
+        off = np.maximum(busy - on * 1e-9, 0.0)
+        return Account(seconds, late.mean(axis=1), busy.mean(axis=1), off.mean(axis=1))
+
     def _timed(self, steps: int, count: int, repeats: int, parts: int) -> npt.NDArray[np.float64]:
-        """The seconds of each run, in `parts`; fewer runs than asked only when the interpreter is about to exit."""
+        seconds: npt.NDArray[np.float64] = (
+            np.diff(self._ticks(steps, count, repeats, parts), axis=1) * _seconds_per_tick()
+        )
+        return seconds
+
+    def _ticks(self, steps: int, count: int, repeats: int, parts: int, account: int = 0) -> npt.NDArray[np.int64]:
+        """The counter at the beginning of each run and at the ends of its parts; fewer runs than asked only when the
+        interpreter is about to exit.
+        """
         crew = self._crew or self._assemble_crew()
-        scale = _seconds_per_tick()
         ticks = np.zeros((repeats, parts + 1), np.int64)
-        done = self._native.bench(crew.block, steps, count, repeats, ticks.ctypes.data, parts != 1)
-        return np.diff(ticks[:done], axis=1) * scale
+        done = self._native.bench(crew.block, steps, count, repeats, ticks.ctypes.data, parts != 1, account)
+        return ticks[:done]
 
     def pin(self) -> None:
         """Keep the calling thread and every worker on a CPU of its own, where there are enough: for processes that
@@ -148,11 +178,13 @@ class _Crew:
         if threads == 1:
             return
         # Not Python's memory: it must outlive the interpreter, whose exit does not stop the workers.
-        self._memory = _raw_calloc(1, BLOCK_BYTES + BLOCK_ALIGN)
+        self._memory = _raw_calloc(1, block_bytes(threads) + BLOCK_ALIGN)
         if not self._memory:
             raise MemoryError
         self.block = -(-self._memory // BLOCK_ALIGN) * BLOCK_ALIGN
-        spin = SPIN_SECONDS if threads <= available_cpus() else CROWDED_SPIN_SECONDS
+        is_crowded = threads > available_cpus()
+        spin = CROWDED_SPIN_SECONDS if is_crowded else SPIN_SECONDS
+        ctypes.c_int64.from_address(self.block + SPREAD_OFFSET).value = not is_crowded
         ctypes.c_int64.from_address(self.block + THREADS_OFFSET).value = threads
         ctypes.c_int64.from_address(self.block + SPIN_TICKS_OFFSET).value = round(spin / _seconds_per_tick())
         try:
@@ -213,7 +245,7 @@ _raw_free: Any = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyMem_RawFree", ctyp
 _POINTER, _I64, _I32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "run": (None, _POINTER, _POINTER, _I64),
-    "bench": (_I64, _POINTER, _POINTER, _I64, _I64, _POINTER, _I32),
+    "bench": (_I64, _POINTER, _POINTER, _I64, _I64, _POINTER, _I32, _POINTER),
     "worker": (None, _POINTER, _I64),
     "stop": (None, _POINTER),
     "try_lock": (_I32, _POINTER),

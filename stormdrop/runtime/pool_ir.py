@@ -1,41 +1,81 @@
-"""The thread pool's native half as LLVM IR text: job hand-over, barrier, mutex, timing loop.
+"""The thread pool's native half as LLVM IR text: job hand-over, division of phases, mutex, timing loop.
 
 The control block, in bytes; every word that threads spin on has a line of its own (128: CPUs prefetch lines in pairs):
 
-      0  go        i32 futex, one up per job      4  sleepers on it      8  the job, written before `go` goes up
-    128  phase     i32 futex, one up per barrier  132  sleepers on it
-    256  arrived   i32, threads at the barrier
-    384  mutex     i32 futex, one job at a time   388  stop: workers leave   392  hurry: a timing loop ends early
-    512  threads   i64                            520  spin ticks i64
+      0  go        i32 futex, odd while a job is open   4  sleepers on it   8  the job, written before `go` becomes odd
+    128  phase     i32 futex, one up per phase        132  sleepers on it
+    256  done      i64, iterations of the phase that have been run, of groups of threads whose shares are done
+    384  mutex     i32 futex, one job at a time       388  stop: workers leave   392  hurry: a timing loop ends early
+    512  threads   i64      520  spin ticks i64       528  epoch i64: `phase` without its wrap-around, between jobs
+    536  spread    i64: whether workers leave a CPU that they share
+    640  seats, 128 bytes a thread: claim i64, the epoch of a phase << 16 | the number of parts that are claimed of the
+         thread's share of it; reading i32, set while the thread reads the job or its steps; in the second half of
+         every fourth seat, i64: iterations that have been run of the shares of four threads
+    then cpus, i32 a thread: the CPU on which it was last seen, plus one
 
 A thread waits for a word to change by spinning for `spin ticks`, then in the kernel. Whoever changes the word wakes the
 sleepers if it counts any. No wake-up is lost: the waker writes the word and then reads the count, the sleeper raises
 the count and then has the kernel compare the word, and all four are sequentially consistent.
 
-A job is a list of steps, which the workers go through without coming back to `go` in between. Each phase ends in a
-barrier, a thread without a part in it included. A barrier's last arrival resets `arrived` and raises `phase`. At the
-last one of a job only the caller waits; workers return to `go`. A worker that is late for `go` cannot miss a job, since
-no job ends without it.
+**Phases.** Thread t's share of a phase is [⌈extent·t/T⌉, ⌈extent·(t+1)/T⌉), in up to `PARTS` parts. A thread claims
+parts of its own share, one after the other, and then those that others have not claimed. Threads count the iterations
+they have run, first by the four threads whose shares these are of, so that few write to one line, then in `done`. Who
+completes the extent raises `phase`, which begins the next one; counts are reset by who completes them. So a phase waits
+for claimed parts only, never for a thread that has claimed none: one that was late or is not running.
 
-Functions call no external symbol. `machine_ir` has those that differ from one machine to another.
+A claim is a compare-and-swap of the claim word. An older epoch in it means that no part of this phase is claimed. A
+newer one, or all parts claimed, sends the thread on. A phase that is over has all its parts claimed: a late thread can
+claim nothing of it.
+
+**CPUs.** The system may put two threads on one CPU and leave them there: beside another program that keeps a CPU busy,
+for ever, since a thread that waits sleeps and lets its CPU look half idle. A worker that begins a phase on the CPU of
+the caller or of a worker before it therefore moves to one that no thread of the pool uses. Its affinity mask stays as
+it was, and the caller, a thread of the user's, is never moved.
+
+**Jobs.** A job is a list of steps, whose memory the caller may free when the job is over. A worker therefore sets
+`reading` and then compares `go` with the value it came for, before it reads the job or a step; the caller makes `go`
+even when the last phase is over, and then waits for all `reading` to be 0. Both are sequentially consistent: either the
+worker sees that the job is closed, or the caller sees that it reads. A worker that holds a part needs no such guard,
+since the phase cannot end without it.
+
+Functions call no external symbol. Here are the types and how threads wait for each other; `phases_ir` has phases and
+CPUs, `jobs_ir` jobs and their timing, `machine_ir` what differs from one machine to another.
 """
 
 from __future__ import annotations
 
-from stormdrop.runtime.machine_ir import MACHINES
+from stormdrop.runtime.jobs_ir import JOBS
+from stormdrop.runtime.machine_ir import MACHINES, SYSTEM_CALLS
+from stormdrop.runtime.phases_ir import CPUS, PHASES
 
-BLOCK_BYTES, BLOCK_ALIGN = 640, 128
+SEATS_OFFSET, SEAT_BYTES, BLOCK_ALIGN = 640, 128, 128
 STEP_WORDS = 6  # of %step
-HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET = 392, 512, 520
+HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET, SPREAD_OFFSET = 392, 512, 520, 536
+PARTS = 8  # at most, into which a thread's share of a phase is cut
+LINGER_TICKS = 1500  # before a thread whose share is done claims parts of others: balanced shares end within this
 
-_PORTABLE = """
-%block = type { i32, i32, %job, [96 x i8], i32, i32, [120 x i8], i32, [124 x i8], i32, i32, i32, [116 x i8], i64, i64 }
-%job = type { ptr, i64, i64 }  ; steps, their number, float mode: one line together with `go`
+
+def block_bytes(threads: int) -> int:
+    """The size of the control block."""
+    return SEATS_OFFSET + SEAT_BYTES * threads + -(-4 * threads // BLOCK_ALIGN) * BLOCK_ALIGN
+
+
+_WAITING = """
+%block = type {
+  i32, i32, %job, [72 x i8], i32, i32, [120 x i8], i64, [120 x i8], i32, i32, i32, [116 x i8], i64, i64, i64
+}
+%job = type { ptr, i64, i64, i64, ptr, ptr }  ; steps, their number, float mode, first epoch, marks, account
+%entry = type { i64, i64, i64, i64 }  ; of an account
 %step = type { ptr, ptr, ptr, i64, ptr, i64 }  ; entry, buffers, scratch, its stride, extents, phases
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
   %v = zext i32 %value to i64  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
   call void @futex(ptr %word, i64 128, i64 %v)
+  ret void
+}
+define internal void @futex(ptr %word, i64 %op, i64 %value) nounwind {
+  %address = ptrtoint ptr %word to i64
+  %r = call i64 @system(i64 $FUTEX$, i64 %address, i64 %op, i64 %value)
   ret void
 }
 define internal void @raise(ptr %word) nounwind {  ; one up, and wake who sleeps on it
@@ -53,7 +93,7 @@ done:
   ret void
 }
 
-define internal i32 @await(ptr %word, i32 %seen, i64 %spin) nounwind {  ; the first value of the word that is not %seen
+define internal i1 @spin(ptr %word, i32 %seen, i64 %limit) nounwind {  ; whether the word changed within %limit ticks
   %start = call i64 @ticks()
   br label %look
 look:
@@ -70,8 +110,18 @@ again:
 clock:
   %now = call i64 @ticks()
   %spent = sub i64 %now, %start
-  %more = icmp ult i64 %spent, %spin
-  br i1 %more, label %look, label %bed
+  %more = icmp ult i64 %spent, %limit
+  br i1 %more, label %look, label %out
+out:
+  ret i1 %changed
+}
+
+define internal i32 @await(ptr %word, i32 %seen, i64 %limit) nounwind {  ; a value of the word that is not %seen
+  %soon = call i1 @spin(ptr %word, i32 %seen, i64 %limit)
+  br i1 %soon, label %awake, label %bed
+awake:
+  %v = load atomic i32, ptr %word acquire, align 4
+  ret i32 %v
 bed:
   %sleepers = getelementptr i8, ptr %word, i64 4
   %in = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
@@ -85,157 +135,7 @@ sleep:
   br label %doze
 up:
   %left = atomicrmw sub ptr %sleepers, i32 1 seq_cst, align 4
-  br label %out
-out:
-  %r = phi i32 [ %v, %look ], [ %w, %up ]
-  ret i32 %r
-}
-
-define internal void @barrier(ptr %block, i64 %threads, i64 %spin, i1 %wait) nounwind {
-  %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
-  %arrived.at = getelementptr %block, ptr %block, i64 0, i32 7
-  %phase = load atomic i32, ptr %phase.at monotonic, align 4  ; it cannot rise before this thread arrives
-  %before = atomicrmw add ptr %arrived.at, i32 1 acq_rel, align 4
-  %arrived = add i32 %before, 1
-  %all = trunc i64 %threads to i32
-  %last = icmp eq i32 %arrived, %all
-  br i1 %last, label %release, label %early
-release:
-  store atomic i32 0, ptr %arrived.at monotonic, align 4
-  call void @raise(ptr %phase.at)
-  br label %done
-early:
-  br i1 %wait, label %linger, label %done
-linger:
-  %now = call i32 @await(ptr %phase.at, i32 %phase, i64 %spin)
-  br label %done
-done:
-  ret void
-}
-
-; Thread %t's part of every phase of every step; %block is null for a thread that works alone. Writes the ticks at the
-; end of step k to %marks[k + 1] unless that is null.
-define internal void @share(ptr %block, ptr %steps, i64 %count, i64 %t, i64 %threads, i64 %spin, ptr %marks) nounwind {
-  %alone = icmp eq ptr %block, null
-  %unmarked = icmp eq ptr %marks, null
-  %caller = icmp eq i64 %t, 0
-  %t.next = add i64 %t, 1
-  br label %head
-head:
-  %k = phi i64 [ 0, %0 ], [ %k.next, %ended ], [ %k.next, %mark ]
-  %left = icmp slt i64 %k, %count
-  br i1 %left, label %step, label %end
-step:
-  %k.next = add i64 %k, 1
-  %final = icmp eq i64 %k.next, %count
-  %step.at = getelementptr %step, ptr %steps, i64 %k
-  %it = load %step, ptr %step.at, align 8
-  %entry = extractvalue %step %it, 0
-  %buffers = extractvalue %step %it, 1
-  %base = extractvalue %step %it, 2
-  %stride = extractvalue %step %it, 3
-  %extents = extractvalue %step %it, 4
-  %phases = extractvalue %step %it, 5
-  %offset = mul i64 %stride, %t
-  %scratch = getelementptr i8, ptr %base, i64 %offset
-  br label %turn
-turn:
-  %p = phi i64 [ 0, %step ], [ %p.next, %met ], [ %p.next, %meet ]
-  %more = icmp slt i64 %p, %phases
-  br i1 %more, label %phase, label %ended
-phase:
-  %extent.at = getelementptr i64, ptr %extents, i64 %p
-  %extent = load i64, ptr %extent.at, align 8
-  %a = mul i64 %extent, %t
-  %b = mul i64 %extent, %t.next
-  %begin = udiv i64 %a, %threads
-  %end.at = udiv i64 %b, %threads
-  %some = icmp slt i64 %begin, %end.at
-  br i1 %some, label %call, label %met
-call:
-  call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 %begin, i64 %end.at)
-  br label %met
-met:
-  %p.next = add i64 %p, 1
-  %outer = icmp sge i64 %p.next, %phases
-  %last = and i1 %final, %outer
-  %free = or i1 %alone, %last
-  br i1 %free, label %turn, label %meet
-meet:
-  call void @barrier(ptr %block, i64 %threads, i64 %spin, i1 true)
-  br label %turn
-ended:
-  br i1 %unmarked, label %head, label %mark
-mark:
-  %now = call i64 @ticks()
-  %mark.at = getelementptr i64, ptr %marks, i64 %k.next
-  store i64 %now, ptr %mark.at, align 8
-  br label %head
-end:
-  br i1 %alone, label %done, label %part
-part:
-  call void @barrier(ptr %block, i64 %threads, i64 %spin, i1 %caller)
-  br label %done
-done:
-  ret void
-}
-
-define void @worker(ptr %block, i64 %t) nounwind {  ; the life of thread %t > 0, until `stop`
-  %stop.at = getelementptr %block, ptr %block, i64 0, i32 10
-  %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
-  %threads = load i64, ptr %threads.at, align 8
-  %spin.at = getelementptr %block, ptr %block, i64 0, i32 14
-  %spin = load i64, ptr %spin.at, align 8
-  %job.at = getelementptr %block, ptr %block, i64 0, i32 2
-  br label %idle
-idle:
-  %seen = phi i32 [ 0, %0 ], [ %go, %begin ], [ %go, %restore ]
-  %go = call i32 @await(ptr %block, i32 %seen, i64 %spin)
-  %stop = load atomic i32, ptr %stop.at monotonic, align 4
-  %stopped = icmp ne i32 %stop, 0
-  br i1 %stopped, label %leave, label %work
-work:
-  %job = load %job, ptr %job.at, align 8
-  %steps = extractvalue %job %job, 0
-  %count = extractvalue %job %job, 1
-  %mode = extractvalue %job %job, 2
-  %own = call i64 @float_mode()
-  %same = icmp eq i64 %mode, %own
-  br i1 %same, label %begin, label %adopt
-adopt:
-  call void @set_float_mode(i64 %mode)
-  br label %begin
-begin:
-  call void @share(ptr %block, ptr %steps, i64 %count, i64 %t, i64 %threads, i64 %spin, ptr null)
-  br i1 %same, label %idle, label %restore
-restore:
-  call void @set_float_mode(i64 %own)
-  br label %idle
-leave:
-  ret void
-}
-
-; One job, by the thread that holds the mutex.
-define internal void @once(ptr %block, ptr %steps, i64 %count, ptr %marks) nounwind {
-  %alone = icmp eq ptr %block, null
-  br i1 %alone, label %serial, label %parallel
-serial:
-  call void @share(ptr null, ptr %steps, i64 %count, i64 0, i64 1, i64 0, ptr %marks)
-  ret void
-parallel:
-  %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
-  %threads = load i64, ptr %threads.at, align 8
-  %spin.at = getelementptr %block, ptr %block, i64 0, i32 14
-  %spin = load i64, ptr %spin.at, align 8
-  %job.at = getelementptr %block, ptr %block, i64 0, i32 2
-  %mode = call i64 @float_mode()
-  %j0 = insertvalue %job zeroinitializer, ptr %steps, 0
-  %j1 = insertvalue %job %j0, i64 %count, 1
-  %j2 = insertvalue %job %j1, i64 %mode, 2
-  store %job %j2, ptr %job.at, align 8
-  call void @raise(ptr %block)
-  call void @share(ptr %block, ptr %steps, i64 %count, i64 0, i64 %threads, i64 %spin, ptr %marks)
-  ret void
+  ret i32 %w
 }
 
 define i32 @try_lock(ptr %block) nounwind {
@@ -273,75 +173,14 @@ wake:
 done:
   ret void
 }
-
-define void @stop(ptr %block) nounwind {  ; after the job that runs, send the workers home
-  %stop = getelementptr %block, ptr %block, i64 0, i32 10
-  call void @lock(ptr %block)
-  store atomic i32 1, ptr %stop monotonic, align 4
-  call void @raise(ptr %block)
-  call void @unlock(ptr %block)
-  ret void
-}
-
-; Runs the job %repeats times and returns how often it did: fewer than asked if told to hurry. Unless %times is null,
-; each run fills a row of it: the ticks at the run's beginning and end, and with %each, between them, at the end of
-; every step but the last.
-define i64 @bench(ptr %block, ptr %steps, i64 %count, i64 %repeats, ptr %times, i32 %each) nounwind {
-  %many = icmp ne i32 %each, 0
-  %ends = select i1 %many, i64 %count, i64 1
-  %width = add i64 %ends, 1
-  %alone = icmp eq ptr %block, null
-  %untimed = icmp eq ptr %times, null
-  %hurry.at = getelementptr %block, ptr %block, i64 0, i32 11
-  br i1 %alone, label %head, label %enter
-enter:
-  call void @lock(ptr %block)
-  br label %head
-head:
-  %i = phi i64 [ 0, %0 ], [ 0, %enter ], [ %i.next, %plain ], [ %i.next, %timed ]
-  %more = icmp slt i64 %i, %repeats
-  br i1 %more, label %check, label %end
-check:
-  %first = icmp eq i64 %i, 0
-  %patient = or i1 %alone, %first
-  br i1 %patient, label %go, label %look
-look:
-  %hurry = load atomic i32, ptr %hurry.at monotonic, align 4
-  %hurried = icmp ne i32 %hurry, 0
-  br i1 %hurried, label %end, label %go
-go:
-  %i.next = add i64 %i, 1
-  br i1 %untimed, label %plain, label %timed
-plain:
-  call void @once(ptr %block, ptr %steps, i64 %count, ptr null)
-  br label %head
-timed:
-  %place = mul i64 %i, %width
-  %row = getelementptr i64, ptr %times, i64 %place
-  %marks = select i1 %many, ptr %row, ptr null
-  %end.at = getelementptr i64, ptr %row, i64 %ends
-  %before = call i64 @ticks()
-  store i64 %before, ptr %row, align 8
-  call void @once(ptr %block, ptr %steps, i64 %count, ptr %marks)
-  %after = call i64 @ticks()
-  store i64 %after, ptr %end.at, align 8
-  br label %head
-end:
-  br i1 %alone, label %done, label %leave
-leave:
-  call void @unlock(ptr %block)
-  br label %done
-done:
-  ret i64 %i
-}
-
-define void @run(ptr %block, ptr %steps, i64 %count) nounwind {  ; once; each argument costs Python 0.1 µs
-  %r = call i64 @bench(ptr %block, ptr %steps, i64 %count, i64 1, ptr null, i32 0)
-  ret void
-}
 """
 
 
 def pool_ir(machine: str) -> str:
     """The native half's text for one of `MACHINES`."""
-    return MACHINES[machine] + _PORTABLE
+    numbers = {"SEATS": SEATS_OFFSET, "PARTS": PARTS, "PARTS.1": PARTS - 1, "LINGER": LINGER_TICKS}
+    numbers |= {"SPREAD": SPREAD_OFFSET, **SYSTEM_CALLS[machine]}
+    text = MACHINES[machine] + _WAITING + PHASES + CPUS + JOBS
+    for name, value in numbers.items():
+        text = text.replace(f"${name}$", str(value))
+    return text

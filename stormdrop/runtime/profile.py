@@ -4,22 +4,23 @@
     print(profile)                 # kernels in the order they run
     print(profile.by_task())       # equal kernels together, the most expensive first
 
-A kernel's time is the median over whole runs of the model, from the end of the step before it to its own end on all
-threads. `standalone` is its median when it is run alone again and again, its weights as cold as in the model: the
-difference is what kernels cost each other.
+A kernel's time is from the end of the kernel before it to its own end on all threads, the mean over the middle half of
+the runs of the model, by their length. It is the sum of four parts, each a mean over the threads: computing on a CPU;
+`off`, in the midst of computing but without a CPU, which ran another program; `late`, until the thread began (it woke
+up, or left the kernel before); and `waiting` with nothing left to do. `standalone` is the kernel's time when it is run
+alone again and again, its weights as cold as in the model, and `busy_alone` the computing in that. What computing takes
+longer in the model is the price of data and code that are not in the near caches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stormdrop.runtime.device import Account
 from stormdrop.runtime.image import KernelCall
-
-Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,25 @@ class ProfileRow:
     gflops: float = 0.0
     gbs: float = 0.0
     peak_share: float = 0.0
+    late: float = 0.0
+    waiting: float = 0.0
+    off: float = 0.0
     standalone: float | None = None
+    busy_alone: float | None = None
+
+    @property
+    def computing(self) -> float:
+        return self.seconds - self.late - self.waiting - self.off
+
+    @property
+    def slowdown(self) -> float | None:
+        """Seconds that computing takes longer in the model than alone."""
+        return None if self.busy_alone is None else self.computing - self.busy_alone
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profiled model. `seconds` is the median of its whole runs, `peak_gflops` that of all its threads, in f32."""
+    """A profiled model. `seconds` is the sum of its rows, `peak_gflops` that of all its threads, in f32."""
 
     name: str
     threads: int
@@ -69,7 +83,8 @@ class Profile:
             f"{self.threads} thread{'s' if self.threads != 1 else ''}, peak {self.peak_gflops:.0f} GFLOP/s"
         )
         alone = any(row.standalone is not None for row in self.rows)
-        head = ["µs", "share", *(["alone µs"] if alone else []), "GFLOP/s", "of peak", "GB/s", "count", "kernel"]
+        head = ["µs", "share", "late", "waiting", "off", *(["alone µs", "slower by"] if alone else [])]
+        head += ["GFLOP/s", "of peak", "GB/s", "count", "kernel"]
         table = [head, *(_cells(row, alone) for row in self.rows)]
         widths = [max(len(line[c]) for line in table) for c in range(len(head) - 1)]
         lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(line, widths)), line[-1]]) for line in table]
@@ -80,22 +95,34 @@ def profile_of(
     name: str,
     threads: int,
     calls: Sequence[KernelCall],
-    seconds: Seconds,
+    account: Account,
     peak_gflops: float,
-    standalone: Sequence[float] | None = None,
+    alone: Sequence[tuple[float, float]] | None = None,
 ) -> Profile:
-    """The profile of measured seconds by run and call."""
-    each = np.median(seconds, axis=0) if len(seconds) else np.zeros(len(calls))
-    whole = float(np.median(seconds.sum(axis=1))) if len(seconds) else 0.0
-    total = float(each.sum())
-    alone = standalone or [None] * len(calls)
-    rows = [
-        _rated(
-            ProfileRow(s.label, s.digest, 1, float(t), flops=s.flops, nbytes=s.nbytes, standalone=x), total, peak_gflops
+    """The profile of an account; `alone` has the time of each call alone, and the computing in it."""
+    runs = np.argsort(account.seconds.sum(axis=1))
+    middle = runs[len(runs) // 4 : len(runs) - len(runs) // 4]
+    parts = (account.seconds, account.late, account.waiting, account.off)
+    seconds, late, waiting, off = (p[middle].mean(axis=0) if len(middle) else np.zeros(len(calls)) for p in parts)
+    total = float(seconds.sum())
+    rows: list[ProfileRow] = []
+    for k, call in enumerate(calls):
+        standalone, busy_alone = (None, None) if alone is None else alone[k]
+        row = ProfileRow(
+            call.label,
+            call.digest,
+            1,
+            float(seconds[k]),
+            flops=call.flops,
+            nbytes=call.nbytes,
+            late=float(late[k]),
+            waiting=float(waiting[k]),
+            off=float(off[k]),
+            standalone=standalone,
+            busy_alone=busy_alone,
         )
-        for s, t, x in zip(calls, each, alone)
-    ]
-    return Profile(name, threads, len(seconds), whole, peak_gflops, tuple(rows))
+        rows.append(_rated(row, total, peak_gflops))
+    return Profile(name, threads, len(runs), total, peak_gflops, tuple(rows))
 
 
 def _rated(row: ProfileRow, total: float, peak_gflops: float) -> ProfileRow:
@@ -106,22 +133,33 @@ def _rated(row: ProfileRow, total: float, peak_gflops: float) -> ProfileRow:
 
 
 def _together(rows: Sequence[ProfileRow], total: float, peak_gflops: float) -> ProfileRow:
-    alone = [row.standalone for row in rows if row.standalone is not None]
+    def added(values: Iterable[float | None]) -> float | None:
+        known = [v for v in values if v is not None]
+        return sum(known) if known else None
+
     row = replace(
         rows[0],
         count=sum(row.count for row in rows),
         seconds=sum(row.seconds for row in rows),
         flops=sum(row.flops for row in rows),
         nbytes=sum(row.nbytes for row in rows),
-        standalone=sum(alone) if alone else None,
+        late=sum(row.late for row in rows),
+        waiting=sum(row.waiting for row in rows),
+        off=sum(row.off for row in rows),
+        standalone=added(row.standalone for row in rows),
+        busy_alone=added(row.busy_alone for row in rows),
     )
     return _rated(row, total, peak_gflops)
 
 
 def _cells(row: ProfileRow, alone: bool) -> list[str]:
-    rate = [f"{row.gflops:.1f}", f"{row.peak_share:.1%}"] if row.flops else ["", ""]
-    standalone = "" if row.standalone is None else f"{row.standalone * 1e6:.2f}"
-    cells = [f"{row.seconds * 1e6:.2f}", f"{row.share:.1%}", *([standalone] if alone else []), *rate]
+    whole = row.seconds or 1.0
+    cells = [f"{row.seconds * 1e6:.2f}", f"{row.share:.1%}"]
+    cells += [f"{part / whole:.1%}" for part in (row.late, row.waiting, row.off)]
+    if alone:
+        cells.append("" if row.standalone is None else f"{row.standalone * 1e6:.2f}")
+        cells.append("" if row.slowdown is None else f"{row.slowdown / whole:.1%}")
+    cells += [f"{row.gflops:.1f}", f"{row.peak_share:.1%}"] if row.flops else ["", ""]
     return [*cells, f"{row.gbs:.1f}" if row.nbytes else "", str(row.count), _printable(row.label)]
 
 

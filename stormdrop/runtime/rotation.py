@@ -7,7 +7,7 @@ other copies have evicted it. Inputs, outputs, workspace and code stay warm, as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from stormdrop.target import ALIGN_BYTES, whole_lines
 MOST_COPIES = 2048
 """Each copy is a recorded call. Only small constants would need more copies, and their loads cost little."""
 MOST_BYTES = 1 << 30
+WARM_CALLS = 64
+"""Recorded calls where nothing is rotated."""
 
 
 def rotation_bytes(cache_bytes: int) -> int:
@@ -25,7 +27,7 @@ def rotation_bytes(cache_bytes: int) -> int:
 
 
 class Rotation:
-    """A bench of one call, in which the arguments with indices `rotated` are another copy in every run.
+    """A bench of one call, in which the arguments with indices `rotated`, if any, are another copy in every run.
 
     The copies are made in `block`, or in a new block if `block` does not hold two copies. Reuse a block for the next
     rotation: page faults cost more than copying.
@@ -36,7 +38,7 @@ class Rotation:
         sizes = {k: call.kernel.artifact.buffers[k].nbytes for k in places}
         constants = {k: place.memory.read(place.offset, sizes[k]) for k, place in places.items()}
         rooms = [whole_lines(nbytes) + ALIGN_BYTES for nbytes in sizes.values()]
-        self._copies = max(2, min(MOST_COPIES, block.nbytes // sum(rooms)))
+        self._copies = max(2, min(MOST_COPIES, block.nbytes // sum(rooms))) if rooms else WARM_CALLS
         if self._copies * sum(rooms) > block.nbytes:
             block = device.allocate(self._copies * sum(rooms))
         calls: list[BoundCall] = []
@@ -55,11 +57,16 @@ class Rotation:
         self._recording.bind(inputs, outputs)
 
     def bench(self, repeats: int) -> Seconds:
-        """The seconds of each of `repeats` runs; the rotation continues where the previous `bench` stopped."""
-        found: list[Seconds] = []
+        """The seconds of each of `repeats` runs; the rotation continues where it stopped before."""
+        return np.concatenate([self._recording.profile(1, calls).ravel() for calls in self._turns(repeats)])
+
+    def busy(self, repeats: int) -> Seconds:
+        """As `bench`, the seconds that threads were computing."""
+        return np.concatenate([self._recording.account(1, calls).busy.ravel() for calls in self._turns(repeats)])
+
+    def _turns(self, repeats: int) -> Iterator[range]:
         while repeats:
             count = min(repeats, self._copies - self._turn)
-            found.append(self._recording.profile(1, range(self._turn, self._turn + count)).ravel())
+            yield range(self._turn, self._turn + count)
             self._turn = (self._turn + count) % self._copies
             repeats -= count
-        return np.concatenate(found)

@@ -11,7 +11,7 @@ TRIALS_PER_SECOND = 20.0
 
 
 @dataclass(slots=True)
-class Budget:
+class SearchBudget:
     """What may be spent, and what is."""
 
     trials: int | None

@@ -26,7 +26,7 @@ from stormdrop.measure.result import Failure
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
-from stormdrop.search.budget import TRIALS_PER_SECOND, Budget
+from stormdrop.search.budget import TRIALS_PER_SECOND, SearchBudget
 from stormdrop.search.divide import Divide, Gradient, Standing
 from stormdrop.search.events import Event, Measured, Warned, ignore
 from stormdrop.search.expect import expected_gains
@@ -162,7 +162,7 @@ def tune_models(
             )
             for model, own in zip(models, targets)
         ]
-        budget = Budget(trials, seconds, began, clock)
+        budget = SearchBudget(trials, seconds, began, clock)
         with interruptible() as stop:
             return _Search(models, tools, budget, divide, goal, listen, stop).run()
 
@@ -174,7 +174,7 @@ class _Search:
         self,
         models: Sequence[Partition],
         tools: Sequence[Tools],
-        budget: Budget,
+        budget: SearchBudget,
         divide: Divide,
         goal: Goal,
         listen: ModelListener,

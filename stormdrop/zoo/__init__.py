@@ -1,5 +1,4 @@
-"""Networks to try things on: twenty-four well-known ones as ONNX models, with seeded random weights and nothing to
-download.
+"""Twenty-four well-known networks as ONNX models, with seeded random weights and nothing to download.
 
     from stormdrop import zoo
 
@@ -31,8 +30,7 @@ def names() -> tuple[str, ...]:
 def build(name: str, batch: int | None = 1, seed: int = 0, opset: int = DEFAULT_OPSET) -> onnx.ModelProto:
     """Describe a network and draw its weights.
 
-    Raises UserError where the name is not in the zoo, the batch is below one, the seed is negative or the opset
-    unsupported.
+    Raises UserError for an unknown name, a batch below one, a negative seed or an unsupported opset.
     """
     from stormdrop.zoo.export import model
 
@@ -49,9 +47,7 @@ def skeleton(name: str, batch: int | None = 1, opset: int = DEFAULT_OPSET) -> on
 
 
 def parameters(name: str) -> int:
-    """How many trained numbers a network has, as the literature counts: inception_v3 with its auxiliary head, which
-    `build` leaves out.
-    """
+    """How many trained numbers a network has, as in the literature: inception_v3 with its auxiliary head."""
     return describe(name).parameter_count + TRAINING_ONLY.get(name, 0)
 
 

@@ -39,9 +39,8 @@ def bert(net: NetworkBuilder, shape: Bert) -> Network:
     bias = _mask_bias(net, shape, mask)
     for i in range(shape.layers):
         x = _layer(net, shape, x, bias, f"encoder.layer.{i}")
-    first = net.node(
-        "Gather", "pooler.first", [x, net.constant("pooler.index", np.array(0))], (shape.hidden,), x.moments, axis=1
-    )
+    index = net.constant("pooler.index", np.array(0))
+    first = net.node("Gather", "pooler.first", [x, index], (shape.hidden,), x.moments, axis=1)
     pooled = net.tanh(net.linear(first, "pooler.dense", shape.hidden))
     return net.finish(x, pooled, names=("last_hidden_state", "pooler_output"))
 
@@ -58,17 +57,15 @@ def _embedded(net: NetworkBuilder, shape: Bert, ids: OnnxValue, types: OnnxValue
 def _gathered(net: NetworkBuilder, shape: Bert, kind: str, rows: int, at: OnnxValue | str) -> OnnxValue:
     name = f"embeddings.{kind}_embeddings"
     table = net.parameter(f"{name}.weight", (rows, shape.hidden), Normal(EMBEDDING_DEVIATION))
-    return net.node(
-        "Gather", name, [table, at], (shape.sequence, shape.hidden), Moments(0.0, EMBEDDING_DEVIATION**2), axis=0
-    )
+    expected = Moments(0.0, EMBEDDING_DEVIATION**2)
+    return net.node("Gather", name, [table, at], (shape.sequence, shape.hidden), expected, axis=0)
 
 
 def _mask_bias(net: NetworkBuilder, shape: Bert, mask: OnnxValue) -> OnnxValue:
     """(1 - mask) · lowest, to be added to scores of (heads, query, key)."""
     sizes = (1, 1, shape.sequence)
-    x = net.node(
-        "Unsqueeze", "mask.unsqueeze", [mask, net.constant("mask.axes", np.array([1, 2]))], sizes, Moments(1.0, 1.0)
-    )
+    axes = net.constant("mask.axes", np.array([1, 2]))
+    x = net.node("Unsqueeze", "mask.unsqueeze", [mask, axes], sizes, Moments(1.0, 1.0))
     x = net.node("Cast", "mask.cast", [x], sizes, x.moments, to=1)
     x = net.node("Sub", "mask.sub", [net.scalar("one", 1.0), x], sizes, Moments(0.0, 0.0))
     return net.node("Mul", "mask.mul", [x, net.scalar("lowest", float(np.finfo(np.float32).min))], sizes, x.moments)

@@ -1,5 +1,4 @@
-"""A small language for describing networks: each method adds the node that an exporter would write and returns its
-value.
+"""A small language for networks: each method adds the node that an exporter would write and returns its value.
 
     net = NetworkBuilder("tiny", batch=1, opset=18)
     x = net.input("input", (3, 32, 32))
@@ -28,6 +27,7 @@ Attribute = int | float | tuple[int, ...]
 Sizes = int | tuple[int, ...]
 Dtype = type[np.float32] | type[np.int64]
 
+CLASSES = 1000
 BIAS_DEVIATION = 0.1
 # Running variances lie this far around the true one, so that folding a batch norm wrongly is seen.
 VARIANCE_RATIO = LogUniform(0.05, 2.0)
@@ -91,6 +91,10 @@ def _windows(extent: int, kernel: int, stride: int, pad: int, ceil: bool) -> int
     room = extent + 2 * pad - kernel
     count = (-(-room // stride) if ceil else room // stride) + 1
     return count - 1 if ceil and (count - 1) * stride >= extent + pad else count
+
+
+def _window(kernel: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> dict[str, Attribute]:
+    return {"kernel_shape": kernel, "pads": pad * 2, "strides": stride}
 
 
 @dataclass(slots=True)
@@ -166,23 +170,28 @@ class NetworkBuilder:
         bias: bool = True,
     ) -> OnnxValue:
         axes = len(x.sizes) - 1
-        kernels, strides, pads = _per_axis(kernel, axes), _per_axis(stride, axes), _per_axis(pad, axes)
+        kernels, strides, pads = (_per_axis(size, axes) for size in (kernel, stride, pad))
         shape = (out, x.channels // groups, *kernels)
         # A balanced filter of one channel would only pass edges: depthwise ones are left alone.
         inputs = [x, *self._weight_and_bias(name, shape, x.moments, balanced=groups == 1, bias=bias)]
         sizes = (out, *(_windows(e, k, s, p, False) for e, k, s, p in zip(x.sizes[1:], kernels, strides, pads)))
-        return self.node(
-            "Conv",
-            name,
-            inputs,
-            sizes,
-            Moments(),
-            dilations=(1,) * axes,
-            group=groups,
-            kernel_shape=kernels,
-            pads=pads * 2,
-            strides=strides,
-        )
+        attributes = _window(kernels, strides, pads)
+        return self.node("Conv", name, inputs, sizes, Moments(), dilations=(1,) * axes, group=groups, **attributes)
+
+    def conv_norm(
+        self,
+        x: OnnxValue,
+        conv: str,
+        norm: str,
+        out: int,
+        kernel: Sizes = 1,
+        stride: Sizes = 1,
+        groups: int = 1,
+        gain: float = 1.0,
+    ) -> OnnxValue:
+        """A convolution without bias, padded so that stride 1 keeps the extents, and its batch norm."""
+        pad = tuple(k // 2 for k in _per_axis(kernel, len(x.sizes) - 1))
+        return self.norm(self.conv(x, conv, out, kernel, stride, pad, groups, bias=False), norm, gain)
 
     def conv_transpose(self, x: OnnxValue, name: str, out: int, kernel: int, stride: int, pad: int) -> OnnxValue:
         axes = len(x.sizes) - 1
@@ -191,18 +200,9 @@ class NetworkBuilder:
         fill = Normal(1 / math.sqrt(x.channels * taps * x.moments.square))
         weight = self.parameter(f"{name}.weight", (x.channels, out, *(kernel,) * axes), fill)
         sizes = (out, *((e - 1) * stride - 2 * pad + kernel for e in x.sizes[1:]))
-        return self.node(
-            "ConvTranspose",
-            name,
-            [x, weight],
-            sizes,
-            Moments(),
-            dilations=(1,) * axes,
-            group=1,
-            kernel_shape=(kernel,) * axes,
-            pads=(pad,) * 2 * axes,
-            strides=(stride,) * axes,
-        )
+        attributes = _window(*((size,) * axes for size in (kernel, stride, pad)))
+        inputs = [x, weight]
+        return self.node("ConvTranspose", name, inputs, sizes, Moments(), dilations=(1,) * axes, group=1, **attributes)
 
     def linear(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
         """A classifier: Gemm on rows, its weight as (out, in)."""
@@ -211,9 +211,7 @@ class NetworkBuilder:
         return self.node("Gemm", name, inputs, (out,), Moments(), transB=1)
 
     def dense(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
-        """A linear layer on the last axis of a sequence, as exporters write it: MatMul by the transposed weight, then
-        Add.
-        """
+        """A linear layer on a sequence's last axis, as exporters write it: MatMul by the transposed weight, Add."""
         fan = x.sizes[-1]
         weight = self.parameter(f"{name}.weight.T", (fan, out), Normal(1 / math.sqrt(fan * x.moments.square)))
         bias = self.parameter(f"{name}.bias", (out,), Normal(BIAS_DEVIATION))
@@ -246,9 +244,7 @@ class NetworkBuilder:
     def _weight_and_bias(
         self, name: str, shape: tuple[int, ...], expected: Moments, balanced: bool, bias: bool
     ) -> list[str]:
-        """He's scaling for (out, fan…): variance 1 / (fan · mean square), or · variance where balanced weights cancel
-        the mean.
-        """
+        """He's scaling for (out, fan…): variance 1 / (fan · mean square), or of the variance for balanced weights."""
         power = math.prod(shape[1:]) * (expected.variance if balanced else expected.square)
         weight = self.parameter(f"{name}.weight", shape, Normal(1 / math.sqrt(power), balanced=balanced))
         return [weight, self.parameter(f"{name}.bias", shape[:1], Normal(BIAS_DEVIATION))] if bias else [weight]
@@ -303,9 +299,8 @@ class NetworkBuilder:
         if len(parts) == 1:
             return parts[0]
         sizes = (sum(p.channels for p in parts), *parts[0].sizes[1:])
-        return self.node(
-            "Concat", name, parts, sizes, moments.mixture([(p.channels, p.moments) for p in parts]), axis=1
-        )
+        mixed = moments.mixture([(p.channels, p.moments) for p in parts])
+        return self.node("Concat", name, parts, sizes, mixed, axis=1)
 
     def split(self, x: OnnxValue, name: str, count: int) -> list[OnnxValue]:
         """`count` equal parts along the channels."""
@@ -318,39 +313,16 @@ class NetworkBuilder:
     def max_pool(
         self, x: OnnxValue, name: str, kernel: int, stride: int, pad: int = 0, ceil: bool = False
     ) -> OnnxValue:
-        return self._pool("MaxPool", x, name, kernel, stride, pad, ceil, x.moments.largest(kernel**2))
+        sizes = (x.channels, *(_windows(e, kernel, stride, pad, ceil) for e in x.sizes[1:]))
+        attributes: dict[str, Attribute] = {"ceil_mode": int(ceil), **_window(*((n, n) for n in (kernel, stride, pad)))}
+        return self.node("MaxPool", name, [x], sizes, x.moments.largest(kernel**2), **attributes)
 
     def avg_pool(self, x: OnnxValue, name: str, kernel: int, stride: int, pad: int = 0) -> OnnxValue:
         """As torch averages: the padding counts."""
-        return self._pool(
-            "AveragePool", x, name, kernel, stride, pad, False, x.moments.average(kernel**2), count_include_pad=1
-        )
-
-    def _pool(
-        self,
-        op: str,
-        x: OnnxValue,
-        name: str,
-        kernel: int,
-        stride: int,
-        pad: int,
-        ceil: bool,
-        expected: Moments,
-        **more: Attribute,
-    ) -> OnnxValue:
-        sizes = (x.channels, *(_windows(e, kernel, stride, pad, ceil) for e in x.sizes[1:]))
-        return self.node(
-            op,
-            name,
-            [x],
-            sizes,
-            expected,
-            ceil_mode=int(ceil),
-            kernel_shape=(kernel, kernel),
-            pads=(pad,) * 4,
-            strides=(stride, stride),
-            **more,
-        )
+        sizes = (x.channels, *(_windows(e, kernel, stride, pad, False) for e in x.sizes[1:]))
+        attributes: dict[str, Attribute] = {"ceil_mode": 0, **_window(*((n, n) for n in (kernel, stride, pad)))}
+        expected = x.moments.average(kernel**2)
+        return self.node("AveragePool", name, [x], sizes, expected, **attributes, count_include_pad=1)
 
     def global_average(self, x: OnnxValue, name: str) -> OnnxValue:
         sizes = (x.channels, *(1 for _ in x.sizes[1:]))
@@ -361,14 +333,12 @@ class NetworkBuilder:
         expected = x.moments.average(math.prod(x.sizes[1:]))
         if self.opset < 18:
             return self.node("ReduceMean", name, [x], (x.channels,), expected, axes=(2, 3), keepdims=0)
-        return self.node(
-            "ReduceMean",
-            name,
-            [x, self.constant(f"{name}.axes", np.array([2, 3]))],
-            (x.channels,),
-            expected,
-            keepdims=0,
-        )
+        axes = self.constant(f"{name}.axes", np.array([2, 3]))
+        return self.node("ReduceMean", name, [x, axes], (x.channels,), expected, keepdims=0)
+
+    def classified(self, x: OnnxValue, name: str, classes: int = CLASSES) -> Network:
+        """The network that ends in a global average and one linear layer."""
+        return self.finish(self.linear(self.flatten(self.global_average(x, "avgpool")), name, classes))
 
     def flatten(self, x: OnnxValue) -> OnnxValue:
         return self.node("Flatten", f"{x.name}.flatten", [x], (math.prod(x.sizes),), x.moments, axis=1)

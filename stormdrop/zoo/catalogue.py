@@ -9,14 +9,11 @@ from functools import partial
 from stormdrop.errors import UserError
 from stormdrop.zoo.bert import Bert, bert
 from stormdrop.zoo.builder import Network, NetworkBuilder
-from stormdrop.zoo.dcgan import dcgan_generator
 from stormdrop.zoo.densenet import densenet
-from stormdrop.zoo.inception import AUXILIARY_PARAMETERS, googlenet, inception_v3
-from stormdrop.zoo.mobile import efficientnet_b0, mnasnet, mobilenet_v2
-from stormdrop.zoo.plain import alexnet, vgg
+from stormdrop.zoo.inception import AUXILIARY_PARAMETERS, googlenet, inception_v3, squeezenet
+from stormdrop.zoo.mobile import efficientnet_b0, mnasnet, mobilenet_v2, shufflenet
+from stormdrop.zoo.plain import alexnet, dcgan_generator, vgg
 from stormdrop.zoo.resnet import resnet, resnet3d
-from stormdrop.zoo.shufflenet import shufflenet
-from stormdrop.zoo.squeezenet import squeezenet
 
 # LayerNormalization came with 17, Swish with 24; onnxruntime runs nothing later that these graphs would use.
 OPSETS = range(17, 25)
@@ -46,10 +43,8 @@ def describe(name: str, batch: int | None = 1, opset: int = DEFAULT_OPSET) -> Ne
     """Raises UserError where the name, the batch or the opset is none of ours."""
     if name not in NETWORKS:
         close = get_close_matches(name, NETWORKS, 1, 0.5)
-        raise UserError(
-            f"no network {name!r} in the zoo"
-            + (f"; did you mean {close[0]}?" if close else f": it has {', '.join(NETWORKS)}")
-        )
+        hint = f"; did you mean {close[0]}?" if close else f": it has {', '.join(NETWORKS)}"
+        raise UserError(f"no network {name!r} in the zoo{hint}")
     if batch is not None and batch < 1:
         raise UserError(f"a batch of {batch}: give at least 1, or None for a symbolic one")
     if opset not in OPSETS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue
 
-CLASSES = 1000
 BOTTLENECK = 4
 # Growth, channels of the stem, layers of the four blocks.
 SHAPES = {
@@ -29,8 +28,7 @@ def densenet(net: NetworkBuilder, depth: int) -> Network:
         if number < len(blocks):
             x = _transition(net, x, f"features.transition{number}")
     x = net.relu(net.norm(x, "features.norm5"))
-    x = net.flatten(net.global_average(x, "avgpool"))
-    return net.finish(net.linear(x, "classifier", CLASSES))
+    return net.classified(x, "classifier")
 
 
 def _layer(net: NetworkBuilder, made: list[OnnxValue], at: str, growth: int) -> OnnxValue:

@@ -32,9 +32,8 @@ def skeleton(network: Network) -> onnx.ModelProto:
     from onnx import TensorProto, helper
 
     whole = _graph(network)
-    whole.graph.input.extend(
-        helper.make_tensor_value_info(p.name, TensorProto.FLOAT, p.shape) for p in network.parameters
-    )
+    for p in network.parameters:
+        whole.graph.input.append(helper.make_tensor_value_info(p.name, TensorProto.FLOAT, p.shape))
     return whole
 
 

@@ -1,10 +1,9 @@
-"""Networks of parallel branches: GoogLeNet and Inception v3, both as they infer, without auxiliary heads."""
+"""Networks of parallel branches: SqueezeNet 1.0, GoogLeNet and Inception v3, as they infer, without auxiliary heads."""
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue, Sizes
+from stormdrop.zoo.builder import CLASSES, Network, NetworkBuilder, OnnxValue, Sizes
 
-CLASSES = 1000
 EPS = 1e-3
 # Inception v3's auxiliary head, which only training uses: 768 -> 128 (1x1), 128 -> 768 (5x5), 768 -> 1000. It is
 # counted.
@@ -22,6 +21,10 @@ GOOGLENET = {
     "5a": (256, 160, 320, 32, 128, 128),
     "5b": (384, 192, 384, 48, 128, 128),
 }
+
+# Position among torchvision's features: squeezed channels, and channels of either expansion.
+FIRES = {3: (16, 64), 4: (16, 64), 5: (32, 128), 7: (32, 128), 8: (48, 192), 9: (48, 192), 10: (64, 256), 12: (64, 256)}
+SQUEEZENET_POOLS = (6, 11)
 
 
 def _unit(
@@ -43,8 +46,7 @@ def googlenet(net: NetworkBuilder) -> Network:
         elif name == "5a":
             x = net.max_pool(x, "maxpool4", 2, 2, ceil=True)
         x = _googlenet_module(net, x, f"inception{name}", channels)
-    x = net.flatten(net.global_average(x, "avgpool"))
-    return net.finish(net.linear(x, "fc", CLASSES))
+    return net.classified(x, "fc")
 
 
 def _googlenet_module(
@@ -78,8 +80,7 @@ def inception_v3(net: NetworkBuilder) -> Network:
     x = _long_reduction(net, x, "Mixed_7a")
     for name in ("7b", "7c"):
         x = _forked_module(net, x, f"Mixed_{name}")
-    x = net.flatten(net.global_average(x, "avgpool"))
-    return net.finish(net.linear(x, "fc", CLASSES))
+    return net.classified(x, "fc")
 
 
 def _chain(net: NetworkBuilder, x: OnnxValue, at: str, units: list[tuple[int, Sizes, int, Sizes]]) -> OnnxValue:
@@ -152,3 +153,23 @@ def _forked_module(net: NetworkBuilder, x: OnnxValue, at: str) -> OnnxValue:
         _pooled(net, x, at, 192),
     ]
     return net.concat(f"{at}.concat", branches)
+
+
+def squeezenet(net: NetworkBuilder) -> Network:
+    x = net.input("input", (3, 224, 224))
+    x = net.relu(net.conv(x, "features.0", 96, 7, stride=2))
+    x = net.max_pool(x, "features.2", 3, 2, ceil=True)
+    for at in range(3, 13):
+        if at in SQUEEZENET_POOLS:
+            x = net.max_pool(x, f"features.{at}", 3, 2, ceil=True)
+        else:
+            x = _fire(net, x, f"features.{at}", *FIRES[at])
+    x = net.relu(net.conv(x, "classifier.1", CLASSES, 1))
+    return net.finish(net.flatten(net.global_average(x, "classifier.3")))
+
+
+def _fire(net: NetworkBuilder, x: OnnxValue, at: str, squeezed: int, expanded: int) -> OnnxValue:
+    x = net.relu(net.conv(x, f"{at}.squeeze", squeezed, 1))
+    one = net.relu(net.conv(x, f"{at}.expand1x1", expanded, 1))
+    three = net.relu(net.conv(x, f"{at}.expand3x3", expanded, 3, pad=1))
+    return net.concat(f"{at}.concat", [one, three])

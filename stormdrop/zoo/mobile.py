@@ -1,10 +1,14 @@
-"""Networks of inverted residuals (expand, filter each channel, project): MobileNet v2, MnasNet 1.0, EfficientNet-B0."""
+"""Small networks: MobileNet v2, MnasNet 1.0 and EfficientNet-B0, of inverted residuals (expand, filter each channel,
+project), and ShuffleNet v2 at width 1.0, where half of the channels pass untouched and halves are interleaved.
+"""
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import DAMPED, Network, NetworkBuilder, OnnxValue
+from collections.abc import Callable
 
-CLASSES = 1000
+from stormdrop.zoo.builder import CLASSES, DAMPED, Network, NetworkBuilder, OnnxValue
+
+Names = tuple[tuple[str, str], ...]
 # Expansion, channels, blocks, stride of the first.
 MOBILENET_V2 = (
     (1, 16, 1, 1),
@@ -27,96 +31,120 @@ EFFICIENTNET_B0 = (
     (6, 320, 1, 1, 3),
 )
 
+# Channels and units.
+SHUFFLENET_STAGES = ((116, 4), (232, 8), (464, 4))
 
-def _conv_norm(
+
+def _pair(at: str) -> tuple[str, str]:
+    """A convolution and its norm in one torch module."""
+    return f"{at}.0", f"{at}.1"
+
+
+def _inverted_residual(
     net: NetworkBuilder,
     x: OnnxValue,
-    conv: str,
-    norm: str,
-    out: int,
-    kernel: int = 1,
-    stride: int = 1,
-    groups: int = 1,
-    gain: float = 1.0,
+    at: str,
+    names: Names,
+    shape: tuple[int, int, int, int],
+    activation: Callable[[OnnxValue], OnnxValue],
+    excite: str = "",
 ) -> OnnxValue:
-    return net.norm(net.conv(x, conv, out, kernel, stride, kernel // 2, groups, bias=False), norm, gain)
+    """Expand (unless by 1), filter each channel, perhaps weigh the channels, project.
 
-
-def _gain(x: OnnxValue, out: int, stride: int) -> float:
-    return DAMPED if stride == 1 and x.channels == out else 1.0
-
-
-def _residual(net: NetworkBuilder, x: OnnxValue, y: OnnxValue, at: str, stride: int) -> OnnxValue:
-    return net.add(f"{at}.add", x, y) if stride == 1 and x.channels == y.channels else y
+    `names` are those of the convolutions and their norms, `shape` is expansion, channels, stride and kernel.
+    """
+    expansion, out, stride, kernel = shape
+    y, hidden = x, expansion * x.channels
+    if expansion != 1:
+        y = activation(net.conv_norm(y, *names[0], hidden))
+    y = activation(net.conv_norm(y, *names[1], hidden, kernel, stride, hidden))
+    if excite:
+        y = _squeeze_excite(net, y, excite, x.channels // 4)
+    passes = stride == 1 and x.channels == out
+    y = net.conv_norm(y, *names[2], out, gain=DAMPED if passes else 1.0)
+    return net.add(f"{at}.add", x, y) if passes else y
 
 
 def mobilenet_v2(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 224, 224))
-    x = net.relu6(_conv_norm(net, x, "features.0.0", "features.0.1", 32, 3, 2))
+    x = net.relu6(net.conv_norm(x, "features.0.0", "features.0.1", 32, 3, 2))
     number = 1
     for expansion, out, blocks, first in MOBILENET_V2:
         for i in range(blocks):
-            x = _mobilenet_block(net, x, f"features.{number}", expansion, out, 1 if i else first)
+            at, k = f"features.{number}", int(expansion != 1)
+            block = f"{at}.conv"
+            names = _pair(f"{block}.0"), _pair(f"{block}.{k}"), (f"{block}.{k + 1}", f"{block}.{k + 2}")
+            x = _inverted_residual(net, x, at, names, (expansion, out, 1 if i else first, 3), net.relu6)
             number += 1
-    x = net.relu6(_conv_norm(net, x, f"features.{number}.0", f"features.{number}.1", 1280))
-    x = net.flatten(net.global_average(x, "avgpool"))
-    return net.finish(net.linear(x, "classifier.1", CLASSES))
-
-
-def _mobilenet_block(net: NetworkBuilder, x: OnnxValue, at: str, expansion: int, out: int, stride: int) -> OnnxValue:
-    y, hidden, i = x, expansion * x.channels, 0
-    if expansion != 1:
-        y, i = net.relu6(_conv_norm(net, y, f"{at}.conv.0.0", f"{at}.conv.0.1", hidden)), 1
-    y = net.relu6(_conv_norm(net, y, f"{at}.conv.{i}.0", f"{at}.conv.{i}.1", hidden, 3, stride, hidden))
-    y = _conv_norm(net, y, f"{at}.conv.{i + 1}", f"{at}.conv.{i + 2}", out, gain=_gain(x, out, stride))
-    return _residual(net, x, y, at, stride)
+    x = net.relu6(net.conv_norm(x, f"features.{number}.0", f"features.{number}.1", 1280))
+    return net.classified(x, "classifier.1")
 
 
 def mnasnet(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 224, 224))
-    x = net.relu(_conv_norm(net, x, "layers.0", "layers.1", 32, 3, 2))
-    x = net.relu(_conv_norm(net, x, "layers.3", "layers.4", 32, 3, groups=32))
-    x = _conv_norm(net, x, "layers.6", "layers.7", 16)
+    x = net.relu(net.conv_norm(x, "layers.0", "layers.1", 32, 3, 2))
+    x = net.relu(net.conv_norm(x, "layers.3", "layers.4", 32, 3, groups=32))
+    x = net.conv_norm(x, "layers.6", "layers.7", 16)
     for number, (expansion, out, blocks, first, kernel) in enumerate(MNASNET, 8):
         for i in range(blocks):
-            x = _mnasnet_block(net, x, f"layers.{number}.{i}", expansion, out, 1 if i else first, kernel)
-    x = net.relu(_conv_norm(net, x, "layers.14", "layers.15", 1280))
+            at = f"layers.{number}.{i}"
+            names = tuple((f"{at}.layers.{k}", f"{at}.layers.{k + 1}") for k in (0, 3, 6))
+            x = _inverted_residual(net, x, at, names, (expansion, out, 1 if i else first, kernel), net.relu)
+    x = net.relu(net.conv_norm(x, "layers.14", "layers.15", 1280))
     return net.finish(net.linear(net.spatial_mean(x, "mean"), "classifier.1", CLASSES))
-
-
-def _mnasnet_block(
-    net: NetworkBuilder, x: OnnxValue, at: str, expansion: int, out: int, stride: int, kernel: int
-) -> OnnxValue:
-    hidden, layer = expansion * x.channels, f"{at}.layers"
-    y = net.relu(_conv_norm(net, x, f"{layer}.0", f"{layer}.1", hidden))
-    y = net.relu(_conv_norm(net, y, f"{layer}.3", f"{layer}.4", hidden, kernel, stride, hidden))
-    y = _conv_norm(net, y, f"{layer}.6", f"{layer}.7", out, gain=_gain(x, out, stride))
-    return _residual(net, x, y, at, stride)
 
 
 def efficientnet_b0(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 224, 224))
-    x = net.silu(_conv_norm(net, x, "features.0.0", "features.0.1", 32, 3, 2))
+    x = net.silu(net.conv_norm(x, "features.0.0", "features.0.1", 32, 3, 2))
     for number, (expansion, out, blocks, first, kernel) in enumerate(EFFICIENTNET_B0, 1):
         for i in range(blocks):
-            x = _efficientnet_block(net, x, f"features.{number}.{i}", expansion, out, 1 if i else first, kernel)
-    x = net.silu(_conv_norm(net, x, "features.8.0", "features.8.1", 1280))
-    x = net.flatten(net.global_average(x, "avgpool"))
-    return net.finish(net.linear(x, "classifier.1", CLASSES))
-
-
-def _efficientnet_block(
-    net: NetworkBuilder, x: OnnxValue, at: str, expansion: int, out: int, stride: int, kernel: int
-) -> OnnxValue:
-    y, hidden, i = x, expansion * x.channels, 0
-    if expansion != 1:
-        y, i = net.silu(_conv_norm(net, y, f"{at}.block.0.0", f"{at}.block.0.1", hidden)), 1
-    y = net.silu(_conv_norm(net, y, f"{at}.block.{i}.0", f"{at}.block.{i}.1", hidden, kernel, stride, hidden))
-    y = _squeeze_excite(net, y, f"{at}.block.{i + 1}", x.channels // 4)
-    y = _conv_norm(net, y, f"{at}.block.{i + 2}.0", f"{at}.block.{i + 2}.1", out, gain=_gain(x, out, stride))
-    return _residual(net, x, y, at, stride)
+            at, k = f"features.{number}.{i}", int(expansion != 1)
+            names = tuple(_pair(f"{at}.block.{j}") for j in (0, k, k + 2))
+            shape = (expansion, out, 1 if i else first, kernel)
+            x = _inverted_residual(net, x, at, names, shape, net.silu, excite=f"{at}.block.{k + 1}")
+    x = net.silu(net.conv_norm(x, "features.8.0", "features.8.1", 1280))
+    return net.classified(x, "classifier.1")
 
 
 def _squeeze_excite(net: NetworkBuilder, x: OnnxValue, at: str, squeezed: int) -> OnnxValue:
     y = net.silu(net.conv(net.global_average(x, f"{at}.avgpool"), f"{at}.fc1", squeezed, 1))
     return net.mul(f"{at}.mul", x, net.sigmoid(net.conv(y, f"{at}.fc2", x.channels, 1)))
+
+
+def shufflenet(net: NetworkBuilder) -> Network:
+    x = net.input("input", (3, 224, 224))
+    x = net.relu(net.norm(net.conv(x, "conv1.0", 24, 3, 2, 1, bias=False), "conv1.1"))
+    x = net.max_pool(x, "maxpool", 3, 2, 1)
+    for stage, (out, units) in enumerate(SHUFFLENET_STAGES, 2):
+        for i in range(units):
+            x = _shufflenet_unit(net, x, f"stage{stage}.{i}", out // 2, reduces=i == 0)
+    x = net.relu(net.norm(net.conv(x, "conv5.0", 1024, 1, bias=False), "conv5.1"))
+    return net.finish(net.linear(net.spatial_mean(x, "mean"), "fc", CLASSES))
+
+
+def _shufflenet_unit(net: NetworkBuilder, x: OnnxValue, at: str, half: int, reduces: bool) -> OnnxValue:
+    if reduces:
+        kept, worked = _filtered(net, x, f"{at}.branch1", 0, half, 2), x
+    else:
+        kept, worked = net.split(x, f"{at}.split", 2)
+    y = net.relu(_pointwise(net, worked, f"{at}.branch2", 0, half))
+    y = _filtered(net, y, f"{at}.branch2", 3, half, 2 if reduces else 1)
+    return _shuffled(net, net.concat(f"{at}.concat", [kept, y]), f"{at}.shuffle")
+
+
+def _pointwise(net: NetworkBuilder, x: OnnxValue, at: str, first: int, out: int) -> OnnxValue:
+    return net.norm(net.conv(x, f"{at}.{first}", out, 1, bias=False), f"{at}.{first + 1}")
+
+
+def _filtered(net: NetworkBuilder, x: OnnxValue, at: str, first: int, out: int, stride: int) -> OnnxValue:
+    """A 3x3 filter for each channel and no activation, then a pointwise convolution with one."""
+    x = net.norm(net.conv(x, f"{at}.{first}", x.channels, 3, stride, 1, x.channels, bias=False), f"{at}.{first + 1}")
+    return net.relu(_pointwise(net, x, at, first + 2, out))
+
+
+def _shuffled(net: NetworkBuilder, x: OnnxValue, at: str) -> OnnxValue:
+    channels, *spatial = x.sizes
+    y = net.reshape(x, f"{at}.apart", (2, channels // 2, *spatial))
+    y = net.transpose(y, f"{at}.swap", (0, 2, 1, 3, 4))
+    return net.reshape(y, f"{at}.join", (channels, *spatial))

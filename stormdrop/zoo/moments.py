@@ -19,9 +19,8 @@ Floats = NDArray[np.float64]
 Function = Callable[[Floats], Floats]
 
 # By how many standard deviations a maximum over so many neighbours lies above their mean. Independent normal variables
-# would give
-# 1.03 and 1.49 and a small variance; neighbours share a channel's level, so less is gained (measured on GoogLeNet) and
-# the variance stays.
+# would give 1.03 and 1.49 and a small variance; neighbours share a channel's level, so less is gained (measured on
+# GoogLeNet) and the variance stays.
 _RISE = {4: 0.8, 9: 1.2}
 
 

@@ -1,16 +1,12 @@
-"""Chains of convolutions and pools with a classifier of matrices behind: AlexNet and the VGGs."""
+"""Chains without branches: AlexNet and the VGGs, and DCGAN's generator from 100 numbers to a 64 x 64 image."""
 
 from __future__ import annotations
 
-from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue
+from stormdrop.zoo.builder import CLASSES, Network, NetworkBuilder, OnnxValue
 
-CLASSES = 1000
-VGG = {
-    11: (1, 1, 2, 2, 2),
-    13: (2, 2, 2, 2, 2),
-    16: (2, 2, 3, 3, 3),
-    19: (2, 2, 4, 4, 4),
-}
+VGG = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+DCGAN_LATENT = 100
+DCGAN_WIDTHS = (512, 256, 128, 64)
 
 
 def alexnet(net: NetworkBuilder) -> Network:
@@ -43,3 +39,11 @@ def _classified(net: NetworkBuilder, x: OnnxValue, positions: tuple[int, int, in
     x = net.relu(net.linear(net.flatten(x), first, 4096))
     x = net.relu(net.linear(x, second, 4096))
     return net.finish(net.linear(x, last, CLASSES))
+
+
+def dcgan_generator(net: NetworkBuilder) -> Network:
+    x = net.input("input", (DCGAN_LATENT, 1, 1))
+    for i, width in enumerate(DCGAN_WIDTHS):
+        stride, pad = (2, 1) if i else (1, 0)
+        x = net.relu(net.norm(net.conv_transpose(x, f"main.{3 * i}", width, 4, stride, pad), f"main.{3 * i + 1}"))
+    return net.finish(net.tanh(net.conv_transpose(x, f"main.{3 * len(DCGAN_WIDTHS)}", 3, 4, 2, 1)))

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """`balanced` takes away each output's mean weight, so that what is common to all inputs does not swamp what
-    differs.
-    """
+    """`balanced` subtracts each output's mean weight: what all inputs share would swamp what differs."""
 
     deviation: float
     mean: float = 0.0

@@ -109,7 +109,7 @@ def test_a_file_larger_than_any_model_is_not_read(tmp_path: Path, monkeypatch: p
 def test_a_model_that_does_not_say_its_operator_set_is_refused() -> None:
     m = whole()
     del m.opset_import[:]
-    with pytest.raises(sd.UserError, match="Is the file complete"):
+    with pytest.raises(sd.UserError, match="is the file complete"):
         sd.load(m)
 
 

@@ -127,7 +127,7 @@ def test_a_race_has_exactly_these_keys(tmp_path: Path) -> None:
     assert list(report) == ["model", "threads", "stormdrop", "onnxruntime", "speedup"]
     assert (report["model"], report["threads"]) == (str(path), 1)
     for side in ("stormdrop", "onnxruntime"):
-        assert list(report[side]) == ["median_seconds", "min_seconds"]
+        assert list(report[side]) == ["median_seconds", "min_seconds", "rested_seconds", "cpu_seconds"]
         assert 0 < report[side]["min_seconds"] <= report[side]["median_seconds"]
     assert report["speedup"] == pytest.approx(
         report["onnxruntime"]["median_seconds"] / report["stormdrop"]["median_seconds"]
@@ -141,13 +141,19 @@ def test_a_model_alone_has_no_rival(tmp_path: Path) -> None:
     assert list(report) == ["model", "threads", "stormdrop"]
 
 
+def test_a_model_is_timed_beside_busy_cpus(tmp_path: Path) -> None:
+    report = told("bench", dense(tmp_path), "--repeats", "3", "--busy", "1")
+    assert list(report) == ["model", "threads", "stormdrop", "busy"]
+    assert report["busy"]["1"]["stormdrop"]["median_seconds"] > 0
+
+
 def test_the_report_tells_settings_runs_and_kernels(tmp_path: Path) -> None:
     result = ran("bench", dense(tmp_path), "--against", "onnxruntime", "--repeats", "7", "--profile")
     assert result.exit_code == 0, result.output
     assert "differs" not in result.stderr
     for part in ("1 thread", "median", "spread", "speedup", "ORT_ENABLE_ALL", "MatMul", "by default"):
         assert part in result.stdout
-    assert result.stdout.count(" 7 ") >= 2
+    assert result.stdout.count(" 7\n") >= 2
     assert "\x1b" not in result.output
 
 

@@ -78,13 +78,6 @@ def test_rewriting_replaces_nodes_and_shares_the_rest() -> None:
     assert [n.op for n in g.nodes] == ["Add", "Relu", "Mul"]
 
 
-def test_substituting_a_value_drops_what_computed_it() -> None:
-    g = chain()
-    h = g.substitute({g.nodes[1].output: g.nodes[0].output})
-    verify(h)
-    assert [n.op for n in h.nodes] == ["Add", "Mul"]
-
-
 @pytest.mark.parametrize("name", ['a"b', "a\nb", "a\0b", "<script>", "../etc/passwd", "a'b", "\x1b[31m", "ab" * 100])
 def test_printed_names_hold_nothing_dangerous(name: str) -> None:
     text = shown(name)

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from stormdrop.compare.oracle import agreement
+from stormdrop.compare.steady import Loops
 from stormdrop.driver.compile import load, tasks_of
 from stormdrop.errors import UserError
 from stormdrop.graph.partition import Partition
@@ -130,17 +131,29 @@ def test_errors_that_are_infinite_are_null_in_json() -> None:
 
 
 def test_the_speedup_is_that_of_medians() -> None:
-    times = {"stormdrop": Runs(np.array([1.0, 2.0, 9.0]), False), "onnxruntime": Runs(np.array([4.0, 3.0, 5.0]), False)}
+    def loops(*each: float) -> Loops:
+        return Loops(Runs(np.array(each), False), np.array([10.0, 12.0, 14.0]), 1.5)
+
+    times = {"stormdrop": loops(1.0, 2.0, 9.0), "onnxruntime": loops(4.0, 3.0, 5.0)}
+    beside = {"stormdrop": loops(3.0), "onnxruntime": loops(9.0)}
     assert speedup_of(times) == 2.0
-    assert bench_json("m", 2, times) == {
+    rest = {"rested_seconds": 12.0, "cpu_seconds": 1.5}
+    assert bench_json("m", 2, times, {1: beside}) == {
         "model": "m",
         "threads": 2,
-        "stormdrop": {"median_seconds": 2.0, "min_seconds": 1.0},
-        "onnxruntime": {"median_seconds": 4.0, "min_seconds": 3.0},
+        "stormdrop": {"median_seconds": 2.0, "min_seconds": 1.0, **rest},
+        "onnxruntime": {"median_seconds": 4.0, "min_seconds": 3.0, **rest},
         "speedup": 2.0,
+        "busy": {
+            "1": {
+                "stormdrop": {"median_seconds": 3.0, "min_seconds": 3.0, **rest},
+                "onnxruntime": {"median_seconds": 9.0, "min_seconds": 9.0, **rest},
+                "speedup": 3.0,
+            }
+        },
     }
-    out = printed(print_bench, "m", 2, times, {"stormdrop": "by default", "onnxruntime": "all of it"})
-    assert "2.00x" in out
-    assert "all of it" in out
-    alone = {"stormdrop": times["stormdrop"]}
-    assert list(bench_json("m", 2, alone)) == ["model", "threads", "stormdrop"]
+    told = {"stormdrop": "by default", "onnxruntime": "all of it"}
+    out = printed(print_bench, "m", 2, times, {1: beside}, told)
+    for part in ("2.00x", "all of it", "beside 1 busy CPU", "stormdrop 1.50x slower, onnxruntime 2.25x slower"):
+        assert part in out
+    assert list(bench_json("m", 2, {"stormdrop": times["stormdrop"]}, {})) == ["model", "threads", "stormdrop"]

@@ -300,6 +300,20 @@ def test_profile_gives_the_seconds_of_each_call_and_may_run_some_only(device: De
     assert [int(c.memory.read(0, 8).view(np.int64)[0]) for c in counters] == [5, 7, 7, 5]
 
 
+def test_an_account_adds_up_to_the_seconds_of_each_call(device: Device) -> None:
+    kernel = device.load(adder())
+    counters = [BufferPlace(device.adopt(np.zeros(8, np.uint8))) for _ in range(3)]
+    recording = device.record([BoundCall(kernel, (c, c)) for c in counters])
+    recording.bind([], [])
+    account = recording.account(4, range(1, 3))
+    parts = account.late, account.busy, account.waiting
+    assert all(part.shape == (4, 2) and (part >= -1e-9).all() for part in parts)
+    assert np.allclose(sum(parts), account.seconds)
+    assert (account.busy > 0).all()
+    assert (account.off <= account.busy).all()
+    assert [int(c.memory.read(0, 8).view(np.int64)[0]) for c in counters] == [0, 4, 4]
+
+
 def test_a_rotation_reads_its_constants_from_another_copy_in_every_run(device: Device) -> None:
     call = PreparedKernel(dense(), WEIGHTS, device).call()
     rotated = [k for k, buffer in enumerate(dense().buffers) if buffer.is_kept]

@@ -477,7 +477,10 @@ def test_a_profile_has_a_row_for_each_step_and_adds_up() -> None:
         assert row.gflops == pytest.approx(step.flops / row.seconds / 1e9)
         assert row.gbs == pytest.approx(step.nbytes / row.seconds / 1e9)
         assert row.peak_share == pytest.approx(row.gflops / profile.peak_gflops)
-    assert profile.seconds > 0
+        assert row.computing + row.off + row.late + row.waiting == pytest.approx(row.seconds)
+        assert row.busy_alone is not None
+        assert row.slowdown == pytest.approx(row.computing - row.busy_alone)
+    assert profile.seconds == pytest.approx(sum(row.seconds for row in profile.rows))
     assert (profile.name, profile.threads, profile.repeats) == ("tiny", 2, 5)
 
 

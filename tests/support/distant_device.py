@@ -16,7 +16,17 @@ from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.device import Argument, Array, BoundCall, BufferPlace, Bytes, InputArray, OutputArray, Seconds
+from stormdrop.runtime.device import (
+    Account,
+    Argument,
+    Array,
+    BoundCall,
+    BufferPlace,
+    Bytes,
+    InputArray,
+    OutputArray,
+    Seconds,
+)
 from stormdrop.runtime.memory import aligned
 from stormdrop.target.scope import Scope
 
@@ -117,6 +127,10 @@ class DistantRecording:
         for array, memory in self._outputs:
             array[...] = memory.read(0, array.nbytes).view(array.dtype).reshape(array.shape)
         return seconds
+
+    def account(self, repeats: int, calls: range | None = None) -> Account:
+        seconds = self.profile(repeats, calls)
+        return Account(seconds, 0 * seconds, seconds, 0 * seconds)
 
     def _timed(self, call: BoundCall) -> float:
         assert isinstance(call.kernel, DistantKernel)

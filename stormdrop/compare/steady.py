@@ -1,0 +1,158 @@
+"""The fair clock: every side runs a model in a process of its own, in steady loops that alternate.
+
+In one process two runtimes disturb each other: each begins its turn with threads asleep and caches and clocks as the
+other left them, which costs them differently. Here a side loops for seconds without a pause, while the processes of the
+others wait for a line on their standard input. Each round reverses the order. A single call after a rest is a figure of
+its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.errors import RunError
+from stormdrop.measure.stopwatch import Runs
+from stormdrop.runtime.device import Seconds
+
+Array = NDArray[Any]
+Runtime = Literal["stormdrop", "onnxruntime"]
+
+ROUNDS = 4
+RESTED_CALLS = 5  # a round
+BUSY = "while True: pass"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one process runs: a compiled model, or an ONNX model in onnxruntime, with so many threads."""
+
+    runtime: Runtime
+    path: Path
+    threads: int
+    inputs: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """What was measured of one side."""
+
+    runs: Runs
+    """Those of the loops."""
+    rested: Seconds
+    """Single calls, each after a rest."""
+    cpu_seconds: float
+    """CPU time of all threads of the process, per run of a loop."""
+
+
+def steady(
+    sides: Mapping[str, Side],
+    seconds: float,
+    *,
+    repeats: int | None = None,
+    warm_up: int = 3,
+    rounds: int = ROUNDS,
+    busy: int = 0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Loops]:
+    """Time each side for about `seconds` in all, or `repeats` runs, after `warm_up` runs that do not count, beside
+    `busy` processes that each keep a CPU busy.
+
+    Raises RunError, with what it said, if a side's process fails.
+    """
+    each: dict[str, list[float]] = {name: [] for name in sides}
+    rested: dict[str, list[float]] = {name: [] for name in sides}
+    cpu = dict.fromkeys(sides, 0.0)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        processes: dict[str, _Process] = {}
+        for name, side in sides.items():
+            tell(f"{name} loads")
+            inputs = folder / f"{len(processes)}.npz"
+            processes[name] = stack.enter_context(_Process.of(name, side, inputs, warm_up))
+        stack.enter_context(neighbours(busy))
+        order = list(sides)
+        rounds = rounds if repeats is None else min(rounds, repeats)
+        for number in range(rounds):
+            # What is left over by the division goes to the first rounds.
+            runs = None if repeats is None else repeats // rounds + (number < repeats % rounds)
+            for name in order:
+                tell(f"round {number + 1} of {rounds}, {name}")
+                answer = processes[name].ask({"seconds": seconds / rounds, "runs": runs, "rested": RESTED_CALLS})
+                each[name] += answer["each"]
+                rested[name] += answer["rested"]
+                cpu[name] += answer["cpu"]
+            order.reverse()
+    return {
+        name: Loops(Runs(np.array(each[name]), False), np.array(rested[name]), cpu[name] / len(each[name]))
+        for name in sides
+    }
+
+
+@contextmanager
+def neighbours(count: int) -> Generator[None]:
+    """So many other processes, each of which keeps one CPU busy until the block ends."""
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        started += [subprocess.Popen([sys.executable, "-S", "-c", BUSY]) for _ in range(count)]
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+class _Process:
+    """A running `compare.side`."""
+
+    def __init__(self, name: str, process: subprocess.Popen[str]) -> None:
+        self._name, self._process = name, process
+
+    @staticmethod
+    @contextmanager
+    def of(name: str, side: Side, inputs: Path, warm_up: int) -> Generator[_Process]:
+        np.savez(inputs, *side.inputs.values())
+        command = [sys.executable, "-m", "stormdrop.compare.side"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            found = _Process(name, process)
+            found.ask(
+                {
+                    "runtime": side.runtime,
+                    "path": str(side.path),
+                    "threads": side.threads,
+                    "names": list(side.inputs),
+                    "inputs": str(inputs),
+                    "warm_up": warm_up,
+                }
+            )
+            yield found
+        finally:
+            process.kill()
+            process.communicate()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise RunError(f"{self._name} ended with status {self._process.wait()} instead of running the model")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RunError(f"{self._name} cannot run the model: {answer['error']}")
+        return answer

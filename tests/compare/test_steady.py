@@ -1,0 +1,64 @@
+"""The fair clock: sides in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stormdrop as sd
+from stormdrop.compare.steady import RESTED_CALLS, Side, neighbours, steady
+from stormdrop.errors import RunError
+from tests.support.tiny_onnx import INPUT, dense
+
+X = {INPUT: np.ones((2, 6), np.float32)}
+
+
+def compiled(folder: Path) -> Path:
+    path = folder / "tiny.sd"
+    sd.compile(dense(folder), threads=1).save(path)
+    return path
+
+
+def test_every_side_is_timed_in_loops_and_after_rests(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    sides = {
+        "ours": Side("stormdrop", compiled(tmp_path), 1, X),
+        "theirs": Side("onnxruntime", dense(tmp_path), 1, X),
+    }
+    told: list[str] = []
+    found = steady(sides, 0.02, rounds=2, tell=told.append)
+    assert list(found) == ["ours", "theirs"]
+    for loops in found.values():
+        assert len(loops.runs.each) >= 2
+        assert (loops.runs.each > 0).all()
+        assert len(loops.rested) == 2 * RESTED_CALLS
+        assert loops.cpu_seconds > 0
+    rounds = [line for line in told if line.startswith("round")]
+    assert [line.split()[-1] for line in rounds] == ["ours", "theirs", "theirs", "ours"]
+
+
+def test_a_side_that_cannot_run_says_why(tmp_path: Path) -> None:
+    missing = {"ours": Side("stormdrop", tmp_path / "none.sd", 1, X)}
+    with pytest.raises(RunError, match=r"ours cannot run the model: .*none\.sd"):
+        steady(missing, 0.01)
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    with pytest.raises(RunError, match="theirs cannot run the model: onnxruntime"):
+        steady({"theirs": Side("onnxruntime", broken, 1, X)}, 0.01)
+
+
+def test_neighbours_run_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Watched(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str]) -> None:
+            super().__init__(command)
+            started.append(self)
+
+    monkeypatch.setattr("stormdrop.compare.steady.subprocess.Popen", Watched)
+    with neighbours(2):
+        assert [process.poll() for process in started] == [None, None]
+    assert all(process.poll() is not None for process in started)

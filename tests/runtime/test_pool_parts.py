@@ -1,0 +1,263 @@
+"""How the pool divides a phase: parts are claimed as threads come, and only a claimed part is waited for.
+
+The stress tests run the pool's own code with a random pause after every atomic operation: whatever order the system
+may choose, some run has it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from stormdrop.codegen.llvm import AnyOf, Code, assemble, host
+from stormdrop.runtime import pool as pool_module
+from stormdrop.runtime.pool import Pool
+from stormdrop.runtime.pool_ir import PARTS, STEP_WORDS, pool_ir
+
+# `tally`: count[i] += 1 for every iteration, and the thread's scratch[phase] += their number.
+# `gate`: as tally, but who runs iteration `held` waits there until `wanted` other iterations have been counted.
+# `mirror`: phase p writes y[i] = x[n-1-i] + 1, and x and y change places with each phase.
+KERNELS = """
+define void @tally(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
+  %count = load ptr, ptr %buffers, align 8
+  %own.at = getelementptr i64, ptr %scratch, i64 %phase
+  %own = load i64, ptr %own.at, align 8
+  %n = sub i64 %end, %begin
+  %own.next = add i64 %own, %n
+  store i64 %own.next, ptr %own.at, align 8
+  br label %loop
+loop:
+  %i = phi i64 [ %begin, %0 ], [ %next, %loop ]
+  %at = getelementptr i64, ptr %count, i64 %i
+  %old = atomicrmw add ptr %at, i64 1 monotonic, align 8
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+define void @gate(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
+  %count = load ptr, ptr %buffers, align 8
+  %held.at = getelementptr i64, ptr %buffers, i64 1
+  %held = load i64, ptr %held.at, align 8
+  %wanted.at = getelementptr i64, ptr %buffers, i64 2
+  %wanted = load i64, ptr %wanted.at, align 8
+  %after = icmp sge i64 %held, %begin
+  %before = icmp slt i64 %held, %end
+  %mine = and i1 %after, %before
+  br i1 %mine, label %wait, label %run
+wait:
+  %seen = load atomic i64, ptr %count monotonic, align 8
+  %enough = icmp sge i64 %seen, %wanted
+  br i1 %enough, label %run, label %wait
+run:
+  %n = sub i64 %end, %begin
+  %old = atomicrmw add ptr %count, i64 %n monotonic, align 8
+  ret void
+}
+define void @mirror(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
+  %odd = and i64 %phase, 1
+  %even = xor i64 %odd, 1
+  %x.at = getelementptr ptr, ptr %buffers, i64 %odd
+  %y.at = getelementptr ptr, ptr %buffers, i64 %even
+  %x = load ptr, ptr %x.at, align 8
+  %y = load ptr, ptr %y.at, align 8
+  %n.at = getelementptr ptr, ptr %buffers, i64 2
+  %n = load i64, ptr %n.at, align 8
+  %last = sub i64 %n, 1
+  br label %loop
+loop:
+  %i = phi i64 [ %begin, %0 ], [ %next, %loop ]
+  %j = sub i64 %last, %i
+  %from = getelementptr i64, ptr %x, i64 %j
+  %to = getelementptr i64, ptr %y, i64 %i
+  %v = load i64, ptr %from, align 8
+  %w = add i64 %v, 1
+  store i64 %w, ptr %to, align 8
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+CODE = Code(assemble(KERNELS, AnyOf(host()[0])))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One step for the pool, and the arrays that its record points to."""
+
+    record: npt.NDArray[np.int64]
+    held: tuple[npt.NDArray[np.int64], ...]
+
+    def run(self, pool: Pool) -> None:
+        pool.run(self.record.ctypes.data, 1)
+
+
+def job(kernel: str, buffers: list[int], extents: list[int], scratch: npt.NDArray[np.int64]) -> Job:
+    table, sizes = np.array(buffers, np.int64), np.array(extents, np.int64)
+    words = (CODE.address(kernel), table.ctypes.data, scratch.ctypes.data, scratch.strides[0], sizes.ctypes.data)
+    record = np.array([*words, len(extents)], np.int64)
+    assert len(record) == STEP_WORDS
+    return Job(record, (table, sizes, scratch))
+
+
+@pytest.fixture(params=[1, 2, 3, 7])
+def pool(request: pytest.FixtureRequest) -> Pool:
+    return Pool(request.param)
+
+
+def test_every_iteration_runs_once_on_some_thread_with_that_threads_scratch(pool: Pool) -> None:
+    extents = [0, 1, 2, 3, 7, 8, 9, 1000, 0, 12345]
+    count = np.zeros(max(extents), np.int64)
+    scratch = np.zeros((pool.threads, 64), np.int64)
+    for _ in range(20):
+        count[:], scratch[:] = 0, 0
+        job("tally", [count.ctypes.data], extents, scratch).run(pool)
+        assert np.array_equal(count, sum((np.arange(len(count)) < extent).astype(np.int64) for extent in extents))
+        assert scratch.sum(axis=0)[: len(extents)].tolist() == extents
+
+
+def test_a_held_part_leaves_the_rest_of_its_threads_share_to_the_others() -> None:
+    """The holder of the first iteration waits for all iterations of other parts: they must be run by someone else."""
+    extent, threads = 160, 2
+    part = -(-extent // threads // PARTS)
+    pool = Pool(threads)
+    for held in (0, extent - 1):
+        count = np.zeros(1, np.int64)
+        job("gate", [count.ctypes.data, held, extent - part], [extent], np.zeros((2, 8), np.int64)).run(pool)
+        assert count[0] == extent
+
+
+def test_threads_that_never_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = threading.Event()
+
+    def stay_away(_crew: object, _t: int) -> None:
+        leave.wait()
+
+    monkeypatch.setattr(pool_module._Crew, "_enter", stay_away)
+    pool = Pool(4)
+    count = np.zeros(100, np.int64)
+    scratch = np.zeros((4, 8), np.int64)
+    for _ in range(3):
+        job("tally", [count.ctypes.data], [100, 30, 1], scratch).run(pool)
+    leave.set()
+    assert count.sum() == 3 * 131
+    assert scratch[1:].sum() == 0
+
+
+# ---- random pauses at every synchronisation point --------------------------------------------------------------------
+
+PAUSES = """
+@random = internal global i64 88172645463325252
+define internal void @dawdle() nounwind {  ; now and then some microseconds
+  %a = load atomic i64, ptr @random monotonic, align 8
+  %b = shl i64 %a, 13
+  %c = xor i64 %a, %b
+  %d = lshr i64 %c, 7
+  %e = xor i64 %c, %d
+  %f = shl i64 %e, 17
+  %g = xor i64 %e, %f
+  store atomic i64 %g, ptr @random monotonic, align 8
+  %dice = lshr i64 %g, 59
+  %rarely = icmp eq i64 %dice, 0
+  br i1 %rarely, label %wait, label %done
+wait:
+  %h = lshr i64 %g, 48
+  %n = and i64 %h, 255
+  br label %again
+again:
+  %i = phi i64 [ 0, %wait ], [ %i.next, %again ]
+  call void @pause()
+  %i.next = add i64 %i, 1
+  %more = icmp ult i64 %i.next, %n
+  br i1 %more, label %again, label %done
+done:
+  ret void
+}
+"""
+ATOMIC = re.compile(r"^(  .*(?: atomic |atomicrmw |cmpxchg ).*)$", re.MULTILINE)
+
+
+def dawdling(change: Callable[[str], str] = str) -> str:
+    """The pool's code with a random pause before and after every atomic operation."""
+    text = change(pool_ir(platform.machine()))
+    return ATOMIC.sub(r"  call void @dawdle()\n\1\n  call void @dawdle()", text) + PAUSES
+
+
+def pool_of(text: str, threads: int) -> Pool:
+    def changed(_machine: str) -> str:
+        return text
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool_module, "pool_ir", changed)
+        native = pool_module._native.__wrapped__()
+    pool = Pool(threads)
+    pool._native = native
+    return pool
+
+
+def mirrors(pool: Pool, repeats: int) -> bool:
+    """Whether phases that each read what all threads wrote in the phase before give the right result every time."""
+    n, phases = 61, 12
+    for _ in range(repeats):
+        x = np.arange(n)
+        y = np.full(n, -1)
+        job("mirror", [x.ctypes.data, y.ctypes.data, n], [n] * phases, np.zeros((pool.threads, 8), np.int64)).run(pool)
+        if not np.array_equal(x, np.arange(n) + phases):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_random_pauses_change_no_result(threads: int) -> None:
+    assert mirrors(pool_of(dawdling(), threads), 300)
+
+
+def test_a_phase_that_does_not_wait_for_the_one_before_is_caught() -> None:
+    eager = dawdling(lambda text: text.replace("call i32 @await(ptr %phase.at, i32 %phase", "add i32 0, 0 ;"))
+    assert eager.count("add i32 0, 0 ;") == 1
+    text = eager.replace("%current = icmp eq i32 %now, %phase", "%current = icmp eq i32 0, 0")
+    assert not mirrors(pool_of(text, 3), 300)
+
+
+# ---- CPUs ------------------------------------------------------------------------------------------------------------
+
+
+def cpu_of(thread: int) -> int:
+    """The CPU on which a thread of this process was last."""
+    text = Path(f"/proc/self/task/{thread}/stat").read_text()
+    return int(text.rpartition(")")[2].split()[36])
+
+
+def test_a_worker_leaves_the_callers_cpu_and_keeps_its_affinity_mask() -> None:
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("there is one CPU only")
+    pool = Pool(2)
+    assert mirrors(pool, 1)
+    assert pool._crew is not None
+    worker = pool._crew.workers[0].native_id
+    assert worker is not None
+    shared = min(allowed)
+    try:
+        os.sched_setaffinity(0, {shared})
+        os.sched_setaffinity(worker, {shared})
+        assert mirrors(pool, 20)  # there is no other CPU for it
+        assert cpu_of(worker) == shared
+        os.sched_setaffinity(worker, allowed)
+        assert any(mirrors(pool, 1) and cpu_of(worker) != shared for _ in range(10_000))
+        assert os.sched_getaffinity(worker) == allowed
+    finally:
+        os.sched_setaffinity(0, allowed)
