@@ -41,7 +41,7 @@ Examples:
 @click.option(
     "--objective",
     "goal",
-    type=options.ModelObjective(),
+    type=options.goal_of,
     default="latency",
     show_default=True,
     metavar="latency|speedup|T,T,…",
@@ -53,9 +53,7 @@ Examples:
 @options.seed("the search and the data")
 @options.kept
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; warnings are shown.")
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 @click.pass_context
 def tune(
     ctx: click.Context,
@@ -78,7 +76,7 @@ def tune(
     `run` and `bench` take what the store knows.
     """
     rules, models = sources[0].rules, [source.open().parts for source in sources]  # graphs as imported are not kept
-    from stormdrop.report.logs import ModelLogListener
+    from stormdrop.report.logs import LogListener
     from stormdrop.report.model_progress import ModelProgress, print_tuned
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import PeakMeter
@@ -89,7 +87,7 @@ def tune(
     console, store = notes(), open_store(store_path)
     meter = PeakMeter(target)
     peak_gflops = meter.gflops()
-    is_logged, logged = options.verbosity_of(ctx).verbosity > 0, ModelLogListener(peak_gflops=peak_gflops)
+    is_logged, logged = options.log_options(ctx).verbosity > 0, LogListener(peak_gflops=peak_gflops)
     with ModelProgress(console, peak_gflops) as progress:
 
         def listen(event: ModelEvent) -> None:

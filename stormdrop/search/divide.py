@@ -40,8 +40,8 @@ class Standing:
     """The rounds of this run since the first that timed something, in order."""
     is_open: bool
     """Its strategy may have more to propose."""
-    known: int = 0
-    """Trials that the store had before."""
+    known_rounds: float = 0.0
+    """What the store had before, in rounds."""
     floor: float = 0.0
     """A lower bound of its seconds."""
     flops: float = 0.0
@@ -59,6 +59,11 @@ class Standing:
     def spent(self) -> float:
         """Seconds of its rounds."""
         return self.history[-1].seconds if self.history else 0.0
+
+    @property
+    def rounds(self) -> float:
+        """Of this run and before."""
+        return len(self.history) + self.known_rounds
 
     @property
     def idle_rounds(self) -> int:
@@ -88,10 +93,10 @@ class Gradient:
         slope · [ α · recent gain / its seconds + (1 − α) · min(max(hope, g − β·C/V), g − floor) / seconds per round ]
         hope = g / t / (1 + idle / patience)
 
-    g is the task's best, t its rounds (trials of the store count as rounds of `grain`), C its FLOPs, V the best FLOP/s
-    of its group. The recent gain is that of the last `window` rounds. A best that falls as 1/t gains g/t; where `idle`
-    rounds have gained nothing, less is to be hoped for. β·C/V expects a task to come within β of its group. A task
-    leaves its group when it does not, although it has had `lead` rounds more than any other.
+    g is the task's best, t its rounds, C its FLOPs, V the best FLOP/s of its group. The recent gain is that of the last
+    `window` rounds. A best that falls as 1/t gains g/t; where `idle` rounds have gained nothing, less is to be hoped
+    for. β·C/V expects a task to come within β of its group. A task leaves its group when it does not, although it has
+    had `lead` rounds more than any other.
 
     A random task gets the fraction `epsilon` of the rounds.
     """
@@ -103,7 +108,6 @@ class Gradient:
     window: int = 3
     patience: float = 4.0
     lead: float = 5.0
-    grain: float = 16.0
     negligible: float = NEGLIGIBLE
 
     def next(self, standings: Sequence[Standing]) -> int | None:
@@ -121,13 +125,10 @@ class Gradient:
         first = s.history[max(0, len(s.history) - 1 - self.window)]
         recent_seconds = s.spent - first.seconds
         recent = (first.best - s.best) / recent_seconds if recent_seconds > 0 else 0.0
-        hope = s.best / self._rounds(s) / (1 + s.idle_rounds / self.patience)
+        hope = s.best / s.rounds / (1 + s.idle_rounds / self.patience)
         gain = min(max(hope, s.best - self.beta * self._peer_seconds(s, standings)), s.best - s.floor)
         round_seconds = max(s.spent / len(s.history) + s.proof_seconds, 1e-9)
         return s.slope * (self.alpha * recent + (1 - self.alpha) * max(0.0, gain) / round_seconds)
-
-    def _rounds(self, s: Standing) -> float:
-        return len(s.history) + s.known / self.grain
 
     def _peer_seconds(self, s: Standing, standings: Sequence[Standing]) -> float:
         """What the task would take at the best FLOP/s of its group; infinite where there is nothing to compare with."""
@@ -136,5 +137,5 @@ class Gradient:
         if not fastest or not s.flops or s.best is None:
             return inf
         seconds = s.flops / fastest
-        has_left = self._rounds(s) > self.lead + max(self._rounds(p) for p in peers)
+        has_left = s.rounds > self.lead + max(p.rounds for p in peers)
         return inf if has_left and s.best > self.beta * seconds else seconds

@@ -1,9 +1,11 @@
 """What more search is expected to gain, from what it has gained so far.
 
-Bests fall roughly with the logarithm of the seconds spent: as long again as until now gains a constant. It is estimated
-as `KEPT` of what the last doubling gained, and `DOUBT` of the best for what a stalled curve does not show.
+Bests fall about with the logarithm of the seconds spent. What a doubling of the seconds gains is estimated from what
+the last one gained, and by a part of the best that falls with the rounds, for what a stalled curve does not show.
 
-    gain(s) = (KEPT · gain of the last half of its seconds + DOUBT · best) · log2(1 + s / spent),  at most best − floor
+    gain(s) = (KEPT · gain of the last half of its seconds + DOUBT · best / rounds) · log2(1 + s / spent)
+
+A gain ends at the floor.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from math import log, log1p
 
 from stormdrop.search.divide import Standing, worth_a_round
 
-KEPT, DOUBT = 0.5, 0.01
-"""On the recorded tables a doubling of the trials gains about 0.2 of what the one before has gained, and 0.8 %."""
+KEPT, DOUBT = 0.25, 1 / 16
+"""On tables, a doubling gains about 0.2 of what the last one gained. Where that is nothing, it gains 5 % after 2 rounds
+of 16 trials, 0.8 % after 5 and 0.2 % after 9."""
 
 
 def expected_gains(standings: Sequence[Standing], seconds: float) -> list[float]:
@@ -45,7 +48,7 @@ def _scale(s: Standing) -> float:
     assert s.best is not None
     half = next((r for r in reversed(s.history) if r.seconds <= s.spent / 2), s.history[0] if s.history else None)
     gained = half.best - s.best if half is not None else 0.0
-    return s.slope * (KEPT * gained + DOUBT * s.best) / log(2)
+    return s.slope * (KEPT * gained + DOUBT * s.best / max(1.0, s.rounds)) / log(2)
 
 
 def _spent(s: Standing) -> float:

@@ -102,7 +102,7 @@ class ModelTask:
             _seconds(self.best),
             self.history,
             is_open=self.session is not None and not self.is_over,
-            known=self.known,
+            known_rounds=self.known / self.tools.settings.batch,
             floor=self.floor,
             flops=self.use.task.flops,
             group=self.group,

@@ -136,7 +136,7 @@ def tune_models(
     target = target or detect()
     settings = settings or MODEL_SETTINGS
     goal = goal or TotalLatency()
-    divide = divide or Gradient(np.random.default_rng(seed), grain=settings.batch)
+    divide = divide or Gradient(np.random.default_rng(seed))
     how = MeasureSettings(seed=seed, final_seconds=0.05)
     with ExitStack() as stack:
         # Whoever compiles a model estimates at the same temperature: both choose the same defaults.

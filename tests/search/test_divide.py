@@ -49,7 +49,7 @@ def test_nothing_is_hoped_for_below_the_floor() -> None:
 
 
 def test_trials_of_the_store_count_as_rounds() -> None:
-    assert priority(replace(after(4.0), known=48)) == pytest.approx(0.8 * (4.0 / 4))
+    assert priority(replace(after(4.0), known_rounds=3.0)) == pytest.approx(0.8 * (4.0 / 4))
 
 
 def test_a_first_gain_costs_its_proof_too() -> None:

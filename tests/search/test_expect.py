@@ -15,13 +15,15 @@ STALLED = replace(FALLING, best=10.0, history=[Round(k + 1.0, 10.0) for k in ran
 
 
 def test_one_task_gains_with_the_logarithm_of_the_seconds() -> None:
-    per_doubling = 2.0 * (KEPT * (8.0 - 7.0) + DOUBT * 7.0)
+    per_doubling = 2.0 * (KEPT * (8.0 - 7.0) + DOUBT * 7.0 / 4)
     assert expected_gains([FALLING], 4.0) == pytest.approx([per_doubling])
     assert expected_gains([FALLING], 60.0) == pytest.approx([per_doubling * log2(16)])
 
 
 def test_a_stalled_task_is_expected_to_gain_a_little() -> None:
-    assert expected_gains([STALLED], 4.0) == pytest.approx([2.0 * DOUBT * 10.0])
+    assert expected_gains([STALLED], 4.0) == pytest.approx([2.0 * DOUBT * 10.0 / 4])
+    known = replace(STALLED, known_rounds=6.0)
+    assert expected_gains([known], 4.0) == pytest.approx([2.0 * DOUBT * 10.0 / 10])
 
 
 def test_seconds_are_divided_so_that_they_gain_most() -> None:

@@ -165,7 +165,7 @@ def replayed(tasks: Sequence[RecordedTask], divide: Divide, slopes: Sequence[flo
         seconds.append(sum(r.seconds for r in last))
         latencies.append(sum(t.count * r.best for t, r in zip(tasks, last)))
         standings = [
-            Standing(slope, r.best, t.rounds[:n], n < len(t.rounds), 0, t.floor, t.flops, t.group)
+            Standing(slope, r.best, t.rounds[:n], n < len(t.rounds), 0.0, t.floor, t.flops, t.group)
             for t, r, n, slope in zip(tasks, last, done, slopes or [t.count for t in tasks])
         ]
         chosen = divide.next(standings)
