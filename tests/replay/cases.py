@@ -104,7 +104,8 @@ def changed_defaults(cases: Iterable[Case], defaults: Mapping[int, Schedule]) ->
     return [
         (case, now)
         for case in cases
-        if case.number in defaults and (now := default_schedule(case.task, case.target)) != defaults[case.number]
+        if case.number in defaults
+        and (now := default_schedule(case.task, case.target)) != defaults[case.number].of(case.task)
     ]
 
 
@@ -129,7 +130,7 @@ def read_cases() -> tuple[Case, ...]:
             number,
             case["group"],
             tasks[case["task"]],
-            Schedule.from_json(case["schedule"]),
+            Schedule.from_json(case["schedule"]).of(tasks[case["task"]]),
             targets[case["target"]],
             {name: View(tuple(strides), at) for name, (strides, at) in case["views"].items()},
             case["default"],
