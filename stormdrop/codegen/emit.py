@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from stormdrop.codegen import ENTRY, PREPARE, routines, vector
-from stormdrop.codegen.pages import Pages
-from stormdrop.codegen.text import SsaValue, Writer, flatten
+from stormdrop.codegen import ENTRY, PREPARE, routines
+from stormdrop.codegen.memory import Pages
+from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.codegen.tile import TileWriter
 from stormdrop.ir.expr import Expr, Var
 from stormdrop.lower.program import (
@@ -48,9 +48,8 @@ def emit(program: Program, target: Target) -> str:
     for name, at_load in ((ENTRY, False), (PREPARE, True)):
         lines += _dispatcher(name, [k for k, p in enumerate(program.phases) if p.at_load == at_load], attributes)
     body = "\n".join([*functions, *lines])
-    body = "\n".join([*routines.definitions(body, attributes), body])
-    declarations.update(vector.declarations(body))
-    return "\n".join([*pages.definitions(), body, *sorted(declarations), ""])
+    called = routines.definitions(body, attributes, declarations)
+    return "\n".join([*pages.definitions(), *called, body, *sorted(declarations), ""])
 
 
 def _dispatcher(name: str, numbers: list[int], attributes: str) -> list[str]:
@@ -72,7 +71,7 @@ def _dispatcher(name: str, numbers: list[int], attributes: str) -> list[str]:
 def _phase(
     program: Program, phase: Phase, number: int, target: Target, pages: Pages, declarations: set[str], attributes: str
 ) -> str:
-    w = Writer()
+    w = Writer(declarations)
     w.here.append("entry:")
     pointers: dict[Buffer, str] = {}
     for b in buffers_of(phase):
@@ -90,8 +89,8 @@ def _phase(
             if k == 0:
                 digit = name
             else:
-                digit = w.at(1, ("digit", k), lambda n=name, t=trips: w.op(f"urem i64 {n}, {t}"))
-                following = w.at(1, ("rest", k), lambda n=name, t=trips: w.op(f"udiv i64 {n}, {t}"))
+                digit = w.hoisted(1, ("digit", k), lambda n=name, t=trips: w.op(f"urem i64 {n}, {t}"))
+                following = w.hoisted(1, ("rest", k), lambda n=name, t=trips: w.op(f"udiv i64 {n}, {t}"))
                 w.variables[rest] = (following, 1, (0, phase.extent))
             w.variables[var] = (digit, 1, (0, trips - 1))
         _Statements(w, lambda tile: TileWriter(w, tile, pointers, pages, target)).write(phase.body)
@@ -99,9 +98,7 @@ def _phase(
 
     w.loop(Var("unit"), "%begin", "%end", 1, (0, max(0, phase.extent - 1)), True, [], unit)
     w.line("ret void")
-    declarations.update(w.declarations)
-    head = f"define internal void @phase.{number}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end) {attributes} {{"
-    return "\n".join([head, *flatten(w.text), "}"])
+    return w.function(f"internal void @phase.{number}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end) {attributes}")
 
 
 class _Statements:

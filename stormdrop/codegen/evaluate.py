@@ -6,20 +6,21 @@ index condition is folded where the instance decides the condition; otherwise th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.lanes import Lanes
-from stormdrop.codegen.memory import MemoryWriter
-from stormdrop.codegen.pages import Pages
+from stormdrop.codegen.memory import MemoryWriter, Pages
 from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk
-from stormdrop.lower.instance import Instance
+from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, RegisterTile
-from stormdrop.lower.reads import has_data, has_load
+from stormdrop.lower.reads import has_data
+from stormdrop.space.access import has_load
 from stormdrop.target.machine import Target
 
 
@@ -30,13 +31,13 @@ class Evaluator:
         self, w: Writer, tile: RegisterTile, pointers: Mapping[Buffer, str], pages: Pages, target: Target
     ) -> None:
         self.w, self.stage, self.has_fma = w, tile.stage, target.has_fma
-        self.at = Instance(tile, w.known)
+        self.at = TileCursor(tile, w.known)
         self.lanes = Lanes(w, self.at)
         self.memory = MemoryWriter(w, self.at, self.lanes, self.value, pointers, pages, target.reach_bytes)
         self.reads: Mapping[Load, Access] = {}  # of the statement that is being written
         self.results: Mapping[tuple[int, ...], SsaValue] = {}  # of the reduction, by row and vector
         self._memo: dict[object, SsaValue] = {}
-        self._guards: list[Expr] = []
+        self._guards: Sequence[Expr] = ()
 
     def forget(self) -> None:
         """Clear the memos. Due on entering and leaving a loop or branch, since their keys do not name it."""
@@ -60,13 +61,20 @@ class Evaluator:
 
     def guarded_value(self, parts: Sequence[Expr], e: Expr) -> SsaValue:
         """A value whose loads are guarded by `parts`, with memos of its own: its code may be in a branch."""
-        outside, blocks = self._memo, self.memory.blocks
-        self.forget()
-        self._guards += parts
-        value = self.value(e)
-        self._guards.clear()
-        self._memo, self.memory.blocks = outside, blocks
+        blocks = self.memory.blocks
+        with self._guarded_by(parts):
+            self.forget()
+            value = self.value(e)
+        self.memory.blocks = blocks
         return value
+
+    @contextmanager
+    def _guarded_by(self, guards: Sequence[Expr]) -> Generator[None]:
+        """Loads inside have these guards; their values are not memoised outside."""
+        outside = self._guards, self._memo
+        self._guards, self._memo = guards, dict(self._memo) if guards else self._memo
+        yield
+        self._guards, self._memo = outside
 
     def _compute(self, e: Expr) -> SsaValue:
         w = self.w
@@ -126,24 +134,16 @@ class Evaluator:
         return v.choice(self.w, self.lanes.condition(parts), inside, outside)
 
     def _under(self, parts: Sequence[Expr], e: Expr) -> SsaValue:
-        """A value whose loads are guarded by `parts`; values loaded under these guards are not memoised outside."""
-        outside, self._memo = self._memo, dict(self._memo)
-        self._guards += parts
-        value = self._compute(e)
-        del self._guards[len(self._guards) - len(parts) :]
-        self._memo = outside
-        return value
+        """A value whose loads are guarded by `parts` too."""
+        with self._guarded_by([*self._guards, *parts]):
+            return self._compute(e)
 
     def _load(self, e: Load, guards: Sequence[Expr], otherwise: Scalar | None) -> SsaValue:
         """An element or a vector of a tensor, memoised by address; `otherwise` is its value where a guard fails."""
         access = self.reads[e]
         if has_data(access):
-            # The loads inside the index have the same guards; their values are not memoised outside.
-            outside = self._guards, self._memo
-            self._guards, self._memo = list(guards), dict(self._memo) if guards else self._memo
-            value = self.memory.load(access, guards, otherwise)
-            self._guards, self._memo = outside
-            return value
+            with self._guarded_by(guards):  # also the loads inside the index
+                return self.memory.load(access, guards, otherwise)
         if access.atoms:
             return self.memory.load(access, guards, otherwise)
         # Vectors of a masked tile differ in their masks even where they read the same address.

@@ -9,14 +9,14 @@ from stormdrop.codegen.text import SsaValue, Writer, splat
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select
-from stormdrop.lower.instance import Instance
+from stormdrop.lower.instance import TileCursor
 from stormdrop.space.access import axes_of
 
 
 class Lanes:
     """Writes index expressions and masks in the present instance."""
 
-    def __init__(self, w: Writer, at: Instance) -> None:
+    def __init__(self, w: Writer, at: TileCursor) -> None:
         self.w, self.at = w, at
         self.tail: str | None = None  # live elements left in the masked step of a vectorised reduction
 
@@ -106,7 +106,7 @@ class Lanes:
             return None
         name = self.w.integer(tile.live)
         key = ("live", tile.live, chunk, lanes)
-        made = self.w.at(self.w.depth_of(tile.live), key, lambda: self._first(name).name)
+        made = self.w.hoisted(self.w.depth_of(tile.live), key, lambda: self._first(name).name)
         return SsaValue(made, "bool", lanes)
 
     def _first(self, count: str) -> SsaValue:

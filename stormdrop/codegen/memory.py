@@ -7,14 +7,42 @@ from dataclasses import dataclass, replace
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.lanes import Lanes
-from stormdrop.codegen.pages import Pages
-from stormdrop.codegen.text import MEMORY, Loop, SsaValue, Writer, splat, vector_type
+from stormdrop.codegen.text import MEMORY, Loop, SsaValue, Writer, literal, splat, suffix, vector_type
 from stormdrop.ir.affine import Affine, affine, conjunction
 from stormdrop.ir.expr import ITEMSIZE, Axis, Dtype, Expr, Scalar, compare
-from stormdrop.lower.instance import Instance
+from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, Spread
-from stormdrop.lower.reads import has_data, has_load
-from stormdrop.space.access import axes_of
+from stormdrop.lower.reads import has_data
+from stormdrop.space.access import axes_of, has_load
+
+
+@dataclass(slots=True)
+class Pages:
+    """The pages of one module, constant blocks of one repeated value, and the elements each must have.
+
+    The key is the value as an LLVM literal: 0.0 and -0.0 differ, all NaNs are equal.
+    """
+
+    elements: dict[tuple[str, Dtype], int]
+
+    def get(self, value: Scalar, dtype: Dtype, elements: int) -> str:
+        key = (literal(value, dtype), dtype)
+        self.elements[key] = max(self.elements.get(key, 0), elements)
+        return page_name(*key)
+
+    def definitions(self) -> list[str]:
+        lines: list[str] = []
+        for (text, dtype), n in self.elements.items():
+            kind = MEMORY[dtype]
+            item = f"{kind} {int(text == 'true') if dtype == 'bool' else text}"
+            zero = text in ("0", "0x0000000000000000", "false")
+            content = "zeroinitializer" if zero else f"[{', '.join([item] * n)}]"
+            lines.append(f"{page_name(text, dtype)} = internal constant [{n} x {kind}] {content}, align 64")
+        return lines
+
+
+def page_name(text: str, dtype: Dtype) -> str:
+    return f"@page.{dtype}.{text.replace('-', 'm')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +61,7 @@ class MemoryWriter:
     def __init__(
         self,
         w: Writer,
-        at: Instance,
+        at: TileCursor,
         lanes: Lanes,
         value: Callable[[Expr], SsaValue],
         pointers: Mapping[Buffer, str],
@@ -104,7 +132,7 @@ class MemoryWriter:
         index = self.w.affine(form)
         kind = MEMORY[buffer.dtype]
         make = lambda: self.w.op(f"getelementptr {kind}, ptr {base}, i64 {index}")  # noqa: E731
-        return self.w.at(self.w.affine_depth(form), ("ptr", buffer, index), make)
+        return self.w.hoisted(self.w.affine_depth(form), ("ptr", buffer, index), make)
 
     def _addresses(self, access: Access) -> str:
         """One address per lane."""
@@ -146,7 +174,7 @@ class MemoryWriter:
             return w.op(f"select i1 {inside}, ptr {self._moved(start, constant)}, ptr {page}")
 
         depth = max(w.depth_of(test), w.affine_depth(form))
-        pointer = w.at(depth, ("select", test, start, constant, page), make)
+        pointer = w.hoisted(depth, ("select", test, start, constant, page), make)
         if inner is not None:
             index = w.affine(Affine(((at.open[inner.axis], access.coefficient(inner.axis)),)))
             pointer = w.op(f"getelementptr {MEMORY[dtype]}, ptr {pointer}, i64 {index}")
@@ -174,24 +202,20 @@ class MemoryWriter:
             if mask is None:
                 raw = self.w.op(f"load {type}, ptr {address}, align {item}")
             else:
-                name = f"masked.load.{_suffix(dtype, n)}.p0"
-                raw = self.w.intrinsic(
-                    name, type, ("ptr", address), ("i32", str(item)), (mask.type, mask.name), (type, fill)
-                )
+                raw = self._masked_load(f"load.{_suffix(dtype, n)}.p0", type, ("ptr", address), item, mask, fill)
         elif access.spread is Spread.TRANSPOSED and self.lanes.tail is None:
             raw = self._transposed(access)
         else:
-            addresses = self._addresses(access)
+            addresses = vector_type("ptr", n), self._addresses(access)
             bits = mask or SsaValue(splat(True, "bool", n), "bool", n)
-            raw = self.w.intrinsic(
-                f"masked.gather.{_suffix(dtype, n)}.v{n}p0",
-                type,
-                (vector_type("ptr", n), addresses),
-                ("i32", str(item)),
-                (bits.type, bits.name),
-                (type, fill),
-            )
+            raw = self._masked_load(f"gather.{_suffix(dtype, n)}.v{n}p0", type, addresses, item, bits, fill)
         return self._from_memory(raw, dtype, n)
+
+    def _masked_load(
+        self, name: str, type: str, address: tuple[str, str], align: int, mask: SsaValue, fill: str
+    ) -> str:
+        args = (address, ("i32", str(align)), (mask.type, mask.name), (type, fill))
+        return self.w.intrinsic(f"masked.{name}", type, *args)
 
     def load_pair(self, low: Access, high: Access) -> SsaValue | None:
         """Two adjacent bf16 that all lanes share, in one load; None where the two are not adjacent and shared."""
@@ -288,24 +312,24 @@ class MemoryWriter:
             if mask is None:
                 w.line(f"store {type} {value.name}, ptr {address}, align {item}")
                 return
-            suffix = _suffix(dtype, n)
+            ending = _suffix(dtype, n)
             if dtype in ("i32", "bf16"):
                 # A miscompilation of LLVM 22 for AVX-512: it fuses a truncation with a masked store and, if it knows
                 # that one lane is live, stores the element before truncation (8 bytes). A bitcast to float avoids it.
-                suffix, kind = (f"v{n}f32", "float") if dtype == "i32" else (f"v{n}f16", "half")
+                ending, kind = (f"v{n}f32", "float") if dtype == "i32" else (f"v{n}f16", "half")
                 type = vector_type(kind, n)
                 value = SsaValue(w.op(f"bitcast {value} to {type}"), dtype, n)
-            name = f"@llvm.masked.store.{suffix}.p0"
-            w.declare(f"declare void {name}({type}, ptr, i32, {mask.type})")
-            w.line(f"call void {name}({type} {value.name}, ptr {address}, i32 {item}, {mask})")
+            self._call(f"masked.store.{ending}.p0", (type, value.name), ("ptr", address), item, mask)
             return
-        addresses = self._addresses(access)
+        addresses = vector_type("ptr", n), self._addresses(access)
         mask = mask or SsaValue(splat(True, "bool", n), "bool", n)
-        kind = vector_type("ptr", n)
-        name = f"@llvm.masked.scatter.{_suffix(dtype, n)}.v{n}p0"
-        w.declare(f"declare void {name}({type}, {kind}, i32, {mask.type})")
-        w.line(f"call void {name}({type} {value.name}, {kind} {addresses}, i32 {item}, {mask})")
+        self._call(f"masked.scatter.{_suffix(dtype, n)}.v{n}p0", (type, value.name), addresses, item, mask)
+
+    def _call(self, name: str, value: tuple[str, str], to: tuple[str, str], align: int, mask: SsaValue) -> None:
+        args = [value, to, ("i32", str(align)), (mask.type, mask.name)]
+        self.w.declare(f"declare void @llvm.{name}({', '.join(type for type, _ in args)})")
+        self.w.line(f"call void @llvm.{name}({', '.join(f'{type} {x}' for type, x in args)})")
 
 
 def _suffix(dtype: Dtype, lanes: int) -> str:
-    return f"v{lanes}{ {'bool': 'i8', 'bf16': 'i16', 'bf16x2': 'i32'}.get(dtype, dtype) }"
+    return suffix(dtype if dtype in ("f32", "f64") else MEMORY[dtype], lanes)

@@ -6,8 +6,7 @@ another `OuterProduct`, registered under the name of the target's microkernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.text import SsaValue, Writer
@@ -15,44 +14,33 @@ from stormdrop.errors import BuildError
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import BF16_DOT
 
+Pairs = Iterable[tuple[SsaValue, SsaValue]]
+OuterProduct = Callable[[Writer, Pairs, Sequence[SsaValue]], Iterator[SsaValue]]
+"""Writes `acc + x·y` for each accumulator and its pair of operands, in this order.
 
-class OuterProduct(Protocol):
-    """Writes `acc + x·y` for each accumulator and its pair of operands, in this order.
-
-    `operands` is lazy: advancing it writes the code that loads the next pair.
-    """
-
-    def __call__(
-        self, w: Writer, operands: Iterable[tuple[SsaValue, SsaValue]], accumulators: Sequence[SsaValue]
-    ) -> Iterator[SsaValue]: ...
+The pairs are lazy: advancing to the next writes the code that loads it.
+"""
 
 
-def fused(
-    w: Writer, operands: Iterable[tuple[SsaValue, SsaValue]], accumulators: Sequence[SsaValue]
-) -> Iterator[SsaValue]:
+def fused(w: Writer, operands: Pairs, accumulators: Sequence[SsaValue]) -> Iterator[SsaValue]:
     """A fused multiply-add: one rounding."""
     for (x, y), acc in zip(operands, accumulators):
         yield v.multiply_add(w, x, y, acc, True)
 
 
-def separate(
-    w: Writer, operands: Iterable[tuple[SsaValue, SsaValue]], accumulators: Sequence[SsaValue]
-) -> Iterator[SsaValue]:
+def separate(w: Writer, operands: Pairs, accumulators: Sequence[SsaValue]) -> Iterator[SsaValue]:
     """A multiplication and an addition: two roundings."""
     for (x, y), acc in zip(operands, accumulators):
         yield v.multiply_add(w, x, y, acc, False)
 
 
-def bf16_dot(
-    w: Writer, operands: Iterable[tuple[SsaValue, SsaValue]], accumulators: Sequence[SsaValue]
-) -> Iterator[SsaValue]:
+def bf16_dot(w: Writer, operands: Pairs, accumulators: Sequence[SsaValue]) -> Iterator[SsaValue]:
     """Two bf16 products per lane by AVX512_BF16's vdpbf16ps, which treats denormals as zero."""
     for (x, y), acc in zip(operands, accumulators):
         pairs = [w.op(f"bitcast {v.broadcast(w, z, acc.lanes)} to <{2 * acc.lanes} x bfloat>") for z in (x, y)]
-        of = f"<{2 * acc.lanes} x bfloat>"
-        name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * acc.lanes}"
-        w.declare(f"declare {acc.type} {name}({acc.type}, {of}, {of})")
-        yield SsaValue(w.op(f"call {acc.type} {name}({acc}, {of} {pairs[0]}, {of} {pairs[1]})"), acc.dtype, acc.lanes)
+        operands_of_one = [(acc.type, acc.name), *((f"<{2 * acc.lanes} x bfloat>", pair) for pair in pairs)]
+        name = f"x86.avx512bf16.dpbf16ps.{32 * acc.lanes}"
+        yield SsaValue(w.intrinsic(name, acc.type, *operands_of_one), acc.dtype, acc.lanes)
 
 
 OUTER_PRODUCTS: dict[str, OuterProduct] = {"fma": fused, "mul-add": separate, "bf16 dot": bf16_dot}

@@ -1,7 +1,7 @@
 """Functions of their own inside a kernel's module: what needs a loop or a table, and is rare.
 
     call <8 x double> @sd.fmod.v8f64(<8 x double> %a, <8 x double> %b)     # anywhere in the text
-    definitions(text, attributes)                                          # its definition, and what that needs
+    definitions(text, attributes, declarations)                            # its definition, and what that needs
 
 They are internal to the module, so that no external symbol is left in the object. Names end in the type, as those of
 LLVM's intrinsics do.
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from stormdrop.codegen import trigonometry
-from stormdrop.codegen.text import Writer, flatten, vector_type
+from stormdrop.codegen.text import Writer, suffix, vector_type
 from stormdrop.codegen.vector import F64, Vector
 
 _FMOD, _POWER = "sd.fmod", "sd.power"
@@ -34,31 +34,27 @@ def fmod(v: Vector, x: str, y: str) -> str:
 def integer_power(out: Writer, x: str, y: str, element: str, lanes: int) -> str:
     """x to the y of integers, modulo 2^bits. Negative y: the quotient 1 / x^-y, which is 0 unless x is 1 or -1."""
     kind = vector_type(element, lanes)
-    return out.op(f"call {kind} @{_POWER}.{_suffix(element, lanes)}({kind} {x}, {kind} {y})")
+    return out.op(f"call {kind} @{_POWER}.{suffix(element, lanes)}({kind} {x}, {kind} {y})")
 
 
-def _suffix(element: str, lanes: int) -> str:
-    return element if lanes == 1 else f"v{lanes}{element}"
-
-
-def definitions(ir: str, attributes: str) -> list[str]:
-    """The text of every routine that `ir` calls, each once."""
+def definitions(ir: str, attributes: str, declarations: set[str]) -> list[str]:
+    """The text of every routine that `ir` calls, each once; what these call is added to `declarations`."""
     called = sorted({(name, int(lanes or 1), element) for name, lanes, element in _CALL.findall(ir)})
     found: dict[str, None] = {}
     for name, lanes, element in called:
-        for part in _DEFINITIONS[name](lanes, element, attributes):
+        for part in _DEFINITIONS[name](lanes, element, attributes, declarations):
             found[part] = None
     return list(found)
 
 
-def _sine(lanes: int, element: str, attributes: str) -> list[str]:
-    scalar = [trigonometry.table(), trigonometry.routine(attributes)]
+def _sine(lanes: int, element: str, attributes: str, declarations: set[str]) -> list[str]:
+    scalar = [trigonometry.table(), trigonometry.routine(attributes, declarations)]
     arguments = ["%x", "%usual", "i64 %quadrant"]
     return [*scalar, *_lane_by_lane(trigonometry.SINE, arguments, lanes, element, f"cold {attributes}")]
 
 
-def _remainder(lanes: int, element: str, attributes: str) -> list[str]:
-    return [_fmod(attributes), *_lane_by_lane(_FMOD, ["%x", "%y"], lanes, element, attributes)]
+def _remainder(lanes: int, element: str, attributes: str, declarations: set[str]) -> list[str]:
+    return [_fmod(attributes, declarations), *_lane_by_lane(_FMOD, ["%x", "%y"], lanes, element, attributes)]
 
 
 def _lane_by_lane(name: str, arguments: Sequence[str], lanes: int, element: str, attributes: str) -> list[str]:
@@ -75,18 +71,17 @@ def _lane_by_lane(name: str, arguments: Sequence[str], lanes: int, element: str,
         result = w.op(f"insertelement {kind} {result}, {scalar} {one}, i64 {k}")
     w.line(f"ret {kind} {result}")
     taken = ", ".join(a if " " in a else f"{kind} {a}" for a in arguments)
-    head = f"define internal {kind} @{name}.{_suffix(element, lanes)}({taken}) {attributes} {{"
-    return ["\n".join([head, *flatten(w.text), "}"])]
+    return [w.function(f"internal {kind} @{name}.{suffix(element, lanes)}({taken}) {attributes}")]
 
 
-def _fmod(attributes: str) -> str:
+def _fmod(attributes: str, declarations: set[str]) -> str:
     """Long division of the mantissas, eleven bits at a time.
 
         |x| = m · 2^a, |y| = n · 2^b:    m ← (m · 2^11) mod n    until a - b bits are shifted;    result m · 2^b
 
     A mantissa has 53 bits, so that it never leaves 64; the remainder is below n and is therefore a float.
     """
-    w = Writer()
+    w = Writer(declarations)
     v = Vector(w, F64, 1, has_fma=False)
     w.label("entry")
     x, y = v.to_bits(v.call("fabs", "%x")), v.to_bits(v.call("fabs", "%y"))
@@ -120,8 +115,7 @@ def _fmod(attributes: str) -> str:
     small = v.mul(w.op(f"sitofp i64 {rest} to double"), v.const(2.0**-52))
     result = v.mul(small, v.from_bits(v.integer("shl", y_field, 52)))
     w.line(f"ret double {v.call('copysign', result, '%x')}")
-    head = f"define internal double @{_FMOD}.f64(double %x, double %y) {attributes} {{"
-    return "\n".join([head, *flatten(w.text), "}"])
+    return w.function(f"internal double @{_FMOD}.f64(double %x, double %y) {attributes}")
 
 
 def _parts(w: Writer, v: Vector, size: str) -> tuple[str, str]:
@@ -133,7 +127,7 @@ def _parts(w: Writer, v: Vector, size: str) -> tuple[str, str]:
     return w.op(f"select i1 {is_normal}, i64 {field}, i64 1"), whole
 
 
-def _power(lanes: int, element: str, attributes: str) -> list[str]:
+def _power(lanes: int, element: str, attributes: str, declarations: set[str]) -> list[str]:
     """Squares of x, multiplied where the exponent has a bit, until no lane has one left.
 
     The bits of a negative exponent have its parity, which is all that 1 and -1 ask for; of 0 its powers stay 0.
@@ -142,7 +136,7 @@ def _power(lanes: int, element: str, attributes: str) -> list[str]:
     zero, one, two = (str(k) if lanes == 1 else f"splat ({element} {k})" for k in range(3))
     mask_bits = f"i{lanes}"
     lines = [
-        f"define internal {kind} @{_POWER}.{_suffix(element, lanes)}({kind} %x, {kind} %y) {attributes} {{",
+        f"define internal {kind} @{_POWER}.{suffix(element, lanes)}({kind} %x, {kind} %y) {attributes} {{",
         "entry:",
         "  br label %loop",
         "loop:",
@@ -170,7 +164,7 @@ def _power(lanes: int, element: str, attributes: str) -> list[str]:
     return ["\n".join(lines)]
 
 
-_DEFINITIONS: Mapping[str, Callable[[int, str, str], list[str]]] = {
+_DEFINITIONS: Mapping[str, Callable[[int, str, str, set[str]], list[str]]] = {
     trigonometry.SINE: _sine,
     _FMOD: _remainder,
     _POWER: _power,

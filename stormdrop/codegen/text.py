@@ -59,6 +59,11 @@ def vector_type(element: str, lanes: int) -> str:
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
+def suffix(element: str, lanes: int) -> str:
+    """A type as it ends the names of intrinsics and routines: `f32`, `v8f64`."""
+    return element if lanes == 1 else f"v{lanes}{element}"
+
+
 def literal(value: Scalar, dtype: Dtype) -> str:
     """An LLVM literal; a float is written as the bits of the equal double."""
     if dtype == "bool":
@@ -93,14 +98,15 @@ def splat(value: Scalar, dtype: Dtype, lanes: int) -> str:
 class Writer:
     """A builder of one LLVM function; `here` is the insertion point, `block` the label of the present basic block."""
 
-    def __init__(self) -> None:
+    def __init__(self, declarations: set[str] | None = None) -> None:
+        """`declarations`: those of the module, to which the function's are added."""
         self.text: Text = []
         self.here: Text = self.text
         self.count = 0
         self.block = "entry"
         self.scopes: list[LoopScope] = []
         self.variables: dict[Var, tuple[str, int, Interval]] = {}  # SSA name, scope depth, bounds
-        self.declarations: set[str] = set()
+        self.declarations = set[str]() if declarations is None else declarations
 
     # Instructions
 
@@ -132,6 +138,10 @@ class Writer:
         self.declare(f"declare {result} @llvm.{name}({', '.join(type for type, _ in args)})")
         return self.op(f"call {result} @llvm.{name}({', '.join(f'{type} {value}' for type, value in args)})")
 
+    def function(self, head: str) -> str:
+        """The definition of the function; `head`: result, name, parameters and attributes."""
+        return "\n".join([f"define {head} {{", *flatten(self.text), "}"])
+
     # Index arithmetic
 
     def depth_of(self, e: Expr) -> int:
@@ -151,14 +161,19 @@ class Writer:
                 raise BuildError(f"{node} is not index arithmetic")
         return depth
 
-    def at(self, depth: int, key: object, make: Callable[[], str]) -> str:
+    def hoisted(self, depth: int, key: object, make: Callable[[], str]) -> str:
         """The value memoised under `key`, else `make()` emitted into the prologue of the scope at `depth`."""
         scope = self.scopes[depth]
         if key not in scope.memo:
-            outside, self.here = self.here, scope.prologue
-            scope.memo[key] = make()
-            self.here = outside
+            scope.memo[key] = self.written_into(scope.prologue, make)
         return scope.memo[key]
+
+    def written_into(self, place: Text, make: Callable[[], str]) -> str:
+        """The result of `make`, whose instructions go to another place."""
+        outside, self.here = self.here, place
+        result = make()
+        self.here = outside
+        return result
 
     def known(self, atom: Expr) -> Interval | None:
         """The bounds of a loop variable."""
@@ -178,14 +193,14 @@ class Writer:
                 return self.affine(affine(e))
             case Bin(op, a, b):
                 x, y = self.integer(a), self.integer(b)
-                return self.at(self.depth_of(e), e, lambda: self._integer_op(op, a, x, y))
+                return self.hoisted(self.depth_of(e), e, lambda: self._integer_op(op, a, x, y))
             case Cmp(op, a, b):
                 x, y = self.integer(a), self.integer(b)
                 sign = op if op in ("eq", "ne") else "s" + op
-                return self.at(self.depth_of(e), e, lambda: self.op(f"icmp {sign} i64 {x}, {y}"))
+                return self.hoisted(self.depth_of(e), e, lambda: self.op(f"icmp {sign} i64 {x}, {y}"))
             case Select(c, a, b):
                 z, x, y = self.integer(c), self.integer(a), self.integer(b)
-                return self.at(self.depth_of(e), e, lambda: self.op(f"select i1 {z}, i64 {x}, i64 {y}"))
+                return self.hoisted(self.depth_of(e), e, lambda: self.op(f"select i1 {z}, i64 {x}, i64 {y}"))
             case _:
                 raise BuildError(f"{e} is not index arithmetic")
 
@@ -219,23 +234,17 @@ class Writer:
         """A linear form, summed from the outermost variable inwards, so that each partial sum is hoisted."""
         if not form.terms:
             return str(form.constant)
-        parts = sorted(
-            ((self.depth_of(atom), k, atom, c) for k, (atom, c) in enumerate(form.terms)), key=lambda p: p[:2]
-        )
-        sum_name = ""
-        key: tuple[object, ...] = ()
-        depth = 0
-        for depth, _, atom, c in parts:
+        parts = sorted((self.depth_of(atom), k) for k, (atom, _) in enumerate(form.terms))
+        sum_name, depth, key = "", 0, tuple[tuple[Expr, int], ...]()
+        for depth, k in parts:
+            atom, c = form.terms[k]
             x = self.integer(atom)
-            term = x if c == 1 else self.at(depth, ("mul", atom, c), lambda x=x, c=c: self.op(f"mul i64 {x}, {c}"))
+            term = x if c == 1 else self.hoisted(depth, ("mul", atom, c), lambda x=x, c=c: self.op(f"mul i64 {x}, {c}"))
             key = (*key, (atom, c))
-            sum_name = (
-                term
-                if not sum_name
-                else self.at(depth, ("sum", key), lambda t=term, s=sum_name: self.op(f"add i64 {s}, {t}"))
-            )
+            add = lambda t=term, s=sum_name: self.op(f"add i64 {s}, {t}")  # noqa: E731
+            sum_name = self.hoisted(depth, ("sum", key), add) if sum_name else term
         if form.constant:
-            sum_name = self.at(
+            sum_name = self.hoisted(
                 depth, ("sum", key, form.constant), lambda: self.op(f"add i64 {sum_name}, {form.constant}")
             )
         return sum_name
@@ -280,7 +289,7 @@ class Writer:
         saved = self.variables.get(var)
         self.variables[var] = (name, len(self.scopes) - 1, interval)
         after: Text = []
-        frame = Loop(self, before, phis, after, start, inside)
+        frame = Loop(self, before, after)
         results = list(body(inner, frame))
         self.scopes.pop()
         if saved is None:
@@ -288,7 +297,6 @@ class Writer:
         else:
             self.variables[var] = saved
         latch = self.block
-        frame.latch = latch
         self.here.append(after)
         phis.append(f"  {name} = phi i64 [ {low}, %{start} ], [ {following}, %{latch} ]")
         for v, first, last in zip(inner, carried, results):
@@ -303,11 +311,8 @@ class Writer:
             return results
         merged: list[SsaValue] = []
         for v, first, last in zip(inner, carried, results):
-            merged.append(
-                SsaValue(
-                    self.op(f"phi {v.type} [ {first.name}, %{start} ], [ {last.name}, %{latch} ]"), v.dtype, v.lanes
-                )
-            )
+            name = self.op(f"phi {v.type} [ {first.name}, %{start} ], [ {last.name}, %{latch} ]")
+            merged.append(SsaValue(name, v.dtype, v.lanes))
         return merged
 
     def branch(self, condition: str, then: Callable[[], None], orelse: Callable[[], None] | None = None) -> None:
@@ -337,15 +342,11 @@ class Writer:
 
 @dataclass(slots=True)
 class Loop:
-    """A loop under construction: text before it, its phis and text at its latch; labels of entry, body and latch."""
+    """A loop under construction: text before it and at its latch; its induction pointers."""
 
     writer: Writer
     before: Text
-    phis: Text
     after: Text
-    start: str
-    inside: str
-    latch: str = ""
     pointers: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     memo: dict[object, str] = field(default_factory=dict[object, str])
 
@@ -353,9 +354,7 @@ class Loop:
         """An induction pointer: `first`, computed before the loop, plus `step_bytes` per trip."""
         if key not in self.memo:
             w = self.writer
-            outside, w.here = w.here, self.before
-            start = first()
-            w.here = outside
+            start = w.written_into(self.before, first)
             name, following = w.fresh(), w.fresh()
             self.pointers.append((name, start, following))
             self.after.append(f"  {following} = getelementptr i8, ptr {name}, i64 {step_bytes}")

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.evaluate import Evaluator
-from stormdrop.codegen.memory import InnerLoop
+from stormdrop.codegen.memory import InnerLoop, Pages
 from stormdrop.codegen.outer_product import outer_product_of
-from stormdrop.codegen.pages import Pages
 from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
 from stormdrop.ir.affine import conjuncts
 from stormdrop.ir.expr import ITEMSIZE, Bin, Const, Expr, Var, identity_of, substitute
@@ -117,11 +116,9 @@ class TileWriter:
         if loop.written_out:
             assert isinstance(low, int)
             assert isinstance(high, int)
-            for value in range(low, high):
+            for value in self.at.steps(loop.axis, range(low, high)):
                 self.written_out[loop.var] = Const(value, "i64")
-                self.at.offset[loop.axis] = value
                 body(loop.body)
-            self.at.offset[loop.axis] = 0
             return
         match loop.body:
             case (Update() as update,):
@@ -138,11 +135,10 @@ class TileWriter:
         self, loop: ReduceLoop, low: str, high: str, step: int, may_be_empty: bool, body: Callable[[Loop], None]
     ) -> None:
         def write(carried: Sequence[SsaValue], frame: Loop) -> Sequence[SsaValue]:
-            self.at.open[loop.axis] = loop.var
             self.evaluator.forget()
             self.accs = list(carried)
-            body(frame)
-            del self.at.open[loop.axis]
+            with self.at.inside(loop.axis, loop.var):
+                body(frame)
             return self.accs
 
         interval = (0, max(0, loop.longest - 1))
@@ -152,17 +148,15 @@ class TileWriter:
     def _innermost(self, loop: ReduceLoop, low: int | str, high: int | str, update: Update) -> None:
         """The unrolled loop, then the remaining whole steps, then the masked partial step of a vector axis."""
         if isinstance(low, int) and isinstance(high, int):
-            rolled, written, left = loop.split(max(0, high - low))
-            middle = low + rolled * loop.step
+            rolled, written, left = loop.split(low, high)
             if rolled:
-                self._turns(loop, str(low), str(middle), loop.unroll, False, update)
-                self._straight(loop, middle, written, update)
+                self._turns(loop, str(rolled.start), str(rolled.stop), loop.unroll, False, update)
+                self._straight(loop, written, update)
             else:
-                turn = min(written, loop.unroll)
-                self._straight(loop, low, turn, update)
-                self._straight(loop, low + turn * loop.step, written - turn, update)
+                self._straight(loop, written[: loop.unroll], update)
+                self._straight(loop, written[loop.unroll :], update)
             if left:
-                self._masked_step(loop, str(middle + written * loop.step), str(left), update)
+                self._masked_step(loop, str(written.stop), str(left), update)
             return
         w = self.w
         length = w.op(f"sub i64 {high}, {low}")
@@ -189,23 +183,19 @@ class TileWriter:
 
         def body(frame: Loop) -> None:
             self.evaluator.memory.inner = InnerLoop(loop.axis, frame, low, step)
-            for k in range(unroll):
-                self.at.step_to(loop.axis, k * loop.step)
+            for _ in self.at.steps(loop.axis, range(0, step, loop.step)):
                 self.update(update)
-            self.at.step_to(loop.axis, 0)
             self.evaluator.memory.inner = None
 
         self._rolled(loop, low, high, step, may_be_empty, body)
 
-    def _straight(self, loop: ReduceLoop, low: int, steps: int, update: Update) -> None:
+    def _straight(self, loop: ReduceLoop, positions: range, update: Update) -> None:
         """Steps written out at constant positions: all steps of one accumulator, then the next, so that few operands
         are live at once.
         """
-        for i in range(len(self.accs)) if steps > 1 else [None]:
-            for k in range(steps):
-                self.at.step_to(loop.axis, low + k * loop.step)
+        for i in range(len(self.accs)) if len(positions) > 1 else [None]:
+            for _ in self.at.steps(loop.axis, positions):
                 self.update(update, i)
-        self.at.step_to(loop.axis, 0)
 
     def _masked_step(self, loop: ReduceLoop, start: str, left: str, update: Update) -> None:
         """The last, partial step of a vectorised reduction: accumulators keep their value in dead lanes."""
@@ -214,15 +204,14 @@ class TileWriter:
             # The position is an SSA value defined here: index arithmetic on it must not be hoisted further out.
             self.w.push()
         self.w.variables[position] = (start, len(self.w.scopes) - 1, (0, max(0, loop.longest - 1)))
-        self.at.open[loop.axis] = position
-        self.evaluator.lanes.tail = left
-        self.evaluator.forget()
-        self.update(update)
-        self.evaluator.lanes.tail = None
-        self.evaluator.forget()
+        with self.at.inside(loop.axis, position):
+            self.evaluator.lanes.tail = left
+            self.evaluator.forget()
+            self.update(update)
+            self.evaluator.lanes.tail = None
+            self.evaluator.forget()
         if start.startswith("%"):
             self.w.scopes.pop()
-        del self.at.open[loop.axis]
         del self.w.variables[position]
 
     # The store

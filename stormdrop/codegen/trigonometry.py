@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from stormdrop.codegen.text import Writer, flatten
+from stormdrop.codegen.text import Writer
 from stormdrop.codegen.vector import F32, F64, Vector
 
 NEAR = 1e5
@@ -87,37 +87,22 @@ def _at_quadrant(v: Vector, r: str, turns: str, sine: Sequence[float], cosine: S
 
 # ---- the routine ---------------------------------------------------------------------------------------------------
 
-# 64 zero bits and the first 1,216 of 2/pi: the largest f64 is m * 2^971 and needs those from 970 to 1,161.
+# The first 1,216 bits of 2/pi: the largest f64 is m * 2^971 and needs those from 970 to 1,161.
 _TWO_OVER_PI = (
-    0x0000000000000000,
-    0xA2F9836E4E441529,
-    0xFC2757D1F534DDC0,
-    0xDB6295993C439041,
-    0xFE5163ABDEBBC561,
-    0xB7246E3A424DD2E0,
-    0x06492EEA09D1921C,
-    0xFE1DEB1CB129A73E,
-    0xE88235F52EBB4484,
-    0xE99C7026B45F7E41,
-    0x3991D639835339F4,
-    0x9C845F8BBDF9283B,
-    0x1FF897FFDE05980F,
-    0xEF2F118B5A0A6D1F,
-    0x6D367ECF27CB09B7,
-    0x4F463F669E5FEA2D,
-    0x7527BAC7EBE5F17B,
-    0x3D0739F78A5292EA,
-    0x6BFB5FB11F8D5D08,
-    0x56033046FC7B6BAB,
+    "A2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561B7246E3A424DD2E006492EEA09D1921C"
+    "FE1DEB1CB129A73EE88235F52EBB4484E99C7026B45F7E413991D639835339F49C845F8BBDF9283B1FF897FFDE05980F"
+    "EF2F118B5A0A6D1F6D367ECF27CB09B74F463F669E5FEA2D7527BAC7EBE5F17B3D0739F78A5292EA6BFB5FB11F8D5D08"
+    "56033046FC7B6BAB"
 )
 
 
 def table() -> str:
-    """The constant that the routine reads."""
-    return f"{_TABLE} = internal constant [{len(_TWO_OVER_PI)} x i64] [{', '.join(f'i64 {w}' for w in _TWO_OVER_PI)}]"
+    """The constant that the routine reads: a word of zeros, and 2/pi."""
+    words = [0, *(int(_TWO_OVER_PI[k : k + 16], 16) for k in range(0, len(_TWO_OVER_PI), 16))]
+    return f"{_TABLE} = internal constant [{len(words)} x i64] [{', '.join(f'i64 {w}' for w in words)}]"
 
 
-def routine(attributes: str) -> str:
+def routine(attributes: str, declarations: set[str]) -> str:
     """`double sine(double x, double usual, i64 quadrant)`: `usual` where x is near or not finite.
 
         2/pi = 0.b1 b2 b3 ...,  |x| = m * 2^e:  bits up to b(e-2) add multiples of 4 to |x| * 2/pi and are left out;
@@ -125,7 +110,7 @@ def routine(attributes: str) -> str:
 
     No f64 comes closer to a multiple of pi/2 than 2^-62, so that 126 bits of the fraction are more than enough.
     """
-    w = Writer()
+    w = Writer(declarations)
     v = Vector(w, F64, 1, has_fma=False)
     w.label("entry")
     size = v.to_bits(v.call("fabs", "%x"))
@@ -133,8 +118,7 @@ def routine(attributes: str) -> str:
     finite = w.op(f"icmp ult i64 {size}, {F64.bits(math.inf)}")
     result = w.rarely(v.both(far, finite), "double", "%usual", lambda: _far(w, v, size))
     w.line(f"ret double {result}")
-    head = f"define internal double @{SINE}.f64(double %x, double %usual, i64 %quadrant) cold {attributes} {{"
-    return "\n".join([head, *flatten(w.text), "}"])
+    return w.function(f"internal double @{SINE}.f64(double %x, double %usual, i64 %quadrant) cold {attributes}")
 
 
 def _far(w: Writer, v: Vector, size: str) -> str:
@@ -145,7 +129,9 @@ def _far(w: Writer, v: Vector, size: str) -> str:
     places = [at, *(w.op(f"getelementptr i64, ptr {at}, i64 {k}") for k in (1, 2, 3))]
     words = [w.op(f"load i64, ptr {place}, align 8") for place in places]
     shift = v.integer("and", position, 63)
-    high, middle, low = (w.op(f"call i64 @llvm.fshl.i64(i64 {a}, i64 {b}, i64 {shift})") for a, b in pairwise(words))
+    high, middle, low = (
+        w.intrinsic("fshl.i64", "i64", ("i64", a), ("i64", b), ("i64", shift)) for a, b in pairwise(words)
+    )
     # The upper 128 of the product's 192 bits.
     top = w.op(f"shl i128 {_times(w, m, high)}, 64")
     carried = w.op(f"lshr i128 {_times(w, m, low)}, 64")

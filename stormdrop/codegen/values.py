@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stormdrop.codegen import routines, vecmath
-from stormdrop.codegen.text import LLVM, SsaValue, Writer, splat, vector_type
+from stormdrop.codegen.text import LLVM, SsaValue, Writer, splat, suffix, vector_type
 from stormdrop.errors import BuildError
 from stormdrop.ir.expr import Combiner, Dtype
 
@@ -103,17 +103,14 @@ def extremum(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
     mask = vector_type("i1", x.lanes)
     if x.dtype == "bool":
         return SsaValue(w.op(f"{'or' if op == 'max' else 'and'} {x}, {y.name}"), "bool", x.lanes)
+    first = comparison(w, "gt" if op == "max" else "lt", x, y)
+    best = choice(w, first, x, y)  # y where either is NaN
     if x.dtype in ("i32", "i64"):
-        sign = "sgt" if op == "max" else "slt"
-        first = w.op(f"icmp {sign} {x}, {y.name}")
-        return SsaValue(w.op(f"select {mask} {first}, {x}, {y}"), x.dtype, x.lanes)
-    sign = "ogt" if op == "max" else "olt"
-    first = w.op(f"fcmp {sign} {x}, {y.name}")
-    best = w.op(f"select {mask} {first}, {x}, {y}")  # y where either is NaN
+        return best
     kept = w.op(
         f"fcmp ord {x}, {x.name}"
     )  # where x is NaN it stays: a maximum under a mask, two instructions on AVX-512
-    return SsaValue(w.op(f"select {mask} {kept}, {x.type} {best}, {x}"), x.dtype, x.lanes)
+    return SsaValue(w.op(f"select {mask} {kept}, {best}, {x}"), x.dtype, x.lanes)
 
 
 def comparison(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
@@ -140,15 +137,11 @@ def function(w: Writer, fn: str, x: SsaValue, fma: bool) -> SsaValue:
         return SsaValue(w.op(f"xor {x}, {splat(True, 'bool', x.lanes)}"), "bool", x.lanes)
     if fn == "abs":
         if x.dtype in ("f32", "f64"):
-            return SsaValue(w.intrinsic(f"fabs.{_suffix(x)}", x.type, (x.type, x.name)), x.dtype, x.lanes)
+            return SsaValue(w.intrinsic(f"fabs.{suffix(x.dtype, x.lanes)}", x.type, (x.type, x.name)), x.dtype, x.lanes)
         below = w.op(f"icmp slt {x}, {splat(0, x.dtype, x.lanes)}")
         negated = w.op(f"sub {x.type} {splat(0, x.dtype, x.lanes)}, {x.name}")
         return SsaValue(w.op(f"select {vector_type('i1', x.lanes)} {below}, {x.type} {negated}, {x}"), x.dtype, x.lanes)
     return SsaValue(vecmath.emit(fn, w, [x.name], x.dtype, x.lanes, fma), x.dtype, x.lanes)
-
-
-def _suffix(x: SsaValue) -> str:
-    return ("" if x.lanes == 1 else f"v{x.lanes}") + x.dtype
 
 
 def convert(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
@@ -166,8 +159,8 @@ def convert(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
     if source_float and to_float:
         return SsaValue(w.op(f"{'fpext' if dtype == 'f64' else 'fptrunc'} {x} to {type}"), dtype, x.lanes)
     if source_float:
-        suffix = f"{'' if x.lanes == 1 else f'v{x.lanes}'}{LLVM[dtype]}.{_suffix(x)}"
-        return SsaValue(w.intrinsic(f"fptosi.sat.{suffix}", type, (x.type, x.name)), dtype, x.lanes)
+        ending = f"{suffix(LLVM[dtype], x.lanes)}.{suffix(x.dtype, x.lanes)}"
+        return SsaValue(w.intrinsic(f"fptosi.sat.{ending}", type, (x.type, x.name)), dtype, x.lanes)
     if to_float:
         return SsaValue(w.op(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {type}"), dtype, x.lanes)
     if x.dtype == "bool":
@@ -210,7 +203,7 @@ def multiply_add(w: Writer, x: SsaValue, y: SsaValue, acc: SsaValue, fma: bool) 
     if fma and acc.dtype in ("f32", "f64"):
         t = acc.type
         return SsaValue(
-            w.intrinsic(f"fma.{_suffix(acc)}", t, (t, x.name), (t, y.name), (t, acc.name)), acc.dtype, lanes
+            w.intrinsic(f"fma.{suffix(acc.dtype, lanes)}", t, (t, x.name), (t, y.name), (t, acc.name)), acc.dtype, lanes
         )
     return arithmetic(w, "add", acc, arithmetic(w, "mul", x, y))
 
@@ -230,12 +223,11 @@ def horizontal(w: Writer, combiner: Combiner, x: SsaValue) -> SsaValue:
         half = x.lanes // 2
         pieces: list[SsaValue] = []
         for start in (0, half):
-            order = ", ".join(f"i32 {start + i}" for i in range(half))
             if half == 1:
-                pieces.append(SsaValue(w.op(f"extractelement {x}, i64 {start}"), x.dtype, 1))
+                part = w.op(f"extractelement {x}, i64 {start}")
             else:
-                pieces.append(
-                    SsaValue(w.op(f"shufflevector {x}, {x.type} poison, <{half} x i32> <{order}>"), x.dtype, half)
-                )
+                order = ", ".join(f"i32 {start + i}" for i in range(half))
+                part = w.op(f"shufflevector {x}, {x.type} poison, <{half} x i32> <{order}>")
+            pieces.append(SsaValue(part, x.dtype, half))
         x = combine(w, combiner, pieces[0], pieces[1])
     return x

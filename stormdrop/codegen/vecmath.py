@@ -23,8 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from stormdrop.codegen.exponential import exp, expm1, log, log1p, reduce_exp, reduced_expm1
 from stormdrop.codegen.powers import power
 from stormdrop.codegen.routines import fmod
+from stormdrop.codegen.text import Writer
 from stormdrop.codegen.trigonometry import sine
-from stormdrop.codegen.vector import F32, F64, FORMATS, Lines, Vector
+from stormdrop.codegen.vector import F32, F64, FORMATS, Vector
 
 # -ln(erfc x) / x - 1 on 0 <= x <= erf_end, weighted by what its error does to erf: little where erfc is small.
 _ERF = {
@@ -68,11 +69,11 @@ _ERF = {
 }
 
 
-def emit(fn: str, out: Lines, args: Sequence[str], dtype: str, lanes: int, fma: bool) -> str:
+def emit(fn: str, out: Writer, args: Sequence[str], dtype: str, lanes: int, fma: bool) -> str:
     """Append the instructions that compute `fn(args)` and return the name of the result.
 
     `fma` says that llvm.fma is one instruction on the target; SSE4.1 or NEON is taken for granted. A module that holds
-    these instructions also needs `declarations` and `routines.definitions` of its text.
+    these instructions also needs `routines.definitions` of its text.
     """
     v = Vector(out, FORMATS[dtype], lanes, fma)
     if fn in BINARY:

@@ -1,36 +1,24 @@
 """Instructions on floats of one IEEE format and lane count: the alphabet in which `vecmath` and its neighbours write.
 
-What is appended here calls only intrinsics that lower to instructions on SSE4.1, AVX and NEON. Nothing is contracted or
-reassociated behind the writer's back, so error-free transformations are what they say.
+Nothing is contracted or reassociated behind the writer's back, so error-free transformations are what they say.
 """
 
 from __future__ import annotations
 
-import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-
-class Lines(Protocol):
-    """Where instructions go."""
-
-    def op(self, text: str) -> str:
-        """Append `%new = <text>` and return `%new`."""
-        ...
-
-    def rarely(self, condition: str, type: str, usual: str, other: Callable[[], str]) -> str:
-        """`usual`, or what `other` appends and returns where the i1 `condition` holds: a branch jumps over `other`."""
-        ...
+from stormdrop.codegen.text import LLVM, Writer, splat, suffix, vector_type
+from stormdrop.ir.expr import Dtype
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """An IEEE format, and what depends on it alone."""
 
-    name: str  # LLVM's name of the type
-    int_name: str  # of the integer as wide
+    dtype: Dtype
+    int_name: str  # LLVM's name of the integer as wide
     mantissa_bits: int
     bias: int
     exp_range: tuple[float, float]  # exp is 0 below and inf above
@@ -52,7 +40,7 @@ class Format:
 
 
 F32 = Format(
-    name="float",
+    dtype="f32",
     int_name="i32",
     mantissa_bits=23,
     bias=127,
@@ -64,7 +52,7 @@ F32 = Format(
     ln2=(0.693145751953125, 1.4286068203094173e-06),
 )
 F64 = Format(
-    name="double",
+    dtype="f64",
     int_name="i64",
     mantissa_bits=52,
     bias=1023,
@@ -77,32 +65,12 @@ F64 = Format(
 )
 FORMATS = {"f32": F32, "f64": F64}
 
-_INTRINSICS: Mapping[str, int] = {
-    "ceil": 1,
-    "copysign": 2,
-    "fabs": 1,
-    "floor": 1,
-    "fma": 3,
-    "fshl": 3,
-    "roundeven": 1,
-    "sqrt": 1,
-}
-_CALL = re.compile(rf"call (<\d+ x \w+>|\w+) @llvm\.({'|'.join(_INTRINSICS)})\.(\w+)\(")
-
-
-def declarations(ir: str) -> list[str]:
-    """Return the `declare` lines, sorted and each once, of the intrinsics named here that the text `ir` calls."""
-    calls = sorted({(name, suffix, kind) for kind, name, suffix in _CALL.findall(ir)})
-    return [
-        f"declare {kind} @llvm.{name}.{suffix}({', '.join([kind] * _INTRINSICS[name])})" for name, suffix, kind in calls
-    ]
-
 
 @dataclass(frozen=True, slots=True)
 class Vector:
     """Writes instructions on values of one format and lane count."""
 
-    out: Lines
+    out: Writer
     format: Format
     lanes: int
     has_fma: bool
@@ -110,11 +78,11 @@ class Vector:
     # Types and constants
 
     def kind(self, element: str) -> str:
-        return element if self.lanes == 1 else f"<{self.lanes} x {element}>"
+        return vector_type(element, self.lanes)
 
     @property
     def floats(self) -> str:
-        return self.kind(self.format.name)
+        return self.kind(LLVM[self.format.dtype])
 
     @property
     def ints(self) -> str:
@@ -122,27 +90,15 @@ class Vector:
 
     @property
     def suffix(self) -> str:
-        """The type as it ends the names of intrinsics and routines: `f32`, `v8f64`."""
-        width = f"f{self.format.int_name[1:]}"
-        return width if self.lanes == 1 else f"v{self.lanes}{width}"
-
-    def _splat(self, element: str, literal: str) -> str:
-        return literal if self.lanes == 1 else f"splat ({element} {literal})"
+        return suffix(self.format.dtype, self.lanes)
 
     def const(self, value: float) -> str:
-        """LLVM writes floats of every width as the bits of the equal double."""
-        if self.format is F32:
-            value = struct.unpack("f", struct.pack("f", value))[0]
-        return self._splat(self.format.name, f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}")
-
-    def int_const(self, value: int) -> str:
-        return self._splat(self.format.int_name, str(value))
+        return splat(value, self.format.dtype, self.lanes)
 
     # Arithmetic
 
     def call(self, intrinsic: str, *args: str) -> str:
-        operands = ", ".join(f"{self.floats} {a}" for a in args)
-        return self.out.op(f"call {self.floats} @llvm.{intrinsic}.{self.suffix}({operands})")
+        return self.out.intrinsic(f"{intrinsic}.{self.suffix}", self.floats, *((self.floats, a) for a in args))
 
     def binary(self, op: str, a: str, b: str) -> str:
         return self.out.op(f"{op} {self.floats} {a}, {b}")
@@ -236,7 +192,8 @@ class Vector:
     # Bits
 
     def integer(self, op: str, a: str, b: int) -> str:
-        return self.out.op(f"{op} {self.ints} {a}, {self.int_const(b)}")
+        literal = str(b) if self.lanes == 1 else f"splat ({self.format.int_name} {b})"
+        return self.integers(op, a, literal)
 
     def integers(self, op: str, a: str, b: str) -> str:
         return self.out.op(f"{op} {self.ints} {a}, {b}")

@@ -12,7 +12,7 @@ from stormdrop.ir.affine import Interval, bounds, decide
 from stormdrop.ir.expr import Const, Expr, Var, identity_of, substitute, walk
 from stormdrop.ir.tensor import operations
 from stormdrop.lower.borders import deciding_axes
-from stormdrop.lower.instance import Instance
+from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Finish, For, If, Phase, Program, ReduceLoop, RegisterTile, Save, Start, Stmt, Update
 
 
@@ -34,7 +34,7 @@ class _Count:
     def __init__(self) -> None:
         self.values: dict[Expr, int] = {}  # present values of iterated loop variables
         self.bounds: dict[Expr, Interval] = {}
-        self.instances: dict[RegisterTile, Instance] = {}
+        self.cursors: dict[RegisterTile, TileCursor] = {}
         self.live: dict[object, int] = {}
         self.counts: dict[object, float] = {}  # of a loop and the variables its count depends on
 
@@ -80,44 +80,39 @@ class _Count:
         return total
 
     def _reduce_loop(self, loop: ReduceLoop) -> float:
-        at = self._instance(loop.tile)
+        at = self._cursor(loop.tile)
         low, high = self._value(loop.low), self._value(loop.high)
+        total = 0.0
         if loop.written_out:
-            total = 0.0
-            for self.values[loop.var] in range(low, high):
-                at.offset[loop.axis] = self.values[loop.var]
+            for value in at.steps(loop.axis, range(low, high)):
+                self.values[loop.var] = value
                 total += self.of(loop.body)
-            at.offset[loop.axis] = 0
             self.values.pop(loop.var, None)
             return total
         self.bounds[loop.var] = (0, max(0, loop.longest - 1))
-        at.open[loop.axis] = loop.var
         match loop.body:
             case (Update() as update,):
-                total = self._innermost(loop, low, max(low, high), update)
+                total = self._innermost(loop, low, high, update)
             case _:
-                total = self._repeated(loop.var, low, high, loop.body)
-        at.open.pop(loop.axis, None)
+                with at.inside(loop.axis, loop.var):
+                    total = self._repeated(loop.var, low, high, loop.body)
         del self.bounds[loop.var]
         return total
 
     def _innermost(self, loop: ReduceLoop, low: int, high: int, update: Update) -> float:
         """Each step written out at a constant position is counted by itself: borders differ between them.
 
-        Where the range is not static, the masked last step of a vectorised reduction always runs.
+        Where the range is not static, all steps are in loops, and the masked last step always runs.
         """
-        at = self._instance(loop.tile)
-        rolled, written, left = loop.split(high - low)
-        if not self._is_static(loop):
-            return (rolled + written + loop.masked) * self._update(update)
-        total = rolled * self._update(update) if rolled else 0.0
-        if left:
+        at, is_static = self._cursor(loop.tile), self._is_static(loop)
+        rolled, written, left = loop.split(low, high)
+        repeated = len(rolled) * loop.unroll + (left > 0 if is_static else len(written) + loop.masked)
+        total = 0.0
+        if repeated:
+            with at.inside(loop.axis, loop.var):
+                total = repeated * self._update(update)
+        for _ in at.steps(loop.axis, written if is_static else ()):
             total += self._update(update)
-        del at.open[loop.axis]
-        for k in range(written):
-            at.step_to(loop.axis, low + (rolled + k) * loop.step)
-            total += self._update(update)
-        at.step_to(loop.axis, 0)
         return total
 
     def _is_static(self, loop: ReduceLoop) -> bool:
@@ -130,7 +125,7 @@ class _Count:
 
     def _live(self, s: Update) -> int:
         """The number of instances whose update value is not known to be the combiner's identity."""
-        combiner, at = s.tile.stage.combiner, self._instance(s.tile)
+        combiner, at = s.tile.stage.combiner, self._cursor(s.tile)
         assert combiner is not None
         axes = deciding_axes(s.value)
         if not axes:
@@ -145,10 +140,10 @@ class _Count:
                 self.live[key] += known is None or known.value != neutral
         return self.live[key]
 
-    def _instance(self, tile: RegisterTile) -> Instance:
-        if tile not in self.instances:
-            self.instances[tile] = Instance(tile, self.bounds.get)
-        return self.instances[tile]
+    def _cursor(self, tile: RegisterTile) -> TileCursor:
+        if tile not in self.cursors:
+            self.cursors[tile] = TileCursor(tile, self.bounds.get)
+        return self.cursors[tile]
 
 
 @lru_cache(maxsize=4096)

@@ -13,13 +13,20 @@ from itertools import product
 from math import floor, gcd, lcm
 
 from stormdrop.ir.affine import Interval, affine, bounds, conjuncts
-from stormdrop.ir.expr import Bin, Cmp, Const, Expr, Var, binary
+from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, binary
+from stormdrop.lower.borders import non_negative
 
 SPLITS = 2
 """How many loops a proof may split into the last iteration and the others."""
 
 Linear = Mapping[Expr | None, Fraction]
 """The coefficient of each variable; the key None holds the constant term."""
+
+
+def data_bounds(atom: Expr) -> Interval | None:
+    """The bounds of data: any i64; None for variables, and for operations that `bounds` itself looks into."""
+    looks_inside = isinstance(atom, Bin) and atom.op in ("min", "max", "mod", "floordiv")
+    return None if looks_inside or isinstance(atom, (Axis, Var, Select)) else (-(2**63), 2**63 - 1)
 
 
 def _sum(a: Linear, b: Linear, factor: Fraction = Fraction(1)) -> Linear:
@@ -43,24 +50,20 @@ class Facts:
     def variable(self, var: Expr, low: Expr, high: Expr, interval: Interval) -> None:
         """Assume `low <= var < high`."""
         self.intervals[var] = interval
-        self._assume(binary("sub", var, low))
-        self._assume(binary("sub", binary("sub", high, 1), var))
+        self._assume_non_negative(binary("sub", var, low))
+        self._assume_non_negative(binary("sub", binary("sub", high, 1), var))
 
-    def holds(self, condition: Expr) -> None:
+    def assume(self, condition: Expr) -> None:
         """Assume a condition; conjuncts that are neither inequalities nor integer equations are dropped."""
         for part in conjuncts(condition):
-            match part:
-                case Cmp("ge" | "gt" as op, a, b):
-                    self._assume(binary("sub", binary("sub", a, b), int(op == "gt")))
-                case Cmp("le" | "lt" as op, a, b):
-                    self._assume(binary("sub", binary("sub", b, a), int(op == "lt")))
-                case Cmp("eq", a, b) if a.dtype == "i64":
-                    self._assume(binary("sub", a, b))
-                    self._assume(binary("sub", b, a))
-                case _:
-                    pass
+            form = non_negative(part)
+            if form is not None:
+                self._assume_non_negative(form.expr())
+            elif isinstance(part, Cmp) and part.op == "eq" and part.a.dtype == "i64":
+                self._assume_non_negative(binary("sub", part.a, part.b))
+                self._assume_non_negative(binary("sub", part.b, part.a))
 
-    def _assume(self, e: Expr) -> None:
+    def _assume_non_negative(self, e: Expr) -> None:
         """Assume `e >= 0`: every linear upper bound of `e` is a fact."""
         for form in self._above(e):
             self._add(form)
@@ -91,7 +94,7 @@ class Facts:
         """Linear upper bounds of `c · atom`; a floordiv or mod is also treated as a variable."""
         if isinstance(atom, Var) or (isinstance(atom, Bin) and atom.op in ("floordiv", "mod")):
             self.rank.setdefault(atom, len(self.rank))
-            if atom not in self.intervals and (known := bounds(atom, self.intervals.get)) is not None:
+            if atom not in self.intervals and (known := bounds(atom, self._known)) is not None:
                 self.intervals[atom] = known
             own: list[Linear] = [{atom: Fraction(c)}]
         else:
@@ -107,20 +110,22 @@ class Facts:
             case Bin("floordiv", a, Const(n)) if int(n) > 0:
                 last = Fraction(1 - int(n), int(n))
                 inner = [_sum({None: last}, form, Fraction(1, int(n))) for form in self._below(a)]
-            case _ if not own and (known := bounds(atom, self.intervals.get)) is not None:
+            case _ if not own and (known := bounds(atom, self._known)) is not None:
                 inner = [{None: Fraction(known[1] if c > 0 else known[0])}]
             case _:
                 pass
         return own + [_sum({}, form, Fraction(c)) for form in inner]
 
+    def _known(self, atom: Expr) -> Interval | None:
+        return self.intervals.get(atom) or data_bounds(atom)
+
     def _below(self, e: Expr) -> Iterator[Linear]:
         for form in self._above(binary("mul", e, -1)):
             yield _sum({}, form, Fraction(-1))
 
-    def never_negative(self, e: Expr) -> bool | None:
-        """Whether the integer `e` is proved >= 0, by a linear lower bound > -1; None where it has no linear bound."""
-        forms = list(self._below(e))
-        return self._is_one_proved(forms, SPLITS) if forms else None
+    def never_negative(self, e: Expr) -> bool:
+        """Whether the integer `e` is proved >= 0, by a linear lower bound > -1."""
+        return self._is_one_proved(list(self._below(e)), SPLITS)
 
     def _is_one_proved(self, forms: Sequence[Linear], splits: int) -> bool:
         """Whether some form is proved > -1, if need be by cases: the last iteration of a loop (a tail), the others."""

@@ -7,7 +7,8 @@ conditions: code generation drops these, and the operation count leaves out inst
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -33,8 +34,8 @@ class Gap:
         return sum(c * offsets[a] for a, c in self.terms)
 
 
-class Instance:
-    """A cursor over the instances of a tile; `place` and `step_to` move it."""
+class TileCursor:
+    """The present instance of a tile; `place`, `steps` and `inside` move it."""
 
     def __init__(self, tile: RegisterTile, known: Known) -> None:
         """`known` gives the bounds of the loop variables."""
@@ -65,9 +66,22 @@ class Instance:
         if self.vector is not None:
             self.offset[self.vector] = self._start.get(self.vector, 0) + chunk * self.lanes
 
-    def step_to(self, axis: Axis, position: int) -> None:
-        """Set the offset of a reduce axis, relative to its open loop's variable, or to the tile if none is open."""
-        self._start[axis] = self.offset[axis] = position
+    def steps(self, axis: Axis, positions: Iterable[int]) -> Iterator[int]:
+        """Move to positions along a reduce axis: relative to its open loop's variable, or to the tile if none is open.
+
+        The cursor ends at position 0.
+        """
+        for position in positions:
+            self._start[axis] = self.offset[axis] = position
+            yield position
+        self._start[axis] = self.offset[axis] = 0
+
+    @contextmanager
+    def inside(self, axis: Axis, var: Var) -> Generator[None]:
+        """Inside a rolled loop over a reduce axis."""
+        self.open[axis] = var
+        yield
+        del self.open[axis]
 
     def axis_value(self, axis: Axis) -> Affine:
         """The index of an axis in the present instance, at lane 0."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from stormdrop.ir.affine import ZERO, Interval, conjunction
 from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Var, binary, compare
@@ -47,36 +48,27 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
     """Lower one point, given as a tiling for each stage id.
     `views` gives the memory layout of run-time inputs and outputs that are not row-major.
     """
-    views = views or {}
     table: list[Buffer] = []
     regions: dict[Tensor, Region] = {}
 
-    def add(t: Tensor, scope: Scope, region_of: Region | None = None) -> None:
-        # Only inputs and outputs have views; an intermediate tensor may share the name of one.
-        given = views.get(t.name) if scope in (Scope.INPUT, Scope.OUTPUT) else None
-        view = given or View(row_strides(t.shape))
-        elements = region_of.buffer.elements if region_of else t.size
-        buffer = Buffer(t.name, t.dtype, scope, elements, len(table))
-        table.append(buffer)
-        if region_of is None:
-            regions[t] = Region(buffer, (ZERO,) * len(t.shape), view.strides, view.offset)
-        else:
-            regions[t] = replace(region_of, buffer=buffer)
+    def add(t: Tensor, scope: Scope, view: View | None = None, panel: Region | None = None) -> None:
+        elements = panel.buffer.elements if panel else t.size
+        table.append(Buffer(t.name, t.dtype, scope, elements, len(table)))
+        view = view or View(row_strides(t.shape))
+        own = panel or Region(table[-1], (ZERO,) * len(t.shape), view.strides, view.offset)
+        regions[t] = replace(own, buffer=table[-1])
 
     for t in task.runtime_inputs:
-        add(t, Scope.INPUT)
+        add(t, Scope.INPUT, (views or {}).get(t.name))
     for t in task.constants:
         add(t, Scope.CONSTANT)
     for t in s.outputs:
-        add(t, Scope.OUTPUT)
+        add(t, Scope.OUTPUT, (views or {}).get(t.name))
     for stage in s.roots:
-        if stage.tensor in s.outputs:
-            continue
-        scope = Scope.PACKED if stage.level is ComputeAt.LOAD else Scope.WORKSPACE
-        if is_copy(stage):
-            add(stage.tensor, scope, panel_region(stage, tilings[stage.id], tilings[stage.reader or ""], {}))
-        else:
-            add(stage.tensor, scope)
+        if stage.tensor not in s.outputs:
+            reader = tilings[stage.reader or ""] if is_copy(stage) else None
+            panel = panel_region(stage, tilings[stage.id], reader, {}) if reader is not None else None
+            add(stage.tensor, Scope.PACKED if stage.level is ComputeAt.LOAD else Scope.WORKSPACE, panel=panel)
     context = _Context(s, tilings, regions)
     phases = [_lower_root(context, stage) for stage in s.roots]
     phases.sort(key=lambda p: not p.at_load)
@@ -93,12 +85,9 @@ def _box_region(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> 
         if a is stage.vector and a is order[-1]:
             n = -(-n // (own.lanes * own.vectors)) * own.lanes * own.vectors
         dims.append(max(1, n))
-    strides = [1] * len(dims)
-    for d in range(len(dims) - 2, -1, -1):
-        strides[d] = strides[d + 1] * dims[d + 1]
-    size = strides[0] * dims[0] if dims else 1
-    buffer = context.allocate(stage.tensor.name, stage.tensor, size)
-    return Region(buffer, tuple(spans[a].base for a in order), tuple(strides))
+    buffer = context.allocate(stage.tensor.name, stage.tensor, prod(dims))
+    strides = row_strides(tuple(dims))
+    return Region(buffer, tuple(spans[a].base for a in order), strides)
 
 
 def _lower_root(context: _Context, stage: Stage) -> Phase:
@@ -107,10 +96,10 @@ def _lower_root(context: _Context, stage: Stage) -> Phase:
     spans = {a: whole(a) for a in (*stage.axes, *stage.reduce_axes)}
     loops: list[tuple[Var, int]] = []
     order, parallel = nest_of(stage).order, nest_of(stage).parallel
-    for slot in parallel:
-        var = Var(f"{slot.axis.name}_{stage.axis_id(slot.axis)}_0")
-        trips, most, piece = split(spans[slot.axis], tiling.span[slot], var)
-        spans[slot.axis] = piece
+    for level in parallel:
+        var = Var(f"{level.axis.name}_{stage.axis_id(level.axis)}_0")
+        trips, most, piece = split(spans[level.axis], tiling.span[level], var)
+        spans[level.axis] = piece
         assert isinstance(trips, Const)
         if most > 1:
             loops.append((var, most))
@@ -140,19 +129,16 @@ def _lower_attached(context: _Context, stage: Stage) -> list[Stmt]:
 def _needed_spans(context: _Context, stage: Stage) -> dict[Axis, Span]:
     """Bounds inference: the span of each axis that the readers need in the present iteration."""
     found: dict[Axis, list[Span]] = {a: [] for a in stage.axes}
-    for reader in context.structure.readers(stage.tensor):
-        host = reader.id == stage.host
-        around = context.spans[reader.id] if host or reader.id in context.spans else None
-        if around is None:
-            around = _needed_spans(context, reader)
-        for load in reader.reads():
-            if load.tensor is stage.tensor:
-                for own, i in zip(stage.place, load.indices):
-                    assert isinstance(own, Axis)
-                    found[own].append(index_span(i, around, own.extent))
+    for reader, load in context.structure.reads_of(stage.tensor):
+        around = context.spans.get(reader.id) or _needed_spans(context, reader)
+        for own, i in zip(stage.place, load.indices):
+            assert isinstance(own, Axis)
+            found[own].append(index_span(i, around, own.extent))
     spans: dict[Axis, Span] = {a: whole(a) for a in stage.reduce_axes}
-    for a, options in found.items():
-        spans[a] = whole(a) if is_computed_whole(context.structure, stage, a) else options[0]
+    for a, needed in found.items():
+        is_whole = is_computed_whole(context.structure, stage, a)
+        assert is_whole or len(set(needed)) == 1, f"readers of {stage.id} need different ranges of {a}"
+        spans[a] = whole(a) if is_whole else needed[0]
     return spans
 
 
@@ -161,18 +147,18 @@ def _loops(context: _Context, stage: Stage, order: Sequence[LoopLevel], spans: d
     tiling = context.tilings[stage.id]
     nest = nest_of(stage)
     rolled = [x for x in order if x.axis.kind == "spatial" or x.number != nest.innermost_reduce]
-    blocks = [slot for slot in rolled if slot.axis.kind == "reduce"]
-    blocked = any(tiling.trips[slot] > 1 for slot in blocks)
+    blocks = [level for level in rolled if level.axis.kind == "reduce"]
+    blocked = any(tiling.trips[level] > 1 for level in blocks)
     first: list[Expr] = []
     last: list[Expr] = []
     frames: list[tuple[Var, Expr, int] | list[Stmt]] = []
     partial: Access | None = None
-    for k, slot in enumerate(rolled):
-        axis = slot.axis
+    for k, level in enumerate(rolled):
+        axis = level.axis
         if axis.kind == "reduce" and blocked and partial is None:
             partial = _partial_buffer(context, stage, spans)
-        var = Var(f"{axis.name}_{stage.id}{stage.axis_id(axis)}_{slot.number}")
-        trips, most, piece = split(spans[axis], tiling.span[slot], var)
+        var = Var(f"{axis.name}_{stage.id}{stage.axis_id(axis)}_{level.number}")
+        trips, most, piece = split(spans[axis], tiling.span[level], var)
         if most > 1 or not isinstance(trips, Const):
             frames.append((var, trips, most))
             context.known[var] = (0, most - 1)

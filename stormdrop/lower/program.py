@@ -163,15 +163,16 @@ class ReduceLoop:
     def is_innermost(self) -> bool:
         return isinstance(self.body[0], Update)
 
-    def split(self, length: int) -> tuple[int, int, int]:
-        """Split a constant length: steps inside the loop, whole steps after the loop, elements left.
+    def split(self, low: int, high: int) -> tuple[range, range, int]:
+        """Split a constant range: the trips of the loop, the whole steps after the loop, elements left.
 
         A loop of one trip is written out.
         """
-        steps, left = divmod(length, self.step)
-        turns = steps // self.unroll
-        rolled = turns * self.unroll if turns > 1 else 0
-        return rolled, steps - rolled, left
+        turn = self.step * self.unroll
+        turns = max(0, high - low) // turn
+        middle = low + turns * turn if turns > 1 else low
+        steps, left = divmod(max(0, high - middle), self.step)
+        return range(low, middle, turn), range(middle, middle + steps * self.step, self.step), left
 
 
 @dataclass(frozen=True, slots=True, eq=False)

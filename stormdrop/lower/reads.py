@@ -7,14 +7,12 @@ guard does not depend. Guards that differ by lane mask lanes off.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
-from stormdrop.ir.affine import conjuncts, index_condition, opposite
-from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Select, children, walk
+from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load
 from stormdrop.lower.program import Access, Page, ReduceLoop, RegisterTile, Spread
-from stormdrop.space.access import axes_of
+from stormdrop.space.access import axes_of, has_load, occurrences
 
 PAGE_BYTES = 1 << 16  # the largest page
 
@@ -28,9 +26,12 @@ def decided_reads(
 ) -> dict[Load, Access]:
     """The access of each load of `value`, which is computed inside `loops` where `guard` holds."""
     found: dict[Load, Access] = {}
-    for load, guards in guards_of(value, guard).items():
+    for load, alternatives in occurrences(value, guard).items():
+        if not isinstance(load, Load):
+            continue
         if load.tensor is tile.stage.acc and tile.stage.is_reduction:
             continue
+        guards = {g for alternative in alternatives for g in alternative}
         access = spread_over(tile, load, access_of(load), is_guarded=bool(guards))
         uniform = [g for g in guards if tile.lanes == 1 or tile.stage.vector not in axes_of(g)]
         if uniform and access.spread in (Spread.ONE, Spread.CONTIGUOUS):
@@ -50,36 +51,6 @@ def spread_over(tile: RegisterTile, e: Expr, access: Access, is_guarded: bool) -
     if square and not is_guarded and not access.atoms and access.buffer.dtype != "bool":
         return replace(access, spread=Spread.TRANSPOSED, square=square[0])
     return replace(access, spread=Spread.STRIDED)
-
-
-@lru_cache(maxsize=4096)
-def guards_of(value: Expr, guard: Expr | None) -> Mapping[Load, Collection[Expr]]:
-    """The index conditions that guard each load: the union over its occurrences in `value`."""
-    every = occurrences(value, guard).items()
-    return {load: {g for guards in alternatives for g in guards} for load, alternatives in every}
-
-
-@lru_cache(maxsize=4096)
-def occurrences(value: Expr, guard: Expr | None) -> Mapping[Load, Collection[tuple[Expr, ...]]]:
-    """For each load the index conditions of each of its occurrences in `value`."""
-    found: dict[Load, set[tuple[Expr, ...]]] = {}
-    seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
-
-    def visit(e: Expr, guards: tuple[Expr, ...]) -> None:
-        if (e, guards) in seen or not has_load(e):
-            return
-        seen.add((e, guards))
-        if isinstance(e, Select) and index_condition(e.condition):
-            visit(e.a, (*guards, *conjuncts(e.condition)))
-            visit(e.b, (*guards, opposite(e.condition)))
-            return
-        if isinstance(e, Load):
-            found.setdefault(e, set()).add(guards)
-        for child in children(e):
-            visit(child, guards)
-
-    visit(value, () if guard is None else tuple(conjuncts(guard)))
-    return found
 
 
 def _page(tile: RegisterTile, loops: Sequence[ReduceLoop], access: Access, guards: Sequence[Expr]) -> Page | None:
@@ -109,9 +80,9 @@ def _steps_reach(loop: ReduceLoop, slope: int, is_vector: bool) -> int:
     turn = loop.step * loop.unroll
     if isinstance(loop.low, Const) and isinstance(loop.high, Const):
         low = int(loop.low.value)
-        rolled, written, _ = loop.split(max(0, int(loop.high.value) - low))
+        rolled, written, _ = loop.split(low, int(loop.high.value))
         if not rolled:
-            return low + max(0, written - 1) * loop.step if is_vector else 0
+            return low + max(0, len(written) - 1) * loop.step if is_vector else 0
     return slope * (loop.longest + turn) + (turn - loop.step if is_vector else 0)
 
 
@@ -128,11 +99,6 @@ def _above(loops: Sequence[ReduceLoop], access: Access, guards: Sequence[Expr]) 
         if not loop.written_out:
             above = loop.axis
     return above
-
-
-@lru_cache(maxsize=65536)
-def has_load(e: Expr) -> bool:
-    return any(isinstance(n, Load) for n in walk(e))
 
 
 def has_data(access: Access) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from stormdrop.errors import ScheduleError, UserError
 from stormdrop.ir.affine import ZERO, Affine, affine, bounds
-from stormdrop.ir.expr import Axis, Bin, Expr, Load, Select, walk
+from stormdrop.ir.expr import Axis, Expr, Load, walk
 from stormdrop.ir.tensor import Tensor
+from stormdrop.lower.facts import data_bounds
 from stormdrop.lower.program import Access, Buffer
 from stormdrop.space.structure import Stage
 from stormdrop.space.tiling import Tiling
@@ -92,14 +93,6 @@ def _check_data(tensor: Tensor, d: int, i: Expr) -> None:
     """A data-dependent index must be clamped, max(min(i, n - 1), 0), or taken modulo n. Raises UserError."""
     if not any(isinstance(n, Load) for n in walk(i)):
         return
-    known = bounds(i, _whatever)
+    known = bounds(i, data_bounds)
     if known is None or known[0] < 0 or known[1] >= tensor.shape[d]:
         raise UserError(f"{tensor.name} is read at {i}, which data decides: clamp it to 0 … {tensor.shape[d] - 1}")
-
-
-def _whatever(atom: Expr) -> tuple[int, int] | None:
-    """The bounds of data: any i64; None for operations that `bounds` itself looks into."""
-    narrows = isinstance(atom, (Axis, Select)) or (
-        isinstance(atom, Bin) and atom.op in ("min", "max", "mod", "floordiv")
-    )
-    return None if narrows else (-(2**63), 2**63 - 1)

@@ -41,7 +41,9 @@ def split(span: Span, inner: int, var: Var) -> tuple[Expr, int, Span]:
     most = max(counts)
     full = {inner} if any(n >= inner for n in span.lengths) else set[int]()
     lengths = frozenset(full | {n % inner for n in span.lengths if n % inner})
-    trips = Const(most, "i64") if len(counts) == 1 else _ceildiv(span.length, inner)
+    trips = Const(most, "i64") if len(counts) == 1 else span.length
+    if not isinstance(trips, Const) and inner > 1:  # rounded up
+        trips = binary("floordiv", binary("add", trips, inner - 1), inner)
     if most == 1 and len(counts) == 1:
         return trips, 1, span
     base = span.base + Affine(((var, inner),))
@@ -50,10 +52,6 @@ def split(span: Span, inner: int, var: Var) -> tuple[Expr, int, Span]:
     else:
         length = binary("min", Const(inner, "i64"), binary("sub", span.length, binary("mul", var, inner)))
     return trips, most, Span(base, length, lengths)
-
-
-def _ceildiv(a: Expr, b: int) -> Expr:
-    return a if b == 1 else binary("floordiv", binary("add", a, b - 1), b)
 
 
 def index_span(index: Expr, around: Mapping[Axis, Span], extent: int) -> Span:

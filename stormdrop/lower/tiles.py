@@ -125,12 +125,9 @@ class TileSite:
         return Finish(tile, stage.finish, reads, store)
 
     def _access(self, load: Load, tile: RegisterTile, has_tail: bool) -> Access:
-        access = access_of(self.regions[load.tensor], load.tensor, load.indices, tile.base)
-        return replace(access, masked=has_tail and not self._is_padded(load.tensor))
-
-    def _is_padded(self, tensor: Tensor) -> bool:
-        """Whether dead lanes stay inside the buffer: panels are rounded up to whole vectors."""
-        return self.regions[tensor].panel > 0
+        region = self.regions[load.tensor]
+        is_padded = region.panel > 0  # dead lanes stay inside the buffer: panels are rounded up to whole vectors
+        return replace(access_of(region, load.tensor, load.indices, tile.base), masked=has_tail and not is_padded)
 
 
 def _settled(loop: ReduceLoop, is_innermost: bool) -> ReduceLoop:

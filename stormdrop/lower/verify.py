@@ -1,4 +1,4 @@
-"""The verifier of loop programs, run before code generation."""
+"""The verifier of loop programs; the tests run it on every program that they build."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from stormdrop.lower.program import (
     Update,
     buffers_of,
 )
-from stormdrop.lower.reads import has_load, occurrences
+from stormdrop.space.access import axes_of, has_load, occurrences
 from stormdrop.target.scope import Scope
 
 SCOPES_WITH_VIEWS = (Scope.INPUT, Scope.CONSTANT, Scope.OUTPUT)  # strided by a View: `elements` is no bound
@@ -114,7 +114,7 @@ class _Verifier:
                     self._bound(condition)
                     before = set(self.started)
                     self.facts = outside.copy()
-                    self.facts.holds(condition)
+                    self.facts.assume(condition)
                     self._body(then)
                     after, self.started = self.started, before
                     self.facts = outside.copy()
@@ -167,7 +167,7 @@ class _Verifier:
         if tile.live is not None:
             room = binary("sub", Const(tile.vectors * tile.lanes, "i64"), tile.live)
             _require(not stage.vector_is_reduced, f"{stage.id}: live lanes of a reduced vector")
-            _require(self.facts.never_negative(room) is not False, f"{stage.id}: more live lanes than {tile.live}")
+            _require(self.facts.never_negative(room), f"{stage.id}: more live lanes than {tile.live}")
 
     def _reduce_loop(self, loop: ReduceLoop) -> None:
         tile, stage, axis = loop.tile, loop.tile.stage, loop.axis
@@ -198,6 +198,20 @@ class _Verifier:
                 _require(load in s.reads, f"{load} has no access")
                 for alternative in guards[load]:
                     self._access(s.tile, load, s.reads[load], alternative)
+                    self._page(s.tile, load, s.reads[load], alternative)
+
+    def _page(self, tile: RegisterTile, e: Load, access: Access, guards: tuple[Expr, ...]) -> None:
+        """Above its loop, the select between element and page has the same outcome as inside."""
+        own = [loop for loop in self.loops if loop.tile is tile]
+        axes = [loop.axis for loop in own]
+        if access.page is None or access.page.above is None:
+            return
+        _require(access.page.above in axes, f"the page of {e} is selected above {access.page.above}, no loop around")
+        inside = own[axes.index(access.page.above) :]
+        used = {a for g in guards if tile.lanes == 1 or tile.stage.vector not in axes_of(g) for a in axes_of(g)}
+        for loop in inside:
+            is_fixed = loop.axis not in used and (loop is own[-1] or not access.coefficient(loop.axis))
+            _require(is_fixed, f"the page of {e} is selected above {access.page.above}, but depends on {loop.axis}")
 
     def _instance(
         self, tile: RegisterTile, has_dead_lanes: bool, rows_inside: bool
@@ -271,25 +285,22 @@ class _Verifier:
         """Prove `0 <= index < extent` where the guards hold, in both elimination orders. Raises BuildError."""
         for rows_inside in (False, True):
             facts, places = self._instance(tile, has_dead_lanes, rows_inside)
-            facts.holds(_placed(conjunction(guards), places))
+            facts.assume(_placed(conjunction(guards), places))
             if self._is_inside(facts, index(places), extent):
                 return
         _require(False, f"{what}: {index(places)} may leave 0 … {extent - 1}")
 
     def _is_inside(self, facts: Facts, index: Expr, extent: int) -> bool:
-        """Whether `0 <= index < extent`, by cases over Select, min and max.
-
-        An index without a linear bound passes: lowering has checked data-dependent indices.
-        """
+        """Whether `0 <= index < extent`, by cases over Select, min and max."""
         for n in walk(index):
             cases: list[tuple[Facts, Expr]] = []
             for condition, value in _cases(n):
                 cases.append((facts.copy(), substitute(index, {n: value})))
-                cases[-1][0].holds(condition)
+                cases[-1][0].assume(condition)
             if cases:
                 return all(self._is_inside(case, value, extent) for case, value in cases)
         room = binary("sub", Const(extent - 1, index.dtype), index)
-        return all(facts.never_negative(e) is not False for e in (index, room))
+        return facts.never_negative(index) and facts.never_negative(room)
 
 
 def _placed(e: Expr, places: Mapping[Expr, Affine]) -> Expr:

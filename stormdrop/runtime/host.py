@@ -63,19 +63,19 @@ def _read_caches(cpu: Path) -> Caches:
             continue
         match text_of(index / "level"):
             case "1":
-                line = _size(text_of(index / "coherency_line_size"))
-                ways = _size(text_of(index / "ways_of_associativity"))
-                found = replace(found, l1=size, line=line or found.line, l1_ways=ways or found.l1_ways)
+                line = _size(text_of(index / "coherency_line_size")) or found.line_bytes
+                ways = _size(text_of(index / "ways_of_associativity")) or found.l1_ways
+                found = replace(found, l1_bytes=size, line_bytes=line, l1_ways=ways)
             case "2":
                 # A cluster's L2 (efficiency cores, Apple) is divided among its cores, not among hyperthreads.
                 cores = len(_cpu_list(text_of(index / "shared_cpu_list"))) // _hyperthreads(cpu)
-                found = replace(found, l2=size // max(1, cores))
+                found = replace(found, l2_bytes=size // max(1, cores))
                 level3 = max(level3, size)
             case "3":
                 level3 = size
             case _:
                 pass
-    return replace(found, l3=level3 or found.l3)
+    return replace(found, l3_bytes=level3 or found.l3_bytes)
 
 
 def hyperthreads() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
 from stormdrop.ir.affine import affine, bounds, conjunction, conjuncts, index_condition, opposite
@@ -52,22 +52,11 @@ def operand_load(operand: Expr) -> Load:
     return load
 
 
-def dimension_of(indices: tuple[Expr, ...], axis: Axis) -> list[tuple[int, int | None]]:
-    """The dimensions whose index uses the axis, each with its coefficient (None: not linear in the axis)."""
-    found: list[tuple[int, int | None]] = []
-    for d, i in enumerate(indices):
-        if axis not in axes_of(i):
-            continue
-        form = affine(i)
-        hidden = any(atom is not axis and axis in axes_of(atom) for atom, _ in form.terms)
-        found.append((d, None if hidden else form.coefficient(axis)))
-    return found
-
-
-def is_contiguous(indices: tuple[Expr, ...], axis: Axis) -> bool:
+def indexes_last(indices: tuple[Expr, ...], axis: Axis) -> bool:
     """Whether the axis is in the last index only, and linear there (any stride). Shapes do not matter."""
-    dims = dimension_of(indices, axis)
-    return len(dims) == 1 and dims[0][0] == len(indices) - 1 and dims[0][1] is not None
+    if [d for d, i in enumerate(indices) if axis in axes_of(i)] != [len(indices) - 1]:
+        return False
+    return all(atom is axis or axis not in axes_of(atom) for atom, _ in affine(indices[-1]).terms)
 
 
 def without_ones(shape: Sequence[int], indices: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -95,10 +84,10 @@ def transposing_axis(stage: Stage) -> Axis | None:
     """
     if stage.is_reduction or stage.vector is None:
         return None
-    for load in stage.reads():
-        if stage.vector in axes_of(load) and not is_contiguous(load.indices, stage.vector):
+    for load in stage.reads:
+        if stage.vector in axes_of(load) and not indexes_last(load.indices, stage.vector):
             for a in stage.axes:
-                if a is not stage.vector and is_contiguous(load.indices, a):
+                if a is not stage.vector and indexes_last(load.indices, a):
                     return a
     return None
 
@@ -113,10 +102,6 @@ def choosing_axes(e: Expr) -> frozenset[Axis]:
 def is_expensive(e: Expr) -> bool:
     called = {n.fn if isinstance(n, Call) else n.op for n in walk(e) if isinstance(n, (Call, Bin))}
     return not called.isdisjoint(TRANSCENDENTAL | LONG_OPERATIONS)
-
-
-def has_selection(e: Expr) -> bool:
-    return any(isinstance(n, Select) for n in walk(e))
 
 
 def invert(
@@ -166,24 +151,33 @@ def invert(
 
 
 def walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
-    """`is_contiguous` at this shape: dimensions of extent 1 are ignored. A constant stride is allowed."""
-    return is_contiguous(without_ones(tensor.shape, indices), axis)
+    """`indexes_last` at this shape: dimensions of extent 1 are ignored. A constant stride is allowed."""
+    return indexes_last(without_ones(tensor.shape, indices), axis)
 
 
-def conditions(body: Expr, op: Expr) -> frozenset[tuple[Expr, ...]]:
-    """For each path from the body down to an operand: the conjuncts of the index conditions on the path."""
-    found: dict[Expr, frozenset[tuple[Expr, ...]]] = {op: frozenset({()})}
-
-    def below(e: Expr) -> frozenset[tuple[Expr, ...]]:
-        if e not in found:
-            found[e] = frozenset((*_tested(e, child), *path) for child in children(e) for path in below(child))
-        return found[e]
-
-    return below(body)
+@lru_cache(maxsize=65536)
+def has_load(e: Expr) -> bool:
+    return any(isinstance(n, Load) for n in walk(e))
 
 
-def _tested(e: Expr, child: Expr) -> list[Expr]:
-    """The index conditions that hold when `e`, a select, yields `child`."""
-    if not isinstance(e, Select) or child is e.condition or e.a is e.b or not index_condition(e.condition):
-        return []
-    return conjuncts(e.condition if child is e.a else opposite(e.condition))
+@lru_cache(maxsize=4096)
+def occurrences(value: Expr, guard: Expr | None = None) -> Mapping[Expr, Collection[tuple[Expr, ...]]]:
+    """For each operand and each load in `value`: the index conditions under which it is read, once per occurrence."""
+    found: dict[Expr, dict[tuple[Expr, ...], None]] = {}
+    seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
+
+    def visit(e: Expr, guards: tuple[Expr, ...]) -> None:
+        if (e, guards) in seen or not has_load(e):
+            return
+        seen.add((e, guards))
+        if isinstance(e, Load) or _is_border(e):
+            found.setdefault(e, {})[guards] = None
+        if isinstance(e, Select) and index_condition(e.condition) and e.a is not e.b:
+            visit(e.a, (*guards, *conjuncts(e.condition)))
+            visit(e.b, (*guards, *conjuncts(opposite(e.condition))))
+            return
+        for child in children(e):
+            visit(child, guards)
+
+    visit(value, () if guard is None else tuple(conjuncts(guard)))
+    return found

@@ -10,9 +10,10 @@ The functions here take Python numbers (one point, or a constant of the structur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -21,144 +22,80 @@ from numpy.typing import NDArray
 Num = Any  # int or float, a float64 array of one value per point, or a Column
 Array = NDArray[Any]
 
-FUNCTIONS: tuple[Callable[..., Array], ...] = (
-    np.add,
-    np.subtract,
-    np.multiply,
-    np.divide,
-    np.minimum,
-    np.maximum,
-    np.ceil,
-    np.floor,
-    np.where,
-    np.equal,
-    np.greater,
-    np.greater_equal,
-    np.less,
-    np.less_equal,
-    np.logical_and,
-    np.logical_or,
-)
-(
-    ADD,
-    SUBTRACT,
-    MULTIPLY,
-    DIVIDE,
-    MINIMUM,
-    MAXIMUM,
-    CEIL,
-    FLOOR,
-    WHERE,
-    EQUAL,
-    GREATER,
-    GREATER_EQUAL,
-    LESS,
-    LESS_EQUAL,
-    AND,
-    OR,
-    INPUT,
-    NUMBER,
-) = range(18)
 NONE = 0  # the value number of an absent operand
-BITS = 20  # of a value number
+Instruction = tuple[str, int, int, int]
+"""The name of a NumPy function, and up to three value numbers; inputs and constants have none."""
+Step = tuple[Callable[..., Array], int, int, int, int]
 
 
 class Tape:
-    """A trace in SSA form. A value number is the index of its instruction: an opcode and up to three value numbers.
+    """A trace in SSA form. A value number is the index of its instruction."""
 
-    Flat lists of integers, no object per instruction: every sketch traces thousands.
-    """
-
-    __slots__ = ("_a", "_b", "_c", "_known", "_numbers", "_op", "_values")
+    __slots__ = ("_code", "_known", "_values", "_width")
 
     def __init__(self, width: int) -> None:
         """`width`: the number of input columns, values 1 to `width`."""
-        self._op = [INPUT] * (width + 1)
-        self._a, self._b, self._c = ([NONE] * (width + 1) for _ in range(3))
-        self._known: dict[int, int] = {}
-        self._numbers: dict[float, int] = {}
-        self._values: dict[int, float] = {}
-
-    def column(self, k: int) -> Column:
-        """The k-th input column."""
-        return Column(self, k + 1)
+        self._width = width
+        self._code: list[Instruction] = [("", NONE, NONE, NONE)] * (width + 1)
+        self._known: dict[Instruction | float, int] = {}  # instructions and constants by content
+        self._values: dict[int, float] = {}  # of the constants
 
     def number(self, x: Num) -> int:
         """The value number of a column or a constant."""
         if type(x) is Column:
             return x.number
-        found = self._numbers.get(x)
+        found = self._known.get(x)
         if found is None:
-            found = self._numbers[x] = self._append(NUMBER, NONE, NONE, NONE)
+            found = self._known[x] = len(self._code)
+            self._code.append(("", NONE, NONE, NONE))
             self._values[found] = float(x)
         return found
 
-    def _append(self, op: int, a: int, b: int, c: int) -> int:
-        at = len(self._op)
-        self._op.append(op)
-        self._a.append(a)
-        self._b.append(b)
-        self._c.append(c)
-        return at
-
-    def note(self, op: int, a: int, b: int = NONE, c: int = NONE) -> Column:
+    def note(self, op: str, a: int, b: int = NONE, c: int = NONE) -> Column:
         """Append an instruction on the given value numbers, or reuse an equal one."""
-        key = ((op << BITS | a) << BITS | b) << BITS | c
+        key = (op, a, b, c)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._append(op, a, b, c)
+            found = self._known[key] = len(self._code)
+            self._code.append(key)
         return Column(self, found)
 
     def program(self, results: Sequence[Num]) -> ColumnProgram:
         """Compile: dead-code elimination, then slot allocation by last use."""
         wanted = [self.number(x) for x in results]
-        ops, first, second, third = self._op, self._a, self._b, self._c
-        last = [NONE] * len(ops)  # by value: the last instruction that reads it; NONE: dead
+        code, values, inputs_end = self._code, self._values, self._width
+        last = [NONE] * len(code)  # by value: the last instruction that reads it; NONE: dead
         for k in wanted:
-            last[k] = len(ops)
+            last[k] = len(code)
         kept: list[int] = []
-        for k in range(max(wanted, default=0), 0, -1):
-            if last[k] and ops[k] < INPUT:
+        for k in range(max(wanted, default=0), inputs_end, -1):
+            if last[k] and k not in values:
                 kept.append(k)
-                last[first[k]] = last[first[k]] or k
-                last[second[k]] = last[second[k]] or k
-                last[third[k]] = last[third[k]] or k
-        kept.reverse()
-        at = [-1] * len(ops)
+                _, a, b, c = code[k]
+                last[a], last[b], last[c] = last[a] or k, last[b] or k, last[c] or k
+        last[NONE] = NONE
+        at = [-1] * len(code)
         slots: list[Array | None] = []
         inputs: list[tuple[int, int]] = []
-        for k in range(1, len(ops)):
-            if last[k] and ops[k] >= INPUT:
+        for k in range(1, len(code)):
+            if last[k] and (k <= inputs_end or k in values):
                 at[k] = len(slots)
-                slots.append(np.asarray(self._values[k]) if ops[k] == NUMBER else None)
-                if ops[k] == INPUT:
-                    inputs.append((k - 1, at[k]))
-                else:
+                slots.append(np.asarray(values[k]) if k in values else None)
+                if k in values:
                     last[k] = NONE  # constants keep their slots
+                else:
+                    inputs.append((k - 1, at[k]))
         free: list[int] = []
-        x: list[int] = []
-        y: list[int] = []
-        z: list[int] = []
-        for k in kept:
-            a, b, c = first[k], second[k], third[k]
-            x.append(at[a])
-            y.append(at[b])
-            z.append(at[c])
-            if last[a] == k:
-                free.append(at[a])
-            if b != a and last[b] == k:
-                free.append(at[b])
-            if c and c != a and c != b and last[c] == k:
-                free.append(at[c])
-            if free:
-                at[k] = free.pop()
-            else:
-                at[k] = len(slots)
+        steps: list[Step] = []
+        for k in reversed(kept):
+            op, a, b, c = code[k]
+            free += [at[x] for x in dict.fromkeys((a, b, c)) if last[x] == k]
+            if not free:
+                free.append(len(slots))
                 slots.append(None)
-        functions = [FUNCTIONS[ops[k]] for k in kept]
-        return ColumnProgram(
-            functions, [at[k] for k in kept], x, y, z, tuple(slots), tuple(inputs), tuple(at[k] for k in wanted)
-        )
+            at[k] = free.pop()
+            steps.append((getattr(np, op), at[k], at[a], at[b], at[c]))
+        return ColumnProgram(steps, tuple(slots), tuple(inputs), tuple(at[k] for k in wanted))
 
 
 class Column:
@@ -170,75 +107,67 @@ class Column:
         self.tape, self.number = tape, number
 
     def __add__(self, other: Num) -> Num:
-        if type(other) is Column:
-            return self.tape.note(ADD, self.number, other.number)
-        return self if other == 0 else self.tape.note(ADD, self.number, self.tape.number(other))
+        return self if other == 0 else self.tape.note("add", self.number, self.tape.number(other))
 
     def __radd__(self, other: Num) -> Num:
-        return self if other == 0 else self.tape.note(ADD, self.tape.number(other), self.number)
+        return self if other == 0 else self.tape.note("add", self.tape.number(other), self.number)
 
     def __sub__(self, other: Num) -> Num:
-        return (
-            self
-            if type(other) is not Column and other == 0
-            else self.tape.note(SUBTRACT, self.number, self.tape.number(other))
-        )
+        return self if other == 0 else self.tape.note("subtract", self.number, self.tape.number(other))
 
     def __rsub__(self, other: Num) -> Num:
-        return self.tape.note(SUBTRACT, self.tape.number(other), self.number)
+        return self.tape.note("subtract", self.tape.number(other), self.number)
 
     def __mul__(self, other: Num) -> Num:
-        if type(other) is Column:
-            return self.tape.note(MULTIPLY, self.number, other.number)
-        return self if other == 1 else self.tape.note(MULTIPLY, self.number, self.tape.number(other))
+        return self if other == 1 else self.tape.note("multiply", self.number, self.tape.number(other))
 
     def __rmul__(self, other: Num) -> Num:
-        return self if other == 1 else self.tape.note(MULTIPLY, self.tape.number(other), self.number)
+        return self if other == 1 else self.tape.note("multiply", self.tape.number(other), self.number)
 
     def __truediv__(self, other: Num) -> Num:
-        if type(other) is Column:
-            return self.tape.note(DIVIDE, self.number, other.number)
-        return self if other == 1 else self.tape.note(DIVIDE, self.number, self.tape.number(other))
+        return self if other == 1 else self.tape.note("divide", self.number, self.tape.number(other))
 
     def __rtruediv__(self, other: Num) -> Num:
-        return self.tape.note(DIVIDE, self.tape.number(other), self.number)
+        return self.tape.note("divide", self.tape.number(other), self.number)
 
     def __gt__(self, other: Num) -> Num:
-        return self.tape.note(GREATER, self.number, self.tape.number(other))
+        return self.tape.note("greater", self.number, self.tape.number(other))
 
     def __ge__(self, other: Num) -> Num:
-        return self.tape.note(GREATER_EQUAL, self.number, self.tape.number(other))
+        return self.tape.note("greater_equal", self.number, self.tape.number(other))
 
     def __lt__(self, other: Num) -> Num:
-        return self.tape.note(LESS, self.number, self.tape.number(other))
+        return self.tape.note("less", self.number, self.tape.number(other))
 
     def __le__(self, other: Num) -> Num:
-        return self.tape.note(LESS_EQUAL, self.number, self.tape.number(other))
+        return self.tape.note("less_equal", self.number, self.tape.number(other))
 
     def __and__(self, other: Num) -> Num:
-        if type(other) is Column:
-            return self.tape.note(AND, self.number, other.number)
-        return self if other else False
-
-    __rand__ = __and__
+        return (
+            self.tape.note("logical_and", self.number, other.number)
+            if type(other) is Column
+            else self
+            if other
+            else False
+        )
 
     def __or__(self, other: Num) -> Num:
-        if type(other) is Column:
-            return self.tape.note(OR, self.number, other.number)
-        return True if other else self
+        return (
+            self.tape.note("logical_or", self.number, other.number)
+            if type(other) is Column
+            else True
+            if other
+            else self
+        )
 
-    __ror__ = __or__
+    __rand__, __ror__ = __and__, __or__
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnProgram:
-    """Instructions in order: functions, result slots, operand slots (-1: none)."""
+    """Instructions in order: a function, the slot of its result, and three operand slots (-1: none)."""
 
-    functions: list[Callable[..., Array]]
-    to: list[int]
-    first: list[int]
-    second: list[int]
-    third: list[int]
+    steps: list[Step]
     slots: tuple[Array | None, ...]  # initial slots: the constants
     inputs: tuple[tuple[int, int], ...]  # (input column, slot)
     results: tuple[int, ...]
@@ -248,7 +177,7 @@ class ColumnProgram:
         slots: list[Any] = list(self.slots)
         for k, slot in self.inputs:
             slots[slot] = columns[k]
-        for f, to, a, b, c in zip(self.functions, self.to, self.first, self.second, self.third):
+        for f, to, a, b, c in self.steps:
             if b < 0:
                 slots[to] = f(slots[a])
             elif c < 0:
@@ -261,40 +190,45 @@ class ColumnProgram:
 def traced(names: Sequence[str]) -> tuple[Tape, Mapping[str, Column]]:
     """A new tape and its input columns by name."""
     tape = Tape(len(names))
-    return tape, {name: tape.column(k) for k, name in enumerate(names)}
+    return tape, {name: Column(tape, k) for k, name in enumerate(names, 1)}
 
 
-def _noted(op: int, *values: Num) -> Column:
-    tape = next(v.tape for v in values if type(v) is Column)
-    return tape.note(op, *(tape.number(v) for v in values))
+def _applied(op: str, on_numbers: Callable[..., Num], *values: Num) -> Num:
+    """A NumPy function of columns or arrays; `on_numbers` of Python numbers."""
+    for v in values:
+        if type(v) is Column:
+            number = v.tape.number
+            return v.tape.note(op, *[number(x) for x in values])
+    return getattr(np, op)(*values) if any(isinstance(v, np.ndarray) for v in values) else on_numbers(*values)
 
 
 def minimum(a: Num, b: Num) -> Num:
     if type(a) is Column:
-        tape = a.tape
-        return tape.note(MINIMUM, a.number, tape.number(b))
-    if type(b) is Column:
-        tape = b.tape
-        return tape.note(MINIMUM, tape.number(a), b.number)
-    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
+        return a.tape.note("minimum", a.number, a.tape.number(b))
+    return _applied("minimum", min, a, b)
 
 
 def maximum(a: Num, b: Num) -> Num:
-    if type(a) is Column or type(b) is Column:
-        return _noted(MAXIMUM, a, b)
-    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
+    return _applied("maximum", max, a, b)
 
 
 def rounded_up(a: Num) -> Num:
-    if type(a) is Column:
-        return a.tape.note(CEIL, a.number)
-    return np.ceil(a) if isinstance(a, np.ndarray) else ceil(a)
+    return _applied("ceil", ceil, a)
 
 
 def rounded_down(a: Num) -> Num:
-    if type(a) is Column:
-        return a.tape.note(FLOOR, a.number)
-    return np.floor(a) if isinstance(a, np.ndarray) else floor(a)
+    return _applied("floor", floor, a)
+
+
+def equal(a: Num, b: Num) -> Num:
+    return _applied("equal", eq, a, b)
+
+
+def where(condition: Num, a: Num, b: Num) -> Num:
+    """`a` where the condition holds, else `b`."""
+    if isinstance(condition, (Column, np.ndarray)):
+        return _applied("where", eq, condition, a, b)
+    return a if condition else b
 
 
 def ceil_div(a: Num, b: Num) -> Num:
@@ -305,17 +239,6 @@ def ceil_div(a: Num, b: Num) -> Num:
         if isinstance(a, int):
             return -(-a // b)
     return rounded_up(a / b)
-
-
-def where(condition: Num, a: Num, b: Num) -> Num:
-    """`a` where the condition holds, else `b`."""
-    if type(condition) is Column:
-        return _noted(WHERE, condition, a, b)
-    return np.where(condition, a, b) if isinstance(condition, np.ndarray) else a if condition else b
-
-
-def equal(a: Num, b: Num) -> Num:
-    return _noted(EQUAL, a, b) if type(a) is Column or type(b) is Column else a == b
 
 
 def within(demands: Sequence[Num]) -> Num:
@@ -331,3 +254,27 @@ def is_multiple(a: Num, of: Num) -> Num:
     if isinstance(a, int) and isinstance(of, int):
         return a % of == 0
     return equal(rounded_down(a / of) * of, a)
+
+
+def prod_of(values: Iterable[Num]) -> Num:
+    """A product of integers, exact in any order: constants are folded before columns."""
+    known: Num = 1
+    result: Num = None
+    for v in values:
+        if type(v) is not Column:
+            known = known * v
+        else:
+            result = v if result is None else result * v
+    return known if result is None else result * known
+
+
+def sum_of(values: Iterable[Num]) -> Num:
+    total: Num = 0
+    for v in values:
+        total = total + v
+    return total
+
+
+def is_one(n: Num) -> bool:
+    """Whether a size is known to be 1 at every point."""
+    return isinstance(n, int) and n == 1

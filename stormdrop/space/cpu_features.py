@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stormdrop.space.columns import Num, maximum
+from stormdrop.space.columns import Num, maximum, prod_of
 from stormdrop.space.features import FeatureSet
-from stormdrop.space.footprint import StageCost, moved_at, prod_of, traffic, variants
+from stormdrop.space.footprint import StageCost, variants
 from stormdrop.space.nest import nest_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def features(a: CpuAssessment) -> list[Num]:
     main = max(range(len(costs)), key=lambda k: _nominal(costs[k]))
     c, t = costs[main], costs[main].tiling
     stage = t.stage
-    host = next(x for x in costs if x.tiling.stage.id == (stage.host or stage.id))
+    host = next(x for x in costs if x.stage.id == (stage.host or stage.id))
     others = [x for k, x in enumerate(costs) if k != main]
     bounds = [terms[main][name] * 1e9 for name in BOUNDS]
     inner = t.inner_reduce_trips(stage.reduce_axes[-1]) if stage.is_reduction else 1.0
@@ -56,12 +56,12 @@ def features(a: CpuAssessment) -> list[Num]:
         a.prior * 1e9,
         *bounds,
         float(len(costs)),
-        float(sum(x.tiling.stage.host is None for x in costs)),
+        float(sum(x.stage.host is None for x in costs)),
         host.parallel,
         a.imbalance[stage.host or stage.id] * 16.0,
         a.code,
         sum(
-            (prod_of([x.tiling.extent[a] for a in x.tiling.stage.axes]) * 4.0 for x in costs if x.tiling.stage.host),
+            (prod_of([x.tiling.extent[a] for a in x.stage.axes]) * 4.0 for x in costs if x.stage.host),
             0.0,
         ),
         c.vector_steps * t.lanes,
@@ -69,7 +69,7 @@ def features(a: CpuAssessment) -> list[Num]:
         c.tiles,
         c.steps,
         c.rows,
-        c.vectors,
+        t.vectors,
         c.accumulators,
         c.loads,
         c.accumulators / maximum(c.loads, 0.25),
@@ -89,7 +89,7 @@ def features(a: CpuAssessment) -> list[Num]:
         sum((x.vector_steps for x in others), 0.0),
         sum((a.stage_seconds(terms[k]) for k in range(len(costs)) if k != main), 0.0) * 1e9,
         sum((x.loads * x.steps for x in others), 0.0),
-        sum((x.footprints[-1][-1] * x.executions for x in others), 0.0),
+        sum((x.boxes.footprints[-1][-1] * x.executions for x in others), 0.0),
         sum((x.vector_steps * x.tiling.lanes / max(1.0, _nominal(x)) for x in others), 0.0),
     ]
     return values
@@ -97,7 +97,7 @@ def features(a: CpuAssessment) -> list[Num]:
 
 def _nominal(c: StageCost) -> float:
     total = 1.0
-    for a in (*c.tiling.stage.axes, *c.tiling.stage.reduce_axes):
+    for a in (*c.stage.axes, *c.stage.reduce_axes):
         total *= a.extent
     return total
 
@@ -106,11 +106,11 @@ def _operand_features(c: StageCost, capacities: tuple[float, ...]) -> list[Num]:
     """Boxes at five levels, traffic into three caches and stride of the three largest operands."""
     chosen = sorted(range(len(c.operands)), key=lambda k: -c.operands[k].tensor.nbytes)[:OPERANDS]
     values: list[Num] = []
-    moved = moved_at(c)
+    moved = c.moved_bytes()
     for k in chosen:
-        sizes = c.footprints[k]
+        sizes = c.boxes.footprints[k]
         picks = [sizes[min(len(sizes) - 1, round(i * (len(sizes) - 1) / (LEVELS - 1)))] for i in range(LEVELS)]
         stride = c.operands[k].stride
-        into = [traffic(c, moved[k], capacity) for capacity in capacities]
+        into = [c.traffic(moved[k], capacity) for capacity in capacities]
         values += [*picks, *into, float(stride if stride is not None else 4096)]
     return values + [0.0] * ((OPERANDS - len(chosen)) * (LEVELS + 4))

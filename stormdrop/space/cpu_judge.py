@@ -14,28 +14,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space import cpu_features
-from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, rounded_up, where, within
-from stormdrop.space.features import FeatureSet
-from stormdrop.space.footprint import (
-    StageCost,
-    add_boxes,
-    body_cost,
-    cost_of,
-    density,
-    live_vectors,
-    moved_at,
+from stormdrop.space.columns import (
+    Num,
+    ceil_div,
+    is_multiple,
+    maximum,
+    minimum,
     prod_of,
+    rounded_up,
     sum_of,
-    traffic,
-    variants,
+    where,
+    within,
 )
+from stormdrop.space.features import FeatureSet
+from stormdrop.space.footprint import StageCost, body_cost, density, variants
 from stormdrop.space.knobs import knobs_of
 from stormdrop.space.nest import CACHED, is_copy, nest_of
 from stormdrop.space.operands import stage_operands
@@ -60,9 +59,9 @@ class CpuJudge:
         return CpuAssessment(self, s, values)
 
     def combined(self, s: Structure, amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-        seconds, code, scratch, misfits = amounts
-        fits = (code <= most_code(self, s)) & (scratch <= self.coefficients.most_scratch_bytes)
-        return np.where((misfits == 0.0) & fits, self.prior(s, seconds, code), np.inf)
+        total = Amounts(*amounts)
+        fits = (total.code <= most_code(self, s)) & (total.scratch <= self.coefficients.most_scratch_bytes)
+        return np.where((total.misfits == 0.0) & fits, self.prior(s, total.seconds, total.code), np.inf)
 
     def prior(self, s: Structure, seconds: Num, code: Num) -> Num:
         """Estimated seconds of a program: `seconds` of all stages, scaled by code size, plus a fork per phase."""
@@ -104,7 +103,7 @@ def _most_of_one(judge: CpuJudge, stage: Stage) -> float:
     """An upper bound on the instructions for one element: every load counted as a gather."""
     body, finish = body_cost(stage, judge.coefficients)
     gather = judge.coefficients.gather_slots * (judge.target.vector_bytes // stage.itemsize)
-    return body + finish + (gather + 1) * len(stage.reads()) + 4
+    return body + finish + (gather + 1) * len(stage.reads) + 4
 
 
 def _smallest(judge: CpuJudge, s: Structure) -> CpuAssessment:
@@ -115,6 +114,15 @@ def _smallest(judge: CpuJudge, s: Structure) -> CpuAssessment:
 def _packed_tensors(s: Structure) -> frozenset[Tensor]:
     """The tensors that copies write: packed in the order in which they are read."""
     return frozenset(stage.tensor for stage in s.stages if is_copy(stage))
+
+
+class Amounts(NamedTuple):
+    """See `stormdrop.space.judge.Assessment.amounts`."""
+
+    seconds: Num
+    code: Num
+    scratch: Num
+    misfits: Num  # components that break a constraint of their own
 
 
 class CpuAssessment:
@@ -128,8 +136,8 @@ class CpuAssessment:
     # ---- costs of the stages ---------------------------------------------------------------------------------------
 
     @cached_property
-    def bare_costs(self) -> list[StageCost]:
-        """Costs of the stages that run at call time, without footprints: all that the constraints need."""
+    def costs(self) -> list[StageCost]:
+        """Costs of the stages that run at call time."""
         packed, tilings = _packed_tensors(self.structure), self.tilings
         found: list[StageCost] = []
         for stage in self.structure.stages:
@@ -140,30 +148,24 @@ class CpuAssessment:
                 reader = tilings[stage.reader] if stage.reader is not None else None
                 is_within = stage.level is ComputeAt.REDUCE_BLOCK and reader is not None
                 if not is_within or reader is None or reader.stage.host is not None:
-                    executions = _parallel_trips(tilings[stage.host])
+                    executions = tilings[stage.host].units
                 if is_within and reader is not None:
                     executions = executions * _entries(reader)
             operands = stage_operands(stage, packed)
-            found.append(cost_of(tilings[stage.id], executions, operands, self._coefficients))
+            found.append(StageCost(tilings[stage.id], executions, operands, self._coefficients))
         return found
-
-    @cached_property
-    def costs(self) -> list[StageCost]:
-        for c in self.bare_costs:
-            add_boxes(c, self._coefficients.line_bytes)
-        return self.bare_costs
 
     @cached_property
     def code(self) -> Num:
         """Instructions of all stages."""
-        return sum(c.code for c in self.bare_costs)
+        return sum(c.code for c in self.costs)
 
     @cached_property
     def scratch(self) -> Num:
         """Bytes of scratch: results of attached stages, and accumulator tiles of blocked reductions."""
         scratch: Any = 0.0
-        for c in self.bare_costs:
-            stage, t = c.tiling.stage, c.tiling
+        for c in self.costs:
+            stage, t = c.stage, c.tiling
             if stage.host is not None:
                 scratch = scratch + prod_of([t.extent[a] for a in stage.axes]) * stage.itemsize
             if nest_of(stage).is_blocked:
@@ -184,9 +186,9 @@ class CpuAssessment:
         found: list[Num] = []
         stages = self.structure.stages
         panels = {stage.reader for stage in stages if is_copy(stage) and stage.host is None}
-        for c in self.bare_costs:
-            stage, t = c.tiling.stage, c.tiling
-            found.append(live_vectors(c, self._coefficients) / self._target.vector_registers)
+        for c in self.costs:
+            stage, t = c.stage, c.tiling
+            found.append(c.live_vectors / self._target.vector_registers)
             found.append(variants(t) / self._coefficients.most_tile_bodies)
             if stage.host is not None and stage.vector in stage.axes and stage.id in panels:
                 # The operand is packed for the full axis: a box must begin at a panel boundary.
@@ -199,14 +201,14 @@ class CpuAssessment:
     @cached_property
     def imbalance(self) -> dict[str, Num]:
         """By phase: work of the busiest thread over the mean; parallel units are indivisible."""
-        return {c.tiling.stage.id: self._imbalance(c) for c in self.costs if c.tiling.stage.host is None}
+        return {c.stage.id: self._imbalance(c) for c in self.costs if c.stage.host is None}
 
     def _imbalance(self, c: StageCost) -> Num:
         t, threads = c.tiling, self._target.threads
         unit: Any = 1.0
         for a in t.stage.axes:
             lanes = t.lanes if a is t.stage.vector else 1
-            unit = unit * minimum(1.0, t.unit(a) / (ceil_div(t.extent[a], lanes) * lanes))
+            unit = unit * minimum(1.0, t.block(a) / (ceil_div(t.extent[a], lanes) * lanes))
         return minimum(float(threads), rounded_up(c.parallel / threads) * threads * unit)
 
     @property
@@ -218,10 +220,10 @@ class CpuAssessment:
     @cached_property
     def terms(self) -> list[dict[str, Num]]:
         """By stage: the seconds of each roofline bound, on the busiest thread. `ends`: tile and loop overhead."""
-        return [self._terms(c, self.imbalance[c.tiling.stage.host or c.tiling.stage.id]) for c in self.costs]
+        return [self._terms(c, self.imbalance[c.stage.host or c.stage.id]) for c in self.costs]
 
     def _terms(self, c: StageCost, imbalance: Num) -> dict[str, Num]:
-        stage, target, k = c.tiling.stage, self._target, self._coefficients
+        stage, target, k = c.stage, self._target, self._coefficients
         hertz = target.ghz * 1e9
         share = imbalance / target.threads
         body, finish = body_cost(stage, k)
@@ -242,8 +244,8 @@ class CpuAssessment:
             if nest_of(stage).is_blocked:
                 repeats = prod_of([c.tiling.outer_reduce_trips(a) for a in stage.reduce_axes])
                 ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * k.reload_cycles
-        together = [sum_of(parts) for parts in zip(*moved_at(c))]
-        l1, l2, l3 = (traffic(c, together, capacity) for capacity in self.capacities)
+        together = [sum_of(parts) for parts in zip(*c.moved_bytes())]
+        l1, l2, l3 = (c.traffic(together, capacity) for capacity in self.capacities)
         beyond = minimum(maximum(c.lines_per_set / target.l1_ways - 1.0, 0.0), k.most_conflicts)
         conflict = 1.0 + k.conflict_slope * beyond
         streams = 1.0 + k.stream_slope * maximum(0.0, c.streams - k.free_streams)
@@ -285,19 +287,15 @@ class CpuAssessment:
         return self.judge.prior(self.structure, self.seconds, self.code)
 
     @property
-    def amounts(self) -> list[Num]:
-        return [self.seconds, self.code, self.scratch, where(within(self._own_demands), 0.0, 1.0)]
+    def amounts(self) -> Amounts:
+        return Amounts(self.seconds, self.code, self.scratch, where(within(self._own_demands), 0.0, 1.0))
 
     @property
     def features(self) -> list[Num]:
         return cpu_features.features(self)
 
 
-def _parallel_trips(t: Tiling) -> Num:
-    return prod_of([t.parallel_trips(a) for a in t.stage.axes])
-
-
 def _entries(t: Tiling) -> Num:
     """How often a REDUCE_BLOCK copy runs per execution of its reader: reduction tiles times reduce blocks."""
     spatial = [ceil_div(t.extent[a], t.reduction_tile(a)) for a in t.stage.axes]
-    return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.reduce_block(a)) for a in t.stage.reduce_axes])
+    return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.block(a)) for a in t.stage.reduce_axes])

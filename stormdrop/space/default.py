@@ -1,9 +1,9 @@
 """The default schedule: the best point by the analytic prior, without any measurement. Deterministic.
 
-A sketch consists of parts that share no knob (`Structure.parts`); sketches of a task share parts. Each part is sampled
-with a fixed seed, and coordinate descent starts from its best few points. Sketches race: a part keeps descending only
+A sketch consists of components that share no knob; sketches of a task share components. Each component is sampled with
+a fixed seed, and coordinate descent starts from its best few points. Sketches race: a component keeps descending only
 while one of its sketches is within a slack of the best sketch, and the slack shrinks with every sweep. In the winning
-sketch each part descends once more, also from perturbed points, with the other parts fixed.
+sketch each component descends once more, also from perturbed points, with the other components fixed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.space.structure import Stage
 from stormdrop.target.machine import Target
 
-SAMPLES = 640  # of each part
+SAMPLES = 640  # of each component
 STARTS = 8
 SWEEPS = 40
 SLACK = 0.6  # in sweep k, a sketch may be slower than the best by this share / k
-START_SLACK = 0.18  # the same among the points of a part
-KICKS = 24  # perturbed points from which the winner's parts descend again
+START_SLACK = 0.18  # the same among the points of a component
+KICKS = 24  # perturbed points from which the winner's components descend again
 KICK_SLACK = 0.5
 GAIN = 1e-3  # the least relative improvement of a move
 
@@ -82,11 +82,11 @@ def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch
 
 
 class _Race:
-    """Sketches whose parts descend in turn, sharing parts."""
+    """Sketches whose components descend in turn, sharing components."""
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
-        self._parts: dict[tuple[Stage, ...], _Part] = {}
+        self._components: dict[tuple[Stage, ...], _Component] = {}
         self._drafts: list[_Draft] = []
 
     def best(self) -> float:
@@ -101,16 +101,21 @@ class _Race:
     def run(self, found: Sequence[Sketch]) -> None:
         """Add sketches, and sweep until no sketch within the slack of the best improves."""
         for sketch in found:
-            parts = [self._parts.get(p.structure.stages) or _Part(p, sketch, self._samples) for p in sketch.parts()]
-            self._parts.update((p.sketch.structure.stages, p) for p in parts)
-            self._drafts.append(_Draft(sketch, parts))
+            components = [
+                self._components.get(p.structure.stages) or _Component(p, sketch, self._samples)
+                for p in sketch.components()
+            ]
+            self._components.update((p.sketch.structure.stages, p) for p in components)
+            self._drafts.append(_Draft(sketch, components))
         for k in range(1, SWEEPS):
             limit = self.best() * (1.0 + SLACK / k)
-            racing = {p: None for d in self._drafts if d.estimate() <= limit for p in d.parts if p.descent.moving.size}
+            racing = {
+                p: None for d in self._drafts if d.estimate() <= limit for p in d.components if p.descent.moving.size
+            }
             if not racing:
                 break
-            for part in racing:
-                part.descent.sweep(START_SLACK / k)
+            for component in racing:
+                component.descent.sweep(START_SLACK / k)
 
 
 class Descent:
@@ -182,8 +187,8 @@ def _axes_of_moves(sketch: Sketch) -> NDArray[np.int64]:
     return np.array([numbers[names[m.knob]] for m in moves_of(sketch.knobs)], dtype=np.int64)
 
 
-class _Part:
-    """A part (`Sketch.parts`) of one or more sketches, and its descent."""
+class _Component:
+    """A component of one or more sketches, and its descent."""
 
     def __init__(self, sketch: Sketch, whole: Sketch, samples: int) -> None:
         self.sketch = sketch
@@ -197,12 +202,10 @@ class _Part:
         self.descent = Descent(sketch, self.seconds_at, sketch.canonical(points[best]))
 
     def seconds_at(self, points: Points) -> Floats:
-        """Estimated seconds of the part as if it were a program; infinite where that is not legal."""
-        return (
-            self.sketch.assess(self.sketch.canonical(points))
-            if self._alone
-            else _combined(self.sketch, self.sketch.amounts(points))
-        )
+        """Estimated seconds of the component as if it were a program; infinite where that is not legal."""
+        if self._alone:
+            return self.sketch.assess(self.sketch.canonical(points))
+        return _combined(self.sketch, self.sketch.amounts(points))
 
     def amounts(self) -> Floats:
         """`Assessment.amounts` of the best point."""
@@ -215,64 +218,64 @@ def _combined(sketch: Sketch, amounts: Floats) -> Floats:
 
 
 class _Draft:
-    """A sketch, and a point composed of the points of its parts."""
+    """A sketch, and a point composed of the points of its components."""
 
-    def __init__(self, sketch: Sketch, parts: Sequence[_Part]) -> None:
-        self.sketch, self.parts = sketch, parts
+    def __init__(self, sketch: Sketch, components: Sequence[_Component]) -> None:
+        self.sketch, self.components = sketch, components
         self.seconds = np.inf
         self._points: list[Points] = []
-        self._amounts = np.zeros((0, 4))
+        self._amounts = np.zeros((0, 0))  # a row per component
 
     def estimate(self) -> float:
-        """The sum over the parts of their best seconds; limits on the whole program are ignored."""
-        return float(sum(p.descent.seconds.min() for p in self.parts))
+        """The sum over the components of their best seconds; limits on the whole program are ignored."""
+        return float(sum(p.descent.seconds.min() for p in self.components))
 
     def point(self) -> Points:
         values = {
-            name: value for p, point in zip(self.parts, self._points) for name, value in zip(p.sketch.names, point)
+            name: value for p, point in zip(self.components, self._points) for name, value in zip(p.sketch.names, point)
         }
         point = np.array([values[name] for name in self.sketch.names], dtype=np.int64)
         return point if self.seconds < np.inf else self.sketch.repair(point[None])[0]
 
     def settle(self, kicks: int) -> None:
-        """Compose the best points of the parts; with `kicks`, or if the whole is illegal, descend again.
+        """Compose the best points of the components; with `kicks`, or if the whole is illegal, descend again.
 
-        Parts descend one after the other, the slowest first, with the other parts fixed.
+        Components descend one after the other, the slowest first, with the other components fixed.
         """
-        self._points = [p.descent.points[p.descent.best()] for p in self.parts]
+        self._points = [p.descent.points[p.descent.best()] for p in self.components]
         self.seconds = self.estimate()
-        if len(self.parts) > 1:
-            self._amounts = np.array([p.amounts() for p in self.parts])
+        if len(self.components) > 1:
+            self._amounts = np.array([p.amounts() for p in self.components])
             self.seconds = float(_combined(self.sketch, self._amounts.sum(axis=0)[:, None])[0])
         if kicks or self.seconds == np.inf:
-            for k in np.argsort([-p.descent.seconds.min() for p in self.parts], kind="stable").tolist():
+            for k in np.argsort([-p.descent.seconds.min() for p in self.components], kind="stable").tolist():
                 self._move(k, kicks)
 
     def _move(self, k: int, kicks: int) -> None:
-        part = self.parts[k]
-        seconds_at = part.seconds_at
-        if len(self.parts) > 1:
+        component = self.components[k]
+        seconds_at = component.seconds_at
+        if len(self.components) > 1:
             rest = (self._amounts.sum(axis=0) - self._amounts[k])[:, None]
 
             def seconds_at(points: Points) -> Floats:
-                return _combined(self.sketch, part.sketch.amounts(points) + rest)
+                return _combined(self.sketch, component.sketch.amounts(points) + rest)
 
         descent = Descent(
-            part.sketch,
+            component.sketch,
             seconds_at,
-            np.concatenate([self._points[k][None], part.descent.points, self._kicked(k, kicks)]),
+            np.concatenate([self._points[k][None], component.descent.points, self._kicked(k, kicks)]),
         )
         descent.run(KICK_SLACK)
         best = descent.best()
         if descent.seconds[best] < self.seconds:
             self._points[k], self.seconds = descent.points[best], float(descent.seconds[best])
-            if len(self.parts) > 1:
-                self._amounts[k] = part.sketch.amounts(descent.points[best : best + 1])[:, 0]
+            if len(self.components) > 1:
+                self._amounts[k] = component.sketch.amounts(descent.points[best : best + 1])[:, 0]
 
     def _kicked(self, k: int, n: int) -> Points:
-        """`n` copies of the part's point, each with about three knobs redrawn."""
+        """`n` copies of the component's point, each with about three knobs redrawn."""
         rng = np.random.default_rng(1)
-        point, drawn = self._points[k], self.parts[k].sketch.draw(n, rng)
-        return self.parts[k].sketch.canonical(
+        point, drawn = self._points[k], self.components[k].sketch.draw(n, rng)
+        return self.components[k].sketch.canonical(
             np.where(rng.random(drawn.shape) * max(1, len(point)) < 3.0, drawn, point)
         )

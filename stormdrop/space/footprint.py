@@ -7,10 +7,10 @@ bounding box of the elements of an operand that some inner loops touch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +18,24 @@ from numpy.typing import NDArray
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, walk
 from stormdrop.space.access import TRANSCENDENTAL, axes_of, transposing_axis
-from stormdrop.space.columns import Column, Num, ceil_div, equal, is_multiple, maximum, minimum, rounded_down, where
+from stormdrop.space.columns import (
+    Num,
+    ceil_div,
+    equal,
+    is_multiple,
+    is_one,
+    maximum,
+    minimum,
+    prod_of,
+    rounded_down,
+    sum_of,
+    where,
+)
 from stormdrop.space.nest import CACHED, LoopLevel, nest_of
 from stormdrop.space.operands import Dim, Operand
 from stormdrop.space.structure import Stage
 from stormdrop.space.tiling import Tiling
 from stormdrop.target.coefficients import CpuCoefficients
-
-
-def _useful(tiling: Tiling, tile: Mapping[Axis, Num], ops: tuple[Operand, ...]) -> Num:
-    """The share of steps that is executed: padding that loop ranges or unrolled copies exclude is not."""
-    stage = tiling.stage
-    share: Num = 1.0
-    for o in ops:
-        for a, r, inside in o.borders:
-            skipped = equal(tile[a], 1)
-            if len(stage.reduce_axes) > 1 and r is stage.reduce_axes[-2]:
-                skipped = skipped | ((tiling.peel > 0) & (tile[a] >= a.extent))
-            share = share * where(skipped, inside, 1.0)
-    return share * density(stage) if stage.unrolled else share
 
 
 def box_bytes(o: Operand, lens: Mapping[Axis, Num], line_bytes: int) -> Num:
@@ -58,47 +57,6 @@ def _index_box(dim: Dim, lens: Mapping[Axis, Num]) -> Num:
     for axes in dim.others:  # a quotient or remainder: at most one value per combination of its axes
         size = size + (prod_of([lens[a] for a in axes]) - 1)
     return minimum(size, dim.extent)
-
-
-def prod_of(values: Iterable[Num]) -> Num:
-    """A product of integers, exact in any order: constants are folded before columns."""
-    known: Num = 1
-    result: Num = None
-    for v in values:
-        if type(v) is not Column:
-            known = known * v
-        else:
-            result = v if result is None else result * v
-    return known if result is None else result * known
-
-
-@dataclass(slots=True)
-class StageCost:
-    """The cost of one stage; every Num is a number or a column."""
-
-    tiling: Tiling
-    tile: Mapping[Axis, Num]  # elements of the register tile
-    operands: tuple[Operand, ...]
-    executions: Num  # of the nest: 1 for a root stage
-    rows: Num
-    vectors: Num
-    accumulators: Num
-    tiles: Num  # register tiles over all executions
-    steps: Num  # over all tiles and executions
-    vector_steps: Num  # body instances: one row, one vector, one reduce step
-    loads: Num  # load instructions per step
-    lane_use: Num
-    code: Num
-    lines_per_set: Num
-    parallel: Num
-    streams: Num  # concurrent access streams: rows of unpacked operands in a register tile
-    useful: Num  # share of the steps that is not skipped padding
-    footprints: list[list[Num]] = field(
-        default_factory=list[list[Num]]
-    )  # box bytes by operand; entry p: inside loops[p]; the last: whole stage
-    totals: list[Num] = field(default_factory=list[Num])  # footprints, summed over operands
-    blocks: list[Num] = field(default_factory=list[Num])  # the number of such boxes in the whole stage
-    loops: list[LoopLevel] = field(default_factory=list[LoopLevel])  # innermost first
 
 
 @lru_cache(maxsize=CACHED)
@@ -139,141 +97,210 @@ def _operations(e: Expr, coefficients: CpuCoefficients) -> float:
     return total
 
 
-def cost_of(tiling: Tiling, executions: Num, ops: tuple[Operand, ...], coefficients: CpuCoefficients) -> StageCost:
-    """The cost of a stage that runs `executions` times, before `add_boxes`. The last of `ops` is the store."""
-    stage = tiling.stage
-    vector = stage.vector
-    tile = {a: tiling.tile(a) for a in stage.axes}
-    rows = prod_of([tile[a] for a in stage.axes if a is not vector])
-    lanes = tiling.lanes
-    vectors = tiling.vectors
-    counts = [ceil_div(tiling.extent[a], tile[a]) for a in stage.axes]
-    tiles = executions * prod_of(counts)
-    reduce_steps: Num = 1
-    for a in stage.reduce_axes:
-        reduce_steps = reduce_steps * (ceil_div(tiling.extent[a], lanes * vectors) if a is vector else tiling.extent[a])
-    whole_rows = prod_of([tiling.extent[a] for a in stage.axes if a is not vector])
-    if vector is not None and vector in stage.axes:
-        vector_steps = (
-            executions * whole_rows * ceil_div(tiling.extent[vector], lanes * vectors) * vectors * reduce_steps
-        )
-        lane_use = tiling.extent[vector] / (ceil_div(tiling.extent[vector], lanes * vectors) * vectors * lanes)
-    elif vector is not None:
-        vector_steps = executions * whole_rows * reduce_steps * vectors
-        lane_use = tiling.extent[vector] / (ceil_div(tiling.extent[vector], lanes * vectors) * vectors * lanes)
-    else:
-        vector_steps, lane_use = executions * whole_rows * reduce_steps, 1.0
-    loads: Num = 0
-    for o in ops[:-1]:
-        loads = loads + _loads(tiling, tile, o, coefficients)
-    code = _code_size(tiling, rows, loads, len(ops), body_cost(stage, coefficients))
-    cost = StageCost(
-        tiling,
-        tile,
-        ops,
-        executions,
-        rows,
-        vectors,
-        rows * vectors,
-        tiles,
-        tiles * reduce_steps,
-        vector_steps,
-        loads,
-        lane_use,
-        code,
-        _lines_per_set(tile, ops, coefficients.way_bytes),
-        1,
-        sum(
-            (
-                prod_of([tile[a] for a in stage.axes if a in o.axes and a is not vector])
-                for o in ops[:-1]
-                if not o.packed
-            ),
-            0.0,
-        ),
-        _useful(tiling, tile, ops),
-    )
-    if stage.host is None:
-        cost.parallel = prod_of([tiling.parallel_trips(a) for a in stage.axes])
-    return cost
+class StageCost:
+    """The cost of one stage; every Num is a number or a column."""
 
+    def __init__(
+        self, tiling: Tiling, executions: Num, operands: tuple[Operand, ...], coefficients: CpuCoefficients
+    ) -> None:
+        """`executions`: how often the nest runs, 1 for a root stage. The last operand is the store."""
+        self.tiling, self.executions, self.operands = tiling, executions, operands
+        self.stage, self._coefficients = tiling.stage, coefficients
+        stage, extent, width = tiling.stage, tiling.extent, tiling.lanes * tiling.vectors
+        others = [a for a in stage.axes if a is not stage.vector]
+        self.tile = {a: tiling.tile(a) for a in stage.axes}
+        self.rows = prod_of([self.tile[a] for a in others])
+        self.accumulators = self.rows * tiling.vectors
+        self.tiles = executions * prod_of([ceil_div(extent[a], self.tile[a]) for a in stage.axes])
+        """Register tiles over all executions."""
+        reduce_steps: Num = 1
+        for a in stage.reduce_axes:
+            reduce_steps = reduce_steps * (ceil_div(extent[a], width) if a is stage.vector else extent[a])
+        self.steps = self.tiles * reduce_steps
+        """Over all tiles and executions."""
+        self.vector_steps = executions * prod_of([extent[a] for a in others]) * reduce_steps
+        """Body instances: one row, one vector, one reduce step."""
+        self.lane_use: Num = 1.0
+        if stage.vector is not None:
+            blocks = ceil_div(extent[stage.vector], width)
+            self.vector_steps = self.vector_steps * tiling.vectors * (1 if stage.vector_is_reduced else blocks)
+            self.lane_use = extent[stage.vector] / (blocks * tiling.vectors * tiling.lanes)
+        self.loads: Num = 0
+        """Load instructions per step."""
+        for o in operands[:-1]:
+            self.loads = self.loads + self._load_slots(o)
 
-def _loads(tiling: Tiling, tile: Mapping[Axis, Num], o: Operand, coefficients: CpuCoefficients) -> Num:
-    """Load slots of one operand in one step; a contiguous vector load is one slot.
+    def _load_slots(self, o: Operand) -> Num:
+        """Load slots of one operand in one step; a contiguous vector load is one slot.
 
-    Rows of an unrolled sliding window share loads: (rows + window - 1) / window per step.
-    """
-    stage, lanes = tiling.stage, tiling.lanes
-    count: Num = 1
-    for a in stage.axes:
-        if a in o.axes and a is not stage.vector:
-            count = count * _distinct(tiling, tile[a], o, a)
-    if stage.vector is None or stage.vector not in o.axes:
-        return count * (coefficients.broadcast_slots if lanes > 1 else 1.0)
-    if o.stride == 1:
-        return count * tiling.vectors
-    turned = transposing_axis(stage)
-    slots: Num = coefficients.gather_slots * lanes
-    if turned is not None:  # a register-blocked transpose
-        slots = where(is_multiple(tile[turned], lanes), coefficients.transpose_slots, slots)
-    return count * tiling.vectors * slots
+        Rows of an unrolled sliding window share loads: (rows + window - 1) / window per step.
+        """
+        stage, tiling, coefficients = self.stage, self.tiling, self._coefficients
+        count: Num = 1
+        for a in stage.axes:
+            if a in o.axes and a is not stage.vector:
+                count = count * self._distinct_rows(o, a)
+        if stage.vector is None or stage.vector not in o.axes:
+            return count * (coefficients.broadcast_slots if tiling.lanes > 1 else 1.0)
+        if o.stride == 1:
+            return count * tiling.vectors
+        turned = transposing_axis(stage)
+        slots: Num = coefficients.gather_slots * tiling.lanes
+        if turned is not None:  # a register-blocked transpose
+            slots = where(is_multiple(self.tile[turned], tiling.lanes), coefficients.transpose_slots, slots)
+        return count * tiling.vectors * slots
 
-
-def _distinct(tiling: Tiling, rows: Num, o: Operand, axis: Axis) -> Num:
-    stage = tiling.stage
-    inner = stage.reduce_axes[-1] if stage.is_reduction else None
-    if inner is None or inner is stage.vector:
+    def _distinct_rows(self, o: Operand, axis: Axis) -> Num:
+        stage, rows = self.stage, self.tile[axis]
+        inner = stage.reduce_axes[-1] if stage.is_reduction else None
+        if inner is None or inner is stage.vector:
+            return rows
+        for i in o.indices:
+            form = affine(i)
+            a, k = abs(form.coefficient(axis)), abs(form.coefficient(inner))
+            if a and k and inner.extent > 1:
+                window = (a * (rows - 1) + k * (inner.extent - 1) + 1.0) / inner.extent
+                return where(self.tiling.unroll >= inner.extent, minimum(rows, window), rows)
         return rows
-    for i in o.indices:
-        form = affine(i)
-        a, k = abs(form.coefficient(axis)), abs(form.coefficient(inner))
-        if a and k and inner.extent > 1:
-            window = (a * (rows - 1) + k * (inner.extent - 1) + 1.0) / inner.extent
-            return where(tiling.unroll >= inner.extent, minimum(rows, window), rows)
-    return rows
+
+    @cached_property
+    def code(self) -> Num:
+        """Instructions of all code variants of the register tile: unrolled and peeled steps, epilogue and stores."""
+        stage, tiling = self.stage, self.tiling
+        body, finish = body_cost(stage, self._coefficients)
+        per_step = self.rows * tiling.vectors * body + self.loads
+        steps: Num = tiling.unroll
+        if stage.is_reduction:
+            inner = stage.reduce_axes[-1]
+            length = tiling.block(inner) if nest_of(stage).is_blocked else tiling.extent[inner]
+            trips = ceil_div(length, tiling.lanes * tiling.vectors if inner is stage.vector else 1)
+            remainder = trips - rounded_down(trips / tiling.unroll) * tiling.unroll  # of the unrolled loop
+            steps = steps + remainder
+            if len(stage.reduce_axes) > 1 and not stage.unrolled:
+                steps = steps * where(tiling.peel > 0, stage.reduce_axes[-2].extent, 1)
+        if stage.unrolled:
+            steps = steps * prod_of([a.extent for a in stage.reduce_axes[:-1]]) * density(stage)
+        ends = self.rows * tiling.vectors * (finish + len(self.operands) + 2)
+        return (per_step * steps + ends) * variants(tiling)
+
+    @property
+    def live_vectors(self) -> Num:
+        """Live vector registers in a step: accumulators, the vector operand (or its sliding window), a broadcast."""
+        stage, t = self.stage, self.tiling
+        if not stage.is_reduction:
+            return self.accumulators
+        if stage.unrolled:  # rows are independent chains: the compiler may spill them
+            return minimum(self.accumulators, self._coefficients.most_unrolled_rows) * t.vectors
+        operand: Num = t.vectors if stage.vector is not None and not stage.vector_is_reduced else 1
+        inner = stage.reduce_axes[-1]
+        if _slides(stage, self.operands) and inner.extent > 1 and inner is not stage.vector:
+            operand = where(t.unroll > 1, operand * minimum(t.unroll, inner.extent), operand)
+        return self.accumulators + operand + 1.0
+
+    @cached_property
+    def useful(self) -> Num:
+        """The share of steps that is executed: padding that loop ranges or unrolled copies exclude is not."""
+        stage, share = self.stage, 1.0
+        for o in self.operands:
+            for a, r, inside in o.borders:
+                skipped = equal(self.tile[a], 1)
+                if len(stage.reduce_axes) > 1 and r is stage.reduce_axes[-2]:
+                    skipped = skipped | ((self.tiling.peel > 0) & (self.tile[a] >= a.extent))
+                share = share * where(skipped, inside, 1.0)
+        return share * density(stage) if stage.unrolled else share
+
+    @cached_property
+    def lines_per_set(self) -> Num:
+        """The most rows of one operand's register tile that map to the same L1 set."""
+        worst: Num = 1.0
+        way = self._coefficients.way_bytes
+        for o in self.operands[:-1]:
+            for a, stride in o.row_bytes:
+                worst = maximum(worst, self.tile[a] * (gcd(stride, way) / way))
+        return worst
+
+    @property
+    def parallel(self) -> Num:
+        """Iterations of the parallel loop; 1 of an attached stage."""
+        return self.tiling.units if self.stage.host is None else 1
+
+    @property
+    def streams(self) -> Num:
+        """Concurrent access streams: rows of unpacked operands in a register tile."""
+        total: Num = 0.0
+        for o in self.operands[:-1]:
+            if not o.packed:
+                total = total + prod_of([n for a, n in self.tile.items() if a in o.axes and a is not self.stage.vector])
+        return total
+
+    @cached_property
+    def boxes(self) -> Boxes:
+        """Footprints from the register tile outwards, loop by loop."""
+        t, stage = self.tiling, self.stage
+        lens: dict[Axis, Num] = {**self.tile, **dict.fromkeys(stage.reduce_axes, 1)}
+        if stage.vector is not None:
+            width = t.lanes * t.vectors if stage.vector_is_reduced else self.tile[stage.vector]
+            lens[stage.vector] = minimum(width, t.extent[stage.vector])
+        loops = [x for x in reversed(nest_of(stage).order) if not is_one(t.extent[x.axis])]
+        sizes = [box_bytes(o, lens, self._coefficients.line_bytes) for o in self.operands]
+        counts = {a: ceil_div(t.extent[a], n) for a, n in lens.items()}
+        blocks = prod_of((self.executions, *counts.values()))
+        boxes = Boxes(loops, [[size] for size in sizes], [sum_of(sizes)], [blocks])
+        for loop in loops:  # each loop extends one axis: boxes that do not depend on it are unchanged
+            axis, trips = loop.axis, t.trips[loop]
+            if not is_one(trips):
+                lens[axis] = minimum(lens[axis] * trips, t.extent[axis])
+                before, counts[axis] = counts[axis], ceil_div(t.extent[axis], lens[axis])
+                blocks = blocks / before * counts[axis]  # integers: exact
+                for k, o in enumerate(self.operands):
+                    if axis in o.axes:
+                        sizes[k] = box_bytes(o, lens, self._coefficients.line_bytes)
+            for footprint, size in zip(boxes.footprints, sizes):
+                footprint.append(size)
+            boxes.totals.append(sum_of(sizes))
+            boxes.blocks.append(blocks)
+        return boxes
+
+    def moved_bytes(self) -> list[list[Num]]:
+        """By operand and loop: bytes loaded if the operand's box inside the loop is loaded anew in every iteration.
+
+        An operand that is invariant in the loop is loaded once per execution of the loop.
+        """
+        boxes = self.boxes
+        if not boxes.loops:
+            return [[footprint[0] * boxes.blocks[0]] for footprint in boxes.footprints]
+        return [
+            [
+                box * blocks if loop.axis in o.axes else box * blocks / self.tiling.trips[loop]
+                for loop, box, blocks in zip(boxes.loops, footprint, boxes.blocks)
+            ]
+            for o, footprint in zip(self.operands, boxes.footprints)
+        ]
+
+    def traffic(self, moved: list[Num], capacity: float) -> Num:
+        """Bytes moved into a cache of `capacity`: boxes inside the outermost loop where all fit are loaded once each.
+
+        `moved`: bytes by loop, as `moved_bytes`, of one operand or summed. A stage that fits entirely is resident.
+        """
+        best, totals = moved[0], self.boxes.totals
+        for p in range(1, len(self.boxes.loops)):
+            best = where(totals[p] <= capacity, moved[p], best)
+        return where(totals[-1] <= capacity, 0.0, best)
 
 
-def live_vectors(c: StageCost, coefficients: CpuCoefficients) -> Num:
-    """Live vector registers in a step: accumulators, the vector operand (or its sliding window), a broadcast."""
-    stage, t = c.tiling.stage, c.tiling
-    if not stage.is_reduction:
-        return c.accumulators
-    if stage.unrolled:  # rows are independent chains: the compiler may spill them
-        return minimum(c.accumulators, coefficients.most_unrolled_rows) * c.vectors
-    operand: Num = t.vectors if stage.vector is not None and not stage.vector_is_reduced else 1
-    inner = stage.reduce_axes[-1]
-    if _slides(stage, c.operands) and inner.extent > 1 and inner is not stage.vector:
-        operand = where(t.unroll > 1, operand * minimum(t.unroll, inner.extent), operand)
-    return c.accumulators + operand + 1.0
+class Boxes(NamedTuple):
+    """Entry p of a list: inside loop p; the last: of the whole stage."""
+
+    loops: list[LoopLevel]  # innermost first
+    footprints: list[list[Num]]  # bytes, by operand
+    totals: list[Num]  # footprints, summed over operands
+    blocks: list[Num]  # the number of such boxes in the whole stage
 
 
 def _slides(stage: Stage, ops: tuple[Operand, ...]) -> bool:
     """Whether some index depends on both the innermost reduce axis and a spatial axis: a sliding window."""
     inner, spatial = stage.reduce_axes[-1], set(stage.axes)
     return any(affine(i).coefficient(inner) and not spatial.isdisjoint(axes_of(i)) for o in ops for i in o.indices)
-
-
-def _code_size(tiling: Tiling, rows: Num, loads: Num, n_operands: int, operations: tuple[float, float]) -> Num:
-    """Instructions of all code variants of the register tile: unrolled and peeled steps, epilogue and stores."""
-    stage = tiling.stage
-    body, finish = operations
-    per_step = rows * tiling.vectors * body + loads
-    steps: Num = tiling.unroll
-    if stage.is_reduction:
-        inner = stage.reduce_axes[-1]
-        length = tiling.reduce_block(inner) if nest_of(stage).is_blocked else tiling.extent[inner]
-        step = tiling.lanes * tiling.vectors if inner is stage.vector else 1
-        trips = ceil_div(length, step)
-        steps = steps + (
-            trips - rounded_down(trips / tiling.unroll) * tiling.unroll
-        )  # the remainder of the unrolled loop
-        if len(stage.reduce_axes) > 1 and not stage.unrolled:
-            middle = stage.reduce_axes[-2].extent
-            steps = steps * where(tiling.peel > 0, middle, 1)
-    ends = rows * tiling.vectors * (finish + n_operands + 2)
-    if stage.unrolled:
-        steps = steps * prod_of([a.extent for a in stage.reduce_axes[:-1]]) * density(stage)
-    return (per_step * steps + ends) * variants(tiling)
 
 
 def density(stage: Stage) -> float:
@@ -312,7 +339,7 @@ def variants(tiling: Tiling) -> Num:
         if a is stage.vector:
             continue
         t = tiling.tile(a)
-        if isinstance(t, int) and t == 1:
+        if is_one(t):
             continue
         exact = is_multiple(tiling.extent[a], t)
         if stage.host is None or (isinstance(tiling.extent[a], int) and tiling.extent[a] == a.extent):
@@ -320,77 +347,3 @@ def variants(tiling: Tiling) -> Num:
         else:
             total = total * where(t > 1, where(tiling.extent[a] >= a.extent, where(exact, 1, 2), 4), 1)
     return total
-
-
-def _lines_per_set(tile: Mapping[Axis, Num], ops: tuple[Operand, ...], way_bytes: int) -> Num:
-    """The most rows of one operand's register tile that map to the same L1 set."""
-    worst: Num = 1.0
-    for o in ops[:-1]:
-        for a, stride in o.row_bytes:
-            worst = maximum(worst, tile[a] * (gcd(stride, way_bytes) / way_bytes))
-    return worst
-
-
-def add_boxes(c: StageCost, line_bytes: int) -> None:
-    """Fill in footprints, totals, blocks and loops: from the register tile outwards, loop by loop."""
-    t, stage = c.tiling, c.tiling.stage
-    lens: dict[Axis, Num] = {
-        a: c.tile[a] if a is not stage.vector else minimum(c.tile[a], t.extent[a]) for a in stage.axes
-    }
-    for a in stage.reduce_axes:
-        lens[a] = minimum(t.lanes * t.vectors, t.extent[a]) if a is stage.vector else 1
-    c.loops = [
-        slot
-        for slot in reversed(nest_of(stage).order)
-        if not (isinstance(t.extent[slot.axis], int) and t.extent[slot.axis] == 1)
-    ]
-    sizes = [box_bytes(o, lens, line_bytes) for o in c.operands]
-    counts = {a: ceil_div(t.extent[a], lens[a]) for a in (*stage.axes, *stage.reduce_axes)}
-    blocks = prod_of((c.executions, *counts.values()))
-    c.footprints = [[size] for size in sizes]
-    c.totals, c.blocks = [sum_of(sizes)], [blocks]
-    for slot in c.loops:  # each loop extends one axis: boxes that do not depend on it are unchanged
-        axis, trips = slot.axis, t.trips[slot]
-        if not (isinstance(trips, int) and trips == 1):
-            lens[axis] = minimum(lens[axis] * trips, t.extent[axis])
-            before, counts[axis] = counts[axis], ceil_div(t.extent[axis], lens[axis])
-            blocks = blocks / before * counts[axis]  # integers: exact
-            sizes = [box_bytes(o, lens, line_bytes) if axis in o.axes else size for o, size in zip(c.operands, sizes)]
-        for boxes, size in zip(c.footprints, sizes):
-            boxes.append(size)
-        c.totals.append(sum_of(sizes))
-        c.blocks.append(blocks)
-
-
-def sum_of(values: Iterable[Num]) -> Num:
-    total: Num = 0
-    for v in values:
-        total = total + v
-    return total
-
-
-def moved_at(c: StageCost) -> list[list[Num]]:
-    """By operand and loop: bytes loaded if the operand's box inside the loop is loaded anew in every iteration.
-
-    An operand that is invariant in the loop is loaded once per execution of the loop.
-    """
-    if not c.loops:
-        return [[boxes[0] * c.blocks[0]] for boxes in c.footprints]
-    return [
-        [
-            box * blocks if slot.axis in o.axes else box * blocks / c.tiling.trips[slot]
-            for slot, box, blocks in zip(c.loops, boxes, c.blocks)
-        ]
-        for o, boxes in zip(c.operands, c.footprints)
-    ]
-
-
-def traffic(c: StageCost, moved: list[Num], capacity: float) -> Num:
-    """Bytes moved into a cache of `capacity`: boxes inside the outermost loop where all fit are loaded once each.
-
-    `moved`: bytes by loop, as `moved_at`, of one operand or summed. A stage that fits entirely is resident: no traffic.
-    """
-    best = moved[0]
-    for p in range(1, len(c.loops)):
-        best = where(c.totals[p] <= capacity, moved[p], best)
-    return where(c.totals[-1] <= capacity, 0.0, best)

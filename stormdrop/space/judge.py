@@ -5,7 +5,7 @@ Search, derivation, the default schedule and the cost model use a `Judge` and ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class Assessment(Protocol):
     @property
     def prior(self) -> Num: ...  # estimated seconds
     @property
-    def amounts(self) -> list[Num]: ...  # additive terms: `Judge.combined` takes their sums over the parts of a program
+    def amounts(self) -> Sequence[Num]: ...  # additive terms: `Judge.combined` takes their sums over the components
     @property
     def features(self) -> list[Num]: ...  # in the order of the judge's `FeatureSet`, before log2(1 + x)
 
@@ -39,8 +39,8 @@ class Assessment(Protocol):
 class Judge(Protocol):
     """The cost model of one machine.
 
-    `assess` takes the values of a structure's knobs. `combined` takes the amounts summed over a program's parts
-    (`Structure.parts`), a column per point, and returns estimated seconds, infinite where the program is illegal.
+    `assess` takes the values of a structure's knobs. `combined` takes the amounts summed over a program's components
+    (`Structure.components`), a column per point; it returns estimated seconds, infinite where the program is illegal.
     `least_seconds` is a lower bound over all points. `fits`: whether the smallest point fits into memory.
     """
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from stormdrop.ir.expr import Axis
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.nest import CACHED, block_knob, nest_of, peel_knob, spatial_knobs, unroll_knob, vectors_knob
+from stormdrop.space.nest import CACHED, Trips, cuts, nest_of, peel_knob, unroll_knob, vectors_knob
 from stormdrop.space.rules import FEWEST_PARTS, even_parts
 from stormdrop.space.structure import OpenSplit, Stage, Structure
 from stormdrop.target.machine import Target
@@ -49,32 +49,36 @@ class Knob:
         return low if value * value <= max(low, 0.5) * high else high
 
 
-def tile_choices(extent: int, most: int | None = None) -> tuple[int, ...]:
-    """Trip counts: small numbers, 2^k, 3 * 2^k, and even splits `ceil(extent / n)`; at most `most`."""
+def _up_to(most: int, choices: Iterable[int]) -> tuple[int, ...]:
+    """The choices that do not exceed `most`, or 1."""
+    return tuple(c for c in choices if c <= max(1, most))
+
+
+def tile_choices(extent: int) -> tuple[int, ...]:
+    """Trip counts up to an extent: small numbers, 2^k, 3 * 2^k, and even splits `ceil(extent / n)`."""
     extent = max(1, extent)
-    limit = min(extent, most or extent)
     base = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16}
     power = 16
-    while power < limit:
+    while power < extent:
         base |= {power, power * 3 // 2}
         power *= 2
     base |= {-(-extent // n) for n in range(1, 9)}
-    return tuple(sorted(c for c in base if c <= limit)) or (1,)
+    return _up_to(extent, sorted(base))
 
 
 def register_choices(extent: int) -> tuple[int, ...]:
     """Rows of the register tile: small numbers and even splits of the extent, up to MAX_ROWS."""
     base = {*range(1, 17), 20, 24, MAX_ROWS} | {-(-extent // n) for n in range(1, 9)}
-    return tuple(sorted(c for c in base if c <= min(max(extent, 1), MAX_ROWS)))
+    return _up_to(min(extent, MAX_ROWS), sorted(base))
 
 
 def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
     """Rows of a stage without reuse, which gains little: at most 8, on the two innermost axes but the vector axis."""
     if axis is transposing_axis(stage):
-        return tuple(c for c in (1, 2, 4, 8, 16) if c <= max(1, axis.extent))
+        return _up_to(axis.extent, (1, 2, 4, 8, 16))
     inner = [a for a in stage.axes if a is not stage.vector][-2:]
     most = min(axis.extent, 8) if axis in inner else 1
-    return tuple(c for c in (1, 2, 3, 4, 6, 8) if c <= max(1, most))
+    return _up_to(most, (1, 2, 3, 4, 6, 8))
 
 
 def knobs_of(s: Structure, target: Target) -> tuple[Knob, ...]:
@@ -113,36 +117,26 @@ def _stage_knobs(stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
     lanes = vector_bytes // stage.itemsize
     nest = nest_of(stage)
     found: list[Knob] = []
-    for axis in stage.axes:
-        for name, level in spatial_knobs(stage, axis):
-            if axis is stage.vector:
-                vectors = -(-axis.extent // lanes)
-                if level == nest.register:
-                    found.append(Knob(name, tuple(c for c in (1, 2, 3, 4, 6, 8) if c <= max(1, vectors)), "vectors"))
-                else:
-                    found.append(Knob(name, tile_choices(vectors)))
-            elif level == nest.register:
-                many = nest.is_blocked
-                choices = register_choices(axis.extent) if many else _few_rows(stage, axis)
-                found.append(Knob(name, choices, "rows" if many else "few rows"))
+    for axis, levels in cuts(stage):
+        steps = axis.extent if axis is not stage.vector else -(-axis.extent // lanes)
+        for cut in reversed(levels):
+            if cut.source is not Trips.KNOB:
+                continue
+            if axis.kind == "reduce" or cut.loop.number != nest.register:
+                found.append(Knob(cut.knob, tile_choices(steps)))
+            elif axis is stage.vector:
+                found.append(Knob(cut.knob, _up_to(steps, (1, 2, 3, 4, 6, 8)), "vectors"))
+            elif nest.is_blocked:
+                found.append(Knob(cut.knob, register_choices(axis.extent), "rows"))
             else:
-                found.append(Knob(name, tile_choices(axis.extent)))
-    for axis in stage.reduce_axes:
-        name = block_knob(stage, axis)
-        if name is not None:
-            steps = axis.extent if axis is not stage.vector else -(-axis.extent // lanes)
-            found.append(Knob(name, tile_choices(steps)))
+                found.append(Knob(cut.knob, _few_rows(stage, axis), "few rows"))
     name = vectors_knob(stage)
-    if name is not None:
-        assert stage.vector is not None
-        vectors = -(-stage.vector.extent // lanes)
-        found.append(Knob(name, tuple(c for c in (1, 2, 4, 8) if c <= max(1, vectors)), "vectors"))
+    if name is not None and stage.vector is not None:
+        found.append(Knob(name, _up_to(-(-stage.vector.extent // lanes), (1, 2, 4, 8)), "vectors"))
     name = unroll_knob(stage)
     if name is not None:
         inner = stage.reduce_axes[-1].extent
-        found.append(
-            Knob(name, tuple(sorted({c for c in (1, 2, 3, 4, 8, 16, inner) if c <= min(max(1, inner), 24)})), "steps")
-        )
+        found.append(Knob(name, _up_to(min(inner, 24), sorted({1, 2, 3, 4, 8, 16, inner})), "steps"))
     name = peel_knob(stage)
     if name is not None:
         found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))

@@ -38,10 +38,12 @@ class Move:
 @lru_cache(maxsize=256)
 def moves_of(knobs: tuple[Knob, ...]) -> tuple[Move, ...]:
     """All moves: both signs of each knob, and of each ordered pair of knobs of one axis."""
+    axes = [k.axis or k.name for k in knobs]
+    free = [i for i, k in enumerate(knobs) if len(k.choices) > 1]
     found: list[Move] = []
-    for i, others in enumerate(_siblings(knobs)):
-        if len(knobs[i].choices) > 1:
-            found += [Move(i, sign, j) for sign in (-1, 1) for j in (None, *others)]
+    for i in free:
+        others = [j for j in free if axes[j] == axes[i] and j != i]
+        found += [Move(i, sign, j) for sign in (-1, 1) for j in (None, *others)]
     return tuple(found)
 
 
@@ -136,13 +138,3 @@ class Neighbourhood:
         high = choices[table, np.minimum(above, self.counts[self.partner] - 1)]
         wanted = np.maximum(wanted, 0.5)
         return np.where(wanted * wanted <= np.maximum(low, 0.5) * high, low, high)
-
-
-@lru_cache(maxsize=256)
-def _siblings(knobs: tuple[Knob, ...]) -> tuple[tuple[int, ...], ...]:
-    """For every knob: the other knobs of the same axis with more than one choice."""
-    axes = [k.axis or k.name for k in knobs]
-    free = [len(k.choices) > 1 for k in knobs]
-    return tuple(
-        tuple(j for j, other in enumerate(axes) if other == axis and j != i and free[j]) for i, axis in enumerate(axes)
-    )

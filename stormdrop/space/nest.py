@@ -141,17 +141,18 @@ def cuts(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
 
 
 def _spatial_cuts(stage: Stage, axis: Axis) -> list[Cut]:
-    nest = nest_of(stage)
-    knobs = {number: name for name, number in spatial_knobs(stage, axis)}
+    """The levels of a spatial axis. The vector tile of a copy is its reader's: no knob. Load-time stages have none."""
     rests = rest_level(stage, axis)
+    is_tuned = stage.level is not ComputeAt.LOAD and axis not in stage.unrolled
     found: list[Cut] = []
-    for level in reversed(nest.spatial):
+    for level in reversed(nest_of(stage).spatial):
         number, is_register = level.number, level.kind is LoopKind.REGISTER
+        is_shared = is_copy(stage) and axis is stage.vector and is_register
         if number < rests or (axis in stage.unrolled and not is_register):
             source = Trips.ONE
         elif number == rests:
             source = Trips.REST
-        elif number in knobs:
+        elif is_tuned and not is_shared:
             source = Trips.KNOB
         elif axis is stage.vector:
             source = Trips.READER
@@ -161,41 +162,27 @@ def _spatial_cuts(stage: Stage, axis: Axis) -> list[Cut]:
             source = Trips.LANES
         else:
             source = Trips.ONE
-        found.append(Cut(LoopLevel(axis, number), source, knobs.get(number, "")))
+        found.append(_cut(stage, axis, number, source))
     return found
 
 
 def _reduce_cuts(stage: Stage, axis: Axis) -> list[Cut]:
-    knob = block_knob(stage, axis)
-    inner = [] if knob is None else [Cut(LoopLevel(axis, 1), Trips.KNOB, knob)]
-    return [*inner, Cut(LoopLevel(axis, 0), Trips.REST, "")]
+    inner = [_cut(stage, axis, 1, Trips.KNOB)] if nest_of(stage).is_blocked else []
+    return [*inner, _cut(stage, axis, 0, Trips.REST)]
+
+
+def _cut(stage: Stage, axis: Axis, number: int, source: Trips) -> Cut:
+    knob = f"{stage.id}.{stage.axis_id(axis)}.{number}" if source is Trips.KNOB else ""
+    return Cut(LoopLevel(axis, number), source, knob)
 
 
 def rest_level(stage: Stage, axis: Axis) -> int:
-    """The level whose trip count is the quotient: the outermost; one further in for an axis in `stage.whole`."""
+    """The level whose trip count is the quotient: the outermost; one further in for an axis in `stage.unsplit`."""
     nest = nest_of(stage)
-    return min(nest.outermost + 1, nest.register) if axis in stage.whole else nest.outermost
+    return min(nest.outermost + 1, nest.register) if axis in stage.unsplit else nest.outermost
 
 
-# ---- the names of knobs ----------------------------------------------------------------------------------------------
-
-
-def spatial_knobs(stage: Stage, axis: Axis) -> list[tuple[str, int]]:
-    """The knobs of a spatial axis, with their levels, outermost first.
-
-    The vector tile of a copy is that of its reader: no knob. Load-time stages have no knobs.
-    """
-    if stage.level is ComputeAt.LOAD or axis in stage.unrolled:
-        return []
-    register = nest_of(stage).register
-    last = register - 1 if is_copy(stage) and axis is stage.vector else register
-    first = rest_level(stage, axis) + 1
-    return [(f"{stage.id}.{stage.axis_id(axis)}.{number}", number) for number in range(first, last + 1)]
-
-
-def block_knob(stage: Stage, axis: Axis) -> str | None:
-    """The knob for the trips of the inner of two reduce levels; None where there is one level."""
-    return f"{stage.id}.{stage.axis_id(axis)}.1" if nest_of(stage).is_blocked else None
+# ---- knobs that are not trip counts ----------------------------------------------------------------------------------
 
 
 def vectors_knob(stage: Stage) -> str | None:

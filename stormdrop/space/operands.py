@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stormdrop.ir.affine import affine, conjuncts
+from stormdrop.ir.affine import ZERO, affine, conjuncts
 from stormdrop.ir.expr import ITEMSIZE, Axis, Cmp, Expr, Select
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Tensor
@@ -64,7 +64,7 @@ def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> tuple[Operand, ..
         )
     if not stage.is_reduction:
         seen = {operand_load(op) for op in operands(body)}
-        found += [_operand(stage, x.tensor, x.indices, False, False) for x in stage.reads() if x not in seen]
+        found += [_operand(stage, x.tensor, x.indices, False, False) for x in stage.reads if x not in seen]
     found.append(_operand(stage, stage.tensor, stage.place, stage.tensor in packed, False))
     return tuple(found)
 
@@ -72,41 +72,20 @@ def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> tuple[Operand, ..
 def _operand(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], packed: bool, guarded: bool) -> Operand:
     axes: frozenset[Axis] = frozenset[Axis]().union(*(axes_of(i) for i in indices)) if indices else frozenset()
     dims = tuple(_dim(i, n) for i, n in zip(reversed(indices), reversed(tensor.shape)))
-    rows = () if packed else _row_bytes(stage, tensor, indices, axes)
-    return Operand(tensor, indices, axes, packed, _stride(stage, tensor, indices, axes, packed), guarded, dims, rows)
-
-
-def _stride(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis], packed: bool) -> int | None:
-    if stage.vector is None or stage.vector not in axes:
-        return 0
-    if packed:
-        return 1
-    stride = 0
-    for i, s in zip(indices, row_strides(tensor.shape)):
-        form = affine(i)
-        if stage.vector in axes_of(i) and not form.coefficient(stage.vector):
-            return None
-        stride += form.coefficient(stage.vector) * s
-    return stride
+    address = sum((affine(i).scaled(s) for i, s in zip(indices, row_strides(tensor.shape))), ZERO)
+    rows = {a: abs(address.coefficient(a)) * ITEMSIZE[tensor.dtype] for a in stage.axes if a is not stage.vector}
+    row_bytes = () if packed else tuple((a, stride) for a, stride in rows.items() if stride)
+    stride: int | None = 0
+    if stage.vector in axes:
+        is_linear = all(affine(i).coefficient(stage.vector) for i in indices if stage.vector in axes_of(i))
+        stride = 1 if packed else address.coefficient(stage.vector) if is_linear else None
+    return Operand(tensor, indices, axes, packed, stride, guarded, dims, row_bytes)
 
 
 def _dim(index: Expr, extent: int) -> Dim:
     terms = affine(index).terms
     linear = tuple((a, abs(c)) for a, c in terms if isinstance(a, Axis))
     return Dim(extent, linear, tuple(axes_of(a) for a, _ in terms if not isinstance(a, Axis)))
-
-
-def _row_bytes(
-    stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], axes: frozenset[Axis]
-) -> tuple[tuple[Axis, int], ...]:
-    found: list[tuple[Axis, int]] = []
-    forms = [(affine(i), s) for i, s in zip(indices, row_strides(tensor.shape))]
-    for a in stage.axes:
-        if a is not stage.vector and a in axes:
-            stride = sum(form.coefficient(a) * s for form, s in forms) * ITEMSIZE[tensor.dtype]
-            if stride:
-                found.append((a, abs(stride)))
-    return tuple(found)
 
 
 def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:

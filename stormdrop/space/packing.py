@@ -10,7 +10,7 @@ from stormdrop.errors import ScheduleError
 from stormdrop.ir.affine import conjunction
 from stormdrop.ir.expr import Axis, Bin, Cast, Const, Expr, Load, Select, binary, compare, loads, select, substitute
 from stormdrop.ir.tensor import Compute, Tensor
-from stormdrop.space.access import axes_of, conditions, has_reuse, is_linear, operand_load, operands, walks
+from stormdrop.space.access import axes_of, has_reuse, is_linear, occurrences, operand_load, operands, walks
 from stormdrop.space.structure import Args, ComputeAt, Stage, Structure
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import BF16_DOT
@@ -185,7 +185,7 @@ def _guarded(body: Expr, op: Expr) -> Expr | None:
 
     None where a condition relates its axes to other axes: a copy is indexed by its own axes alone.
     """
-    paths = [[c for c in path if not axes_of(c).isdisjoint(axes_of(op))] for path in conditions(body, op)]
+    paths = [[c for c in path if not axes_of(c).isdisjoint(axes_of(op))] for path in occurrences(body)[op]]
     if not all(paths):
         return op
     inside = reduce(partial(binary, "or"), dict.fromkeys(conjunction(path) for path in paths))

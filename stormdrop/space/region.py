@@ -23,7 +23,7 @@ class Reach(NamedTuple):
 
 
 def _reach_of_axis(s: Structure, reader: Stage, axis: Axis) -> Reach:
-    if reader.host is None and axis in reader.axes and axis not in reader.whole:
+    if reader.host is None and axis in reader.axes and axis not in reader.unsplit:
         return Reach(frozenset({(axis, 1)}), 0, 0)
     if reader.host is not None and axis in reader.axes:
         found = reaches(s, reader, axis)
@@ -37,20 +37,18 @@ def reaches(s: Structure, stage: Stage, axis: Axis) -> frozenset[Reach]:
     """The distinct reaches of all reads of an attached stage, along one of its axes."""
     position = stage.place.index(axis)
     found: set[Reach] = set()
-    for reader in s.readers(stage.tensor):
-        for load in reader.reads():
-            if load.tensor is stage.tensor:
-                form = affine(load.indices[position])
-                cut: dict[Axis, int] = {}
-                low = high = form.constant
-                for atom, c in form.terms:
-                    assert isinstance(atom, Axis), "attached stages are read linearly"
-                    inner = _reach_of_axis(s, reader, atom)
-                    for a, k in inner.cut:
-                        cut[a] = cut.get(a, 0) + c * k
-                    low += min(c * inner.low, c * inner.high)
-                    high += max(c * inner.low, c * inner.high)
-                found.add(Reach(frozenset(cut.items()), low, high))
+    for reader, load in s.reads_of(stage.tensor):
+        form = affine(load.indices[position])
+        cut: dict[Axis, int] = {}
+        low = high = form.constant
+        for atom, c in form.terms:
+            assert isinstance(atom, Axis), "attached stages are read linearly"
+            inner = _reach_of_axis(s, reader, atom)
+            for a, k in inner.cut:
+                cut[a] = cut.get(a, 0) + c * k
+            low += min(c * inner.low, c * inner.high)
+            high += max(c * inner.low, c * inner.high)
+        found.add(Reach(frozenset(cut.items()), low, high))
     return frozenset(found)
 
 

@@ -14,28 +14,17 @@ from typing import Protocol
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.affine import affine
-from stormdrop.ir.expr import (
-    Axis,
-    Const,
-    Expr,
-    Load,
-    compare,
-    identity_of,
-    rewrite,
-    select,
-    substitute,
-)
+from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, compare, identity_of, rewrite, select, substitute, walk
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
     choosing_axes,
-    conditions,
     has_reuse,
-    has_selection,
+    indexes_last,
     invert,
-    is_contiguous,
     is_expensive,
     is_linear,
+    occurrences,
     operand_load,
     operands,
     walks,
@@ -79,8 +68,12 @@ class Inline:
                 return [None]
             return [()] if len(readers) == 1 else [None, ()] if len(readers) == 2 else [None]
         # An inlined border costs a test per read; the alternative materialises the padded tensor.
-        worth_a_copy = has_selection(stage.finish) and any(has_reuse(r) for r in readers) and not stage.tensor.constant
-        linear = all(is_linear(load.indices) for r in readers for load in r.reads() if load.tensor is stage.tensor)
+        worth_a_copy = (
+            any(isinstance(n, Select) for n in walk(stage.finish))
+            and any(has_reuse(r) for r in readers)
+            and not stage.tensor.constant
+        )
+        linear = all(is_linear(load.indices) for _, load in s.reads_of(stage.tensor))
         return [(), None] if worth_a_copy and linear else [()]
 
     def _applies(self, s: Structure, stage: Stage) -> bool:
@@ -89,6 +82,8 @@ class Inline:
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         if not self._applies(s, stage):
             raise ScheduleError(f"{stage.id} cannot be inlined")
+
+        readers = s.readers(stage.tensor)
 
         def visit(node: Expr) -> Expr | None:
             if isinstance(node, Load) and node.tensor is stage.tensor:
@@ -100,9 +95,7 @@ class Inline:
             return rewrite(e, visit)
 
         stages = [
-            replace(r, body=substituted(r.body), finish=substituted(r.finish))
-            if stage.tensor in {x.tensor for x in r.reads()}
-            else r
+            replace(r, body=substituted(r.body), finish=substituted(r.finish)) if r in readers else r
             for r in s.stages
             if r is not stage
         ]
@@ -195,16 +188,16 @@ class Fuse:
 
     name, version = "fuse", 1
 
-    def _consumer(self, s: Structure, stage: Stage) -> tuple[Stage, dict[Axis, Expr], Expr] | None:
-        readers = s.readers(stage.tensor)
-        if not stage.is_reduction or stage.tensor in s.outputs or len(readers) != 1 or readers[0].is_reduction:
+    def _consumer(self, s: Structure, stage: Stage) -> tuple[Stage, Load, dict[Axis, Expr], Expr] | None:
+        """The reader, its load, the reader's axes in terms of the stage's, and where they are in range."""
+        reads = s.reads_of(stage.tensor)
+        if not stage.is_reduction or stage.tensor in s.outputs or len(reads) != 1 or stage.acc is not stage.tensor:
             return None
-        reader = readers[0]
-        read = [load for load in reader.reads() if load.tensor is stage.tensor]
-        if len(read) != 1 or stage.acc is not stage.tensor or any(conditions(reader.finish, read[0])):
+        reader, read = reads[0]
+        if reader.is_reduction or any(occurrences(reader.finish)[read]):
             return None
-        inverse = invert(read[0].indices, stage.axes, reader.axes)
-        return None if inverse is None else (reader, *inverse)
+        inverse = invert(read.indices, stage.axes, reader.axes)
+        return None if inverse is None else (reader, read, *inverse)
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
         return [()] if self._consumer(s, stage) else [None]
@@ -213,9 +206,8 @@ class Fuse:
         found = self._consumer(s, stage)
         if found is None:
             raise ScheduleError(f"{stage.id} has no consumer to finish with")
-        reader, inverse, inside = found
+        reader, read, inverse, inside = found
         finish = substitute(reader.finish, inverse)
-        (read,) = [load for load in reader.reads() if load.tensor is stage.tensor]
         finish = substitute(finish, {substitute(read, inverse): Load(stage.acc, stage.axes)})
         place = tuple(substitute(i, inverse) for i in reader.place)
         guard = None if inside is Const(True, "bool") else inside
@@ -235,20 +227,18 @@ class Place:
     name, version = "place", 1
 
     def _host(self, s: Structure, stage: Stage) -> Stage | None:
-        readers = s.readers(stage.tensor)
-        if stage.tensor in s.outputs or not readers or not all(isinstance(i, Axis) for i in stage.place):
+        reads = s.reads_of(stage.tensor)
+        if stage.tensor in s.outputs or not all(isinstance(i, Axis) for i in stage.place):
             return None
-        hosts = {r.host or r.id for r in readers}
-        if len(hosts) != 1 or not all(
-            self._can_attach(r, load) for r in readers for load in r.reads() if load.tensor is stage.tensor
-        ):
+        hosts = {reader.host or reader.id for reader, _ in reads}
+        if len(hosts) != 1 or not all(self._can_attach(reader, load) for reader, load in reads):
             return None
         host = s.stage(hosts.pop())
         return host if host.level is ComputeAt.PHASE else None
 
     def _can_attach(self, reader: Stage, load: Load) -> bool:
         """Whether bounds inference is exact: affine indices, not under a condition that keeps them in range."""
-        guarded = any(path for e in (reader.body, reader.finish) for path in conditions(e, load))
+        guarded = any(path for e in (reader.body, reader.finish) for path in occurrences(e).get(load, ()))
         return is_linear(load.indices) and not guarded
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
@@ -271,34 +261,27 @@ class Place:
         if host is None:
             raise ScheduleError(f"{stage.id} cannot be computed inside another stage")
         shared = _shared_axes(s, stage, host)
-        whole = tuple(a for a in host.axes if a not in shared or a in host.whole)
+        unsplit = tuple(a for a in host.axes if a not in shared or a in host.unsplit)
         moved = replace(stage, level=ComputeAt.UNIT, host=host.id)
-        return s.with_stages(moved if r is stage else replace(host, whole=whole) if r is host else r for r in s.stages)
+        return s.with_stages(
+            moved if r is stage else replace(host, unsplit=unsplit) if r is host else r for r in s.stages
+        )
 
 
 def _shared_axes(s: Structure, stage: Stage, host: Stage) -> set[Axis]:
     """The host's axes on which the needed region depends; splitting any other axis would recompute the region."""
-    shared: set[Axis] = set()
-    for reader in s.readers(stage.tensor):
-        for load in reader.reads():
-            if load.tensor is not stage.tensor:
-                continue
-            for i in load.indices:
-                for a in axes_of(i):
-                    shared |= {a} if reader is host else _through(s, reader, host, a)
-    return shared & set(host.axes)
+    return set().union(*(_host_axes(s, stage, host, position) for position in range(len(stage.place)))) & set(host.axes)
 
 
-def _through(s: Structure, reader: Stage, host: Stage, axis: Axis) -> set[Axis]:
-    if axis not in reader.axes:
-        return set()
+def _host_axes(s: Structure, stage: Stage, host: Stage, position: int) -> set[Axis]:
+    """The axes of the host in the index `position` of the reads of a stage, through the stages in between."""
     found: set[Axis] = set()
-    position = reader.place.index(axis)
-    for above in s.readers(reader.tensor):
-        for load in above.reads():
-            if load.tensor is reader.tensor and position < len(load.indices):
-                for a in axes_of(load.indices[position]):
-                    found |= {a} if above is host else _through(s, above, host, a)
+    for reader, load in s.reads_of(stage.tensor):
+        for a in axes_of(load.indices[position]):
+            if reader is host:
+                found.add(a)
+            elif a in reader.axes:
+                found |= _host_axes(s, reader, host, reader.place.index(a))
     return found
 
 
@@ -388,7 +371,7 @@ class Tile:
             return found
         # Along an axis that is not contiguous in a load, every unrolled instance would gather.
         kept = [a for a in found if a not in stage.unrolled]
-        return [a for a in kept if all(is_contiguous(load.indices, a) for load in reads if a in axes_of(load))]
+        return [a for a in kept if all(indexes_last(load.indices, a) for load in reads if a in axes_of(load))]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         tiling = STRUCTURES.get(str(args[0]))

@@ -6,17 +6,17 @@ and `prior` take a matrix of points and lower nothing. `schedule` and `tilings` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Task
-from stormdrop.space.appraisal import Appraisal
+from stormdrop.space import appraisal
+from stormdrop.space.appraisal import Appraisal, Points, Query
 from stormdrop.space.derive import derive, divided, enumerate_structures
 from stormdrop.space.knobs import PARTS, Knob, even_count, knobs_of, merged, parts_knob
 from stormdrop.space.rule_names import checked
@@ -26,7 +26,6 @@ from stormdrop.space.structure import DerivationStep, Structure
 from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.machine import Target
 
-Points = NDArray[np.int64]
 SHRINKS = 24
 REPAIR_DRAWS = 1000
 
@@ -43,7 +42,7 @@ class Sketch:
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        return self._knobs
+        return self._knobs  # a plain property: protocols of spaces ask for one
 
     @cached_property
     def _knobs(self) -> tuple[Knob, ...]:
@@ -65,46 +64,36 @@ class Sketch:
         return tuple(k.name for k in self.knobs)
 
     @cached_property
-    def _appraisal(self) -> Appraisal:
-        return Appraisal(self.structure, self.target, self.names)
+    def _appraisals(self) -> dict[int, Appraisal]:
+        """By the number of parts; without open splits, that of the structure is at 0."""
+        return {} if self.structure.splits else {0: Appraisal(self.structure, self.target, self.names, {})}
 
-    @cached_property
-    def _divided_appraisals(self) -> dict[int, Appraisal]:
-        """By the number of parts."""
-        return {}
-
-    def _asked(self, points: Points, ask: Callable[[Appraisal, Points], NDArray[Any]]) -> NDArray[Any]:
-        """The answers of `ask`, a row per point. Points are grouped by `parts`: each value has its own Appraisal."""
+    def _asked(self, query: Query, points: Points) -> NDArray[np.float64]:
+        """A row per value, a column per point. Points are grouped by `parts`: each value has its own Appraisal."""
         splits = self.structure.splits
         if not splits:
-            return ask(self._appraisal, points)
+            return self._appraisals[0].ask(query, points)
         counts, group = np.unique(points[:, self.names.index(PARTS)], return_inverse=True)
-        answers: list[NDArray[Any]] = []
+        answers: list[NDArray[np.float64]] = []
         for k, parts in enumerate(counts.tolist() or [FEWEST_PARTS]):
             count = even_count(splits, parts)
-            if count not in self._divided_appraisals:
-                appraisal = Appraisal(self._divided(count), self.target, self.names, {PARTS: count})
-                self._divided_appraisals[count] = appraisal
-            answers.append(ask(self._divided_appraisals[count], points[group == k]))
-        rows = np.concatenate(answers)
-        rows[np.argsort(group, kind="stable")] = rows.copy()
-        return rows
+            if count not in self._appraisals:
+                self._appraisals[count] = Appraisal(self._divided(count), self.target, self.names, {PARTS: count})
+            answers.append(self._appraisals[count].ask(query, points[group == k]))
+        matrix = np.concatenate(answers, axis=1)
+        matrix[:, np.argsort(group, kind="stable")] = matrix.copy()
+        return matrix
 
-    def parts(self) -> tuple[Sketch, ...]:
-        """One sketch per component of `Structure.parts`; this sketch alone if there is one, or with open splits."""
-        parts = self.structure.parts()
-        if len(parts) < 2 or self.structure.splits:
+    def components(self) -> tuple[Sketch, ...]:
+        """One sketch per component of the structure; this sketch alone if there is one, or with open splits."""
+        components = self.structure.components()
+        if len(components) < 2 or self.structure.splits:
             return (self,)
-        return tuple(replace(self, structure=Structure(part, self.structure.outputs)) for part in parts)
-
-    def columns(self, points: Points) -> dict[str, Any]:
-        return {k.name: points[:, i].astype(np.float64) for i, k in enumerate(self.knobs)}
+        return tuple(replace(self, structure=Structure(stages, self.structure.outputs)) for stages in components)
 
     def canonical(self, points: Points) -> Points:
         """Clamp every knob as `tiling` does: equal programs become equal rows."""
-        if not self.knobs:
-            return points
-        return self._asked(points, Appraisal.canonical)
+        return self._asked(appraisal.canonical, points).T.astype(np.int64, order="C") if self.knobs else points
 
     def draw(self, n: int, rng: np.random.Generator) -> Points:
         """Random choices of every knob; small register tiles are likelier, since most large ones do not fit."""
@@ -171,23 +160,25 @@ class Sketch:
 
     def legal(self, points: Points) -> NDArray[np.bool_]:
         """Which points fit the target: registers, code size, code variants, scratch."""
-        return self._asked(points, Appraisal.legal)
+        return self._asked(appraisal.legal, points)[0] > 0.0
 
     def features(self, points: Points) -> NDArray[np.float64]:
-        """About 64 numbers per point; a column has the same meaning in every sketch."""
-        return self._asked(points, Appraisal.features)
+        """One row per point, as log2(1 + x); a column has the same meaning in every sketch."""
+        matrix = self._asked(appraisal.features, points)
+        matrix += 1.0
+        return np.ascontiguousarray(np.log2(matrix, out=matrix).T)
 
     def prior(self, points: Points) -> NDArray[np.float64]:
         """Estimated seconds of every point."""
-        return self._asked(points, Appraisal.prior)
+        return self._asked(appraisal.prior, points)[0]
 
     def assess(self, points: Points) -> NDArray[np.float64]:
         """Estimated seconds, infinite where a point is not legal."""
-        return self._asked(points, Appraisal.assess)
+        return self._asked(appraisal.prior_if_legal, points)[0]
 
     def amounts(self, points: Points) -> NDArray[np.float64]:
-        """`Assessment.amounts`: the additive terms by which parts are combined, a column per point."""
-        return self._appraisal.amounts(points)
+        """`Assessment.amounts`: the additive terms by which components are combined, a column per point."""
+        return self._asked(appraisal.amounts, points)
 
     def values(self, point: Sequence[int] | Points) -> dict[str, int]:
         return {n: int(v) for n, v in zip(self.names, point)}
@@ -240,7 +231,7 @@ class Sketch:
         if not trials:
             return None
         rows = np.stack(trials)
-        excess = self._asked(self.canonical(rows), Appraisal.excess)
+        excess = self._asked(appraisal.excess, self.canonical(rows))[0]
         return rows[int(np.argmin(excess))]
 
 

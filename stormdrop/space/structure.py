@@ -13,9 +13,10 @@ The last S is the register tile (unrolled rows x vectors); the last R is the red
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from operator import attrgetter
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.expr import ITEMSIZE, Axis, Combiner, Expr, Load, loads, walk
@@ -49,7 +50,7 @@ class DerivationStep:
         return f"{self.rule}({', '.join(map(str, (self.stage, *self.args)))})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Stage:
     """One loop nest. `finish`, the epilogue, reads the reduction's result as a load of `acc`.
 
@@ -72,7 +73,7 @@ class Stage:
     reader: str | None = None  # of a copy: the stage whose operand it packs
     vector: Axis | None = None
     tiling: TilingStructure | None = None
-    whole: tuple[Axis, ...] = ()  # axes that the parallel loop does not split
+    unsplit: tuple[Axis, ...] = ()  # axes that the parallel loop does not split
     unrolled: tuple[Axis, ...] = ()  # fully unrolled axes: each value selects a constant (see rules.Unroll)
     names: Mapping[Axis, str] | None = None  # canonical axis ids: a0, r1
 
@@ -90,26 +91,7 @@ class Stage:
     @property
     def content(self) -> tuple[object, ...]:
         """The key by which equal stages are interned. `names` is compared by identity: derived stages share it."""
-        return (
-            self.id,
-            self.axes,
-            self.reduce_axes,
-            self.combiner,
-            self.body,
-            self.finish,
-            self.acc,
-            self.tensor,
-            self.place,
-            self.guard,
-            self.level,
-            self.host,
-            self.reader,
-            self.vector,
-            self.tiling,
-            self.whole,
-            self.unrolled,
-            id(self.names),
-        )
+        return (*_CONTENT(self), id(self.names))
 
     @property
     def is_reduction(self) -> bool:
@@ -119,14 +101,19 @@ class Stage:
     def vector_is_reduced(self) -> bool:
         return self.vector is not None and self.vector.kind == "reduce"
 
+    @cached_property
     def reads(self) -> tuple[Load, ...]:
         """Every load from memory, the accumulators excluded."""
-        return _reads(self)
+        every = dict.fromkeys([*(loads(self.body) if self.is_reduction else ()), *loads(self.finish)])
+        return tuple(load for load in every if load.tensor is not self.acc or not self.is_reduction)
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of the widest element in the stage: it fixes the number of lanes."""
-        return _itemsize(self)
+        return max(4, ITEMSIZE[self.tensor.dtype], _widest(self.body), _widest(self.finish))
+
+
+_CONTENT = attrgetter(*(field.name for field in fields(Stage) if field.name != "names"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +150,11 @@ class Structure:
         return next((s for s in self.stages if s.tensor is tensor), None)
 
     def readers(self, tensor: Tensor) -> list[Stage]:
-        return list(_readers(self, tensor))
+        return list(dict.fromkeys(stage for stage, _ in _reads_of(self, tensor)))
+
+    def reads_of(self, tensor: Tensor) -> tuple[tuple[Stage, Load], ...]:
+        """Every load of a tensor, with the stage that reads it."""
+        return _reads_of(self, tensor)
 
     def with_stages(self, stages: Iterable[Stage]) -> Structure:
         return replace(self, stages=tuple(stages))
@@ -175,34 +166,23 @@ class Structure:
     def roots(self) -> list[Stage]:
         return [s for s in self.stages if s.level in (ComputeAt.PHASE, ComputeAt.LOAD)]
 
-    def parts(self) -> list[tuple[Stage, ...]]:
+    def components(self) -> list[tuple[Stage, ...]]:
         """The connected components of the stages under host and reader: components share no knob. Those that run only
-        at load time are left out. (Not the parts of a reduction.)
+        at load time are left out.
         """
-        group: dict[str, str] = {s.id: s.id for s in self.stages}
-
-        def of(id: str) -> str:
-            while group[id] != id:
-                id = group[id]
-            return id
-
+        group = {s.id: {s.id} for s in self.stages}
         for s in self.stages:
             for other in (s.host, s.reader):
-                if other is not None:
-                    group[of(s.id)] = of(other)
-        found: dict[str, list[Stage]] = {}
-        for s in self.stages:
-            found.setdefault(of(s.id), []).append(s)
-        return [tuple(part) for part in found.values() if any(s.level is not ComputeAt.LOAD for s in part)]
+                if other is not None and group[other] is not group[s.id]:
+                    group[s.id] |= group[other]
+                    group.update(dict.fromkeys(group[other], group[s.id]))
+        ids = {id(members): members for members in group.values()}.values()
+        found = [tuple(s for s in self.stages if s.id in members) for members in ids]
+        return [stages for stages in found if any(s.level is not ComputeAt.LOAD for s in stages)]
 
     def attached(self, host: Stage) -> list[Stage]:
         """The stages attached under `host`, producers first."""
         return [s for s in self.stages if s.host == host.id]
-
-
-@lru_cache(maxsize=16384)
-def _itemsize(stage: Stage) -> int:
-    return max(4, ITEMSIZE[stage.tensor.dtype], _widest(stage.body), _widest(stage.finish))
 
 
 @lru_cache(maxsize=4096)
@@ -211,15 +191,8 @@ def _widest(e: Expr) -> int:
 
 
 @lru_cache(maxsize=16384)
-def _reads(stage: Stage) -> tuple[Load, ...]:
-    found = dict.fromkeys(loads(stage.body) if stage.is_reduction else [])
-    found.update(dict.fromkeys(loads(stage.finish)))
-    return tuple(load for load in found if load.tensor is not stage.acc or not stage.is_reduction)
-
-
-@lru_cache(maxsize=16384)
-def _readers(s: Structure, tensor: Tensor) -> tuple[Stage, ...]:
-    return tuple(stage for stage in s.stages if any(load.tensor is tensor for load in stage.reads()))
+def _reads_of(s: Structure, tensor: Tensor) -> tuple[tuple[Stage, Load], ...]:
+    return tuple((stage, load) for stage in s.stages for load in stage.reads if load.tensor is tensor)
 
 
 def initial(variant: Variant) -> Structure:

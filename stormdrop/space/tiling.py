@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Expr
-from stormdrop.space.columns import Num, ceil_div, is_multiple, maximum, minimum, where
+from stormdrop.space.columns import Num, ceil_div, is_multiple, is_one, maximum, minimum, prod_of, where
 from stormdrop.space.nest import Cut, LoopLevel, Trips, cuts, nest_of, peel_knob, unroll_knob, vectors_knob
 from stormdrop.space.region import is_computed_whole
 from stormdrop.space.structure import ComputeAt, Stage, Structure
@@ -41,20 +41,18 @@ class Tiling:
         """Elements of the register tile along a spatial axis."""
         return self.span[LoopLevel(axis, nest_of(self.stage).register - 1)]
 
-    def unit(self, axis: Axis) -> Num:
-        """Elements of a spatial axis in one iteration of the parallel loop."""
+    def block(self, axis: Axis) -> Num:
+        """Elements of an axis in one iteration of its outermost loop: for a spatial axis, of the parallel loop."""
         return self.span[LoopLevel(axis, 0)]
 
-    def parallel_trips(self, axis: Axis) -> Num:
-        return self.trips[LoopLevel(axis, 0)]
+    @property
+    def units(self) -> Num:
+        """Iterations of the parallel loop."""
+        return prod_of([self.trips[LoopLevel(a, 0)] for a in self.stage.axes])
 
     def reduction_tile(self, axis: Axis) -> Num:
         """Elements of a spatial axis in one iteration of the spatial loops outside the reduction."""
         return self.span[LoopLevel(axis, nest_of(self.stage).outside_reduction)]
-
-    def reduce_block(self, axis: Axis) -> Num:
-        """Elements of a reduce axis in one iteration of its outermost loop."""
-        return self.span[LoopLevel(axis, 0)]
 
     def outer_reduce_trips(self, axis: Axis) -> Num:
         return self.trips[LoopLevel(axis, 0)]
@@ -118,7 +116,7 @@ def _trips(cut: Cut, values: Mapping[str, Num], rest: Num, lanes: int, reader: T
         case Trips.REST:
             return rest
         case Trips.KNOB:
-            return 1 if lone and isinstance(rest, int) and rest == 1 else minimum(values[cut.knob], rest)
+            return 1 if lone and is_one(rest) else minimum(values[cut.knob], rest)
         case Trips.READER if reader is not None and not reader.stage.vector_is_reduced:
             return minimum(reader.vectors, rest)
         case Trips.LANES:
@@ -134,7 +132,7 @@ def _can_peel(t: Tiling) -> Num:
     if axis is stage.vector:
         return False
     extent = t.extent[axis]
-    length = minimum(t.reduce_block(axis), extent) if nest_of(stage).is_blocked else extent
+    length = minimum(t.block(axis), extent) if nest_of(stage).is_blocked else extent
     return (length > 1) & (length <= MOST_PEELED) & is_multiple(extent, length)
 
 
@@ -145,14 +143,12 @@ def _region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis
     """Extents of the box that readers need of an attached stage: the maximum over all reads."""
     whole = {a: a.extent for a in stage.axes if is_computed_whole(s, stage, a)}
     box: dict[Axis, Num] = {}
-    for reader in s.readers(stage.tensor):
+    for reader, load in s.reads_of(stage.tensor):
         lens = _needed(done[reader.id], stage)
-        for load in reader.reads():
-            if load.tensor is stage.tensor:
-                for own, i in zip(stage.place, load.indices):
-                    assert isinstance(own, Axis)
-                    size = minimum(_box_size(i, lens), own.extent)
-                    box[own] = maximum(box[own], size) if own in box else size
+        for own, i in zip(stage.place, load.indices):
+            assert isinstance(own, Axis)
+            size = minimum(_box_size(i, lens), own.extent)
+            box[own] = maximum(box[own], size) if own in box else size
     return {**box, **whole}
 
 
@@ -161,9 +157,9 @@ def _needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
     extent = reader.extent
     if stage.level is ComputeAt.REDUCE_BLOCK:
         inside = {a: reader.reduction_tile(a) for a in reader.stage.axes}
-        inside |= {a: reader.reduce_block(a) for a in reader.stage.reduce_axes}
+        inside |= {a: reader.block(a) for a in reader.stage.reduce_axes}
     elif reader.stage.host is None:
-        inside = {a: reader.unit(a) for a in reader.stage.axes}
+        inside = {a: reader.block(a) for a in reader.stage.axes}
     else:
         inside = {}
     return {**extent, **{a: minimum(n, extent[a]) for a, n in inside.items()}}

@@ -215,13 +215,13 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Sizes in bytes; the defaults stand where the machine, or its hypervisor, says nothing."""
+    """As the fields of `Cpu`; the defaults stand where the machine, or its hypervisor, says nothing."""
 
-    line: int = 64
-    l1: int = 32 << 10
+    line_bytes: int = 64
+    l1_bytes: int = 32 << 10
     l1_ways: int = 8
-    l2: int = 1 << 20
-    l3: int = 16 << 20
+    l2_bytes: int = 1 << 20
+    l3_bytes: int = 16 << 20
 
 
 def cross(isa: str) -> Cpu:
@@ -244,11 +244,7 @@ def cpu_target(name: str, triple: str, cpu: str, features: str, isa: Isa, thread
         vector_registers=isa.vector_registers,
         has_fma=isa.has_fma,
         threads=threads,
-        line_bytes=caches.line,
-        l1_bytes=caches.l1,
-        l1_ways=caches.l1_ways,
-        l2_bytes=caches.l2,
-        l3_bytes=caches.l3,
+        **asdict(caches),
         fma_per_cycle=per_cycle,
         fma_latency=isa.fma_latency,
         peak_gflops=isa.vector_bytes / 4 * 2 * per_cycle * _NOMINAL_GHZ,

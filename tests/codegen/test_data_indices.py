@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stormdrop.codegen.pages import Pages
+from stormdrop.codegen.memory import Pages
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value
 from stormdrop.graph.partition import call_of

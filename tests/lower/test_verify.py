@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from stormdrop.errors import BuildError
-from stormdrop.ir.expr import Const, binary, loads
+from stormdrop.ir.expr import Const, Load, binary, loads, substitute
+from stormdrop.ir.tensor import tensor
 from stormdrop.lower.borders import borders, without
 from stormdrop.lower.program import (
     Access,
@@ -155,6 +156,29 @@ def scratch_buffers_overlap(program: Program) -> Program:
     return with_accesses(program, first)
 
 
+def a_page_is_selected_above_all_loops(program: Program) -> Program:
+    def hoisted(s: Stmt) -> Stmt:
+        if not isinstance(s, Update):
+            return s
+        first = s.tile.stage.reduce_axes[0]
+        reads = {e: replace(a, page=a.page and replace(a.page, above=first)) for e, a in s.reads.items()}
+        return replace(s, reads=reads)
+
+    return changed(program, hoisted)
+
+
+def an_index_is_data(program: Program) -> Program:
+    def by_data(s: Stmt) -> Stmt:
+        if not isinstance(s, Update):
+            return s
+        (x, w), data = loads(s.value), tensor("I", (4,), "i64")
+        read = Load(x.tensor, (*x.indices[:-1], data[0]))
+        reads = {read: s.reads[x], w: s.reads[w], data[0]: s.reads[x]}
+        return replace(s, value=substitute(s.value, {x: read}), reads=reads)
+
+    return changed(program, by_data)
+
+
 MISTAKES: list[tuple[str, Callable[[Program], Program], str]] = [
     ("gmm_tails", a_loop_is_missing, "is not the variable of a loop around"),
     ("gmm_tails", two_loops_have_one_variable, "two loops over m_s0.1a2_1"),
@@ -168,6 +192,8 @@ MISTAKES: list[tuple[str, Callable[[Program], Program], str]] = [
     ("gmm_tails", a_tile_has_a_row_too_many, "may leave 0"),
     ("c2d_border", a_guard_is_forgotten, "may leave 0"),
     ("c2d_border", one_of_two_reads_has_no_guard, "may leave 0"),
+    ("c2d_border", a_page_is_selected_above_all_loops, "above kh, but depends on kh"),
+    ("gmm_tails", an_index_is_data, "may leave 0"),
     ("gmm_tails", a_mask_is_forgotten, "neither masked nor inside its buffer"),
     ("dot_in_parts", the_end_of_a_vector_is_not_masked, "is partial, but not masked"),
     ("dot_in_parts", a_step_is_longer_than_its_vectors, "a step of 16 along k, not 8"),

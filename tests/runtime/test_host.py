@@ -33,7 +33,7 @@ def test_a_clusters_l2_is_divided_and_stands_in_for_a_missing_l3(tmp_path: Path)
     write_cache(tmp_path, 0, 1, "Data", "64K", "0")
     write_cache(tmp_path, 1, 2, "Unified", "4096K", "0-3")
     caches = host._read_caches(tmp_path)
-    assert (caches.l2, caches.l3) == (1 << 20, 4 << 20)
+    assert (caches.l2_bytes, caches.l3_bytes) == (1 << 20, 4 << 20)
 
 
 @pytest.mark.parametrize("size", ["", "0K", "unknown", "-1"])

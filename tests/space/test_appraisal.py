@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -21,7 +23,7 @@ def drawn(name: str) -> list[Sketch]:
     return [found[k] for k in rng.permutation(len(found))[:3]]
 
 
-def rows(values: list[Num], count: int) -> NDArray[np.float64]:
+def rows(values: Sequence[Num], count: int) -> NDArray[np.float64]:
     """Numbers that are the same at all points, and columns, as one matrix."""
     return np.stack([np.broadcast_to(v, count) for v in values])
 
@@ -53,7 +55,7 @@ def test_points_beyond_one_chunk_are_judged_as_alone() -> None:
 @pytest.mark.parametrize("name", ["C2D", "SFM", "TBG", "WIN", "CHN", "DEN"])
 def test_parts_share_no_knob_and_add_up_to_the_sketch(name: str) -> None:
     for sketch in drawn(name):
-        parts = sketch.parts()
+        parts = sketch.components()
         assert sorted(n for p in parts for n in p.names) == sorted(sketch.names)
         points = sketch.sample(20, np.random.default_rng(2))
         amounts = np.sum([p.amounts(points[:, [sketch.names.index(n) for n in p.names]]) for p in parts], axis=0)
@@ -64,5 +66,5 @@ def test_parts_share_no_knob_and_add_up_to_the_sketch(name: str) -> None:
 def test_sketches_of_a_task_share_stages() -> None:
     """Winograd's sketches differ in few of their parts: each is searched once."""
     found = sketches(random_task("WIN", np.random.default_rng(0)), detect().with_threads(2))
-    parts = [p.structure.stages for s in found for p in s.parts()]
+    parts = [p.structure.stages for s in found for p in s.components()]
     assert len(set(parts)) < 0.6 * len(parts)

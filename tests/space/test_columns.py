@@ -72,15 +72,15 @@ def test_equal_steps_are_one() -> None:
     tape, columns = traced(["a", "b"])
     a, b = columns["a"], columns["b"]
     program = tape.program([minimum(a * b + 2, 9), minimum(a * b + 2.0, 9) + minimum(a * b + 2, 9)])
-    assert len(program.to) == 4  # product, sum, minimum, and the sum of two
+    assert len(program.steps) == 4  # product, sum, minimum, and the sum of two
 
 
 def test_what_no_result_needs_is_not_computed() -> None:
     tape, columns = traced(["a", "b"])
     unused = columns["a"] / columns["b"]
     program = tape.program([columns["a"] * 2])
-    assert len(program.to) == 1
-    assert len(tape.program([unused]).to) == 1
+    assert len(program.steps) == 1
+    assert len(tape.program([unused]).steps) == 1
 
 
 def test_slots_are_used_again() -> None:
@@ -89,5 +89,5 @@ def test_slots_are_used_again() -> None:
     for k in range(2, 100):
         total = total + columns["b"] * k
     program = tape.program([total])
-    assert len(program.to) == 196
+    assert len(program.steps) == 196
     assert len(program.slots) <= 98 + 5  # the constants, and few others

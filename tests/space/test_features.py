@@ -213,12 +213,12 @@ def test_footprints_are_the_boxes_that_the_loops_cover() -> None:
     compared = 0
     for s in samples():
         for cost, walk in s.stages():
-            for p in range(len(cost.loops) + 1):
-                covered = first_turn(cost, walk, cost.loops[p:])
+            for p in range(len(cost.boxes.loops) + 1):
+                covered = first_turn(cost, walk, cost.boxes.loops[p:])
                 for k, o in enumerate(cost.operands):
                     if is_linear(o.indices):
                         compared += 1
-                        assert scalar(cost.footprints[k][p]) == box(o, covered), (
+                        assert scalar(cost.boxes.footprints[k][p]) == box(o, covered), (
                             f"{o.tensor.name} at {p} of {cost.tiling.stage.id} of {s}"
                         )
     assert compared > 10 * POINTS

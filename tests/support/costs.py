@@ -4,6 +4,8 @@ first).
 
 from __future__ import annotations
 
+import numpy as np
+
 from stormdrop.space.cpu_judge import CpuAssessment, CpuJudge
 from stormdrop.space.footprint import StageCost
 from stormdrop.space.sketch import Points, Sketch
@@ -12,7 +14,8 @@ from stormdrop.space.sketch import Points, Sketch
 def assessed(sketch: Sketch, points: Points) -> CpuAssessment:
     """All points divide reductions into as many parts."""
     structure = sketch.at(sketch.values(points[0]))
-    return CpuJudge(sketch.target).assess(structure, sketch.columns(points))
+    columns = {name: points[:, i].astype(np.float64) for i, name in enumerate(sketch.names)}
+    return CpuJudge(sketch.target).assess(structure, columns)
 
 
 def stage_costs(sketch: Sketch, points: Points) -> list[StageCost]:
