@@ -250,7 +250,7 @@ def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule]
 
     Raises ScheduleError for a schedule of another class or of a rule that is not among `rules`.
     """
-    sketch = _replayed(task, variant_of(task, schedule), schedule.steps, target, checked(rules))
+    sketch = replayed(task, variant_of(task, schedule), schedule.steps, target, checked(rules))
     values = schedule.by_name
     row = np.array([[values.get(n, 1) for n in sketch.names]], dtype=np.int64)
     same = (
@@ -276,7 +276,8 @@ def variant_of(task: Task, schedule: Schedule) -> int:
 
 
 @lru_cache(maxsize=256)
-def _replayed(
+def replayed(
     task: Task, variant: int, steps: tuple[DerivationStep, ...], target: Target, rules: tuple[Rule, ...]
 ) -> Sketch:
+    """The sketch of a derivation. Raises ScheduleError where it does not apply to the variant."""
     return Sketch(task, variant, derive(task.variants[variant], steps, rules), target, rules)
