@@ -4,6 +4,7 @@
 """
 
 PHASES = """
+declare i64 @llvm.umin.i64(i64, i64)
 define internal ptr @seat(ptr %block, i64 %t) nounwind {  ; thread %t's claim word
   %seats = getelementptr i8, ptr %block, i64 $SEATS$
   %at = getelementptr [128 x i8], ptr %seats, i64 %t
@@ -39,13 +40,8 @@ none:
 define internal i64 @take(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %owner,
                           i64 %threads, i64 %most) nounwind {
   %owner.next = add i64 %owner, 1
-  %a = mul i64 %extent, %owner
-  %b = mul i64 %extent, %owner.next
-  %rest = sub i64 %threads, 1
-  %a.up = add i64 %a, %rest  ; rounded up: an extent of one belongs to the caller
-  %b.up = add i64 %b, %rest
-  %begin = udiv i64 %a.up, %threads
-  %end = udiv i64 %b.up, %threads
+  %begin = call i64 @begin(i64 %extent, i64 %owner, i64 %threads)
+  %end = call i64 @begin(i64 %extent, i64 %owner.next, i64 %threads)
   %length = sub i64 %end, %begin
   %padded = add i64 %length, $PARTS.1$
   %size = udiv i64 %padded, $PARTS$
@@ -147,11 +143,34 @@ done:
   ret void
 }
 
-; Counts iterations of the current phase as done; whether they were the last, in which case the next phase has begun.
-define internal i1 @finish(ptr %block, i64 %count, i64 %extent, ptr %mark) nounwind {
+define internal i64 @begin(i64 %extent, i64 %t, i64 %threads) nounwind {  ; where the share of thread %t begins
+  %whole = mul i64 %extent, %t
+  %rest = sub i64 %threads, 1
+  %up = add i64 %whole, %rest  ; rounded up: an extent of one belongs to the caller
+  %begin = udiv i64 %up, %threads
+  ret i64 %begin
+}
+
+; Counts iterations of %owner's share of the current phase as done; whether they were the last of the phase, in which
+; case the next one has begun.
+define internal i1 @finish(ptr %block, i64 %count, i64 %extent, i64 %owner, i64 %threads, ptr %mark) nounwind {
+  %first = and i64 %owner, -4
+  %four = add i64 %first, 4
+  %next = call i64 @llvm.umin.i64(i64 %four, i64 %threads)
+  %low = call i64 @begin(i64 %extent, i64 %first, i64 %threads)
+  %high = call i64 @begin(i64 %extent, i64 %next, i64 %threads)
+  %size = sub i64 %high, %low
+  %seat = call ptr @seat(ptr %block, i64 %first)
+  %group.at = getelementptr i8, ptr %seat, i64 64
+  %group.before = atomicrmw add ptr %group.at, i64 %count acq_rel, align 8
+  %group = add i64 %group.before, %count
+  %is.full = icmp eq i64 %group, %size
+  br i1 %is.full, label %full, label %early
+full:
+  store atomic i64 0, ptr %group.at monotonic, align 8
   %done.at = getelementptr %block, ptr %block, i64 0, i32 7
-  %before = atomicrmw add ptr %done.at, i64 %count acq_rel, align 8
-  %done = add i64 %before, %count
+  %before = atomicrmw add ptr %done.at, i64 %size acq_rel, align 8
+  %done = add i64 %before, %size
   %all = icmp eq i64 %done, %extent
   br i1 %all, label %release, label %early
 release:
@@ -178,7 +197,7 @@ define internal i1 @work(ptr %block, %step %it, i64 %p, i64 %extent, i64 %epoch,
   %none = icmp eq i64 %own, 0
   br i1 %none, label %linger, label %count
 count:
-  %over = call i1 @finish(ptr %block, i64 %own, i64 %extent, ptr %mark)
+  %over = call i1 @finish(ptr %block, i64 %own, i64 %extent, i64 %t, i64 %threads, ptr %mark)
   br i1 %over, label %yes, label %linger
 linger:
   %soon = call i1 @spin(ptr %phase.at, i32 %phase, i64 $LINGER$)
@@ -198,7 +217,7 @@ empty:
   %d.next = add i64 %d, 1
   br label %look
 helped:
-  %last = call i1 @finish(ptr %block, i64 %got, i64 %extent, ptr %mark)
+  %last = call i1 @finish(ptr %block, i64 %got, i64 %extent, i64 %v, i64 %threads, ptr %mark)
   br i1 %last, label %yes, label %look
 yes:
   ret i1 true

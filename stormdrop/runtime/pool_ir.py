@@ -4,12 +4,13 @@ The control block, in bytes; every word that threads spin on has a line of its o
 
       0  go        i32 futex, odd while a job is open   4  sleepers on it   8  the job, written before `go` becomes odd
     128  phase     i32 futex, one up per phase        132  sleepers on it
-    256  done      i64, iterations of the phase that have been run
+    256  done      i64, iterations of the phase that have been run, of groups of threads whose shares are done
     384  mutex     i32 futex, one job at a time       388  stop: workers leave   392  hurry: a timing loop ends early
     512  threads   i64      520  spin ticks i64       528  epoch i64: `phase` without its wrap-around, between jobs
     536  spread    i64: whether workers leave a CPU that they share
     640  seats, 128 bytes a thread: claim i64, the epoch of a phase << 16 | the number of parts that are claimed of the
-         thread's share of it; reading i32, set while the thread reads the job or its steps
+         thread's share of it; reading i32, set while the thread reads the job or its steps; in the second half of
+         every fourth seat, i64: iterations that have been run of the shares of four threads
     then cpus, i32 a thread: the CPU on which it was last seen, plus one
 
 A thread waits for a word to change by spinning for `spin ticks`, then in the kernel. Whoever changes the word wakes the
@@ -18,8 +19,9 @@ the count and then has the kernel compare the word, and all four are sequentiall
 
 **Phases.** Thread t's share of a phase is [⌈extent·t/T⌉, ⌈extent·(t+1)/T⌉), in up to `PARTS` parts. A thread claims
 parts of its own share, one after the other, and then those that others have not claimed. Threads count the iterations
-they have run in `done`; who completes the extent resets `done` and raises `phase`, which begins the next one. So a
-phase waits for claimed parts only, never for a thread that has claimed none: one that was late or is not running.
+they have run, first by the four threads whose shares these are of, so that few write to one line, then in `done`. Who
+completes the extent raises `phase`, which begins the next one; counts are reset by who completes them. So a phase waits
+for claimed parts only, never for a thread that has claimed none: one that was late or is not running.
 
 A claim is a compare-and-swap of the claim word. An older epoch in it means that no part of this phase is claimed. A
 newer one, or all parts claimed, sends the thread on. A phase that is over has all its parts claimed: a late thread can

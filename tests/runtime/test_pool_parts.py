@@ -6,11 +6,13 @@ may choose, some run has it.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -228,3 +230,34 @@ def test_a_phase_that_does_not_wait_for_the_one_before_is_caught() -> None:
     assert eager.count("add i32 0, 0 ;") == 1
     text = eager.replace("%current = icmp eq i32 %now, %phase", "%current = icmp eq i32 0, 0")
     assert not mirrors(pool_of(text, 3), 300)
+
+
+# ---- CPUs ------------------------------------------------------------------------------------------------------------
+
+
+def cpu_of(thread: int) -> int:
+    """The CPU on which a thread of this process was last."""
+    text = Path(f"/proc/self/task/{thread}/stat").read_text()
+    return int(text.rpartition(")")[2].split()[36])
+
+
+def test_a_worker_leaves_the_callers_cpu_and_keeps_its_affinity_mask() -> None:
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("there is one CPU only")
+    pool = Pool(2)
+    assert mirrors(pool, 1)
+    assert pool._crew is not None
+    worker = pool._crew.workers[0].native_id
+    assert worker is not None
+    shared = min(allowed)
+    try:
+        os.sched_setaffinity(0, {shared})
+        os.sched_setaffinity(worker, {shared})
+        assert mirrors(pool, 20)  # there is no other CPU for it
+        assert cpu_of(worker) == shared
+        os.sched_setaffinity(worker, allowed)
+        assert any(mirrors(pool, 1) and cpu_of(worker) != shared for _ in range(10_000))
+        assert os.sched_getaffinity(worker) == allowed
+    finally:
+        os.sched_setaffinity(0, allowed)
