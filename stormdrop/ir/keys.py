@@ -57,6 +57,12 @@ def anchor_results(variant: Variant) -> tuple[Tensor, ...]:
     return tuple(t for t in anchors if t not in read)
 
 
+def extents(variant: Variant) -> tuple[int, ...]:
+    """The extents of the anchor stages, of all stages without a reduction; variants of one key have equally many."""
+    computes = [t.compute for t in anchor_stages(variant) or variant.stages]
+    return tuple(a.extent for c in computes if c is not None for a in (*c.axes, *c.reduce_axes))
+
+
 def is_class_key(text: str) -> bool:
     """Whether a text can be the class of a variant. Schedules of early versions name classes of whole tasks."""
     return text.startswith(CLASS)
