@@ -55,7 +55,7 @@ class TableSpace(Sketch):
             replace(k, choices=c) for k, c in zip(knobs_of(self.structure, self.target), self.grid, strict=True)
         )
 
-    def parts(self) -> tuple[Sketch, ...]:
+    def components(self) -> tuple[Sketch, ...]:
         """A table is of whole points."""
         return (self,)
 

@@ -24,9 +24,22 @@ from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.rows import TrialRow, record_of, task_of
 from stormdrop.reservoir.sql import FROM, ROW, allowed_rules
 from stormdrop.space.rules import Rule
+from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 Key = Literal["class", "anchor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kinship:
+    """How a schedule can be carried to a task, and how far that is."""
+
+    key: Key
+    distance: float
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        return self.key != "class", self.distance
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +47,13 @@ class Donor:
     """A winner of another task, or of this one on other threads or at the other temperature."""
 
     record: Record
-    key: Key
-    distance: float
+    kinship: Kinship
     is_equal: bool
     """Measured with as many threads and at the same temperature."""
 
     @property
     def order(self) -> tuple[object, ...]:
-        return not self.is_equal, self.key != "class", self.distance, self.record.task.digest
+        return not self.is_equal, *self.kinship.order, self.record.task.digest
 
     def __str__(self) -> str:
         of = f" of {self.record.model}" if self.record.model else ""
@@ -72,28 +84,27 @@ def donors_of(rows: Iterable[TrialRow], task: Task, target: Target) -> list[Dono
             record = record_of(row, task_of(row.task_json), target)
         except UserError:
             continue
-        if not 0 <= record.schedule.variant < len(record.task.variants):
-            continue
         is_own = record.task.digest == task.digest
         is_equal = record.target.key() == target.key() and record.target.is_cold == target.is_cold
         if (is_own and is_equal) or record.target.with_threads(target.threads).key() != target.key():
             continue
-        if (donor := donor_of(record, task, is_equal)) is not None:
-            found.append(donor)
+        kin = kinship(record.task, record.schedule, task)
+        if kin is not None:
+            found.append(Donor(record, kin, is_equal))
     return sorted(found, key=lambda d: d.order)
 
 
-def donor_of(record: Record, task: Task, is_equal: bool = True) -> Donor | None:
-    """How a record can help a task; None where they share no key."""
-    origin = record.task.variants[record.schedule.variant]
-    same_class = [v for v in task.variants if v.class_key == origin.class_key]
-    same_anchor = [v for v in task.variants if origin.anchor_key and v.anchor_key == origin.anchor_key]
+def kinship(origin: Task, schedule: Schedule, task: Task) -> Kinship | None:
+    """How a schedule of one task can be carried to another; None where they share no key."""
+    if not 0 <= schedule.variant < len(origin.variants):
+        return None
+    donor = origin.variants[schedule.variant]
+    same_class = [v for v in task.variants if v.class_key == donor.class_key]
+    same_anchor = [v for v in task.variants if donor.anchor_key and v.anchor_key == donor.anchor_key]
     for variant in (*same_class, *same_anchor):
-        key: Key = "class" if same_class else "anchor"
-        return Donor(record, key, distance(extents(origin), extents(variant)), is_equal)
+        return Kinship("class" if same_class else "anchor", _distance(extents(donor), extents(variant)))
     return None
 
 
-def distance(a: Sequence[int], b: Sequence[int]) -> float:
-    """Over the logarithms of extents of one order."""
+def _distance(a: Sequence[int], b: Sequence[int]) -> float:
     return float(np.linalg.norm(np.log2(np.maximum(a, 1)) - np.log2(np.maximum(b, 1))))

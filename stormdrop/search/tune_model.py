@@ -34,6 +34,7 @@ from stormdrop.search.model_events import (
     TunedModel,
 )
 from stormdrop.search.model_task import ModelTask, Score, negligible
+from stormdrop.search.reuse import Source, related, reuse_of
 from stormdrop.search.session import Measures, Objective, Origin, Session, Tools
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, named
@@ -61,6 +62,9 @@ FINAL_SHARE = 0.4
 """Of a budget of seconds, at most, is set aside for that."""
 PATIENCE_SECONDS = 10.0
 """What proofs may take after Ctrl-C."""
+SIBLING_GAIN = 0.02
+"""A leader is suggested to related tasks once it is so much better than when it was suggested before."""
+MOST_SIBLINGS = 3
 OVERTIME = 1.05
 """Proofs begin until so much of the seconds is spent."""
 
@@ -81,6 +85,8 @@ def tune_model(
     divide: Divide | None = None,
     objective: Objective | None = None,
     rules: Sequence[Rule] = RULES,
+    reuse: str = "seed",
+    donors: Sequence[str] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> TunedModel:
     """Search for the fastest schedules of a model's tasks, until so many trials or seconds in all are spent.
@@ -90,13 +96,15 @@ def tune_model(
 
     With an `objective` the winner of a task is what makes that smallest. Tasks are still given trials by their share of
     the model's time, and the store keeps times only: `compile(model, schedules=tuned.schedules)` takes the winners.
-    `rules` are those that derive sketches; whoever gives a measurer gives one that knows them.
+    `rules` are those that derive sketches; whoever gives a measurer gives one that knows them. `reuse` and `donors` are
+    those of `tune`; unless reuse is off, tasks of the model also begin from each other's leaders.
 
     Raises UserError for a wrong budget, strategy or rule, RunError if no task could be timed.
     """
     check_budget(trials, seconds)
     began = clock()
-    name, factory = named(search)
+    reused = reuse_of(reuse, donors)
+    name, factory = named(search, reused)
     target = target or detect()
     settings = settings or MODEL_SETTINGS
     # Whoever compiles the model estimates at the same temperature: both choose the same defaults.
@@ -106,7 +114,7 @@ def tune_model(
     own = Measurer(target, how, shared_proofs=True, rules=rules) if measurer is None else nullcontext(measurer)
     with own as measurer:
         cost = cost_model(target, store if objective is None else None, settings)
-        tools = Tools(target, measurer, factory, origin, cost, store, objective, settings, checked(rules))
+        tools = Tools(target, measurer, factory, origin, cost, store, objective, settings, checked(rules), reused)
         budget = _Budget(trials, seconds, began, clock)
         with interruptible() as stop:
             return _Search(parts.tasks, tools, budget, divide or ByShare(), listen, stop).run()
@@ -151,6 +159,7 @@ class _Search:
         self._small = negligible(self._all)
         if budget.trials is None and budget.seconds is None:
             budget.trials = sum(1 if t in self._small else TRIALS_PER_TASK for t in self._all) or 1
+        self._told: dict[tuple[ModelTask, ModelTask], float] = {}  # the second's value when the first was told of it
         self._seconds, self._trials = 1.0, TRIALS_PER_SECOND  # what trials took so far, after a guess
 
     def run(self) -> TunedModel:
@@ -246,7 +255,8 @@ class _Search:
         if isinstance(tools.measurer, Measurer):
             tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
         try:
-            task.session = Session(task.use.task, tools, trials=expected, listen=task.listen)
+            siblings = self._siblings(task)
+            task.session = Session(task.use.task, tools, trials=expected, listen=task.listen, siblings=siblings)
         except StormdropError as error:
             task.failure = Failure("schedule", str(error))
             self._give_up(task)
@@ -255,6 +265,25 @@ class _Search:
             task.default = Score(seconds, seconds)
         return True
 
+    def _siblings(self, task: ModelTask) -> list[Source]:
+        """The leaders of related tasks that have gained since this task was last told of them; the nearest few."""
+        if self._tools.reuse.mode == "off":
+            return []
+        leaders = {
+            other: other.leader
+            for other in self._all
+            if other is not task
+            and other.leader is not None
+            and other.best is not None
+            and (other.session is None or other.leader != other.session.default)
+            and other.best.value <= (1 - SIBLING_GAIN) * self._told.get((task, other), inf)
+        }
+        found = related(task.use.task, ((o.use.task, leader) for o, leader in leaders.items()), MOST_SIBLINGS)
+        for other in leaders:
+            assert other.best is not None
+            self._told[task, other] = other.best.value
+        return found
+
     def _round(self, task: ModelTask, most: int, is_ahead: bool = False) -> bool:
         """One round of at most `most` candidates, as the budget permits; False where the strategy has nothing left."""
         assert task.session is not None
@@ -262,6 +291,8 @@ class _Search:
         if task.trials and self._time_left < inf:
             n = min(n, max(2, int(self._time_left * task.trials / max(task.spent, 1e-9))))
         started, before = self._budget.clock(), task.trials
+        if siblings := self._siblings(task):
+            task.session.suggest(siblings)
         ahead = int(min(most, max(0, self._budget.trials_left - n))) if is_ahead else 0
         went_on = task.session.round(n, ahead)
         lasted = self._budget.clock() - started

@@ -39,11 +39,11 @@ def test_the_nearest_winners_of_the_class_come_first() -> None:
             add(store, small_task(n))
         found = store.donors(WANTED, HERE)
         assert [d.record.task.digest for d in found] == [small_task(n).digest for n in (65, 32, 8, 512)]
-        assert {d.key for d in found} == {"class"}
+        assert {d.kinship.key for d in found} == {"class"}
         assert all(d.record.verified and d.is_equal for d in found)
-        assert found[1].distance == pytest.approx(1.0)
+        assert found[1].kinship.distance == pytest.approx(1.0)
         nearest = store.donors(WANTED, HERE, limit=2)
-        assert [d.distance for d in nearest] == [d.distance for d in found[:2]]
+        assert [d.kinship.distance for d in nearest] == [d.kinship.distance for d in found[:2]]
 
 
 def test_winners_of_the_anchor_alone_come_after_those_of_the_class() -> None:
@@ -51,7 +51,7 @@ def test_winners_of_the_anchor_alone_come_after_those_of_the_class() -> None:
         add(store, convolution(14))
         add(store, with_epilogue(56))
         found = store.donors(with_epilogue(14), HERE)
-        assert [(d.key, d.record.task.name[:3]) for d in found] == [("class", "CBR"), ("anchor", "C2D")]
+        assert [(d.kinship.key, d.record.task.name[:3]) for d in found] == [("class", "CBR"), ("anchor", "C2D")]
 
 
 def test_other_threads_and_temperatures_are_marked_and_come_last() -> None:

@@ -360,7 +360,7 @@ def test_a_file_of_the_first_version_is_brought_to_this_one(path: Path, tmp_path
         (summary,) = store.summaries()
         assert summary.class_key == small_task().class_key
         store.add([replace(make_records(1, small_task(48), seed=5)[0], verified=True)])
-        assert [d.key for d in store.donors(*KNOWN)] == ["class"]
+        assert [d.kinship.key for d in store.donors(*KNOWN)] == ["class"]
     with closing(sqlite3.connect(path)) as raw, Store.open(tmp_path / "new.sqlite") as new:
         assert raw.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
         fresh = new._database.connection()
