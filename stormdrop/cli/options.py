@@ -31,6 +31,8 @@ else:
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
 SEARCHES = ("random", "storm", "droplet", "storm+droplet")
 """As in `stormdrop.search.strategies`, which is not imported for the sake of `--help`."""
+REUSES = ("seed", "only", "off")
+"""As in `stormdrop.search.reuse`."""
 
 
 class Quantity(_Number):
