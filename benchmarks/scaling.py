@@ -1,0 +1,105 @@
+"""Models by number of threads: time, efficiency, onnxruntime beside it, and where the time goes.
+
+    python -m benchmarks.scaling resnet50 mobilenet_v2 --threads 1 --threads 2
+    python -m benchmarks.scaling resnet50 --threads 16 --busy 1 --busy 2      # also beside busy CPUs
+    python -m benchmarks.scaling --table                                      # print what is stored
+
+Times are those of the fair clock (`stormdrop/compare/steady.py`), by default schedules. `efficiency` is the time with
+one thread over the time with n and over n. The account is that of `model.profile(standalone=True)`: shares of the time
+in which threads were late, waited, had no CPU, and computed longer than the kernel does alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.core import say
+from benchmarks.models import by_the_clock, compiled, known, stored
+from stormdrop import zoo
+from stormdrop.runtime.host import detect
+from stormdrop.runtime.profile import Profile
+from tests.support.inputs import inputs_for
+
+RESULTS = Path(__file__).parent / "results" / "scaling.json"
+PROFILED = 40
+
+
+def measure(name: str, threads: int, given: argparse.Namespace) -> dict[str, Any]:
+    model = zoo.build(name)
+    inputs = inputs_for(model)
+    ours = compiled(model, threads, tuned=False)
+    row = by_the_clock(ours, model, inputs, argparse.Namespace(threads=threads, seconds=given.seconds, busy=given.busy))
+    return row | {"account": account(ours.profile(*inputs.values(), repeats=PROFILED, standalone=True))}
+
+
+def account(profile: Profile) -> dict[str, float]:
+    """Shares of the model's time."""
+    rows, whole = profile.rows, profile.seconds
+    parts = {
+        "late": sum(row.late for row in rows),
+        "waiting": sum(row.waiting for row in rows),
+        "off": sum(row.off for row in rows),
+        "slower": sum(row.slowdown or 0.0 for row in rows),
+    }
+    return {name: seconds / whole for name, seconds in parts.items()}
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """One line per machine, model and number of threads."""
+    lines: list[str] = []
+    for machine, models in results.items():
+        lines += [*([""] if lines else []), machine, ""]
+        lines += [
+            "| model | threads | ms (least) | efficiency | onnxruntime ms | speed | CPU ms | late | waiting | off "
+            "| slower by | beside busy CPUs: slowdown (onnxruntime's) |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+        ]
+        for name, by_threads in models.items():
+            alone = by_threads.get("1", {}).get("seconds")
+            for threads, r in sorted(by_threads.items(), key=lambda item: int(item[0])):
+                efficiency = f"{alone / r['seconds'] / int(threads):.0%}" if alone else ""
+                busy = [
+                    f"{n}: {b['seconds'] / r['seconds']:.2f} ({b['their_seconds'] / r['their_seconds']:.2f})"
+                    for n, b in r.get("busy", {}).items()
+                ]
+                shares = " | ".join(f"{share:.1%}" for share in r["account"].values())
+                lines.append(
+                    f"| {name} | {threads} | {r['seconds'] * 1e3:.2f} ({r['least'] * 1e3:.2f}) | {efficiency} "
+                    f"| {r['their_seconds'] * 1e3:.2f} | {r['speedup']:.2f} | {r['cpu_seconds'] * 1e3:.1f} | {shares} "
+                    f"| {', '.join(busy)} |"
+                )
+    return "\n".join(lines)
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[[], *known()["zoo"]], metavar="MODEL")
+    parser.add_argument("--threads", type=int, action="append", help="may be repeated (default: all CPUs)")
+    parser.add_argument("--busy", type=int, action="append", default=[], metavar="N")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of timing for each side")
+    parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="where results are kept")
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args(None if arguments is None else list(arguments))
+    for name in given.names if not given.table else ():
+        for threads in given.threads or [detect().threads]:
+            row = measure(name, threads, given)
+            machine = f"{detect(threads).name}, {os.cpu_count()} CPUs"
+            results = stored(given.json)
+            results.setdefault(machine, {}).setdefault(name, {})[str(threads)] = row
+            with tempfile.NamedTemporaryFile("w", dir=given.json.parent, suffix=".json", delete=False) as file:
+                json.dump(results, file, indent=1)
+            Path(file.name).replace(given.json)
+            say(
+                f"{name}, {threads} threads: {row['seconds'] * 1e3:.2f} ms, onnxruntime {row['speedup']:.2f} times that"
+            )
+    print(table(stored(given.json)))
+
+
+if __name__ == "__main__":
+    main()
