@@ -104,8 +104,7 @@ def changed_defaults(cases: Iterable[Case], defaults: Mapping[int, Schedule]) ->
     return [
         (case, now)
         for case in cases
-        if case.number in defaults
-        and (now := default_schedule(case.task, case.target)) != defaults[case.number].of(case.task)
+        if case.number in defaults and (now := default_schedule(case.task, case.target)) != defaults[case.number]
     ]
 
 
@@ -177,7 +176,9 @@ def write_expected(cases: Iterable[Case], expected: Mapping[int, Expected]) -> N
 
 def read_defaults() -> dict[int, Schedule]:
     """By the number of the case; only of cases that were recorded with the default schedule."""
-    return {line["number"]: Schedule.from_json(line["schedule"]) for line in json.loads(DEFAULTS.read_text())}
+    tasks = [case.task for case in read_cases()]
+    lines = json.loads(DEFAULTS.read_text())
+    return {line["number"]: Schedule.from_json(line["schedule"]).of(tasks[line["number"]]) for line in lines}
 
 
 def write_defaults(cases: Iterable[Case], defaults: Mapping[int, Schedule]) -> None:
