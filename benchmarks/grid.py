@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.measure.replay import TableSpace, row_hashes
+from stormdrop.measure.replay import TableSpace
 from stormdrop.space.knobs import Knob
 from stormdrop.space.sketch import Points, Sketch
 
@@ -59,8 +59,14 @@ def legal_rows(sketch: Sketch, grid: Grid) -> Points:
         axes = np.meshgrid(*(np.asarray(grid[i], dtype=np.int64) for i in live), indexing="ij")
         every[:, live] = np.stack([a.reshape(-1) for a in axes], axis=1)
     every = sketch.canonical(every)
-    rows = every[np.sort(np.unique(row_hashes(every), return_index=True)[1])]
+    rows = every[np.sort(np.unique(_row_hashes(every), return_index=True)[1])]
     return rows[sketch.legal(rows)]
+
+
+def _row_hashes(points: Points) -> NDArray[np.uint64]:
+    """64 bits of each row, by random odd multipliers."""
+    draws = np.random.default_rng(7).integers(0, 2**63, size=points.shape[1], dtype=np.uint64)
+    return points.astype(np.uint64) @ (draws * np.uint64(2) + np.uint64(1))
 
 
 def _combinations(grid: Grid) -> int:

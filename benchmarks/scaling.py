@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.core import say
+from benchmarks.core import geometric_mean, say
 from benchmarks.models import by_the_clock, compiled, known, stored
 from stormdrop import zoo
 from stormdrop.runtime.host import detect
@@ -51,29 +51,33 @@ def account(profile: Profile) -> dict[str, float]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """One line per machine, model and number of threads."""
+    """Of each machine, a line per model and number of threads; then those beside busy CPUs."""
     lines: list[str] = []
     for machine, models in results.items():
+        rows = [(name, t, r) for name, all in models.items() for t, r in sorted(all.items(), key=lambda x: int(x[0]))]
         lines += [*([""] if lines else []), machine, ""]
-        lines += [
+        lines.append(
             "| model | threads | ms (least) | efficiency | onnxruntime ms | speed | CPU ms | late | waiting | off "
-            "| slower by | beside busy CPUs: slowdown (onnxruntime's) |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
-        ]
-        for name, by_threads in models.items():
-            alone = by_threads.get("1", {}).get("seconds")
-            for threads, r in sorted(by_threads.items(), key=lambda item: int(item[0])):
-                efficiency = f"{alone / r['seconds'] / int(threads):.0%}" if alone else ""
-                busy = [
-                    f"{n}: {b['seconds'] / r['seconds']:.2f} ({b['their_seconds'] / r['their_seconds']:.2f})"
-                    for n, b in r.get("busy", {}).items()
-                ]
-                shares = " | ".join(f"{share:.1%}" for share in r["account"].values())
-                lines.append(
-                    f"| {name} | {threads} | {r['seconds'] * 1e3:.2f} ({r['least'] * 1e3:.2f}) | {efficiency} "
-                    f"| {r['their_seconds'] * 1e3:.2f} | {r['speedup']:.2f} | {r['cpu_seconds'] * 1e3:.1f} | {shares} "
-                    f"| {', '.join(busy)} |"
-                )
+            "| slower by |"
+        )
+        lines.append("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+        for name, threads, r in rows:
+            alone = models[name].get("1", {}).get("seconds")
+            efficiency = f"{alone / r['seconds'] / int(threads):.0%}" if alone else ""
+            shares = " | ".join(f"{share:.1%}" for share in r["account"].values())
+            lines.append(
+                f"| {name} | {threads} | {r['seconds'] * 1e3:.2f} ({r['least'] * 1e3:.2f}) | {efficiency} "
+                f"| {r['their_seconds'] * 1e3:.2f} | {r['speedup']:.2f} | {r['cpu_seconds'] * 1e3:.1f} | {shares} |"
+            )
+        for threads in dict.fromkeys(t for _, t, _ in rows):
+            some = [r["speedup"] for _, t, r in rows if t == threads]
+            lines.append(f"| geometric mean ({len(some)}) | {threads} | | | | {geometric_mean(some):.2f} | | | | | |")
+        lines += ["", "| model | threads | busy CPUs | times slower | onnxruntime, times slower |"]
+        lines.append("|---|---:|---:|---:|---:|")
+        for name, threads, r in rows:
+            for count, beside in r.get("busy", {}).items():
+                ours, theirs = beside["seconds"] / r["seconds"], beside["their_seconds"] / r["their_seconds"]
+                lines.append(f"| {name} | {threads} | {count} | {ours:.2f} | {theirs:.2f} |")
     return "\n".join(lines)
 
 

@@ -25,8 +25,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
-from stormdrop.cost.model import CostModel  # noqa: E402
-from stormdrop.cost.ranker import ModelRanker  # noqa: E402
+from stormdrop.cost.model import CostModel, ModelRanker  # noqa: E402
 from stormdrop.ops.catalogue import build  # noqa: E402
 from stormdrop.search import evolve  # noqa: E402
 from stormdrop.search.evolve import Genome, Hasher, Operators  # noqa: E402

@@ -36,10 +36,7 @@ def text_of(path: Path) -> str:
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
-    """Where a path leads: a link stays, what it points to is replaced. There may be a file, but nothing else.
-
-    Raises UserError.
-    """
+    """Where a path leads, links followed. There may be a file, but nothing else. Raises UserError."""
     with cannot_write(path):
         place = Path(os.path.realpath(path))
         if place.exists() and not place.is_file():

@@ -13,8 +13,7 @@ def cache_dir() -> Path:
     folder = os.environ.get("STORMDROP_CACHE_DIR") or platformdirs.user_cache_dir("stormdrop")
     if folder.startswith("~"):
         # There is no home directory, and `~` stands there as it is. A place that cannot be made is better than a folder
-        # of
-        # that name in the working directory: every caller knows what to do without a cache.
+        # of that name in the working directory: every caller knows what to do without a cache.
         return Path(os.devnull) / "stormdrop"
     return Path(folder).absolute()
 

@@ -156,9 +156,6 @@ def doctor(threads: int | None, as_json: bool) -> None:
     from stormdrop.report.machine import print_diagnosis
 
     found = diagnose(threads)
-    if as_json:
-        options.print_json(found.to_json())
-    else:
-        print_diagnosis(results(), found)
+    options.show(as_json, found.to_json(), lambda console: print_diagnosis(console, found))
     if not found.ok:
         raise SystemExit(1)

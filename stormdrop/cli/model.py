@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -46,9 +46,7 @@ Examples:
 )
 @source_options
 @click.option("--passes", is_flag=True, help="Print the graph as imported, and what every pass changes of it.")
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> None:
     """Say what a MODEL is made of: inputs, outputs, operators, and the tasks it is cut into. Nothing is compiled.
 
@@ -66,13 +64,11 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
         from stormdrop.report.model import image_json, print_image
 
         image = source.open_compiled(threads).image
-        if as_json:
-            options.print_json(image_json(source.model, image))
-        else:
-            print_image(results(), source.model, image)
+        tree = image_json(source.model, image)
+        options.show(as_json, tree, lambda console: print_image(console, tree, image))
         return
     from stormdrop.driver.compile import memory_of, suited
-    from stormdrop.report.model import ModelReport, print_model
+    from stormdrop.report.model import model_json, print_model
     from stormdrop.runtime.host import detect
 
     opened = source.open()
@@ -80,11 +76,8 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
     target = suited(detect(threads), parts)
     kernels, arena_bytes = memory_of(parts, target)
     listed = _listed(parts, target, source.rules)
-    report = ModelReport(source.model, opened.graph, listed, kernels, arena_bytes, target.threads)
-    if as_json:
-        options.print_json(report.to_json())
-    else:
-        print_model(results(), report)
+    tree = model_json(source.model, opened.graph, listed, kernels, arena_bytes, target.threads)
+    options.show(as_json, tree, lambda console: print_model(console, tree, listed))
 
 
 def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[Listed, ...]:
@@ -111,9 +104,7 @@ Examples:
 )
 @options.output("--header", metavar="FILE.h", told="With a library: the C header.  [default: beside it, with .h]")
 @untuned_option
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 def compile(
     source: Source, output: Path | None, header: Path | None, untuned: bool, threads: int | None, as_json: bool
 ) -> None:
@@ -131,7 +122,8 @@ def compile(
         raise click.UsageError(f"--header goes with a library: give -o a name that ends in {LIBRARY}")
     if header is None and path.suffix == LIBRARY:
         header = path.with_suffix(".h")
-    for file in (path, *([header] if header is not None else [])):
+    files = [path] if header is None else [path, header]
+    for file in files:
         options.refuse_unwritable(file)
     made = compile_model(source.open(), threads, untuned, source.rules)
     image = made.model.image
@@ -141,7 +133,6 @@ def compile(
     else:
         write_library(image, made.model.weights, path, header, source.stem)
     written = time.perf_counter() - began
-    files = [f for f in (path, header) if f is not None]
     sizes = {str(f): f.stat().st_size for f in files}
     if as_json:
         options.print_json(
@@ -178,9 +169,7 @@ Examples:
 @input_options
 @options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
 @untuned_option
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 def run(
     source: Source,
     given: tuple[str, ...],
@@ -245,9 +234,7 @@ Examples:
     help="What to print; may be repeated.  [default: schedule, loops]",
 )
 @untuned_option
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 def show(
     source: Source, task: str | None, parts: tuple[str, ...], untuned: bool, threads: int | None, as_json: bool
 ) -> None:
@@ -266,10 +253,8 @@ def show(
     target = suited(detect(threads), found)
     if task is None:
         listed = _listed(found, target, rules)
-        if as_json:
-            options.print_json({"model": source.model, "tasks": [t.to_json() for t in listed]})
-        else:
-            print_tasks(results(), listed)
+        tree = {"model": source.model, "tasks": [t.to_json() for t in listed]}
+        options.show(as_json, tree, lambda console: print_tasks(console, listed))
         return
     use = find_task(found, task)
     stored = Chosen(target, untuned, notes(), rules)(use.task)
@@ -285,7 +270,7 @@ def _show(
     rules: tuple[Rule, ...],
 ) -> None:
     from stormdrop.report.model import Listed, calls_text, print_sections, shapes_text
-    from stormdrop.report.operator import code_sections, print_sketches
+    from stormdrop.report.operator import code_sections, print_sketches, sketches_json
     from stormdrop.report.schedule import schedule_lines
     from stormdrop.runtime.building import program_of
     from stormdrop.space.default import default_schedule
@@ -301,7 +286,7 @@ def _show(
         texts |= zip(levels, (text for _, text in code))
         tree = Listed(use, stored is not None).to_json()
         tree |= {"threads": target.threads, "schedule": schedule.to_json(), "text": texts}
-        options.print_json(tree | ({"sketches": _sketches(use, target, rules)} if "sketch" in parts else {}))
+        options.print_json(tree | ({"sketches": sketches_json(use.task, target, rules)} if "sketch" in parts else {}))
         return
     console = results()
     heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")
@@ -313,19 +298,3 @@ def _show(
         print_sketches(console, use.task, target, rules)
     lines = "\n".join(f"  {line}" for line in schedule_lines(schedule))
     print_sections(console, [*([(f"schedule, {origin}", lines)] if "schedule" in parts else []), *code])
-
-
-def _sketches(use: TaskUse, target: Target, rules: tuple[Rule, ...]) -> list[dict[str, Any]]:
-    from stormdrop.report.operator import derivation_text
-    from stormdrop.space.default import ranked
-    from stormdrop.space.sketch import sketches
-
-    return [
-        {
-            "expected_seconds": seconds,
-            "knobs": len(s.knobs),
-            "variant": use.task.variants[s.variant].name,
-            "derivation": derivation_text(s),
-        }
-        for s, _, seconds in ranked(sketches(use.task, target, rules))
-    ]

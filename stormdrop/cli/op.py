@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from stormdrop.cli import options
 from stormdrop.errors import StormdropError
-from stormdrop.report.console import notes, results, say
+from stormdrop.report.console import notes, say
 from stormdrop.report.text import one_line
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ Examples:
     help="What to print with the figures; may be repeated.  [default: loops]",
 )
 @options.rule
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 @click.pass_context
 def op(
     ctx: click.Context,
@@ -127,11 +125,8 @@ def op(
     plan = Plan(name.upper(), args, task, detect(threads), searched, trials, seconds, seed, store, rules)
     if dtype == "bf16" and not plan.target.has_bf16_dot:
         say(console, "this CPU has no dot products of bf16 (AVX512_BF16): products are f32 multiply-adds")
-    report = measured(plan, console, quiet=options.verbosity_of(ctx).verbosity > 0)
-    if as_json:
-        options.print_json(report.to_json())
-    else:
-        print_operator(results(), report, show)
+    report = measured(plan, console, quiet=options.log_options(ctx).verbosity > 0)
+    options.show(as_json, report.to_json(), lambda console: print_operator(console, report, show))
     if plot_path is not None:
         from stormdrop.report.plot import save_plot
 

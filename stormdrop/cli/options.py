@@ -12,21 +12,20 @@ import re
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stormdrop.errors import UserError
+from stormdrop.report.console import results
 from stormdrop.report.text import clean
 
 if TYPE_CHECKING:
-    from stormdrop.space.rules import Rule
+    from rich.console import Console
 
-    _Number = click.ParamType[float]
-else:
-    _Number = click.ParamType  # older versions of click take no parameter
+    from stormdrop.space.rules import Rule
 
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
 SEARCHES = ("random", "storm", "droplet", "storm+droplet")
@@ -35,31 +34,25 @@ REUSES = ("seed", "only", "off")
 """As in `stormdrop.search.reuse`."""
 
 
-class Quantity(_Number):
-    """A number with a unit; `units` has the factor of each."""
+def quantity(name: str, units: Mapping[str, float], usage: str) -> Callable[[object], float]:
+    """The type of an option that takes a number with a unit; `units` has the factor of each."""
 
-    def __init__(self, name: str, units: Mapping[str, float], usage: str) -> None:
-        self.name, self._units, self._usage = name, units, usage
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(value: object) -> float:
         found = _QUANTITY.fullmatch(str(value).strip().lower())
-        if found is None or found[2] not in self._units:
-            self.fail(f"{value!r} is not {self.name}; write {self._usage}", param, ctx)
-        return float(found[1]) * self._units[found[2]]
+        if found is None or found[2] not in units:
+            raise click.BadParameter(f"{value!r} is not {name}; write {usage}")
+        return float(found[1]) * units[found[2]]
+
+    return convert
 
 
-class Duration(Quantity):
-    """Seconds: 10, 30s, 1.5m, 2h."""
-
-    def __init__(self) -> None:
-        units = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-        super().__init__("a time", units, "10, 30s, 5m or 1h")
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = super().convert(value, param, ctx)
-        if not 0 < seconds < math.inf:
-            self.fail(f"{value!r} is no time to search in; give more than 0 seconds", param, ctx)
-        return seconds
+def seconds_of(value: object) -> float:
+    """10, 30s, 1.5m, 2h."""
+    units = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+    seconds = quantity("a time", units, "10, 30s, 5m or 1h")(value)
+    if not 0 < seconds < math.inf:
+        raise click.BadParameter(f"{value!r} is no time to search in; give more than 0 seconds")
+    return seconds
 
 
 def count(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], Any]:
@@ -67,7 +60,7 @@ def count(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], 
 
 
 def duration(*names: str, told: str, **more: Any) -> Callable[[Any], Any]:
-    return click.option(*names, type=Duration(), metavar="T", help=told, **more)
+    return click.option(*names, type=seconds_of, metavar="T", help=told, **more)
 
 
 def seed(of: str) -> Callable[[Any], Any]:
@@ -125,16 +118,20 @@ def print_json(tree: object) -> None:
     click.echo(json.dumps(tree, allow_nan=False))
 
 
+def show(as_json: bool, tree: object, print_text: Callable[[Console], None]) -> None:
+    """Print one JSON object, or what a person reads."""
+    if as_json:
+        print_json(tree)
+    else:
+        print_text(results())
+
+
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     """How much of the log is shown, and the file that gets all of it."""
 
     verbosity: int = 0
     file: Path | None = None
-
-    def joined(self, other: LogOptions) -> LogOptions:
-        """With what was said behind the command's name; its file is the one that counts."""
-        return LogOptions(self.verbosity + other.verbosity, other.file or self.file)
 
 
 def log(command: Any) -> Any:
@@ -152,16 +149,22 @@ def _log(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         return
     from stormdrop.report.logs import configure
 
-    given = LogOptions(value) if param.name == "verbosity" else LogOptions(0, value)
-    root = ctx.find_root()
-    root.obj = verbosity_of(ctx).joined(given)
+    said = log_options(ctx)
+    # Flags before and behind the command's name add up; of two files the last one counts.
+    said = replace(said, file=value) if param.name == "log_file" else replace(said, verbosity=said.verbosity + value)
+    ctx.find_root().obj = said
     try:
-        configure(root.obj.verbosity, root.obj.file)
+        configure(said.verbosity, said.file)
     except UserError as error:  # not a matter of usage, and raised before any command runs
         raise click.ClickException(clean(str(error))) from error
 
 
-def verbosity_of(ctx: click.Context) -> LogOptions:
+def on_models(command: Any) -> Any:
+    """What every command that compiles or tunes has: `--threads`, `--json` and the options of the log."""
+    return threads(as_json(log(command)))
+
+
+def log_options(ctx: click.Context) -> LogOptions:
     """What has been said about logging so far."""
     found = ctx.find_root().obj
     return found if isinstance(found, LogOptions) else LogOptions()

@@ -34,28 +34,17 @@ if TYPE_CHECKING:
     from stormdrop.space.schedule import Schedule
     from stormdrop.target.machine import Target
 
-    _Shape = click.ParamType[tuple[str, tuple[int, ...]]]
     Array = NDArray[Any]
-else:
-    _Shape = click.ParamType  # older versions of click take no parameter
 
 COMPILED = ".sd"
 
 
-class Shape(_Shape):
+def shape_of(value: str) -> tuple[str, tuple[int, ...]]:
     """An input and its shape: input=1x3x224x224. The name may hold anything, also another `=`."""
-
-    name = "shape"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, tuple[int, ...]]:
-        if isinstance(value, tuple):
-            return value
-        name, found, extents = str(value).rpartition("=")
-        if not found or not name or not re.fullmatch(r"(\d+([x×,]\d+)*)?", extents):
-            self.fail(f"{value!r} is not a shape; write input=1x3x224x224", param, ctx)
-        return name, tuple(int(n) for n in re.split("[x×,]", extents) if n)
+    name, found, extents = value.rpartition("=")
+    if not found or not name or not re.fullmatch(r"(\d+([x×,]\d+)*)?", extents):
+        raise click.BadParameter(f"{value!r} is not a shape; write input=1x3x224x224")
+    return name, tuple(int(n) for n in re.split("[x×,]", extents) if n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +74,12 @@ class Source:
         return self.model.removeprefix(ZOO) if self.model.startswith(ZOO) else Path(self.model).stem
 
     def open(self) -> Opened:
-        """Read it.
-
-        Raises UserError; click.UsageError where the zoo has no such network, or the model is compiled already.
-        """
+        """Read it. Raises UserError; click.UsageError for an unknown network, or a model that is compiled already."""
         from stormdrop.compare.inputs import read_bound
         from stormdrop.driver.compile import load, network
         from stormdrop.frontend.node_reader import NeedsConstant
         from stormdrop.graph.graph import shown
+        from stormdrop.zoo import names
         from stormdrop.zoo.catalogue import describe
 
         if self.is_compiled:
@@ -110,13 +97,8 @@ class Source:
         except UserError as error:
             if in_zoo or os.path.exists(self.model):
                 raise
-            raise UserError(f"{error}{self._network_meant()}") from error
-
-    def _network_meant(self) -> str:
-        """A hint for whoever names a network of the zoo as if it were a file."""
-        from stormdrop.zoo import names
-
-        return f"; the zoo has one: {ZOO}{self.stem}" if self.stem in names() else ""
+            hint = f"; the zoo has one: {ZOO}{self.stem}" if self.stem in names() else ""
+            raise UserError(f"{error}{hint}") from error
 
     def open_compiled(self, threads: int | None) -> Model:
         """Read a model that was compiled before; what says how to read another one has no place beside it."""
@@ -169,7 +151,7 @@ def source_options(command: Callable[..., Any]) -> Any:
         return command(*args, source=Source(model, dict(shapes), bound, not no_winograd, own_rules), **rest)
 
     told = "The shape of an input that leaves it open; may be repeated."
-    shape = click.option("--shapes", type=Shape(), multiple=True, metavar="NAME=1x3x224x224", help=told)
+    shape = click.option("--shapes", type=shape_of, multiple=True, metavar="NAME=1x3x224x224", help=told)
     told = "An input that is always this array: it becomes a constant; may be repeated."
     bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy", help=told)
     direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
@@ -190,10 +172,7 @@ def input_options(command: Any) -> Any:
 
 @dataclass(slots=True)
 class Chosen:
-    """Schedules for a model's tasks, and how many of them the store knew.
-
-    A store that cannot be read is told of once.
-    """
+    """Schedules for a model's tasks, and how many the store knew; a store that cannot be read is told of once."""
 
     target: Target
     untuned: bool
@@ -203,12 +182,11 @@ class Chosen:
     asked: int = 0
     known: set[str] = field(default_factory=set[str])
     _best: Callable[[Task], Schedule | None] | None = None
-    _is_broken: bool = False
 
     def __call__(self, task: Task) -> Schedule | None:
         self.asked += 1
         self.tell(f"{self.asked} kernels: {task.name}")
-        if self.untuned or self._is_broken:
+        if self.untuned:
             return None
         try:
             if self._best is None:
@@ -217,7 +195,7 @@ class Chosen:
                 self._best = stored_schedules(self.target, self.rules)
             found = self._best(task)
         except StormdropError as error:
-            self._is_broken = True
+            self.untuned = True
             say(self.console, f"default schedules are used, since the store cannot be read: {one_line(str(error))}")
             return None
         if found is not None:

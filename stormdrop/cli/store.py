@@ -100,10 +100,7 @@ def size(path: Path | None, as_json: bool) -> None:
 
     with _viewed(path) as opened:
         found = size_of(opened, _place(path))
-    if as_json:
-        options.print_json(found)
-    else:
-        print_size(results(), found)
+    options.show(as_json, found, lambda console: print_size(console, found))
 
 
 @store.command(
@@ -128,10 +125,8 @@ def ls(path: Path | None, target: str | None, cold: bool | None, as_json: bool) 
 
     with _viewed(path) as opened:
         found = opened.summaries(Filters(target=target, cold=cold))
-    if as_json:
-        options.print_json({"tasks": [summary_json(s) for s in found]})
-    else:
-        print_summaries(results(), found)
+    tree = {"tasks": [summary_json(s) for s in found]}
+    options.show(as_json, tree, lambda console: print_summaries(console, found))
 
 
 @store.command(
@@ -301,14 +296,14 @@ Examples:
 @click.option(
     "--max-size",
     "max_bytes",
-    type=options.Quantity("a size", SIZES, "100MB, 1.5GiB or a number of bytes"),
+    type=options.quantity("a size", SIZES, "100MB, 1.5GiB or a number of bytes"),
     metavar="SIZE",
     help="Forget the oldest trials until it fits; winners go last.",
 )
 @click.option(
     "--older-than",
     "age",
-    type=options.Quantity("an age", AGES, "12h, 30d, 2w or 1y"),
+    type=options.quantity("an age", AGES, "12h, 30d, 2w or 1y"),
     metavar="AGE",
     help="Forget trials of that age, but no verified winners.",
 )

@@ -50,9 +50,7 @@ Examples:
 @options.seed("the search and the data")
 @options.kept
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; warnings are shown.")
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 @click.pass_context
 def tune(
     ctx: click.Context,
@@ -75,7 +73,7 @@ def tune(
     `run` and `bench` take what the store knows.
     """
     rules, parts = source.rules, source.open().parts  # the graph as imported is not kept
-    from stormdrop.report.logs import ModelLogListener
+    from stormdrop.report.logs import LogListener
     from stormdrop.report.model_progress import ModelProgress, print_tuned
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import PeakMeter
@@ -86,7 +84,7 @@ def tune(
     console, store = notes(), open_store(store_path)
     meter = PeakMeter(target)
     peak_gflops = meter.gflops()
-    is_logged, logged = options.verbosity_of(ctx).verbosity > 0, ModelLogListener(peak_gflops=peak_gflops)
+    is_logged, logged = options.log_options(ctx).verbosity > 0, LogListener(peak_gflops=peak_gflops)
     with ModelProgress(console, peak_gflops) as progress:
 
         def listen(event: ModelEvent) -> None:

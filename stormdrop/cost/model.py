@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +34,7 @@ LEAST_WEIGHT = 0.05
 """Rows weigh as much as their label, since what is fast must be told apart; slow ones count a little."""
 BINS = 63
 LARGE = 1e30
+THREADS = 1  # more do not pay below tens of thousands of rows, and on a busy machine they wait for each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,6 @@ class CostSettings:
     max_rows: int = 20_000
     """What is kept: one half the most recent, the other the fastest of the rest."""
     prior_share: float = 0.3
-    threads: int = 1
-    """More do not pay below tens of thousands of rows, and on a busy machine they wait for each other."""
     seed: int = 0
 
 
@@ -85,14 +84,6 @@ class _Shared:
         return sum(n for g, n in self.learned.items() if g != group)
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """Trees over one group; None where the next `predict` of the group has to grow them."""
-
-    trees: Booster | None
-    rows: int
-
-
 class CostModel:
     """Learns from `add`, when told to `refresh`; `predict` gives scores, higher is better."""
 
@@ -108,16 +99,13 @@ class CostModel:
         self._added: dict[int, int] = {}  # rows of each group, also those that are no longer held
         self._touched: set[int] = set()
         self._shared: _Shared | None = None
-        self._own: dict[int, _Own] = {}
+        self._own_rows: dict[int, int] = {}  # of the groups that have trees of their own, when these were due
+        self._own_trees: dict[int, Booster] = {}  # grown by the next `predict` of the group
 
     @property
     def rows(self) -> int:
         """How many are held."""
         return len(self._held) + sum(map(len, self._pieces))
-
-    @property
-    def is_trained(self) -> bool:
-        return self._shared is not None or bool(self._own)
 
     def add(self, group: str, features: ArrayLike, seconds: ArrayLike) -> None:
         """Rows of one group: what was measured, NaN where it failed; any value that is minimised will do.
@@ -125,25 +113,22 @@ class CostModel:
         Raises ValueError where the width is not that of the features, or there are not as many seconds as rows.
         """
         rows = self._matrix(features)
-        self._add(rows, seconds, np.zeros(len(rows), np.int64), [group])
+        self.add_rows(rows, seconds, np.zeros(len(rows), np.int64), [group])
         self._touched.add(self._number[group])
 
     def add_rows(self, features: ArrayLike, seconds: ArrayLike, group: ArrayLike, names: Sequence[str]) -> None:
         """Rows of many groups, oldest first: row k is of the group `names[group[k]]`. Raises as `add`."""
-        self._add(self._matrix(features), seconds, np.asarray(group, dtype=np.int64), names)
-
-    def _add(self, rows: NDArray[Any], seconds: ArrayLike, places: NDArray[np.int64], names: Sequence[str]) -> None:
+        rows, places = self._matrix(features), np.asarray(group, dtype=np.int64)
         values = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
         if not len(rows) == len(values) == len(places):
             raise ValueError(f"{len(rows)} rows of features, but {len(values)} of seconds and {len(places)} of groups")
         values = np.where(np.isfinite(values), values, np.nan)
-        group = np.array([self._number.setdefault(name, len(self._number)) for name in names], np.int64)[places]
-        for g, n in zip(*(a.tolist() for a in np.unique(group, return_counts=True))):
-            self._added[g] = self._added.get(g, 0) + n
-        for g, value in zip(group.tolist(), values.tolist()):
+        numbers = np.array([self._number.setdefault(name, len(self._number)) for name in names], np.int64)[places]
+        for g, value in zip(numbers.tolist(), values.tolist()):
+            self._added[g] = self._added.get(g, 0) + 1
             if value <= self._best.get(g, value):
                 self._best[g] = value
-        self._pieces.append(_Rows(np.nan_to_num(rows.astype(np.float32), posinf=LARGE, neginf=-LARGE), values, group))
+        self._pieces.append(_Rows(np.nan_to_num(rows.astype(np.float32), posinf=LARGE, neginf=-LARGE), values, numbers))
 
     def refresh(self) -> bool:
         """Let those trees go that have seen too little by now, and grow new ones; says whether there were any."""
@@ -151,12 +136,12 @@ class CostModel:
         added = sum(self._added.values())
         if self._best and _is_due(added, self._shared.rows if self._shared else 0, settings.min_rows, settings.growth):
             self._shared = self._grow_shared(added)
-            self._own = {g: _Own(None, own.rows) for g, own in self._own.items()}
+            self._own_trees.clear()
             due = True
-        for g in sorted(self._touched):
-            own = self._own.get(g)
-            if g in self._best and _is_due(self._added[g], own.rows if own else 0, settings.own_rows, settings.growth):
-                self._own[g] = _Own(None, self._added[g])
+        for g in self._touched & self._best.keys():
+            if _is_due(self._added[g], self._own_rows.get(g, 0), settings.own_rows, settings.growth):
+                self._own_rows[g] = self._added[g]
+                self._own_trees.pop(g, None)
                 due = True
         self._touched.clear()
         return due
@@ -166,7 +151,7 @@ class CostModel:
         rows = self._matrix(features)
         number = None if group is None else self._number.get(group)
         scores = -rows[:, self._prior].astype(np.float64)
-        own = None if number is None else self._own_trees(number)
+        own = self._own_for(number)
         shared = self._shared_for(number)
         if len(rows) and (own or shared):
             wide = self._widened(rows)
@@ -187,15 +172,16 @@ class CostModel:
     def _shared_for(self, group: int | None) -> Booster | None:
         """The shared trees, unless they know hardly more than the group: they would leave its own trees nothing."""
         shared = self._shared
-        if shared is None or (group in self._own and shared.foreign(group) < self.settings.min_rows):
+        if shared is None or (group in self._own_rows and shared.foreign(group) < self.settings.min_rows):
             return None
         return shared.trees
 
-    def _own_trees(self, group: int) -> Booster | None:
-        own = self._own.get(group)
-        if own is not None and own.trees is None:
-            own = self._own[group] = _Own(self._grow_own(group), own.rows)
-        return own.trees if own else None
+    def _own_for(self, group: int | None) -> Booster | None:
+        if group is None or group not in self._own_rows:
+            return None
+        if group not in self._own_trees:
+            self._own_trees[group] = self._grow_own(group)
+        return self._own_trees[group]
 
     # ---- growing ---------------------------------------------------------------------------------------------------
 
@@ -203,7 +189,7 @@ class CostModel:
         rows = self._gathered()
         rows = rows[np.isin(rows.group, list(self._best))]  # where all failed, nothing is known of how to do better
         settings, least = self.settings, min(20, max(4, len(rows) // 50))
-        trees = self._grow(rows, *self._targets(rows), None, settings.trees, settings.leaves, least, bagging=0.7)
+        trees = self._grow(rows, None, settings.trees, settings.leaves, least, bagging=0.7)
         counts = np.unique(rows.group, return_counts=True)
         return _Shared(trees, added, dict(zip(*(a.tolist() for a in counts))))
 
@@ -217,7 +203,7 @@ class CostModel:
         base = self._base(prior, self._widened(rows.features), self._shared_for(group))
         base += np.average(target - base, weights=weight)
         trees, leaves = min(settings.trees, max(15, n // 2)), min(settings.leaves, max(4, n // 10))
-        return self._grow(rows, target, weight, base, trees, leaves, 4)
+        return self._grow(rows, base, trees, leaves, 4)
 
     def _targets(self, rows: _Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """log2 labels and weights."""
@@ -231,16 +217,9 @@ class CostModel:
         return np.nan_to_num(1.0 / (1.0 + (rows.values - best) / np.maximum(np.abs(best), 1.0 / LARGE)))
 
     def _grow(
-        self,
-        rows: _Rows,
-        target: NDArray[np.float64],
-        weight: NDArray[np.float64],
-        start: NDArray[np.float64] | None,
-        trees: int,
-        leaves: int,
-        least: int,
-        bagging: float = 1.0,
+        self, rows: _Rows, base: NDArray[np.float64] | None, trees: int, leaves: int, least: int, bagging: float = 1.0
     ) -> Booster:
+        """Trees that start from `base`, with at least so many rows in a leaf."""
         import lightgbm  # some 0.2 s, and only who learns needs it
 
         parameters = {
@@ -252,12 +231,13 @@ class CostModel:
             "feature_fraction": 0.3,
             "bagging_fraction": bagging,
             "bagging_freq": int(bagging < 1.0),
-            "num_threads": self.settings.threads,
+            "num_threads": THREADS,
             "seed": self.settings.seed,
             "deterministic": True,
             "force_col_wise": True,
             "verbosity": -1,
         }
+        target, weight = self._targets(rows)
         mix = np.random.default_rng(0).random(self._width)
         # Bagging must not see who came first.
         order = np.lexsort((target, (rows.features.astype(np.float64) * mix).sum(axis=1)))
@@ -265,13 +245,13 @@ class CostModel:
             self._widened(rows.features[order]),
             target[order],
             weight=weight[order],
-            init_score=None if start is None else start[order],
+            init_score=None if base is None else base[order],
             params=parameters,
         )
         return lightgbm.train(parameters, data, trees)
 
     def _output(self, trees: Booster, wide: NDArray[np.float32]) -> NDArray[np.float64]:
-        return np.asarray(trees.predict(wide, raw_score=True, num_threads=self.settings.threads), dtype=np.float64)
+        return np.asarray(trees.predict(wide, raw_score=True, num_threads=THREADS), dtype=np.float64)
 
     def _gathered(self) -> _Rows:
         """All rows that are held, at most `max_rows`: the most recent, and the fastest of the others."""
@@ -304,3 +284,19 @@ class CostModel:
 
 def _is_due(rows: int, before: int, least: int, growth: float) -> bool:
     return rows >= max(1, least) if before == 0 else rows >= before * (1.0 + growth)
+
+
+class Featured(Protocol):
+    """Points of one sketch."""
+
+    def features(self, points: NDArray[np.int64]) -> NDArray[np.float64]: ...
+
+
+class ModelRanker:
+    """A search's ranker: scores may be compared across sketches. `group` names the task's rows in the model."""
+
+    def __init__(self, spaces: Sequence[Featured], model: CostModel, group: str | None = None) -> None:
+        self._spaces, self._model, self._group = spaces, model, group
+
+    def score(self, sketch: int, points: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._model.predict(self._spaces[sketch].features(points), self._group)

@@ -16,7 +16,7 @@ from typing import Any
 from stormdrop.errors import BuildError, RunError, ScheduleError
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
-from stormdrop.measure.process import Worker, WorkerLost, message_of
+from stormdrop.measure.process import RequestFailed, Worker, message_of
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
@@ -77,10 +77,9 @@ def build_kernels(
                 return
             try:
                 reply = worker.ask(message_of(jobs[k].task), _request(jobs[k]), settings.build_timeout)
-            except (WorkerLost, RunError):
-                return
-            if "failure" not in reply:
-                built[k] = Artifact.from_message(reply["artifact"])
+            except (RequestFailed, RunError):
+                return  # this process builds it, and says what is wrong
+            built[k] = Artifact.from_message(reply["artifact"])
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]

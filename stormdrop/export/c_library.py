@@ -97,9 +97,9 @@ def _machine_of(image: Image) -> str:
 def _write_objects(folder: Path, image: Image, weights: NDArray[np.uint8], prefix: str, machine: str) -> list[str]:
     """The linker's input files."""
     (folder / "entry.o").write_bytes(assemble(entry_ir(image, prefix, machine), AnyOf(image.triple)))
-    around = data_object(machine, f"{prefix}_weights", weights.nbytes, weights.nbytes + SLACK_BYTES)
+    head, tail = data_object(machine, f"{prefix}_weights", weights.nbytes, weights.nbytes + SLACK_BYTES)
     with open(folder / "weights.o", "wb") as file:
-        file.writelines((around.head, weights.data, around.tail))
+        file.writelines((head, weights.data, tail))
     objects = ["entry.o"]
     for k, kernel in enumerate(image.kernels):
         names = {ENTRY: f"{prefix}_kernel_{k}", PREPARE: f"{prefix}_prepare_{k}"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from stormdrop.errors import BuildError
 from stormdrop.target import ALIGN_BYTES, whole_lines
@@ -63,16 +62,11 @@ def renamed(data: bytes, names: Mapping[str, str]) -> bytes:
     return bytes(changed + added)
 
 
-@dataclass(frozen=True, slots=True)
-class DataObject:
-    """What stands before and after the data in the file of an object."""
+def data_object(machine: str, symbol: str, nbytes: int, room: int) -> tuple[bytes, bytes]:
+    """An object with so many read-only bytes at `symbol`, then zeros up to `room` bytes; the symbol is hidden.
 
-    head: bytes
-    tail: bytes
-
-
-def data_object(machine: str, symbol: str, nbytes: int, room: int) -> DataObject:
-    """An object with so many read-only bytes at `symbol`, then zeros up to `room` bytes; the symbol is hidden."""
+    What stands before and after the data in the object's file.
+    """
     section_names = b"\0.rodata\0.note.GNU-stack\0.symtab\0.strtab\0.shstrtab\0"
     symbol_names = b"\0" + symbol.encode() + b"\0"
     symbols = bytes(_SYMBOL.size) + _SYMBOL.pack(1, _GLOBAL << 4 | _OBJECT, _HIDDEN, 1, 0, room)
@@ -98,7 +92,7 @@ def data_object(machine: str, symbol: str, nbytes: int, room: int) -> DataObject
     table = append(b"".join(_SECTION.pack(*row) for row in rows))
     kind = (_IDENT.ljust(16, b"\0"), _RELOCATABLE, MACHINES[machine], 1)
     header = _HEADER.pack(*kind, 0, 0, table, 0, _HEADER.size, 0, 0, _SECTION.size, len(rows), len(rows) - 1)
-    return DataObject(header.ljust(begin, b"\0"), bytes(tail))
+    return header.ljust(begin, b"\0"), bytes(tail)
 
 
 def _name(names: bytes, name: bytes) -> int:

@@ -6,8 +6,7 @@ A handle is one block of memory, zeroed when it is made:
     crew (thread, block, number)
 
 `open` fills the tables with all addresses but those of the caller's arrays, `run` adds these and hands the list of
-steps to the pool, which goes through it as it does for `Model`. Linux is reached through libc: mmap, pthread_create,
-and what they need.
+steps to the pool, which goes through it as it does for `Model`. Memory, threads and CPUs come from libc.
 
 Invariant: nothing but the three functions is visible outside the library.
 """

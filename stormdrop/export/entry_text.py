@@ -7,15 +7,15 @@ Unlike the pool, which it is compiled with, it calls libc: for memory, threads, 
 from __future__ import annotations
 
 TYPES = """
-; mapping, its bytes, crew, crew members started, control block (null: alone), busy
-%handle = type { ptr, i64, i64, i64, ptr, i32 }
+; crew, crew members started, control block (null: alone), busy
+%handle = type { i64, i64, ptr, i32 }
 %word = type { ptr, i64, i64 }  ; base, offset, whether the base is the handle instead
 %bind = type { i64, i64, i64, i64, i64 }  ; pointer, number of the array, offset, low bits that must be 0, is an input
 %member = type { i64, ptr, i64 }  ; thread, control block, number
 """
 FUNCTIONS = """
-declare ptr @mmap(ptr, i64, i32, i32, i32, i64)
-declare i32 @munmap(ptr, i64)
+declare ptr @aligned_alloc(i64, i64)
+declare void @free(ptr)
 declare i32 @madvise(ptr, i64, i32)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
@@ -93,12 +93,12 @@ define internal i1 @gather(ptr %handle, i64 %threads) nounwind {
   %spin = call i64 @ticks_in(i64 %span)
   %spin.at = getelementptr i8, ptr %block, i64 $SPIN_OFFSET$
   store i64 %spin, ptr %spin.at, align 8
-  %block.at = getelementptr %handle, ptr %handle, i64 0, i32 4
+  %block.at = getelementptr %handle, ptr %handle, i64 0, i32 2
   store ptr %block, ptr %block.at, align 8
-  %crew.at = getelementptr %handle, ptr %handle, i64 0, i32 2
+  %crew.at = getelementptr %handle, ptr %handle, i64 0, i32 0
   %crew = load i64, ptr %crew.at, align 8
   %members = getelementptr i8, ptr %handle, i64 %crew
-  %started.at = getelementptr %handle, ptr %handle, i64 0, i32 3
+  %started.at = getelementptr %handle, ptr %handle, i64 0, i32 1
   %s0 = call i32 @sigfillset(ptr %all)
   %s1 = call i32 @pthread_sigmask(i32 2, ptr %all, ptr %before)  ; SIG_SETMASK: signals are for the program
   br label %head
@@ -162,8 +162,8 @@ count:
   %wanted = select i1 %given, i64 %wide, i64 %usual
   %threads = call i64 @llvm.umax.i64(i64 %wanted, i64 1)
   %many = icmp ugt i64 %threads, $MOST_THREADS$
-  br i1 %many, label %no, label %map
-map:
+  br i1 %many, label %no, label %allocate
+allocate:
   %scratch.bytes = mul i64 %threads, $STRIDE$
   %crew = add i64 %scratch.bytes, $SCRATCH_AT$
   %crew.bytes = mul i64 %threads, $CREW_BYTES$
@@ -174,25 +174,17 @@ map:
   %page.mask = sub i64 0, %page
   %raised = add i64 %bytes, %page.last
   %whole = and i64 %raised, %page.mask
-  %slack = select i1 %large, i64 $HUGE$, i64 0
-  %total = add i64 %whole, %slack
-  %mapping = call ptr @mmap(ptr null, i64 %total, i32 3, i32 34, i32 -1, i64 0)  ; read and write; private and anonymous
-  %start = ptrtoint ptr %mapping to i64
-  %failed = icmp eq i64 %start, -1
-  br i1 %failed, label %no, label %mapped
-mapped:
-  %past = sub i64 0, %start
-  %gap = and i64 %past, %page.last
-  %handle = getelementptr i8, ptr %mapping, i64 %gap
+  %handle = call ptr @aligned_alloc(i64 %page, i64 %whole)
+  %failed = icmp eq ptr %handle, null
+  br i1 %failed, label %no, label %allocated
+allocated:
   br i1 %large, label %advise, label %write
 advise:
   %a = call i32 @madvise(ptr %handle, i64 %whole, i32 14)  ; MADV_HUGEPAGE; without them it works as well
   br label %write
 write:
-  %h0 = insertvalue %handle zeroinitializer, ptr %mapping, 0
-  %h1 = insertvalue %handle %h0, i64 %total, 1
-  %h2 = insertvalue %handle %h1, i64 %crew, 2
-  store %handle %h2, ptr %handle, align 8
+  call void @llvm.memset.p0.i64(ptr %handle, i8 0, i64 %whole, i1 false)
+  store i64 %crew, ptr %handle, align 8
   call void @fill(ptr %handle)
   %alone = icmp eq i64 %threads, 1
   br i1 %alone, label %done, label %gather
@@ -212,7 +204,7 @@ define i32 @$PREFIX$_run(ptr %handle, ptr %inputs, ptr %outputs) nounwind {
   %absent = icmp eq ptr %handle, null
   br i1 %absent, label %is.null, label %enter
 enter:
-  %busy.at = getelementptr %handle, ptr %handle, i64 0, i32 5
+  %busy.at = getelementptr %handle, ptr %handle, i64 0, i32 3
   %taken = cmpxchg ptr %busy.at, i32 0, i32 1 acquire monotonic, align 4
   %mine = extractvalue {i32, i1} %taken, 1
   br i1 %mine, label %bind, label %is.busy
@@ -252,7 +244,7 @@ set:
   %k.next = add i64 %k, 1
   br label %head
 go:
-  %block.at = getelementptr %handle, ptr %handle, i64 0, i32 4
+  %block.at = getelementptr %handle, ptr %handle, i64 0, i32 2
   %block = load ptr, ptr %block.at, align 8
   %steps = getelementptr i8, ptr %handle, i64 $STEPS_AT$
   call void @run(ptr %block, ptr %steps, i64 $STEPS$)
@@ -272,11 +264,9 @@ define void @$PREFIX$_close(ptr %handle) nounwind {
   br i1 %absent, label %done, label %look
 look:
   %it = load %handle, ptr %handle, align 8
-  %mapping = extractvalue %handle %it, 0
-  %total = extractvalue %handle %it, 1
-  %crew = extractvalue %handle %it, 2
-  %started = extractvalue %handle %it, 3
-  %block = extractvalue %handle %it, 4
+  %crew = extractvalue %handle %it, 0
+  %started = extractvalue %handle %it, 1
+  %block = extractvalue %handle %it, 2
   %alone = icmp eq ptr %block, null
   br i1 %alone, label %free, label %dismiss
 dismiss:
@@ -294,10 +284,11 @@ join:
   %k.next = add i64 %k, 1
   br label %head
 free:
-  %m = call i32 @munmap(ptr %mapping, i64 %total)
+  call void @free(ptr %handle)
   br label %done
 done:
   ret void
 }
 declare i64 @llvm.umax.i64(i64, i64)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """

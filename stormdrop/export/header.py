@@ -34,10 +34,7 @@ def identifier(name: str) -> str:
 
 
 def c_string(text: str) -> str:
-    """A C string literal of the text in UTF-8.
-
-    Octal escapes end after three digits, so that nothing after them is taken in.
-    """
+    """A C string literal of the text in UTF-8; octal escapes have three digits, so none takes in what follows."""
     data = text.encode("utf-8", "surrogatepass")
     return '"' + "".join(chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in data) + '"'
 

@@ -43,11 +43,6 @@ define internal {i32, i32, i32, i32} @cpuid(i32 %leaf, i32 %subleaf) nounwind { 
     "={ax},=r,={cx},={dx},0,2,~{dirflag},~{fpsr},~{flags}"(i32 %leaf, i32 %subleaf)
   ret {i32, i32, i32, i32} %r
 }
-define internal i32 @saved_state() nounwind {
-  %r = call {i32, i32} asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0)
-  %low = extractvalue {i32, i32} %r, 0
-  ret i32 %low
-}
 ; Whether a leaf and its subleaf are there: only of leaf 7 is more than the first one asked for.
 define internal i1 @cpuid_knows(i32 %leaf, i32 %subleaf) nounwind {
   %family = and i32 %leaf, -2147483648
@@ -98,7 +93,8 @@ def _x86(features: Collection[str]) -> str:
         ]
     if state:  # without OSXSAVE the instruction itself is illegal
         lines += [
-            "  %saved = call i32 @saved_state()",
+            '  %xcr0 = call {i32, i32} asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0)',
+            "  %saved = extractvalue {i32, i32} %xcr0, 0",
             f"  %kept = and i32 %saved, {state}",
             f"  %all = icmp eq i32 %kept, {state}",
             "  br i1 %all, label %yes, label %no",

@@ -23,7 +23,7 @@ import numpy as np
 
 from stormdrop.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.process import Message, TaskRefused, Worker, WorkerLost, message_of
+from stormdrop.measure.process import Message, RequestFailed, TaskRefused, Worker, message_of
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Runs
@@ -153,7 +153,7 @@ class Measurer:
         message = self._message(task)
 
         def begin(worker: Worker) -> None:
-            with suppress(WorkerLost, RunError):  # whoever measures first is told
+            with suppress(RequestFailed, RunError):  # whoever measures first is told
                 worker.prepare(message)
 
         for worker in (self._runner, *self._builders):
@@ -223,10 +223,8 @@ class Measurer:
         start = time.perf_counter()
         try:
             reply = builder.ask(task, request, self.settings.build_timeout)
-        except WorkerLost as lost:
-            return Failure(lost.kind, f"while building: {lost.message}", time.perf_counter() - start)
-        if "failure" in reply:
-            return Failure(**reply["failure"], build_seconds=reply["seconds"])
+        except RequestFailed as failed:
+            return Failure(failed.kind, failed.message, time.perf_counter() - start)
         return _Built({"artifact": reply["artifact"], "variant": candidate.variant}, reply["seconds"])
 
     # ---- timing ----------------------------------------------------------------------------------------------------
@@ -240,7 +238,7 @@ class Measurer:
                     if isinstance(one, _Built):
                         self._runner.prepare(task)
                 except TaskRefused as refused:  # the others would wait for the same
-                    return [*results, *(_lost(b, refused) for b in built[len(results) :])]
+                    return [*results, *(_failure(b, refused) for b in built[len(results) :])]
                 result = self._run(self._runner, task, one, {"op": "time", "best": fastest})
                 results.append(result)
                 if isinstance(result, Timing):
@@ -264,7 +262,7 @@ class Measurer:
                     failures[i] = result
                 else:
                     timings[i].append(result)
-        with suppress(WorkerLost):
+        with suppress(RequestFailed):
             self._runner.ask(task, {"op": "drop"}, self.settings.run_timeout)
         return [failures.get(i) or _together(each) for i, each in enumerate(timings)]
 
@@ -273,13 +271,11 @@ class Measurer:
         if isinstance(built, Failure):
             return built
         try:
-            reply = worker.ask(task, {**request, **built.message}, self.settings.run_timeout)
-        except WorkerLost as lost:
-            return _lost(built, lost)
-        if "failure" in reply:
-            return Failure(**reply["failure"], build_seconds=built.seconds)
-        t = reply["timing"]
-        return Timing(t["seconds"], t["spread"], t["runs"], built.seconds, t["stopped_early"], tuple(t["samples"]))
+            timing = worker.ask(task, {**request, **built.message}, self.settings.run_timeout)
+        except RequestFailed as failed:
+            return _failure(built, failed)
+        timing["samples"] = tuple(timing["samples"])
+        return Timing(**timing, build_seconds=built.seconds)
 
     # ---- calls -----------------------------------------------------------------------------------------------------
 
@@ -337,8 +333,8 @@ def _together(timings: Sequence[Timing]) -> Result:
     )
 
 
-def _lost(built: _Built | Failure, lost: WorkerLost) -> Failure:
-    return built if isinstance(built, Failure) else Failure(lost.kind, lost.message, built.seconds)
+def _failure(built: _Built | Failure, failed: RequestFailed) -> Failure:
+    return built if isinstance(built, Failure) else Failure(failed.kind, failed.message, built.seconds)
 
 
 def _close(workers: Sequence[Worker], owner: int) -> None:

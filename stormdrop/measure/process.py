@@ -47,8 +47,8 @@ LOG_TAIL = 300
 _UNFIT = ("", "T", "Z")  # states of a process that will not answer
 
 
-class WorkerLost(Exception):
-    """The worker is gone, and so is its answer."""
+class RequestFailed(Exception):
+    """What a worker was asked for did not come: it said why, or it is gone and so is its answer."""
 
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class WorkerLost(Exception):
         self.message = message
 
 
-class TaskRefused(WorkerLost):
+class TaskRefused(RequestFailed):
     """The task could not be set up: no candidate is to blame."""
 
 
@@ -107,7 +107,7 @@ class Worker:
         return process.child.pid if process else None
 
     def ask(self, task: Message, request: Mapping[str, Any], timeout: float) -> Message:
-        """The answer to a request about a task. Raises WorkerLost; RunError or UserError where no worker starts."""
+        """The answer to a request about a task. Raises RequestFailed; RunError or UserError where no worker starts."""
         return self._exchange(self.prepare(task), request, timeout)
 
     def prepare(self, task: Message) -> _Process:
@@ -122,12 +122,9 @@ class Worker:
         if process.task != task["number"]:
             process.task = None
             try:
-                reply = self._exchange(process, task, self._start_timeout)
-            except WorkerLost as lost:
-                raise TaskRefused(lost.kind, f"while the task was set up: {lost.message}") from lost
-            if "failure" in reply:
-                failure = reply["failure"]
-                raise TaskRefused(failure["kind"], f"while the task was set up: {failure['message']}")
+                self._exchange(process, task, self._start_timeout)
+            except RequestFailed as failed:
+                raise TaskRefused(failed.kind, f"while the task was set up: {failed.message}") from failed
             process.task = task["number"]
         return process
 
@@ -154,15 +151,15 @@ class Worker:
     # ---- a process's life ------------------------------------------------------------------------------------------
 
     def _start(self) -> _Process:
-        process = _spawn()
-        self._process = process
+        process = self._process = _spawn()
         try:
-            reply = self._exchange(process, self._greeting, self._start_timeout)
-        except WorkerLost as lost:
-            raise RunError(f"a measuring worker does not start: {lost.message}") from lost
-        if "failure" in reply:
-            self._end(process)
-            raise UserError(f"a measuring worker does not start: {reply['failure']['message']}")
+            self._exchange(process, self._greeting, self._start_timeout)
+        except RequestFailed as failed:
+            self.retire()
+            is_rule = failed.kind == "build"  # one of the user's that is not to be found there
+            raise (UserError if is_rule else RunError)(
+                f"a measuring worker does not start: {failed.message}"
+            ) from failed
         _log.debug("worker %d (%s) started", process.child.pid, self._greeting["role"])
         return process
 
@@ -191,7 +188,14 @@ class Worker:
         os.ftruncate(process.log, 0)
         deadline = time.monotonic() + timeout
         self._send(process, frame(process.sequence, request), deadline, timeout)
-        return self._receive(process, deadline, timeout)
+        reply = self._receive(process, deadline, timeout)
+        if "failure" in reply:
+            raise RequestFailed(**reply["failure"])
+        return reply
+
+    def _lost(self, kind: FailureKind, message: str) -> RequestFailed:
+        """The error to raise where the worker is gone."""
+        return RequestFailed(kind, f"while building: {message}" if self._greeting["role"] == "builder" else message)
 
     def _send(self, process: _Process, data: bytes, deadline: float, timeout: float) -> None:
         rest = memoryview(data)
@@ -226,10 +230,10 @@ class Worker:
                 return got[1]
             except Garbled as error:
                 self._end(process)
-                raise WorkerLost("crash", f"wrote on the measurer's pipe: {error}") from None
+                raise self._lost("crash", f"wrote on the measurer's pipe: {error}") from None
 
     def _look(self, process: _Process, deadline: float, timeout: float) -> None:
-        """Raise WorkerLost if there is no point in waiting longer."""
+        """Raise RequestFailed if there is no point in waiting longer."""
         state, resident = _state(process.child.pid)
         reason: tuple[FailureKind, str] | None = None
         if resident > self._memory_limit:
@@ -242,9 +246,9 @@ class Worker:
             reason = "timeout", f"no answer within {timeout:g} s"
         if reason is not None:
             self._end(process)
-            raise WorkerLost(*reason)
+            raise self._lost(*reason)
 
-    def _lost_at_end(self, process: _Process) -> WorkerLost:
+    def _lost_at_end(self, process: _Process) -> RequestFailed:
         """Why a process closed its pipe."""
         patience = time.monotonic() + GRACE_SECONDS
         while _state(process.child.pid)[0] not in ("", "Z") and time.monotonic() < patience:
@@ -254,11 +258,11 @@ class Worker:
         code, peak = self._end(process)
         said = f"; it said: {log}" if log else ""
         if not is_gone:
-            return WorkerLost("crash", f"closed its pipe{said}")
+            return self._lost("crash", f"closed its pipe{said}")
         is_large = peak > max(0.9 * self._memory_limit, 1.02 * process.inherited_bytes)
         if is_large or code == -signal.SIGKILL or "out of memory" in log or "bad_alloc" in log:
-            return WorkerLost("memory", f"{_ending(code)} with {peak >> 20} MiB of memory{said}")
-        return WorkerLost("crash", f"{_ending(code)}{said}")
+            return self._lost("memory", f"{_ending(code)} with {peak >> 20} MiB of memory{said}")
+        return self._lost("crash", f"{_ending(code)}{said}")
 
 
 def _spawn() -> _Process:

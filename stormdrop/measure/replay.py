@@ -37,9 +37,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TableSpace(Sketch):
-    """A sketch held to the points of a table: its knobs have the recorded choices, what was not recorded is not
-    legal.
-    """
+    """A sketch held to the points of a table: knobs have the recorded choices, nothing else is legal."""
 
     grid: tuple[tuple[int, ...], ...]
     """The choices of every knob."""
@@ -90,17 +88,11 @@ class TableSpace(Sketch):
 
     def rows(self, points: Points) -> NDArray[np.int64]:
         """Where in the table each point is; -1 for those that are not."""
-        hashes, order = self._index
-        if not len(order):
-            return np.full(len(points), -1, np.int64)
-        at = order[np.minimum(np.searchsorted(hashes, row_hashes(points)), len(order) - 1)]
-        return np.where((self.points[at] == points).all(axis=1), at, -1)
+        return np.array([self._row_by_bytes.get(p.tobytes(), -1) for p in points], np.int64)
 
     @cached_property
-    def _index(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        hashes = row_hashes(self.points)
-        order = np.argsort(hashes, kind="stable")
-        return hashes[order], order
+    def _row_by_bytes(self) -> dict[bytes, int]:
+        return {p.tobytes(): row for row, p in enumerate(self.points)}
 
     @cached_property
     def _features(self) -> NDArray[np.float64]:
@@ -109,14 +101,6 @@ class TableSpace(Sketch):
     @cached_property
     def _prior(self) -> NDArray[np.float64]:
         return super().prior(self.points)
-
-
-def row_hashes(points: Points) -> NDArray[np.uint64]:
-    """64 bits of each row, by random odd multipliers; `rows` compares what they find, so a collision costs a point at
-    most.
-    """
-    draws = np.random.default_rng(7).integers(0, 2**63, size=points.shape[1], dtype=np.uint64)
-    return points.astype(np.uint64) @ (draws * np.uint64(2) + np.uint64(1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,9 +173,7 @@ class Table:
 
     @staticmethod
     def load(path: Path) -> Table:
-        """Raises UserError for a file that is not a table, and for one whose sketches this version derives
-        otherwise.
-        """
+        """Raises UserError for a file that is no table, or whose sketches this version derives otherwise."""
         try:
             with np.load(path, allow_pickle=False) as data:
                 if int(data["format"]) != FORMAT:
@@ -257,10 +239,7 @@ class TableMeasurer:
         best: float | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Result]:
-        """What the table says.
-
-        As on hardware, what is clearly slower than the best before it counts as briefly timed.
-        """
+        """What the table says; as on hardware, what is clearly slower than the best before counts as timed briefly."""
         if meanwhile is not None:
             meanwhile()
         results: list[Result] = []

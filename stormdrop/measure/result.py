@@ -24,9 +24,7 @@ class Timing:
     stopped_early: bool = False
     """Clearly slower than the best: measured too briefly to be compared closely."""
     samples: tuple[float, ...] = ()
-    """Seconds of single runs, evenly thinned to a few dozen; where candidates were timed in turns, of each round its
-    fastest run.
-    """
+    """Seconds of single runs, thinned to a few dozen; of candidates timed in turns, the fastest of each round."""
 
     @property
     def floor(self) -> float:

@@ -92,10 +92,7 @@ class Workbench:
             output.raw.fill(POISON)
 
     def check(self, variant: int | None, poisoned: bool) -> None:
-        """Check the outputs as they are now; `variant` None allows what the least exact variant may do.
-
-        Raises WrongOutput.
-        """
+        """Check the outputs; `variant` None allows what the least exact variant may do. Raises WrongOutput."""
         bounds = [v.error_bound for v in self.task.variants]
         bound = max(bounds) if variant is None else bounds[variant]
         for tensor, output in zip(self.task.outputs, self.outputs):

@@ -83,17 +83,14 @@ class BuilderRole:
     def build(self, request: Message) -> Message:
         task = next(reversed(self._tasks.values()))
         start = time.perf_counter()
-        try:
-            if "text" in request:
-                artifact = Artifact.from_message(request["artifact"])
-                artifact = replace(artifact, code=assemble(request["text"], self.target))
-            else:
-                views = {name: View(tuple(strides)) for name, strides in request.get("views", {}).items()}
-                given = request.get("schedule")
-                schedule = Schedule.from_json(given) if given else None
-                artifact = build_artifact(task, schedule, self.target, views, self._rules)
-        except Exception as error:
-            return {"failure": explain(error), "seconds": time.perf_counter() - start}
+        if "text" in request:
+            artifact = Artifact.from_message(request["artifact"])
+            artifact = replace(artifact, code=assemble(request["text"], self.target))
+        else:
+            views = {name: View(tuple(strides)) for name, strides in request.get("views", {}).items()}
+            given = request.get("schedule")
+            schedule = Schedule.from_json(given) if given else None
+            artifact = build_artifact(task, schedule, self.target, views, self._rules)
         return {"artifact": artifact.to_message(), "seconds": time.perf_counter() - start}
 
 
@@ -196,13 +193,11 @@ class RunnerRole:
         runs: Runs = repeat(held.bench, first, best, replace(self.settings, min_seconds=min_seconds))
         self._bench.check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
         return {
-            "timing": {
-                "seconds": runs.seconds,
-                "spread": runs.spread,
-                "runs": len(runs.each),
-                "stopped_early": runs.stopped_early,
-                "samples": runs.samples,
-            }
+            "seconds": runs.seconds,
+            "spread": runs.spread,
+            "runs": len(runs.each),
+            "stopped_early": runs.stopped_early,
+            "samples": runs.samples,
         }
 
 

@@ -31,17 +31,13 @@ def notes() -> Console:
 
 
 def _console(stream: TextIO | None, stderr: bool) -> Console:
-    """A stream that the shell closed is None."""
+    """Files and pipes are folded where COLUMNS says so; a stream that the shell closed is None."""
     from rich.console import Console
 
-    width = None if stream is not None and stream.isatty() else _wide()
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
-
-
-def _wide() -> int:
-    """Files and pipes are not folded at eighty columns, unless COLUMNS says so."""
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() and int(columns) else 1000
+    wide = int(columns) if columns.isdecimal() and int(columns) else 1000
+    width = None if stream is not None and stream.isatty() else wide
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_table(
@@ -60,10 +56,7 @@ def print_table(
 def table_lines(
     headings: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int], spare: Sequence[int], width: int
 ) -> list[str]:
-    """A table as text, without trailing blanks.
-
-    Where it is wider than `width`, columns go in the order of `spare` until it is not.
-    """
+    """A table as text without trailing blanks; `spare` columns go, in order, while it is wider than `width`."""
     lines = [[clean(cell) for cell in line] for line in (headings, *rows)]
     kept = {k: max(len(line[k]) for line in lines) for k in range(len(headings))}
     for k in spare:

@@ -14,101 +14,77 @@ import sys
 from pathlib import Path
 from typing import assert_never
 
-from stormdrop.errors import UserError
+from stormdrop.files import cannot_write
 from stormdrop.measure.result import Failure
 from stormdrop.report.schedule import change_text
 from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
 from stormdrop.search import events
 from stormdrop.search.events import Event, Trial, Tuned
-from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
+from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TunedModel
 from stormdrop.space.schedule import Schedule
 
 _log = logging.getLogger("stormdrop.tune")
+_OURS = "stormdrop"  # the name of handlers that `silence` removes
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 class LogListener:
-    """Turns tuning events into records of `stormdrop.tune`."""
+    """Turns the events of tuning, of one task or of a model, into records of `stormdrop.tune`."""
 
-    def __init__(self, logger: logging.Logger = _log, peak_gflops: float = 0.0) -> None:
-        self._logger, self._peak_gflops = logger, peak_gflops
-        self._flops = 0.0
+    def __init__(self, peak_gflops: float = 0.0, subject: str = "", flops: float = 0.0) -> None:
+        """`subject` begins every record: the task of a model, and its operations."""
+        self._peak_gflops = peak_gflops
+        self._subject, self._flops = f"{subject}: " if subject else "", flops
         self._fastest: Schedule | None = None
+        self._by_task: dict[str, LogListener] = {}
 
-    def __call__(self, event: Event) -> None:
-        log = self._logger
+    def __call__(self, event: Event | ModelEvent) -> None:
         match event:
             case events.TaskStarted(task, sketches, strategy, trials, seconds, known):
                 self._flops, self._fastest = task.flops, None
-                told = (task.name, strategy, counted(sketches, "sketch", "sketches"), _budget(trials, seconds), known)
-                log.info("%s: %s over %s; %s; %d known", *told)
+                over = counted(sketches, "sketch", "sketches")
+                self._info(f"{task.name}: {strategy} over {over}; {_budget(trials, seconds)}; {known} known")
             case events.Measured(trial):
-                if log.isEnabledFor(logging.DEBUG):
-                    log.debug("trial %d (%s): %s", trial.number, trial.phase, _told(trial))
+                if _log.isEnabledFor(logging.DEBUG):
+                    _log.debug("%strial %d (%s): %s", self._subject, trial.number, trial.phase, _told(trial))
             case events.NewBest(trial, seconds):
-                if log.isEnabledFor(logging.INFO):
-                    change = change_text(self._fastest, trial.schedule)
-                    told = (trial.number, trial.phase, self._speed(seconds), change)
-                    log.info("new best at trial %d (%s): %s; %s", *told)
+                told = f"{self._speed(seconds)}; {change_text(self._fastest, trial.schedule)}"
+                self._info(f"new best at trial {trial.number} ({trial.phase}): {told}")
                 self._fastest = trial.schedule
             case events.RoundEnded(phase, measured, failed, best, elapsed):
-                told = (phase, measured, failed, self._speed(best), span_text(elapsed))
-                log.info("round ended (%s): %d measured, %d failed, best %s, %s", *told)
+                told = f"{measured} measured, {failed} failed, best {self._speed(best)}, {span_text(elapsed)}"
+                self._info(f"round ended ({phase}): {told}")
             case events.Retiming(candidates):
-                log.info("timing the best %d again, in turns", candidates)
+                self._info(f"timing the best {candidates} again, in turns")
             case events.Warned(message):
-                log.warning("%s", message)
+                _log.warning("%s", message)
             case events.TaskEnded(tuned):
-                log.info("ended (%s): best %s; %s", tuned.stopped, self._speed(tuned.seconds), _spent(tuned))
+                self._info(f"ended ({tuned.stopped}): best {self._speed(tuned.seconds)}; {_spent(tuned)}")
             case events.TaskFailed(first):
-                log.error("every candidate failed; the first: %s", one_line(str(first), 500))
+                _log.error("every candidate failed; the first: %s", one_line(str(first), 500))
+            case ModelStarted(name, rows, strategy, trials, seconds, cold):
+                told = f"{_budget(trials, seconds)}; {'cold' if cold else 'warm'}; {event.known} trials known"
+                self._info(f"{name}: {strategy} over {counted(len(rows), 'task')}; {told}")
+            case TaskMoved(row, _, happened):
+                of_task = LogListener(self._peak_gflops, f"{row.id} {row.label}", row.flops)
+                of_task = self._by_task.setdefault(row.id, of_task)
+                if happened is not None:
+                    of_task(happened)
+                else:
+                    of_task._info(f"{row.phase}, {of_task._speed(row.seconds)}")
+            case Proving(tasks, elapsed):
+                self._info(f"proving the winners of {counted(tasks, 'task')}, {span_text(elapsed)}")
+            case ModelEnded(tuned):
+                times = f"estimated {seconds_text(tuned.seconds)} (defaults {seconds_text(tuned.default_seconds)})"
+                self._info(f"ended ({tuned.stopped}): {times}; {_spent(tuned)}")
             case _:
                 assert_never(event)
+
+    def _info(self, text: str) -> None:
+        _log.info("%s%s", self._subject, text)
 
     def _speed(self, seconds: float | None) -> str:
         return speed_text(seconds, self._flops, self._peak_gflops)
-
-
-class ModelLogListener:
-    """Turns the events of a whole model's tuning into records of `stormdrop.tune`: each names its task."""
-
-    def __init__(self, logger: logging.Logger = _log, peak_gflops: float = 0.0) -> None:
-        self._logger, self._peak_gflops = logger, peak_gflops
-
-    def __call__(self, event: ModelEvent) -> None:
-        log = self._logger
-        match event:
-            case ModelStarted(name, rows, strategy, trials, seconds, cold):
-                told = (name, strategy, counted(len(rows), "task"), _budget(trials, seconds))
-                log.info("%s: %s over %s; %s; %s; %d trials known", *told, "cold" if cold else "warm", event.known)
-            case TaskMoved(row, elapsed, happened):
-                self._moved(row, elapsed, happened)
-            case Proving(tasks, elapsed):
-                log.info("proving the winners of %s, %s", counted(tasks, "task"), span_text(elapsed))
-            case events.Warned(message):
-                log.warning("%s", message)
-            case ModelEnded(tuned):
-                times = seconds_text(tuned.seconds), seconds_text(tuned.default_seconds)
-                log.info("ended (%s): estimated %s (defaults %s); %s", tuned.stopped, *times, _spent(tuned))
-            case _:
-                assert_never(event)
-
-    def _moved(self, row: TaskRow, elapsed: float, happened: Event | None) -> None:
-        log, name = self._logger, f"{row.id} {row.label}"
-        speed = speed_text(row.seconds, row.flops, self._peak_gflops)
-        match happened:
-            case events.Measured(trial):
-                if log.isEnabledFor(logging.DEBUG):
-                    log.debug("%s: trial %d (%s): %s", name, trial.number, trial.phase, _told(trial))
-            case events.NewBest(trial):
-                log.info("%s: new best at trial %d (%s): %s", name, trial.number, trial.phase, speed)
-            case events.RoundEnded():
-                told = (name, row.phase, row.trials, speed, span_text(elapsed))
-                log.info("%s: round ended (%s): %d measured, best %s, %s", *told)
-            case None:
-                log.info("%s: %s, %s", name, row.phase, speed)
-            case _:
-                pass
 
 
 def _budget(trials: int | None, seconds: float | None) -> str:
@@ -142,10 +118,6 @@ class _Stderr(logging.Handler):
         print(self.format(record), file=sys.stderr)
 
 
-class _File(logging.FileHandler):
-    """Our handler for a file."""
-
-
 def configure(verbosity: int = 0, file: Path | str | None = None) -> None:
     """Say warnings (0), rounds and new bests (1) or everything (2) on stderr; append everything to `file`.
 
@@ -161,26 +133,23 @@ def configure(verbosity: int = 0, file: Path | str | None = None) -> None:
     screen.setFormatter(_OneLine(shape, "%H:%M:%S"))
     if verbosity == 0:
         screen.addFilter(lambda record: record.name != _log.name)
-    root.addHandler(screen)
+    handlers: list[logging.Handler] = [screen]
     if file is not None:
-        root.addHandler(_opened(file))
+        with cannot_write(file):
+            whole = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
+        form = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
+        whole.setFormatter(_OneLine(form, "%Y-%m-%d %H:%M:%S"))
+        handlers.append(whole)
+    for handler in handlers:
+        handler.set_name(_OURS)
+        root.addHandler(handler)
     root.setLevel(logging.DEBUG if file is not None else screen.level)
 
 
 def silence() -> None:
     """Undo `configure`."""
     root = logging.getLogger("stormdrop")
-    for handler in [h for h in root.handlers if isinstance(h, (_Stderr, _File))]:
+    for handler in [h for h in root.handlers if h.get_name() == _OURS]:
         root.removeHandler(handler)
         handler.close()
     root.setLevel(logging.NOTSET)
-
-
-def _opened(file: Path | str) -> _File:
-    try:
-        written = _File(file, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise UserError(f"the log file {file} cannot be written: {error.strerror or error}") from error
-    written.setLevel(logging.DEBUG)
-    written.setFormatter(_OneLine("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"))
-    return written

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from rich.console import Console
 
 from stormdrop.compare.inputs import Wanted
 from stormdrop.errors import UserError
-from stormdrop.graph.graph import Graph, Value, shown
+from stormdrop.graph.graph import Graph, shown
 from stormdrop.graph.partition import Partition, TaskCall, TaskUse
 from stormdrop.report.console import block, heading, print_pairs, print_table, say, table_lines
 from stormdrop.report.text import bytes_text, counted, name_text, one_line, threads_text
@@ -111,17 +111,19 @@ def find_task(parts: Partition, wanted: str) -> TaskUse:
         if len(found) == 1:
             return found[0]
         if found:
-            some = ", ".join(f"{u.id} ({u.calls[0].label}, {shapes_text(u.calls[0])})" for u in found[:LISTED])
-            more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
-            raise UserError(f"{shown(wanted)} fits {counted(len(found), 'task')}: {some}{more}; give an id")
+            some = _some([f"{u.id} ({u.calls[0].label}, {shapes_text(u.calls[0])})" for u in found])
+            raise UserError(f"{shown(wanted)} fits {counted(len(found), 'task')}: {some}; give an id")
     ids = f"t0 to t{len(parts.tasks) - 1}" if parts.tasks else "none"
     raise UserError(f"no task, node or value is called {shown(wanted)}; tasks are {ids}, without one they are listed")
 
 
 def calls_text(use: TaskUse) -> str:
     """The nodes that need a task, each call by what it computes."""
-    some = ", ".join(shown(call.nodes[-1].name or call.output.name) for call in use.calls[:LISTED])
-    return some + (f" and {use.count - LISTED} more" if use.count > LISTED else "")
+    return _some([shown(call.nodes[-1].name or call.output.name) for call in use.calls])
+
+
+def _some(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:LISTED]) + (f" and {len(texts) - LISTED} more" if len(texts) > LISTED else "")
 
 
 def _names(use: TaskUse) -> set[str]:
@@ -133,90 +135,57 @@ def _names(use: TaskUse) -> set[str]:
 # ---- info
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelReport:
+def model_json(
+    model: str, graph: Graph, tasks: Sequence[Listed], kernels: int, arena_bytes: int, threads: int
+) -> dict[str, Any]:
     """What can be said of a model without compiling it.
 
-    `arena_bytes` is for activations; kernels may need working memory beside them.
+    Operators are as imported, the most frequent first. Parameters are arrays; single numbers are the operators' own,
+    such as the count that a mean divides by. The arena is for activations; kernels may need working memory beside it.
     """
-
-    model: str
-    graph: Graph
-    tasks: tuple[Listed, ...]
-    kernels: int
-    arena_bytes: int
-    threads: int
-
-    @property
-    def operators(self) -> dict[str, int]:
-        """As imported, the most frequent first."""
-        return dict(Counter(n.op for n in self.graph.nodes).most_common())
-
-    @property
-    def _parameters(self) -> list[Value]:
-        """Arrays of numbers; single ones are the operators' own, such as the count that a mean divides by."""
-        return [v for v in self.graph.constants if v.dtype in ("f32", "f64") and v.rank]
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(v.size for v in self._parameters)
-
-    @property
-    def parameter_bytes(self) -> int:
-        return sum(v.nbytes for v in self._parameters)
-
-    @property
-    def gflop(self) -> float:
-        return sum(t.use.task.flops * t.use.count for t in self.tasks) / 1e9
-
-    @property
-    def stored(self) -> int:
-        return sum(t.is_stored for t in self.tasks)
-
-    def to_json(self) -> dict[str, Any]:
-        graph = self.graph
-        return {
-            "model": self.model,
-            "name": graph.name,
-            "opset": graph.opset,
-            "inputs": [port_json(v) for v in graph.inputs],
-            "outputs": [port_json(v, name) for name, v in zip(graph.output_names, graph.outputs)],
-            "operators": self.operators,
-            "parameters": {"count": self.parameter_count, "bytes": self.parameter_bytes},
-            "gflop": self.gflop,
-            "kernels": self.kernels,
-            "arena_bytes": self.arena_bytes,
-            "threads": self.threads,
-            "stored_tasks": self.stored,
-            "tasks": [t.to_json() for t in self.tasks],
-        }
+    parameters = [v for v in graph.constants if v.dtype in ("f32", "f64") and v.rank]
+    return {
+        "model": model,
+        "name": graph.name,
+        "opset": graph.opset,
+        "inputs": [port_json(v) for v in graph.inputs],
+        "outputs": [port_json(v, name) for name, v in zip(graph.output_names, graph.outputs)],
+        "operators": dict(Counter(n.op for n in graph.nodes).most_common()),
+        "parameters": {"count": sum(v.size for v in parameters), "bytes": sum(v.nbytes for v in parameters)},
+        "gflop": sum(t.use.task.flops * t.use.count for t in tasks) / 1e9,
+        "kernels": kernels,
+        "arena_bytes": arena_bytes,
+        "threads": threads,
+        "stored_tasks": sum(t.is_stored for t in tasks),
+        "tasks": [t.to_json() for t in tasks],
+    }
 
 
-def print_model(console: Console, report: ModelReport) -> None:
-    graph = report.graph
-    heading(console, f"{report.model}, opset {graph.opset}")
+def print_model(console: Console, tree: Mapping[str, Any], listed: Sequence[Listed]) -> None:
+    """A tree of `model_json`."""
+    heading(console, f"{tree['model']}, opset {tree['opset']}")
     console.print()
-    print_ports(console, [(v.name, v) for v in graph.inputs], zip(graph.output_names, graph.outputs))
+    _print_ports(console, tree)
     console.print()
     heading(console, "operators, as imported")
-    say(console, ", ".join(f"{op} {n}" for op, n in report.operators.items()) or "none")
+    say(console, ", ".join(f"{op} {n}" for op, n in tree["operators"].items()) or "none")
     console.print()
     heading(console, "tasks")
-    print_tasks(console, report.tasks)
+    print_tasks(console, listed)
     console.print()
-    tasks, kernels = counted(len(report.tasks), "task"), counted(report.kernels, "kernel")
+    tasks, kernels = counted(len(listed), "task"), counted(tree["kernels"], "kernel")
     rows = [
-        ("parameters", f"{report.parameter_count:,}, {bytes_text(report.parameter_bytes)}"),
-        ("work", f"{report.gflop:.3f} GFLOP a run, in {kernels} of {tasks}"),
-        ("activations", f"{bytes_text(report.arena_bytes)} in one block, used again and again"),
-        ("tuned", f"the store knows {report.stored} of {tasks}, with {threads_text(report.threads)}"),
+        ("parameters", f"{tree['parameters']['count']:,}, {bytes_text(tree['parameters']['bytes'])}"),
+        ("work", f"{tree['gflop']:.3f} GFLOP a run, in {kernels} of {tasks}"),
+        ("activations", f"{bytes_text(tree['arena_bytes'])} in one block, used again and again"),
+        ("tuned", f"the store knows {tree['stored_tasks']} of {tasks}, with {threads_text(tree['threads'])}"),
     ]
     print_pairs(console, rows)
 
 
-def print_ports(console: Console, inputs: Iterable[tuple[str, Wanted]], outputs: Iterable[tuple[str, Wanted]]) -> None:
-    ports = [*(("input", *port) for port in inputs), *(("output", *port) for port in outputs)]
-    rows = [(kind, name_text(name), v.dtype, shape_text(v.shape)) for kind, name, v in ports]
+def _print_ports(console: Console, tree: Mapping[str, Any]) -> None:
+    ports = [(kind, port) for kind in ("input", "output") for port in tree[f"{kind}s"]]
+    rows = [(kind, name_text(p["name"]), p["dtype"], shape_text(p["shape"])) for kind, p in ports]
     print_table(console, ("", "name", "type", "shape"), rows, words=(0, 1, 2, 3))
 
 
@@ -231,17 +200,19 @@ def image_json(model: str, image: Image) -> dict[str, Any]:
         "kernels": len(image.calls),
         "arena_bytes": image.arena_bytes,
         "weights_bytes": image.weights_bytes,
-        "code_bytes": code_bytes(image),
+        "code_bytes": sum(len(k.code) for k in image.kernels),
         "threads": image.threads,
         "target": image.triple,
         "cpu": image.cpu,
     }
 
 
-def print_image(console: Console, model: str, image: Image) -> None:
-    heading(console, f"{model}, compiled for {image.cpu} ({image.triple}), {threads_text(image.threads)}")
+def print_image(console: Console, tree: Mapping[str, Any], image: Image) -> None:
+    """A tree of `image_json`."""
+    compiled = f"compiled for {tree['cpu']} ({tree['target']})"
+    heading(console, f"{tree['model']}, {compiled}, {threads_text(tree['threads'])}")
     console.print()
-    print_ports(console, [(p.name, p) for p in image.inputs], [(p.name, p) for p in image.outputs])
+    _print_ports(console, tree)
     console.print()
     print_pairs(console, image_rows(image))
 
@@ -252,12 +223,8 @@ def image_rows(image: Image) -> list[tuple[str, str]]:
         ("work", f"{gflop:.3f} GFLOP a run, in {kernels}, {len(image.kernels)} of them different"),
         ("weights", f"{bytes_text(image.weights_bytes)}, packed"),
         ("arena", bytes_text(image.arena_bytes)),
-        ("code", bytes_text(code_bytes(image))),
+        ("code", bytes_text(sum(len(k.code) for k in image.kernels))),
     ]
-
-
-def code_bytes(image: Image) -> int:
-    return sum(len(k.code) for k in image.kernels)
 
 
 # ---- run

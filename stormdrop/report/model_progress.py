@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from stormdrop.report.console import print_table, table_lines
-from stormdrop.report.live import LiveView
-from stormdrop.report.text import budget_text, clean, counted, one_line, seconds_text, span_text, speed_text
+from stormdrop.report.live import LiveView, elapsed_text, lines_drawn
+from stormdrop.report.text import budget_text, clean, counted, one_line, seconds_text, speed_text
 from stormdrop.search.events import Warned
 from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
 
@@ -39,110 +39,21 @@ def cells(row: TaskRow, peak_gflops: float) -> list[str]:
     ]
 
 
-class ModelBoard:
-    """What the events of one model's tuning have said so far."""
-
-    def __init__(self, started: ModelStarted, peak_gflops: float) -> None:
-        self.started, self.peak_gflops = started, peak_gflops
-        self.rows = {row.id: row for row in started.rows}
-        self.last: TaskRow | None = None
-        self.elapsed = 0.0
-        self.is_proving = False
-
-    def take(self, event: ModelEvent) -> None:
-        match event:
-            case TaskMoved(row, elapsed):
-                self.rows[row.id] = self.last = row
-                self.elapsed = elapsed
-            case Proving(_, elapsed):
-                self.is_proving, self.elapsed = True, elapsed
-            case ModelStarted() | Warned() | ModelEnded():
-                pass
-            case _:
-                assert_never(event)
-
-    @property
-    def opening(self) -> list[str]:
-        """Whether it continues; what is done, and for how long."""
-        s, tasks = self.started, counted(len(self.started.rows), "task")
-        known = f"continuing: {counted(s.known, 'trial')} of {s.known_tasks} of {tasks} known"
-        budget = f", {limits}" if (limits := budget_text(s.trials, s.seconds)) else ""
-        weights = ", weights out of cache" if s.cold else ""
-        return [
-            known if s.known else f"starting: none of {tasks} known",
-            f"tuning {one_line(s.name) or 'a model'}: {clean(s.strategy)} over {tasks}{budget}{weights}",
-        ]
-
-    @property
-    def trials(self) -> int:
-        return sum(row.trials for row in self.rows.values())
-
-    @property
-    def failed(self) -> int:
-        return sum(row.failed for row in self.rows.values())
-
-    @property
-    def estimate(self) -> str:
-        """The model's latency by what is measured, and with default schedules."""
-        timed = [row for row in self.rows.values() if row.seconds is not None]
-        if not timed:
-            return "nothing ran yet"
-        now = sum(row.total for row in timed)
-        before = sum(row.count * (row.default_seconds or row.seconds or 0.0) for row in timed)
-        part = "" if len(timed) == len(self.rows) else f", {len(timed)} of {len(self.rows)} tasks"
-        return f"estimated {seconds_text(now)} (defaults {seconds_text(before)}{part})"
-
-    @property
-    def spent(self) -> str:
-        s = self.started
-        trials = counted(self.trials, "trial") if s.trials is None else f"{self.trials} of {counted(s.trials, 'trial')}"
-        time = span_text(self.elapsed) + (f" of {span_text(s.seconds)}" if s.seconds is not None else "")
-        return f"{trials}, {self.failed} failed, {time}"
-
-    @property
-    def line(self) -> str:
-        """How far it is, for a log, and the task that moved last."""
-        row = self.last
-        if row is None:
-            return f"  {self.spent}"
-        speed = speed_text(row.seconds, row.flops, self.peak_gflops)
-        phase = f"{clean(row.phase)}, " if row.phase else ""
-        return f"  {self.spent}; {self.estimate}; {row.id} {one_line(row.label, LABEL)}: {phase}{speed}"
-
-    def drawn(self, console: Console) -> Text:
-        """The table, the tasks that take longest first, as far as they fit."""
-        order = sorted(self.rows.values(), key=lambda row: row.total, reverse=True)
-        shown = order[: max(1, console.height - BESIDE)]
-        lines = table_lines(HEADINGS, [cells(row, self.peak_gflops) for row in shown], WORDS, SPARE, console.width)
-        texts = [
-            Text(line, "bold" if n == 0 else "green" if self.last and n and shown[n - 1].id == self.last.id else "")
-            for n, line in enumerate(lines)
-        ]
-        if len(shown) < len(order):
-            rest = seconds_text(sum(r.total for r in order[len(shown) :]))
-            texts.append(Text(f"and {len(order) - len(shown)} more, {rest} together"))
-        texts.append(Text(self.estimate, "bold"))
-        texts.append(Text(f"{self.spent}{'; proving the winners' if self.is_proving else ''}"))
-        return Text("\n", no_wrap=True, overflow="ellipsis").join(texts)
-
-
-class ModelProgress(LiveView[ModelBoard]):
+class ModelProgress(LiveView):
     """Listens to the tuning of a model and shows it."""
 
     line_seconds = 5.0
 
     def __call__(self, event: ModelEvent) -> None:
-        if self._board is not None:
-            self._board.take(event)
         match event:
             case ModelStarted():
-                board = ModelBoard(event, self._peak_gflops)
-                for line in board.opening:
-                    self._say(line)
-                self._start(board)
-            case TaskMoved():
+                self._begin(event)
+            case TaskMoved(row, elapsed):
+                self._rows[row.id] = self._last = row
+                self._elapsed = elapsed
                 self._renew()
-            case Proving(tasks):
+            case Proving(tasks, elapsed):
+                self._is_proving, self._elapsed = True, elapsed
                 self._show(at_once=True)
                 if self._live is None:
                     self._say(f"timing the best of {counted(tasks, 'task')} again in turns, and proving the winners")
@@ -155,6 +66,63 @@ class ModelProgress(LiveView[ModelBoard]):
                     self._say(f"interrupted after {counted(tuned.trials, 'trial')}; what was found follows")
             case _:
                 assert_never(event)
+
+    def _begin(self, started: ModelStarted) -> None:
+        self._trials, self._seconds = started.trials, started.seconds
+        self._rows = {row.id: row for row in started.rows}
+        self._last: TaskRow | None = None
+        self._elapsed, self._is_proving = 0.0, False
+        tasks = counted(len(started.rows), "task")
+        known = f"continuing: {counted(started.known, 'trial')} of {started.known_tasks} of {tasks} known"
+        budget = f", {limits}" if (limits := budget_text(started.trials, started.seconds)) else ""
+        weights = ", weights out of cache" if started.cold else ""
+        self._say(known if started.known else f"starting: none of {tasks} known")
+        name = one_line(started.name) or "a model"
+        self._say(f"tuning {name}: {clean(started.strategy)} over {tasks}{budget}{weights}")
+        self._start()
+
+    @property
+    def _estimate(self) -> str:
+        """The model's latency by what is measured, and with default schedules."""
+        timed = [row for row in self._rows.values() if row.seconds is not None]
+        if not timed:
+            return "nothing ran yet"
+        now = sum(row.total for row in timed)
+        before = sum(row.count * (row.default_seconds or row.seconds or 0.0) for row in timed)
+        part = "" if len(timed) == len(self._rows) else f", {len(timed)} of {len(self._rows)} tasks"
+        return f"estimated {seconds_text(now)} (defaults {seconds_text(before)}{part})"
+
+    @property
+    def _spent(self) -> str:
+        rows = self._rows.values()
+        done, failed = sum(row.trials for row in rows), sum(row.failed for row in rows)
+        trials = counted(done, "trial") if self._trials is None else f"{done} of {counted(self._trials, 'trial')}"
+        return f"{trials}, {failed} failed, {elapsed_text(self._elapsed, self._seconds)}"
+
+    @property
+    def _line(self) -> str:
+        """How far it is, and the task that moved last."""
+        row = self._last
+        if row is None:
+            return f"  {self._spent}"
+        speed = speed_text(row.seconds, row.flops, self._peak_gflops)
+        phase = f"{clean(row.phase)}, " if row.phase else ""
+        return f"  {self._spent}; {self._estimate}; {row.id} {one_line(row.label, LABEL)}: {phase}{speed}"
+
+    def _drawn(self) -> Text:
+        """The table, the tasks that take longest first, as far as they fit."""
+        order = sorted(self._rows.values(), key=lambda row: row.total, reverse=True)
+        shown = order[: max(1, self._console.height - BESIDE)]
+        rows = [cells(row, self._peak_gflops) for row in shown]
+        heading, *lines = table_lines(HEADINGS, rows, WORDS, SPARE, self._console.width)
+        texts = [Text(heading, "bold")]
+        texts += [Text(line, "green" if row is self._last else "") for line, row in zip(lines, shown)]
+        if len(shown) < len(order):
+            rest = seconds_text(sum(r.total for r in order[len(shown) :]))
+            texts.append(Text(f"and {len(order) - len(shown)} more, {rest} together"))
+        texts.append(Text(self._estimate, "bold"))
+        texts.append(Text(f"{self._spent}{'; proving the winners' if self._is_proving else ''}"))
+        return lines_drawn(texts)
 
 
 def print_tuned(console: Console, tuned: TunedModel, peak_gflops: float) -> None:

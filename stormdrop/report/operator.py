@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from rich.console import Console
 
@@ -20,7 +21,7 @@ from stormdrop.reservoir.record import Record
 from stormdrop.search.curve import improvements, reached, trials_per_second
 from stormdrop.space.default import ranked
 from stormdrop.space.rules import Rule
-from stormdrop.space.sketch import Sketch, sketches
+from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
 
 COMPARED_QUALITY = 0.95
@@ -117,12 +118,20 @@ def _compared(found: Found, peak_gflops: float, has_rate: bool) -> list[str]:
 def print_sketches(console: Console, task: Task, target: Target, rules: Sequence[Rule]) -> None:
     """Every sketch that rules derive, with what the prior expects of its best point."""
     heading(console, "sketches, by what the analytic prior expects of their best point")
-    cells: list[tuple[str, ...]] = []
-    for k, (s, _, seconds) in enumerate(ranked(sketches(task, target, rules))):
-        variant = task.variants[s.variant].name
-        cells.append((str(k), seconds_text(seconds), str(len(s.knobs)), variant, derivation_text(s)))
+    cells = [
+        (str(k), seconds_text(s["expected_seconds"]), str(s["knobs"]), s["variant"], s["derivation"])
+        for k, s in enumerate(sketches_json(task, target, rules))
+    ]
     print_table(console, ("#", "expected", "knobs", "variant", "derivation"), cells, words=(3, 4))
 
 
-def derivation_text(sketch: Sketch) -> str:
-    return " ".join(map(str, sketch.structure.steps))
+def sketches_json(task: Task, target: Target, rules: Sequence[Rule]) -> list[dict[str, Any]]:
+    return [
+        {
+            "expected_seconds": seconds,
+            "knobs": len(s.knobs),
+            "variant": task.variants[s.variant].name,
+            "derivation": " ".join(map(str, s.structure.steps)),
+        }
+        for s, _, seconds in ranked(sketches(task, target, rules))
+    ]

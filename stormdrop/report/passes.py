@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from difflib import unified_diff
 
 from stormdrop.graph.graph import Graph
 from stormdrop.graph.passes import optimise
 
 
-def passes_text(graph: Graph) -> Iterator[str]:
+def passes_text(graph: Graph) -> list[str]:
     """The graph as imported, then for every pass the nodes before and after, and the lines that went and came."""
-    yield str(graph)
-    told: list[str] = []
+    told = [str(graph)]
 
     def listen(name: str, before: Graph, after: Graph) -> None:
         if after is before:
             told.append(f"\npass {name}: changes nothing")
             return
         told.append(f"\npass {name}: {len(before.nodes)} nodes to {len(after.nodes)}")
-        told.extend(_changes(before, after))
+        changes = unified_diff(list(before.lines()), list(after.lines()), n=0, lineterm="")
+        told.extend(line for line in changes if not line.startswith(("---", "+++", "@@")))
 
     optimise(graph, listen)
-    yield from told
-
-
-def _changes(before: Graph, after: Graph) -> Iterator[str]:
-    for line in unified_diff(list(before.lines()), list(after.lines()), n=0, lineterm=""):
-        if not line.startswith(("---", "+++", "@@")):
-            yield line
+    return told

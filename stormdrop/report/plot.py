@@ -5,16 +5,19 @@ matplotlib is an optional extra and is imported when something is drawn; nothing
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from stormdrop.errors import UserError
+from stormdrop.files import cannot_write
 from stormdrop.measure.result import Timing
-from stormdrop.report.text import clean, speed_text, threads_text
+from stormdrop.report.text import clean, speed_text, threads_text, time_unit
 from stormdrop.search.curve import improvements, phases
 from stormdrop.search.events import Tuned
 
@@ -45,10 +48,8 @@ def check_plot(path: Path) -> None:
 def save_plot(path: Path, searches: Sequence[Tuned], peak_gflops: float = 0.0) -> None:
     """Raises UserError if the file cannot be written."""
     figure = draw(searches, peak_gflops)
-    try:
+    with cannot_write(path):
         figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise UserError(f"cannot draw {str(path)!r}: {error.strerror or error}") from error
 
 
 def draw(searches: Sequence[Tuned], peak_gflops: float = 0.0) -> Figure:
@@ -70,12 +71,9 @@ def draw(searches: Sequence[Tuned], peak_gflops: float = 0.0) -> Figure:
     for axes in (left, right):
         axes.set_xlim(left=0)
         axes.grid(True, which="both", linewidth=0.5, alpha=0.3)
-        axes.spines["top"].set_visible(False)
+        axes.spines[["top", "right"]].set_visible(False)
     if task.flops and peak_gflops and left.lines:
         _share_axis(right, task.flops, peak_gflops)
-    else:
-        right.spines["right"].set_visible(False)
-    left.spines["right"].set_visible(False)
     _legend(figure, left, is_alone)
     return figure
 
@@ -99,10 +97,10 @@ def _line(axes: Axes, tuned: Tuned, colour: str, by_time: bool, is_alone: bool, 
     last = tuned.history[-1]
     end = last.elapsed if by_time else last.number
     x = [i.elapsed if by_time else i.trial for i in found] + [end]
-    y = [_micro(i.seconds) for i in found] + [_micro(found[-1].seconds)]
+    y = [i.seconds for i in found] + [found[-1].seconds]
     timed = [(t, t.result.seconds) for t in tuned.history if isinstance(t.result, Timing)]
     highest = ROOM_ABOVE * found[-1].seconds
-    dots = [(t.elapsed if by_time else t.number, _micro(min(s, highest))) for t, s in timed]
+    dots = [(t.elapsed if by_time else t.number, min(s, highest)) for t, s in timed]
     axes.scatter(*zip(*dots), s=5, color=colour, alpha=0.25, linewidths=0, zorder=2)
     told = _plain(f"{tuned.strategy}: {speed_text(tuned.seconds, tuned.task.flops, peak_gflops)}")
     axes.step(x, y, where="post", color=colour, linewidth=1.8, label=told, zorder=3)
@@ -117,10 +115,6 @@ def _line(axes: Axes, tuned: Tuned, colour: str, by_time: bool, is_alone: bool, 
             axes.plot([begin], [level], marker="v", color=colour, markersize=8, zorder=4)
 
 
-def _micro(seconds: float) -> float:
-    return seconds * 1e6
-
-
 def _scale(axes: Axes, searches: Sequence[Tuned]) -> None:
     """Time upwards in the unit that suits the best; logarithmic where trials differ much. Both panels share it."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -130,10 +124,10 @@ def _scale(axes: Axes, searches: Sequence[Tuned]) -> None:
         return
     least = min(found[-1].seconds for found in curves)
     most = max(min(found[0].seconds, ROOM_ABOVE * least) for found in curves)
-    unit, scale = _unit(least)
+    unit, scale = time_unit(least)
 
-    def told(micro: float, _: object) -> str:
-        return f"{micro * 1e-6 / scale:.4g}"
+    def told(seconds: float, _: object) -> str:
+        return f"{seconds / scale:.4g}"
 
     axes.set_ylabel(f"best time so far ({unit})")
     if most > LOG_FROM * least:
@@ -142,41 +136,23 @@ def _scale(axes: Axes, searches: Sequence[Tuned]) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.yaxis.set_major_locator(MaxNLocator(8))
-    axes.set_ylim(_micro(least) * 0.96, _micro(max(most, least * 1.15)) * 1.04)
+    axes.set_ylim(least * 0.96, max(most, least * 1.15) * 1.04)
     axes.yaxis.set_major_formatter(FuncFormatter(told))
-
-
-def _unit(seconds: float) -> tuple[str, float]:
-    return next((u for u in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if seconds >= u[1]), ("ns", 1e-9))
 
 
 def _share_axis(axes: Axes, flops: float, peak_gflops: float) -> None:
     """The same scale as a share of the machine's peak, on the right."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
-    def share(micro: float) -> float:
-        return 100 * flops / (micro * 1e-6) / 1e9 / peak_gflops
+    def inverse(x: ArrayLike) -> ArrayLike:
+        """The share that belongs to a time, or the time that belongs to a share; matplotlib asks for 0 too."""
+        return flops / 1e9 / peak_gflops / np.maximum(x, 1e-30)
 
-    def told(micro: float, _: object) -> str:
-        return f"{share(micro):.3g} %"
-
-    low, high = axes.get_ylim()
-    twin = axes.twinx()
-    twin.set_yscale(axes.get_yscale())
-    twin.set_ylim(low, high)
-    marks = _round_shares(share(high), share(low))
-    twin.yaxis.set_major_locator(FixedLocator([100 * flops / (s * 1e9 * peak_gflops) * 1e6 for s in marks]))
-    twin.yaxis.set_minor_locator(NullLocator())
-    twin.yaxis.set_major_formatter(FuncFormatter(told))
-    twin.set_ylabel("share of peak")
-    twin.spines["top"].set_visible(False)
-
-
-def _round_shares(low: float, high: float) -> list[float]:
-    """At most nine round numbers between two percentages."""
-    steps = (m * 10.0**k for k in range(-4, 6) for m in (1, 2, 5))
-    step = next((s for s in steps if (high - low) / s <= 9), 1e6)
-    return [k * step for k in range(max(1, math.ceil(low / step)), math.floor(high / step) + 1)]
+    shares = axes.secondary_yaxis("right", functions=(inverse, inverse))
+    shares.yaxis.set_major_locator(MaxNLocator(8))
+    shares.yaxis.set_minor_locator(NullLocator())
+    shares.yaxis.set_major_formatter(PercentFormatter(1.0))
+    shares.set_ylabel("share of peak")
 
 
 def _plain(text: str) -> str:

@@ -29,11 +29,16 @@ def one_line(text: str, most: int = 200) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
+def time_unit(seconds: float) -> tuple[str, float]:
+    """The unit that suits so long a time, and its seconds."""
+    return next((u for u in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if seconds >= u[1]), ("ns", 1e-9))
+
+
 def seconds_text(seconds: float) -> str:
     """Three digits or more, with a fitting unit: 1.04 ms, 34.7 ms, 125 s."""
     if not math.isfinite(seconds):
         return "unknown"
-    unit, scale = next((u for u in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if seconds >= u[1]), ("ns", 1e-9))
+    unit, scale = time_unit(seconds)
     value = seconds / scale
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
 

@@ -1,7 +1,4 @@
-"""A model beside another runtime: errors of its outputs, and times of both.
-
-What `stormdrop check` and `bench` print.
-"""
+"""A model beside another runtime, for `stormdrop check` and `bench`: errors of its outputs, times of both."""
 
 from __future__ import annotations
 

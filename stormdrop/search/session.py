@@ -18,8 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.cost.model import CostModel
-from stormdrop.cost.ranker import ModelRanker
+from stormdrop.cost.model import CostModel, ModelRanker
 from stormdrop.errors import RunError, ScheduleError, StormdropError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing

@@ -90,12 +90,13 @@ def _attention(net: NetworkBuilder, shape: Bert, x: OnnxValue, bias: OnnxValue, 
 
     q, k, v = headed("query", (0, 2, 1, 3)), headed("key", (0, 2, 3, 1)), headed("value", (0, 2, 1, 3))
     square = (shape.heads, shape.sequence, shape.sequence)
-    scores = net.node("MatMul", f"{at}.scores", [q, k], square, Moments(0.0, width))
+    scores = net.node("MatMul", f"{at}.scores", [q, k], square, Moments(0.0, width), math.prod(square) * width)
     scores = net.node("Div", f"{at}.scaled", [scores, net.scalar("sqrt_width", math.sqrt(width))], square, Moments())
     scores = net.node("Add", f"{at}.masked", [scores, bias], square, scores.moments)
     shares = net.node("Softmax", f"{at}.softmax", [scores], square, scores.moments, axis=-1)
     # Scores of deviation one weigh about sequence / e tokens, whose values the mean levels out.
     levelled = Moments(0.0, math.e / shape.sequence)
-    context = net.node("MatMul", f"{at}.context", [shares, v], (shape.heads, shape.sequence, width), levelled)
+    sizes, work = (shape.heads, shape.sequence, width), math.prod(square) * width
+    context = net.node("MatMul", f"{at}.context", [shares, v], sizes, levelled, work)
     context = net.transpose(context, f"{at}.context.transpose", (0, 2, 1, 3))
     return net.reshape(context, f"{at}.context.reshape", (shape.sequence, shape.hidden))

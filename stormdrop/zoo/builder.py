@@ -76,6 +76,8 @@ class Network:
     nodes: tuple[OnnxNode, ...]
     parameters: tuple[Parameter, ...]
     constants: dict[str, NDArray[np.generic]]
+    multiply_adds: int
+    """Of convolutions and matrix products for one sample, at borders as if padding were data."""
 
     @property
     def parameter_count(self) -> int:
@@ -93,7 +95,7 @@ def _windows(extent: int, kernel: int, stride: int, pad: int, ceil: bool) -> int
     return count - 1 if ceil and (count - 1) * stride >= extent + pad else count
 
 
-def _window(kernel: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> dict[str, Attribute]:
+def _window(kernel: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     return {"kernel_shape": kernel, "pads": pad * 2, "strides": stride}
 
 
@@ -107,6 +109,7 @@ class NetworkBuilder:
     _parameters: list[Parameter] = field(default_factory=list[Parameter])
     _constants: dict[str, NDArray[np.generic]] = field(default_factory=dict[str, NDArray[np.generic]])
     _taken: dict[str, int] = field(default_factory=dict[str, int])
+    _multiply_adds: int = 0
 
     def finish(self, *outputs: OnnxValue, names: Sequence[str] = ("output",)) -> Network:
         """The network as described so far; its outputs get the names by which they are asked for."""
@@ -118,7 +121,8 @@ class NetworkBuilder:
         nodes = tuple(replace(n, inputs=final(n.inputs), outputs=final(n.outputs)) for n in self._nodes)
         results = tuple(replace(value, name=renamed[value.name]) for value in outputs)
         inputs, parameters = tuple(self._inputs), tuple(self._parameters)
-        return Network(self.name, self.batch, self.opset, inputs, results, nodes, parameters, self._constants)
+        whole = inputs, results, nodes, parameters, self._constants, self._multiply_adds
+        return Network(self.name, self.batch, self.opset, *whole)
 
     # What a network is made of
 
@@ -144,9 +148,11 @@ class NetworkBuilder:
         inputs: Sequence[OnnxValue | str],
         sizes: tuple[int, ...],
         expected: Moments,
+        multiply_adds: int = 0,
         **attributes: Attribute,
     ) -> OnnxValue:
         name = self._unique(name)
+        self._multiply_adds += multiply_adds
         read = tuple(i.name if isinstance(i, OnnxValue) else i for i in inputs)
         self._nodes.append(OnnxNode(op, name, read, (name,), attributes))
         return OnnxValue(name, sizes, expected)
@@ -175,8 +181,9 @@ class NetworkBuilder:
         # A balanced filter of one channel would only pass edges: depthwise ones are left alone.
         inputs = [x, *self._weight_and_bias(name, shape, x.moments, balanced=groups == 1, bias=bias)]
         sizes = (out, *(_windows(e, k, s, p, False) for e, k, s, p in zip(x.sizes[1:], kernels, strides, pads)))
-        attributes = _window(kernels, strides, pads)
-        return self.node("Conv", name, inputs, sizes, Moments(), dilations=(1,) * axes, group=groups, **attributes)
+        work = math.prod(sizes) * math.prod(shape[1:])
+        attributes = {"dilations": (1,) * axes, "group": groups, **_window(kernels, strides, pads)}
+        return self.node("Conv", name, inputs, sizes, Moments(), work, **attributes)
 
     def conv_norm(
         self,
@@ -198,24 +205,26 @@ class NetworkBuilder:
         # Each output pixel sees kernel / stride taps per axis; at stride 1 on a single pixel it sees one.
         taps = min(math.prod(x.sizes[1:]), max(kernel // stride, 1) ** axes)
         fill = Normal(1 / math.sqrt(x.channels * taps * x.moments.square))
-        weight = self.parameter(f"{name}.weight", (x.channels, out, *(kernel,) * axes), fill)
+        shape = (x.channels, out, *(kernel,) * axes)
+        inputs = [x, self.parameter(f"{name}.weight", shape, fill)]
         sizes = (out, *((e - 1) * stride - 2 * pad + kernel for e in x.sizes[1:]))
-        attributes = _window(*((size,) * axes for size in (kernel, stride, pad)))
-        inputs = [x, weight]
-        return self.node("ConvTranspose", name, inputs, sizes, Moments(), dilations=(1,) * axes, group=1, **attributes)
+        work, window = math.prod(x.sizes) * math.prod(shape[1:]), _window(*((n,) * axes for n in (kernel, stride, pad)))
+        attributes = {"dilations": (1,) * axes, "group": 1, **window}
+        return self.node("ConvTranspose", name, inputs, sizes, Moments(), work, **attributes)
 
     def linear(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
         """A classifier: Gemm on rows, its weight as (out, in)."""
         (width,) = x.sizes
         inputs = [x, *self._weight_and_bias(name, (out, width), x.moments, balanced=True, bias=True)]
-        return self.node("Gemm", name, inputs, (out,), Moments(), transB=1)
+        return self.node("Gemm", name, inputs, (out,), Moments(), out * width, transB=1)
 
     def dense(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
         """A linear layer on a sequence's last axis, as exporters write it: MatMul by the transposed weight, Add."""
         fan = x.sizes[-1]
         weight = self.parameter(f"{name}.weight.T", (fan, out), Normal(1 / math.sqrt(fan * x.moments.square)))
         bias = self.parameter(f"{name}.bias", (out,), Normal(BIAS_DEVIATION))
-        product = self.node("MatMul", f"{name}.matmul", [x, weight], (*x.sizes[:-1], out), Moments())
+        work = math.prod(x.sizes) * out
+        product = self.node("MatMul", f"{name}.matmul", [x, weight], (*x.sizes[:-1], out), Moments(), work)
         return self.node("Add", name, [bias, product], product.sizes, product.moments)
 
     def norm(self, x: OnnxValue, name: str, gain: float = 1.0, eps: float = 1e-5) -> OnnxValue:
@@ -314,15 +323,14 @@ class NetworkBuilder:
         self, x: OnnxValue, name: str, kernel: int, stride: int, pad: int = 0, ceil: bool = False
     ) -> OnnxValue:
         sizes = (x.channels, *(_windows(e, kernel, stride, pad, ceil) for e in x.sizes[1:]))
-        attributes: dict[str, Attribute] = {"ceil_mode": int(ceil), **_window(*((n, n) for n in (kernel, stride, pad)))}
-        return self.node("MaxPool", name, [x], sizes, x.moments.largest(kernel**2), **attributes)
+        attributes = {"ceil_mode": int(ceil), **_window(*((n, n) for n in (kernel, stride, pad)))}
+        return self.node("MaxPool", name, [x], sizes, x.moments.largest(kernel**2), 0, **attributes)
 
     def avg_pool(self, x: OnnxValue, name: str, kernel: int, stride: int, pad: int = 0) -> OnnxValue:
         """As torch averages: the padding counts."""
         sizes = (x.channels, *(_windows(e, kernel, stride, pad, False) for e in x.sizes[1:]))
-        attributes: dict[str, Attribute] = {"ceil_mode": 0, **_window(*((n, n) for n in (kernel, stride, pad)))}
-        expected = x.moments.average(kernel**2)
-        return self.node("AveragePool", name, [x], sizes, expected, **attributes, count_include_pad=1)
+        attributes = {"ceil_mode": 0, **_window(*((n, n) for n in (kernel, stride, pad))), "count_include_pad": 1}
+        return self.node("AveragePool", name, [x], sizes, x.moments.average(kernel**2), 0, **attributes)
 
     def global_average(self, x: OnnxValue, name: str) -> OnnxValue:
         sizes = (x.channels, *(1 for _ in x.sizes[1:]))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from stormdrop.zoo.builder import Network, OnnxNode
+from stormdrop.zoo.builder import Network
 from stormdrop.zoo.weights import generate
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _graph(network: Network) -> onnx.ModelProto:
         return helper.make_tensor_value_info(name, kind, [BATCH if network.batch is None else network.batch, *sizes])
 
     graph = helper.make_graph(
-        [_node(n) for n in network.nodes],
+        [helper.make_node(n.op, n.inputs, n.outputs, n.name, **cast(Any, n.attributes)) for n in network.nodes],
         network.name,
         [info(i.name, helper.np_dtype_to_tensor_dtype(np.dtype(i.dtype)), i.sizes) for i in network.inputs],
         [info(o.name, TensorProto.FLOAT, o.sizes) for o in network.outputs],
@@ -54,11 +54,3 @@ def _graph(network: Network) -> onnx.ModelProto:
     return helper.make_model(
         graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets), producer_name="stormdrop.zoo"
     )
-
-
-def _node(node: OnnxNode) -> onnx.NodeProto:
-    from onnx import helper
-
-    made = helper.make_node(node.op, node.inputs, node.outputs, node.name)
-    made.attribute.extend(helper.make_attribute(key, value) for key, value in sorted(node.attributes.items()))
-    return made

@@ -114,12 +114,12 @@ def _squeeze_excite(net: NetworkBuilder, x: OnnxValue, at: str, squeezed: int) -
 
 def shufflenet(net: NetworkBuilder) -> Network:
     x = net.input("input", (3, 224, 224))
-    x = net.relu(net.norm(net.conv(x, "conv1.0", 24, 3, 2, 1, bias=False), "conv1.1"))
+    x = net.relu(net.conv_norm(x, "conv1.0", "conv1.1", 24, 3, 2))
     x = net.max_pool(x, "maxpool", 3, 2, 1)
     for stage, (out, units) in enumerate(SHUFFLENET_STAGES, 2):
         for i in range(units):
             x = _shufflenet_unit(net, x, f"stage{stage}.{i}", out // 2, reduces=i == 0)
-    x = net.relu(net.norm(net.conv(x, "conv5.0", 1024, 1, bias=False), "conv5.1"))
+    x = net.relu(net.conv_norm(x, "conv5.0", "conv5.1", 1024))
     return net.finish(net.linear(net.spatial_mean(x, "mean"), "fc", CLASSES))
 
 
@@ -128,19 +128,15 @@ def _shufflenet_unit(net: NetworkBuilder, x: OnnxValue, at: str, half: int, redu
         kept, worked = _filtered(net, x, f"{at}.branch1", 0, half, 2), x
     else:
         kept, worked = net.split(x, f"{at}.split", 2)
-    y = net.relu(_pointwise(net, worked, f"{at}.branch2", 0, half))
+    y = net.relu(net.conv_norm(worked, f"{at}.branch2.0", f"{at}.branch2.1", half))
     y = _filtered(net, y, f"{at}.branch2", 3, half, 2 if reduces else 1)
     return _shuffled(net, net.concat(f"{at}.concat", [kept, y]), f"{at}.shuffle")
 
 
-def _pointwise(net: NetworkBuilder, x: OnnxValue, at: str, first: int, out: int) -> OnnxValue:
-    return net.norm(net.conv(x, f"{at}.{first}", out, 1, bias=False), f"{at}.{first + 1}")
-
-
 def _filtered(net: NetworkBuilder, x: OnnxValue, at: str, first: int, out: int, stride: int) -> OnnxValue:
     """A 3x3 filter for each channel and no activation, then a pointwise convolution with one."""
-    x = net.norm(net.conv(x, f"{at}.{first}", x.channels, 3, stride, 1, x.channels, bias=False), f"{at}.{first + 1}")
-    return net.relu(_pointwise(net, x, at, first + 2, out))
+    x = net.conv_norm(x, f"{at}.{first}", f"{at}.{first + 1}", x.channels, 3, stride, x.channels)
+    return net.relu(net.conv_norm(x, f"{at}.{first + 2}", f"{at}.{first + 3}", out))
 
 
 def _shuffled(net: NetworkBuilder, x: OnnxValue, at: str) -> OnnxValue:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import stormdrop
 from stormdrop.cli.main import main
-from stormdrop.cli.options import SEARCHES, Duration
+from stormdrop.cli.options import SEARCHES, seconds_of
 from stormdrop.errors import RunError, UserError
 
 TINY = ["GMM", "1", "13", "17", "11"]
@@ -218,7 +218,7 @@ def test_a_time_says_how_it_may_be_written() -> None:
     ("text", "seconds"), [("10", 10), ("30s", 30), ("1.5m", 90), ("2h", 7200), ("250ms", 0.25), (" 5 M ", 300)]
 )
 def test_times_have_units(text: str, seconds: float) -> None:
-    assert Duration().convert(text, None, None) == pytest.approx(seconds)
+    assert seconds_of(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stormdrop.cli.main import main
-from stormdrop.cli.source import Shape
+from stormdrop.cli.source import shape_of
 from stormdrop.driver.compile import load, tasks_of
 from stormdrop.errors import UserError
 from stormdrop.reservoir.store import Store, default_path
@@ -389,7 +389,7 @@ def test_a_shape_says_how_it_may_be_written(text: str, tmp_path: Path) -> None:
     ("text", "shape"), [("x=1x3", ("x", (1, 3))), ("a=b=2,4", ("a=b", (2, 4))), ("x=", ("x", ())), ("x=0", ("x", (0,)))]
 )
 def test_shapes_may_be_written_in_several_ways(text: str, shape: tuple[str, tuple[int, ...]]) -> None:
-    assert Shape().convert(text, None, None) == shape
+    assert shape_of(text) == shape
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(folder))
     monkeypatch.setenv("STORMDROP_THREADS", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)  # tests in several processes have it
     return folder
 
 

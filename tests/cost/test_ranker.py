@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stormdrop.cost.model import CostModel
-from stormdrop.cost.ranker import ModelRanker, RandomRanker
+from stormdrop.cost.model import CostModel, ModelRanker
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
-from stormdrop.search.strategy import Ranker
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.sketch import Sketch, sketches
 from tests.support.synthetic import PriorRanker
@@ -37,13 +35,3 @@ def test_one_model_learns_which_sketch_is_faster() -> None:
     ranker = ModelRanker(spaces, model, "conv")
     first, second = (ranker.score(k, p[100:]) for k, p in enumerate(points))
     assert np.median(first) > np.quantile(second, 0.9)
-
-
-def test_chance_is_a_ranker_that_the_seed_decides() -> None:
-    points = np.zeros((5, 3), np.int64)
-    one, same, other = (RandomRanker(np.random.default_rng(seed)) for seed in (1, 1, 2))
-    rankers: list[Ranker] = [one, same, other]
-    scores = [r.score(0, points) for r in rankers]
-    assert len(set(scores[0].tolist())) == 5
-    assert np.array_equal(scores[0], scores[1])
-    assert not np.array_equal(scores[0], scores[2])

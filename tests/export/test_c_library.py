@@ -532,8 +532,8 @@ def test_damaged_objects_are_refused_or_harmless() -> None:
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 1000])
 def test_an_object_of_data_is_one_to_llvm(nbytes: int) -> None:
     _initialise()
-    made = data_object("x86_64", "blob", nbytes, nbytes + 512)
-    read = llvm.ObjectFileRef.from_data(made.head + bytes(nbytes) + made.tail)
+    head, tail = data_object("x86_64", "blob", nbytes, nbytes + 512)
+    read = llvm.ObjectFileRef.from_data(head + bytes(nbytes) + tail)
     sizes = {section.name(): section.size() for section in read.sections()}
     assert sizes[b".rodata"] == nbytes + 512
 

@@ -309,10 +309,3 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
 def test_wrong_arguments_are_told(what: str, value: int) -> None:
     with pytest.raises(UserError, match=f"{what}.*{value}"):
         zoo.build("squeezenet1_0", **{what: value})
-
-
-def test_operations_of_a_symbolic_batch_cannot_be_counted() -> None:
-    from stormdrop.zoo.arithmetic import flops
-
-    with pytest.raises(UserError, match="fixed batch"):
-        flops(zoo.skeleton("squeezenet1_0", batch=None))
