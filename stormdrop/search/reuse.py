@@ -25,7 +25,7 @@ from stormdrop.target.machine import Target
 ReuseMode = Literal["seed", "only", "off"]
 DONOR = "donor"
 """The phase and, in records, the strategy of a candidate that was re-fitted from another task's schedule."""
-MOST_DONORS = 8
+MOST_DONORS = 6
 """Whose schedules are re-fitted: each gives up to three candidates, in some 30 ms."""
 
 Source = tuple[Task, Schedule]

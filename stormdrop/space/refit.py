@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, prod
 
 from stormdrop.errors import ScheduleError
@@ -158,19 +159,31 @@ def _of_anchor(origin: Sketch, values: Mapping[str, int], task: Task) -> _Carrie
     k = next((k for k, v in enumerate(task.variants) if v.anchor_key == donor.anchor_key), None)
     if k is None or not donor.anchor_key:
         return None
-    variant = task.variants[k]
-    ids = dict(zip(_ids(donor), _ids(variant), strict=True))
-    results = {_ids(variant)[anchor_stages(variant).index(t)] for t in anchor_results(variant)}
-    steps = {(s.rule, _mapped(s.stage, ids)): s.args for s in origin.structure.steps}
-    guided = [_Guided(rule, steps, set(ids.values()), results) for rule in origin.rules]
-    found = [
-        Sketch(task, k, structure, origin.target, origin.rules)
-        for structure in enumerate_structures(variant, origin.target, guided)
-    ]
+    ids = dict(zip(_ids(donor), _ids(task.variants[k]), strict=True))
+    steps = frozenset(
+        ((s.rule, _mapped(s.stage, ids)), s.args) for s in origin.structure.steps if _root(s.stage) in ids
+    )
     stages = {_mapped(s.id, ids): s for s in origin.at(values).stages if _root(s.id) in ids}
     own = {_mapped(name, ids): v for name, v in values.items() if _root(name) in ids or name == PARTS}
-    carried = [_Carried(s, stages, {**s.values(point), **own}) for s, point, _ in ranked(found, SAMPLES)]
+    found = _with_epilogue(task, k, steps, origin.target, origin.rules)
+    carried = [_Carried(sketch, stages, {**defaults, **own}) for sketch, defaults in found]
     return min(carried, key=lambda c: c.seconds())
+
+
+@lru_cache(maxsize=64)
+def _with_epilogue(
+    task: Task, number: int, steps: frozenset[tuple[tuple[str, str], Args]], target: Target, rules: tuple[Rule, ...]
+) -> list[tuple[Sketch, dict[str, int]]]:
+    """The sketches of a variant that derive the anchor stages by `steps`, each with its default values.
+
+    Cached: most donors of a task differ in tile sizes only.
+    """
+    variant = task.variants[number]
+    anchors = _ids(variant)
+    results = {anchors[anchor_stages(variant).index(t)] for t in anchor_results(variant)}
+    guided = [_Guided(rule, dict(steps), set(anchors), results) for rule in rules]
+    found = [Sketch(task, number, s, target, rules) for s in enumerate_structures(variant, target, guided)]
+    return [(sketch, sketch.values(point)) for sketch, point, _ in ranked(found, SAMPLES)]
 
 
 def _ids(variant: Variant) -> list[str]:
