@@ -25,6 +25,7 @@ from stormdrop.report.text import clean
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from stormdrop.search.goal import Goal
     from stormdrop.space.rules import Rule
 
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
@@ -53,6 +54,15 @@ def seconds_of(value: object) -> float:
     if not 0 < seconds < math.inf:
         raise click.BadParameter(f"{value!r} is no time to search in; give more than 0 seconds")
     return seconds
+
+
+def goal_of(value: str) -> Goal:
+    """latency, speedup, or a target for each model: 5ms,12ms."""
+    from stormdrop.search.goal import GeometricMean, LatencyTargets, TotalLatency
+
+    if value in ("latency", "speedup"):
+        return TotalLatency() if value == "latency" else GeometricMean()
+    return LatencyTargets(tuple(seconds_of(part) for part in value.split(",")))
 
 
 def count(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], Any]:

@@ -133,13 +133,16 @@ class Opened:
         return self.origin if isinstance(self.origin, str) else self.origin.SerializeToString()
 
 
-def source_options(command: Callable[..., Any]) -> Any:
-    """The argument MODEL and its options, from `--shapes` to `--rule`, given to the command as one `source`."""
+def source_options(command: Callable[..., Any], several: bool = False) -> Any:
+    """The argument MODEL and its options, from `--shapes` to `--rule`, given to the command as one `source`.
+
+    With `several`, one or more MODELs with the same options, given as `sources`.
+    """
 
     @functools.wraps(command)
     def bundled(
         *args: Any,
-        model: str,
+        model: str | tuple[str, ...],
         shapes: tuple[tuple[str, tuple[int, ...]], ...],
         bound: tuple[str, ...],
         no_winograd: bool,
@@ -148,14 +151,17 @@ def source_options(command: Callable[..., Any]) -> Any:
     ) -> Any:
         if len(dict(shapes)) < len(shapes):
             raise click.UsageError("--shapes gives the shape of one input twice")
-        return command(*args, source=Source(model, dict(shapes), bound, not no_winograd, own_rules), **rest)
+        models = (model,) if isinstance(model, str) else model
+        found = tuple(Source(one, dict(shapes), bound, not no_winograd, own_rules) for one in models)
+        return command(*args, **({"sources": found} if several else {"source": found[0]}), **rest)
 
     told = "The shape of an input that leaves it open; may be repeated."
     shape = click.option("--shapes", type=shape_of, multiple=True, metavar="NAME=1x3x224x224", help=told)
     told = "An input that is always this array: it becomes a constant; may be repeated."
     bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy", help=told)
     direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
-    return click.argument("model")(shape(bind(direct(options.rule(bundled)))))
+    more: Any = {"nargs": -1, "required": True} if several else {}
+    return click.argument("model", **more)(shape(bind(direct(options.rule(bundled)))))
 
 
 _told = "Take default schedules for all kernels, whatever the store knows."

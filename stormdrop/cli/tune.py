@@ -1,4 +1,4 @@
-"""`stormdrop tune`: search for fast kernels for a whole model."""
+"""`stormdrop tune`: search for fast kernels for whole models."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from stormdrop.cli import options
 from stormdrop.cli.op import open_store
 from stormdrop.cli.source import Source, source_options
 from stormdrop.errors import StormdropError
-from stormdrop.report.console import notes, print_pairs, results, say
-from stormdrop.report.text import counted, one_line, seconds_text, span_text
+from stormdrop.report.console import heading, notes, print_pairs, results, say
+from stormdrop.report.text import counted, expected_text, one_line, seconds_text, span_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from stormdrop.compare.in_model import InModel
     from stormdrop.graph.partition import Partition
+    from stormdrop.search.goal import Goal
     from stormdrop.search.model_events import ModelEvent, TunedModel
     from stormdrop.space.rules import Rule
 
@@ -26,16 +27,27 @@ if TYPE_CHECKING:
 @click.command(
     epilog="""\b
 Examples:
+  stormdrop tune resnet50.onnx                     ends by itself
   stormdrop tune resnet50.onnx --time 5m           again: goes on
+  stormdrop tune a.onnx b.onnx --objective 5ms,12ms
   stormdrop tune zoo:mobilenet_v2 --trials 1000
   stormdrop tune m.onnx --shapes input=8x3x224x224 --threads 1
   stormdrop tune resnet18.onnx --reuse only        what other models found
   stormdrop tune resnet50.onnx --time 1m --json | jq .in_model
 """,
 )
-@source_options
-@options.count("--trials", "Candidates to measure at most, of all tasks together.  [default: about 64 a task]")
+@partial(source_options, several=True)
+@options.count("--trials", "Candidates to measure at most, of all tasks together.")
 @options.duration("--time", "seconds", told="Tune for at most so long: 300, 90s, 5m, 1h.")
+@click.option(
+    "--objective",
+    "goal",
+    type=options.goal_of,
+    default="latency",
+    show_default=True,
+    metavar="latency|speedup|T,T,…",
+    help="Minimise the sum of latencies, their geometric mean, or what exceeds a target for each model: 5ms,12ms.",
+)
 @click.option(
     "--search", type=click.Choice(options.SEARCHES), default="storm+droplet", show_default=True, help="How to search."
 )
@@ -54,9 +66,10 @@ Examples:
 @click.pass_context
 def tune(
     ctx: click.Context,
-    source: Source,
+    sources: tuple[Source, ...],
     trials: int | None,
     seconds: float | None,
+    goal: Goal,
     search: str,
     reuse: str,
     donors: tuple[str, ...],
@@ -66,19 +79,20 @@ def tune(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Find fast kernels for a MODEL (an ONNX file or zoo:NAME) on this machine, and keep them in the store.
+    """Find fast kernels for MODELs (ONNX files or zoo:NAME) on this machine, and keep them in the store.
 
-    Every task is measured; most trials go to those in which the model spends its time. What earlier runs measured is
-    not measured again. Ctrl-C ends the search with what is known by then; a second one aborts. `stormdrop compile`,
+    Every task is measured; trials go where they are expected to gain most per second. Without --trials or --time the
+    search ends when another minute is expected to gain less than 0.5 %. What earlier runs measured is not measured
+    again. Ctrl-C ends the search with what is known by then; a second one aborts. `stormdrop compile`,
     `run` and `bench` take what the store knows.
     """
-    rules, parts = source.rules, source.open().parts  # the graph as imported is not kept
+    rules, models = sources[0].rules, [source.open().parts for source in sources]  # graphs as imported are not kept
     from stormdrop.report.logs import LogListener
     from stormdrop.report.model_progress import ModelProgress, print_tuned
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import PeakMeter
     from stormdrop.search.events import Warned
-    from stormdrop.search.tune_model import tune_model
+    from stormdrop.search.tune_model import tune_models
 
     target = detect(threads)
     console, store = notes(), open_store(store_path)
@@ -92,11 +106,12 @@ def tune(
             if not is_logged and (not quiet or isinstance(event, Warned)):
                 progress(event)
 
-        tuned = tune_model(
-            parts,
+        found = tune_models(
+            models,
             target,
             trials=trials,
             seconds=seconds,
+            goal=goal,
             search=search,
             seed=seed,
             store=store,
@@ -106,15 +121,20 @@ def tune(
             donors=donors or None,
         )
     peak_gflops = max(peak_gflops, meter.gflops())
-    if not as_json:
-        print_tuned(results(), tuned, peak_gflops)
-    timed = _in_model(parts, tuned, console, quiet, rules)
     kept = str(store.path) if store is not None and store.path is not None else None
-    if as_json:
+    reports: list[dict[str, object]] = []
+    for parts, tuned in zip(models, found):
+        if not as_json:
+            if len(found) > 1:
+                heading(results(), tuned.name)
+            print_tuned(results(), tuned, peak_gflops)
+        timed = _in_model(parts, tuned, console, quiet, rules)
         more = {"peak_gflops": peak_gflops, "store": kept, "in_model": timed.to_json() if timed is not None else None}
-        options.print_json({**tuned.to_json(), **more})
-    else:
-        _print_summary(tuned, timed, kept)
+        reports.append({**tuned.to_json(), **more})
+        if not as_json:
+            _print_summary(tuned, timed, kept)
+    if as_json:
+        options.print_json(reports[0] if len(reports) == 1 else {"models": reports})
 
 
 def _in_model(
@@ -144,7 +164,7 @@ def _print_summary(tuned: TunedModel, timed: InModel | None, kept: str | None) -
     spent = f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, in {span_text(tuned.tuning_seconds)}"
     default = seconds_text(tuned.default_seconds)
     rows = [
-        ("search", f"{spent}; ended by: {tuned.stopped}"),
+        ("search", f"{spent}; ended by: {tuned.stopped}; {expected_text(tuned.expected_gain)}"),
         ("stored", kept or "nothing is kept"),
         ("estimated", f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {default})"),
     ]

@@ -2,6 +2,7 @@
 
     sd.tune(task, seconds=30)                        # -> Tuned, as `stormdrop.search.tune` describes
     sd.tune("resnet50.onnx", seconds=300)            # -> TunedModel; fills the store that `sd.compile` reads
+    sd.tune(["a.onnx", "b.onnx"], goal=GeometricMean())    # -> a TunedModel of each; one search over all their tasks
 
 A model is whatever `sd.compile` takes, or a partition that was made before.
 """
@@ -20,12 +21,13 @@ from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import target_for
 from stormdrop.search.divide import Divide
 from stormdrop.search.events import Listener, Tuned
+from stormdrop.search.goal import Goal
 from stormdrop.search.model_events import ModelListener, TunedModel
 from stormdrop.search.session import Measures, Objective
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory
 from stormdrop.search.tune import tune as tune_task
-from stormdrop.search.tune_model import tune_model
+from stormdrop.search.tune_model import tune_models
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
@@ -61,6 +63,7 @@ class ModelOptions(TuneOptions, total=False):
     constants: Mapping[str, ArrayLike] | None
     winograd: bool
     divide: Divide | None
+    goal: Goal | None
     listen: ModelListener
 
 
@@ -69,11 +72,21 @@ def tune(what: Task, target: Target | None = None, **options: Unpack[TaskOptions
 
 
 @overload
+def tune(  # pyright: ignore[reportOverlappingOverload]  # a `Source` may be anything, but it is no list
+    what: list[Partition | Source] | tuple[Partition | Source, ...],
+    target: Target | None = None,
+    **options: Unpack[ModelOptions],
+) -> tuple[TunedModel, ...]: ...
+
+
+@overload
 def tune(what: Partition | Source, target: Target | None = None, **options: Unpack[ModelOptions]) -> TunedModel: ...
 
 
-def tune(what: Task | Partition | Source, target: Target | None = None, **options: Any) -> Tuned | TunedModel:
-    """Search for the fastest schedule of a task, or of every task of a model.
+def tune(
+    what: Task | Partition | Source | Sequence[Any], target: Target | None = None, **options: Any
+) -> Tuned | TunedModel | tuple[TunedModel, ...]:
+    """Search for the fastest schedule of a task, of every task of a model, or of several models at once.
 
     A task is kept in `store`, if one is given. A model is kept in the user's store unless another is given:
     `sd.compile` reads it. Raises UserError for a model that cannot be read and for a wrong budget, RunError if nothing
@@ -89,6 +102,8 @@ def tune(what: Task | Partition | Source, target: Target | None = None, **option
         return tune_task(what, machine, **options)
     reading = {name: options.pop(name) for name in ("shapes", "constants") if name in options}
     winograd = options.pop("winograd", True)
-    parts = what if isinstance(what, Partition) else tasks_of(load(what, **reading), winograd)
+    models: Sequence[Any] = what if isinstance(what, (list, tuple)) else [what]
+    parts = [m if isinstance(m, Partition) else tasks_of(load(m, **reading), winograd) for m in models]
     store: Store | None = options.pop("store", None)
-    return tune_model(parts, machine, store=Store.open() if store is None else store, **options)
+    found = tune_models(parts, machine, store=Store.open() if store is None else store, **options)
+    return found if models is what else found[0]

@@ -9,16 +9,16 @@ from rich.text import Text
 
 from stormdrop.report.console import print_table, table_lines
 from stormdrop.report.live import LiveView, elapsed_text, lines_drawn
-from stormdrop.report.text import budget_text, clean, counted, one_line, seconds_text, speed_text
+from stormdrop.report.text import budget_text, clean, counted, expected_text, one_line, seconds_text, speed_text
 from stormdrop.search.events import Warned
 from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
 
 LABEL = 32
 BESIDE = 6
 """Lines of the terminal that are not the table's rows."""
-HEADINGS = ("", "task", "count", "GFLOP", "best ms", "GFLOP/s", "of peak", "trials", "failed", "")
-WORDS = (0, 1, 9)
-SPARE = (8, 3, 5, 7, 6)
+HEADINGS = ("", "task", "count", "GFLOP", "best ms", "GFLOP/s", "of peak", "trials", "failed", "next min", "from", "")
+WORDS = (0, 1, 10, 11)
+SPARE = (8, 3, 5, 7, 6, 9, 10)
 """Columns that a narrow terminal does without, the first of these first."""
 
 
@@ -35,6 +35,8 @@ def cells(row: TaskRow, peak_gflops: float) -> list[str]:
         f"{rate / peak_gflops:.1%}" if rate is not None and peak_gflops else "",
         str(row.trials),
         str(row.failed),
+        f"{row.expected_gain:.2%}" if row.expected_gain else "",
+        clean(row.origin),
         clean(row.phase),
     ]
 
@@ -97,7 +99,9 @@ class ModelProgress(LiveView):
         rows = self._rows.values()
         done, failed = sum(row.trials for row in rows), sum(row.failed for row in rows)
         trials = counted(done, "trial") if self._trials is None else f"{done} of {counted(self._trials, 'trial')}"
-        return f"{trials}, {failed} failed, {elapsed_text(self._elapsed, self._seconds)}"
+        expected = sum(row.expected_gain for row in rows)
+        more = f", {expected_text(expected)}" if expected else ""
+        return f"{trials}, {failed} failed, {elapsed_text(self._elapsed, self._seconds)}{more}"
 
     @property
     def _line(self) -> str:
@@ -134,4 +138,4 @@ def print_tuned(console: Console, tuned: TunedModel, peak_gflops: float) -> None
         before = f"{t.default_seconds * 1e3:.3f}" if t.default_seconds is not None else ""
         part = f"{t.total / tuned.seconds:.1%}" if tuned.seconds else ""
         rows.append([name, task, count, work, before, best, rate, share, part, *rest])
-    print_table(console, headings, rows, words=(0, 1, 11), spare=(10, 3, 9, 6, 7, 2))
+    print_table(console, headings, rows, words=(0, 1, 12, 13), spare=(10, 3, 9, 6, 7, 2, 11, 12))

@@ -76,6 +76,11 @@ def budget_text(trials: int | None, seconds: float | None) -> str:
     return f"at most {' or '.join(limits)}" if limits else ""
 
 
+def expected_text(share: float) -> str:
+    """another minute may gain 0.4%."""
+    return f"another minute may gain {share:.1%}"
+
+
 def speed_text(seconds: float | None, flops: float, peak_gflops: float = 0.0) -> str:
     """A time; with its rate, and its share of the peak, where there are operations to count."""
     if seconds is None:

@@ -14,6 +14,7 @@ whatever their names.
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
@@ -33,6 +34,7 @@ from stormdrop.reservoir.evict import Pruned, evict, shrink, used_bytes
 from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
 from stormdrop.reservoir.record import Record, Versions, group_name
 from stormdrop.reservoir.rows import StoreError, TrialRow, record_of, row_of, rules_of, task_of, unknown_rules
+from stormdrop.reservoir.sample import sampled
 from stormdrop.reservoir.sql import FROM, ROW, absent_rules, allowed_rules, id_of, insert
 from stormdrop.runtime.host import detect
 from stormdrop.space.judge import judge_of
@@ -327,15 +329,21 @@ class Store:
         return self._database.read(count)
 
     def training(self, target: Target, limit: int = TRAINING_ROWS) -> TrainingRows:
-        """The last `limit` trials on a machine, of all tasks, with features as its judge computes them now."""
+        """Trials on a machine, with features as its judge computes them now; of all tasks alike if beyond `limit`."""
         wanted = judge_of(target).features
 
         def found(c: sqlite3.Connection) -> tuple[list[Any], dict[int, str], int]:
             machine = id_of(c, "machine", "key", target.key())
+            # An index has all that choosing needs; only what is chosen is read.
+            query = """SELECT id, 2 * task_id + cold, seconds FROM trial INDEXED BY trial_best
+                WHERE machine_id = ? AND version_id IN (SELECT id FROM version WHERE features = ?)"""
+            known = sorted(c.execute(query, (machine, wanted.version)).fetchall())
+            groups, seconds = np.array([k[1] for k in known], np.int64), np.array([k[2] for k in known], np.float64)
+            chosen = json.dumps([known[k][0] for k in sampled(groups, seconds, limit).tolist()])
             rows = c.execute(
-                """SELECT features, seconds, 2 * task_id + cold FROM trial INDEXED BY trial_recent
-                WHERE machine_id = ? AND feature_version = ? AND length(features) = ? ORDER BY id DESC LIMIT ?""",
-                (machine, wanted.version, 4 * len(wanted), limit),
+                """SELECT features, seconds, 2 * task_id + cold FROM trial WHERE id IN (SELECT value FROM json_each(?))
+                AND feature_version = ? AND length(features) = ? ORDER BY id""",
+                (chosen, wanted.version, 4 * len(wanted)),
             ).fetchall()
             # Named one by one, so that the index leads to them alone
             others = "SELECT features FROM version WHERE features <> ?"
@@ -344,7 +352,6 @@ class Store:
             return rows, digests, int(c.execute(query, (machine, wanted.version)).fetchone()[0])
 
         rows, digests, left_out = self._database.read(found)
-        rows.reverse()
         features = np.frombuffer(b"".join([row[0] for row in rows]), "<f4").astype(np.float32)
         seconds = np.array([row[1] for row in rows], dtype=np.float64)  # None becomes NaN
         keys, group = np.unique(np.array([row[2] for row in rows], dtype=np.int64), return_inverse=True)

@@ -34,6 +34,12 @@ class TaskRow:
     known: int = 0
     phase: str = ""
     """The strategy's, or how the task ended: proved, not proved, default, small, known, failed."""
+    origin: str = ""
+    """Where the best schedule came from: default, stored, or the phase of the strategy that proposed it."""
+    expected_gain: float = 0.0
+    """What another minute of search is expected to gain here, as a share of the goal."""
+    spent: float = 0.0
+    """Seconds of search: rounds with their duels, and the proof."""
 
     @property
     def total(self) -> float:
@@ -84,6 +90,9 @@ class TunedTask(TaskRow):
             "known": self.known,
             "verified": self.verified,
             "ended": self.ended,
+            "origin": self.origin or None,
+            "expected_gain": self.expected_gain,
+            "search_seconds": self.spent,
             "failure": self.failure or None,
             "schedule": None if self.schedule is None else self.schedule.to_json(),
         }
@@ -100,7 +109,9 @@ class TunedModel:
     tasks: tuple[TunedTask, ...]
     tuning_seconds: float
     stopped: str
-    """Why the search ended: trials, seconds, nothing left, interrupted."""
+    """Why the search ended: trials, seconds, no further gain, target met, nothing left, interrupted."""
+    expected_gain: float = 0.0
+    """What another minute of search was expected to gain then, as a share of the goal."""
 
     def schedules(self, task: Task) -> Schedule | None:
         """The schedule to compute a task with; None: its default."""
@@ -157,6 +168,7 @@ class TunedModel:
             "seed": self.seed,
             "cold": self.cold,
             "stopped": self.stopped,
+            "expected_gain": self.expected_gain,
             "trials": self.trials,
             "failed": self.failed,
             "known": self.known,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
+from math import log2
 
 from stormdrop.graph.partition import TaskUse
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.record import Record
-from stormdrop.search.divide import NEGLIGIBLE, Standing
+from stormdrop.search.divide import NEGLIGIBLE, Round, Standing
 from stormdrop.search.events import Event, Measured, NewBest, Retiming, RoundEnded
 from stormdrop.search.model_events import TaskRow, TunedTask
 from stormdrop.search.session import Session, Tools
+from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
@@ -20,6 +22,9 @@ LAUNCH_SECONDS = 3e-6
 """What calling the smallest kernel costs, for estimates."""
 DOUBT = 3.0
 """An unmeasured task may take so many times what its bytes and operations need at least."""
+FLOOR_TRUST = 0.9
+"""The judge's lower bound is taken this seriously: kernels of recorded tables are up to 4 % faster than it says, since
+clocks boost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +38,11 @@ class Score:
 class ModelTask:
     """What is known of one task; `tell` is called whenever that changes, with its session's event if it was one."""
 
-    def __init__(self, use: TaskUse, tools: Tools, tell: Callable[[ModelTask, Event | None], None]) -> None:
-        self.use, self._tell = use, tell
+    def __init__(
+        self, use: TaskUse, counts: Sequence[int], tools: Tools, tell: Callable[[ModelTask, Event | None], None]
+    ) -> None:
+        """`counts`: how often each model calls it."""
+        self.use, self.counts, self.tools, self._tell = use, tuple(counts), tools, tell
         self.estimate = least_seconds(use.task, tools.target)
         self.known = 0
         self.stored: Record | None = None
@@ -45,12 +53,27 @@ class ModelTask:
         self.is_over = False
         self.trials = self.failed = 0
         self.spent = 0.0
+        """Seconds of its rounds, duels included, and of its proof."""
+        self.history: list[Round] = []
+        self.floor = 0.0
+        self.expected_gain = 0.0
+        """What another minute of search is expected to gain here, as a share of the goal."""
         self.best: Score | None = None
         self.leader: Schedule | None = None
         self.default: Score | None = None
         self.failure: Failure | None = None
         self.is_verified = False
         self.phase = ""
+        self._proposed_by: dict[Schedule, str] = {}
+
+    @property
+    def origin(self) -> str:
+        """Where the leader came from: default, stored, storm, droplet, or another strategy's phase."""
+        if self.best is None or self.leader is None:
+            return ""
+        if self.session is not None and self.leader == self.session.default:
+            return "default"
+        return self._proposed_by.get(self.leader, "stored")
 
     @property
     def name(self) -> str:
@@ -60,25 +83,56 @@ class ModelTask:
     def row(self) -> TaskRow:
         use, seconds = self.use, (_seconds(self.best), _seconds(self.default))
         counts = self.trials, self.failed, self.known
-        return TaskRow(use.id, use.calls[0].label, use.count, use.task.flops, *seconds, *counts, self.phase)
+        where = self.phase, self.origin, self.expected_gain, self.spent
+        return TaskRow(use.id, use.calls[0].label, self.count, use.task.flops, *seconds, *counts, *where)
 
     @property
-    def standing(self) -> Standing:
-        is_open = self.session is not None and not self.is_over
-        idle = self.session.idle_trials if self.session is not None else 0
-        return Standing(self.use.count, _seconds(self.best), self.known + self.trials, idle, is_open)
+    def count(self) -> int:
+        """How often all models together call it."""
+        return sum(self.counts)
+
+    @property
+    def group(self) -> str:
+        """Tasks of the same class within a factor of 4 in size: what they reach in FLOP/s may be compared."""
+        return f"{self.use.task.class_key}/{round(log2(1 + self.use.task.flops) / 2)}"
+
+    def standing(self, slope: float, proof_seconds: float) -> Standing:
+        return Standing(
+            slope,
+            _seconds(self.best),
+            self.history,
+            is_open=self.session is not None and not self.is_over,
+            known_rounds=self.known / self.tools.settings.batch,
+            floor=self.floor,
+            flops=self.use.task.flops,
+            group=self.group,
+            proof_seconds=proof_seconds,
+        )
+
+    def begin(self, session: Session) -> None:
+        self.session = session
+        judge = judge_of(self.tools.target)
+        self.floor = FLOOR_TRUST * min(judge.least_seconds(s.structure) for s in session.spaces)
+        if (seconds := session.default_known) is not None:
+            self.default = Score(seconds, seconds)
+
+    def round_ended(self, seconds: float) -> None:
+        """A round took so many seconds."""
+        self.spent += seconds
+        if self.best is not None:
+            self.history.append(Round(self.spent, self.best.seconds))
 
     @property
     def total(self) -> float:
         """Seconds of the model, as far as they are known."""
-        return self.use.count * (self.best.seconds if self.best is not None else self.estimate)
+        return self.count * (self.best.seconds if self.best is not None else self.estimate)
 
     @property
     def gain(self) -> float:
         """What its leader saves the model: seconds, unless there is another objective."""
         if self.best is None or self.default is None:
             return 0.0
-        return self.use.count * (self.default.value - self.best.value)
+        return self.count * (self.default.value - self.best.value)
 
     def needs_proof(self, gain: float) -> bool:
         """The leader is not the default, saves something, and was not proved before."""
@@ -110,6 +164,8 @@ class ModelTask:
         match event:
             case Measured(trial):
                 self.trials += 1
+                if self.session is None or trial.schedule not in self.session.remeasured:
+                    self._proposed_by[trial.schedule] = trial.phase
                 if isinstance(trial.result, Failure):
                     self.failed += 1
                     self.failure = self.failure or trial.result
@@ -128,11 +184,13 @@ class ModelTask:
     def _score(self, result: Result, value: float | None) -> Score | None:
         return Score(value, result.floor) if isinstance(result, Timing) and value is not None else None
 
-    def finished(self) -> TunedTask:
+    def finished(self, use: TaskUse) -> TunedTask:
+        """What one of the models, which uses it so, gets."""
         schedule = self.leader if self.best is not None else None
+        row = replace(self.row, id=use.id, label=use.calls[0].label, count=use.count)
         return TunedTask(
-            *astuple(self.row),
-            task=self.use.task,
+            *astuple(row),
+            task=use.task,
             schedule=schedule,
             default=self.session.default if self.session is not None else None,
             verified=self.is_verified or (schedule is not None and self.was_proved),
@@ -153,5 +211,5 @@ def least_seconds(task: Task, target: Target) -> float:
 def negligible(tasks: Iterable[ModelTask]) -> set[ModelTask]:
     """Those whose share of the model is too small to notice, however slow they turn out within reason."""
     every = list(tasks)
-    whole = sum(t.use.count * t.estimate for t in every)
-    return {t for t in every if DOUBT * t.use.count * t.estimate < NEGLIGIBLE * whole}
+    whole = sum(t.count * t.estimate for t in every)
+    return {t for t in every if DOUBT * t.count * t.estimate < NEGLIGIBLE * whole}

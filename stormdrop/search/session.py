@@ -140,6 +140,8 @@ class Session:
         self._failed = 0
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
         self._settled: set[Candidate] = set()  # whose value comes from being timed in turns
+        self.remeasured = frozenset(self._schedule(c) for c in timed[: self._settings.known])
+        """The store's best schedules, which are measured again."""
         self.final_values: dict[Schedule, float] = {}
         """Of the finalists, as they were timed in turns."""
         self.best: float | None = None

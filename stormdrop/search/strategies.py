@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -50,6 +51,8 @@ class StormThenDroplet:
         self._values: dict[Candidate, float | None] = {}
         self._brief: set[Candidate] = set()
         self._waiting = 0  # candidates of the storm that are asked and not told
+        self._best = inf
+        self._idle = 0  # of those that were told since the last gain
         self._left = context.settings.storm_trials
         if context.trials is not None:
             self._left = min(self._left, max(1, round(context.settings.storm_share * context.trials)))
@@ -60,18 +63,18 @@ class StormThenDroplet:
 
     @property
     def eager(self) -> bool:
-        return self._left > 0 and not self._is_late()
+        return self._storms()
 
     def ask(self, n: int) -> Proposal:
-        if self._left > 0 and not self._is_late():
+        if self._storms():
             proposal = self._storm.ask(min(n, self._left))
             if proposal.candidates:
                 self._left -= len(proposal.candidates)
                 self._waiting += len(proposal.candidates)
                 return proposal
             self._left = 0
-            if self._waiting:
-                return proposal
+        if self._waiting:
+            return Proposal(())  # the droplets' starts are among what is not told yet
         if self._droplet is None:
             c, settings = self._context, self._context.settings.droplet
             starts = best_of_each(self._values, self._brief, settings.starts)
@@ -82,16 +85,23 @@ class StormThenDroplet:
         if self._droplet is not None:
             self._droplet.tell(outcomes)
             return
+        self._idle += min(self._waiting, len(outcomes))  # what others measured says nothing of the storm
         self._waiting = max(0, self._waiting - len(outcomes))
         self._storm.tell(outcomes)
+        best = min((o.value for o in outcomes if o.value is not None), default=inf)
+        if self._best == inf or best < self._best - self._context.settings.gain * abs(self._best):
+            self._idle = 0
+        self._best = min(self._best, best)
         for outcome in outcomes:
             self._values[outcome.candidate] = outcome.value
             if outcome.brief:
                 self._brief.add(outcome.candidate)
 
-    def _is_late(self) -> bool:
-        seconds = self._context.seconds
-        return seconds is not None and self._context.clock() > self._context.settings.storm_share * seconds
+    def _storms(self) -> bool:
+        """The storm goes on: it has trials and seconds left, and has gained lately."""
+        settings, seconds = self._context.settings, self._context.seconds
+        is_late = seconds is not None and self._context.clock() > settings.storm_share * seconds
+        return self._left > 0 and self._idle < settings.storm_patience and not is_late
 
 
 class SeedsThenDroplet:

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from math import ceil, inf
 from types import FrameType
 
@@ -64,7 +65,8 @@ def tune(
     """Search for the fastest schedule of a task, or for that of the smallest `objective`.
 
     `cold` says whether constants are in the caches when a kernel begins, by default as the target has it. Without
-    `trials` or `seconds` a storm of 300 kernels is followed by droplets until they find no more. `start` is a
+    `trials` or `seconds` a storm that lasts while it gains, for 300 trials at most, is followed by droplets until they
+    find no more. `start` is a
     schedule to begin from, `spaces` are the sketches to search, by default all that `rules` derive; whoever gives a
     measurer gives one that knows these rules.
 
@@ -84,6 +86,7 @@ def tune(
     target = (target or detect()).with_cold_weights(cold)
     if trials is None and seconds is None and name not in ENDING:
         trials = settings.storm_trials
+        settings = replace(settings, patience=settings.patience or settings.storm_patience)
     origin = Origin(name, seed, versions(target))
     own = Measurer(target, MeasureSettings(seed=seed), rules=rules) if measurer is None else nullcontext(measurer)
     with own as measurer:

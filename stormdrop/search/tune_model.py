@@ -1,30 +1,36 @@
-"""Tune a whole model: every task is measured a little, then rounds go to where the model spends its time.
+"""Tune whole models: every task is measured a little, then rounds go where a second of search is expected to gain most.
 
     tuned = tune_model(tasks_of(load("resnet50.onnx")), seconds=300, store=Store.open())
     model = build_model(parts, target, tuned.schedules)
 
-One measurer, one cost model and one store serve all sessions. A budget of seconds covers everything, the proofs of the
-winners included: time for those is set aside as winners appear. Everything measured is in the store at once, so that a
-broken-off run is continued by the next.
+Models that are tuned together share the tasks they have in common, one cost model and one store. A budget of seconds
+covers everything, the proofs of the winners included: time for those is set aside as winners appear. Everything
+measured is in the store at once, so that a broken-off run is continued by the next.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import replace
 from math import ceil, inf
+from typing import TypedDict, Unpack
 
-from stormdrop.errors import RunError, StormdropError
+import numpy as np
+
+from stormdrop.errors import RunError, StormdropError, UserError
 from stormdrop.graph.partition import Partition, TaskUse
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
-from stormdrop.search.divide import ByShare, Divide
+from stormdrop.search.budget import TRIALS_PER_SECOND, SearchBudget
+from stormdrop.search.divide import Divide, Gradient, Standing
 from stormdrop.search.events import Event, Measured, Warned, ignore
+from stormdrop.search.expect import expected_gains
+from stormdrop.search.goal import Goal, LatencyTargets, TotalLatency
 from stormdrop.search.model_events import (
     ModelEnded,
     ModelListener,
@@ -43,16 +49,16 @@ from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
-MODEL_SETTINGS = TuneSettings(batch=16, finalists=3, rounds=6, known=3, against_default=True, gain=0.01)
-"""Smaller rounds and shorter finals than for one operator: there are many tasks."""
-TRIALS_PER_TASK = 64
-"""Where no budget is given."""
+MODEL_SETTINGS = TuneSettings(batch=16, finalists=3, rounds=6, known=3, patience=256, against_default=True, gain=0.01)
+"""Smaller rounds and shorter finals than for one operator: there are many tasks. A task ends after 16 idle rounds."""
+AHEAD_SECONDS = 60.0
+"""How far ahead gains are expected."""
+ENOUGH = 0.005
+"""Without a budget, search ends when that time is expected to gain less than this share of the goal."""
 FIRST = 6
 """Candidates of every task before any gets more: the default and the prior's favourites of other sketches."""
 FIRST_SHARE = 0.4
 """Of a budget of seconds, after which those that are left are measured with their default only."""
-TRIALS_PER_SECOND = 20.0
-"""About; two cores, kernels of a millisecond. How long storms last is planned with it."""
 LEAST_TRIALS = 24
 """What a task's storm and droplets can count on."""
 FINAL_TRIALS = 9
@@ -69,8 +75,34 @@ OVERTIME = 1.05
 """Proofs begin until so much of the seconds is spent."""
 
 
-def tune_model(
-    parts: Partition,
+def tune_model(parts: Partition, target: Target | None = None, **options: Unpack[ModelTuning]) -> TunedModel:
+    """`tune_models` for one model."""
+    return tune_models([parts], target, **options)[0]
+
+
+class ModelTuning(TypedDict, total=False):
+    """The options of `tune_models`."""
+
+    trials: int | None
+    seconds: float | None
+    search: str | StrategyFactory
+    seed: int
+    store: Store | None
+    listen: ModelListener
+    settings: TuneSettings | None
+    measurer: Measures | None
+    cold: bool | None
+    divide: Divide | None
+    goal: Goal | None
+    objective: Objective | None
+    rules: Sequence[Rule]
+    reuse: str
+    donors: Sequence[str] | None
+    clock: Callable[[], float]
+
+
+def tune_models(
+    models: Sequence[Partition],
     target: Target | None = None,
     *,
     trials: int | None = None,
@@ -83,103 +115,127 @@ def tune_model(
     measurer: Measures | None = None,
     cold: bool | None = None,
     divide: Divide | None = None,
+    goal: Goal | None = None,
     objective: Objective | None = None,
     rules: Sequence[Rule] = RULES,
     reuse: str = "seed",
     donors: Sequence[str] | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> TunedModel:
-    """Search for the fastest schedules of a model's tasks, until so many trials or seconds in all are spent.
+) -> tuple[TunedModel, ...]:
+    """Search for the fastest schedules of the models' tasks, until so many trials or seconds in all are spent.
 
-    Without either, 64 trials for each task that matters. `cold` None: kernels are timed with weights out of cache where
-    the model's do not fit the L3. The first Ctrl-C ends the search and proves what has gained, a second one aborts.
+    Without either, until another minute is expected to gain less than 0.5 % of the `goal`, which is the total latency
+    unless another is given. `cold` None: kernels are timed with weights out of cache where the model's do not fit the
+    L3. The first Ctrl-C ends the search and proves what has gained, a second one aborts.
 
-    With an `objective` the winner of a task is what makes that smallest. Tasks are still given trials by their share of
-    the model's time, and the store keeps times only: `compile(model, schedules=tuned.schedules)` takes the winners.
-    `rules` are those that derive sketches; whoever gives a measurer gives one that knows them. `reuse` and `donors` are
-    those of `tune`; unless reuse is off, tasks of the model also begin from each other's leaders.
+    With an `objective` the winner of a task is what makes that smallest. Tasks are still given trials by their seconds,
+    and the store keeps times only: `compile(model, schedules=tuned.schedules)` takes the winners. `rules` are those
+    that derive sketches; whoever gives a measurer gives one that knows them. `reuse` and `donors` are those of `tune`;
+    unless reuse is off, tasks also begin from each other's leaders.
 
-    Raises UserError for a wrong budget, strategy or rule, RunError if no task could be timed.
+    Raises UserError for a wrong budget, goal, strategy or rule, RunError if no task could be timed.
     """
     check_budget(trials, seconds)
+    if not models:
+        raise UserError("there is no model to tune")
+    if isinstance(goal, LatencyTargets) and len(goal.targets) != len(models):
+        raise UserError(f"{len(goal.targets)} latency targets for {len(models)} models; give one for each")
     began = clock()
     reused = reuse_of(reuse, donors)
     name, factory = named(search, reused)
     target = target or detect()
     settings = settings or MODEL_SETTINGS
-    # Whoever compiles the model estimates at the same temperature: both choose the same defaults.
-    target = target.with_cold_weights(parts.constant_bytes > target.l3_bytes if cold is None else cold)
-    origin = Origin(name, seed, versions(target), parts.graph.name)
+    goal = goal or TotalLatency()
+    divide = divide or Gradient(np.random.default_rng(seed))
     how = MeasureSettings(seed=seed, final_seconds=0.05)
-    own = Measurer(target, how, shared_proofs=True, rules=rules) if measurer is None else nullcontext(measurer)
-    with own as measurer:
+    with ExitStack() as stack:
+        # Whoever compiles a model estimates at the same temperature: both choose the same defaults.
+        targets = [
+            target.with_cold_weights(m.constant_bytes > target.l3_bytes if cold is None else cold) for m in models
+        ]
+        measurers = {
+            t: stack.enter_context(Measurer(t, how, shared_proofs=True, rules=rules)) if measurer is None else measurer
+            for t in dict.fromkeys(targets)
+        }
         cost = cost_model(target, store if objective is None else None, settings)
-        tools = Tools(target, measurer, factory, origin, cost, store, objective, settings, checked(rules), reused)
-        budget = _Budget(trials, seconds, began, clock)
+        tools = [
+            Tools(
+                own,
+                measurers[own],
+                factory,
+                Origin(name, seed, versions(own), model.graph.name),
+                cost,
+                store,
+                objective,
+                settings,
+                checked(rules),
+                reused,
+            )
+            for model, own in zip(models, targets)
+        ]
+        budget = SearchBudget(trials, seconds, began, clock)
         with interruptible() as stop:
-            return _Search(parts.tasks, tools, budget, divide or ByShare(), listen, stop).run()
-
-
-@dataclass(slots=True)
-class _Budget:
-    """What may be spent, and what is."""
-
-    trials: int | None
-    seconds: float | None
-    began: float
-    clock: Callable[[], float]
-    measured: int = 0
-
-    @property
-    def elapsed(self) -> float:
-        return self.clock() - self.began
-
-    @property
-    def trials_left(self) -> float:
-        return inf if self.trials is None else self.trials - self.measured
-
-    @property
-    def seconds_left(self) -> float:
-        return inf if self.seconds is None else self.seconds - self.elapsed
-
-    @property
-    def expected_trials(self) -> float:
-        by_time = inf if self.seconds is None else self.seconds * TRIALS_PER_SECOND
-        return min(by_time, inf if self.trials is None else self.trials)
+            return _Search(models, tools, budget, divide, goal, listen, stop).run()
 
 
 class _Search:
-    """The loop over all tasks of one model."""
+    """The loop over all tasks of some models; `tools` are those of each model."""
 
     def __init__(
-        self, uses: Sequence[TaskUse], tools: Tools, budget: _Budget, divide: Divide, listen: ModelListener, stop: Stop
+        self,
+        models: Sequence[Partition],
+        tools: Sequence[Tools],
+        budget: SearchBudget,
+        divide: Divide,
+        goal: Goal,
+        listen: ModelListener,
+        stop: Stop,
     ) -> None:
-        self._tools, self._budget, self._divide, self._listen, self._stop = tools, budget, divide, listen, stop
-        self._all = [ModelTask(use, tools, self._moved) for use in uses]
+        self._models, self._tools, self._budget, self._divide = models, tools, budget, divide
+        self._goal, self._listen, self._stop = goal, listen, stop
+        self._settings, self._origin = tools[0].settings, tools[0].origin
+        uses: dict[tuple[str, bool], list[tuple[int, TaskUse]]] = {}
+        for k, model in enumerate(models):
+            for use in model.tasks:
+                uses.setdefault((use.task.digest, tools[k].target.is_cold), []).append((k, use))
+        self._by_key = {
+            key: ModelTask(
+                replace(found[0][1], id=f"t{number}"),
+                [sum(use.count for j, use in found if j == k) for k in range(len(models))],
+                tools[found[0][0]],
+                self._moved,
+            )
+            for number, (key, found) in enumerate(uses.items())
+        }
+        self._all = list(self._by_key.values())
         self._small = negligible(self._all)
-        if budget.trials is None and budget.seconds is None:
-            budget.trials = sum(1 if t in self._small else TRIALS_PER_TASK for t in self._all) or 1
         self._told: dict[tuple[ModelTask, ModelTask], float] = {}  # the second's value when the first was told of it
         self._seconds, self._trials = 1.0, TRIALS_PER_SECOND  # what trials took so far, after a guess
 
-    def run(self) -> TunedModel:
-        origin, budget = self._tools.origin, self._budget
+    def run(self) -> tuple[TunedModel, ...]:
+        origin, budget = self._origin, self._budget
+        names = ", ".join(t.origin.model for t in self._tools)
         rows = tuple(t.row for t in self._all)
-        is_cold = self._tools.target.is_cold
-        self._listen(ModelStarted(origin.model, rows, origin.strategy, budget.trials, budget.seconds, is_cold))
+        is_cold = any(t.target.is_cold for t in self._tools)
+        self._listen(ModelStarted(names, rows, origin.strategy, budget.trials, budget.seconds, is_cold))
         stopped = self._begin() or self._go_on()
         self._fill_in()
         if stopped == "interrupted":
             self._listen(Warned("stopping: what has gained is timed once more and proved; Ctrl-C again aborts"))
         self._prove(stopped == "interrupted")
-        tasks = tuple(t.finished() for t in self._all)
-        if tasks and all(t.seconds is None for t in tasks):
-            first = next((t.failure for t in tasks if t.failure), "the budget was too small")
-            raise RunError(f"{origin.model}: none of its {len(tasks)} tasks could be timed; the first: {first}")
-        found = (tasks, budget.elapsed, stopped)
-        tuned = TunedModel(origin.model, self._tools.target, origin.strategy, origin.seed, *found)
-        self._listen(ModelEnded(tuned))
-        return tuned
+        if self._all and all(t.best is None for t in self._all):
+            first = next((str(t.failure) for t in self._all if t.failure), "the budget was too small")
+            raise RunError(f"{names}: none of its {len(self._all)} tasks could be timed; the first: {first}")
+        found = tuple(self._tuned(model, tools, stopped) for model, tools in zip(self._models, self._tools))
+        for tuned in found:
+            self._listen(ModelEnded(tuned))
+        return found
+
+    def _tuned(self, model: Partition, tools: Tools, stopped: str) -> TunedModel:
+        is_cold = tools.target.is_cold
+        tasks = tuple(self._by_key[use.task.digest, is_cold].finished(use) for use in model.tasks)
+        found = tasks, self._budget.elapsed, stopped, self._left
+        return TunedModel(tools.origin.model, tools.target, tools.origin.strategy, tools.origin.seed, *found)
 
     def _moved(self, task: ModelTask, event: Event | None) -> None:
         if isinstance(event, Measured):
@@ -210,7 +266,7 @@ class _Search:
     def _begin(self) -> str:
         """Measure a few candidates of every task, those first that seem to take longest; says why if it must end."""
         expected = self._budget.expected_trials
-        most = int(min(FIRST, max(1, expected // (3 * max(1, len(self._all))))))
+        most = int(min(FIRST, max(1, expected / (3 * max(1, len(self._all))))))
         whole = sum(t.total for t in self._all) or 1.0
         for done, task in enumerate(sorted(self._all, key=lambda t: t.total, reverse=True)):
             if over := self._over():
@@ -219,12 +275,12 @@ class _Search:
             if is_small and task.take_stored():
                 task.move("small")
                 continue
-            share = task.use.count * task.estimate / whole
+            share = task.count * task.estimate / whole
             if not self._open(task, max(LEAST_TRIALS, ceil(share * expected)) if expected < inf else None):
                 continue
             self._round(task, 1 if is_small or self._is_late(done) else most)
             if task.best is None and not self._over():
-                self._round(task, self._tools.settings.batch)
+                self._round(task, self._settings.batch)
             if task.best is None:
                 self._give_up(task)
             elif is_small:
@@ -239,35 +295,68 @@ class _Search:
     def _go_on(self) -> str:
         """Rounds for whom the division chooses, until something ends it; says what."""
         while True:
+            standings = self._standings()
+            self._expect(standings)
             if over := self._over():
                 return over
-            chosen = self._divide.next([t.standing for t in self._all])
+            if self._all and not any(s.slope for s in standings):
+                return "target met"
+            chosen = self._divide.next(standings)
             if chosen is None:
                 return "nothing left"
+            if self._budget.is_open and self._left < ENOUGH:
+                return "no further gain"
             task = self._all[chosen]
-            if not self._round(task, self._tools.settings.batch, is_ahead=True):
+            if not self._round(task, self._settings.batch, is_ahead=True) or self._is_stuck(task):
                 task.is_over = True
                 task.move("ended")
 
+    def _is_stuck(self, task: ModelTask) -> bool:
+        patience = self._settings.patience
+        return patience is not None and task.session is not None and task.session.idle_trials >= patience
+
+    def _latencies(self) -> list[float]:
+        """Of every model, as far as its tasks could be timed."""
+        timed = [t for t in self._all if t.best is not None]
+        return [sum(t.counts[k] * t.best.seconds for t in timed if t.best) for k in range(len(self._models))]
+
+    def _standings(self) -> list[Standing]:
+        slopes = self._goal.slopes(self._latencies())
+        return [
+            t.standing(
+                sum(n * slope for n, slope in zip(t.counts, slopes)),
+                0.0 if t.needs_proof(self._settings.gain) else self._final_seconds(t),
+            )
+            for t in self._all
+        ]
+
+    def _expect(self, standings: Sequence[Standing]) -> None:
+        """Work out what another minute is expected to gain, as a share of the goal."""
+        value = self._goal.value(self._latencies())
+        gains = expected_gains(standings, AHEAD_SECONDS)
+        for task, gain in zip(self._all, gains):
+            task.expected_gain = gain / value if value else 0.0
+
+    @property
+    def _left(self) -> float:
+        return sum(t.expected_gain for t in self._all)
+
     def _open(self, task: ModelTask, expected: int | None) -> bool:
         """Begin a task's session."""
-        tools = self._tools
-        if isinstance(tools.measurer, Measurer):
-            tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
+        if isinstance(task.tools.measurer, Measurer):
+            task.tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
         try:
             siblings = self._siblings(task)
-            task.session = Session(task.use.task, tools, trials=expected, listen=task.listen, siblings=siblings)
+            task.begin(Session(task.use.task, task.tools, trials=expected, listen=task.listen, siblings=siblings))
         except StormdropError as error:
             task.failure = Failure("schedule", str(error))
             self._give_up(task)
             return False
-        if (seconds := task.session.default_known) is not None:
-            task.default = Score(seconds, seconds)
         return True
 
     def _siblings(self, task: ModelTask) -> list[Source]:
         """The leaders of related tasks that have gained since this task was last told of them; the nearest few."""
-        if self._tools.reuse.mode == "off":
+        if task.tools.reuse.mode == "off":
             return []
         leaders = {
             other: other.leader
@@ -296,7 +385,7 @@ class _Search:
         ahead = int(min(most, max(0, self._budget.trials_left - n))) if is_ahead else 0
         went_on = task.session.round(n, ahead)
         lasted = self._budget.clock() - started
-        task.spent += lasted
+        task.round_ended(lasted)
         if task.trials > before:
             self._seconds += lasted
             self._trials += task.trials - before
@@ -327,7 +416,7 @@ class _Search:
 
     def _winners(self) -> list[ModelTask]:
         """Those whose leaders are to be proved, the greatest gain first."""
-        found = [t for t in self._all if t.needs_proof(self._tools.settings.gain)]
+        found = [t for t in self._all if t.needs_proof(self._settings.gain)]
         return sorted(found, key=lambda t: t.gain, reverse=True)
 
     def _prove(self, is_interrupted: bool) -> None:
@@ -339,7 +428,9 @@ class _Search:
         latest = min(latest, self._budget.elapsed + PATIENCE_SECONDS) if is_interrupted else latest
         for task in winners:
             if self._budget.elapsed + self._final_seconds(task) <= latest:
+                started = self._budget.clock()
                 self._prove_one(task)
+                task.spent += self._budget.clock() - started
             elif task.stored is not None and task.stored.verified and task.take_stored():
                 task.move("proved")  # before, that is
             else:
@@ -361,7 +452,7 @@ class _Search:
             task.best, task.failure = None, Failure("wrong", str(error))
             self._give_up(task)
             return
-        values, is_time = task.session.final_values, self._tools.objective is None
+        values, is_time = task.session.final_values, self._tools[0].objective is None
         value = values[tuned.best]
         task.leader, task.is_verified = tuned.best, True
         task.best = Score(value, value if is_time else tuned.seconds)

@@ -20,6 +20,7 @@ from stormdrop.cli.main import main
 from stormdrop.driver.compile import load, stored_schedules, tasks_of
 from stormdrop.errors import RunError
 from stormdrop.graph.partition import Partition
+from stormdrop.report.text import clean
 from stormdrop.reservoir.store import default_path
 from stormdrop.runtime.host import detect
 from stormdrop.target.machine import Target
@@ -34,6 +35,7 @@ KEYS = [
     "seed",
     "cold",
     "stopped",
+    "expected_gain",
     "trials",
     "failed",
     "known",
@@ -59,6 +61,9 @@ TASK_KEYS = [
     "known",
     "verified",
     "ended",
+    "origin",
+    "expected_gain",
+    "search_seconds",
     "failure",
     "schedule",
 ]
@@ -115,6 +120,21 @@ def test_a_model_is_tuned_kept_and_continued(tmp_path: Path, cache: Path) -> Non
     assert all(chosen(use.task) is not None for use in tasks)
 
 
+def test_two_models_are_tuned_at_once_and_reported_each(tmp_path: Path) -> None:
+    paths = [dense(tmp_path, file=f"{name}.onnx") for name in "ab"]
+    done = ran(*paths, *QUICK, "--objective", "speedup", "--json")
+    assert done.exit_code == 0, done.output
+    reports = json.loads(done.stdout)["models"]
+    assert [list(r) for r in reports] == [KEYS, KEYS]
+    first, second = ([t["schedule"] for t in r["tasks"]] for r in reports)
+    assert first == second
+    text = ran(*paths, *QUICK, "--objective", "5ms,1h")
+    assert text.exit_code == 0, text.output
+    assert sum(line.startswith("search ") for line in text.stdout.splitlines()) == 2
+    assert text.stdout.splitlines()[0] == clean(GRAPH)
+    assert "another minute may gain" in text.stdout
+
+
 def test_quiet_shows_nothing_but_results(tmp_path: Path) -> None:
     path = dense(tmp_path, batch="n")
     done = ran(
@@ -163,6 +183,8 @@ def test_wrong_usage_has_exit_code_two(tmp_path: Path) -> None:
     assert "more than 0" in failed(path, "--time", "0", code=2)
     failed(path, "--trials", "0", code=2)
     failed(path, "--search", "drizzle", code=2)
+    assert "is not a time" in failed(path, "--objective", "fast", code=2)
+    assert "2 latency targets for 1 models" in failed(dense(tmp_path), "--objective", "1ms,2ms")
     assert "is not a shape" in failed(path, "--shapes", "5", code=2)
     failed(code=2)
 
@@ -202,10 +224,11 @@ def test_ctrl_c_ends_with_what_is_known(tmp_path: Path, cache: Path) -> None:
 def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[Partition, Target, dict[str, Any]]] = []
 
-    def listening(parts: Partition, target: Target, **options: Any) -> None:
-        given.append((parts, target, options))
+    def listening(models: list[Partition], target: Target, **options: Any) -> tuple[int, ...]:
+        given.extend((parts, target, options) for parts in models)
+        return tuple(range(len(models)))
 
-    monkeypatch.setattr("stormdrop.driver.tune.tune_model", listening)
+    monkeypatch.setattr("stormdrop.driver.tune.tune_models", listening)
     path = dense(tmp_path, batch="n")
     graph = load(str(path), {INPUT: (4, 6)})
     parts = tasks_of(graph)
@@ -214,6 +237,8 @@ def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch:
     sd.tune(graph, detect(2))
     mine = sd.Store.in_memory()
     sd.tune(parts, store=mine, seconds=2.5)
+    assert sd.tune([parts, graph], store=mine) == (0, 1)
+    assert given.pop()[2] is given.pop()[2]
     assert [[use.task.digest for use in p.tasks] for p, *_ in given] == [[use.task.digest for use in parts.tasks]] * 4
     assert [target.threads for _, target, _ in given] == [3, 1, 2, 1]
     stores = [options.pop("store") for *_, options in given]

@@ -30,7 +30,16 @@ ROWS = (
     TaskRow("t2", "Transpose", 1, 0.0),
 )
 STARTED = ModelStarted("net", ROWS, "storm+droplet", None, 300.0, cold=True)
-FIRST = replace(ROWS[0], seconds=4e-3, default_seconds=5e-3, trials=6, failed=1, phase="storm")
+FIRST = replace(
+    ROWS[0],
+    seconds=4e-3,
+    default_seconds=5e-3,
+    trials=6,
+    failed=1,
+    phase="storm",
+    origin="droplet",
+    expected_gain=0.0123,
+)
 SECOND = replace(ROWS[1], seconds=2e-3, default_seconds=2e-3, trials=6, phase="storm")
 THIRD = replace(ROWS[2], seconds=1e-4, default_seconds=1e-4, trials=1, phase="small")
 
@@ -98,8 +107,8 @@ def test_without_a_terminal_there_is_a_plain_line_every_few_seconds() -> None:
     lines = text.splitlines()
     assert "\x1b" not in text
     assert lines[2] == (
-        "  6 trials, 1 failed, 10.0 s of 5:00 min; estimated 12.0 ms (defaults 15.0 ms, 1 of 3 tasks); "
-        "t0 Conv3x3+Relu: storm, 4.00 ms, 50.0 GFLOP/s, 50.0% of peak"
+        "  6 trials, 1 failed, 10.0 s of 5:00 min, another minute may gain 1.2%; estimated 12.0 ms "
+        "(defaults 15.0 ms, 1 of 3 tasks); t0 Conv3x3+Relu: storm, 4.00 ms, 50.0 GFLOP/s, 50.0% of peak"
     )
     assert lines[4].endswith("estimated 14.1 ms (defaults 17.1 ms); t2 Transpose: small, 100 µs")
     assert lines[5] == "timing the best of 2 tasks again in turns, and proving the winners"
@@ -112,7 +121,8 @@ def test_the_table_has_all_figures_of_a_task_those_that_take_longest_first() -> 
     table = Text.from_ansi(text[text.rindex("GFLOP ") :]).plain.splitlines()
     first = next(k for k, line in enumerate(table) if "Conv3x3" in line)
     second = next(k for k, line in enumerate(table) if "MatMul" in line)
-    assert table[first].split() == ["t0", "Conv3x3+Relu", "3", "0.200", "4.000", "50.0", "50.0%", "6", "1", "storm"]
+    figures = ["3", "0.200", "4.000", "50.0", "50.0%", "6", "1", "1.23%", "droplet", "storm"]
+    assert table[first].split() == ["t0", "Conv3x3+Relu", *figures]
     assert first < second
     assert "estimated 14.0 ms (defaults 17.0 ms, 2 of 3 tasks)" in text
     assert "12 trials, 1 failed, 20.0 s of 5:00 min" in text
@@ -189,6 +199,22 @@ def test_the_final_table_compares_with_the_defaults() -> None:
         "share",
         "trials",
         "failed",
+        "next",
+        "min",
+        "from",
     ]
     assert [line[0] for line in lines[1:]] == ["t0", "t1", "t2"]
-    assert lines[1][2:] == ["3", "0.000", "5.000", "4.000", "0.0", "0.0%", "85.1%", "6", "1", "proved"]
+    assert lines[1][2:] == [
+        "3",
+        "0.000",
+        "5.000",
+        "4.000",
+        "0.0",
+        "0.0%",
+        "85.1%",
+        "6",
+        "1",
+        "1.23%",
+        "droplet",
+        "proved",
+    ]

@@ -228,10 +228,17 @@ def test_training_is_of_one_machine_and_one_feature_version(store: Store) -> Non
     assert store.training(ELSEWHERE).left_out == 0
 
 
-def test_training_takes_the_most_recent_and_keeps_their_order(store: Store) -> None:
+def test_training_beyond_the_limit_is_a_sample_of_all_tasks_in_order(store: Store) -> None:
+    """The second task was measured long ago, and less: it gives all it has."""
+    store.add(make_records(3, task=small_task(7)))
     store.add(make_records(50))
-    rows = store.training(HERE, limit=7)
-    assert np.allclose(rows.seconds, [1e-3 * (51 - k) for k in range(43, 50)])
+    rows = store.training(HERE, limit=10)
+    assert np.allclose(rows.seconds[:3], [4e-3, 3e-3, 2e-3])
+    assert rows.group.tolist() == [rows.group[0]] * 3 + [rows.group[3]] * 7
+    later = rows.seconds[3:]
+    assert np.isclose(later[0], 51e-3)
+    assert np.isclose(later[-1], 2e-3)  # the newest, and the fastest
+    assert np.all(np.diff(later) < -5e-3)
 
 
 def test_training_of_nothing_has_the_right_shapes(store: Store) -> None:

@@ -139,11 +139,11 @@ def test_the_leader_of_one_task_is_suggested_to_its_siblings() -> None:
     tasks = [use.task for use in parts.tasks]
     assert len({t.class_key for t in tasks}) == 1
     tuned = tuned_with(fake, parts, trials=120, store=store)
-    donated = {r.schedule for t in tasks for r in store.trials(t, tuned.target) if r.strategy == DONOR}
+    donated = {t: {r.schedule for r in store.trials(t, tuned.target) if r.strategy == DONOR} for t in tasks}
     before: list[tuple[Task, Schedule]] = []
     seen = 0
     for task, candidates in fake.batches:
-        if mine := donated & set(candidates):
+        if mine := donated[task] & set(candidates):
             assert mine <= set(refitted(task, [s for s in before if s[0] is not task], tuned.target))
             seen += len(mine)
         before += [(task, s) for s in candidates]

@@ -139,6 +139,25 @@ def test_a_storm_ends_in_droplets_and_then_by_itself() -> None:
     assert tuned.stopped == "nothing left"
 
 
+def test_a_storm_that_stops_gaining_gives_way_to_droplets() -> None:
+    """Everything takes as long as everything else: the first batch gains, nothing after it does."""
+    settings = TuneSettings(batch=8, storm_trials=200, storm_patience=32)
+    replay = Replay(lambda _: timing(1e-3))
+    tuned = tune(task(), TARGET, measurer=replay, settings=settings)
+    storm = [t for t in tuned.history if t.phase == "storm"]
+    assert 32 + 8 <= len(storm) <= 32 + 3 * 8  # one batch was asked for ahead
+    assert {t.phase for t in tuned.history} == {"storm", "droplet"}
+
+
+@pytest.mark.parametrize("search", ["random", "storm"])
+def test_a_storm_without_a_budget_ends_when_it_stops_gaining(search: str) -> None:
+    settings = TuneSettings(batch=8, storm_trials=200, storm_patience=32)
+    tuned = tune(task(), TARGET, measurer=Replay(lambda _: timing(1e-3)), settings=settings, search=search)
+    assert (tuned.stopped, tuned.trials) == ("no further gain", 40)
+    capped = tune(task(), TARGET, measurer=Replay(), settings=TuneSettings(batch=8, storm_trials=24), search=search)
+    assert (capped.stopped, capped.trials) == ("trials", 24)
+
+
 class Hesitant:
     """Has nothing to say while a proposal of its own is not told, and something afterwards."""
 

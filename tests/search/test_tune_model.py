@@ -21,6 +21,7 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from stormdrop.search.events import Warned, ignore
+from stormdrop.search.goal import LatencyTargets
 from stormdrop.search.model_events import (
     ModelEnded,
     ModelEvent,
@@ -33,7 +34,7 @@ from stormdrop.search.model_task import least_seconds
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.strategies import Context
 from stormdrop.search.strategy import Strategy
-from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS, TRIALS_PER_TASK, tune_model
+from stormdrop.search.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, tune_model, tune_models
 from stormdrop.space.default import default_schedule
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
@@ -221,8 +222,22 @@ def test_trials_go_where_the_time_is() -> None:
     assert large.trials > 2.5 * small.trials
 
 
-def test_without_a_budget_there_are_so_many_trials_for_each_task() -> None:
-    assert tuned_with(Fake(), model(32, 48, 40), search="random").trials == 2 * TRIALS_PER_TASK
+def test_without_a_budget_search_ends_when_little_more_is_expected_and_says_how_much() -> None:
+    settings = replace(MODEL_SETTINGS, patience=None)
+    tuned = tuned_with(Fake(), model(32, 48, 40), search="random", settings=settings)
+    assert tuned.stopped == "no further gain"
+    assert 0 < tuned.expected_gain < ENOUGH
+    assert tuned.expected_gain == pytest.approx(sum(t.expected_gain for t in tuned.tasks))
+    slow = tuned_with(Fake(candidate_seconds=0.5), model(32, 48, 40), search="random", settings=settings)
+    assert slow.stopped == "no further gain"
+    assert slow.trials < tuned.trials  # a minute is fewer candidates
+
+
+def test_a_task_that_gains_nothing_for_many_rounds_ends() -> None:
+    tuned = tuned_with(Fake(lambda task, s: timing(1e-4)), model(32, 48), trials=2000, search="random")
+    patience = MODEL_SETTINGS.patience or 0
+    assert patience <= tuned.trials <= patience + 2 * MODEL_SETTINGS.batch
+    assert tuned.stopped == "nothing left"
 
 
 def test_a_task_that_nobody_would_notice_is_measured_once() -> None:
@@ -457,3 +472,77 @@ def test_a_small_model_is_tuned_for_real() -> None:
         assert t.verified or t.schedule == t.default
         verified = [r.schedule for r in store.trials(t.task, target) if r.verified]
         assert verified == ([t.schedule] if t.verified else [])
+
+
+# ---- several models ------------------------------------------------------------------------------------------------
+
+
+def tuned_together(fake: Fake, *models: Partition, **more: object) -> tuple[TunedModel, ...]:
+    given: Any = more
+    return tune_models(models, TARGET, measurer=fake, clock=fake.clock, **given)
+
+
+def test_models_share_the_tasks_they_have_in_common() -> None:
+    one, two, fake = model(32, 48, 40), model(64, 32, 48, 48), Fake()
+    first, second = tuned_together(fake, one, two, trials=120)
+    assert [t.id for t in first.tasks] == ["t0", "t1"]
+    assert [t.id for t in second.tasks] == ["t0", "t1", "t2"]
+    assert first.tasks[0].task.digest == second.tasks[1].task.digest
+    assert first.tasks[0].schedule == second.tasks[1].schedule
+    assert first.tasks[0].trials == second.tasks[1].trials
+    assert first.trials + second.trials - first.tasks[0].trials == 120
+    for use, t in zip((*one.tasks, *two.tasks), (*first.tasks, *second.tasks)):
+        assert t.task is use.task
+        assert t.count == use.count
+        assert t.ended == "proved"
+
+
+def test_every_model_ends_with_its_own_result() -> None:
+    events = list[ModelEvent]()
+    found = tuned_together(Fake(), model(32, 48), model(64, 32, 48), trials=40, listen=events.append)
+    assert [e.tuned for e in events if isinstance(e, ModelEnded)] == list(found)
+    started = events[0]
+    assert isinstance(started, ModelStarted)
+    assert started.name == "g, g"
+    assert [(r.id, r.count) for r in started.rows] == [("t0", 2), ("t1", 1)]
+
+
+def test_a_model_that_meets_its_target_gets_no_more_rounds() -> None:
+    easy, hard = model(256, 300, rows=64), model(64, 80, rows=64)
+    goal = LatencyTargets((1e6, 1e-9))
+    first, second = tuned_together(Fake(), easy, hard, trials=200, search="random", goal=goal)
+    assert first.trials <= FIRST
+    assert second.trials > 100
+    both = tuned_together(Fake(), easy, hard, trials=200, search="random", goal=LatencyTargets((1e6, 1e6)))
+    assert {t.stopped for t in both} == {"target met"}
+
+
+def test_models_of_two_temperatures_are_timed_apart() -> None:
+    small, large = model(32, 48), model(32, 48, 400)
+    between = replace(TARGET, l3_bytes=(small.constant_bytes + large.constant_bytes) // 2)
+    fake, store = Fake(), Store.in_memory()
+    found = tune_models([small, large], between, measurer=fake, clock=fake.clock, trials=30, store=store)
+    assert [t.cold for t in found] == [False, True]
+    shared = small.tasks[0].task
+    assert [len(store.trials(shared, between, cold=cold)) > 0 for cold in (False, True)] == [True, True]
+
+
+# ---- where schedules come from, and what they cost -----------------------------------------------------------------
+
+
+def test_a_schedule_says_where_it_came_from() -> None:
+    parts, store = model(32, 48), Store.in_memory()
+    assert tuned_with(Fake(lambda task, s: timing(1e-4)), parts, trials=10).tasks[0].origin == "default"
+    first = tuned_with(Fake(), parts, trials=20, search="storm", store=store).tasks[0]
+    assert first.origin == "storm"
+    droplets = tuned_with(Fake(), parts, trials=300, search="droplet").tasks[0]
+    assert droplets.origin == "droplet"
+    again = tuned_with(Fake(), parts, trials=1, store=store).tasks[0]
+    assert (again.schedule, again.origin) == (first.schedule, "stored")
+
+
+def test_duels_and_proofs_are_charged_to_their_task() -> None:
+    fake = Fake()
+    tuned = tuned_with(fake, model(32, 48, 40), trials=300)
+    assert fake.proofs
+    assert sum(t.spent for t in tuned.tasks) == pytest.approx(fake.now)

@@ -1,0 +1,55 @@
+"""What more search is expected to gain, from what it has gained so far.
+
+Bests fall about with the logarithm of the seconds spent. What a doubling of the seconds gains is estimated from what
+the last one gained, and by a part of the best that falls with the rounds, for what a stalled curve does not show.
+
+    gain(s) = (KEPT · gain of the last half of its seconds + DOUBT · best / rounds) · log2(1 + s / spent)
+
+A gain ends at the floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log, log1p
+
+from stormdrop.search.divide import Standing, worth_a_round
+
+KEPT, DOUBT = 0.25, 1 / 16
+"""On tables, a doubling gains about 0.2 of what the last one gained. Where that is nothing, it gains 5 % after 2 rounds
+of 16 trials, 0.8 % after 5 and 0.2 % after 9."""
+
+
+def expected_gains(standings: Sequence[Standing], seconds: float) -> list[float]:
+    """What so many more seconds are expected to gain the goal, for each task, where they are divided best.
+
+    Maximises Σ aᵢ · ln(1 + sᵢ / spentᵢ) with Σ sᵢ = `seconds`. The solution is sᵢ = max(0, aᵢ / λ − spentᵢ), with one λ
+    for all tasks.
+    """
+    gains = [0.0] * len(standings)
+    scales = {k: _scale(standings[k]) for k in worth_a_round(standings)}
+    order = sorted(scales, key=lambda k: scales[k] / _spent(standings[k]), reverse=True)
+    chosen: list[int] = []
+    price = 0.0  # λ: what the last second gains
+    for k in order:
+        if scales[k] / _spent(standings[k]) <= price:
+            break
+        chosen.append(k)
+        price = sum(scales[j] for j in chosen) / (seconds + sum(_spent(standings[j]) for j in chosen))
+    for k in chosen:
+        s = standings[k]
+        gain = scales[k] * log1p((scales[k] / price - _spent(s)) / _spent(s)) if price else 0.0
+        gains[k] = min(gain, s.slope * max(0.0, (s.best or 0.0) - s.floor))
+    return gains
+
+
+def _scale(s: Standing) -> float:
+    """`a` of a · ln(1 + s / spent)."""
+    assert s.best is not None
+    half = next((r for r in reversed(s.history) if r.seconds <= s.spent / 2), s.history[0] if s.history else None)
+    gained = half.best - s.best if half is not None else 0.0
+    return s.slope * (KEPT * gained + DOUBT * s.best / max(1.0, s.rounds)) / log(2)
+
+
+def _spent(s: Standing) -> float:
+    return max(s.spent, 1e-3)

@@ -1,0 +1,58 @@
+"""Goals: what the search for one or several models minimises, a function of the models' latencies.
+
+    latency of model j = Σ count of task i in model j · best seconds of task i
+    ∂goal/∂best of task i = Σ slope of model j · count of task i in model j
+
+A goal says its value and its exact slopes ∂goal/∂latency, none of them negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log
+from typing import Protocol
+
+
+class Goal(Protocol):
+    def value(self, latencies: Sequence[float]) -> float: ...
+    def slopes(self, latencies: Sequence[float]) -> list[float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TotalLatency:
+    """The sum of all latencies."""
+
+    def value(self, latencies: Sequence[float]) -> float:
+        return sum(latencies)
+
+    def slopes(self, latencies: Sequence[float]) -> list[float]:
+        return [1.0] * len(latencies)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyTargets:
+    """The seconds that latencies exceed their targets by, summed: a model that meets its target gets no more rounds."""
+
+    targets: tuple[float, ...]
+    """Seconds, one for each model."""
+
+    def value(self, latencies: Sequence[float]) -> float:
+        return sum(max(0.0, found - target) for found, target in zip(latencies, self.targets, strict=True))
+
+    def slopes(self, latencies: Sequence[float]) -> list[float]:
+        return [float(found > target) for found, target in zip(latencies, self.targets, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class GeometricMean:
+    """The geometric mean of latencies. The mean speedup over any fixed references is largest where this is smallest."""
+
+    def value(self, latencies: Sequence[float]) -> float:
+        if not latencies or min(latencies) <= 0:
+            return 0.0
+        return exp(sum(map(log, latencies)) / len(latencies))
+
+    def slopes(self, latencies: Sequence[float]) -> list[float]:
+        mean = self.value(latencies)
+        return [mean / (len(latencies) * found) if found > 0 else 0.0 for found in latencies]
