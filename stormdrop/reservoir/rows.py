@@ -42,6 +42,7 @@ class TrialRow:
 
     task_digest: str
     class_key: str
+    anchor_key: str
     task_name: str
     flops: float
     task_json: str
@@ -70,7 +71,7 @@ class TrialRow:
     samples: bytes
 
 
-_NAMES = {"class_key", "task_name", "flops", "task_json"}
+_NAMES = {"class_key", "anchor_key", "task_name", "flops", "task_json"}
 MARKED = tuple(f.name for f in fields(TrialRow) if f.name not in _NAMES)
 """What tells rows apart: tasks of one digest are one task, whatever it is called."""
 
@@ -78,6 +79,7 @@ MARKED = tuple(f.name for f in fields(TrialRow) if f.name not in _NAMES)
 ELSEWHERE = {
     "task_digest": "task.digest",
     "class_key": "task.class_key",
+    "anchor_key": "task.anchor_key",
     "task_name": "task.name",
     "flops": "task.flops",
     "task_json": "task.json",
@@ -171,8 +173,9 @@ def text(value: str, most: int = NAME_CHARACTERS) -> str:
 
 
 @lru_cache(maxsize=256)
-def _task(task: Task) -> tuple[str, str, str, float, str]:
-    return task.digest, task.class_key, text(task.name), float(task.flops), compact(task.to_json())
+def _task(task: Task) -> tuple[str, str, str, str, float, str]:
+    keys = task.digest, task.class_key, task.anchor_key
+    return *keys, text(task.name), float(task.flops), compact(task.to_json())
 
 
 @lru_cache(maxsize=64)
@@ -198,7 +201,7 @@ def record_of(row: TrialRow, task: Task, target: Target | None = None) -> Record
     features = None if row.features is None else np.frombuffer(row.features, "<f4").astype(np.float32)
     return Record(
         task,
-        _read("schedule", Schedule.from_json, row.schedule),
+        _read("schedule", Schedule.from_json, row.schedule).of(task),
         own.with_cold_weights(bool(row.cold)),
         result_of(row),
         Versions(row.stormdrop, row.llvm, row.feature_version),

@@ -29,7 +29,8 @@ def insert(connection: sqlite3.Connection, rows: Sequence[TrialRow], skip_known:
         if skip_known and connection.execute("SELECT 1 FROM trial WHERE mark = ?", (mark,)).fetchone():
             continue
         machine = shared.id("machine", key=row.target_key)
-        task = {"class_key": row.class_key, "name": row.task_name, "flops": row.flops, "json": row.task_json}
+        task = {"class_key": row.class_key, "anchor_key": row.anchor_key, "name": row.task_name}
+        task |= {"flops": row.flops, "json": row.task_json}
         ids = (
             shared.id("task", task, digest=row.task_digest),
             machine,
