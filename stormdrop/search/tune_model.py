@@ -131,7 +131,7 @@ def tune_models(
     With an `objective` the winner of a task is what makes that smallest. Tasks are still given trials by their seconds,
     and the store keeps times only: `compile(model, schedules=tuned.schedules)` takes the winners. `rules` are those
     that derive sketches; whoever gives a measurer gives one that knows them. `reuse` and `donors` are those of `tune`;
-    unless reuse is off, tasks also begin from each other's leaders.
+    unless reuse is off, tasks of the models also begin from each other's leaders.
 
     Raises UserError for a wrong budget, goal, strategy or rule, RunError if no task could be timed.
     """
