@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
 SEARCHES = ("random", "storm", "droplet", "storm+droplet")
 """As in `stormdrop.search.strategies`, which is not imported for the sake of `--help`."""
+REUSES = ("seed", "only", "off")
+"""As in `stormdrop.search.reuse`."""
 
 
 def quantity(name: str, units: Mapping[str, float], usage: str) -> Callable[[object], float]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from stormdrop.cli import options
+from stormdrop.cli.source import Source, source_options
 from stormdrop.errors import UserError
 from stormdrop.report.console import results
 from stormdrop.report.text import bytes_text, clean, counted
@@ -21,6 +22,7 @@ EXAMPLES = """\b
 Examples:
   stormdrop store ls                                what is known, one line for each task
   stormdrop store best "C2D 1 56 56 64 64 3 1 1"    the fastest schedule of one of them
+  stormdrop store donors zoo:resnet18               whose schedules would help this model
   stormdrop store export trials.jsonl               everything, as lines of JSON
   stormdrop store import trials.jsonl               take over what another installation measured
   stormdrop store prune --max-size 200MB            forget the oldest trials
@@ -158,6 +160,42 @@ def best(task: str, path: Path | None, target: str | None, cold: bool | None, as
         if number:
             click.echo()
         print_best(results(), summary, record)
+
+
+@store.command(
+    short_help="Whose schedules would help a model.",
+    epilog="""\b
+Examples:
+  stormdrop store donors zoo:resnet18
+  stormdrop store donors model.onnx --donor resnet50 --threads 1
+""",
+)
+@source_options
+@click.option("--donor", "donors", multiple=True, metavar="NAME", help="Of this model's only; may be repeated.")
+@options.threads
+@store_option
+@options.as_json
+def donors(source: Source, donors: tuple[str, ...], threads: int | None, path: Path | None, as_json: bool) -> None:
+    """Show for each task of a MODEL which winners of other tasks `stormdrop tune` would begin from.
+
+    A winner of the task's class has the same stages, at other sizes; one of its anchor class has another epilogue. The
+    distance is 1 for a factor of two in one extent.
+    """
+    from stormdrop.driver.compile import suited
+    from stormdrop.report.store import TaskDonors, donors_json, print_donors
+    from stormdrop.runtime.host import detect
+
+    parts = source.open().parts
+    target = suited(detect(threads), parts)
+    with _viewed(path) as opened:
+        found = [
+            TaskDonors(use, opened.known(use.task, target), opened.donors(use.task, target, None, donors or None))
+            for use in parts.tasks
+        ]
+    if as_json:
+        options.print_json({"tasks": [donors_json(line) for line in found]})
+    else:
+        print_donors(results(), found)
 
 
 def _found(opened: Store, wanted: Filters) -> list[Any]:

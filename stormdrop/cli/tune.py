@@ -32,6 +32,7 @@ Examples:
   stormdrop tune a.onnx b.onnx --objective 5ms,12ms
   stormdrop tune zoo:mobilenet_v2 --trials 1000
   stormdrop tune m.onnx --shapes input=8x3x224x224 --threads 1
+  stormdrop tune resnet18.onnx --reuse only        what other models found
   stormdrop tune resnet50.onnx --time 1m --json | jq .in_model
 """,
 )
@@ -50,6 +51,14 @@ Examples:
 @click.option(
     "--search", type=click.Choice(options.SEARCHES), default="storm+droplet", show_default=True, help="How to search."
 )
+@click.option(
+    "--reuse",
+    type=click.Choice(options.REUSES),
+    default="seed",
+    show_default=True,
+    help="Begin from related tasks' schedules; measure those alone; or use none.",
+)
+@click.option("--donor", "donors", multiple=True, metavar="NAME", help="Reuse this model's only; may be repeated.")
 @options.seed("the search and the data")
 @options.kept
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; warnings are shown.")
@@ -62,6 +71,8 @@ def tune(
     seconds: float | None,
     goal: Goal,
     search: str,
+    reuse: str,
+    donors: tuple[str, ...],
     seed: int,
     store_path: str | None,
     quiet: bool,
@@ -106,6 +117,8 @@ def tune(
             store=store,
             listen=listen,
             rules=rules,
+            reuse=reuse,
+            donors=donors or None,
         )
     peak_gflops = max(peak_gflops, meter.gflops())
     kept = str(store.path) if store is not None and store.path is not None else None

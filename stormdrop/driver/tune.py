@@ -50,6 +50,8 @@ class TuneOptions(TypedDict, total=False):
     settings: TuneSettings | None
     measurer: Measures | None
     rules: Sequence[Rule]
+    reuse: str
+    donors: Sequence[str] | None
 
 
 class TaskOptions(TuneOptions, total=False):

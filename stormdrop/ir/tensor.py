@@ -17,24 +17,19 @@ from functools import cached_property
 import numpy as np
 
 from stormdrop.errors import UserError
-from stormdrop.ir.affine import Affine, affine
+from stormdrop.ir import keys
 from stormdrop.ir.expr import (
     ITEMSIZE,
     NUMPY,
     Axis,
     Bin,
     Call,
-    Cast,
-    Cmp,
     Combiner,
-    Const,
     Dtype,
     Expr,
     Load,
     Reduce,
     Scalar,
-    Select,
-    children,
     index,
     lift,
     loads,
@@ -137,6 +132,16 @@ class Variant:
         read = (load.tensor for t in self.stages if t.compute is not None for load in loads(t.compute.body))
         return tuple(dict.fromkeys(t for t in read if t.compute is None))
 
+    @property
+    def class_key(self) -> str:
+        """The structure without sizes, names and numbers. A schedule belongs to the class of its variant."""
+        return keys.class_key(self)
+
+    @property
+    def anchor_key(self) -> str:
+        """The class of the reductions and what they read, without the epilogue; empty where nothing is reduced."""
+        return keys.anchor_key(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -171,9 +176,13 @@ class Task:
 
     @cached_property
     def class_key(self) -> str:
-        """The structure without sizes and names: equal for an operator at any shape, stride, dilation and padding."""
-        text = json.dumps([_structure(v) for v in self.variants])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """The class of the direct variant: equal for an operator at any shape, stride, dilation and padding."""
+        return self.variants[0].class_key
+
+    @property
+    def anchor_key(self) -> str:
+        """The anchor class of the direct variant."""
+        return self.variants[0].anchor_key
 
     @cached_property
     def digest(self) -> str:
@@ -218,51 +227,6 @@ def operations(e: Expr) -> int:
     """Floating-point operations of one evaluation; choosing, comparing and moving are free."""
     counted = (n for n in walk(e) if n.dtype in ("f32", "f64") and isinstance(n, (Bin, Call)))
     return sum(3 if isinstance(n, Bin) and n.op == "dot" else 1 for n in counted)
-
-
-def _structure(variant: Variant) -> list[object]:
-    stages = variant.stages
-    number: dict[Tensor, str] = {t: f"s{k}" for k, t in enumerate(stages)}
-    described: list[object] = []
-    for t in stages:
-        c = t.compute
-        assert c is not None
-        axes = c.axis_ids
-        for load in loads(c.body):
-            if load.tensor not in number:
-                count = sum(n.startswith("i") for n in number.values())
-                number[load.tensor] = f"i{count}{'c' if load.tensor.constant else ''}{load.tensor.dtype}"
-        body = _shape_free(c.body, axes, number)
-        described.append([number[t], t.dtype, c.combiner, len(c.axes), len(c.reduce_axes), body])
-    return [described, [number[t] for t in variant.outputs]]
-
-
-def _shape_free(e: Expr, axes: dict[Expr, str], number: dict[Tensor, str]) -> object:
-    """Integers become `#`; an index is the set of atoms it combines."""
-    if e.dtype == "i64" and not isinstance(e, (Load, Cast, Select, Call)):
-        return _index_structure(affine(e), axes, number)
-    match e:
-        case Const(value):
-            return repr(value)
-        case Load(tensor, indices):
-            return [number[tensor], *(_shape_free(i, axes, number) for i in indices)]
-        case Bin(op, a, b) | Cmp(op, a, b):
-            return [op, _shape_free(a, axes, number), _shape_free(b, axes, number)]
-        case _:
-            label = e.fn if isinstance(e, Call) else type(e).__name__ + e.dtype
-            return [label, *(_shape_free(c, axes, number) for c in children(e))]
-
-
-def _index_structure(form: Affine, axes: dict[Expr, str], number: dict[Tensor, str]) -> object:
-    parts: list[str] = []
-    for atom, _ in form.terms:
-        if atom in axes:
-            parts.append(axes[atom])
-        elif isinstance(atom, Bin):
-            parts.append(json.dumps([atom.op, _shape_free(atom.a, axes, number), _shape_free(atom.b, axes, number)]))
-        else:
-            parts.append(json.dumps(_shape_free(atom, axes, number)))
-    return sorted(parts)
 
 
 def tensor(name: str, shape: int | Iterable[int], dtype: Dtype = "f32", constant: bool = False) -> Tensor:

@@ -136,7 +136,9 @@ class Table:
         """The space and the row of a schedule; None where it was not recorded."""
         space = self._by_steps.get((schedule.variant, schedule.steps))
         values = schedule.by_name
-        if schedule.class_key != self.task.class_key or space is None or set(values) != set(space.names):
+        if space is None or set(values) != set(space.names):
+            return None
+        if schedule.of(self.task).class_key != self.task.variants[schedule.variant].class_key:
             return None
         row = int(space.rows(np.array([[values[n] for n in space.names]], dtype=np.int64))[0])
         return (space, row) if row >= 0 else None
@@ -195,9 +197,7 @@ def _described(space: TableSpace) -> dict[str, object]:
 def _restored(
     task: Task, target: Target, about: Any, points: NDArray[Any], seconds: NDArray[Any], spread: NDArray[Any]
 ) -> TableSpace:
-    schedule = Schedule.from_json(
-        {"class": task.class_key, "variant": about["variant"], "steps": about["steps"], "values": {}}
-    )
+    schedule = Schedule.from_json({"class": "", "variant": about["variant"], "steps": about["steps"], "values": {}})
     structure = derive(task.variants[schedule.variant], schedule.steps)
     names = tuple(k.name for k in knobs_of(structure, target))
     if names != tuple(about["grid"]):

@@ -164,8 +164,8 @@ class LineReader:
             raise Refused("a failure cannot be verified")
         versions = _field(data, "versions", dict)
         feature_version = _count(versions, "features")
-        schedule = _schedule(_field(data, "schedule", dict))
-        if schedule.class_key != task.class_key:
+        schedule = _schedule(_field(data, "schedule", dict)).of(task)
+        if schedule.class_key not in [v.class_key for v in task.variants]:
             raise Refused("the schedule is of another class than the task")
         return Record(
             task,
@@ -282,8 +282,9 @@ def _result(data: dict[str, Any]) -> Result:
 
 
 def _schedule(data: dict[str, Any]) -> Schedule:
+    _text(data, "class")
     schedule = Schedule.from_json(data)
-    if not _is_same(schedule.to_json(), data):
+    if not _is_same(schedule.to_json(), {**data, "class": schedule.class_key}):
         raise Refused("schedule: not as this version writes it")
     for step in schedule.steps:
         if not is_name(step.rule) or len(step.rule) > NAME_CHARACTERS:

@@ -42,6 +42,7 @@ class SharedRow:
 
     task_digest: str
     class_key: str
+    anchor_key: str
     task_name: str
     flops: float
     task_json: str
@@ -76,7 +77,7 @@ class TrialRow(SharedRow):
     samples: bytes
 
 
-_NAMES = {"class_key", "task_name", "flops", "task_json"}
+_NAMES = {"class_key", "anchor_key", "task_name", "flops", "task_json"}
 MARKED = tuple(f.name for f in fields(TrialRow) if f.name not in _NAMES)
 """What tells rows apart: tasks of one digest are one task, whatever it is called."""
 
@@ -84,6 +85,7 @@ MARKED = tuple(f.name for f in fields(TrialRow) if f.name not in _NAMES)
 ELSEWHERE = {
     "task_digest": "task.digest",
     "class_key": "task.class_key",
+    "anchor_key": "task.anchor_key",
     "task_name": "task.name",
     "flops": "task.flops",
     "task_json": "task.json",
@@ -177,8 +179,9 @@ def text(value: str, most: int = NAME_CHARACTERS) -> str:
 
 
 @lru_cache(maxsize=256)
-def task_columns(task: Task) -> tuple[str, str, str, float, str]:
-    return task.digest, task.class_key, text(task.name), float(task.flops), compact(task.to_json())
+def task_columns(task: Task) -> tuple[str, str, str, str, float, str]:
+    keys = task.digest, task.class_key, task.anchor_key
+    return *keys, text(task.name), float(task.flops), compact(task.to_json())
 
 
 @lru_cache(maxsize=64)
@@ -198,7 +201,7 @@ def record_of(row: TrialRow, task: Task, target: Target | None = None) -> Record
     features = None if row.features is None else np.frombuffer(row.features, "<f4").astype(np.float32)
     return Record(
         task,
-        read("schedule", Schedule.from_json, row.schedule),
+        read("schedule", Schedule.from_json, row.schedule).of(task),
         target_of(row.target_json, target).with_cold_weights(bool(row.cold)),
         result_of(row),
         Versions(row.stormdrop, row.llvm, row.feature_version),

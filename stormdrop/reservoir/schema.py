@@ -17,7 +17,8 @@ import sqlite3
 from collections.abc import Callable
 
 from stormdrop.errors import UserError
-from stormdrop.reservoir.rows import MARKED, column, mark_of, rules_of
+from stormdrop.reservoir.rows import MARKED, column, compact, mark_of, rules_of, task_of
+from stormdrop.reservoir.sql import TRIALS
 
 APPLICATION_ID = int.from_bytes(b"StDr", "big")
 Migration = Callable[[sqlite3.Connection], None]
@@ -98,6 +99,39 @@ def _second(connection: sqlite3.Connection) -> None:
 
 
 _THIRD = (
+    "ALTER TABLE task ADD COLUMN anchor_key TEXT NOT NULL DEFAULT ''",
+    "CREATE INDEX task_anchor ON task (anchor_key)",
+)
+
+
+def _third(connection: sqlite3.Connection) -> None:
+    """The classes of variants, in place of those of whole tasks; anchor classes.
+
+    Tasks and schedules that this version cannot read stay as they are.
+    """
+    for statement in _THIRD:
+        connection.execute(statement)
+    for id, text in connection.execute("SELECT id, json FROM task").fetchall():
+        try:
+            task = task_of(text)
+        except UserError:
+            continue
+        keys = task.class_key, task.anchor_key, id
+        connection.execute("UPDATE task SET class_key = ?, anchor_key = ? WHERE id = ?", keys)
+        classes = [variant.class_key for variant in task.variants]
+        listed = ", ".join(map(column, MARKED))
+        query = f"SELECT trial.id, {listed} FROM {TRIALS.source} WHERE trial.task_id = ?"
+        at = MARKED.index("schedule")
+        changes: list[tuple[str, int, int]] = []
+        for trial, *values in connection.execute(query, (id,)):
+            schedule = json.loads(values[at])
+            if 0 <= schedule["variant"] < len(classes):
+                values[at] = compact({**schedule, "class": classes[schedule["variant"]]})
+                changes.append((values[at], mark_of(values), trial))
+        connection.executemany("UPDATE trial SET schedule = ?, mark = ? WHERE id = ?", changes)
+
+
+_FOURTH = (
     """CREATE TABLE verdict (
         id INTEGER PRIMARY KEY,
         task_id INTEGER NOT NULL REFERENCES task, machine_id INTEGER NOT NULL REFERENCES machine,
@@ -118,13 +152,13 @@ _THIRD = (
 )
 
 
-def _third(connection: sqlite3.Connection) -> None:
+def _fourth(connection: sqlite3.Connection) -> None:
     """Verdicts; the fastest verified record of a task on a machine at a temperature becomes one."""
-    for statement in _THIRD:
+    for statement in _FOURTH:
         connection.execute(statement)
 
 
-STEPS: tuple[Migration, ...] = (_first, _second, _third)
+STEPS: tuple[Migration, ...] = (_first, _second, _third, _fourth)
 VERSION = len(STEPS)
 _PROBES = (
     "SELECT id, digest, class_key, name, flops, json FROM task LIMIT 1",

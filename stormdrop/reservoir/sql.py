@@ -33,7 +33,8 @@ class RowTable(Generic[Row]):
     def insert(self, shared: SharedRows, row: Row, schedule: str, *more: object) -> tuple[int, ...]:
         """Add a row; the ids of its task, machine, target, version and rules."""
         machine = shared.id("machine", key=row.target_key)
-        task = {"class_key": row.class_key, "name": row.task_name, "flops": row.flops, "json": row.task_json}
+        task = {"class_key": row.class_key, "anchor_key": row.anchor_key, "name": row.task_name}
+        task |= {"flops": row.flops, "json": row.task_json}
         ids = (
             shared.id("task", task, digest=row.task_digest),
             machine,

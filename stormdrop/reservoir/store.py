@@ -4,6 +4,7 @@
     store.add(records)                          one transaction: all of them or none
     store.verdict(task, target)                 what tuning decided for a task on a machine: what compiling uses
     store.best(task, target), .trials(…)        what was measured of it
+    store.donors(task, target)                  winners of other tasks whose schedules fit this one
     store.training(target)                      matrices for the cost model
     store.export(file), .import_(file)          lines of JSON
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +31,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Timing
 from stormdrop.paths import cache_dir
 from stormdrop.reservoir.database import Database, StoreBusy, StoreFull, Unwritable, copy_of, open_file
+from stormdrop.reservoir.donors import Donor, donors_of, winners
 from stormdrop.reservoir.evict import Pruned, evict, shrink, used_bytes
 from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
 from stormdrop.reservoir.record import Record, Versions, group_name
@@ -336,6 +338,21 @@ class Store:
             names = ", ".join(sorted(told))
             told = "%s: trials that follow rules which are not known here are skipped: %s"
             _log.warning(told, self._database.name, names)
+
+    def donors(
+        self,
+        task: Task,
+        target: Target,
+        limit: int | None = None,
+        models: Collection[str] | None = None,
+        rules: Sequence[Rule] = RULES,
+    ) -> list[Donor]:
+        """Winners of other tasks whose schedules can be re-fitted to this one, the best first, at most `limit`.
+
+        With `models`, only what was measured while these models were tuned.
+        """
+        rows = self._database.read(lambda c: winners(c, task, models, rules))
+        return donors_of(rows, task, target)[:limit]
 
     def known(self, task: Task, target: Target, cold: bool | None = None) -> int:
         """How many trials of a task there are, whatever rules they follow."""

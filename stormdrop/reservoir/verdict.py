@@ -109,9 +109,9 @@ def verdict_of(row: VerdictRow, task: Task, target: Target) -> Verdict:
     return Verdict(
         task,
         target_of(row.target_json, target).with_cold_weights(bool(row.cold)),
-        read("schedule", Schedule.from_json, row.schedule),
+        read("schedule", Schedule.from_json, row.schedule).of(task),
         row.seconds,
-        read("schedule", Schedule.from_json, row.against),
+        read("schedule", Schedule.from_json, row.against).of(task),
         row.against_seconds,
         row.method,
         row.rounds,

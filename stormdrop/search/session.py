@@ -30,6 +30,7 @@ from stormdrop.runtime.building import code_of
 from stormdrop.search import events
 from stormdrop.search.choice import Decision, choose
 from stormdrop.search.events import Listener, Trial, Tuned
+from stormdrop.search.reuse import DONOR, Reuse, Source, refitted, stored_sources
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import Context, StrategyFactory
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, candidate
@@ -90,6 +91,7 @@ class Tools:
     objective: Objective | None = None
     settings: TuneSettings = field(default_factory=TuneSettings)
     rules: tuple[Rule, ...] = RULES
+    reuse: Reuse = field(default_factory=Reuse)
 
 
 class Session:
@@ -105,8 +107,12 @@ class Session:
         seconds: float | None = None,
         listen: Listener = events.ignore,
         spaces: Sequence[Sketch] | None = None,
+        siblings: Sequence[Source] = (),
     ) -> None:
-        """Raises UserError where `start` is a schedule of another class."""
+        """`siblings`: schedules of related tasks to begin from, besides the store's.
+
+        Raises UserError where `start` is a schedule of another class.
+        """
         self._began = time.monotonic()
         self.task, self.target, self.origin, self._rules = task, tools.target, tools.origin, tools.rules
         self._measurer, self._store, self._objective = tools.measurer, tools.store, tools.objective
@@ -127,7 +133,17 @@ class Session:
         timed = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)
         fresh = [c for c in seeds if c not in stored]
         first = [] if start is None else [self._locate(start)]
-        seeds = list(dict.fromkeys([*first, *decided, *timed[: self._settings.known], *fresh]))
+        self._ranker = ModelRanker(self.spaces, self._cost, self._group)
+        self._suggested: list[Candidate] = []
+        self._reuse = tools.reuse
+        donated = self._best_donated(self._sources(siblings)) if spaces is None else []
+        donated = [c for c in donated if c not in stored and c != self._default]
+        self._donated = {self._schedule(c) for c in donated}
+        if self._reuse.mode == "only":
+            seeds = [*first, *decided, *timed[:1], self._default, *donated]
+        else:
+            seeds = [*first, *decided, *timed[: self._settings.known], *fresh[:1], *donated, *fresh[1:]]
+        seeds = list(dict.fromkeys(seeds))
         self._history: list[Trial] = []
         self._failed = 0
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
@@ -141,7 +157,7 @@ class Session:
         self._upcoming: Proposal | None = None
         context = Context(
             self.spaces,
-            ModelRanker(self.spaces, self._cost, self._group),
+            self._ranker,
             np.random.default_rng(self.origin.seed),
             seeds,
             trials,
@@ -203,6 +219,39 @@ class Session:
             found[place] = seconds if before is None else min(before, seconds or before)
         return found
 
+    def _sources(self, siblings: Sequence[Source]) -> list[Source]:
+        """Schedules of other tasks to begin from; those of the store only where what is minimised is time."""
+        if self._reuse.mode == "off":
+            return []
+        if self._store is None or self._objective is not None:
+            return list(siblings)
+        return [*siblings, *stored_sources(self.task, self.target, self._store, self._reuse, self._rules)]
+
+    def _best_donated(self, sources: Sequence[Source]) -> list[Candidate]:
+        """What other tasks' schedules give here: the best few by the cost model, and the nearest task's."""
+        found = list(dict.fromkeys(map(self._locate, refitted(self.task, sources, self.target, self._rules))))
+        best = sorted(found, key=self._score, reverse=True)[: self._settings.donated]
+        return list(dict.fromkeys([*best, *found[:1]]))
+
+    def suggest(self, sources: Sequence[Source]) -> None:
+        """Measure with the next round the best candidate that other tasks' schedules give, unless it was before.
+
+        It must be a point of a sketch that is searched.
+        """
+        fresh: list[Candidate] = []
+        for schedule in refitted(self.task, sources, self.target, self._rules):
+            sketch, point = replay(self.task, schedule, self.target, self._rules)
+            number = self._index.get((sketch.variant, sketch.structure.steps))
+            if number is not None and candidate(number, point) not in self._schedules:
+                fresh.append(candidate(number, point))
+        if fresh:
+            best = max(fresh, key=self._score)
+            self._suggested.append(best)
+            self._donated.add(self._schedule(best))
+
+    def _score(self, c: Candidate) -> float:
+        return float(self._ranker.score(c.sketch, np.array([c.point], dtype=np.int64))[0])
+
     def _locate(self, schedule: Schedule) -> Candidate:
         """The candidate that a schedule is; its sketch joins the others where it is new."""
         try:
@@ -222,8 +271,7 @@ class Session:
 
         While they are built, up to `ahead` more are asked for, if the strategy is eager: they are the next round's.
         """
-        proposal = self._upcoming or self._ask(n)
-        self._upcoming = None
+        proposal = self._next(n)
         if not proposal.candidates:
             return False
         if not proposal.rounds and len(proposal.candidates) > n:  # it was asked for when more could be spent
@@ -243,6 +291,17 @@ class Session:
         results = self._measurer.measure(self.task, schedules, best, meanwhile)
         self._take(proposal.candidates, schedules, results)
         return True
+
+    def _next(self, n: int) -> Proposal:
+        """What was suggested and the strategy's next proposal; a duel of the strategy's comes alone."""
+        suggested, proposal = self._suggested[:n], self._upcoming or Proposal(())
+        if self._upcoming is None and len(suggested) < n:
+            proposal = self._ask(n - len(suggested))
+        self._upcoming = None
+        if proposal.rounds or not suggested:
+            return proposal
+        del self._suggested[: len(suggested)]
+        return Proposal(tuple(dict.fromkeys([*suggested, *proposal.candidates])))
 
     def settle(self) -> None:
         """Hold the duels that the strategy still wants: they cost no trial, and make its last gain sure."""
@@ -266,7 +325,10 @@ class Session:
         """Tell everybody what became of a batch."""
         features = self._features(candidates)
         numbered = enumerate(zip(schedules, results), 1 + len(self._history))
-        trials = [Trial(s, r, number, self.elapsed, self.strategy.phase) for number, (s, r) in numbered]
+        phase = self.strategy.phase
+        trials = [
+            Trial(s, r, number, self.elapsed, DONOR if s in self._donated else phase) for number, (s, r) in numbered
+        ]
         values = [self.value(r) for r in results]
         self._cost.add(self._group, features, np.array([np.nan if v is None else v for v in values]))
         for c, trial, value in zip(candidates, trials, values):
@@ -284,7 +346,7 @@ class Session:
                 self._listen(events.NewBest(trial, value))
         self.strategy.tell([Outcome(c, v, (), _is_brief(r)) for c, v, r in zip(candidates, values, results)])
         self._keep([self._record(t, row) for t, row in zip(trials, features)])
-        self._listen(events.RoundEnded(trials[-1].phase, len(self._history), self._failed, self.best, self.elapsed))
+        self._listen(events.RoundEnded(phase, len(self._history), self._failed, self.best, self.elapsed))
 
     def _duel(self, proposal: Proposal) -> None:
         """Time candidates in turns. It costs no trial."""
@@ -319,7 +381,8 @@ class Session:
 
     def _record(self, trial: Trial, features: NDArray[np.float64], verified: bool = False) -> Record:
         o, row = self.origin, features.astype(np.float32)
-        measured = self.task, trial.schedule, self.target, trial.result, o.versions, o.strategy, o.seed
+        strategy = DONOR if trial.schedule in self._donated else o.strategy
+        measured = self.task, trial.schedule, self.target, trial.result, o.versions, strategy, o.seed
         return Record(*measured, trial.number, trial.elapsed, o.model, verified, time.time(), row)
 
     def _keep(self, records: Sequence[Record]) -> None:

@@ -29,6 +29,11 @@ class TuneSettings:
     """That challenge the incumbent in the end; it stays unless one of them is faster by `gain`, beyond chance."""
     known: int = 8
     """The store's best schedules of the task, measured again at the start."""
+    donated: int = 3
+    """Candidates from other tasks' schedules that are measured at the start: so many by the cost model, and the nearest
+    task's."""
+    reuse_trials: int = 24
+    """Of the droplet that follows where other tasks' schedules alone are used."""
     training_rows: int = 20_000
     """The cost model starts from so many of the store's measurements, a sample of all tasks."""
     storm: StormSettings = field(default_factory=StormSettings)

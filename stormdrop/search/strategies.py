@@ -6,7 +6,7 @@ A user's own strategy is a function from a `Context` to a `Strategy`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from stormdrop.errors import UserError
 from stormdrop.search.droplet import Droplet
 from stormdrop.search.random import RandomSearch
+from stormdrop.search.reuse import Reuse
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.storm import Storm
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, Ranker, Space, Strategy
@@ -103,6 +104,46 @@ class StormThenDroplet:
         return self._left > 0 and self._idle < settings.storm_patience and not is_late
 
 
+class SeedsThenDroplet:
+    """No storm: the seeds, then a short descent from the best of them."""
+
+    eager = False
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._fresh = list(context.seeds)
+        self._droplet: Droplet | None = None
+        self._values: dict[Candidate, float | None] = {}
+        self._brief: set[Candidate] = set()
+        self._left = context.settings.reuse_trials
+
+    @property
+    def phase(self) -> str:
+        return "seeds" if self._droplet is None else "droplet"
+
+    def ask(self, n: int) -> Proposal:
+        if self._fresh:
+            proposal, self._fresh = Proposal(tuple(self._fresh[:n])), self._fresh[n:]
+            return proposal
+        if self._droplet is None:
+            c, settings = self._context, replace(self._context.settings.droplet, starts=1)
+            starts = best_of_each(self._values, self._brief, settings.starts)
+            self._droplet = Droplet(c.spaces, starts, c.ranker, c.rng, settings, self._values)
+        proposal = self._droplet.ask(min(n, self._left))
+        if not proposal.rounds:
+            self._left -= len(proposal.candidates)
+        return proposal
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        if self._droplet is not None:
+            self._droplet.tell(outcomes)
+            return
+        for outcome in outcomes:
+            self._values[outcome.candidate] = outcome.value
+            if outcome.brief:
+                self._brief.add(outcome.candidate)
+
+
 def best_of_each(
     values: Mapping[Candidate, float | None], brief: set[Candidate], most: int
 ) -> list[tuple[Candidate, float | None]]:
@@ -133,10 +174,17 @@ STRATEGIES: Mapping[str, StrategyFactory] = {
     "droplet": _droplet,
     "storm+droplet": StormThenDroplet,
 }
+REUSE_ONLY = "reuse"
+"""What a search is called that begins from other tasks' schedules and does not storm."""
 
 
-def named(search: str | StrategyFactory) -> tuple[str, StrategyFactory]:
-    """A strategy of the table or of the user's, with its name. Raises UserError for a name that is not in the table."""
+def named(search: str | StrategyFactory, reuse: Reuse | None = None) -> tuple[str, StrategyFactory]:
+    """A strategy of the table or of the user's, with its name; where only reuse is wanted, the one for that.
+
+    Raises UserError for a name that is not in the table.
+    """
+    if reuse is not None and reuse.mode == "only":
+        return REUSE_ONLY, SeedsThenDroplet
     if not isinstance(search, str):
         return getattr(search, "__name__", type(search).__name__), search
     if search not in STRATEGIES:

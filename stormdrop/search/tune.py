@@ -26,9 +26,10 @@ from stormdrop.reservoir.record import Versions
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from stormdrop.search.events import Listener, TaskStarted, Tuned, Warned, ignore
+from stormdrop.search.reuse import reuse_of
 from stormdrop.search.session import Measures, Objective, Origin, Session, Tools
 from stormdrop.search.settings import TuneSettings
-from stormdrop.search.strategies import StrategyFactory, named
+from stormdrop.search.strategies import REUSE_ONLY, StrategyFactory, named
 from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -38,7 +39,7 @@ from stormdrop.version import __version__
 
 DEFAULT_SEARCH = "storm+droplet"
 SMALLEST_BATCH = 4
-ENDING = ("droplet", "storm+droplet")  # strategies that stop by themselves
+ENDING = ("droplet", "storm+droplet", REUSE_ONLY)  # strategies that stop by themselves
 
 
 def tune(
@@ -58,6 +59,8 @@ def tune(
     measurer: Measures | None = None,
     spaces: Sequence[Sketch] | None = None,
     rules: Sequence[Rule] = RULES,
+    reuse: str = "seed",
+    donors: Sequence[str] | None = None,
 ) -> Tuned:
     """Search for the fastest schedule of a task, or for that of the smallest `objective`.
 
@@ -67,13 +70,18 @@ def tune(
     schedule to begin from, `spaces` are the sketches to search, by default all that `rules` derive; whoever gives a
     measurer gives one that knows these rules.
 
+    `reuse`: with "seed" the search begins from what the store has for related tasks too, with "only" a short descent
+    from the best of that is all, with "off" it knows of no other task; `donors` names the models whose schedules may be
+    reused, by default all.
+
     The store keeps what was timed, never the value of an objective, and nothing of an objective's winner but its time:
     `build(task, schedule=tuned.best)` computes with the winner.
 
     Raises UserError for a wrong budget, strategy, rule or start, RunError if nothing could be timed.
     """
     check_budget(trials, seconds)
-    name, factory = named(search)
+    reused = reuse_of(reuse, donors)
+    name, factory = named(search, reused)
     settings = settings or TuneSettings()
     target = (target or detect()).with_cold_weights(cold)
     if trials is None and seconds is None and name not in ENDING:
@@ -85,7 +93,7 @@ def tune(
         if isinstance(measurer, Measurer):
             measurer.warm_up(task)
         cost = cost_model(target, store if objective is None else None, settings)
-        tools = Tools(target, measurer, factory, origin, cost, store, objective, settings, tuple(rules))
+        tools = Tools(target, measurer, factory, origin, cost, store, objective, settings, tuple(rules), reused)
         session = Session(task, tools, start=start, trials=trials, seconds=seconds, listen=listen, spaces=spaces)
         listen(TaskStarted(task, len(session.spaces), name, trials, seconds, session.known))
         with interruptible() as stop:

@@ -40,6 +40,7 @@ from stormdrop.search.model_events import (
     TunedModel,
 )
 from stormdrop.search.model_task import ModelTask, Score, negligible
+from stormdrop.search.reuse import Source, related, reuse_of
 from stormdrop.search.session import Measures, Objective, Origin, Session, Tools
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, named
@@ -67,6 +68,9 @@ FINAL_SHARE = 0.4
 """Of a budget of seconds, at most, is set aside for that."""
 PATIENCE_SECONDS = 10.0
 """What proofs may take after Ctrl-C."""
+SIBLING_GAIN = 0.02
+"""A leader is suggested to related tasks once it is so much better than when it was suggested before."""
+MOST_SIBLINGS = 3
 OVERTIME = 1.05
 """Proofs begin until so much of the seconds is spent."""
 
@@ -92,6 +96,8 @@ class ModelTuning(TypedDict, total=False):
     goal: Goal | None
     objective: Objective | None
     rules: Sequence[Rule]
+    reuse: str
+    donors: Sequence[str] | None
     clock: Callable[[], float]
 
 
@@ -112,6 +118,8 @@ def tune_models(
     goal: Goal | None = None,
     objective: Objective | None = None,
     rules: Sequence[Rule] = RULES,
+    reuse: str = "seed",
+    donors: Sequence[str] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[TunedModel, ...]:
     """Search for the fastest schedules of the models' tasks, until so many trials or seconds in all are spent.
@@ -122,7 +130,8 @@ def tune_models(
 
     With an `objective` the winner of a task is what makes that smallest. Tasks are still given trials by their seconds,
     and the store keeps times only: `compile(model, schedules=tuned.schedules)` takes the winners. `rules` are those
-    that derive sketches; whoever gives a measurer gives one that knows them.
+    that derive sketches; whoever gives a measurer gives one that knows them. `reuse` and `donors` are those of `tune`;
+    unless reuse is off, tasks of the models also begin from each other's leaders.
 
     Raises UserError for a wrong budget, goal, strategy or rule, RunError if no task could be timed.
     """
@@ -132,7 +141,8 @@ def tune_models(
     if isinstance(goal, LatencyTargets) and len(goal.targets) != len(models):
         raise UserError(f"{len(goal.targets)} latency targets for {len(models)} models; give one for each")
     began = clock()
-    name, factory = named(search)
+    reused = reuse_of(reuse, donors)
+    name, factory = named(search, reused)
     target = target or detect()
     settings = settings or MODEL_SETTINGS
     goal = goal or TotalLatency()
@@ -159,6 +169,7 @@ def tune_models(
                 objective,
                 settings,
                 checked(rules),
+                reused,
             )
             for model, own in zip(models, targets)
         ]
@@ -198,6 +209,7 @@ class _Search:
         }
         self._all = list(self._by_key.values())
         self._small = negligible(self._all)
+        self._told: dict[tuple[ModelTask, ModelTask], float] = {}  # the second's value when the first was told of it
         self._seconds, self._trials = 1.0, TRIALS_PER_SECOND  # what trials took so far, after a guess
 
     def run(self) -> tuple[TunedModel, ...]:
@@ -334,12 +346,32 @@ class _Search:
         if isinstance(task.tools.measurer, Measurer):
             task.tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
         try:
-            task.begin(Session(task.use.task, task.tools, trials=expected, listen=task.listen))
+            siblings = self._siblings(task)
+            task.begin(Session(task.use.task, task.tools, trials=expected, listen=task.listen, siblings=siblings))
         except StormdropError as error:
             task.failure = Failure("schedule", str(error))
             self._give_up(task)
             return False
         return True
+
+    def _siblings(self, task: ModelTask) -> list[Source]:
+        """The leaders of related tasks that have gained since this task was last told of them; the nearest few."""
+        if task.tools.reuse.mode == "off":
+            return []
+        leaders = {
+            other: other.leader
+            for other in self._all
+            if other is not task
+            and other.leader is not None
+            and other.best is not None
+            and (other.session is None or other.leader != other.session.default)
+            and other.best.value <= (1 - SIBLING_GAIN) * self._told.get((task, other), inf)
+        }
+        found = related(task.use.task, ((o.use.task, leader) for o, leader in leaders.items()), MOST_SIBLINGS)
+        for other in leaders:
+            assert other.best is not None
+            self._told[task, other] = other.best.value
+        return found
 
     def _round(self, task: ModelTask, most: int, is_ahead: bool = False) -> bool:
         """One round of at most `most` candidates, as the budget permits; False where the strategy has nothing left."""
@@ -348,6 +380,8 @@ class _Search:
         if task.trials and self._time_left < inf:
             n = min(n, max(2, int(self._time_left * task.trials / max(task.spent, 1e-9))))
         started, before = self._budget.clock(), task.trials
+        if siblings := self._siblings(task):
+            task.session.suggest(siblings)
         ahead = int(min(most, max(0, self._budget.trials_left - n))) if is_ahead else 0
         went_on = task.session.round(n, ahead)
         lasted = self._budget.clock() - started

@@ -6,16 +6,21 @@ Search, the store, reuse and code generation exchange nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stormdrop.errors import UserError
+from stormdrop.ir.keys import is_class_key
+from stormdrop.ir.tensor import Task
 from stormdrop.space.structure import DerivationStep
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The class of tasks it is for, the variant, the derivation, and knob values by name."""
+    """The class of variants it is for, the variant, the derivation, and knob values by name.
+
+    `class_key` is empty where it is not known: early versions wrote the class of a whole task.
+    """
 
     class_key: str
     variant: int
@@ -26,8 +31,14 @@ class Schedule:
     def by_name(self) -> Mapping[str, int]:
         return dict(self.values)
 
+    def of(self, task: Task) -> Schedule:
+        """The same schedule, with the class of its variant where it is not known: it stands beside its task."""
+        if self.class_key or not 0 <= self.variant < len(task.variants):
+            return self
+        return replace(self, class_key=task.variants[self.variant].class_key)
+
     def __str__(self) -> str:
-        lines = [f"schedule of class {self.class_key}, variant {self.variant}"]
+        lines = [f"schedule of class {self.class_key or 'unknown'}, variant {self.variant}"]
         lines += [f"  {step}" for step in self.steps]
         lines += [f"  {name} = {value}" for name, value in self.values]
         return "\n".join(lines)
@@ -46,7 +57,8 @@ class Schedule:
         try:
             steps = tuple(_step(s) for s in data["steps"])
             values = tuple((str(k), int(v)) for k, v in data["values"].items())
-            return Schedule(str(data["class"]), int(data["variant"]), steps, values)
+            key = str(data["class"])
+            return Schedule(key if is_class_key(key) else "", int(data["variant"]), steps, values)
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise UserError(f"not a schedule: {error!r}") from error
 

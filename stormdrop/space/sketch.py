@@ -188,7 +188,8 @@ class Sketch:
         return tile_all(self.at(values), self.target.vector_bytes, dict(values))
 
     def schedule(self, point: Sequence[int] | Points) -> Schedule:
-        return Schedule(self.task.class_key, self.variant, self.structure.steps, tuple(self.values(point).items()))
+        key = self.task.variants[self.variant].class_key
+        return Schedule(key, self.variant, self.structure.steps, tuple(self.values(point).items()))
 
     def fit(self, values: Mapping[str, int]) -> Points:
         """A legal point near values that were tuned at another shape of the class."""
@@ -249,11 +250,7 @@ def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule]
 
     Raises ScheduleError for a schedule of another class or of a rule that is not among `rules`.
     """
-    if schedule.class_key != task.class_key:
-        raise ScheduleError(
-            f"this schedule is for tasks of class {schedule.class_key}; the task is of class {task.class_key}"
-        )
-    sketch = _replayed(task, schedule.variant, schedule.steps, target, checked(rules))
+    sketch = replayed(task, variant_of(task, schedule), schedule.steps, target, checked(rules))
     values = schedule.by_name
     row = np.array([[values.get(n, 1) for n in sketch.names]], dtype=np.int64)
     same = (
@@ -262,10 +259,25 @@ def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule]
     return sketch, (row if same else sketch.fit(values))[0]
 
 
+def variant_of(task: Task, schedule: Schedule) -> int:
+    """The variant of a task that is of the schedule's class, by preference the schedule's number; raises ScheduleError.
+
+    Where the class is not known (see `Schedule`), the number alone decides.
+    """
+    classes = [variant.class_key for variant in task.variants]
+    number, key = schedule.variant, schedule.class_key
+    if 0 <= number < len(classes) and key in ("", classes[number]):
+        return number
+    if not key:
+        raise ScheduleError(f"the task has no variant {number}")
+    if key not in classes:
+        raise ScheduleError(f"this schedule is for tasks of class {key}; the task is of class {', '.join(classes)}")
+    return classes.index(key)
+
+
 @lru_cache(maxsize=256)
-def _replayed(
+def replayed(
     task: Task, variant: int, steps: tuple[DerivationStep, ...], target: Target, rules: tuple[Rule, ...]
 ) -> Sketch:
-    if not 0 <= variant < len(task.variants):
-        raise ScheduleError(f"the task has no variant {variant}")
+    """The sketch of a derivation. Raises ScheduleError where it does not apply to the variant."""
     return Sketch(task, variant, derive(task.variants[variant], steps, rules), target, rules)

@@ -14,13 +14,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stormdrop.cli.main import main
+from stormdrop.driver.compile import load, tasks_of
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from tests.support.records import ELSEWHERE, HERE, failure, legal_records, make_records, small_task, timing
+from tests.support.tiny_onnx import conv
 
 NAME = small_task().name
-COMMANDS = ["path", "size", "ls", "best", "export", "import", "prune"]
+COMMANDS = ["path", "size", "ls", "best", "donors", "export", "import", "prune"]
 
 
 @pytest.fixture(autouse=True)
@@ -322,3 +324,23 @@ def test_the_command_works_as_a_process_with_a_closed_pipe(path: Path) -> None:
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=os.environ, timeout=60)
     assert done.stdout == '{"format":'
     assert "Traceback" not in done.stderr
+
+
+# ---- donors ----------------------------------------------------------------------------------------------------------
+
+
+def test_donors_shows_whose_schedules_would_help_a_model(tmp_path: Path, path: Path) -> None:
+    """The convolution of another model, which has more channels, helps this one's."""
+    (tmp_path / "other").mkdir()
+    model, target = conv(tmp_path), detect(1)
+    other = next(u.task for u in tasks_of(load(conv(tmp_path / "other", 24))).tasks if "Conv" in u.task.name)
+    with Store.open(path) as store:
+        store.add([replace(legal_records(1, other, target)[0], verified=True, model="wider")])
+    asked = ("donors", model, "--store", path, "--threads", 1)
+    assert "of wider" in good(*asked)
+    helped = [task for task in json.loads(good(*asked, "--json"))["tasks"] if task["donors"]]
+    assert [task["label"] for task in helped] == [other.name]
+    (donor,) = helped[0]["donors"]
+    assert (donor["key"], donor["model"], donor["equal"]) == ("class", "wider", True)
+    assert donor["distance"] > 0.5
+    assert not any(task["donors"] for task in json.loads(good(*asked, "--donor", "nobody", "--json"))["tasks"])

@@ -26,7 +26,7 @@ from stormdrop.reservoir.store import default_path
 from stormdrop.runtime.host import detect
 from stormdrop.target.machine import Target
 from tests.support.command import refusal
-from tests.support.tiny_onnx import GRAPH, INPUT, dense, reshaped, saved
+from tests.support.tiny_onnx import GRAPH, INPUT, conv, dense, reshaped, saved
 
 QUICK = ("--trials", "6", "--search", "random")
 KEYS = [
@@ -258,3 +258,13 @@ def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("stormdrop.driver.tune.tune_task", of_a_task)
     sd.tune(parts.tasks[0].task, trials=3)
     assert tasks == [((parts.tasks[0].task, detect()), {"trials": 3})]
+
+
+def test_a_model_is_tuned_from_another_models_schedules_alone(tmp_path: Path) -> None:
+    (tmp_path / "wider").mkdir()
+    first, second = conv(tmp_path), conv(tmp_path / "wider", 24)
+    assert ran(first, "--trials", "40", "--search", "storm").exit_code == 0
+    done = ran(second, "--reuse", "only", "--donor", "tiny", "--trials", "30", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["strategy"] == "reuse"
+    assert "Invalid value for '--reuse'" in failed(first, "--reuse", "always", code=2)

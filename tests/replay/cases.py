@@ -129,7 +129,7 @@ def read_cases() -> tuple[Case, ...]:
             number,
             case["group"],
             tasks[case["task"]],
-            Schedule.from_json(case["schedule"]),
+            Schedule.from_json(case["schedule"]).of(tasks[case["task"]]),
             targets[case["target"]],
             {name: View(tuple(strides), at) for name, (strides, at) in case["views"].items()},
             case["default"],
@@ -176,7 +176,9 @@ def write_expected(cases: Iterable[Case], expected: Mapping[int, Expected]) -> N
 
 def read_defaults() -> dict[int, Schedule]:
     """By the number of the case; only of cases that were recorded with the default schedule."""
-    return {line["number"]: Schedule.from_json(line["schedule"]) for line in json.loads(DEFAULTS.read_text())}
+    tasks = [case.task for case in read_cases()]
+    lines = json.loads(DEFAULTS.read_text())
+    return {line["number"]: Schedule.from_json(line["schedule"]).of(tasks[line["number"]]) for line in lines}
 
 
 def write_defaults(cases: Iterable[Case], defaults: Mapping[int, Schedule]) -> None:

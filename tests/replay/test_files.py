@@ -33,8 +33,9 @@ def copied(tmp_path: Path) -> Path:
 
 def recorded() -> tuple[Any, list[tuple[Task, int, Schedule]]]:
     data = json.loads(BEST.read_text())
+    tasks = [Task.from_json(line["task"]) for line in data["tasks"]]
     return target_from_json(data["target"]), [
-        (Task.from_json(line["task"]), line["trials"], Schedule.from_json(line["best"])) for line in data["tasks"]
+        (task, line["trials"], Schedule.from_json(line["best"]).of(task)) for task, line in zip(tasks, data["tasks"])
     ]
 
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -269,6 +270,10 @@ PRAGMA user_version = 1;
 """
 
 
+OLD_CLASS = "0123456789abcdef"
+"""Of a whole task: schedules belonged to those."""
+
+
 def first_version(path: Path, count: int = 30) -> None:
     """A file as the first version wrote it: `count` trials, one failure and one that follows unknown rules."""
     task = small_task()
@@ -277,7 +282,7 @@ def first_version(path: Path, count: int = 30) -> None:
         raw.executescript(FIRST_VERSION)
         raw.execute(
             "INSERT INTO task VALUES (1, ?, ?, ?, ?, ?)",
-            (task.digest, task.class_key, task.name, task.flops, json.dumps(task.to_json(), separators=(",", ":"))),
+            (task.digest, OLD_CLASS, task.name, task.flops, json.dumps(task.to_json(), separators=(",", ":"))),
         )
         raw.execute("INSERT INTO machine VALUES (1, ?)", (HERE.key(),))
         raw.execute("INSERT INTO target VALUES (1, 1, ?)", (target_text(HERE),))
@@ -286,7 +291,7 @@ def first_version(path: Path, count: int = 30) -> None:
         for k, r in enumerate(records, 1):
             assert isinstance(r.result, Timing)
             assert r.features is not None
-            schedule = json.dumps(r.schedule.to_json(), separators=(",", ":"))
+            schedule = json.dumps({**r.schedule.to_json(), "class": OLD_CLASS}, separators=(",", ":"))
             row = (
                 k,
                 1,
@@ -348,7 +353,14 @@ def test_a_file_of_the_first_version_is_brought_to_this_one(path: Path, tmp_path
             done = store.import_(file, HERE)
         assert done.kept == 0
         assert done.duplicates > 100
-        store.add(make_records(2, seed=5))
+        # So are lines that an early version exported.
+        lines.write_text(lines.read_text().replace(small_task().class_key, OLD_CLASS))
+        with lines.open("rb") as file:
+            assert store.import_(file, HERE) == done
+        (summary,) = store.summaries()
+        assert summary.class_key == small_task().class_key
+        store.add([replace(make_records(1, small_task(48), seed=5)[0], verified=True)])
+        assert [d.kinship.key for d in store.donors(*KNOWN)] == ["class"]
     with closing(sqlite3.connect(path)) as raw, Store.open(tmp_path / "new.sqlite") as new:
         assert raw.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
         fresh = new._database.connection()

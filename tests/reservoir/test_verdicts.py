@@ -167,7 +167,7 @@ def test_of_several_rules_the_fastest_verified_record_that_can_be_replayed_is_mi
         store.add([other, *known])
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("DROP TABLE verdict")
-        raw.execute("PRAGMA user_version = 2")
+        raw.execute("PRAGMA user_version = 3")
     with Store.open(path) as store:
         mine, theirs = (store.verdict(small_task(), HERE, rules=r) for r in (RULES, (*RULES, Reverse())))
     assert mine is not None

@@ -211,7 +211,8 @@ class Trial(Subject):
             other = random_task(self.name, rng, self.dtype, long=rng.random() < long)
         else:
             other = drawn_graphs.draw(self.seed, int(rng.integers(1 << 31))).task
-        return other if other.class_key == self.task.class_key else self.task
+        classes = [[v.class_key for v in task.variants] for task in (other, self.task)]
+        return other if classes[0] == classes[1] else self.task
 
     def cases(self) -> Iterator[Case]:
         """Points of three sketches, drawn from those found at this shape or at another one, for this or another

@@ -1,0 +1,111 @@
+"""Donors: winners of other tasks whose schedules can be re-fitted to a task (`stormdrop.space.refit`).
+
+    class     the donor's variant is of the class of a variant of the task
+    anchor    the anchor stages are of one class, the epilogues differ
+
+Donors measured with the target's threads and at its temperature come first; among equals those of the class, then the
+nearest. The distance of two tasks is the Euclidean one over the logarithms of their anchor stages' extents: 1 is a
+factor of two in one extent.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from stormdrop.errors import UserError
+from stormdrop.ir.keys import extents
+from stormdrop.ir.tensor import Task
+from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.rows import TrialRow, record_of, task_of
+from stormdrop.reservoir.sql import TRIALS, allowed_rules
+from stormdrop.space.rules import Rule
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target
+
+Key = Literal["class", "anchor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kinship:
+    """How a schedule can be carried to a task, and how far that is."""
+
+    key: Key
+    distance: float
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        return self.key != "class", self.distance
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """A winner of another task, or of this one on other threads or at the other temperature."""
+
+    record: Record
+    kinship: Kinship
+    is_equal: bool
+    """Measured with as many threads and at the same temperature."""
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        return not self.is_equal, *self.kinship.order, self.record.task.digest
+
+    def __str__(self) -> str:
+        of = f" of {self.record.model}" if self.record.model else ""
+        return f"{self.record.task.name}{of}"
+
+
+def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, rules: Sequence[Rule]) -> list[TrialRow]:
+    """The fastest verified record of every task that shares a key with this one, on each machine and at each
+    temperature; with `models`, only of those that were measured while these were tuned.
+    """
+    values: list[str] = [task.class_key, task.anchor_key]
+    measured = ""
+    if models is not None:
+        measured = f"AND model IN ({', '.join('?' * len(models))})"
+        values += models
+    query = f"""SELECT {TRIALS.row} FROM {TRIALS.source}
+        WHERE trial.id IN (SELECT id FROM (SELECT id, min(seconds) FROM trial
+        WHERE task_id IN (SELECT id FROM task WHERE class_key = ? OR (anchor_key = ? AND anchor_key <> ''))
+        {measured} AND verified = 1 AND stopped_early = 0 AND seconds > 0 AND rules_id IN ({allowed_rules(c, rules)})
+        GROUP BY task_id, machine_id, cold))"""
+    return [TrialRow(*row) for row in c.execute(query, values)]
+
+
+def donors_of(rows: Iterable[TrialRow], task: Task, target: Target) -> list[Donor]:
+    """The rows that can help a task on a target, the best first. What cannot be read any more is left out."""
+    found: list[Donor] = []
+    for row in rows:
+        try:
+            record = record_of(row, task_of(row.task_json), target)
+        except UserError:
+            continue
+        is_own = record.task.digest == task.digest
+        is_equal = record.target.key() == target.key() and record.target.is_cold == target.is_cold
+        if (is_own and is_equal) or record.target.with_threads(target.threads).key() != target.key():
+            continue
+        kin = kinship(record.task, record.schedule, task)
+        if kin is not None:
+            found.append(Donor(record, kin, is_equal))
+    return sorted(found, key=lambda d: d.order)
+
+
+def kinship(origin: Task, schedule: Schedule, task: Task) -> Kinship | None:
+    """How a schedule of one task can be carried to another; None where they share no key."""
+    if not 0 <= schedule.variant < len(origin.variants):
+        return None
+    donor = origin.variants[schedule.variant]
+    same_class = [v for v in task.variants if v.class_key == donor.class_key]
+    same_anchor = [v for v in task.variants if donor.anchor_key and v.anchor_key == donor.anchor_key]
+    for variant in (*same_class, *same_anchor):
+        return Kinship("class" if same_class else "anchor", _distance(extents(donor), extents(variant)))
+    return None
+
+
+def _distance(a: Sequence[int], b: Sequence[int]) -> float:
+    return float(np.linalg.norm(np.log2(np.maximum(a, 1)) - np.log2(np.maximum(b, 1))))

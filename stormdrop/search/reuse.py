@@ -1,0 +1,74 @@
+"""Reuse: candidates for a task from the schedules of other tasks.
+
+    seed    the stored winner, the default schedule and re-fitted donors are measured first; then the search
+    only    these, and a short droplet from the best of them
+    off     nothing comes from other tasks
+
+Donors are winners in the store (`Store.donors`) and, while a model is tuned, the leaders of its other tasks: siblings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from stormdrop.errors import ScheduleError, UserError
+from stormdrop.ir.tensor import Task
+from stormdrop.reservoir.donors import kinship
+from stormdrop.reservoir.store import Store
+from stormdrop.space.refit import refit
+from stormdrop.space.rules import RULES, Rule
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target
+
+ReuseMode = Literal["seed", "only", "off"]
+DONOR = "donor"
+"""The phase and, in records, the strategy of a candidate that was re-fitted from another task's schedule."""
+MOST_DONORS = 6
+"""Whose schedules are re-fitted: each gives up to three candidates, in some 30 ms."""
+
+Source = tuple[Task, Schedule]
+"""A task and a schedule of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """What a search may take from other tasks. `models`: only what was measured while these were tuned; None: all."""
+
+    mode: ReuseMode = "seed"
+    models: tuple[str, ...] | None = None
+
+
+def reuse_of(mode: str, donors: Sequence[str] | None) -> Reuse:
+    """Raises UserError for a mode that there is not."""
+    modes: dict[str, ReuseMode] = {name: name for name in get_args(ReuseMode)}
+    if mode not in modes:
+        raise UserError(f"reuse={mode!r}: give one of {', '.join(modes)}")
+    if isinstance(donors, str):
+        raise UserError(f"donors={donors!r}: give a list of names of models")
+    return Reuse(modes[mode], None if donors is None else tuple(donors))
+
+
+def stored_sources(task: Task, target: Target, store: Store, reuse: Reuse, rules: Sequence[Rule]) -> list[Source]:
+    """The store's donors, the best first."""
+    found = store.donors(task, target, MOST_DONORS, reuse.models, rules)
+    return [(d.record.task, d.record.schedule) for d in found]
+
+
+def related(task: Task, sources: Iterable[Source], most: int = MOST_DONORS) -> list[Source]:
+    """Those that share a key with a task: of the class before those of the anchor class, near ones first."""
+    kin = [(kinship(*source, task), source) for source in sources]
+    found = sorted((k.order, n) for n, (k, _) in enumerate(kin) if k is not None)
+    return [kin[n][1] for _, n in found[:most]]
+
+
+def refitted(task: Task, sources: Iterable[Source], target: Target, rules: Sequence[Rule] = RULES) -> list[Schedule]:
+    """All candidates that sources give for a task, each once, in the order of the sources."""
+    found: dict[Schedule, None] = {}
+    for origin, schedule in sources:
+        try:
+            found |= dict.fromkeys(refit(schedule, origin, task, target, rules))
+        except ScheduleError:
+            continue  # a schedule that this version cannot replay
+    return list(found)

@@ -1,0 +1,238 @@
+"""Re-fitting: a schedule that was found for one task, the donor, as candidates for another task.
+
+    same class          replay the donor's derivation; its tile sizes are re-fitted to the new extents
+    same anchor class   derive the anchor stages as the donor does, the epilogue as a default schedule would
+
+Tile sizes are re-fitted in three ways, since no one of them is right for every axis:
+
+    by value    the lengths of inner tiles stay; the outermost loop takes what remains, as TVM replays a log
+    by ratio    the outermost tile grows or shrinks with the extent; the outermost loop keeps its trip count
+    even        as by value, each length then moved to the nearest that cuts the extent into equal pieces
+
+Every candidate is a legal point of a sketch of the task.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf, prod
+
+from stormdrop.errors import ScheduleError
+from stormdrop.ir.keys import anchor_results, anchor_stages
+from stormdrop.ir.tensor import Task, Variant
+from stormdrop.space.default import ranked
+from stormdrop.space.derive import enumerate_structures
+from stormdrop.space.knobs import PARTS
+from stormdrop.space.nest import Trips, cuts
+from stormdrop.space.rule_names import checked
+from stormdrop.space.rules import RULES, Rule
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import Sketch, replayed, variant_of
+from stormdrop.space.structure import Args, Stage, Structure
+from stormdrop.target.machine import Target
+
+READER_RULES = frozenset({"inline", "fuse", "place"})
+"""Rules that depend on the readers of a stage. The results of an anchor are read by the epilogue: not the donor's."""
+SAMPLES = 64
+"""Of each component of a sketch with another epilogue, to choose the knobs that the donor does not have."""
+
+Way = Callable[[Sequence[int], int, int], Sequence[int]]
+"""From the donor's trip counts of an axis, innermost first, the axis's extent and the donor's: the new trip counts."""
+_COMPUTE = re.compile(r"(s\d+)p?\.")
+
+
+def refit(
+    schedule: Schedule, donor: Task, task: Task, target: Target, rules: Sequence[Rule] = RULES
+) -> tuple[Schedule, ...]:
+    """Candidates for a task from the schedule of another one, each once: by value, by ratio, even.
+
+    Empty where the tasks share neither a class nor an anchor class, or the derivation cannot be carried over.
+    Raises ScheduleError where the schedule is not one of the donor's class.
+    """
+    origin = replayed(donor, variant_of(donor, schedule), schedule.steps, target, checked(rules))
+    values = dict(schedule.values)
+    if not set(origin.names) <= set(values):
+        raise ScheduleError("the schedule lacks a knob of its sketch")
+    try:
+        carried = _of_class(origin, values, task) or _of_anchor(origin, values, task)
+        return () if carried is None else carried.candidates()
+    except ScheduleError:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """A sketch of the task, and the donor's stages and values under the task's stage ids."""
+
+    sketch: Sketch
+    donor: Mapping[str, Stage]
+    values: Mapping[str, int]
+    """Of the donor, and by default where it has none."""
+
+    def candidates(self) -> tuple[Schedule, ...]:
+        points = [self.sketch.fit(self._moved(way)) for way in (_by_value, _by_ratio, _evenly)]
+        return tuple(dict.fromkeys(self.sketch.schedule(point[0]) for point in points))
+
+    def seconds(self) -> float:
+        """The estimate of the point that is fitted by value; infinite where none is legal."""
+        try:
+            return float(self.sketch.prior(self.sketch.fit(self.values))[0])
+        except ScheduleError:
+            return inf
+
+    def _moved(self, way: Way) -> dict[str, int]:
+        """The values, with the trip counts of every axis that the donor has too re-fitted in one way."""
+        moved, vector_bytes = dict(self.values), self.sketch.target.vector_bytes
+        for stage in self._structure().stages:
+            if stage.id not in self.donor:
+                continue
+            now, before = _steps(stage, vector_bytes), _steps(self.donor[stage.id], vector_bytes)
+            for axis, levels in cuts(stage):
+                id, names = stage.axis_id(axis), [cut.knob for cut in levels if cut.source is Trips.KNOB]
+                is_shared = any(cut.source in (Trips.READER, Trips.LANES) for cut in levels)
+                if names and not is_shared and id in before and all(name in moved for name in names):
+                    moved |= zip(names, way([moved[name] for name in names], now[id], before[id]))
+        return moved
+
+    def _structure(self) -> Structure:
+        """With the number of parts that a split reduction will have here."""
+        parts = next((k for k in self.sketch.knobs if k.name == PARTS), None)
+        if parts is None:
+            return self.sketch.structure
+        return self.sketch.at({PARTS: parts.nearest(self.values.get(PARTS, parts.choices[0]))})
+
+
+def _steps(stage: Stage, vector_bytes: int) -> dict[str, int]:
+    """The extents of a stage by axis id, in the unit of its knobs: vectors along the vector axis."""
+    lanes = vector_bytes // stage.itemsize
+    axes = (*stage.axes, *stage.reduce_axes)
+    return {stage.axis_id(a): -(-a.extent // lanes) if a is stage.vector else a.extent for a in axes}
+
+
+# ---- ways to re-fit the trip counts of an axis -----------------------------------------------------------------------
+
+
+def _by_value(trips: Sequence[int], extent: int, before: int) -> Sequence[int]:
+    return trips
+
+
+def _by_ratio(trips: Sequence[int], extent: int, before: int) -> Sequence[int]:
+    """Scale the product of the trip counts with the extent: the outermost count, and inner ones once that is 1."""
+    scaled, rest = list(trips), extent / max(1, before)
+    for k in reversed(range(len(scaled))):
+        wanted = scaled[k] * rest
+        scaled[k] = max(1, round(wanted))
+        rest = min(1.0, wanted)
+    return scaled
+
+
+def _evenly(trips: Sequence[int], extent: int, before: int) -> Sequence[int]:
+    """Cut the extent into the nearest whole number of tiles of equal length, and each of these by the next level."""
+    lengths: list[int] = []
+    for count in range(len(trips), 0, -1):
+        pieces = max(1, round(extent / max(1, prod(trips[:count]))))
+        extent = -(-extent // pieces)
+        lengths.append(extent)
+    inner = [*lengths[1:], 1]
+    return [-(-length // max(1, within)) for length, within in zip(lengths, inner)][::-1]
+
+
+# ---- carrying a derivation over --------------------------------------------------------------------------------------
+
+
+def _of_class(origin: Sketch, values: Mapping[str, int], task: Task) -> _Carried | None:
+    """The donor's derivation replayed on the variant of its class."""
+    key = origin.task.variants[origin.variant].class_key
+    for k, variant in enumerate(task.variants):
+        if variant.class_key == key:
+            sketch = replayed(task, k, origin.structure.steps, origin.target, origin.rules)
+            return _Carried(sketch, {stage.id: stage for stage in origin.at(values).stages}, values)
+    return None
+
+
+def _of_anchor(origin: Sketch, values: Mapping[str, int], task: Task) -> _Carried | None:
+    """The donor's anchor stages with the task's epilogue: of all derivations the one with the least estimate."""
+    donor = origin.task.variants[origin.variant]
+    k = next((k for k, v in enumerate(task.variants) if v.anchor_key == donor.anchor_key), None)
+    if k is None or not donor.anchor_key:
+        return None
+    ids = dict(zip(_ids(donor), _ids(task.variants[k]), strict=True))
+    steps = frozenset(
+        ((s.rule, _mapped(s.stage, ids)), s.args) for s in origin.structure.steps if _root(s.stage) in ids
+    )
+    stages = {_mapped(s.id, ids): s for s in origin.at(values).stages if _root(s.id) in ids}
+    own = {_mapped(name, ids): v for name, v in values.items() if _root(name) in ids or name == PARTS}
+    found = _with_epilogue(task, k, steps, origin.target, origin.rules)
+    carried = [_Carried(sketch, stages, {**defaults, **own}) for sketch, defaults in found]
+    return min(carried, key=lambda c: c.seconds())
+
+
+@lru_cache(maxsize=64)
+def _with_epilogue(
+    task: Task, number: int, steps: frozenset[tuple[tuple[str, str], Args]], target: Target, rules: tuple[Rule, ...]
+) -> list[tuple[Sketch, dict[str, int]]]:
+    """The sketches of a variant that derive the anchor stages by `steps`, each with its default values.
+
+    Cached: most donors of a task differ in tile sizes only.
+    """
+    variant = task.variants[number]
+    anchors = _ids(variant)
+    results = {anchors[anchor_stages(variant).index(t)] for t in anchor_results(variant)}
+    guided = [_Guided(rule, dict(steps), set(anchors), results) for rule in rules]
+    found = [Sketch(task, number, s, target, rules) for s in enumerate_structures(variant, target, guided)]
+    return [(sketch, sketch.values(point)) for sketch, point, _ in ranked(found, SAMPLES)]
+
+
+def _ids(variant: Variant) -> list[str]:
+    """The ids of the anchor stages."""
+    stages = variant.stages
+    return [f"s{stages.index(t)}" for t in anchor_stages(variant)]
+
+
+def _root(name: str) -> str:
+    """The id of the compute that a stage or a knob comes from: s1 of s1, s1p, s1.0 and s1p.a0.2."""
+    match = _COMPUTE.match(name + ".")
+    return match[1] if match else ""
+
+
+def _mapped(name: str, ids: Mapping[str, str]) -> str:
+    root = _root(name)
+    return ids[root] + name[len(root) :] if root in ids else name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Guided:
+    """A rule that offers for anchor stages what the donor chose, as far as that applies; else its own options."""
+
+    rule: Rule
+    steps: Mapping[tuple[str, str], Args]
+    anchors: Set[str]
+    results: Set[str]
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    @property
+    def version(self) -> int:
+        return self.rule.version
+
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
+        offered = self.rule.options(s, stage, target)
+        root = _root(stage.id)
+        if root not in self.anchors or (root in self.results and self.name in READER_RULES):
+            return offered
+        args = self.steps.get((self.name, stage.id))
+        if args is None:
+            return [None] if None in offered else offered
+        try:
+            self.rule.apply(s, stage, args)
+        except ScheduleError:
+            return offered
+        return [args]
+
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        return self.rule.apply(s, stage, args)
