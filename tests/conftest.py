@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-DEFAULT_POINTS = 4000
+DEFAULT_POINTS = 2500
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
