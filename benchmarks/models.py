@@ -211,6 +211,10 @@ def store(path: Path, name: str, way: str, row: Mapping[str, Any], about: Mappin
     """Into the file as it is now: two runs of this module may take turns."""
     results: dict[str, Any] = stored(path)
     results.setdefault(name, {})[way] = {**about, **row}
+    keep(path, results)
+
+
+def keep(path: Path, results: Mapping[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_suffix(".new")
     temporary.write_text(json.dumps(results, indent=1) + "\n")

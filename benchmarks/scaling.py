@@ -12,15 +12,13 @@ in which threads were late, waited, had no CPU, and computed longer than the ker
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.core import geometric_mean, say
-from benchmarks.models import by_the_clock, compiled, known, stored
+from benchmarks.models import by_the_clock, compiled, keep, known, stored
 from stormdrop import zoo
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.profile import Profile
@@ -96,9 +94,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
             machine = f"{detect(threads).name}, {os.cpu_count()} CPUs"
             results = stored(given.json)
             results.setdefault(machine, {}).setdefault(name, {})[str(threads)] = row
-            with tempfile.NamedTemporaryFile("w", dir=given.json.parent, suffix=".json", delete=False) as file:
-                json.dump(results, file, indent=1)
-            Path(file.name).replace(given.json)
+            keep(given.json, results)
             say(
                 f"{name}, {threads} threads: {row['seconds'] * 1e3:.2f} ms, onnxruntime {row['speedup']:.2f} times that"
             )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from stormdrop.driver.compile import build_model
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.race import ROUNDS, Budget, race
+from stormdrop.measure.race import ROUNDS, race
 from stormdrop.reservoir.store import Store
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arrays import random_inputs
@@ -135,15 +135,14 @@ class _Bench:
         def schedule_of(task: Task) -> Schedule | None:
             return tuned.schedules(task) if task.digest in kept else tuned.defaults(task)
 
-        budget = Budget(seconds=self._seconds)
         if not kept:
             self._tell("timing the model")
-            seconds = race({"default": lambda: default(*arrays)}, budget)["default"].seconds
+            seconds = race({"default": lambda: default(*arrays)}, self._seconds)["default"].seconds
             return Weighed(InModel(seconds, seconds))
         self._tell("compiling with what was found")
         found = build_model(self._parts, tuned.target, schedule_of, self._rules)
         self._tell("timing both in turns")
-        runs = race({"found": lambda: found(*arrays), "default": lambda: default(*arrays)}, budget)
+        runs = race({"found": lambda: found(*arrays), "default": lambda: default(*arrays)}, self._seconds)
         worth = InModel(runs["found"].seconds, runs["default"].seconds)
         if not worth.is_slower:
             return Weighed(worth)

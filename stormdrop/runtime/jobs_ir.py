@@ -5,6 +5,19 @@ and the timing loop.
 """
 
 JOBS = """
+; Whether the job that was opened with %go is still open. Then the caller of the job waits until %reading is 0 again.
+define internal i1 @enter(ptr %block, ptr %reading, i32 %go) nounwind {
+  %x = atomicrmw xchg ptr %reading, i32 1 seq_cst, align 4
+  %now = load atomic i32, ptr %block seq_cst, align 4
+  %is.open = icmp eq i32 %now, %go
+  br i1 %is.open, label %yes, label %no
+yes:
+  ret i1 true
+no:
+  store atomic i32 0, ptr %reading release, align 4
+  ret i1 false
+}
+
 ; Runs thread %t through the phases of a list of steps. A worker leaves when `go` is no longer %go. Who ends
 ; step k writes the ticks to %marks[k + 1] unless that is null.
 define internal void @share(ptr %block, ptr %steps, i64 %count, i64 %first, i32 %go, i64 %t, i64 %threads, i64 %limit,
@@ -29,23 +42,17 @@ turn:
   %k.next = add i64 %k, 1
   br i1 %caller, label %read, label %guard
 guard:
-  %x = atomicrmw xchg ptr %reading, i32 1 seq_cst, align 4
-  %go.now = load atomic i32, ptr %block seq_cst, align 4
-  %same = icmp eq i32 %go.now, %go
-  br i1 %same, label %read, label %away
-away:
-  store atomic i32 0, ptr %reading release, align 4
-  ret void
+  %is.open = call i1 @enter(ptr %block, ptr %reading, i32 %go)
+  br i1 %is.open, label %read, label %out
 read:
   %step.at = getelementptr %step, ptr %steps, i64 %k
   %it = load %step, ptr %step.at, align 8
   %phases = extractvalue %step %it, 5
   %more = icmp slt i64 %p, %phases
-  %extents = extractvalue %step %it, 4
-  %q = select i1 %more, i64 %p, i64 0
-  %extent.at = getelementptr i64, ptr %extents, i64 %q
   br i1 %more, label %extent.read, label %no.extent
 extent.read:
+  %extents = extractvalue %step %it, 4
+  %extent.at = getelementptr i64, ptr %extents, i64 %p
   %extent = load i64, ptr %extent.at, align 8
   br i1 %caller, label %visit, label %unguard
 unguard:
@@ -175,7 +182,7 @@ define void @worker(ptr %block, i64 %t) nounwind {  ; the life of thread %t > 0,
   %reading = getelementptr i8, ptr %seat, i64 8
   br label %idle
 idle:
-  %seen = phi i32 [ 0, %0 ], [ %go, %awake ], [ %seen, %missed ], [ %go, %begin ], [ %go, %restore ]
+  %seen = phi i32 [ 0, %0 ], [ %go, %awake ], [ %seen, %guard ], [ %go, %begin ], [ %go, %restore ]
   %go = call i32 @await(ptr %block, i32 %seen, i64 %limit)
   %stop = load atomic i32, ptr %stop.at monotonic, align 4
   %stopped = icmp ne i32 %stop, 0
@@ -184,13 +191,8 @@ awake:
   %odd = trunc i32 %go to i1
   br i1 %odd, label %guard, label %idle
 guard:
-  %x = atomicrmw xchg ptr %reading, i32 1 seq_cst, align 4
-  %go.now = load atomic i32, ptr %block seq_cst, align 4
-  %same = icmp eq i32 %go.now, %go
-  br i1 %same, label %open, label %missed
-missed:
-  store atomic i32 0, ptr %reading release, align 4
-  br label %idle
+  %is.open = call i1 @enter(ptr %block, ptr %reading, i32 %go)
+  br i1 %is.open, label %open, label %idle
 open:
   %job = load %job, ptr %job.at, align 8
   store atomic i32 0, ptr %reading release, align 4
@@ -279,8 +281,8 @@ define void @stop(ptr %block) nounwind {  ; after the job that runs, send the wo
 ; Runs the job %repeats times and returns how often it did: fewer than asked if told to hurry. Unless
 ; %times is null, each run fills a row of it: the ticks at the run's beginning and end, and with %each, between them, at
 ; the end of every step but the last. Unless %account is null, each run fills entries of it by thread and step: the
-; ticks when the thread began its first part and ended its last, the ticks that it spent in parts, and the nanoseconds
-; of these that it was on a CPU. All stay 0 where it ran none.
+; ticks when the thread began its first part, the ticks that it spent in parts, and the nanoseconds of these that it was
+; on a CPU. All stay 0 where it ran none.
 define i64 @bench(ptr %block, ptr %steps, i64 %count, i64 %repeats, ptr %times, i32 %each, ptr %account) nounwind {
   %unaccounted = icmp eq ptr %account, null
   %many = icmp ne i32 %each, 0

@@ -114,8 +114,8 @@ timed:
 enter:
   %old = load %entry, ptr %entry, align 8
   %begin = extractvalue %entry %old, 0
-  %busy = extractvalue %entry %old, 2
-  %cpu = extractvalue %entry %old, 3
+  %busy = extractvalue %entry %old, 1
+  %cpu = extractvalue %entry %old, 2
   %is.first = icmp eq i64 %begin, 0
   %begin.new = select i1 %is.first, i64 %time.0, i64 %begin
   %lasted = sub i64 %time.1, %time.0
@@ -123,10 +123,9 @@ enter:
   %busy.new = add i64 %busy, %lasted
   %cpu.new = add i64 %cpu, %on
   %e0 = insertvalue %entry zeroinitializer, i64 %begin.new, 0
-  %e1 = insertvalue %entry %e0, i64 %time.1, 1
-  %e2 = insertvalue %entry %e1, i64 %busy.new, 2
-  %e3 = insertvalue %entry %e2, i64 %cpu.new, 3
-  store %entry %e3, ptr %entry, align 8
+  %e1 = insertvalue %entry %e0, i64 %busy.new, 1
+  %e2 = insertvalue %entry %e1, i64 %cpu.new, 2
+  store %entry %e2, ptr %entry, align 8
   br label %out
 out:
   ret i64 %done

@@ -92,12 +92,12 @@ class Pool:
 
     def account(self, steps: int, count: int, repeats: int) -> Account:
         """As `profile`, and what the threads did; reading the clocks adds half a microsecond to every step."""
-        entries = np.zeros((repeats, self.threads, count, 4), np.int64)
+        entries = np.zeros((repeats, self.threads, count, 3), np.int64)
         ticks = self._ticks(steps, count, repeats, count, entries.ctypes.data)
         seconds = np.diff(ticks, axis=1) * _seconds_per_tick()
         if self.threads == 1:
             return Account(seconds, np.zeros_like(seconds), seconds, np.zeros_like(seconds))
-        began, _, busy, on = np.moveaxis(entries[: len(ticks)], -1, 0).astype(np.float64)
+        began, busy, on = np.moveaxis(entries[: len(ticks)], -1, 0).astype(np.float64)
         late = np.where(began > 0, began - ticks[:, None, :-1], 0.0) * _seconds_per_tick()
         busy *= _seconds_per_tick()
         off = np.maximum(busy - on * 1e-9, 0.0)

@@ -65,7 +65,7 @@ _WAITING = """
   i32, i32, %job, [72 x i8], i32, i32, [120 x i8], i64, [120 x i8], i32, i32, i32, [116 x i8], i64, i64, i64
 }
 %job = type { ptr, i64, i64, i64, ptr, ptr }  ; steps, their number, float mode, first epoch, marks, account
-%entry = type { i64, i64, i64, i64 }  ; of an account
+%entry = type { i64, i64, i64 }  ; of an account
 %step = type { ptr, ptr, ptr, i64, ptr, i64 }  ; entry, buffers, scratch, its stride, extents, phases
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {

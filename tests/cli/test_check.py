@@ -22,7 +22,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(folder))
     monkeypatch.setenv("STORMDROP_THREADS", "1")
-    monkeypatch.setattr("stormdrop.measure.race.PAUSE_SECONDS", 0.0)
     return folder
 
 

@@ -92,7 +92,6 @@ def accepted(parts: Partition, tuned: TunedModel, store: Store) -> TunedModel:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("stormdrop.measure.race.PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(in_model, "PROFILED_SECONDS", 0.0)
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path / "cache"))
 

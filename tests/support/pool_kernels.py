@@ -1,0 +1,30 @@
+"""Kernels for the thread pool, as LLVM IR text."""
+
+MIRROR = """
+; Phase p writes y[i] = x[n-1-i] + 1, and x and y change places with each phase: a phase that begins too early shows.
+define void @mirror(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
+  %odd = and i64 %phase, 1
+  %even = xor i64 %odd, 1
+  %x.at = getelementptr ptr, ptr %buffers, i64 %odd
+  %y.at = getelementptr ptr, ptr %buffers, i64 %even
+  %x = load ptr, ptr %x.at, align 8
+  %y = load ptr, ptr %y.at, align 8
+  %n.at = getelementptr ptr, ptr %buffers, i64 2
+  %n = load i64, ptr %n.at, align 8
+  %last = sub i64 %n, 1
+  br label %loop
+loop:
+  %i = phi i64 [ %begin, %0 ], [ %next, %loop ]
+  %j = sub i64 %last, %i
+  %from = getelementptr i64, ptr %x, i64 %j
+  %to = getelementptr i64, ptr %y, i64 %i
+  %v = load i64, ptr %from, align 8
+  %w = add i64 %v, 1
+  store i64 %w, ptr %to, align 8
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
