@@ -12,7 +12,8 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +30,7 @@ from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.winograd import TRANSFORMS
+from stormdrop.pytorch import compile_module, graph_of, is_torch
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
@@ -44,22 +46,31 @@ from stormdrop.target import whole_lines
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
 
+if TYPE_CHECKING:
+    from stormdrop.pytorch.compiled import CompiledModule
+
 GIVE_BACK_BYTES = 4 << 20
 
 Array = NDArray[Any]
-Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto, which is not imported here
+Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto or of PyTorch, which are not imported here
 ArenaKey = StorageBuffer | tuple[int, int]
 """A buffer of activations, or the working memory of a call: its number, and that of the kernel's buffer."""
 
 
 def load(
-    model: Source, shapes: Mapping[str, Sequence[int]] | None = None, constants: Mapping[str, ArrayLike] | None = None
+    model: Source,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    example_inputs: Any = None,
 ) -> Graph:
-    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is. Raises UserError."""
-    if isinstance(model, Graph):
+    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is; a PyTorch module, with
+    example inputs, or an exported program. Raises UserError.
+    """
+    if isinstance(model, Graph) or is_torch(model):
         if shapes or constants:
-            raise UserError("shapes= and constants= are for loading a model; this is a graph already")
-        return model
+            what = "a PyTorch module; its shapes are those of example_inputs" if is_torch(model) else "a graph already"
+            raise UserError(f"shapes= and constants= are for loading an ONNX model; this is {what}")
+        return model if isinstance(model, Graph) else graph_of(model, example_inputs)
     if isinstance(model, str) and model.startswith(ZOO):
         model = network(model, shapes)
     from stormdrop.frontend.onnx import load as load_onnx
@@ -75,8 +86,30 @@ def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Any
     return zoo.build(name.removeprefix(ZOO), leading.pop() if len(leading) == 1 and 0 not in leading else 1)
 
 
+class CompileOptions(TypedDict, total=False):
+    """The options of `compile`."""
+
+    schedules: Schedules | None
+    shapes: Mapping[str, Sequence[int]] | None
+    constants: Mapping[str, ArrayLike] | None
+    threads: int | None
+    target: Target | None
+    winograd: bool
+    rules: Sequence[Rule]
+    unproved: bool
+
+
+@overload
+def compile(model: Source, **options: Unpack[CompileOptions]) -> Model: ...
+
+
+@overload
+def compile(model: Source, example_inputs: Any, **options: Unpack[CompileOptions]) -> CompiledModule: ...
+
+
 def compile(
     model: Source,
+    example_inputs: Any = None,
     *,
     schedules: Schedules | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -86,8 +119,11 @@ def compile(
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
-) -> Model:
+) -> Model | CompiledModule:
     """A model that runs on this machine.
+
+    A PyTorch module is compiled for `example_inputs`, a tuple of its arguments or a mapping by name, and called like
+    the module; an exported program has examples of its own.
 
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
@@ -96,6 +132,15 @@ def compile(
     for rules that other processes cannot import.
     """
     machine = target_for(target, threads)
+    if is_torch(model):
+        if shapes or constants:
+            raise UserError(
+                "shapes= and constants= are for ONNX models; a PyTorch module takes those of example_inputs"
+            )
+        build = partial(compile, schedules=schedules, target=machine, winograd=winograd, rules=rules, unproved=unproved)
+        return compile_module(model, example_inputs, build)
+    if example_inputs is not None:
+        raise UserError(f"example_inputs are for PyTorch modules, not for {type(model).__name__}")
     return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules, rules, unproved)
 
 
