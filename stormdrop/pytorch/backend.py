@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from stormdrop.errors import UserError
 from stormdrop.pytorch.compiled import Build, Remarks, Specialisations, signature
+from stormdrop.pytorch.export import NothingComputed
 from stormdrop.pytorch.frozen import Frozen
 from stormdrop.pytorch.tensors import refusal
 
@@ -46,8 +47,9 @@ class GraphFunction:
             made = self._specialised(arguments)
             if not isinstance(made, UserError):
                 return tuple(made(arguments))
-            why = str(made)
-        self._remarks.make(f"a graph of torch.compile runs in PyTorch: {why}")
+            why = str(made) if not isinstance(made, NothingComputed) else None
+        if why is not None:
+            self._remarks.make(f"a graph of torch.compile runs in PyTorch: {why}")
         return self._graph(*arguments)
 
     def _needs_eager(self, arguments: Sequence[Any]) -> str | None:

@@ -53,7 +53,7 @@ class Specialised:
         """The leaves of the results."""
         outputs = self.model(*[array_of(leaves[k]) for k in self._inputs])
         tensors = [tensor_of(a) for a in (outputs if isinstance(outputs, tuple) else (outputs,))]
-        views = self._views(leaves) if self._views else ()
+        views = self._views(leaves, tensors) if self._views else ()
         results: list[object] = []
         for result in self._results:
             match result:

@@ -3,8 +3,8 @@
     exported = export(module, leaves, spec, frozen=())
 
 Arguments and results are flat lists of leaves (`torch.utils._pytree`). Every shape is a number: an export serves one
-signature. A result that is no new tensor is not the model's: numbers and None are kept as they are, an argument and
-views of it are made by PyTorch, so that they share memory with the argument as in eager mode.
+signature. A result that is no new tensor is not the model's: numbers and None are kept as they are; arguments, and
+views of them or of other results, are made by PyTorch, so that they share memory as in eager mode.
 
 Invariant: what is exported is a function. A module that draws random numbers, or writes into its arguments, parameters
 or buffers, is refused.
@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 from torch.export.graph_signature import ConstantArgument, InputKind
@@ -48,12 +49,17 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Aliased:
-    """Result `index` of `Exported.views`: an argument, a parameter, or a view of one."""
+    """Result `index` of `Exported.views`: an argument, a parameter, or a view of one or of another result."""
 
     index: int
 
 
 Result = Fixed | Computed | Aliased
+Views = Callable[[Sequence[Any], Sequence[Tensor]], Sequence[Tensor]]
+
+
+class NothingComputed(UserError):
+    """All results are arguments, views of them, or numbers: there is nothing to compile."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,8 +72,8 @@ class Exported:
     results: tuple[Result, ...]
     spec: Any
     """The structure of the results."""
-    views: Callable[[Sequence[object]], Sequence[Tensor]] | None
-    """From the argument leaves to the results that share memory with them."""
+    views: Views | None
+    """From the argument leaves and the outputs to the results that share memory with them."""
 
 
 def export_module(module: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Exported:
@@ -120,18 +126,18 @@ def export(module: Any, leaves: Sequence[Any], spec: Any, frozen: Collection[int
     flat = _Flat(module, leaves, spec, specs.append)
     program = _exported(flat, tensors)
     _check_is_function(program)
-    results, kept, aliased = _sorted_results(program)
-    views = _views(program, aliased, places) if aliased else None
-    if not kept:
-        raise UserError("the module computes no tensor")
-    if len(kept) != len(results):  # the exporter to ONNX takes nothing but tensors
-        flat.kept = kept
+    found = _Results(program)
+    views = found.views(places)
+    if not found.kept:
+        raise NothingComputed("the module computes no tensor")
+    if found.kept != list(range(len(found.results))):  # the exporter to ONNX takes nothing but tensors, each once
+        flat.kept = found.kept
         program = _exported(flat, tensors)
     names = program.graph_signature.user_inputs
     bound = {name: tensors[k] for k, name in enumerate(names) if places[k] in frozen}
     graph = _graph(program, bound)
     place_of = dict(zip(names, places))
-    return Exported(graph, tuple(place_of[v.name] for v in graph.inputs), results, specs[-1], views)
+    return Exported(graph, tuple(place_of[v.name] for v in graph.inputs), found.results, specs[-1], views)
 
 
 def _exported(flat: _Flat, tensors: Sequence[Tensor]) -> Any:
@@ -153,12 +159,18 @@ def _check_is_function(program: Any) -> None:
         is_random = torch.Tag.nondeterministic_seeded in node.target.tags
         if is_random and not {"training", "train"} & named.keys() and named.get("dropout_p", 1.0) != 0.0:
             raise UserError(f"{node.target} draws random numbers")
-        for argument in node.target._schema.arguments:
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                written = named.get(argument.name)
-                for part in written if isinstance(written, (list, tuple)) else (written,):
-                    if isinstance(part, fx.Node) and _storage(part) in held:
-                        raise UserError(f"{node.target} writes into an argument, a parameter or a buffer")
+        if any(_storage(written) in held for written in _writes(node)):
+            raise UserError(f"{node.target} writes into an argument, a parameter or a buffer")
+
+
+def _writes(node: fx.Node) -> list[fx.Node]:
+    """The tensors that an operator writes into."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    named = _arguments(node)
+    written = [named.get(a.name) for a in node.target._schema.arguments if a.alias_info and a.alias_info.is_write]
+    parts = [part for w in written for part in (w if isinstance(w, (list, tuple)) else (w,))]
+    return [part for part in parts if isinstance(part, fx.Node)]
 
 
 def _arguments(node: fx.Node) -> dict[str, Any]:
@@ -175,63 +187,101 @@ def _storage(node: fx.Node) -> int | None:
     return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
 
 
-def _sorted_results(program: Any) -> tuple[tuple[Result, ...], list[int], list[fx.Node]]:
-    """What each result is; the numbers of those that are computed, each once; the nodes of those that share memory with
-    an argument or a parameter.
+class _Results:
+    """What each result of a program is, in `results`; `kept` are the numbers of those that the graph computes.
+
+    Results that share memory with an argument, a parameter or an earlier result are views of it.
     """
-    held = {_storage(node) for node in program.graph.nodes if node.op == "placeholder"} - {None}
-    (values,) = program.graph.output_node().args
-    results: list[Result] = []
-    computed: dict[fx.Node, int] = {}
-    kept: list[int] = []
-    aliased: dict[fx.Node, int] = {}
-    for k, (value, spec) in enumerate(zip(values, program.graph_signature.output_specs)):
+
+    def __init__(self, program: Any) -> None:
+        self._program = program
+        self._sources = {_storage(node): node for node in program.graph.nodes if node.op == "placeholder"}
+        self._order = {node: k for k, node in enumerate(program.graph.nodes)}
+        self._computed: dict[fx.Node, int] = {}
+        self._views: dict[fx.Node, int] = {}
+        self.kept: list[int] = []
+        (values,) = program.graph.output_node().args
+        specs = program.graph_signature.output_specs
+        found: dict[int, Result] = {}
+        for k in sorted(range(len(values)), key=lambda k: self._order.get(values[k], -1)):
+            found[k] = self._result(k, values[k], specs[k])
+        self.results = tuple(found[k] for k in range(len(values)))
+
+    def _result(self, k: int, value: Any, spec: Any) -> Result:
         if not isinstance(value, fx.Node):
-            results.append(Fixed(spec.arg.value if isinstance(spec.arg, ConstantArgument) else value))
-        elif _storage(value) is None:
+            return Fixed(spec.arg.value if isinstance(spec.arg, ConstantArgument) else value)
+        if value in self._computed:
+            return Computed(self._computed[value])
+        if value in self._views:
+            return Aliased(self._views[value])
+        if (storage := _storage(value)) is None:
             raise UserError("a result is a number that is computed from tensors")
-        elif _storage(value) in held:
-            results.append(Aliased(aliased.setdefault(value, len(aliased))))
-        else:
-            if value not in computed:
-                computed[value] = len(kept)
-                kept.append(k)
-            results.append(Computed(computed[value]))
-    _check_apart(list(computed))
-    return tuple(results), kept, list(aliased)
+        if (source := self._sources.get(storage)) is None:
+            self._sources[storage] = value
+        elif source.op == "placeholder" or source in _ancestors([value], self._sources.values()):
+            self._views[value] = len(self._views)
+            return Aliased(self._views[value])
+        elif _overlap(value, source):
+            raise UserError(f"the results {source.name} and {value.name} are views of one tensor")
+        self._computed[value] = len(self.kept)
+        self.kept.append(k)
+        return Computed(self._computed[value])
+
+    def views(self, places: Sequence[int]) -> Views | None:
+        """What makes the views, if there are any: the part of the program between them and their sources."""
+        if not self._views:
+            return None
+        program = self._program
+        needed = _ancestors(list(self._views), self._computed)
+        graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
+        for node in program.graph.nodes:
+            if node.op == "placeholder":
+                made[node] = graph.node_copy(node)
+        for node in self._computed:
+            made[node] = graph.placeholder(node.name)
+        for node in program.graph.nodes:
+            if node in needed and node not in made:
+                if _writes(node):
+                    raise UserError(f"{node.target} writes into a tensor of which a result is a view")
+                made[node] = graph.node_copy(node, made.__getitem__)
+        graph.output(tuple(made[node] for node in self._views))
+        run = fx.GraphModule(program.graph_module, graph)
+        specs = program.graph_signature.input_specs
+        held = [_held(program, spec) for spec in specs if spec.kind != InputKind.USER_INPUT]
+
+        def views(leaves: Sequence[Any], outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+            return run(*held, *(leaves[k] for k in places), *outputs)
+
+        return views
 
 
-def _check_apart(nodes: Sequence[fx.Node]) -> None:
-    """Raises UserError where two results share memory: writing into one would have to change the other."""
-    seen: dict[int | None, fx.Node] = {}
-    for node in nodes:
-        if (other := seen.setdefault(_storage(node), node)) is not node and torch._C._overlaps(
-            node.meta["val"], other.meta["val"]
-        ):
-            raise UserError(f"the results {other.name} and {node.name} are views of one tensor")
-
-
-def _views(program: Any, nodes: Sequence[fx.Node], places: Sequence[int]) -> Callable[..., Sequence[Tensor]]:
-    """The part of a program that makes these nodes."""
+def _ancestors(nodes: Sequence[fx.Node], stop: Collection[fx.Node]) -> set[fx.Node]:
+    """All that the nodes are made from, themselves included; nothing beyond the nodes of `stop`."""
     needed: set[fx.Node] = set()
     stack = list(nodes)
     while stack:
         node = stack.pop()
         if node not in needed:
             needed.add(node)
-            stack += node.all_input_nodes
-    graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
-    for node in program.graph.nodes:
-        if node.op == "placeholder" or node in needed:
-            made[node] = graph.node_copy(node, made.__getitem__)
-    graph.output(tuple(made[node] for node in nodes))
-    run = fx.GraphModule(program.graph_module, graph)
-    held = [_held(program, spec) for spec in program.graph_signature.input_specs if spec.kind != InputKind.USER_INPUT]
+            stack += [] if node in stop else node.all_input_nodes
+    return needed
 
-    def views(leaves: Sequence[object]) -> Sequence[Tensor]:
-        return run(*held, *(leaves[k] for k in places))
 
-    return views
+def _overlap(one: fx.Node, other: fx.Node) -> bool:
+    """Whether two views of one storage have an element in common."""
+    values = [node.meta["val"] for node in (one, other)]
+    memory = np.empty(values[0].untyped_storage().nbytes(), np.uint8)  # its bytes are never touched
+    a, b = (
+        np.ndarray(
+            tuple(v.shape),
+            f"V{v.element_size()}",
+            memory,
+            v.storage_offset() * v.element_size(),
+            [n * v.element_size() for n in v.stride()],
+        )
+        for v in values
+    )
+    return np.shares_memory(a, b)
 
 
 def _held(program: Any, spec: Any) -> object:
@@ -245,13 +295,16 @@ def _graph(program: Any, bound: dict[str, Tensor]) -> Graph:
 
     try:
         with torch.no_grad(), _quiet():
-            model = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False).model
+            written = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False)
+            if any("Sequence" in node.op_type for node in written.model.graph):
+                written.optimize()  # which writes the usual ones as plain operators
     except ImportError as error:
         raise UserError(
             f"PyTorch exports to ONNX with the package onnxscript: pip install stormdrop[torch] ({error})"
         ) from error
     except Exception as error:
         raise UserError(f"PyTorch cannot write the module as ONNX: {_first_line(_cause(error))}") from error
+    model = written.model
     arrays: dict[str, Any] = {name: array_of(tensor) for name, tensor in bound.items()}
     for name, value in model.graph.initializers.items():  # as inputs: no file format limits their size
         arrays[name] = value.const_value.numpy()
