@@ -25,6 +25,7 @@ LAYERS = (
     "lower",
     "codegen",
     "runtime",
+    "pytorch",
     "measure",
     "cost",
     "reservoir",

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,9 @@ def export_module(module: Any, arguments: Sequence[Any], named: Mapping[str, Any
 def runnable(module: Any) -> Any:
     """A module whose calls can be traced, from one in evaluation mode or a program. Raises UserError."""
     if isinstance(module, torch.export.ExportedProgram):
-        return module.module()
+        program = module.module()
+        program.training = False  # of no effect: its mode was decided when it was exported
+        return program
     if module.training:
         raise UserError("the module is in training mode; call its eval() first")
     return module
@@ -110,6 +113,12 @@ class _Flat(torch.nn.Module):
             leaves[k] = tensor
         arguments, named = pytree.tree_unflatten(leaves, self._spec)
         results, spec = pytree.tree_flatten(self.module(*arguments, **named))
+        for result in results:
+            if not isinstance(result, (Tensor, int, float, str, NoneType)):
+                raise UserError(
+                    f"a result is a {type(result).__name__}, whose parts are not known; let the module return tensors "
+                    "(of transformers: use_cache=False), or see torch.utils._pytree.register_pytree_node"
+                )
         self._tell(spec)
         return tuple(results) if self.kept is None else tuple(results[k] for k in self.kept)
 
@@ -144,6 +153,8 @@ def _exported(flat: _Flat, tensors: Sequence[Tensor]) -> Any:
     try:
         with torch.no_grad(), _quiet():
             return torch.export.export(flat, tuple(tensors), strict=False)
+    except UserError:
+        raise
     except Exception as error:  # of any kind: they come from the user's code, which is run to be traced
         raise UserError(f"PyTorch cannot export the module: {_first_line(error)}") from error
 
