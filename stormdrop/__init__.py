@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from stormdrop.errors import BuildError, RunError, ScheduleError, StormdropError, Timeout, UserError
+from stormdrop.errors import BuildError, ModelError, RunError, ScheduleError, StormdropError, Timeout, UserError
 from stormdrop.ir.build import (
     cast,
     equal,
@@ -86,6 +86,7 @@ __all__ = [
     "Graph",
     "Kernel",
     "Model",
+    "ModelError",
     "Rule",
     "RunError",
     "Schedule",
@@ -140,3 +141,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'stormdrop' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

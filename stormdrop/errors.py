@@ -4,6 +4,8 @@
 and `Timeout` a candidate that failed. Anything else that is raised is a bug of ours and propagates.
 """
 
+from __future__ import annotations
+
 
 class StormdropError(Exception):
     """The base of every error that Stormdrop raises on purpose."""
@@ -11,6 +13,17 @@ class StormdropError(Exception):
 
 class UserError(StormdropError):
     """A bad model, an unsupported operator, a wrong argument: the message says what to do about it."""
+
+
+class ModelError(UserError):
+    """A model that cannot be read or imported.
+
+    `file` is its path, None if it came from memory; `node` names the node at fault, None if it is none of them.
+    """
+
+    def __init__(self, message: str, file: str | None = None, node: str | None = None) -> None:
+        super().__init__(message)
+        self.file, self.node = file, node
 
 
 class ScheduleError(StormdropError):

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.errors import UserError
+from stormdrop.errors import ModelError, UserError
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Array, AttributeReader, Value, shown
 
 
-class NeedsConstant(UserError):
+class NeedsConstant(ModelError):
     """A value that decides shapes is computed at run time; `value` names it."""
 
     def __init__(self, message: str, value: str) -> None:

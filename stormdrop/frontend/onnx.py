@@ -24,9 +24,10 @@ from numpy.typing import ArrayLike
 from stormdrop.errors import UserError
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
+from stormdrop.frontend.located import located
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.movement import MOVEMENT
-from stormdrop.frontend.node_reader import NeedsConstant, NodeReader
+from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.nodes import check_names, label_of, ordered
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
 from stormdrop.frontend.recurrent import RECURRENT
@@ -53,16 +54,21 @@ def load(
 ) -> Graph:
     """Read a model.
 
-    Raises UserError for files that are not ONNX, and for models that cannot be imported, saying where and why.
+    Raises ModelError for files that are not ONNX, and for models that cannot be imported, saying where and why.
     """
-    proto, folder, label = _parsed(model)
+    file = os.fsdecode(model) if isinstance(model, (str, os.PathLike)) else None
+    with located(file=file):
+        proto, folder, label = _parsed(model)
+    with located(label, file=file):
+        return _imported(proto, folder, shapes, constants)
+
+
+def _imported(proto: Any, folder: str | None, shapes: Any, constants: Any) -> Graph:
     try:
         given = _by_name(shapes, "shapes", lambda shape: tuple(map(operator.index, shape)), "shape")
         return _Import(proto, folder, given, _by_name(constants, "constants", np.asarray, "array")).run()
-    except UserError as error:
-        raise _prefixed(error, label) from error
     except RecursionError as error:
-        raise UserError(f"{label}: it is nested too deeply") from error
+        raise UserError("it is nested too deeply") from error
 
 
 def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str) -> dict[str, Any]:
@@ -76,11 +82,6 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
         except (TypeError, ValueError) as error:
             raise UserError(f"{option}= gives no {wanted} for {shown(str(name))}: {shown(str(error))}") from error
     return found
-
-
-def _prefixed(error: UserError, text: str) -> UserError:
-    message = f"{text}: {error}"
-    return NeedsConstant(message, error.value) if isinstance(error, NeedsConstant) else UserError(message)
 
 
 def _parsed(model: Any) -> tuple[Any, str | None, str]:
@@ -267,12 +268,8 @@ class _Import:
             for o in node.output:
                 if o and o in env:
                     raise UserError(f"node {shown(label)} computes {shown(o)}, which exists already")
-            try:
+            with located(f"{node.op_type} node {shown(label)}", node=label):
                 self._node(node, env, depth, label)
-            except UserError as error:
-                if "node " in str(error):  # the innermost one names itself
-                    raise
-                raise _prefixed(error, f"{node.op_type} node {shown(label)}") from error
             missing = [o for o in node.output if o and o not in env]
             if missing:
                 raise UserError(f"{node.op_type} node {shown(label)}: its output {shown(missing[0])} is not supported")

@@ -3,20 +3,22 @@
 C-contiguous and aligned arrays are read and written in place, others through a copy (`runtime.arrays`). Concurrent
 calls use different recordings, each with its own working memory, so several Python threads may call at once; idle
 recordings are reused. A call takes no lock in Python code, and releases the GIL in native code.
+
+An executable holds machine code, weights and working memory until it is closed or nobody refers to it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
-from stormdrop.runtime.arrays import Array, Described, checked, checked_outputs, is_plain, new_array
+from stormdrop.runtime.arrays import Array, NamedArray, checked, checked_outputs, is_plain, new_array
 
-D = TypeVar("D", bound=Described)
+D = TypeVar("D", bound=NamedArray)
 
 
 class Runnable(Protocol):
@@ -32,10 +34,14 @@ class Executable(ABC, Generic[D]):
     def __init__(self, name: str, inputs: tuple[D, ...], outputs: tuple[D, ...]) -> None:
         self.name, self.inputs, self.outputs = name, inputs, outputs
         self._idle: list[Runnable] = []  # list.pop and append are atomic
+        self._is_closed = False
 
-    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
-        """Returns one array, or a tuple of several outputs. Raises UserError for arrays that do not match."""
-        arrays = self._checked(inputs)
+    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None, **named: ArrayLike) -> Any:
+        """Returns one array, or a tuple of several outputs.
+
+        Inputs are given in order, or by name. Raises UserError for arrays that do not match.
+        """
+        arrays = self._checked(self._in_order(inputs, named) if named else inputs)
         targets = checked_outputs(self.outputs, out, arrays)
         if out is None:
             self._run(arrays, targets)
@@ -47,11 +53,45 @@ class Executable(ABC, Generic[D]):
                     t[...] = d
         return targets[0] if len(targets) == 1 else tuple(targets)
 
+    def close(self) -> None:
+        """Free what the executable holds. Calls that are under way end as usual, later ones raise UserError."""
+        self._is_closed = True
+        self._idle.clear()
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _release(self) -> None:
+        """Drop the references to code and weights."""
+
     @abstractmethod
     def _record(self) -> Runnable:
         """A new recording; it serves one call at a time."""
 
+    def _in_order(self, inputs: Sequence[ArrayLike], named: Mapping[str, ArrayLike]) -> list[ArrayLike]:
+        """All inputs in order: the first by position, the others by name. Raises UserError for other names."""
+        names = [port.name for port in self.inputs]
+        known = ", ".join(map(repr, names)) or "none"
+        for name in named:
+            if name not in names:
+                raise UserError(f"{self.name} has no input {name!r}; its inputs: {known}")
+            if name in names[: len(inputs)]:
+                raise UserError(f"{self.name} takes {name!r} once; it is given by position and by name")
+        missing = [repr(name) for name in names[len(inputs) :] if name not in named]
+        if missing:
+            raise UserError(f"{self.name} needs {', '.join(missing)}; its inputs: {known}")
+        return [*inputs, *(named[name] for name in names[len(inputs) :])]
+
+    def _closed(self) -> UserError:
+        return UserError(f"{self.name} is closed")
+
     def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
+        if self._is_closed:
+            raise self._closed()
         if len(inputs) != len(self.inputs):
             wanted = ", ".join(map(repr, self.inputs)) or "no inputs"
             raise UserError(f"{self.name} takes {len(self.inputs)} arrays ({wanted}), not {len(inputs)}")
@@ -64,4 +104,5 @@ class Executable(ABC, Generic[D]):
             recording = self._record()
         recording.bind(inputs, outputs)
         recording.run()
-        self._idle.append(recording)
+        if not self._is_closed:
+            self._idle.append(recording)

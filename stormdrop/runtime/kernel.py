@@ -34,10 +34,16 @@ class Kernel(Executable[Tensor]):
 
     def __init__(self, task: Task, schedule: Schedule | None, threads: int, record: Callable[[], Runnable]) -> None:
         super().__init__(task.name, task.runtime_inputs, task.outputs)
-        self.task, self.schedule, self.threads, self._new_recording = task, schedule, threads, record
+        self.task, self.schedule, self.threads = task, schedule, threads
+        self._new_recording: Callable[[], Runnable] | None = record
 
     def _record(self) -> Runnable:
-        return self._new_recording()
+        if (record := self._new_recording) is None:
+            raise self._closed()
+        return record()
+
+    def _release(self) -> None:
+        self._new_recording = None
 
     def __repr__(self) -> str:
         return f"<kernel {self.task.name}, {self.threads} thread{'s' if self.threads != 1 else ''}>"

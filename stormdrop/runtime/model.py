@@ -3,7 +3,9 @@
     model = Model(image, weights)
     y = model(x)                          # inputs in the order of model.inputs; several outputs come as a tuple
     model(x, out=y)
-    named = model.run({"input": x})       # arrays by name, in and out
+    model(input=x)                        # inputs by name
+    named = model.run({"input": x})       # arrays by name, in and out; run(…, outputs=["logits"]) gives some
+    with model: ...                       # code and weights are freed in the end, as by model.close()
 
 Arrays are taken, and calls of several Python threads run, as `runtime.executable` says.
 
@@ -18,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import RunError, UserError
+from stormdrop.errors import ModelError, RunError, UserError
 from stormdrop.runtime.arrays import new_array
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.device import (
@@ -71,21 +73,24 @@ class Model(Executable[Port]):
         self._memory = self._device.adopt(self.weights)
         self._kernels = [self._device.load(kernel) for kernel in image.kernels]
 
-    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
+    def run(self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str] | None = None) -> dict[str, Array]:
+        """All outputs by name, or those named by `outputs`.
+
+        Raises UserError for arrays it does not take, and for missing and unknown names.
+        """
         if not isinstance(inputs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UserError(f"run takes arrays by name, {{{self._known()}: array}}, not {type(inputs).__name__}")
-        known = {port.name for port in self.inputs}
-        unknown = [repr(name) for name in inputs if name not in known]
-        if unknown:
-            raise UserError(f"{self.name} has no input {', '.join(unknown)}; its inputs: {self._known()}")
-        missing = [repr(port.name) for port in self.inputs if port.name not in inputs]
-        if missing:
-            raise UserError(f"{self.name} needs {', '.join(missing)}; its inputs: {self._known()}")
-        arrays = self._checked([inputs[port.name] for port in self.inputs])
+        if isinstance(outputs, str):
+            raise UserError(f"outputs= is a list of names: [{outputs!r}]")
+        known = [port.name for port in self.outputs]
+        for name in outputs or ():
+            if name not in known:
+                raise UserError(f"{self.name} has no output {name!r}; its outputs: {', '.join(map(repr, known))}")
+        arrays = self._checked(self._in_order((), inputs))
         results = [new_array(port) for port in self.outputs]
         self._run(arrays, results)
-        return {port.name: result for port, result in zip(self.outputs, results)}
+        found = dict(zip(known, results))
+        return found if outputs is None else {name: found[name] for name in outputs}
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
         """Seconds of each of `repeats` whole runs, timed natively, after a few that do not count."""
@@ -129,7 +134,13 @@ class Model(Executable[Port]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
+        if self._is_closed:
+            raise self._closed()
         save(path, self.image, self.weights)
+
+    def _release(self) -> None:
+        self._kernels, self.weights = [], np.empty(0, np.uint8)
+        self._memory = self._device.adopt(self.weights)
 
     def _record(self) -> Recording:
         return self._recorded()[1]
@@ -144,6 +155,10 @@ class Model(Executable[Port]):
             raise RunError(f"there is no memory for a run of {self.name}: {nbytes}") from error
 
     def _calls(self, arena: Memory) -> list[BoundCall]:
+        weights, kernels = self._memory, self._kernels
+        if self._is_closed:  # then they may be gone
+            raise self._closed()
+
         def argument(address: Address | None) -> Argument:
             if address is None:
                 return None
@@ -155,9 +170,9 @@ class Model(Executable[Port]):
                 case "arena":
                     return BufferPlace(arena, address.offset)
                 case "weights":
-                    return BufferPlace(self._memory, address.offset)
+                    return BufferPlace(weights, address.offset)
 
-        return [BoundCall(self._kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
+        return [BoundCall(kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
 
     def _known(self) -> str:
         return ", ".join(repr(port.name) for port in self.inputs) or "none"
@@ -182,9 +197,12 @@ def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:
 def load_compiled(path: str | os.PathLike[str], threads: int | None = None) -> Model:
     """A model that `save` wrote.
 
-    It is native code: load only what you trust. Raises UserError for any other or a damaged file.
+    It is native code: load only what you trust. Raises ModelError for any other or a damaged file.
     """
-    return Model(*load(path, threads))
+    try:
+        return Model(*load(path, threads))
+    except UserError as error:
+        raise ModelError(str(error), os.fsdecode(path)) from error
 
 
 def pack(image: Image, constants: Constants, device: Device | None = None) -> Bytes:
