@@ -353,7 +353,7 @@ def test_a_model_runs_and_is_profiled(device: Device, monkeypatch: pytest.Monkey
     hidden = draft.call(layer(N, K, K), {"X": draft.port("x")}, {"W": normal(K, K, seed=8), "b": normal(K)})
     draft.call(layer(N, K, M), {"X": hidden, "Y": draft.port("y")}, WEIGHTS)
     image = draft.image()
-    model = Model(image, pack(image, lambda n: draft.constants[n], device), device)
+    model = Model(image, pack(image, lambda n: draft.constants[n]), device)
     x = normal(N, K)
     wanted = right(np.maximum(x @ normal(K, K, seed=8) + normal(K), 0))
     for _ in range(3):
