@@ -170,6 +170,9 @@ class HostRecording:
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
         return self._pool.profile(*self._part(calls), repeats)
 
+    def each(self, calls: range) -> Seconds:
+        return self.profile(1, calls).ravel()
+
     def account(self, repeats: int, calls: range | None = None) -> Account:
         return self._pool.account(*self._part(calls), repeats)
 
