@@ -19,7 +19,7 @@ from typing import Any
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import Code
 from stormdrop.runtime.artifact import Artifact, Launch
-from stormdrop.runtime.cuda.context import Attribute, Context
+from stormdrop.runtime.cuda.context import Attribute, CudaContext
 from stormdrop.runtime.cuda.device import CudaDevice, CudaKernel
 from stormdrop.runtime.cuda.driver import STICKY, Driver
 from stormdrop.runtime.cuda.graph import CopyParams, KernelParams
@@ -390,7 +390,7 @@ class FakeCudaDevice(CudaDevice):
 
     def __init__(self, library: FakeCuda | None = None) -> None:
         self.library = library or FakeCuda()
-        super().__init__(Context(Driver(self.library), 0))
+        super().__init__(CudaContext(Driver(self.library), 0))
 
     def load(self, artifact: Artifact) -> CudaKernel:
         launched = artifact if artifact.launches else as_launched(artifact)

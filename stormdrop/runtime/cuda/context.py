@@ -38,7 +38,7 @@ class Attribute(IntEnum):
     RESERVED_SHARED_BYTES = 111
 
 
-class Context:
+class CudaContext:
     """The primary context of GPU `ordinal`, kept until the process ends."""
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
@@ -53,7 +53,7 @@ class Context:
         self.handle = handle
         self.is_lost = False
 
-    def __enter__(self) -> Context:
+    def __enter__(self) -> CudaContext:
         self.driver.call("cuCtxPushCurrent_v2", self.handle)
         return self
 
@@ -124,10 +124,10 @@ class Context:
         return free.value
 
 
-class Stream:
+class CudaStream:
     """A queue of work that does not wait for the default stream."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: CudaContext) -> None:
         self.context = context
         self.handle = context.handle_of("cuStreamCreate", 1)
         context.owned(self, "cuStreamDestroy_v2", self.handle)
@@ -137,15 +137,15 @@ class Stream:
         self.context.call("cuStreamSynchronize", self.handle)
 
 
-class Event:
+class CudaEvent:
     """A point in a stream or graph whose time is taken when it is reached."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: CudaContext) -> None:
         self.context = context
         self.handle = context.handle_of("cuEventCreate", 0)
         context.owned(self, "cuEventDestroy_v2", self.handle)
 
-    def seconds_until(self, later: Event) -> float:
+    def seconds_until(self, later: CudaEvent) -> float:
         milliseconds = ctypes.c_float()
         self.context.call("cuEventElapsedTime", byref(milliseconds), self.handle, later.handle)
         return milliseconds.value * 1e-3

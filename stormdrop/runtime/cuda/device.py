@@ -13,9 +13,9 @@ import numpy as np
 
 from stormdrop.errors import BuildError
 from stormdrop.runtime.artifact import Artifact, Launch
-from stormdrop.runtime.cuda.context import Context, Stream
+from stormdrop.runtime.cuda.context import CudaContext, CudaStream
 from stormdrop.runtime.cuda.driver import BAD_CODE, CudaError, open_driver
-from stormdrop.runtime.cuda.graph import Graph, ReadyGraph
+from stormdrop.runtime.cuda.graph import CudaGraph, ReadyGraph
 from stormdrop.runtime.cuda.memory import CudaMemory
 from stormdrop.runtime.cuda.recording import CudaRecording, PhaseLaunch
 from stormdrop.runtime.device import Array, BoundCall, BufferPlace, Bytes
@@ -56,7 +56,7 @@ LOOP:
 class CudaDevice:
     """One GPU."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: CudaContext) -> None:
         self.context = context
         self._active_at = -COOL_SECONDS
 
@@ -78,7 +78,7 @@ class CudaDevice:
     def warm_up(self) -> None:
         """Bring the clocks up before something is timed."""
         if time.monotonic() - self._active_at > COOL_SECONDS:
-            stream = Stream(self.context)
+            stream = CudaStream(self.context)
             ready = self._spinning
             began = time.monotonic()
             while time.monotonic() - began < WARM_SECONDS:
@@ -88,7 +88,7 @@ class CudaDevice:
 
     @cached_property
     def _spinning(self) -> ReadyGraph:
-        graph = Graph(self.context)
+        graph = CudaGraph(self.context)
         self._spin = self.load(Artifact(SPIN.encode(), (), (1,), launches=(Launch(64, 128, 0),)))
         for function, launch in self._spin.launches:
             graph.kernel(function, launch, [])
@@ -100,9 +100,9 @@ class CudaDevice:
 
     @cached_property
     def _event_seconds(self) -> float:
-        graph = Graph(self.context)
+        graph = CudaGraph(self.context)
         events = [graph.event() for _ in range(17)]
-        ready, stream = graph.instantiate(), Stream(self.context)
+        ready, stream = graph.instantiate(), CudaStream(self.context)
         gaps: list[float] = []
         for _ in range(5):
             ready.launch(stream.handle)
@@ -114,7 +114,7 @@ class CudaDevice:
 @cache
 def cuda_device(ordinal: int = 0) -> CudaDevice:
     """GPU number `ordinal` of this process. Raises NoGpu."""
-    return CudaDevice(Context(open_driver(), ordinal))
+    return CudaDevice(CudaContext(open_driver(), ordinal))
 
 
 class CudaKernel:

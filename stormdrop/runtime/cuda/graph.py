@@ -1,6 +1,6 @@
 """CUDA graphs, made node by node: each node runs after the one that was added before it.
 
-    graph = Graph(context)
+    graph = CudaGraph(context)
     node = graph.kernel(function, launch, pointers)
     graph.copy_in(memory.address, pinned.address, nbytes)
     ready = graph.instantiate()
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stormdrop.runtime.artifact import Launch
-from stormdrop.runtime.cuda.context import Context, Event
+from stormdrop.runtime.cuda.context import CudaContext, CudaEvent
 
 _HOST, _GPU = 1, 2  # CUmemorytype
 
@@ -74,10 +74,10 @@ class KernelNode:
     launch: Launch
 
 
-class Graph:
+class CudaGraph:
     """A chain of nodes."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: CudaContext) -> None:
         self.context = context
         self.handle = context.handle_of("cuGraphCreate", 0)
         context.owned(self, "cuGraphDestroy", self.handle)
@@ -97,9 +97,9 @@ class Graph:
         """Copy from the GPU to page-locked memory."""
         self._copy(_CopySide(kind=_GPU, device=source), _CopySide(kind=_HOST, host=destination), nbytes)
 
-    def event(self) -> Event:
+    def event(self) -> CudaEvent:
         """A point whose time is taken in every launch."""
-        event = Event(self.context)
+        event = CudaEvent(self.context)
         self._held.append(event)
         self._add("cuGraphAddEventRecordNode", event.handle)
         return event
@@ -124,7 +124,7 @@ class Graph:
 class ReadyGraph:
     """A graph that can be launched; a launch waits for the one before it."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: CudaGraph) -> None:
         self.graph, self._context = graph, graph.context
         self.handle = self._context.handle_of("cuGraphInstantiateWithFlags", graph.handle, 0)
         self._context.owned(self, "cuGraphExecDestroy", self.handle)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from stormdrop.runtime.arrays import address_of
-from stormdrop.runtime.cuda.context import Context
+from stormdrop.runtime.cuda.context import CudaContext
 from stormdrop.runtime.device import Bytes
 
 
 class CudaMemory:
     """A block on a GPU, freed with its last reference. CUDA aligns it to 256 bytes."""
 
-    def __init__(self, context: Context, nbytes: int) -> None:
+    def __init__(self, context: CudaContext, nbytes: int) -> None:
         """Raises MemoryError."""
         self.context, self.nbytes = context, nbytes
         address = c_uint64()
@@ -58,7 +58,7 @@ class CudaMemory:
 class PinnedMemory:
     """A page-locked block on the host, `block` for NumPy."""
 
-    def __init__(self, context: Context, nbytes: int) -> None:
+    def __init__(self, context: CudaContext, nbytes: int) -> None:
         """Raises MemoryError."""
         self.address = 0
         self.block: Bytes = np.zeros(0, np.uint8)

@@ -22,8 +22,8 @@ from typing import Literal, Protocol
 import numpy as np
 
 from stormdrop.runtime.artifact import Launch
-from stormdrop.runtime.cuda.context import Context, Event, Stream
-from stormdrop.runtime.cuda.graph import Graph, KernelNode, ReadyGraph
+from stormdrop.runtime.cuda.context import CudaContext, CudaEvent, CudaStream
+from stormdrop.runtime.cuda.graph import CudaGraph, KernelNode, ReadyGraph
 from stormdrop.runtime.cuda.memory import CudaMemory, DeviceArray, PinnedMemory
 from stormdrop.runtime.device import (
     Account,
@@ -79,7 +79,7 @@ class _Built:
 
     ready: ReadyGraph
     touching: list[tuple[KernelNode, int]]
-    events: list[Event]
+    events: list[CudaEvent]
     version: int
 
 
@@ -101,7 +101,7 @@ class CudaRecording:
         self,
         bound: Sequence[tuple[tuple[PhaseLaunch, ...], tuple[Argument, ...]]],
         calls: Sequence[BoundCall],
-        context: Context,
+        context: CudaContext,
         clock: Clock,
     ) -> None:
         self._calls, self._context, self._clock = tuple(calls), context, clock
@@ -115,8 +115,8 @@ class CudaRecording:
         self._arrays: tuple[object, ...] = ()
         self._version = 0
         self._graphs: OrderedDict[_Shape, _Built] = OrderedDict()
-        self._stream = Stream(context)
-        self._done = Event(context)
+        self._stream = CudaStream(context)
+        self._done = CudaEvent(context)
         self._is_pending = False
         """A caller's stream has a run of this recording, perhaps unfinished; `_done` ends it."""
 
@@ -271,9 +271,9 @@ class CudaRecording:
 
     def _make(self, shape: _Shape) -> _Built:
         touching: list[tuple[KernelNode, int]] = []
-        events: list[Event] = []
+        events: list[CudaEvent] = []
         with self._context:
-            graph = Graph(self._context)
+            graph = CudaGraph(self._context)
             for key in shape.copied[0]:
                 staging = self._staging[key]
                 if staging.memory.nbytes:
