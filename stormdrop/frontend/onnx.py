@@ -27,6 +27,7 @@ from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_i
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.matrices import MATRICES
+from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
 from stormdrop.frontend.movement import MOVEMENT
 from stormdrop.frontend.ngrams import NGRAMS
 from stormdrop.frontend.node_reader import NeedsConstant, NodeReader, qualified
@@ -62,8 +63,13 @@ IMPORTERS: dict[str, Importer] = {
     **MATRICES,
     **NGRAMS,
     **OPTIONALS,
+    **UNDER_THE_STANDARD_NAME,
 }
-DOMAINS: dict[str, dict[str, Importer]] = {"": IMPORTERS, "ai.onnx.preview.training": TRAINING}
+DOMAINS: dict[str, dict[str, Importer]] = {
+    "": IMPORTERS,
+    "ai.onnx.preview.training": TRAINING,
+    "com.microsoft": MICROSOFT,
+}
 """Importers by the domain and the name of their operators."""
 _BRANCHES = frozenset({"If", "Scan", "Loop"})
 
