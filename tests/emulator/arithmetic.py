@@ -81,7 +81,7 @@ def _wide_binary(opcode: str, bits: int) -> Binary:
         "mul": operator.mul,
         "shl": operator.lshift,
         "lshr": operator.rshift,
-        "ashr": lambda a, b: (a - (a >= sign) * modulus) >> b,
+        "ashr": lambda a, b: (a - np.asarray(a >= sign, object) * modulus) >> b,
         "and": operator.and_,
         "or": operator.or_,
     }
