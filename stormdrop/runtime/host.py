@@ -12,11 +12,11 @@ from stormdrop.codegen.llvm import host
 from stormdrop.files import text_of
 from stormdrop.runtime.compatible import sve_bytes
 from stormdrop.runtime.threads import thread_count
-from stormdrop.target.cpu import ISAS, Caches, cpu_target
+from stormdrop.target.cpu import ISAS, Caches, Cpu, cpu_target
 from stormdrop.target.machine import Target
 
 
-def detect(threads: int | None = None) -> Target:
+def detect(threads: int | None = None) -> Cpu:
     """This machine, as much of it as this process may use; `threads` otherwise as `thread_count`."""
     return _detect(thread_count(threads))
 
@@ -31,7 +31,7 @@ def target_for(target: Target | None, threads: int | None) -> Target:
 
 
 @cache
-def _detect(threads: int) -> Target:
+def _detect(threads: int) -> Cpu:
     triple, cpu, features = host()
     flags = {f for f in features.split(",") if f}
     isa = ISAS[_isa_of(triple, flags)]

@@ -82,8 +82,8 @@ def nest_of(stage: Stage) -> Nest:
     reduce: list[NestLevel] = []
     order: list[LoopLevel] = []
     number = outside_reduction = 0
-    for letter, kind in zip(stage.tiling.name, stage.tiling.kinds):
-        if letter == "R":
+    for is_reduce, kind in stage.tiling.levels:
+        if is_reduce:
             if stage.is_reduction:
                 order += [LoopLevel(a, len(reduce)) for a in stage.reduce_axes]
                 reduce.append(NestLevel(kind, len(reduce)))
