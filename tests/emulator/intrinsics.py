@@ -14,6 +14,7 @@ from tests.emulator.compiling import Slots, Step, assignment
 from tests.emulator.copies import CopyQueue
 from tests.emulator.faults import Fault, FaultKind, Unsupported
 from tests.emulator.llvm_types import Array, Type
+from tests.emulator.matrices import matrix_step
 from tests.emulator.reading import Instruction
 from tests.emulator.threads import Frame, Threads
 
@@ -53,6 +54,8 @@ def special_step(machine: Machine, i: Instruction, slots: Slots) -> Step | None:
         return _copy_group(machine, i, slots)
     if found := _SHUFFLE.fullmatch(i.name):
         return _exchange(i, slots, found[1])
+    if step := matrix_step(machine, i, slots):
+        return step
     if i.name.startswith("llvm.masked."):
         return _masked(machine, i, slots)
     return assignment(i, _elementwise(i), slots)
