@@ -254,3 +254,54 @@ def test_elementary_functions_as_they_are_emitted(fn: str, dtype: str) -> None:
     kind = "f4" if dtype == "f32" else "f8"
     tolerance = 3e-7 if dtype == "f32" else 1e-15
     np.testing.assert_allclose(emulated.view(kind), compiled.view(kind), rtol=tolerance, atol=1e-45)
+
+
+def test_threads_that_diverge_meet_again() -> None:
+    """Loops whose trips are data, one inside the other, with a branch and an early exit."""
+    lines = """\
+  %n0 = and i32 %x, 255
+  %n1 = add i32 %n0, 1
+  %most = and i32 %y, 31
+  br label %outer
+outer:
+  %n = phi i32 [ %n1, %body ], [ %n.next, %inner.done ]
+  %steps = phi i32 [ 0, %body ], [ %steps.next, %inner.done ]
+  %odd = trunc i32 %n to i1
+  br i1 %odd, label %up, label %down
+up:
+  %n3 = mul i32 %n, 3
+  %n4 = add i32 %n3, 1
+  br label %chosen
+down:
+  %n5 = lshr i32 %n, 1
+  br label %chosen
+chosen:
+  %n.next = phi i32 [ %n4, %up ], [ %n5, %down ]
+  %few = and i32 %n.next, 3
+  br label %inner
+inner:
+  %k = phi i32 [ 0, %chosen ], [ %k.next, %inner.more ]
+  %sum = phi i32 [ %steps, %chosen ], [ %sum.next, %inner.more ]
+  %end = icmp sge i32 %k, %few
+  br i1 %end, label %inner.done, label %inner.more
+inner.more:
+  %sum.next = add i32 %sum, %n.next
+  %k.next = add i32 %k, 1
+  br label %inner
+inner.done:
+  %steps.next = add i32 %sum, 1
+  %is.one = icmp eq i32 %n.next, 1
+  %is.late = icmp sgt i32 %steps.next, 5000
+  %stop = or i1 %is.one, %is.late
+  br i1 %stop, label %left, label %outer
+left:
+  %big = icmp sgt i32 %steps.next, 1000
+  br i1 %big, label %cut, label %join
+cut:
+  %less = sub i32 %steps.next, %most
+  br label %join
+join:
+  %r = phi i32 [ %steps.next, %left ], [ %less, %cut ]"""
+    emulated, compiled = both(Body("i32", "i32", lines), integers(32))
+    np.testing.assert_array_equal(emulated, compiled)
+    assert len(np.unique(compiled.view(np.int32))) > 20
