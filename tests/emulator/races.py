@@ -20,7 +20,8 @@ from tests.emulator.memory import Memory
 from tests.emulator.reading import Instruction
 
 Ints = NDArray[np.int64]
-NOBODY, MANY = -1, -2
+NOBODY, MANY = 0, -1
+"""In arrays of threads, which are numbered from 1 there: arrays of zeros cost nothing before they are touched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,11 @@ class RaceLog:
         self.reads: list[Access] = []
         self.writes: list[Access] = []
         granules = len(memory.owner)
-        self._writer = np.full(granules, NOBODY, np.int64)
-        """During a comparison: the number of a write in the list of all granules written."""
+        self._writer = np.zeros(granules, np.int64)
+        """During a comparison: the number of a write in the list of all granules written, from 1."""
         # Over the whole launch: the last writer of a granule, a reader (MANY: of several blocks), and who these were.
-        self._last_writer = np.full(granules, NOBODY, np.int64)
-        self._reader = np.full(granules, NOBODY, np.int64)
+        self._last_writer = np.zeros(granules, np.int64)
+        self._reader = np.zeros(granules, np.int64)
         self._global_accesses: list[Access] = []
         self._written_by = np.zeros(granules, np.int32)
         self._read_by = np.zeros(granules, np.int32)
@@ -76,16 +77,15 @@ class RaceLog:
         spread = [access.granules() for access in writes]
         granules = np.concatenate([g for g, _ in spread])
         threads = np.concatenate([t for _, t in spread])
-        numbers = np.arange(len(granules))
-        self._writer[granules] = numbers
-        others = threads[self._writer[granules]]
+        self._writer[granules] = np.arange(1, len(granules) + 1)
+        others = threads[self._writer[granules] - 1]
         clash = np.nonzero(others != threads)[0]
         if len(clash):
             k = int(clash[0])
-            self._report(int(granules[k]), writes, k, writes, int(self._writer[granules[k]]))
+            self._report(int(granules[k]), writes, k, writes, int(self._writer[granules[k]]) - 1)
         for position, access in enumerate(reads):
             read, readers = access.granules()
-            writer = self._writer.take(read)
+            writer = self._writer.take(read) - 1
             clash = np.nonzero((writer >= 0) & (threads[writer] != readers))[0]
             if len(clash):
                 k = int(clash[0])
@@ -98,22 +98,21 @@ class RaceLog:
         number = len(self._global_accesses)
         self._global_accesses.append(access)
         blocks = threads // self.threads
-        before = self._last_writer[granules]
-        self._check_blocks(granules, threads, (before >= 0) & (before // self.threads != blocks), before, access, False)
+        writers, readers = self._last_writer[granules], self._reader[granules]
+        self._check_blocks(granules, threads, self._is_of_others(writers, blocks), writers, access, False)
         if access.is_write:
-            readers = self._reader[granules]
-            clash = (readers == MANY) | ((readers >= 0) & (readers // self.threads != blocks))
-            self._check_blocks(granules, threads, clash, readers, access, True)
-            self._last_writer[granules] = threads
+            self._check_blocks(granules, threads, self._is_of_others(readers, blocks), readers, access, True)
+            self._last_writer[granules] = threads + 1
             self._written_by[granules] = number
             return
-        readers = self._reader[granules]
-        several = (readers == MANY) | ((readers >= 0) & (readers // self.threads != blocks))
-        self._reader[granules] = np.where(several, MANY, threads)
-        now = self._reader[granules]
-        mixed = (now == MANY) | (now // self.threads != blocks)
+        self._reader[granules] = np.where(self._is_of_others(readers, blocks), MANY, threads + 1)
+        mixed = self._is_of_others(self._reader[granules], blocks)  # blocks that read it in this very instruction
         self._reader[granules[mixed]] = MANY
         self._read_by[granules] = number
+
+    def _is_of_others(self, who: Array, blocks: Array) -> Array:
+        """Where there is a thread of another block."""
+        return (who == MANY) | ((who != NOBODY) & ((who - 1) // self.threads != blocks))
 
     def _check_blocks(
         self, granules: Array, threads: Array, clash: Array, others: Array, access: Access, by_reader: bool
@@ -124,7 +123,7 @@ class RaceLog:
         k = int(found[0])
         numbers = self._read_by if by_reader else self._written_by
         other = self._global_accesses[int(numbers[granules[k]])]
-        thread = int(others[k]) if int(others[k]) != MANY else None
+        thread = int(others[k]) - 1 if int(others[k]) != MANY else None
         raise Fault(FaultKind.RACE, self._text(int(granules[k]), [(access, int(threads[k])), (other, thread)]))
 
     def _report(self, granule: int, first: list[Access], a: int, second: list[Access], b: int) -> None:
