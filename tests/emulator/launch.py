@@ -189,8 +189,10 @@ class Activation(Frame):
             self.regs[slot] = self._symbol(name)
 
     def _symbol(self, name: str) -> Any:
-        memory = self.machine.memory
-        return np.int64(memory.symbols[name]) if name in memory.symbols else self.threads.shared_base
+        symbol, _, offset = name.partition("+")
+        symbols = self.machine.memory.symbols
+        base = np.int64(symbols[symbol]) if symbol in symbols else self.threads.shared_base
+        return base + np.int64(offset or 0)
 
     @property
     def has_ended(self) -> bool:

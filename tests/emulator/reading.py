@@ -213,7 +213,23 @@ class _Line:
         if token[:1] in "%@" and token:
             self.at += 1
             return Value(type, token)
+        if token == "getelementptr":
+            return Value(type, self._symbol_offset())
         return Value(type, constant=self.literal(type))
+
+    def _symbol_offset(self) -> str:
+        """The constant expression `getelementptr (i8, ptr @symbol, i32 8)`, as `@symbol+8`."""
+        self.take("getelementptr")
+        self.flags()
+        self.take("(")
+        size = self.type().nbytes
+        self.take(",")
+        self.type()
+        name = self.take()
+        self.take(",")
+        index = self.typed()
+        self.take(")")
+        return f"{name}+{int(index.constant) * size}"
 
     def literal(self, type: Type) -> Any:
         token = self.take()

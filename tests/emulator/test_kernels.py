@@ -309,3 +309,12 @@ def test_more_threads_than_the_kernel_allows_are_refused() -> None:
     kernel = vector_add()
     with pytest.raises(Fault, match="takes 256 threads"):
         Kernel(kernel.text, 1, 288, 0, kernel.inputs, kernel.wanted).run()
+
+
+def test_a_constant_offset_into_shared_memory_is_understood() -> None:
+    kernel = row_sums()
+    offset = "ptr addrspace(3) getelementptr (i8, ptr addrspace(3) @shared, i32 16)"
+    moved = kernel.changed("ptr addrspace(3) @shared", offset)
+    large = Kernel(moved, kernel.blocks, kernel.threads, 32, kernel.inputs, kernel.wanted)
+    np.testing.assert_allclose(large.run(), kernel.wanted, rtol=1e-4, atol=1e-5)
+    is_caught(kernel, moved, FaultKind.OUT_OF_BOUNDS)
