@@ -30,7 +30,6 @@ from stormdrop.runtime.device import (
     Bytes,
     Device,
     InputArray,
-    LoadedKernel,
     Memory,
     OutputArray,
     Recording,
@@ -39,7 +38,7 @@ from stormdrop.runtime.device import (
 )
 from stormdrop.runtime.executable import Executable
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.host_device import HostDevice, HostPacker, host_device
 from stormdrop.runtime.image import Address, Image, Port
 from stormdrop.runtime.package import load, save
 from stormdrop.runtime.peak import peak_gflops
@@ -187,16 +186,17 @@ def load_compiled(path: str | os.PathLike[str], threads: int | None = None) -> M
     return Model(*load(path, threads))
 
 
-def pack(image: Image, constants: Constants, device: Device | None = None) -> Bytes:
+def pack(image: Image, constants: Constants, device: HostDevice | None = None) -> Bytes:
     """The weights of an image: each call's constants packed by its kernel, or copied, to where its addresses say.
 
-    `constants(n)` is asked for call n just before it is packed, and only where something is to be packed: raw weights
-    can be freed one after another. Calls of one kernel with the same addresses are packed once.
+    Packing runs on the host, whatever device the image is for. `constants(n)` is asked for call n just before it
+    is packed, and only where something is to be packed: raw weights can be freed one after another. Calls of one kernel
+    with the same addresses are packed once.
     """
     verify(image)
     device = device or host_device(image.threads)
     weights = device.allocate(image.weights_bytes)
-    loaded: dict[int, LoadedKernel] = {}
+    packers: dict[int, HostPacker] = {}
     done: set[tuple[int, tuple[Address | None, ...]]] = set()
     # The largest first: what packing needs for a moment comes on top of little.
     raw_bytes = [sum(b.nbytes for b in kernel.buffers if b.scope is Scope.CONSTANT) for kernel in image.kernels]
@@ -206,7 +206,7 @@ def pack(image: Image, constants: Constants, device: Device | None = None) -> By
         if not any(kept) or (call.kernel, kept) in done:
             continue
         done.add((call.kernel, kept))
-        if call.kernel not in loaded:
-            loaded[call.kernel] = device.load(artifact)
-        loaded[call.kernel].prepare(constants(n), [a and BufferPlace(weights, a.offset) for a in kept])
+        if call.kernel not in packers:
+            packers[call.kernel] = HostPacker(artifact, device)
+        packers[call.kernel].prepare(constants(n), [a and BufferPlace(weights, a.offset) for a in kept])
     return weights.read(0, image.weights_bytes)
