@@ -3,8 +3,8 @@
     define ptx_kernel void @phase0(ptr %b0, ptr %b1, …)
 
 is a call phase: one pointer to global memory for every entry of the pointer table. A block computes one iteration of
-the phase's parallel range; its scratch buffers lie in dynamic shared memory. Load-time phases are not in the module: the
-host runs them (`emit_prepare`).
+the phase's parallel range; its scratch buffers lie in dynamic shared memory. Load-time phases are not in the module:
+the host runs them (`emit_prepare`).
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def _phase(program: Program, phase: Phase, number: int, target: Gpu, pages: Page
     for b in used:
         # Through the address space and back: LLVM infers it for every access.
         if b.scope is Scope.SCRATCH:
-            pointer = f"getelementptr (i8, ptr addrspace(3) {SHARED}, i32 {b.scratch_offset})"
-            pointers[b] = w.op(f"addrspacecast ptr addrspace(3) {pointer} to ptr")
+            there = w.op(f"getelementptr i8, ptr addrspace(3) {SHARED}, i32 {b.scratch_offset}")
+            pointers[b] = w.op(f"addrspacecast ptr addrspace(3) {there} to ptr")
         else:
             there = w.op(f"addrspacecast ptr %b{b.slot} to ptr addrspace(1)")
             pointers[b] = w.op(f"addrspacecast ptr addrspace(1) {there} to ptr")
-    w.push()
     block = BlockWriter(w, phase.threads, pointers)
+    w.push()
     block.digits(block.block, phase.loops, True)
     StatementWriter(w, lambda tile: TileWriter(w, tile, pointers, pages, target), block).write(phase.body)
     w.line("ret void")
