@@ -24,6 +24,8 @@ TOGETHER = 8192
 """Threads that run together, if blocks are small enough."""
 MOST_THREADS, MOST_SHARED_BYTES = 1024, 227 * 1024
 MOST_SEGMENTS = 500_000
+MOST_GROUPS = 8
+"""Of warps that run one after the other: a block of more warps has several in a group, in lockstep."""
 
 Warps = Literal["together", "forward", "backward", "random"]
 Copies = Literal["early", "late", "random"]
@@ -133,7 +135,8 @@ class _Launch:
         self.memory.poison_shared()
         self.accesses.pending[:] = 0
         self.accesses.pending_count = 0
-        size = self.threads if self.order.warps == "together" else WARP
+        warps = -(-self.threads // WARP)
+        size = WARP * (warps if self.order.warps == "together" else -(-warps // MOST_GROUPS))
         groups = [np.arange(k, min(k + size, self.threads)) for k in range(0, self.threads, size)]
         running = [self._activation(Threads(self.memory, first, count, group, self.threads)) for group in groups]
         while True:

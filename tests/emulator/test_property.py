@@ -5,15 +5,12 @@ python -m tests.emulator            more of them
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.emulator.__main__ import seed_of
 from tests.emulator.building import text_artifact
-from tests.emulator.mutate import HARMFUL, Mutation, mutations
+from tests.emulator.mutate import HARMFUL, mutations
 from tests.emulator.trials import CASES, GpuTrial, emulated, has_judge
-from tests.support.trials import Case
 
 POINTS, PARTS = 152, 19
 
@@ -29,24 +26,20 @@ def test_every_legal_point_computes_what_the_reference_computes(part: int) -> No
 
 
 STRICT = ("dropped wait", "wait for one group fewer", "two threads for one", "moved store")
-"""Noticed wherever they are made. A module may have barriers for loops with one trip, or a single block."""
+"""Noticed wherever they are made; barriers also stand around loops of one trip."""
 
 
-def changed(mutation: Mutation, case: Case) -> str:
-    return emulated(case, lambda _: mutation.text, seed=1)
-
-
-@pytest.mark.parametrize("seed", [2, 16, 18, 19])
+@pytest.mark.parametrize("seed", [2, 16, 18, 30])
 def test_mistakes_in_emitted_kernels_are_noticed(seed: int) -> None:
-    """A convolution, a dot product, a product of two inputs, row minima."""
+    """In a convolution, a dot product and two products of run-time matrices."""
     case = next(case for case in GpuTrial(seed).cases())
-    text = text_artifact(case.program(), case.target).code.decode()
+    artifact = text_artifact(case.program(), case.target)
     noticed: dict[str, list[bool]] = {}
-    for mutation in mutations(text, HARMFUL):
-        noticed.setdefault(mutation.mistake, []).append(bool(changed(mutation, case)))
+    for mutation in mutations(artifact.code.decode(), HARMFUL):
+        problem = emulated(case, lambda _, text=mutation.text: text, seed=1)
+        noticed.setdefault(mutation.mistake, []).append(bool(problem))
+    if all(launch.blocks == 1 for launch in artifact.launches):
+        noticed.pop("two blocks for one")
     assert len(noticed) >= 3
     for mistake, found in noticed.items():
-        if mistake in STRICT:
-            assert all(found), mistake
-        elif mistake != "two blocks for one" or not re.search("once|in 1,", str(case.program())):
-            assert any(found), mistake
+        assert all(found) if mistake in STRICT else any(found), mistake
