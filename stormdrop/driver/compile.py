@@ -33,15 +33,15 @@ from stormdrop.ops.winograd import TRANSFORMS
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
-from stormdrop.runtime.host import target_for
-from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
+from stormdrop.runtime.targets import target_for
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
 
@@ -89,13 +89,14 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
     threads: int | None = None,
-    target: Target | None = None,
+    target: Target | str | None = None,
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
     operators: Sequence[CustomOperator] = (),
 ) -> Model:
-    """A model that runs on this machine.
+    """A model that runs on this machine: on its CPU, or with `target="cuda"` on its GPU (`runtime.targets` has other
+    names; a model for a GPU that is not here can be saved).
 
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
@@ -135,9 +136,9 @@ def build_model(
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
-    weights = pack(image, build.constants_of, host_device(target.threads))
+    weights = pack(image, build.constants_of)
     build.copy_constants(weights)
-    return Model(image, weights)
+    return Model(image, weights, ordinal=target.ordinal if isinstance(target, Gpu) else 0)
 
 
 def memory_of(parts: Partition, target: Target) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
-from stormdrop.runtime.host import target_for
+from stormdrop.runtime.targets import target_for
 from stormdrop.search.divide import Divide
 from stormdrop.search.events import Listener, Tuned, Warned, ignore
 from stormdrop.search.goal import Goal
@@ -72,23 +72,25 @@ class ModelOptions(TuneOptions, total=False):
 
 
 @overload
-def tune(what: Task, target: Target | None = None, **options: Unpack[TaskOptions]) -> Tuned: ...
+def tune(what: Task, target: Target | str | None = None, **options: Unpack[TaskOptions]) -> Tuned: ...
 
 
 @overload
 def tune(  # pyright: ignore[reportOverlappingOverload]  # a `Source` may be anything, but it is no list
     what: list[Partition | Source] | tuple[Partition | Source, ...],
-    target: Target | None = None,
+    target: Target | str | None = None,
     **options: Unpack[ModelOptions],
 ) -> tuple[TunedModel, ...]: ...
 
 
 @overload
-def tune(what: Partition | Source, target: Target | None = None, **options: Unpack[ModelOptions]) -> TunedModel: ...
+def tune(
+    what: Partition | Source, target: Target | str | None = None, **options: Unpack[ModelOptions]
+) -> TunedModel: ...
 
 
 def tune(
-    what: Task | Partition | Source | Sequence[Any], target: Target | None = None, **options: Any
+    what: Task | Partition | Source | Sequence[Any], target: Target | str | None = None, **options: Any
 ) -> Tuned | TunedModel | tuple[TunedModel, ...]:
     """Search for the fastest schedule of a task, of every task of a model, or of several models at once.
 
