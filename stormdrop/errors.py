@@ -6,6 +6,8 @@ and `Timeout` a candidate that failed. Anything else that is raised is a bug of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class StormdropError(Exception):
     """The base of every error that Stormdrop raises on purpose."""
@@ -24,6 +26,17 @@ class ModelError(UserError):
     def __init__(self, message: str, file: str | None = None, node: str | None = None) -> None:
         super().__init__(message)
         self.file, self.node = file, node
+
+
+class UnsupportedOperator(ModelError):
+    """A model that needs operators, or forms of operators, that are not supported.
+
+    `operators` names them, each once: `NonZero`, or with its domain, `com.example.Sparse`.
+    """
+
+    def __init__(self, message: str, operators: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.operators = tuple(sorted(set(operators)))
 
 
 class ScheduleError(StormdropError):

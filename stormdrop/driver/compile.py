@@ -22,6 +22,7 @@ from stormdrop.driver import ZOO
 from stormdrop.driver.build import Job, build_kernels
 from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
+from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
@@ -34,15 +35,15 @@ from stormdrop.pytorch import compile_module, graph_of, is_torch
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
-from stormdrop.runtime.host import target_for
-from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
+from stormdrop.runtime.targets import target_for
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
 
@@ -61,21 +62,24 @@ def load(
     model: Source,
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] = (),
     example_inputs: Any = None,
 ) -> Graph:
     """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is; a PyTorch module, with
-    example inputs, or an exported program. Raises UserError.
+    example inputs, or an exported program.
+
+    `operators` are the caller's own. Raises UserError, for operators that are not supported UnsupportedOperator.
     """
     if isinstance(model, Graph) or is_torch(model):
-        if shapes or constants:
-            what = "a PyTorch module; its shapes are those of example_inputs" if is_torch(model) else "a graph already"
-            raise UserError(f"shapes= and constants= are for loading an ONNX model; this is {what}")
+        if shapes or constants or operators:
+            what = "a PyTorch module" if is_torch(model) else "a graph already"
+            raise UserError(f"shapes=, constants= and operators= are for loading an ONNX model; this is {what}")
         return model if isinstance(model, Graph) else graph_of(model, example_inputs)
     if isinstance(model, str) and model.startswith(ZOO):
         model = network(model, shapes)
     from stormdrop.frontend.onnx import load as load_onnx
 
-    return load_onnx(model, shapes, constants)
+    return load_onnx(model, shapes, constants, operators)
 
 
 def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Any:
@@ -115,12 +119,14 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
     threads: int | None = None,
-    target: Target | None = None,
+    target: Target | str | None = None,
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
+    operators: Sequence[CustomOperator] = (),
 ) -> Model | CompiledModule:
-    """A model that runs on this machine.
+    """A model that runs on this machine: on its CPU, or with `target="cuda"` on its GPU (`runtime.targets` has other
+    names; a model for a GPU that is not here can be saved).
 
     A PyTorch module is compiled for `example_inputs`, a tuple of its arguments or a mapping by name, and called like
     the module; an exported program has examples of its own.
@@ -128,20 +134,22 @@ def compile(
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
     that the store has no verdict on. `rules` are those that schedules may follow. With `winograd=False` convolutions
-    are summed directly, which rounds less. Raises UserError for a model that cannot be read or is not supported, and
-    for rules that other processes cannot import.
+    are summed directly, which rounds less. `operators` are the caller's own (`sd.CustomOperator`).
+
+    Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
+    UnsupportedOperator for operators that are not supported.
     """
     machine = target_for(target, threads)
     if is_torch(model):
-        if shapes or constants:
-            raise UserError(
-                "shapes= and constants= are for ONNX models; a PyTorch module takes those of example_inputs"
-            )
+        if shapes or constants or operators:
+            told = "shapes=, constants= and operators= are for ONNX models"
+            raise UserError(f"{told}; a PyTorch module takes the shapes of example_inputs")
         build = partial(compile, schedules=schedules, target=machine, winograd=winograd, rules=rules, unproved=unproved)
         return compile_module(model, example_inputs, build)
     if example_inputs is not None:
         raise UserError(f"example_inputs are for PyTorch modules, not for {type(model).__name__}")
-    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules, rules, unproved)
+    graph = load(model, shapes, constants, operators)
+    return build_model(tasks_of(graph, winograd), machine, schedules, rules, unproved)
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
@@ -169,9 +177,9 @@ def build_model(
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
-    weights = pack(image, build.constants_of, host_device(target.threads))
+    weights = pack(image, build.constants_of)
     build.copy_constants(weights)
-    return Model(image, weights)
+    return Model(image, weights, ordinal=target.ordinal if isinstance(target, Gpu) else 0)
 
 
 def memory_of(parts: Partition, target: Target) -> tuple[int, int]:

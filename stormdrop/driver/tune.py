@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike
 from stormdrop.driver.compile import Source, load, tasks_of
 from stormdrop.driver.in_model import accept
 from stormdrop.errors import StormdropError, UserError
+from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
-from stormdrop.runtime.host import target_for
+from stormdrop.runtime.targets import target_for
 from stormdrop.search.divide import Divide
 from stormdrop.search.events import Listener, Tuned, Warned, ignore
 from stormdrop.search.goal import Goal
@@ -66,6 +67,7 @@ class ModelOptions(TuneOptions, total=False):
     store: Store | None
     shapes: Mapping[str, Sequence[int]] | None
     constants: Mapping[str, ArrayLike] | None
+    operators: Sequence[CustomOperator]
     example_inputs: Any
     winograd: bool
     divide: Divide | None
@@ -74,24 +76,26 @@ class ModelOptions(TuneOptions, total=False):
 
 
 @overload
-def tune(what: Task, target: Target | None = None, **options: Unpack[TaskOptions]) -> Tuned: ...
+def tune(what: Task, target: Target | str | None = None, **options: Unpack[TaskOptions]) -> Tuned: ...
 
 
 @overload
 def tune(  # pyright: ignore[reportOverlappingOverload]  # a `Source` may be anything, but it is no list
     what: list[Partition | Source] | tuple[Partition | Source, ...],
-    target: Target | None = None,
+    target: Target | str | None = None,
     **options: Unpack[ModelOptions],
 ) -> tuple[TunedModel, ...]: ...
 
 
 @overload
-def tune(what: Partition | Source, target: Target | None = None, **options: Unpack[ModelOptions]) -> TunedModel: ...
+def tune(
+    what: Partition | Source, target: Target | str | None = None, **options: Unpack[ModelOptions]
+) -> TunedModel: ...
 
 
 def tune(
     what: Task | Partition | Source | Sequence[Any],
-    target: Target | None = None,
+    target: Target | str | None = None,
     *,
     threads: int | None = None,
     trials: int | None = None,
@@ -111,6 +115,7 @@ def tune(
     spaces: Sequence[Sketch] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] | None = None,
     example_inputs: Any = None,
     winograd: bool = True,
     divide: Divide | None = None,
@@ -129,8 +134,8 @@ def tune(
     the rules. The winner by an objective is in what is returned: `sd.build(task, schedule=tuned.best)`, and for a model
     `sd.compile(model, schedules=tuned.schedules)`, each with the same `rules`.
 
-    `start` and `spaces` are for a task; `shapes`, `constants` and `example_inputs` (how models are read), `winograd`,
-    `divide` and `goal` are for models.
+    `start` and `spaces` are for a task; `shapes`, `constants`, `operators` and `example_inputs` (how models are read),
+    `winograd`, `divide` and `goal` are for models.
     """
     machine = target_for(target, threads)
     common: TuneOptions = {
@@ -146,14 +151,20 @@ def tune(
         "reuse": reuse,
         "donors": donors,
     }
-    reading: dict[str, Any] = {"shapes": shapes, "constants": constants, "example_inputs": example_inputs}
+    reading: dict[str, Any] = {
+        "shapes": shapes,
+        "constants": constants,
+        "operators": operators or None,
+        "example_inputs": example_inputs,
+    }
     if isinstance(what, Task):
         of_models = {**reading, "divide": divide, "goal": goal, "winograd": None if winograd else False}
         _refuse(of_models, "models; this is a task")
         return tune_task(what, machine, store=store, start=start, spaces=spaces, listen=listen, **common)
     _refuse({"start": start, "spaces": spaces}, "a task; this is a model")
+    given = {name: value for name, value in reading.items() if value is not None}
     models: Sequence[Any] = what if isinstance(what, (list, tuple)) else [what]
-    parts = [m if isinstance(m, Partition) else tasks_of(load(m, **reading), winograd) for m in models]
+    parts = [m if isinstance(m, Partition) else tasks_of(load(m, **given), winograd) for m in models]
     store = Store.open() if store is None else store
     found = tune_models(parts, machine, store=store, divide=divide, goal=goal, listen=listen, **common)
     if objective is None and measurer is None:

@@ -20,7 +20,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from stormdrop.errors import UserError
-from stormdrop.pytorch.compiled import Build, Remarks, Specialisations, signature
+from stormdrop.pytorch.compiled import Build, Remarks, CompiledSignatures, signature
 from stormdrop.pytorch.export import NothingComputed
 from stormdrop.pytorch.frozen import Frozen
 from stormdrop.pytorch.tensors import refusal
@@ -37,7 +37,7 @@ class GraphFunction:
         self._static = [k for k, node in enumerate(nodes) if _is_static(node)]
         self._varying = [k for k in range(len(nodes)) if k not in set(self._static)]
         self._graph, self._remarks = graph, Remarks()
-        self._specialisations = Specialisations(graph, build, frozenset(self._static))
+        self._signatures = CompiledSignatures(graph, build, frozenset(self._static))
         self._frozen: Frozen | None = None
         self._refreezes = 0
 
@@ -66,12 +66,12 @@ class GraphFunction:
                 self._refreezes += 1
             if self._refreezes > MOST_REFREEZES:
                 return UserError(f"its parameters have changed more than {MOST_REFREEZES} times")
-            self._specialisations.clear()
+            self._signatures.clear()
             self._frozen = Frozen(static)
         key = signature([arguments[k] for k in self._varying])
-        made = self._specialisations.find(key)
+        made = self._signatures.find(key)
         if made is None:
-            made = self._specialisations.make(key, arguments, pytree.tree_structure((tuple(arguments), {})))
+            made = self._signatures.make(key, arguments, pytree.tree_structure((tuple(arguments), {})))
         return made
 
 

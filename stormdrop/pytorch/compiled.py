@@ -42,7 +42,7 @@ class Remarks:
             warnings.warn(text, stacklevel=4)
 
 
-class Specialised:
+class CompiledSignature:
     """A module for one signature: tensors in, tensors out, in the memory they have."""
 
     def __init__(self, exported: Exported, model: Model) -> None:
@@ -66,15 +66,15 @@ class Specialised:
         return results
 
 
-class Specialisations:
+class CompiledSignatures:
     """The compiled signatures of one module or graph. `frozen`: which argument leaves are constants."""
 
     def __init__(self, module: Any, build: Build, frozen: Collection[int] = ()) -> None:
         self._module, self._build, self._frozen = module, build, frozen
-        self._made: OrderedDict[Hashable, Specialised | UserError] = OrderedDict()
+        self._made: OrderedDict[Hashable, CompiledSignature | UserError] = OrderedDict()
         self._lock = RLock()
 
-    def find(self, key: Hashable) -> Specialised | UserError | None:
+    def find(self, key: Hashable) -> CompiledSignature | UserError | None:
         """The model of a signature, or why there is none."""
         found = self._made.get(key)
         if found is not None and len(self._made) == MOST_SIGNATURES:
@@ -83,7 +83,7 @@ class Specialisations:
                     self._made.move_to_end(key)
         return found
 
-    def make(self, key: Hashable, leaves: Sequence[object], spec: Any) -> Specialised | UserError:
+    def make(self, key: Hashable, leaves: Sequence[object], spec: Any) -> CompiledSignature | UserError:
         with self._lock:
             if key not in self._made:
                 if len(self._made) >= MOST_SIGNATURES:
@@ -97,12 +97,12 @@ class Specialisations:
 
     def models(self) -> list[Model]:
         with self._lock:
-            return [made.model for made in self._made.values() if isinstance(made, Specialised)]
+            return [made.model for made in self._made.values() if isinstance(made, CompiledSignature)]
 
-    def _new(self, leaves: Sequence[object], spec: Any) -> Specialised | UserError:
+    def _new(self, leaves: Sequence[object], spec: Any) -> CompiledSignature | UserError:
         try:
             exported = export(self._module, leaves, spec, self._frozen)
-            return Specialised(exported, self._build(exported.graph))
+            return CompiledSignature(exported, self._build(exported.graph))
         except UserError as error:
             return error
 
@@ -125,7 +125,7 @@ class CompiledModule:
 
     def __init__(self, module: Any, arguments: Sequence[Any], named: Mapping[str, Any], build: Build) -> None:
         self._module, self._remarks = runnable(module), Remarks()
-        self._specialisations = Specialisations(self._module, build)
+        self._signatures = CompiledSignatures(self._module, build)
         self._state = ModuleState(self._module)
         leaves, spec = pytree.tree_flatten((tuple(arguments), dict(named)))
         if (why := refusal(leaves)) is not None:
@@ -144,7 +144,7 @@ class CompiledModule:
     @property
     def models(self) -> list[Model]:
         """The compiled models, one for each signature called so far."""
-        return self._specialisations.models()
+        return self._signatures.models()
 
     def _needs_eager(self, leaves: Sequence[Any]) -> str | None:
         if self._module.training:
@@ -153,13 +153,13 @@ class CompiledModule:
             return "an argument requires gradients"
         return refusal(leaves)
 
-    def _specialised(self, leaves: Sequence[object], spec: Any) -> Specialised:
+    def _specialised(self, leaves: Sequence[object], spec: Any) -> CompiledSignature:
         if not self._state.holds():
-            self._specialisations.clear()
+            self._signatures.clear()
             self._state = ModuleState(self._module)
             self._remarks.make("parameters or buffers have changed since the module was compiled; it is compiled again")
         key = (spec, signature(leaves))
-        made = self._specialisations.find(key) or self._specialisations.make(key, leaves, spec)
+        made = self._signatures.find(key) or self._signatures.make(key, leaves, spec)
         if isinstance(made, UserError):
             raise made
         return made

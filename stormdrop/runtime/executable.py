@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Protocol, Self, TypeVar
+from functools import cached_property
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from numpy.typing import ArrayLike
 
@@ -28,6 +29,21 @@ class Runnable(Protocol):
     def run(self) -> None: ...
 
 
+@runtime_checkable
+class TakesOtherArrays(Protocol):
+    """A device whose recordings use arrays in its own memory, those of other libraries."""
+
+    def is_own_memory(self, value: object) -> bool:
+        """Whether it is an array in the device's memory."""
+        ...
+
+    def run_in_place(self, recording: Runnable, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+        """Run on arrays of which some are in the device's memory, each with its description; the outputs, of which
+        those given as None are made. Raises UserError for arrays that do not match.
+        """
+        ...
+
+
 class Executable(ABC, Generic[D]):
     """A callable on arrays; `inputs` and `outputs` describe them."""
 
@@ -41,7 +57,12 @@ class Executable(ABC, Generic[D]):
 
         Inputs are given in order, or by name. Raises UserError for arrays that do not match.
         """
-        arrays = self._checked(self._in_order(inputs, named) if named else inputs)
+        if named:
+            inputs = self._in_order(inputs, named)
+        if not self._is_closed and self._other is not None and any(map(self._other.is_own_memory, inputs)):
+            found = self._run_in_place(self._other, inputs, out)
+            return found[0] if len(found) == 1 else tuple(found)
+        arrays = self._checked(inputs)
         targets = checked_outputs(self.outputs, out, arrays)
         if out is None:
             self._run(arrays, targets)
@@ -68,11 +89,16 @@ class Executable(ABC, Generic[D]):
     def _release(self) -> None:
         """Drop the references to code and weights."""
 
+    @cached_property
+    def _other(self) -> TakesOtherArrays | None:
+        """The device, if it takes arrays in its own memory."""
+        return None
+
     @abstractmethod
     def _record(self) -> Runnable:
         """A new recording; it serves one call at a time."""
 
-    def _in_order(self, inputs: Sequence[ArrayLike], named: Mapping[str, ArrayLike]) -> list[ArrayLike]:
+    def _in_order(self, inputs: Sequence[ArrayLike], named: Mapping[str, ArrayLike]) -> tuple[ArrayLike, ...]:
         """All inputs in order: the first by position, the others by name. Raises UserError for other names."""
         names = [port.name for port in self.inputs]
         known = ", ".join(map(repr, names)) or "none"
@@ -84,25 +110,48 @@ class Executable(ABC, Generic[D]):
         missing = [repr(name) for name in names[len(inputs) :] if name not in named]
         if missing:
             raise UserError(f"{self.name} needs {', '.join(missing)}; its inputs: {known}")
-        return [*inputs, *(named[name] for name in names[len(inputs) :])]
+        return (*inputs, *(named[name] for name in names[len(inputs) :]))
 
     def _closed(self) -> UserError:
         return UserError(f"{self.name} is closed")
 
-    def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
-        if self._is_closed:
-            raise self._closed()
+    def _check_count(self, inputs: Sequence[object]) -> None:
         if len(inputs) != len(self.inputs):
             wanted = ", ".join(map(repr, self.inputs)) or "no inputs"
             raise UserError(f"{self.name} takes {len(self.inputs)} arrays ({wanted}), not {len(inputs)}")
+
+    def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
+        if self._is_closed:
+            raise self._closed()
+        self._check_count(inputs)
         return [checked(t, x) for t, x in zip(self.inputs, inputs)]
 
-    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def _run_in_place(self, device: TakesOtherArrays, inputs: Sequence[object], out: Any) -> list[Any]:
+        self._check_count(inputs)
+        given: list[Any] = (
+            [None] * len(self.outputs) if out is None else list(out) if isinstance(out, (list, tuple)) else [out]
+        )
+        if len(given) != len(self.outputs):
+            raise UserError(f"out= needs {len(self.outputs)} arrays, not {len(given)}")
+        recording = self._taken()
+        found = device.run_in_place(recording, list(zip(self.inputs, inputs)), list(zip(self.outputs, given)))
+        self._give(recording)
+        return found
+
+    def _taken(self) -> Runnable:
+        """A recording that nobody else uses."""
         try:
-            recording = self._idle.pop()
+            return self._idle.pop()
         except IndexError:
-            recording = self._record()
-        recording.bind(inputs, outputs)
-        recording.run()
+            return self._record()
+
+    def _give(self, recording: Runnable) -> None:
+        """Let others use a recording."""
         if not self._is_closed:
             self._idle.append(recording)
+
+    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        recording = self._taken()
+        recording.bind(inputs, outputs)
+        recording.run()
+        self._give(recording)

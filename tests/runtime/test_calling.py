@@ -19,7 +19,7 @@ from tests.support.tiny_onnx import saved
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nodes = [helper.make_node("Sub", ["a", "b"], ["difference"]), helper.make_node("MatMul", ["a", "w"], ["product"])]
-    outputs = {"difference": TensorProto.FLOAT, "product": TensorProto.FLOAT}
+    outputs: dict[str, int] = {"difference": TensorProto.FLOAT, "product": TensorProto.FLOAT}
     w = np.random.default_rng(3).standard_normal((4, 2)).astype(np.float32)
     return saved(tmp_path_factory.mktemp("models"), nodes, {"a": [3, 4], "b": [3, 4]}, outputs, {"w": w})
 
