@@ -20,7 +20,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from stormdrop.errors import UserError
-from stormdrop.pytorch.compiled import Build, Remarks, CompiledSignatures, signature
+from stormdrop.pytorch.compiled import Build, CompiledSignatures, Remarks, signature
 from stormdrop.pytorch.export import NothingComputed
 from stormdrop.pytorch.frozen import Frozen
 from stormdrop.pytorch.tensors import refusal

@@ -31,7 +31,8 @@ from torch.utils import _pytree as pytree
 from stormdrop.errors import UserError
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.graph import Graph
-from stormdrop.pytorch.tensors import array_of
+from stormdrop.ir.expr import NUMPY
+from stormdrop.pytorch.tensors import array_of, tensor_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,12 @@ def export(module: Any, leaves: Sequence[Any], spec: Any, frozen: Collection[int
     names = program.graph_signature.user_inputs
     bound = {name: tensors[k] for k, name in enumerate(names) if places[k] in frozen}
     graph = _graph(program, bound)
+    (wanted,) = program.graph.output_node().args
+    for v, node in zip(graph.outputs, wanted, strict=True):
+        value = node.meta["val"]
+        dtype = tensor_of(np.empty(0, NUMPY[v.dtype])).dtype
+        if (v.shape, dtype) != (tuple(value.shape), value.dtype):  # complex numbers are pairs in ONNX
+            raise UserError(f"a result of {value.dtype} is not supported; in ONNX it is {v}")
     place_of = dict(zip(names, places))
     return Exported(graph, tuple(place_of[v.name] for v in graph.inputs), found.results, specs[-1], views)
 

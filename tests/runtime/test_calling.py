@@ -65,8 +65,9 @@ def test_inputs_are_taken_by_name_in_any_order(model: sd.Model, arrays: tuple[An
 def test_wrong_names_are_refused(
     model: sd.Model, arrays: tuple[Any, Any], positions: int, names: str, said: str
 ) -> None:
+    given: dict[str, Any] = dict.fromkeys(names, arrays[0])
     with pytest.raises(sd.UserError, match=said):
-        model(*arrays[:positions], **dict.fromkeys(names, arrays[0]))
+        model(*arrays[:positions], **given)
 
 
 def test_a_run_gives_the_outputs_that_are_named(model: sd.Model, arrays: tuple[Any, Any]) -> None:
