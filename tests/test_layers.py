@@ -43,6 +43,7 @@ LAYER_OF = {"errors": "base", "files": "base", "paths": "base", "version": "base
 
 UPWARDS: dict[str, set[str]] = {
     "stormdrop.search.events": {"stormdrop.report.html"},  # a notebook shows a `Tuned` as a page
+    "stormdrop.search.model_events": {"stormdrop.report.model_html"},  # and so a `TunedModel`
 }
 CYCLES: set[frozenset[str]] = {
     frozenset({"stormdrop.ir.expr", "stormdrop.ir.printer"}),

@@ -40,6 +40,9 @@ class Sketch:
     target: Target
     rules: tuple[Rule, ...] = RULES
 
+    def __repr__(self) -> str:
+        return f"<sketch of {self.task.name}, {len(self.structure.stages)} stages, {len(self.knobs)} knobs>"
+
     @property
     def knobs(self) -> tuple[Knob, ...]:
         return self._knobs  # a plain property: protocols of spaces ask for one
