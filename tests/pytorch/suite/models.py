@@ -45,6 +45,7 @@ def agreement(name: str) -> Agreement:
     """Raises UserError for a model that cannot be compiled."""
     torch.manual_seed(0)
     torch._dynamo.reset()
+    _load_torchvision()
     module, inputs = MODELS[name]()
     module.eval()
     arguments, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
@@ -84,7 +85,6 @@ def _vision(name: str, *arguments: Any, **options: Any) -> Callable[[], Example]
     def make() -> Example:
         from importlib import import_module
 
-        _load_torchvision()
         module, _, function = f"torchvision.models.{name}".rpartition(".")
         return getattr(import_module(module), function)(*arguments, **options), _images()
 
@@ -105,7 +105,6 @@ def _load_torchvision() -> None:
 
 
 def _convnext() -> Example:
-    _load_torchvision()
     from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
     return ConvNeXt([CNBlockConfig(32, 64, 2), CNBlockConfig(64, None, 2)]), _images()
@@ -138,6 +137,7 @@ def _whisper_encoder() -> Example:
         num_mel_bins=16,
         max_source_positions=32,
         decoder_layers=1,
+        decoder_attention_heads=4,
         decoder_ffn_dim=64,
     )
     return transformers.WhisperModel(config).get_encoder(), (torch.randn(1, 16, 64),)
