@@ -153,7 +153,7 @@ def export(module: Any, leaves: Sequence[Any], spec: Any, frozen: Collection[int
         if (v.shape, dtype) != (tuple(value.shape), value.dtype):  # complex numbers are pairs in ONNX
             raise UserError(f"a result of {value.dtype} is not supported; in ONNX it is {v}")
     place_of = dict(zip(names, places))
-    return Exported(graph, tuple(place_of[v.name] for v in graph.inputs), found.results, specs[-1], views)
+    return Exported(graph, tuple(place_of[name] for name in graph.input_names), found.results, specs[-1], views)
 
 
 def _exported(flat: _Flat, tensors: Sequence[Tensor]) -> Any:

@@ -131,6 +131,18 @@ def test_a_module_is_loaded_as_a_graph() -> None:
     assert [v.shape for v in graph.outputs] == [(2, 3)]
 
 
+class Flattens(Module):
+    """Of a scalar, its only argument's value is its result."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.logsumexp(x, 0)
+
+
+def test_a_result_that_is_an_argument_s_value_is_computed() -> None:
+    x = torch.tensor(2.5)
+    agrees(sd.compile(Flattens().eval(), x)(x), x)
+
+
 def test_writing_into_a_parameter_is_noticed() -> None:
     module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
     compiled = sd.compile(module, (x,))

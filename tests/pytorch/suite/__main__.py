@@ -22,15 +22,16 @@ from tests.pytorch.suite import RESULTS, recorded
 @click.option("--models/--no-models", default=True, help="Compare whole networks.")
 @click.option("--operators/--no-operators", default=True, help="Run OpInfo's samples of the recorded operators.")
 @click.option("--all-operators", is_flag=True, help="Run the samples of all operators that PyTorch has.")
+@click.option("--samples", default=1, help="How many samples of each operator and type.")
 @click.option("--record", is_flag=True, help="Write results.json.")
-def main(models: bool, operators: bool, all_operators: bool, record: bool) -> None:
+def main(models: bool, operators: bool, all_operators: bool, samples: int, record: bool) -> None:
     warnings.simplefilter("ignore")
     results = recorded()
     failures: list[str] = []
     if models:
         results["models"] = _models(failures)
     if operators or all_operators:
-        results["operators"] = _operators(failures, None if all_operators else list(results["operators"]))
+        results["operators"] = _operators(failures, None if all_operators else list(results["operators"]), samples)
     if record:
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
     for failure in failures:
@@ -55,13 +56,13 @@ def _models(failures: list[str]) -> dict[str, Any]:
     return found
 
 
-def _operators(failures: list[str], chosen: list[str] | None) -> dict[str, list[str]]:
+def _operators(failures: list[str], chosen: list[str] | None, samples: int) -> dict[str, list[str]]:
     """The types for which all samples of an operator are right."""
     from tests.pytorch.suite.operators import names, outcomes
 
     found: dict[str, list[str]] = {}
     for name in chosen if chosen is not None else names():
-        for result in outcomes(name):
+        for result in outcomes(name, samples):
             failures += [f"{name} {result.type}: {text}" for text in result.wrong]
             if result.right and not result.refused and not result.wrong:
                 found.setdefault(name, []).append(result.type)

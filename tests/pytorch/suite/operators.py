@@ -19,9 +19,7 @@ import torch
 import stormdrop as sd
 from stormdrop.pytorch.compiled import CompiledModule
 
-SAMPLES = 4
-"""Of each operator and type; they are spread over all that there are."""
-TYPES = {"f32": torch.float32, "i64": torch.int64, "bool": torch.bool}
+TYPES = {"f32": torch.float32}
 
 
 class Apply(torch.nn.Module):
@@ -50,12 +48,13 @@ def names() -> list[str]:
     return sorted({_name(info) for info in _database()})
 
 
-def outcomes(name: str) -> Iterator[Outcome]:
+def outcomes(name: str, count: int = 1) -> Iterator[Outcome]:
+    """Of so many samples for each type, spread over all that there are."""
     for info in _database():
         if _name(info) == name:
             for type_name, dtype in TYPES.items():
                 if dtype in info.dtypes:
-                    yield _outcome(info, type_name, dtype)
+                    yield _outcome(info, type_name, dtype, count)
 
 
 def _database() -> list[Any]:
@@ -69,10 +68,10 @@ def _name(info: Any) -> str:
     return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
 
 
-def _outcome(info: Any, type_name: str, dtype: Any) -> Outcome:
+def _outcome(info: Any, type_name: str, dtype: Any, count: int) -> Outcome:
     torch.manual_seed(0)
     samples = list(islice(info.sample_inputs("cpu", dtype, requires_grad=False), 64))
-    chosen = samples[:: max(1, len(samples) // SAMPLES)][:SAMPLES]
+    chosen = samples[:: max(1, len(samples) // count)][:count]
     refused: list[str] = []
     wrong: list[str] = []
     for sample in chosen:
