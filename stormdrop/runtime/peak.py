@@ -1,7 +1,6 @@
 """What the machine can do at best, measured: f32 fma throughput, and bandwidth of each cache level and of memory.
 
     measure_peak(target) -> Peak         once per machine, kept in a file; about three seconds
-    calibrated(target) -> Target         with the measured rates, if they have been measured
     PeakMeter, StreamMeter               short timings, to be interleaved with the kernels they are compared to
 
 The figures are upper bounds: each is the best of many short timings of the fastest of several code forms, since a clock
@@ -15,7 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from itertools import product
@@ -308,14 +307,6 @@ def _footprint(target: Target, level: str) -> int:
     return min(sizes[level], 1 << 30)
 
 
-def calibrated(target: Target) -> Target:
-    """The target with the rates that `measure_peak` left in the cache file; itself if there are none."""
-    if (peak := _load(target)) is None:
-        return target
-    l2, l3, dram = (peak.bandwidth(*row).read_gbs for row in (("L2", 1), ("L3", peak.threads), ("DRAM", peak.threads)))
-    return replace(target, peak_gflops=peak.thread_gflops, l2_gbs=l2, l3_gbs=l3, dram_gbs=dram)
-
-
 @cache
 def peak_gflops(target: Target) -> float:
     """What all threads reach together in f32: what `measure_peak` left in the cache file, or a short measurement."""
@@ -351,7 +342,7 @@ def _save(target: Target, peak: Peak) -> None:
     path = _path(target)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as write:
+        with replacing(path, follow_links=False) as write:
             write(peak.to_json().encode())
     except (OSError, UserError) as error:
         _log.warning("the measured peak cannot be kept in %s: %s", path, error)

@@ -1,8 +1,7 @@
 """What a machine is: its instruction set, registers, caches, threads, and the rates the analytic prior divides by.
 
 A `Cpu` is a plain value. `detect()` describes this machine, `with_isa` narrows it (so that AVX2 and SSE code can be
-tested on an AVX-512 machine), `cross` describes a machine that is only assembled for. Rates are nominal until
-`stormdrop.runtime.peak.calibrated` fills in what was measured, a `Peak`.
+tested on an AVX-512 machine), `cross` describes a machine that is only assembled for. Rates are nominal.
 
 Invariant: code assembled for a target holds no vector wider than `vector_bytes`.
 """

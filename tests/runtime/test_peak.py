@@ -21,7 +21,6 @@ from stormdrop.runtime.peak import (
     PeakMeter,
     Stream,
     StreamMeter,
-    calibrated,
     fma_forms,
     fma_text,
     measure_peak,
@@ -163,14 +162,12 @@ def test_a_peak_round_trips_through_json(target: Target) -> None:
     assert Peak.from_json(made_up(target).to_json()) == made_up(target)
 
 
-def test_a_target_is_calibrated_only_by_its_own_measurement(target: Target) -> None:
-    assert calibrated(target) is target
+def test_a_measured_peak_is_that_of_one_machine_and_thread_count(target: Target) -> None:
+    assert module._load(target) is None
     module._save(target, made_up(target))
-    better = calibrated(target)
-    assert (better.peak_gflops, better.l2_gbs, better.l3_gbs, better.dram_gbs) == (100.0, 10.0, 20.0, 20.0)
-    assert better.key() == target.key()
+    assert module._load(target) == made_up(target)
     for other in (target.with_threads(3), replace(target, name="another"), replace(target, l3_bytes=1 << 20)):
-        assert calibrated(other) is other
+        assert module._load(other) is None
 
 
 DAMAGES: dict[str, Callable[[str], str]] = {
@@ -196,7 +193,7 @@ def test_a_corrupt_file_is_ignored_with_a_warning(
     path = module._path(target)
     path.write_bytes(damage(path.read_text()).encode(errors="surrogateescape"))
     with caplog.at_level(logging.WARNING):
-        assert calibrated(target) is target
+        assert module._load(target) is None
     assert "is ignored" in caplog.text
 
 
@@ -207,4 +204,14 @@ def test_an_unwritable_cache_is_a_warning(
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path / "file"))
     module._save(target, made_up(target))
     assert "cannot be kept" in caplog.text
-    assert calibrated(target) is target
+    assert module._load(target) is None
+
+
+def test_a_link_in_the_place_of_the_file_is_replaced_and_not_followed(target: Target, cache: Path) -> None:
+    """In a directory that others may write to, they would choose where we make a file."""
+    cache.mkdir()
+    elsewhere = cache.parent / "elsewhere"
+    module._path(target).symlink_to(elsewhere)
+    module._save(target, made_up(target))
+    assert module._load(target) == made_up(target)
+    assert not elsewhere.exists()
