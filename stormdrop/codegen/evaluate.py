@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.lanes import Lanes
@@ -17,6 +16,7 @@ from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk
+from stormdrop.ir.memo import memoised
 from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, RegisterTile
 from stormdrop.lower.reads import has_data
@@ -156,7 +156,7 @@ class Evaluator:
         return self._memo[key]
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def _is_index(e: Expr) -> bool:
     """Whether an integer expression is index arithmetic (no loads), which `Writer` hoists out of loops."""
     return not any(isinstance(n, Load) or (isinstance(n, Bin) and n.op == "pow") for n in walk(e))

@@ -26,6 +26,7 @@ from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
 from stormdrop.graph.storage import StorageBuffer, StoragePlace, storage
 from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.ir.memo import at_work
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.winograd import TRANSFORMS
@@ -96,7 +97,8 @@ def compile(
     for rules that other processes cannot import.
     """
     machine = target_for(target, threads)
-    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules, rules, unproved)
+    with at_work():
+        return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules, rules, unproved)
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
 from stormdrop.ir.interp import evaluate
+from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.arrays import checked
 from stormdrop.runtime.building import artifact_of, lowered
@@ -72,9 +73,10 @@ def build(
     if is_empty(task):
         copies = {name: array.copy() for name, array in arrays.items()}
         return Kernel(task, None, machine.threads, lambda: _Interpreted(task, copies))
-    sketch, point = resolve(task, schedule, machine, rules)
-    prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, host_device(machine.threads))
-    return Kernel(task, sketch.schedule(point), machine.threads, prepared.record)
+    with at_work():
+        sketch, point = resolve(task, schedule, machine, rules)
+        prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, host_device(machine.threads))
+        return Kernel(task, sketch.schedule(point), machine.threads, prepared.record)
 
 
 def is_empty(task: Task) -> bool:

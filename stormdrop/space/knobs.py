@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from stormdrop.ir.expr import Axis
+from stormdrop.ir.memo import memoised
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.nest import CACHED, Trips, cuts, nest_of, peel_knob, unroll_knob, vectors_knob
+from stormdrop.space.nest import Trips, cuts, nest_of, peel_knob, unroll_knob, vectors_knob
 from stormdrop.space.rules import FEWEST_PARTS, even_parts
 from stormdrop.space.structure import OpenSplit, Stage, Structure
 from stormdrop.target.machine import Target
@@ -112,7 +112,7 @@ def merged(first: tuple[Knob, ...], second: tuple[Knob, ...]) -> tuple[Knob, ...
     )
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def _stage_knobs(stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
     lanes = vector_bytes // stage.itemsize
     nest = nest_of(stage)
