@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from stormdrop.codegen.llvm import assemble, assembly
+from stormdrop.runtime import calibration
 from stormdrop.runtime import peak as module
+from stormdrop.runtime.calibration import calibrated
 from stormdrop.runtime.device import BufferPlace
 from stormdrop.runtime.host import detect, hyperthreads
 from stormdrop.runtime.host_device import HostMemory
@@ -55,7 +57,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made_up(target: Target) -> Peak:
     rows = [Bandwidth(level, n, 1024, 10.0 * n, 7.5 * n) for n, level in product((1, target.threads), LEVELS)]
-    return Peak(module._identity(target), target.threads, 100.0, 190.0, tuple(rows))
+    return Peak(calibration.identity(target), target.threads, 100.0, 190.0, tuple(rows))
 
 
 # ---- the kernels
@@ -162,12 +164,14 @@ def test_a_peak_round_trips_through_json(target: Target) -> None:
     assert Peak.from_json(made_up(target).to_json()) == made_up(target)
 
 
-def test_a_measured_peak_is_that_of_one_machine_and_thread_count(target: Target) -> None:
-    assert module._load(target) is None
-    module._save(target, made_up(target))
-    assert module._load(target) == made_up(target)
+def test_a_target_is_calibrated_only_by_its_own_measurement(target: Target) -> None:
+    assert calibrated(target) is target
+    calibration.save_peak(target, made_up(target))
+    better = calibrated(target)
+    assert (better.peak_gflops, better.l2_gbs, better.l3_gbs, better.dram_gbs) == (100.0, 10.0, 20.0, 20.0)
+    assert better.key() == target.key()
     for other in (target.with_threads(3), replace(target, name="another"), replace(target, l3_bytes=1 << 20)):
-        assert module._load(other) is None
+        assert calibrated(other) is other
 
 
 DAMAGES: dict[str, Callable[[str], str]] = {
@@ -189,11 +193,11 @@ DAMAGES: dict[str, Callable[[str], str]] = {
 def test_a_corrupt_file_is_ignored_with_a_warning(
     target: Target, caplog: pytest.LogCaptureFixture, damage: Callable[[str], str]
 ) -> None:
-    module._save(target, made_up(target))
-    path = module._path(target)
+    calibration.save_peak(target, made_up(target))
+    path = calibration._path("peak", target)
     path.write_bytes(damage(path.read_text()).encode(errors="surrogateescape"))
     with caplog.at_level(logging.WARNING):
-        assert module._load(target) is None
+        assert calibrated(target) is target
     assert "is ignored" in caplog.text
 
 
@@ -202,16 +206,16 @@ def test_an_unwritable_cache_is_a_warning(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path / "file"))
-    module._save(target, made_up(target))
+    calibration.save_peak(target, made_up(target))
     assert "cannot be kept" in caplog.text
-    assert module._load(target) is None
+    assert calibrated(target) is target
 
 
 def test_a_link_in_the_place_of_the_file_is_replaced_and_not_followed(target: Target, cache: Path) -> None:
     """In a directory that others may write to, they would choose where we make a file."""
     cache.mkdir()
     elsewhere = cache.parent / "elsewhere"
-    module._path(target).symlink_to(elsewhere)
-    module._save(target, made_up(target))
-    assert module._load(target) == made_up(target)
+    calibration._path("peak", target).symlink_to(elsewhere)
+    calibration.save_peak(target, made_up(target))
+    assert calibration.load_peak(target) == made_up(target)
     assert not elsewhere.exists()
