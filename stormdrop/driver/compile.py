@@ -27,6 +27,7 @@ from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
 from stormdrop.graph.storage import StorageBuffer, StoragePlace, storage
 from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.ir.memo import at_work
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.winograd import TRANSFORMS
@@ -107,8 +108,9 @@ def compile(
     UnsupportedOperator for operators that are not supported.
     """
     machine = target_for(target, threads)
-    graph = load(model, shapes, constants, operators)
-    return build_model(tasks_of(graph, winograd), machine, schedules, rules, unproved)
+    with at_work():
+        graph = load(model, shapes, constants, operators)
+        return build_model(tasks_of(graph, winograd), machine, schedules, rules, unproved)
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
