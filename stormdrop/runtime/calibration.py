@@ -33,10 +33,10 @@ _T = TypeVar("_T")
 def calibrated(target: Cpu) -> Cpu:
     """The target with what was measured of this machine; itself if nothing was."""
     if (peak := load_peak(target)) is not None:
-        l2, l3, dram = (
-            _rounded(peak.bandwidth(*row).read_gbs) for row in (("L2", 1), ("L3", peak.threads), ("DRAM", peak.threads))
-        )
-        target = replace(target, peak_gflops=_rounded(peak.thread_gflops), l2_gbs=l2, l3_gbs=l3, dram_gbs=dram)
+        l2, l3, dram = (peak.bandwidth(level, peak.threads).read_gbs for level in ("L2", "L3", "DRAM"))
+        of_core = {"peak_gflops": peak.gflops / peak.threads, "l2_gbs": l2 / peak.threads}  # while all are busy
+        rates = {**of_core, "l3_gbs": l3, "dram_gbs": dram}
+        target = replace(target, **{name: _rounded(rate) for name, rate in rates.items()})
     coefficients = load_coefficients(target)
     return target if coefficients is None else replace(target, coefficients=coefficients)
 

@@ -71,7 +71,7 @@ def test_detection_takes_measured_rates_and_fitted_coefficients_in() -> None:
     plain = nominal(2)
     assert detect(2) == plain
     save_peak(plain, peak_of(plain))
-    assert (detect(2).peak_gflops, detect(2).l3_gbs) == (110.0, 250.0)
+    assert (detect(2).peak_gflops, detect(2).l2_gbs, detect(2).l3_gbs) == (110.0, 120.0, 250.0)
     save_coefficients(plain, SLOW)
     assert detect(2).coefficients == SLOW
     assert detect(2).key() == plain.key()
