@@ -49,10 +49,10 @@ def diagnose(threads: int | None = None) -> Diagnosis:
     checks = [_python(), *_packages(), _platform(), _threads(threads)]
     count = thread_count(threads) if checks[-1].ok else 0
     checks.append(_guarded("cpu", lambda: _cpu(count or 1), "this CPU could not be described; please report it"))
-    is_described = checks[-1].ok
     checks.append(
         _guarded("estimate", lambda: _estimate(count or 1), "this CPU could not be described; please report it")
     )
+    is_described = checks[-1].ok
     checks.append(_cache())
     advice = "models are compiled and tuned without it; move it away, and a new store begins"
     checks.append(_guarded("store", _store, advice))

@@ -27,9 +27,9 @@ from stormdrop.search.divide import Divide
 from stormdrop.search.events import Listener, Tuned, Warned, ignore
 from stormdrop.search.goal import Goal
 from stormdrop.search.model_events import ModelListener, TunedModel
-from stormdrop.search.session import Measures, Objective
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory
+from stormdrop.search.tools import Measures, Objective
 from stormdrop.search.tune import tune as tune_task
 from stormdrop.search.tune_model import tune_models
 from stormdrop.space.rules import RULES, Rule
