@@ -5,7 +5,8 @@
     model(x, out=y)
     named = model.run({"input": x})       # arrays by name, in and out
 
-Arrays are taken, and calls of several Python threads run, as `runtime.executable` says.
+Arrays are taken, and calls of several Python threads run, as `runtime.executable` says. Models that share chunks of
+weights or arenas (`runtime.open_model`) are given both.
 
 Invariant: the weights are never written after `pack`.
 """
@@ -13,12 +14,14 @@ Invariant: the weights are never written after `pack`.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.errors import RunError, UserError
+from stormdrop.runtime.arenas import Arenas
 from stormdrop.runtime.arrays import new_array
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.device import (
@@ -45,12 +48,10 @@ from stormdrop.runtime.package import load, save
 from stormdrop.runtime.peak import peak_gflops
 from stormdrop.runtime.profile import Profile, profile_of
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
+from stormdrop.runtime.shared_weights import Constants, WeightChunk, chunk_starts
 from stormdrop.runtime.verify import verify
 from stormdrop.target import whole_lines
 from stormdrop.target.scope import Scope
-
-Constants = Callable[[int], Mapping[str, Array]]
-"""The raw constants of a step by the names of its kernel's buffers; asked for once, and not kept."""
 
 WARM_UP_RUNS = 3
 MOST_REPEATS = 10**8
@@ -63,13 +64,30 @@ class Model(Executable[Port]):
     Raises UserError for a damaged image or too few weights, BuildError for code of another machine.
     """
 
-    def __init__(self, image: Image, weights: Bytes, device: Device | None = None) -> None:
+    def __init__(
+        self,
+        image: Image,
+        weights: Bytes | Sequence[WeightChunk],
+        device: Device | None = None,
+        arenas: Arenas | None = None,
+    ) -> None:
         verify(image)
         super().__init__(image.name, image.inputs, image.outputs)
-        self.image, self.weights, self.threads = image, image.checked_weights(weights), image.threads
+        self.image, self.threads = image, image.threads
         self._device = device or host_device(image.threads)
-        self._memory = self._device.adopt(self.weights)
+        if isinstance(weights, np.ndarray):
+            weights = (WeightChunk(self._device.adopt(image.checked_weights(weights))),)
+        self.chunks = tuple(weights)
+        """Their concatenation is the image's weights."""
+        self._starts = chunk_starts([chunk.nbytes for chunk in self.chunks])
         self._kernels = [self._device.load(kernel) for kernel in image.kernels]
+        self._arenas = arenas
+
+    @property
+    def weights(self) -> Bytes:
+        """All packed constants; a copy where they are in several chunks."""
+        parts = [chunk.memory.read(0, chunk.nbytes) for chunk in self.chunks]
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros(0, np.uint8)])
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
@@ -123,13 +141,29 @@ class Model(Executable[Port]):
         cache_bytes = detect(self.threads).l3_bytes
         is_cold = self.image.weights_bytes > cache_bytes
         block = self._device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
+        weights = {id(chunk.memory) for chunk in self.chunks}
         for call in calls:
-            kept = [k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and a.memory is self._memory]
+            kept = [k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and id(a.memory) in weights]
             yield Rotation(self._device, call, kept if is_cold else (), block)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
         save(path, self.image, self.weights)
+
+    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        if self._arenas is None:
+            super()._run(inputs, outputs)
+            return
+        try:
+            arena = self._arenas.take(self._arena_bytes)
+            recording = arena.recordings.get(self)
+            if recording is None:
+                recording = arena.recordings[self] = self._device.record(self._calls(arena.memory))
+        except MemoryError as error:
+            raise self._no_memory() from error
+        recording.bind(inputs, outputs)
+        recording.run()
+        self._arenas.give(arena)
 
     def _record(self) -> Recording:
         return self._recorded()[1]
@@ -137,11 +171,18 @@ class Model(Executable[Port]):
     def _recorded(self) -> tuple[list[BoundCall], Recording]:
         """The calls of one run, with an arena of their own, and what runs them."""
         try:
-            calls = self._calls(self._device.allocate(whole_lines(self.image.arena_bytes) + SLACK_BYTES))
+            calls = self._calls(self._device.allocate(self._arena_bytes))
             return calls, self._device.record(calls)
         except MemoryError as error:
-            nbytes = f"{self.image.arena_bytes:,} bytes between its kernels"
-            raise RunError(f"there is no memory for a run of {self.name}: {nbytes}") from error
+            raise self._no_memory() from error
+
+    @property
+    def _arena_bytes(self) -> int:
+        return whole_lines(self.image.arena_bytes) + SLACK_BYTES
+
+    def _no_memory(self) -> RunError:
+        nbytes = f"{self.image.arena_bytes:,} bytes between its kernels"
+        return RunError(f"there is no memory for a run of {self.name}: {nbytes}")
 
     def _calls(self, arena: Memory) -> list[BoundCall]:
         def argument(address: Address | None) -> Argument:
@@ -155,9 +196,13 @@ class Model(Executable[Port]):
                 case "arena":
                     return BufferPlace(arena, address.offset)
                 case "weights":
-                    return BufferPlace(self._memory, address.offset)
+                    return self._weight(address.offset)
 
         return [BoundCall(self._kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
+
+    def _weight(self, offset: int) -> BufferPlace:
+        k = min(bisect_right(self._starts, offset), len(self.chunks)) - 1
+        return BufferPlace(self.chunks[k].memory, offset - self._starts[k])
 
     def _known(self) -> str:
         return ", ".join(repr(port.name) for port in self.inputs) or "none"
