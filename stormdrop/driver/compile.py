@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,8 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.driver import ZOO
 from stormdrop.driver.build import Job, build_kernels
+from stormdrop.driver.specialise import OpenSource, Sharing, open_model, open_source
 from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
+from stormdrop.frontend.onnx import load as load_onnx
+from stormdrop.frontend.onnx import load_parsed, parsed
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
@@ -62,15 +65,15 @@ def load(
         return model
     if isinstance(model, str) and model.startswith(ZOO):
         model = network(model, shapes)
-    from stormdrop.frontend.onnx import load as load_onnx
-
     return load_onnx(model, shapes, constants)
 
 
-def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Any:
-    """A network of the zoo as an ONNX model, for as many inputs at once as the given shapes begin with."""
+def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None, is_open: bool = False) -> Any:
+    """A network of the zoo as an ONNX model, for as many inputs at once as the given shapes begin with, or any."""
     from stormdrop import zoo
 
+    if is_open:
+        return zoo.build(name.removeprefix(ZOO), None)
     leading = {shape[0] for shape in (shapes or {}).values() if len(shape)}
     return zoo.build(name.removeprefix(ZOO), leading.pop() if len(leading) == 1 and 0 not in leading else 1)
 
@@ -79,7 +82,7 @@ def compile(
     model: Source,
     *,
     schedules: Schedules | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
     threads: int | None = None,
     target: Target | None = None,
@@ -89,6 +92,10 @@ def compile(
 ) -> Model:
     """A model that runs on this machine.
 
+    A model with open dimensions is an `OpenModel`, compiled for each size when it is first called with it. `shapes`
+    gives the shapes of inputs by name: what it settles is open no more. A list of such mappings leaves dimensions open
+    and compiles for each of them ahead.
+
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
     that the store has no verdict on. `rules` are those that schedules may follow. With `winograd=False` convolutions
@@ -96,7 +103,34 @@ def compile(
     for rules that other processes cannot import.
     """
     machine = target_for(target, threads)
-    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules, rules, unproved)
+    ahead = None if shapes is None or isinstance(shapes, Mapping) else list(shapes)
+    settled = shapes if isinstance(shapes, Mapping) else None
+    read = _read(model, settled, constants, ahead is not None)
+    if not isinstance(read, OpenSource):
+        if ahead:
+            raise UserError("shapes= lists several shapes, but the model has no open dimensions: give none")
+        return build_model(tasks_of(read.pop(), winograd), machine, schedules, rules, unproved)
+
+    def build(graph: list[Graph], sharing: Sharing) -> Model:
+        return build_model(tasks_of(graph.pop(), winograd), machine, schedules, rules, unproved, sharing)
+
+    references(rules)
+    return open_model(read, machine.threads, build, ahead or ())
+
+
+def _read(
+    model: Source,
+    shapes: Mapping[str, Sequence[int]] | None,
+    constants: Mapping[str, ArrayLike] | None,
+    is_open: bool,
+) -> list[Graph] | OpenSource:
+    """A model as a graph where all its shapes are known (in a list, to be taken out), else to be compiled by size."""
+    if isinstance(model, Graph):
+        return [load(model, shapes, constants)]
+    if isinstance(model, str) and model.startswith(ZOO):
+        model = network(model, shapes, is_open)
+    file = parsed(model)
+    return open_source(model, file, shapes, constants) or [load_parsed(file, shapes, constants)]
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
@@ -115,8 +149,12 @@ def build_model(
     schedules: Schedules | None = None,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
+    sharing: Sharing | None = None,
 ) -> Model:
-    """Machine code, memory and packed weights for a partition; by default with what the user's store knows."""
+    """Machine code, memory and packed weights for a partition; by default with what the user's store knows.
+
+    With `sharing`, weights and arenas are those of other models too.
+    """
     target = suited(target, parts)
     references(rules)  # told now, not only where there are enough kernels for another process
     schedules = schedules or stored_schedules(target, rules, parts.digest, unproved)
@@ -124,8 +162,13 @@ def build_model(
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
+    if sharing is not None:
+        image, chunks = sharing.weights.packed(image, build.constants_of, build.copied_constants())
+        give_back()
+        return Model(image, chunks, sharing.weights.device, sharing.arenas)
     weights = pack(image, build.constants_of, host_device(target.threads))
-    build.copy_constants(weights)
+    for offset, raw in build.copied_constants():
+        weights[offset : offset + raw.nbytes] = raw
     return Model(image, weights)
 
 
@@ -212,11 +255,10 @@ class _Build:
                 self._given_up += self._constants.pop(v).nbytes
         return found
 
-    def copy_constants(self, weights: NDArray[np.uint8]) -> None:
-        """Constants that kernels take as inputs."""
+    def copied_constants(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Constants that kernels take as inputs, as bytes, each with its offset."""
         for v, offset in self._weights.whole.items():
-            raw = np.ascontiguousarray(self._constants[v])
-            weights[offset : offset + raw.nbytes] = raw.reshape(-1).view(np.uint8)
+            yield offset, np.ascontiguousarray(self._constants[v]).reshape(-1).view(np.uint8)
 
     # ---- code
 

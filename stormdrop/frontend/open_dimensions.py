@@ -139,9 +139,9 @@ def parameters(file: ParsedModel, names: Collection[str]) -> Mapping[str, Array]
     return {t.name: array_of(t, file.folder, f"constant {shown(t.name)}") for t in wanted}
 
 
-def content_digest(file: ParsedModel) -> str:
-    """The identity of everything that a model holds, external data included. Reads all of it."""
-    digest = sha256(file.proto.SerializeToString(deterministic=True))
+def external_digest(file: ParsedModel) -> str:
+    """The identity of a model's external data. Reads all of it."""
+    digest = sha256()
     for tensor in file.proto.graph.initializer:
         if tensor.data_location == EXTERNAL:
             digest.update(array_of(tensor, file.folder, f"constant {shown(tensor.name)}").data)

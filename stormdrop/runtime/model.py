@@ -91,6 +91,13 @@ class Model(Executable[Port]):
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
+        arrays = self._checked(self._in_order(inputs))
+        results = [new_array(port) for port in self.outputs]
+        self._run(arrays, results)
+        return {port.name: result for port, result in zip(self.outputs, results)}
+
+    def _in_order(self, inputs: Mapping[str, ArrayLike]) -> list[ArrayLike]:
+        """Arrays by name, in the order of the inputs. Raises UserError for missing and unknown names."""
         if not isinstance(inputs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UserError(f"run takes arrays by name, {{{self._known()}: array}}, not {type(inputs).__name__}")
         known = {port.name for port in self.inputs}
@@ -100,10 +107,7 @@ class Model(Executable[Port]):
         missing = [repr(port.name) for port in self.inputs if port.name not in inputs]
         if missing:
             raise UserError(f"{self.name} needs {', '.join(missing)}; its inputs: {self._known()}")
-        arrays = self._checked([inputs[port.name] for port in self.inputs])
-        results = [new_array(port) for port in self.outputs]
-        self._run(arrays, results)
-        return {port.name: result for port, result in zip(self.outputs, results)}
+        return [inputs[port.name] for port in self.inputs]
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
         """Seconds of each of `repeats` whole runs, timed natively, after a few that do not count."""
@@ -145,6 +149,11 @@ class Model(Executable[Port]):
         for call in calls:
             kept = [k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and id(a.memory) in weights]
             yield Rotation(self._device, call, kept if is_cold else (), block)
+
+    @property
+    def model(self) -> Model:
+        """The model itself: what runs is the same where dimensions are open and where they are not."""
+        return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
