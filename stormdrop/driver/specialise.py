@@ -9,20 +9,25 @@ it is asked for, but operators that no size could make supported are refused at 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.driver.model_source import ModelSource
 from stormdrop.errors import UserError
 from stormdrop.frontend.onnx import ParsedModel, check_operators, load_parsed
-from stormdrop.frontend.open_dimensions import DeclaredPort, Interface, interface
-from stormdrop.graph.graph import Graph
+from stormdrop.frontend.open_dimensions import DeclaredPort, Interface, Skeleton, interface, parameters, skeleton
+from stormdrop.graph.graph import Array, Graph
+from stormdrop.graph.padding import PaddedGraph, padded, valid_part
 from stormdrop.runtime.arenas import Arenas
 from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.open_model import OpenModel, OpenPort, Shapes, Specialised
+from stormdrop.runtime.padded_model import PaddedModel
 from stormdrop.runtime.shared_weights import SharedWeights
 
 Given = Mapping[str, Sequence[int]]
@@ -47,6 +52,7 @@ class OpenSource:
     source: ModelSource
     interface: Interface
     constants: Mapping[str, ArrayLike]
+    skeleton: Skeleton
 
 
 def open_source(
@@ -66,7 +72,7 @@ def open_source(
     check_operators(file)
     source = ModelSource(model)
     source.parsed()  # what is read later must be the same
-    return OpenSource(source, fixed, dict(constants or {}))
+    return OpenSource(source, fixed, dict(constants or {}), skeleton(file))
 
 
 def _fixed(declared: Interface, shapes: Given) -> Interface:
@@ -104,14 +110,96 @@ def open_model(opened: OpenSource, threads: int, build: Build, ahead: Sequence[G
 
 
 class Specialiser:
-    """Makes specialised models that share weights and arenas."""
+    """Makes specialised models that share weights and arenas.
+
+    Where `graph.padding` proves it right, open dimensions that are no batch are rounded up, so that many sizes share
+    one model.
+    """
 
     def __init__(self, opened: OpenSource, threads: int, build: Build) -> None:
         self._opened, self._build = opened, build
         device = host_device(threads)
         self._sharing = Sharing(SharedWeights(device), Arenas(device))
+        self._candidates = _roundings(opened.interface)
+        self._rounded: WeakValueDictionary[Shapes, Model] = WeakValueDictionary()
+        self.compilations = 0
 
     def __call__(self, shapes: Shapes) -> Specialised:
+        return self._rounded_up(shapes) or self._compiled(self._imported(self._opened.source.parsed(), shapes))
+
+    def _imported(self, file: ParsedModel, shapes: Shapes) -> list[Graph]:
         names = [port.name for port in self._opened.interface.inputs]
-        given = dict(zip(names, shapes))
-        return self._build([load_parsed(self._opened.source.parsed(), given, self._opened.constants)], self._sharing)
+        return [load_parsed(file, dict(zip(names, shapes)), self._opened.constants)]
+
+    def _compiled(self, graph: list[Graph]) -> Model:
+        self.compilations += 1
+        return self._build(graph, self._sharing)
+
+    def _rounded_up(self, shapes: Shapes) -> Specialised | None:
+        """A model for larger shapes that is proved to give the same; None where there is no such proof.
+
+        The dimensions for which the first proof succeeds are those that are rounded from then on.
+        """
+        if (whole := self._rounded.get(shapes)) is not None:
+            masks = [np.ones(port.shape, np.bool_) for port in whole.inputs[len(shapes) :]]
+            return PaddedModel(whole, masks, [lambda array: array for _ in whole.outputs])
+        for names in self._candidates:
+            larger = _rounded_shapes(self._opened.interface, shapes, names)
+            plan = None if larger == shapes else self._proved(larger, shapes)
+            if plan is None:
+                continue
+            self._candidates = (names,)
+            model = self._rounded.get(larger)
+            if model is None:
+                values = parameters(self._opened.source.parsed(), self._opened.skeleton.parameters)
+                graphs = [_bound(plan.graph, values)]
+                del values
+                model = self._rounded[larger] = self._compiled(graphs)
+            return PaddedModel(model, plan.masks, [partial(valid_part, claim=claim) for claim in plan.outputs])
+        return None
+
+    def _proved(self, larger: Shapes, shapes: Shapes) -> PaddedGraph | None:
+        skeleton = self._opened.skeleton
+        try:
+            graphs = [self._imported(skeleton.parsed(), sizes)[0] for sizes in (larger, shapes)]
+        except UserError:  # a value that decides shapes, or more rows than a table of positions has
+            return None
+        return padded(*graphs)
+
+
+def _roundings(declared: Interface) -> tuple[tuple[str, ...], ...]:
+    """Sets of open dimensions to round up, to be tried in turn: all that are never an input's first, then each."""
+    firsts = {port.dimensions[0] for port in declared.inputs if port.dimensions}
+    names = tuple(
+        dict.fromkeys(
+            d for port in declared.inputs for d in port.dimensions or () if isinstance(d, str) and d not in firsts
+        )
+    )
+    return (names, *((name,) for name in names)) if len(names) > 1 else (names,) if names else ()
+
+
+def rounded_size(n: int) -> int:
+    """A size at least `n` of which there are two in each octave: 16, 24, 32, 48, 64, 96, …; 0 and 1 are kept.
+
+    Half an octave costs at most half as much work again, and 128 sizes in a row need at most 8 models.
+    """
+    if n <= 1:
+        return n
+    octave = 1 << max(4, (n - 1).bit_length())
+    return octave * 3 // 4 if 16 < n <= octave * 3 // 4 else octave
+
+
+def _rounded_shapes(declared: Interface, shapes: Shapes, names: Sequence[str]) -> Shapes:
+    return tuple(
+        tuple(rounded_size(n) if d in names else n for n, d in zip(shape, port.dimensions))
+        if port.dimensions is not None
+        else shape
+        for port, shape in zip(declared.inputs, shapes)
+    )
+
+
+def _bound(graph: Graph, values: Mapping[str, Array]) -> Graph:
+    """The graph with some of its inputs as constants."""
+    bound = {v: values[v.name] for v in graph.inputs if v.name in values}
+    inputs = tuple(v for v in graph.inputs if v not in bound)
+    return replace(graph, inputs=inputs, constants={**graph.constants, **bound})
