@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stormdrop.codegen.llvm import host
 from stormdrop.files import text_of
+from stormdrop.runtime.calibration import calibrated
 from stormdrop.runtime.compatible import sve_bytes
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target.cpu import ISAS, Caches, cpu_target
@@ -17,7 +18,15 @@ from stormdrop.target.machine import Target
 
 
 def detect(threads: int | None = None) -> Target:
-    """This machine, as much of it as this process may use; `threads` otherwise as `thread_count`."""
+    """This machine, as much of it as this process may use, with the rates that were measured of it.
+
+    `threads` otherwise as `thread_count`.
+    """
+    return calibrated(nominal(threads))
+
+
+def nominal(threads: int | None = None) -> Target:
+    """As `detect`, with nominal rates and coefficients of the estimate."""
     return _detect(thread_count(threads))
 
 

@@ -1,8 +1,8 @@
 """What a machine is: its instruction set, registers, caches, threads, and the rates the analytic prior divides by.
 
 A `Cpu` is a plain value. `detect()` describes this machine, `with_isa` narrows it (so that AVX2 and SSE code can be
-tested on an AVX-512 machine), `cross` describes a machine that is only assembled for. Rates are nominal until
-`stormdrop.runtime.peak.calibrated` fills in what was measured, a `Peak`.
+tested on an AVX-512 machine), `cross` describes a machine that is only assembled for. Rates and coefficients of the
+estimate are nominal until `stormdrop.runtime.calibration` fills in what was measured on the machine.
 
 Invariant: code assembled for a target holds no vector wider than `vector_bytes`.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.target import Temperature
+from stormdrop.target.coefficients import CPU_COEFFICIENTS, CpuCoefficients
 from stormdrop.target.microkernels import BF16_DOT, MULTIPLY_ADD, Microkernel
 from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
 
@@ -100,11 +101,14 @@ class Cpu:
     temperature: Temperature = Temperature.WARM
     has_bf16_dot: bool = False
     """AVX512_BF16: two products of bf16 are added to every f32 lane in one instruction."""
+    coefficients: CpuCoefficients = CPU_COEFFICIENTS
+    """Of the estimate."""
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
-        del values["temperature"]
-        return {"kind": "cpu", **values, "cold": self.is_cold}
+        del values["temperature"], values["coefficients"]
+        fitted = {} if self.coefficients == CPU_COEFFICIENTS else {"coefficients": self.coefficients.to_json()}
+        return {"kind": "cpu", **values, "cold": self.is_cold, **fitted}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Cpu":
@@ -114,6 +118,8 @@ class Cpu:
         """
         cold = _checked("cold", data.get("cold", False), bool)
         values: dict[str, Any] = {"temperature": Temperature.COLD if cold else Temperature.WARM}
+        fitted = data.get("coefficients")
+        values["coefficients"] = CPU_COEFFICIENTS if fitted is None else CpuCoefficients.from_json(fitted)
         for field in fields(cls):
             if field.name not in values and (field.name in data or field.default is MISSING):
                 values[field.name] = _checked(field.name, data.get(field.name), field.type)
