@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.driver.model_source import ModelSource
+from stormdrop.driver.packings import Packings
 from stormdrop.errors import UserError
 from stormdrop.frontend.onnx import ParsedModel, check_operators, load_parsed
 from stormdrop.frontend.open_dimensions import DeclaredPort, Interface, Skeleton, interface, parameters, skeleton
@@ -39,6 +40,7 @@ class Sharing:
 
     weights: SharedWeights
     arenas: Arenas
+    packings: Packings
 
 
 Build = Callable[[list[Graph], Sharing], Model]
@@ -119,7 +121,7 @@ class Specialiser:
     def __init__(self, opened: OpenSource, threads: int, build: Build) -> None:
         self._opened, self._build = opened, build
         device = host_device(threads)
-        self._sharing = Sharing(SharedWeights(device), Arenas(device))
+        self._sharing = Sharing(SharedWeights(device), Arenas(device), Packings())
         self._candidates = _roundings(opened.interface)
         self._rounded: WeakValueDictionary[Shapes, Model] = WeakValueDictionary()
         self.compilations = 0
