@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.driver import ZOO
 from stormdrop.driver.build import Job, build_kernels
-from stormdrop.driver.packings import Packings
 from stormdrop.driver.specialise import OpenSource, Sharing, open_model, open_source
 from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
@@ -159,7 +158,7 @@ def build_model(
     target = suited(target, parts)
     references(rules)  # told now, not only where there are enough kernels for another process
     schedules = schedules or stored_schedules(target, rules, parts.digest, unproved)
-    build = _Build(parts, target, schedules, rules, sharing.packings if sharing is not None else None)
+    build = _Build(parts, target, schedules, rules, sharing)
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
@@ -209,9 +208,9 @@ class _Build:
         target: Target,
         schedules: Schedules,
         rules: Sequence[Rule],
-        packings: Packings | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
-        self._packings = packings
+        self._sharing = sharing
         self.laid, self.target, self.schedules, self._rules = storage(parts), target, schedules, rules
         graph = parts.graph
         self._name = graph.name
@@ -290,10 +289,12 @@ class _Build:
                 served.append([])
             served[numbers[key]].append(call)
             of_call.append(numbers[key])
-        if self._packings is not None:
-            turn = self._packings.begin()
+        sharing = self._sharing
+        if sharing is not None:
+            turn = sharing.packings.begin()
             jobs = [replace(job, packing=turn.packing(calls)) for job, calls in zip(jobs, served)]
-        built = build_kernels(jobs, self.target, rules=self._rules)
+        build = sharing.kept.build if sharing is not None else build_kernels
+        built = build(jobs, self.target, rules=self._rules)
         refuted = self._refuted({job.task.digest for job, kernel in zip(jobs, built) if kernel.is_changed})
         again = [k for k, job in enumerate(jobs) if job.task.digest in refuted]
         by_default = [replace(jobs[k], schedule=None, code=None) for k in again]
@@ -301,8 +302,8 @@ class _Build:
             built[k] = kernel
         for kernel, calls in zip(built, served):
             for call in calls:
-                if self._packings is not None and kernel.layout is not None and kernel.layout.tensors:
-                    self._packings.note(call, kernel.layout, kernel.artifact)
+                if sharing is not None and kernel.layout is not None and kernel.layout.tensors:
+                    sharing.packings.note(call, kernel.layout, kernel.artifact)
         self._kernels = [kernel.artifact for kernel in built]
         return of_call
 

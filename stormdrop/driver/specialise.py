@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from stormdrop.driver.kept_kernels import KeptKernels
 from stormdrop.driver.model_source import ModelSource
 from stormdrop.driver.packings import Packings
 from stormdrop.errors import UserError
@@ -41,6 +43,7 @@ class Sharing:
     weights: SharedWeights
     arenas: Arenas
     packings: Packings
+    kept: KeptKernels
 
 
 Build = Callable[[list[Graph], Sharing], Model]
@@ -106,9 +109,13 @@ def open_model(opened: OpenSource, threads: int, build: Build, ahead: Sequence[G
         for ports in (opened.interface.inputs, opened.interface.outputs)
     )
     model = OpenModel(opened.interface.name, inputs, outputs, threads, specialiser)
-    for shapes in ahead:
+    for shapes in sorted(ahead, key=_elements, reverse=True):  # the largest fixes how constants are packed
         model.specialise(shapes)
     return model
+
+
+def _elements(shapes: Given) -> int:
+    return sum(prod(shape) for shape in shapes.values())
 
 
 class Specialiser:
@@ -121,7 +128,7 @@ class Specialiser:
     def __init__(self, opened: OpenSource, threads: int, build: Build) -> None:
         self._opened, self._build = opened, build
         device = host_device(threads)
-        self._sharing = Sharing(SharedWeights(device), Arenas(device), Packings())
+        self._sharing = Sharing(SharedWeights(device), Arenas(device), Packings(), KeptKernels())
         self._candidates = _roundings(opened.interface)
         self._rounded: WeakValueDictionary[Shapes, Model] = WeakValueDictionary()
         self.compilations = 0
