@@ -26,7 +26,8 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.fit import Fit, Observation, fit
 from stormdrop.space.rules import RULES
 from stormdrop.target.coefficients import FITTED
-from stormdrop.target.machine import Peak, Target
+from stormdrop.target.cpu import Cpu
+from stormdrop.target.machine import Peak
 
 MOST_TRIALS = 4000
 RACE_SECONDS = 2.0
@@ -46,8 +47,8 @@ class DefaultsTimed:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    nominal: Target
-    calibrated: Target
+    nominal: Cpu
+    calibrated: Cpu
     peak: Peak
     fit: Fit | None
     told: str
@@ -91,7 +92,7 @@ def calibrate(
     return Calibration(plain, target, peak, found, told, timed)
 
 
-def _fitted(target: Target, store: Store | None, tell: Callable[[str], None]) -> tuple[Fit | None, str]:
+def _fitted(target: Cpu, store: Store | None, tell: Callable[[str], None]) -> tuple[Fit | None, str]:
     trials = [] if store is None else store.measured(target, MOST_TRIALS)
     seconds = np.array([t.seconds for t in trials])
     observations = [
@@ -108,7 +109,7 @@ def _fitted(target: Target, store: Store | None, tell: Callable[[str], None]) ->
     return found, f"nominal: fitted to {found.programs} programs they would not order those of other tasks better"
 
 
-def _timed(parts: Partition, plain: Target, target: Target, tell: Callable[[str], None]) -> DefaultsTimed:
+def _timed(parts: Partition, plain: Cpu, target: Cpu, tell: Callable[[str], None]) -> DefaultsTimed:
     tell(f"timing {parts.graph.name}")
     before, after = (suited(t, parts) for t in (plain, target))
     tasks = {call.task.digest: call.task for call in parts.calls}

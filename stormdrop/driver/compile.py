@@ -22,6 +22,7 @@ from stormdrop.driver.build import Job, build_kernels
 from stormdrop.driver.specialise import OpenSource, Sharing, open_model, open_source
 from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
+from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.onnx import load as load_onnx
 from stormdrop.frontend.onnx import load_parsed, parsed
 from stormdrop.graph.graph import Graph, Value
@@ -35,15 +36,15 @@ from stormdrop.ops.winograd import TRANSFORMS
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
-from stormdrop.runtime.host import target_for
-from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
+from stormdrop.runtime.targets import target_for
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
 
@@ -56,16 +57,22 @@ ArenaKey = StorageBuffer | tuple[int, int]
 
 
 def load(
-    model: Source, shapes: Mapping[str, Sequence[int]] | None = None, constants: Mapping[str, ArrayLike] | None = None
+    model: Source,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] = (),
 ) -> Graph:
-    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is. Raises UserError."""
+    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is.
+
+    `operators` are the caller's own. Raises UserError, for operators that are not supported UnsupportedOperator.
+    """
     if isinstance(model, Graph):
-        if shapes or constants:
-            raise UserError("shapes= and constants= are for loading a model; this is a graph already")
+        if shapes or constants or operators:
+            raise UserError("shapes=, constants= and operators= are for loading a model; this is a graph already")
         return model
     if isinstance(model, str) and model.startswith(ZOO):
         model = network(model, shapes)
-    return load_onnx(model, shapes, constants)
+    return load_onnx(model, shapes, constants, operators)
 
 
 def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None, is_open: bool = False) -> Any:
@@ -85,12 +92,14 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
     threads: int | None = None,
-    target: Target | None = None,
+    target: Target | str | None = None,
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
+    operators: Sequence[CustomOperator] = (),
 ) -> Model:
-    """A model that runs on this machine.
+    """A model that runs on this machine: on its CPU, or with `target="cuda"` on its GPU (`runtime.targets` has other
+    names; a model for a GPU that is not here can be saved).
 
     A model with open dimensions is an `OpenModel`, compiled for each size when it is first called with it. `shapes`
     gives the shapes of inputs by name: what it settles is open no more. A list of such mappings leaves dimensions open
@@ -99,20 +108,23 @@ def compile(
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
     that the store has no verdict on. `rules` are those that schedules may follow. With `winograd=False` convolutions
-    are summed directly, which rounds less. Raises UserError for a model that cannot be read or is not supported, and
-    for rules that other processes cannot import.
+    are summed directly, which rounds less. `operators` are the caller's own (`sd.CustomOperator`).
+
+    Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
+    UnsupportedOperator for operators that are not supported.
     """
     machine = target_for(target, threads)
     ahead = None if shapes is None or isinstance(shapes, Mapping) else list(shapes)
     settled = shapes if isinstance(shapes, Mapping) else None
-    read = _read(model, settled, constants, ahead is not None)
+    read = _read(model, settled, constants, operators, ahead is not None)
     if not isinstance(read, OpenSource):
         if ahead:
             raise UserError("shapes= lists several shapes, but the model has no open dimensions: give none")
         return build_model(tasks_of(read.pop(), winograd), machine, schedules, rules, unproved)
 
     def build(graph: list[Graph], sharing: Sharing) -> Model:
-        return build_model(tasks_of(graph.pop(), winograd), machine, schedules, rules, unproved, sharing)
+        shared = sharing if not isinstance(machine, Gpu) else None  # arenas and weights of a GPU are each model's own
+        return build_model(tasks_of(graph.pop(), winograd), machine, schedules, rules, unproved, shared)
 
     references(rules)
     return open_model(read, machine.threads, build, ahead or ())
@@ -122,15 +134,17 @@ def _read(
     model: Source,
     shapes: Mapping[str, Sequence[int]] | None,
     constants: Mapping[str, ArrayLike] | None,
+    operators: Sequence[CustomOperator],
     is_open: bool,
 ) -> list[Graph] | OpenSource:
     """A model as a graph where all its shapes are known (in a list, to be taken out), else to be compiled by size."""
     if isinstance(model, Graph):
-        return [load(model, shapes, constants)]
+        return [load(model, shapes, constants, operators)]
     if isinstance(model, str) and model.startswith(ZOO):
         model = network(model, shapes, is_open)
     file = parsed(model)
-    return open_source(model, file, shapes, constants) or [load_parsed(file, shapes, constants)]
+    opened = open_source(model, file, shapes, constants, operators)
+    return opened or [load_parsed(file, shapes, constants, operators)]
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
@@ -165,11 +179,11 @@ def build_model(
     if sharing is not None:
         image, chunks = sharing.weights.packed(image, build.constants_of, build.copied_constants())
         give_back()
-        return Model(image, chunks, sharing.weights.device, sharing.arenas)
-    weights = pack(image, build.constants_of, host_device(target.threads))
+        return Model(image, chunks, sharing.weights.device, arenas=sharing.arenas)
+    weights = pack(image, build.constants_of)
     for offset, raw in build.copied_constants():
         weights[offset : offset + raw.nbytes] = raw
-    return Model(image, weights)
+    return Model(image, weights, ordinal=target.ordinal if isinstance(target, Gpu) else 0)
 
 
 def memory_of(parts: Partition, target: Target) -> tuple[int, int]:

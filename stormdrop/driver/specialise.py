@@ -22,6 +22,7 @@ from stormdrop.driver.kept_kernels import KeptKernels
 from stormdrop.driver.model_source import ModelSource
 from stormdrop.driver.packings import Packings
 from stormdrop.errors import UserError
+from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.onnx import ParsedModel, check_operators, load_parsed
 from stormdrop.frontend.open_dimensions import DeclaredPort, Interface, Skeleton, interface, parameters, skeleton
 from stormdrop.graph.graph import Array, Graph
@@ -57,11 +58,16 @@ class OpenSource:
     source: ModelSource
     interface: Interface
     constants: Mapping[str, ArrayLike]
+    operators: tuple[CustomOperator, ...]
     skeleton: Skeleton
 
 
 def open_source(
-    model: Any, file: ParsedModel, shapes: Given | None, constants: Mapping[str, ArrayLike] | None
+    model: Any,
+    file: ParsedModel,
+    shapes: Given | None,
+    constants: Mapping[str, ArrayLike] | None,
+    operators: Sequence[CustomOperator] = (),
 ) -> OpenSource | None:
     """A model with open dimensions that `shapes` does not fix; `file` is the model as it was parsed.
 
@@ -74,10 +80,10 @@ def open_source(
         return None
     if not any(port.is_open for port in fixed.inputs):
         return None
-    check_operators(file)
+    check_operators(file, operators)
     source = ModelSource(model)
     source.parsed()  # what is read later must be the same
-    return OpenSource(source, fixed, dict(constants or {}), skeleton(file))
+    return OpenSource(source, fixed, dict(constants or {}), tuple(operators), skeleton(file))
 
 
 def _fixed(declared: Interface, shapes: Given) -> Interface:
@@ -138,7 +144,8 @@ class Specialiser:
 
     def _imported(self, file: ParsedModel, shapes: Shapes) -> list[Graph]:
         names = [port.name for port in self._opened.interface.inputs]
-        return [load_parsed(file, dict(zip(names, shapes)), self._opened.constants)]
+        opened = self._opened
+        return [load_parsed(file, dict(zip(names, shapes)), opened.constants, opened.operators)]
 
     def _compiled(self, graph: list[Graph]) -> Model:
         self.compilations += 1

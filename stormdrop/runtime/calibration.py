@@ -23,19 +23,20 @@ from stormdrop.errors import UserError
 from stormdrop.files import replacing
 from stormdrop.paths import cache_dir
 from stormdrop.target.coefficients import CpuCoefficients
-from stormdrop.target.machine import Peak, Target
+from stormdrop.target.cpu import Cpu
+from stormdrop.target.machine import Peak
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-def calibrated(target: Target) -> Target:
+def calibrated(target: Cpu) -> Cpu:
     """The target with what was measured of this machine; itself if nothing was."""
     if (peak := load_peak(target)) is not None:
-        l2, l3, dram = (
-            _rounded(peak.bandwidth(*row).read_gbs) for row in (("L2", 1), ("L3", peak.threads), ("DRAM", peak.threads))
-        )
-        target = replace(target, peak_gflops=_rounded(peak.thread_gflops), l2_gbs=l2, l3_gbs=l3, dram_gbs=dram)
+        l2, l3, dram = (peak.bandwidth(level, peak.threads).read_gbs for level in ("L2", "L3", "DRAM"))
+        of_core = {"peak_gflops": peak.gflops / peak.threads, "l2_gbs": l2 / peak.threads}  # while all are busy
+        rates = {**of_core, "l3_gbs": l3, "dram_gbs": dram}
+        target = replace(target, **{name: _rounded(rate) for name, rate in rates.items()})
     coefficients = load_coefficients(target)
     return target if coefficients is None else replace(target, coefficients=coefficients)
 
@@ -45,13 +46,13 @@ def _rounded(rate: float) -> float:
     return float(f"{rate:.2g}")
 
 
-def identity(target: Target) -> str:
+def identity(target: Cpu) -> str:
     """What tells this machine from others that a shared home directory may be used on; no host name."""
     caches = f"{target.l1_bytes}, {target.l2_bytes}, {target.l3_bytes}"
     return f"{target.key()}; {target.name}; caches {caches}; {os.cpu_count()} cpus"
 
 
-def load_peak(target: Target) -> Peak | None:
+def load_peak(target: Cpu) -> Peak | None:
     def read(text: str) -> Peak:
         peak = Peak.from_json(text)
         if (peak.key, peak.threads) != (identity(target), target.threads):
@@ -61,11 +62,11 @@ def load_peak(target: Target) -> Peak | None:
     return _load(_path("peak", target), read)
 
 
-def save_peak(target: Target, peak: Peak) -> None:
+def save_peak(target: Cpu, peak: Peak) -> None:
     _save(_path("peak", target), peak.to_json())
 
 
-def load_coefficients(target: Target) -> CpuCoefficients | None:
+def load_coefficients(target: Cpu) -> CpuCoefficients | None:
     def read(text: str) -> CpuCoefficients:
         tree = json.loads(text)
         if not isinstance(tree, dict) or tree.get("key") != identity(target):  # pyright: ignore
@@ -75,7 +76,7 @@ def load_coefficients(target: Target) -> CpuCoefficients | None:
     return _load(_path("coefficients", target), read)
 
 
-def save_coefficients(target: Target, coefficients: CpuCoefficients | None) -> None:
+def save_coefficients(target: Cpu, coefficients: CpuCoefficients | None) -> None:
     """None: forget them."""
     path = _path("coefficients", target)
     if coefficients is None:
@@ -84,7 +85,7 @@ def save_coefficients(target: Target, coefficients: CpuCoefficients | None) -> N
         _save(path, json.dumps({"key": identity(target), "coefficients": coefficients.to_json()}, indent=1))
 
 
-def _path(what: str, target: Target) -> Path:
+def _path(what: str, target: Cpu) -> Path:
     return cache_dir() / f"{what}-{sha256(identity(target).encode()).hexdigest()[:16]}.json"
 
 

@@ -19,7 +19,8 @@ from weakref import ref
 
 import numpy as np
 
-from stormdrop.runtime.device import Array, BufferPlace, Bytes, Device, LoadedKernel, Memory
+from stormdrop.runtime.device import Array, BufferPlace, Bytes, Memory
+from stormdrop.runtime.host_device import HostDevice, HostPacker
 from stormdrop.runtime.image import Address, Image
 from stormdrop.runtime.verify import verify
 from stormdrop.target import whole_lines
@@ -45,7 +46,7 @@ class _Held:
 class SharedWeights:
     """All packed constants that models of one family hold on one device, by their content."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: HostDevice) -> None:
         self.device = device
         self._held: dict[bytes, _Held] = {}
 
@@ -98,7 +99,7 @@ class SharedWeights:
 
     def _prepared(self, image: Image, constants: Constants) -> Iterable[list[tuple[int, Bytes]]]:
         """Call by call, the largest first, the offsets and the bytes of what is packed for it."""
-        loaded: dict[int, LoadedKernel] = {}
+        packers: dict[int, HostPacker] = {}
         done: set[int] = set()
         raw_bytes = [sum(b.nbytes for b in kernel.buffers if b.scope is Scope.CONSTANT) for kernel in image.kernels]
         for n, call in sorted(enumerate(image.calls), key=lambda item: -raw_bytes[item[1].kernel]):
@@ -106,13 +107,13 @@ class SharedWeights:
             kept = [a if b.is_kept else None for b, a in zip(artifact.buffers, call.addresses)]
             if all(a is None or a.offset in done for a in kept):
                 continue
-            if call.kernel not in loaded:
-                loaded[call.kernel] = self.device.load(artifact)
+            if call.kernel not in packers:
+                packers[call.kernel] = HostPacker(artifact, self.device)
             places = [
                 BufferPlace(self.device.allocate(b.nbytes)) if a is not None else None
                 for b, a in zip(artifact.buffers, kept)
             ]
-            loaded[call.kernel].prepare(constants(n), places)
+            packers[call.kernel].prepare(constants(n), places)
             done.update(a.offset for a in kept if a is not None)
             yield [
                 (a.offset, place.memory.read(0, b.nbytes))

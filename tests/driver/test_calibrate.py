@@ -19,7 +19,8 @@ from stormdrop.runtime.calibration import calibrated, identity, load_coefficient
 from stormdrop.runtime.host import detect, nominal
 from stormdrop.space.sketch import sketches
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
-from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target, target_from_json
+from stormdrop.target.cpu import Cpu
+from stormdrop.target.machine import LEVELS, Bandwidth, Peak, target_from_json
 from tests.space.test_fit import OPERATORS
 from tests.support.records import make_records
 from tests.support.tiny_onnx import conv
@@ -38,16 +39,16 @@ def store() -> Iterator[Store]:
         yield opened
 
 
-def peak_of(target: Target) -> Peak:
+def peak_of(target: Cpu) -> Peak:
     rows = [Bandwidth(level, n, 1024, 123.4 * n, 99.0 * n) for n in dict.fromkeys((1, 2)) for level in LEVELS]
     return Peak(identity(target), target.threads, 111.1, 222.2, tuple(rows))
 
 
-def measured_peak(target: Target, fresh: bool) -> Peak:
+def measured_peak(target: Cpu, fresh: bool) -> Peak:
     return peak_of(target)
 
 
-def measured(target: Target, store: Store, seconds_as: Target) -> None:
+def measured(target: Cpu, store: Store, seconds_as: Cpu) -> None:
     """Trials whose seconds are another machine's estimates."""
     rng = np.random.default_rng(0)
     for name, arguments in OPERATORS:
@@ -70,7 +71,7 @@ def test_detection_takes_measured_rates_and_fitted_coefficients_in() -> None:
     plain = nominal(2)
     assert detect(2) == plain
     save_peak(plain, peak_of(plain))
-    assert (detect(2).peak_gflops, detect(2).l3_gbs) == (110.0, 250.0)
+    assert (detect(2).peak_gflops, detect(2).l2_gbs, detect(2).l3_gbs) == (110.0, 120.0, 250.0)
     save_coefficients(plain, SLOW)
     assert detect(2).coefficients == SLOW
     assert detect(2).key() == plain.key()
