@@ -67,7 +67,7 @@ def test_defaults_move_four_elements_at_once_where_rows_are_aligned(name: str) -
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_defaults_need_no_local_memory(name: str) -> None:
-    assert ".local" not in ptx_of_default(name, "sm_80")
+    assert ".local" not in ptx_of_default(name, "sm_90")
 
 
 def assembled(code: str, architecture: str) -> Cubin:
