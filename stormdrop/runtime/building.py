@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.fingerprint import fingerprint, has_fingerprint
-from stormdrop.codegen.llvm import assemble
+from stormdrop.codegen.gpu import build as build_module
+from stormdrop.codegen.gpu import emit_prepare
+from stormdrop.codegen.llvm import assemble, assembly
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program, View, buffers_of
-from stormdrop.runtime.artifact import Artifact, BufferSpec
+from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
+from stormdrop.runtime.host import detect
 from stormdrop.space.default import resolve
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 
 Views = Mapping[str, View]
@@ -34,9 +39,34 @@ def lowered(sketch: Sketch, point: Sequence[int] | Points, views: Views | None =
     return lower(sketch.task, sketch.at(values), sketch.tilings(values), views)
 
 
+def text_of(program: Program, target: Target) -> str:
+    """A program as LLVM IR: for a GPU, without its load-time phases."""
+    return build_module(program, target)[0] if isinstance(target, Gpu) else emit(program, target)
+
+
+def code_from(text: str, target: Target) -> bytes:
+    """Machine code of LLVM IR; for a GPU, PTX where there is no assembler but a driver. Raises BuildError."""
+    if isinstance(target, Gpu):
+        from stormdrop.runtime.cuda.assembler import machine_code
+
+        return machine_code(assembly(text, target), target.architecture)
+    return assemble(text, target)
+
+
 def artifact_of(program: Program, target: Target) -> Artifact:
     """Machine code for a program. Raises BuildError."""
-    return described(program, assemble(emit(program, target), target))
+    return _artifact(program, text_of(program, target), target)
+
+
+def _artifact(program: Program, text: str, target: Target) -> Artifact:
+    """The artifact of a program whose LLVM IR is given."""
+    artifact = described(program, code_from(text, target))
+    if not isinstance(target, Gpu):
+        return artifact
+    host = detect(1)
+    prepare = emit_prepare(program, host)
+    launches = tuple(Launch(p.extent, p.threads, p.shared_bytes) for p in program.phases if not p.at_load)
+    return replace(artifact, launches=launches, prepare_code=b"" if prepare is None else assemble(prepare, host))
 
 
 def described(program: Program, code: bytes) -> Artifact:
@@ -60,7 +90,7 @@ def build_artifact(
 
 def code_of(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> str:
     """The fingerprint of a schedule's LLVM IR, for row-major arrays."""
-    return fingerprint(emit(program_of(task, schedule, target, rules=rules), target))
+    return fingerprint(text_of(program_of(task, schedule, target, rules=rules), target))
 
 
 def build_compared(
@@ -68,6 +98,6 @@ def build_compared(
 ) -> tuple[Artifact, bool]:
     """As `build_artifact`, and whether the schedule's code for row-major arrays has the fingerprint `code`."""
     program = program_of(task, schedule, target, views, rules)
-    text = emit(program, target)
-    plain = emit(program_of(task, schedule, target, rules=rules), target) if views else text
-    return described(program, assemble(text, target)), has_fingerprint(plain, code)
+    text = text_of(program, target)
+    plain = text_of(program_of(task, schedule, target, rules=rules), target) if views else text
+    return _artifact(program, text, target), has_fingerprint(plain, code)
