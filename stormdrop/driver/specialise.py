@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.driver.kept_kernels import KeptKernels
@@ -26,11 +24,13 @@ from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.onnx import ParsedModel, check_operators, load_parsed
 from stormdrop.frontend.open_dimensions import DeclaredPort, Interface, Skeleton, interface, parameters, skeleton
 from stormdrop.graph.graph import Array, Graph
-from stormdrop.graph.padding import PaddedGraph, padded, valid_part
+from stormdrop.graph.padding import PaddedGraph, padded
+from stormdrop.ir.padding import Padding
 from stormdrop.runtime.arenas import Arenas
 from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.image import OpenPort
 from stormdrop.runtime.model import Model
-from stormdrop.runtime.open_model import OpenModel, OpenPort, Shapes, Specialised
+from stormdrop.runtime.open_model import OpenModel, Shapes, Specialised
 from stormdrop.runtime.padded_model import PaddedModel
 from stormdrop.runtime.shared_weights import SharedWeights
 
@@ -157,8 +157,8 @@ class Specialiser:
         The dimensions for which the first proof succeeds are those that are rounded from then on.
         """
         if (whole := self._rounded.get(shapes)) is not None:
-            masks = [np.ones(port.shape, np.bool_) for port in whole.inputs[len(shapes) :]]
-            return PaddedModel(whole, masks, [lambda array: array for _ in whole.outputs])
+            masks = [Padding(1, extent, extent) for port in whole.inputs[len(shapes) :] for extent in port.shape]
+            return PaddedModel(whole, masks, [{} for _ in whole.outputs])
         for names in self._candidates:
             larger = _rounded_shapes(self._opened.interface, shapes, names)
             plan = None if larger == shapes else self._proved(larger, shapes)
@@ -171,7 +171,7 @@ class Specialiser:
                 graphs = [_bound(plan.graph, values)]
                 del values
                 model = self._rounded[larger] = self._compiled(graphs)
-            return PaddedModel(model, plan.masks, [partial(valid_part, claim=claim) for claim in plan.outputs])
+            return PaddedModel(model, plan.masks, plan.outputs)
         return None
 
     def _proved(self, larger: Shapes, shapes: Shapes) -> PaddedGraph | None:

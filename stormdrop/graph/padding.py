@@ -2,7 +2,7 @@
 
     plan = padded(graph, exact)         # the same model imported at rounded sizes and at the exact ones; None: no proof
     plan.graph                          # the rounded graph with masks, which are further inputs
-    plan.masks, plan.outputs            # what to give for them, and where the right elements of the outputs are
+    plan.masks, plan.outputs            # where arrays are valid: what to give for the masks, what to keep of outputs
 
 Both graphs are walked in step. Of every value a claim is kept: with some dimensions longer, its *valid* elements are
 those that the exact graph computes; the others are any numbers. An operator that works along other dimensions keeps
@@ -17,31 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
+from stormdrop.ir.padding import Claim, Padding
 from stormdrop.ir.shape import row_strides
-
-
-@dataclass(frozen=True, slots=True)
-class Padding:
-    """A padded dimension: index k is valid where `(k // inner) % size < valid`. A plain prefix has `inner` 1."""
-
-    inner: int
-    size: int
-    valid: int
-
-    def mask(self, extent: int) -> NDArray[np.bool_]:
-        return (np.arange(extent) // self.inner) % self.size < self.valid
-
-
-Claim = Mapping[int, Padding]
-"""The padded dimensions of a value. The others have the same extents in both graphs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +33,7 @@ class PaddedGraph:
     """A graph at rounded sizes. Its inputs are those of the model and then the masks."""
 
     graph: Graph
-    masks: tuple[NDArray[np.bool_], ...]
+    masks: tuple[Padding, ...]
     outputs: tuple[Claim, ...]
 
 
@@ -94,7 +78,7 @@ class _Proof:
             nodes=tuple(self.nodes),
             constants={**self.graph.constants, **self.constants},
         )
-        masks = tuple(padding.mask(extent) for padding, extent in self.masks)
+        masks = tuple(padding for padding, _ in self.masks)
         return PaddedGraph(graph, masks, tuple(self.claims[v] for v in self.graph.outputs))
 
     def claim(self, v: Value, twin: Value, claim: Claim) -> None:
@@ -450,18 +434,3 @@ RULES: dict[str, _Rule] = {
     "MatMul": _matmul,
     "Einsum": _einsum,
 }
-
-
-def valid_part(array: Array, claim: Claim) -> Array:
-    """The valid elements of an array, in an array of their own shape; a view where that is possible."""
-    for d, p in claim.items():
-        extent = array.shape[d]
-        outer = extent // (p.inner * p.size)
-        if outer == 1 and p.inner == 1:
-            array = array[(slice(None),) * d + (slice(p.valid),)]
-            continue
-        before, after = array.shape[:d], array.shape[d + 1 :]
-        apart = array.reshape(*before, outer, p.size, p.inner, *after)
-        kept = apart[(slice(None),) * (d + 1) + (slice(p.valid),)]
-        array = kept.reshape(*before, prod((outer, p.valid, p.inner)), *after)
-    return array

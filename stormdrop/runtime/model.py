@@ -46,7 +46,7 @@ from stormdrop.runtime.executable import Executable, TakesOtherArrays
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice, HostPacker, host_device
 from stormdrop.runtime.image import Address, Image, Port
-from stormdrop.runtime.package import load, save
+from stormdrop.runtime.package import save
 from stormdrop.runtime.peak import peak_gflops
 from stormdrop.runtime.profile import Profile, profile_of
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
@@ -268,17 +268,6 @@ def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:
     warm = timed(WARM_UP_RUNS)
     turn = max(1, int(TURN_SECONDS * WARM_UP_RUNS / max(float(warm.sum()), 1e-6)))
     return np.concatenate([timed(min(turn, repeats - done)) for done in range(0, repeats, turn)])
-
-
-def load_compiled(path: str | os.PathLike[str], threads: int | None = None, ordinal: int = 0) -> Model:
-    """A model that `save` wrote; one for a GPU runs on GPU `ordinal`.
-
-    It is native code: load only what you trust. Raises UserError for any other or a damaged file, and for code that
-    this machine cannot run.
-    """
-    model = Model(*load(path, threads), ordinal=ordinal)
-    model.attach()
-    return model
 
 
 def pack(image: Image, constants: Constants, device: HostDevice | None = None) -> Bytes:

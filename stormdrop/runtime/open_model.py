@@ -11,10 +11,10 @@ there are more than `most_models`. Specialised models share packed weights and a
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter, index
 from typing import Any, Protocol
 
@@ -22,13 +22,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
-from stormdrop.ir.expr import Dtype
+from stormdrop.runtime.arenas import Arenas
 from stormdrop.runtime.arrays import Array
 from stormdrop.runtime.device import Seconds
 from stormdrop.runtime.executable import Executable
-from stormdrop.runtime.image import Port
+from stormdrop.runtime.family import Family, Served
+from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.image import OpenPort
 from stormdrop.runtime.model import Model
+from stormdrop.runtime.package import load_any, save_family
+from stormdrop.runtime.padded_model import PaddedModel
 from stormdrop.runtime.profile import Profile
+from stormdrop.runtime.shared_weights import WeightChunk, chunk_starts, moved_weights
 
 MOST_MODELS = 64
 """Specialised models that are held at once."""
@@ -39,29 +44,6 @@ Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
 """One shape for each input, in order."""
 _shape_of = attrgetter("shape")
-
-
-@dataclass(frozen=True, slots=True)
-class OpenPort(Port):
-    """An input or output of which not all sizes are known; in `shape` an open dimension is -1.
-
-    `dimensions` names the open ones; None: not even their number is known.
-    """
-
-    dimensions: tuple[int | str, ...] | None = None
-
-    @staticmethod
-    def of(name: str, dimensions: tuple[int | str, ...] | None, dtype: Dtype) -> OpenPort:
-        shape = tuple(d if isinstance(d, int) else -1 for d in dimensions or ())
-        return OpenPort(name, shape, dtype, dimensions)
-
-    @property
-    def open_dimensions(self) -> tuple[str, ...]:
-        return tuple(d for d in self.dimensions or () if isinstance(d, str))
-
-    def __repr__(self) -> str:
-        inside = "…" if self.dimensions is None else ", ".join(map(str, self.dimensions))
-        return f"{self.name}: {self.dtype}[{inside}]"
 
 
 class Specialised(Protocol):
@@ -217,6 +199,34 @@ class OpenModel(Model):
             "sd.compile(…, shapes=[…]) and --shapes add others"
         )
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all sizes that are held to a file that `load_compiled` reads. Raises UserError, also if there are none.
+
+        What is read takes these shapes only.
+        """
+        family, chunks = self.family()
+        save_family(path, family, [chunk.memory.read(0, chunk.nbytes) for chunk in chunks])
+
+    def family(self) -> tuple[Family, list[WeightChunk]]:
+        """All sizes that are held, with one address space for their weights. Raises UserError if there are none."""
+        with self._lock:
+            models, found = self.models, list(self._found.items())
+        if not models:
+            raise UserError(f"{self.name} is compiled for no size yet; give shapes= to sd.compile, or call it")
+        chunks = list(dict.fromkeys(chunk for model in models for chunk in model.chunks))
+        starts = dict(zip(chunks, chunk_starts([chunk.nbytes for chunk in chunks])))
+        total = sum(chunk.nbytes for chunk in chunks)
+        images = tuple(moved_weights(m.image, m.chunks, [starts[chunk] for chunk in m.chunks], total) for m in models)
+        number = {id(model): k for k, model in enumerate(models)}
+        served: list[Served] = []
+        for shapes, entry in found:
+            if isinstance(entry, PaddedModel):
+                served.append(Served(shapes, number[id(entry.model)], entry.masks, entry.outputs))
+            else:
+                served.append(Served(shapes, number[id(entry.model)]))
+        outputs = tuple(port for port in self.outputs if isinstance(port, OpenPort))
+        return Family(self.name, self._ports, outputs, images, tuple(served)), chunks
+
     def __getattr__(self, name: str) -> Any:
         if name in ("image", "weights", "chunks"):
             raise AttributeError(
@@ -229,3 +239,28 @@ class OpenModel(Model):
         count = len(self.models)
         told = f"open in {', '.join(names)}" if names else "several shapes"
         return f"<model {self.name}, {told}, compiled for {count} size{'s' if count != 1 else ''}>"
+
+
+def load_compiled(path: str | os.PathLike[str], threads: int | None = None, ordinal: int = 0) -> Model:
+    """A model that `save` wrote, an `OpenModel` if it holds several sizes; one for a GPU runs on GPU `ordinal`.
+
+    It is native code: load only what you trust. Raises UserError for any other or a damaged file, and for code that
+    this machine cannot run.
+    """
+    found, weights = load_any(path, threads)
+    if not isinstance(found, Family):
+        model = Model(found, weights, ordinal=ordinal)
+        model.attach()
+        return model
+    first = found.images[0]
+    if first.is_for_gpu:
+        models = [Model(image, weights, ordinal=ordinal) for image in found.images]
+    else:
+        device = host_device(first.threads)
+        chunk, arenas = WeightChunk(device.adopt(weights)), Arenas(device)
+        models = [Model(image, [chunk], device, arenas=arenas) for image in found.images]
+    opened = OpenModel(found.name, found.inputs, found.outputs, first.threads, None, max(MOST_MODELS, len(models)))
+    for s in found.served:
+        model = models[s.image]
+        opened.add(s.shapes, PaddedModel(model, s.masks, s.outputs) if s.is_padded else model)
+    return opened

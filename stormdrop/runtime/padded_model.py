@@ -5,35 +5,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
+from stormdrop.ir.padding import Claim, Padding, valid_part
 from stormdrop.runtime.arrays import Array
 from stormdrop.runtime.device import Seconds
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.profile import Profile
 
-Cut = Callable[[Array], Array]
-
 
 class PaddedModel:
     """Runs arrays of one tuple of shapes in a model of larger ones.
 
-    The model's last inputs are `masks`, which say where its arrays are valid; `cuts` take that part out of its outputs.
+    The model's last inputs are masks, which say where its arrays are valid; of its outputs that part is kept.
     """
 
-    def __init__(self, model: Model, masks: Sequence[Array], cuts: Sequence[Cut]) -> None:
-        self.model, self._masks, self._cuts = model, tuple(masks), tuple(cuts)
-        self._wanted = model.inputs[: len(model.inputs) - len(self._masks)]
+    def __init__(self, model: Model, masks: Sequence[Padding], outputs: Sequence[Claim]) -> None:
+        self.model, self.masks, self.outputs = model, tuple(masks), tuple(outputs)
+        count = len(model.inputs) - len(masks)
+        self._wanted = model.inputs[:count]
+        self._masks = [mask.mask(port.shape[0]) for mask, port in zip(masks, model.inputs[count:])]
 
     def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
         results = self.model(*self._padded(inputs))
         whole = results if isinstance(results, tuple) else (results,)
-        found = [np.ascontiguousarray(cut(array)) for cut, array in zip(self._cuts, whole)]
+        found = [np.ascontiguousarray(valid_part(array, claim)) for claim, array in zip(self.outputs, whole)]
         if out is not None:
             targets: list[Any] = list(out) if isinstance(out, (list, tuple)) else [out]
             if len(targets) != len(found):

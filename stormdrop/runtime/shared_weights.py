@@ -125,21 +125,32 @@ class SharedWeights:
 def _moved(image: Image, places: Mapping[int, tuple[WeightChunk, int]]) -> tuple[Image, tuple[WeightChunk, ...]]:
     """The image with its weights where the chunks hold them; `places` is by the offset of a constant's beginning."""
     chunks = tuple(dict.fromkeys(chunk for chunk, _ in places.values()))
-    starts = chunk_starts([chunk.nbytes for chunk in chunks])
+    *starts, total = chunk_starts([chunk.nbytes for chunk in chunks])
     base = dict(zip(chunks, starts))
+    begins = {begin: base[chunk] + offset for begin, (chunk, offset) in places.items()}
+    return _with_weights(image, begins, total), chunks
+
+
+def moved_weights(image: Image, chunks: Sequence[WeightChunk], starts: Sequence[int], total: int) -> Image:
+    """An image whose weights are the chunks, with each of them at another place in a larger block."""
+    old = chunk_starts([chunk.nbytes for chunk in chunks])
+    return _with_weights(image, dict(zip(old, starts)), total)
+
+
+def _with_weights(image: Image, places: Mapping[int, int], total: int) -> Image:
+    """The image with parts of its weights moved: `places` has the new offset for the beginning of each."""
     begins = sorted(places)
 
     def moved(a: Address | None) -> Address | None:
         if a is None or a.space != "weights":
             return a
         begin = begins[bisect_right(begins, a.offset) - 1]  # a slice of a constant begins behind the constant
-        chunk, offset = places[begin]
-        return replace(a, offset=base[chunk] + offset + a.offset - begin)
+        return replace(a, offset=places[begin] + a.offset - begin)
 
     calls = tuple(replace(call, addresses=tuple(map(moved, call.addresses))) for call in image.calls)
-    image = replace(image, calls=calls, weights_bytes=starts[-1])
+    image = replace(image, calls=calls, weights_bytes=total)
     verify(image)
-    return image, chunks
+    return image
 
 
 def chunk_starts(sizes: Sequence[int]) -> list[int]:

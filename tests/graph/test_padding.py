@@ -12,7 +12,8 @@ from onnx import NodeProto, helper
 
 from stormdrop.compare.interpreter import interpret
 from stormdrop.frontend.onnx import load
-from stormdrop.graph.padding import padded, valid_part
+from stormdrop.graph.padding import padded
+from stormdrop.ir.padding import Padding, valid_part
 from tests.support.open_onnx import decoder, open_onnx
 
 Array = NDArray[Any]
@@ -188,7 +189,8 @@ def test_what_is_kept_does_not_depend_on_what_the_padding_holds(name: str) -> No
             arrays[v.name] = rng.standard_normal(v.shape).astype(np.float32)
             larger[v.name] = np.full(w.shape, np.nan, np.float32)
         larger[v.name][tuple(map(slice, v.shape))] = arrays[v.name]
-    larger.update((v.name, mask) for v, mask in zip(plan.graph.inputs[len(exact.inputs) :], plan.masks))
+    masks = zip(plan.graph.inputs[len(exact.inputs) :], plan.masks)
+    larger.update((v.name, padding.mask(v.shape[0])) for v, padding in masks)
     (expected,) = interpret(exact, arrays)
     (found,) = interpret(plan.graph, larger)
     np.testing.assert_allclose(valid_part(found, plan.outputs[0]), expected, rtol=1e-5, atol=1e-6)
@@ -209,7 +211,7 @@ def test_a_causal_decoder_needs_one_mask_for_all_its_layers() -> None:
     proto = decoder(layers=2).SerializeToString()
     plan = padded(*(load(proto, {"ids": (2, n)}) for n in (ROUNDED, EXACT)))
     assert plan is not None
-    assert [mask.tolist() for mask in plan.masks] == [[True] * EXACT + [False] * (ROUNDED - EXACT)]
+    assert plan.masks == (Padding(1, ROUNDED, EXACT),)
 
 
 def test_constants_that_change_with_the_size_are_no_prefixes() -> None:
