@@ -17,13 +17,16 @@ from stormdrop.codegen.memory import MemoryWriter, Pages
 from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite
-from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk
+from stormdrop.ir.expr import BITWISE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk
 from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, RegisterTile
 from stormdrop.lower.reads import has_data
 from stormdrop.space.access import has_load
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
+
+DATA_ONLY = frozenset({"pow", *BITWISE})
+"""Integer operations that index arithmetic lacks."""
 
 
 class Evaluator:
@@ -163,4 +166,4 @@ class Evaluator:
 @lru_cache(maxsize=65536)
 def _is_index(e: Expr) -> bool:
     """Whether an integer expression is index arithmetic (no loads), which `Writer` hoists out of loops."""
-    return not any(isinstance(n, Load) or (isinstance(n, Bin) and n.op == "pow") for n in walk(e))
+    return not any(isinstance(n, Load) or (isinstance(n, Bin) and n.op in DATA_ONLY) for n in walk(e))

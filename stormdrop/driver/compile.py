@@ -21,6 +21,7 @@ from stormdrop.driver import ZOO
 from stormdrop.driver.build import Job, build_kernels
 from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
+from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
@@ -53,18 +54,24 @@ ArenaKey = StorageBuffer | tuple[int, int]
 
 
 def load(
-    model: Source, shapes: Mapping[str, Sequence[int]] | None = None, constants: Mapping[str, ArrayLike] | None = None
+    model: Source,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] = (),
 ) -> Graph:
-    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is. Raises UserError."""
+    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is.
+
+    `operators` are the caller's own. Raises UserError, for operators that are not supported UnsupportedOperator.
+    """
     if isinstance(model, Graph):
-        if shapes or constants:
-            raise UserError("shapes= and constants= are for loading a model; this is a graph already")
+        if shapes or constants or operators:
+            raise UserError("shapes=, constants= and operators= are for loading a model; this is a graph already")
         return model
     if isinstance(model, str) and model.startswith(ZOO):
         model = network(model, shapes)
     from stormdrop.frontend.onnx import load as load_onnx
 
-    return load_onnx(model, shapes, constants)
+    return load_onnx(model, shapes, constants, operators)
 
 
 def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Any:
@@ -86,6 +93,7 @@ def compile(
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
+    operators: Sequence[CustomOperator] = (),
 ) -> Model:
     """A model that runs on this machine: on its CPU, or with `target="cuda"` on its GPU (`runtime.targets` has other
     names; a model for a GPU that is not here can be saved).
@@ -93,11 +101,14 @@ def compile(
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
     that the store has no verdict on. `rules` are those that schedules may follow. With `winograd=False` convolutions
-    are summed directly, which rounds less. Raises UserError for a model that cannot be read or is not supported, and
-    for rules that other processes cannot import.
+    are summed directly, which rounds less. `operators` are the caller's own (`sd.CustomOperator`).
+
+    Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
+    UnsupportedOperator for operators that are not supported.
     """
     machine = target_for(target, threads)
-    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules, rules, unproved)
+    graph = load(model, shapes, constants, operators)
+    return build_model(tasks_of(graph, winograd), machine, schedules, rules, unproved)
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from stormdrop.driver.compile import Source, load, tasks_of
 from stormdrop.driver.in_model import accept
 from stormdrop.errors import StormdropError
+from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
@@ -63,6 +64,7 @@ class TaskOptions(TuneOptions, total=False):
 class ModelOptions(TuneOptions, total=False):
     shapes: Mapping[str, Sequence[int]] | None
     constants: Mapping[str, ArrayLike] | None
+    operators: Sequence[CustomOperator]
     winograd: bool
     divide: Divide | None
     goal: Goal | None
@@ -106,7 +108,7 @@ def tune(
     machine = target_for(target, options.pop("threads", None))
     if isinstance(what, Task):
         return tune_task(what, machine, **options)
-    reading = {name: options.pop(name) for name in ("shapes", "constants") if name in options}
+    reading = {name: options.pop(name) for name in ("shapes", "constants", "operators") if name in options}
     winograd = options.pop("winograd", True)
     models: Sequence[Any] = what if isinstance(what, (list, tuple)) else [what]
     parts = [m if isinstance(m, Partition) else tasks_of(load(m, **reading), winograd) for m in models]

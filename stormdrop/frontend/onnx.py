@@ -21,19 +21,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import UserError
+from stormdrop.errors import UnsupportedOperator, UserError
+from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
+from stormdrop.frontend.matrices import MATRICES
+from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
 from stormdrop.frontend.movement import MOVEMENT
-from stormdrop.frontend.node_reader import NeedsConstant, NodeReader
-from stormdrop.frontend.nodes import check_names, label_of, ordered
+from stormdrop.frontend.ngrams import NGRAMS
+from stormdrop.frontend.node_reader import NeedsConstant, NodeReader, qualified
+from stormdrop.frontend.nodes import check_names, label_of, nested, ordered
+from stormdrop.frontend.optionals import OPTIONALS
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
+from stormdrop.frontend.regions import REGIONS
 from stormdrop.frontend.resize import RESIZE
-from stormdrop.frontend.schema import NEWEST, OLDEST, check
+from stormdrop.frontend.schema import NEWEST, OLDEST, check, is_unchanged
+from stormdrop.frontend.signal import SIGNAL
 from stormdrop.frontend.tensors import array_of, read_file
+from stormdrop.frontend.training import TRAINING
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.builder import MOST_NODES, GraphBuilder
 from stormdrop.graph.graph import Array, Graph, Value, shown
@@ -42,7 +50,27 @@ from stormdrop.ir.expr import NUMPY, Dtype
 log = logging.getLogger("stormdrop")
 MOST_NESTED = 32
 
-IMPORTERS: dict[str, Importer] = {**POINTWISE, **MOVEMENT, **GATHERING, **REDUCTIONS, **WINDOWS, **RESIZE, **RECURRENT}
+IMPORTERS: dict[str, Importer] = {
+    **POINTWISE,
+    **MOVEMENT,
+    **GATHERING,
+    **REDUCTIONS,
+    **WINDOWS,
+    **RESIZE,
+    **RECURRENT,
+    **REGIONS,
+    **SIGNAL,
+    **MATRICES,
+    **NGRAMS,
+    **OPTIONALS,
+    **UNDER_THE_STANDARD_NAME,
+}
+DOMAINS: dict[str, dict[str, Importer]] = {
+    "": IMPORTERS,
+    "ai.onnx.preview.training": TRAINING,
+    "com.microsoft": MICROSOFT,
+}
+"""Importers by the domain and the name of their operators."""
 _BRANCHES = frozenset({"If", "Scan", "Loop"})
 
 
@@ -50,15 +78,17 @@ def load(
     model: str | os.PathLike[str] | bytes | Any,
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] = (),
 ) -> Graph:
-    """Read a model.
+    """Read a model; `operators` are the caller's own, and come before all others.
 
     Raises UserError for files that are not ONNX, and for models that cannot be imported, saying where and why.
     """
     proto, folder, label = _parsed(model)
     try:
         given = _by_name(shapes, "shapes", lambda shape: tuple(map(operator.index, shape)), "shape")
-        return _Import(proto, folder, given, _by_name(constants, "constants", np.asarray, "array")).run()
+        bound = _by_name(constants, "constants", np.asarray, "array")
+        return _Import(proto, folder, given, bound, importers_of(operators)).run()
     except UserError as error:
         raise _prefixed(error, label) from error
     except RecursionError as error:
@@ -79,8 +109,15 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
 
 
 def _prefixed(error: UserError, text: str) -> UserError:
+    """The same error with a text before its message."""
     message = f"{text}: {error}"
-    return NeedsConstant(message, error.value) if isinstance(error, NeedsConstant) else UserError(message)
+    match error:
+        case NeedsConstant():
+            return NeedsConstant(message, error.value)
+        case UnsupportedOperator():
+            return UnsupportedOperator(message, error.operators)
+        case _:
+            return UserError(message)
 
 
 def _parsed(model: Any) -> tuple[Any, str | None, str]:
@@ -115,23 +152,48 @@ def is_standard(domain: str) -> bool:
     return domain in ("", "ai.onnx")
 
 
+def _version_of(proto: Any) -> int:
+    """The version of the standard operators. Raises UserError where it is missing, ambiguous or not supported.
+
+    A model without standard operators need not say one. A version before the oldest one that is supported will do
+    where all its operators are still the same in that.
+    """
+    versions = [int(o.version) for o in proto.opset_import if is_standard(o.domain)]
+    standard = {n.op_type for n in nested(proto.graph.node) if is_standard(n.domain)}
+    if not versions and proto.opset_import and not standard:
+        return NEWEST
+    if len(set(versions)) != 1:
+        raise UserError(f"versions of the standard operators: {versions or 'none'}; is the file complete?")
+    (version,) = set(versions)
+    if version < OLDEST and standard and all(is_unchanged(op, version) for op in standard):
+        return OLDEST
+    if not OLDEST <= version <= NEWEST:
+        known = f"{OLDEST} and newer, up to {NEWEST}, are supported"
+        raise UserError(f"it uses operator set {version}; {known} (see onnx.version_converter)")
+    return version
+
+
+def _tensor_type(type: Any) -> Any:
+    """The type of a tensor, or of an optional one, which is taken as given; empty for anything else."""
+    return type.optional_type.elem_type.tensor_type if type.HasField("optional_type") else type.tensor_type
+
+
 class _Import:
     """One import: the values known by their names in the file, and the graph so far."""
 
     def __init__(
-        self, proto: Any, folder: str | None, shapes: dict[str, tuple[int, ...]], constants: dict[str, Array]
+        self,
+        proto: Any,
+        folder: str | None,
+        shapes: dict[str, tuple[int, ...]],
+        constants: dict[str, Array],
+        own: Mapping[tuple[str, str], Importer],
     ) -> None:
         check_names(proto)
-        versions = [int(o.version) for o in proto.opset_import if is_standard(o.domain)]
-        if len(set(versions)) != 1:
-            raise UserError(f"versions of the standard operators: {versions or 'none'}; is the file complete?")
-        self.version = versions[0]
+        self.version = _version_of(proto)
         self.versions = {"" if is_standard(o.domain) else o.domain: int(o.version) for o in proto.opset_import}
-        if not OLDEST <= self.version <= NEWEST:
-            known = f"{OLDEST} and newer, up to {NEWEST}, are supported"
-            raise UserError(f"it uses operator set {self.version}; {known} (see onnx.version_converter)")
         self.proto = local_functions_inlined(proto)
-        self.folder, self.shapes, self.given = folder, shapes, constants
+        self.folder, self.shapes, self.given, self.own = folder, shapes, constants, own
         self.build = GraphBuilder()
         self.symbols: dict[str, int] = {}
         self._written = 0
@@ -148,7 +210,7 @@ class _Import:
         self._import(ordered(graph.node, env), env, 0)
         outputs: list[Value] = []
         for o in graph.output:
-            if not o.type.HasField("tensor_type") and (kind := o.type.WhichOneof("value")):
+            if not _tensor_type(o.type).HasField("elem_type") and (kind := o.type.WhichOneof("value")):
                 raise UserError(f"output {shown(o.name)} is no tensor but a {kind}, which is not supported")
             if o.name not in env:
                 raise UserError(f"output {shown(o.name)} is computed by no node")
@@ -160,8 +222,13 @@ class _Import:
             raise UserError("two outputs have the same name")
         return self.build.graph(outputs, names, graph.name or "model", self.version)
 
+    def _importer(self, node: Any) -> Importer | None:
+        """The caller's own, or that of the package."""
+        domain = "" if is_standard(node.domain) else node.domain
+        return self.own.get((domain, node.op_type)) or DOMAINS.get(domain, {}).get(node.op_type)
+
     def _is_known(self, node: Any) -> bool:
-        if is_standard(node.domain) and (node.op_type in IMPORTERS or node.op_type in _BRANCHES):
+        if self._importer(node) is not None or (is_standard(node.domain) and node.op_type in _BRANCHES):
             return True
         return schema_of(node, self.versions) is not None
 
@@ -170,15 +237,15 @@ class _Import:
         missing: dict[str, list[str]] = {}
         for node in nodes:
             if not self._is_known(node):
-                where = "" if is_standard(node.domain) else f"{shown(node.domain)}."
-                missing.setdefault(where + shown(node.op_type), []).append(shown(label_of(node)))
+                missing.setdefault(qualified(node.domain, node.op_type), []).append(shown(label_of(node)))
         if not missing:
             return
         lines = [
             f"{op} ({len(names)}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
             for op, names in sorted(missing.items())
         ]
-        raise UserError(f"operators that are not supported (opset {self.version}): {'; '.join(lines)}")
+        text = f"operators that are not supported (opset {self.version}): {'; '.join(lines)}"
+        raise UnsupportedOperator(text, missing)
 
     # Inputs and constants
 
@@ -210,9 +277,10 @@ class _Import:
                 env[i.name] = self.build.input(i.name, self._shape(i), dtype)
 
     def _type(self, i: Any) -> Dtype:
-        if not i.type.HasField("tensor_type"):
+        declared = _tensor_type(i.type)
+        if not declared.HasField("elem_type"):
             raise UserError(f"input {shown(i.name)} is no tensor but a {i.type.WhichOneof('value') or 'nothing'}")
-        return element_type(i.type.tensor_type.elem_type, f"input {shown(i.name)}")
+        return element_type(declared.elem_type, f"input {shown(i.name)}")
 
     def _given(self, name: str, dtype: Dtype) -> Value:
         array = self.given[name]
@@ -221,7 +289,7 @@ class _Import:
         return self.build.constant(array.copy(), name=name)
 
     def _bind(self, i: Any, shape: tuple[int, ...]) -> None:
-        declared = i.type.tensor_type
+        declared = _tensor_type(i.type)
         if not declared.HasField("shape"):
             return
         dims = declared.shape.dim
@@ -238,7 +306,7 @@ class _Import:
     def _shape(self, i: Any) -> tuple[int, ...]:
         if i.name in self.shapes:
             return self.shapes[i.name]
-        declared = i.type.tensor_type
+        declared = _tensor_type(i.type)
         if not declared.HasField("shape"):
             raise UserError(f"input {shown(i.name)} has no shape; give one (shapes=, or --shapes)")
         shape: list[int] = []
@@ -279,18 +347,21 @@ class _Import:
 
     def _node(self, node: Any, env: dict[str, Value], depth: int, label: str) -> None:
         inputs = [env[i] if i else None for i in node.input]
-        if is_standard(node.domain):
+        is_own = ("" if is_standard(node.domain) else node.domain, node.op_type) in self.own
+        if is_standard(node.domain) and not is_own:
             check(node, self.version, inputs, {a.name: a.type or _kind(a) for a in node.attribute})
-        if node.op_type in _BRANCHES and is_standard(node.domain):
+        if node.op_type in _BRANCHES and is_standard(node.domain) and not is_own:
             self._branch(node, inputs, env, depth)
             return
-        if node.op_type not in IMPORTERS or not is_standard(node.domain):
+        importer = self._importer(node)
+        if importer is None:
             self._function(node, inputs, env, depth, label)
             return
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
-        reader = NodeReader(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
-        results = IMPORTERS[node.op_type](reader)
+        names = list(node.output)
+        reader = NodeReader(node.op_type, label, self.version, inputs, names, attributes, self.build, node.domain)
+        results = importer(reader)
         listed = [results] if isinstance(results, Value) else list(results)
         for o, value in zip(node.output, listed):
             if o and value is not None:

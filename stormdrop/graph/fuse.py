@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.formula import POINTWISE_FORMULA
 from stormdrop.graph.graph import Graph, Node, Value
 from stormdrop.graph.shapes import NORMS, POOLS, REDUCTIONS, window_of
 
@@ -26,7 +27,7 @@ MOVEMENT = frozenset({"Transpose", "Expand", "Slice", "Pad", "Repeat", "Tile", "
 DEAR = frozenset().union(
     ("Exp", "Log", "Tanh", "Erf", "Sigmoid", "Pow", "PowConst", "Div", "Mod", "Sqrt", "Rsqrt", "Reciprocal"),
     ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
-    ("Softplus", "Softsign", "Mish", "Swish", "Gelu", "Elu"),
+    ("Softplus", "Softsign", "Mish", "Swish", "Gelu", "Elu", POINTWISE_FORMULA),
 )
 """Elementwise operators of many instructions: not to be computed again for every reader."""
 Group = tuple[Node, ...]

@@ -10,13 +10,22 @@ from pathlib import Path
 
 from stormdrop.codegen.llvm import host
 from stormdrop.files import text_of
+from stormdrop.runtime.calibration import calibrated
 from stormdrop.runtime.compatible import sve_bytes
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target.cpu import ISAS, Caches, Cpu, cpu_target
 
 
 def detect(threads: int | None = None) -> Cpu:
-    """This machine, as much of it as this process may use; `threads` otherwise as `thread_count`."""
+    """This machine, as much of it as this process may use, with the rates that were measured of it.
+
+    `threads` otherwise as `thread_count`.
+    """
+    return calibrated(nominal(threads))
+
+
+def nominal(threads: int | None = None) -> Cpu:
+    """As `detect`, with nominal rates and coefficients of the estimate."""
     return _detect(thread_count(threads))
 
 

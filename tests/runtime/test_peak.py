@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from stormdrop.codegen.llvm import assemble, assembly
+from stormdrop.runtime import calibration
 from stormdrop.runtime import peak as module
+from stormdrop.runtime.calibration import calibrated
 from stormdrop.runtime.device import BufferPlace
 from stormdrop.runtime.host import detect, hyperthreads
 from stormdrop.runtime.host_device import HostMemory
@@ -21,7 +23,6 @@ from stormdrop.runtime.peak import (
     PeakMeter,
     Stream,
     StreamMeter,
-    calibrated,
     fma_forms,
     fma_text,
     measure_peak,
@@ -56,7 +57,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made_up(target: Cpu) -> Peak:
     rows = [Bandwidth(level, n, 1024, 10.0 * n, 7.5 * n) for n, level in product((1, target.threads), LEVELS)]
-    return Peak(module._identity(target), target.threads, 100.0, 190.0, tuple(rows))
+    return Peak(calibration.identity(target), target.threads, 100.0, 190.0, tuple(rows))
 
 
 # ---- the kernels
@@ -165,9 +166,9 @@ def test_a_peak_round_trips_through_json(target: Cpu) -> None:
 
 def test_a_target_is_calibrated_only_by_its_own_measurement(target: Cpu) -> None:
     assert calibrated(target) is target
-    module._save(target, made_up(target))
+    calibration.save_peak(target, made_up(target))
     better = calibrated(target)
-    assert (better.peak_gflops, better.l2_gbs, better.l3_gbs, better.dram_gbs) == (100.0, 10.0, 20.0, 20.0)
+    assert (better.peak_gflops, better.l2_gbs, better.l3_gbs, better.dram_gbs) == (95.0, 10.0, 20.0, 20.0)
     assert better.key() == target.key()
     for other in (target.with_threads(3), replace(target, name="another"), replace(target, l3_bytes=1 << 20)):
         assert calibrated(other) is other
@@ -192,8 +193,8 @@ DAMAGES: dict[str, Callable[[str], str]] = {
 def test_a_corrupt_file_is_ignored_with_a_warning(
     target: Cpu, caplog: pytest.LogCaptureFixture, damage: Callable[[str], str]
 ) -> None:
-    module._save(target, made_up(target))
-    path = module._path(target)
+    calibration.save_peak(target, made_up(target))
+    path = calibration._path("peak", target)
     path.write_bytes(damage(path.read_text()).encode(errors="surrogateescape"))
     with caplog.at_level(logging.WARNING):
         assert calibrated(target) is target
@@ -205,6 +206,6 @@ def test_an_unwritable_cache_is_a_warning(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path / "file"))
-    module._save(target, made_up(target))
+    calibration.save_peak(target, made_up(target))
     assert "cannot be kept" in caplog.text
     assert calibrated(target) is target
