@@ -61,7 +61,7 @@ class GpuJudge:
         return GpuAssessment(self, s, values)
 
     def combined(self, s: Structure, amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-        total = Amounts(*amounts)
+        total = GpuAmounts(*amounts)
         return np.where(total.misfits == 0.0, total.seconds, np.inf)
 
     def least_seconds(self, s: Structure) -> float:
@@ -82,7 +82,7 @@ class GpuJudge:
         return all(float(phase.shared_bytes) <= self.target.shared_bytes_per_block for phase in smallest.phases)
 
 
-class Amounts(NamedTuple):
+class GpuAmounts(NamedTuple):
     """See `stormdrop.space.judge.Assessment.amounts`."""
 
     seconds: Num
@@ -202,7 +202,7 @@ class PhaseCost:
     def _wave(self, blocks: Num) -> Num:
         """Cycles in which a multiprocessor runs so many blocks side by side."""
         work = maximum(maximum(self.issue_cycles, self.shared_cycles), self.global_cycles)
-        return maximum(blocks * work, self.latency_cycles)
+        return maximum(blocks * (work + self.target.coefficients.start_cycles), self.latency_cycles)
 
     @cached_property
     def wave_cycles(self) -> Num:
@@ -297,8 +297,8 @@ class GpuAssessment:
         return self.seconds
 
     @property
-    def amounts(self) -> Amounts:
-        return Amounts(self.seconds, where(within(self.demands), 0.0, 1.0))
+    def amounts(self) -> GpuAmounts:
+        return GpuAmounts(self.seconds, where(within(self.demands), 0.0, 1.0))
 
     @property
     def features(self) -> list[Num]:
