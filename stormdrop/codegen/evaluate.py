@@ -31,6 +31,7 @@ class Evaluator:
         self, w: Writer, tile: RegisterTile, pointers: Mapping[Buffer, str], pages: Pages, target: Target
     ) -> None:
         self.w, self.stage, self.has_fma = w, tile.stage, target.has_fma
+        self.has_f16 = target.has_f16
         self.at = TileCursor(tile, w.known)
         self.lanes = Lanes(w, self.at)
         self.memory = MemoryWriter(w, self.at, self.lanes, self.value, pointers, pages, target.reach_bytes)
@@ -106,12 +107,12 @@ class Evaluator:
             case Call(fn, a):
                 return v.function(w, fn, self.value(a), self.has_fma)
             case Cast(a, dtype):
-                return v.convert(w, self.value(a), dtype)
+                return v.convert(w, self.value(a), dtype, self.has_f16)
             case _:
                 raise BuildError(f"no code for {e}")
 
     def _pair(self, a: Expr, b: Expr) -> SsaValue:
-        """Two bf16 packed into one 32-bit element, `a` in the lower half; one load where they are adjacent."""
+        """Two bf16 or i16 packed into one 32-bit element, `a` in the lower half; one load where they are adjacent."""
         if isinstance(a, Load) and isinstance(b, Load) and not self._guards:
             loaded = self.memory.load_pair(self.reads[a], self.reads[b])
             if loaded is not None:

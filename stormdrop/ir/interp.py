@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.ir import expr
+from stormdrop.ir.dtypes import is_exact
 from stormdrop.ir.expr import FLOATS, NUMPY, Axis, Bin, Call, Cast, Cmp, Const, Dtype, Expr, Load, Select, walk
 from stormdrop.ir.tensor import Compute, Task, Tensor
 
@@ -42,8 +43,12 @@ CHUNK_POINTS = 1_000_000
 """Points evaluated at once; some ten float64 temporaries of this size are alive in the worst case."""
 UNDERFLOW = 2.0**-103
 """In the units of scales, what a float32 loses by being flushed to zero: 2⁻¹²⁶ / eps."""
-BF16_ROUNDING = 2.0**15
-"""In the units of scales, what rounding 1 to bf16 may lose: 2⁻⁸ / eps."""
+ROUNDING = {"f16": 2.0**12, "bf16": 2.0**15}
+"""In the units of scales, what rounding 1 to a half may lose: 2⁻¹¹ / eps and 2⁻⁸ / eps."""
+F16_UNDERFLOW = 0.25
+"""In the units of scales, what rounding to the nearest multiple of 2⁻²⁴, the least f16, may lose."""
+F16_OVERFLOW = 65520.0
+"""What rounds to infinity as f16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,8 @@ class Samples:
 def evaluate(
     task: Task, arrays: Mapping[str, Array], variant: int = 0, precision: Literal["f64"] | None = None
 ) -> dict[str, Array]:
-    """The outputs by name. With precision "f64" every f32 and bf16 is computed as float64, inputs being taken as they
-    are: a cast to bf16, which rounds to nearest even otherwise, does nothing then.
+    """The outputs by name. With precision "f64" every float is computed as float64, inputs being taken as they are: a
+    cast to f16 or bf16, which rounds to nearest even otherwise, keeps what does not overflow then.
 
     Raises UserError for missing or misshapen arrays and for reads outside a tensor.
     """
@@ -230,7 +235,8 @@ class _Machine:
                 x = self.value(a, s)
                 return np.asarray(_UNARY[fn](_widened(x))).astype(x.dtype)
             case Cast(a, dtype):
-                return _cast(self.value(a, s), _numpy(dtype, self.wide))
+                x = _cast(self.value(a, s), _numpy(dtype, self.wide))
+                return _overflown(x) if dtype == "f16" and self.wide else x
             case Load():
                 return self._load(e, s)
             case _:
@@ -271,8 +277,10 @@ class _Machine:
                     return self.scale(a, s)
                 return _through(_SLOPE[fn](self.value(a, s)), self.scale(a, s)) + result
             case Cast(a):
-                exact = a.dtype in ("bool", "bf16", e.dtype) or (a.dtype, e.dtype) in (("f32", "f64"), ("i32", "f64"))
-                return self.scale(a, s) + (0 if exact else result * (BF16_ROUNDING if e.dtype == "bf16" else 1))
+                if is_exact(a.dtype, e.dtype):
+                    return self.scale(a, s)
+                rounding = result * ROUNDING.get(e.dtype, 1) + (F16_UNDERFLOW if e.dtype == "f16" else 0)
+                return self.scale(a, s) + rounding
             case Load():
                 return s.scales[e]
             case _:
@@ -313,12 +321,17 @@ def _cast(x: Array, dtype: type[np.generic]) -> Array:
     """Saturating where a float becomes an integer; C's rules elsewhere."""
     if not (np.issubdtype(x.dtype, np.floating) and np.issubdtype(dtype, np.integer)):
         return x.astype(dtype)
-    half = 2 ** (8 * np.dtype(dtype).itemsize - 1)
-    low, high = -half, half - 1
+    limits = np.iinfo(np.dtype(dtype))
+    low, high = int(limits.min), int(limits.max)
     wide = np.trunc(x.astype(np.float64))
     fits = (wide >= low) & (wide < high + 1)
     inside = np.where(fits, wide, 0).astype(dtype)
     return np.where(fits | np.isnan(wide), inside, np.where(wide > 0, np.array(high, dtype), np.array(low, dtype)))
+
+
+def _overflown(x: Array) -> Array:
+    """Numbers that are infinite as f16."""
+    return np.where(np.abs(x) >= F16_OVERFLOW, np.copysign(np.inf, x), x)
 
 
 def _through(slope: Array, scale: Array) -> Array:

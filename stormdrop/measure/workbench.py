@@ -27,7 +27,8 @@ from stormdrop.target.scope import Scope
 GUARD_BYTES = 4096
 GUARD = 0xA5
 POISON = 0xFF  # all ones is a NaN that no arithmetic gives: x86 and ARM make 0x7fc00000 or 0xffc00000
-EPS: dict[str, float] = {"f32": 2.0**-23, "f64": 2.0**-52, "bf16": 2.0**-23}  # scales of bf16 are those of f32
+EPS: dict[Dtype, float] = {"f64": 2.0**-52, **dict.fromkeys(("f32", "f16", "bf16"), 2.0**-23)}
+"""Scales of halves are those of f32."""
 PROT_READ = 1
 MARGIN = 4  # the largest magnitude of a sample is not the largest of all elements
 
@@ -160,7 +161,7 @@ def _told(what: str, right: NDArray[np.bool_], name: str, place: list[int], foun
 def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:
     """Normal numbers; integers stay small, since they may be indices."""
     match tensor.dtype:
-        case "f32" | "bf16":
+        case "f32" | "f16" | "bf16":
             return rng.standard_normal(tensor.shape, dtype=np.float32).astype(NUMPY[tensor.dtype])
         case "f64":
             return rng.standard_normal(tensor.shape)

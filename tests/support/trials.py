@@ -51,7 +51,7 @@ GRAPHS = 1_000_000_000
 PRODUCTS = ("GMM", "DEN", "GMV", "DOT")
 """What also multiplies bf16."""
 LONG_ROWS = ("GMV", "SFM", "NRM", "DOT")
-EPS: dict[Dtype, float] = {"f32": 2.0**-23, "f64": 2.0**-52, "bf16": 2.0**-23}
+EPS: dict[Dtype, float] = {"f64": 2.0**-52, **dict.fromkeys(("f32", "f16", "bf16"), 2.0**-23)}
 
 
 @cache
