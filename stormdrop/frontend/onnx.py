@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from stormdrop.errors import UserError
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
+from stormdrop.frontend.halves import MOVES, half_groups, narrowed, widened
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.movement import MOVEMENT
 from stormdrop.frontend.node_reader import NeedsConstant, NodeReader
@@ -32,7 +33,7 @@ from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
 from stormdrop.frontend.resize import RESIZE
-from stormdrop.frontend.schema import NEWEST, OLDEST, check
+from stormdrop.frontend.schema import NEWEST, OLDEST, check, form_of
 from stormdrop.frontend.tensors import array_of, read_file
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.builder import MOST_NODES, GraphBuilder
@@ -289,10 +290,16 @@ class _Import:
             return
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
+        form, halves = form_of(node.op_type, self.version), dict[str, Dtype]()
+        if node.op_type not in MOVES:
+            halves = half_groups(form, inputs)
+            inputs = widened(self.build, inputs)
         reader = NodeReader(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
         results = IMPORTERS[node.op_type](reader)
         listed = [results] if isinstance(results, Value) else list(results)
-        for o, value in zip(node.output, listed):
+        for k, (o, value) in enumerate(zip(node.output, listed)):
+            if halves and form is not None:
+                value = narrowed(self.build, value, halves.get(form.results[min(k, len(form.results) - 1)]))
             if o and value is not None:
                 env[o] = self.build.rename(value, o, since)
 

@@ -140,7 +140,8 @@ class _Fusion:
                 return (chain[0].op == "Transpose" and len(chain) == 1) or (cheap and not moves and v == node.inputs[0])
             case "Conv":
                 sizes = (*node.integers("kernel"), *node.integers("strides"), node.integer("groups"))
-                return cheap and not moves and prod(sizes) == 1 and v == node.inputs[0]
+                # What converts to i16 is computed into a copy of the kernel's own, whatever the window.
+                return cheap and not moves and (prod(sizes) == 1 or v.dtype == "i16") and v == node.inputs[0]
             case "ConvTranspose":
                 return False
             case "MaxPool" | "SumPool":

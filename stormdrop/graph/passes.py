@@ -14,6 +14,7 @@ from collections.abc import Callable
 from stormdrop.graph.batch_norm import fold_scales
 from stormdrop.graph.empties import empties
 from stormdrop.graph.graph import Graph
+from stormdrop.graph.halves import halves
 from stormdrop.graph.identities import identities
 from stormdrop.graph.layout import channels_last
 from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
@@ -31,6 +32,7 @@ SIMPLIFY: tuple[tuple[str, Pass], ...] = (
 
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("empties", empties),
+    ("halves", halves),
     *SIMPLIFY,
     ("scales into weights", fold_scales),
     ("channels last", channels_last),

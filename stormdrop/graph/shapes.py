@@ -11,7 +11,7 @@ from math import prod
 from stormdrop.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE, TRUTHS, dtype_of
 from stormdrop.graph.graph import Attribute, Node, Value, shown
-from stormdrop.ir.expr import Dtype
+from stormdrop.ir.dtypes import ACCUMULATOR, Dtype
 from stormdrop.ops.broadcast import broadcast_shape, put
 from stormdrop.ops.contract import einsum_extents, matmul_extents
 from stormdrop.ops.window import Window
@@ -28,13 +28,16 @@ def infer(op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute])
         return broadcast_shape(*(v.shape for v in inputs)), _elementwise_type(node)
     if op not in RULES:
         raise UserError(f"{op}: no such operator")
-    return RULES[op](node), "i64" if op in POSITIONS else inputs[0].dtype
+    dtype: Dtype = "i64" if op in POSITIONS else inputs[0].dtype
+    return RULES[op](node), ACCUMULATOR.get(dtype, dtype) if op in NARROW_PRODUCTS else dtype
 
 
 SCATTERED = frozenset({"none", "add", "mul", "max", "min"})
 """What a Scatter does with the value that was there."""
 REDUCTIONS = frozenset({"ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})
 POOLS = frozenset({"MaxPool", "SumPool"})
+NARROW_PRODUCTS = frozenset({"Conv", "MatMul", "Einsum"})
+"""Products that take narrow types, and sum them in a wider one (`ACCUMULATOR`)."""
 NORMS = frozenset({"Softmax", "LogSoftmax", "Standardize", "RmsNormalize"})
 POSITIONS = frozenset({"ArgMax", "ArgMin", "TopKIndices", "MaxPoolIndices"})
 

@@ -128,6 +128,8 @@ class Const(Expr):
 
     def __new__(cls, value: Scalar, dtype: Dtype) -> Const:
         value = float(value) if dtype in FLOATS else bool(value) if dtype == "bool" else int(value)
+        if dtype in UNSIGNED:
+            value = wrapped(int(value), dtype)
         return _intern(cls, dtype, (repr(value),), (value,))
 
 

@@ -321,7 +321,7 @@ def _cast(x: Array, dtype: type[np.generic]) -> Array:
     """Saturating where a float becomes an integer; C's rules elsewhere."""
     if not (np.issubdtype(x.dtype, np.floating) and np.issubdtype(dtype, np.integer)):
         return x.astype(dtype)
-    limits = np.iinfo(np.dtype(dtype))
+    limits = np.iinfo(np.dtype(dtype).name)
     low, high = int(limits.min), int(limits.max)
     wide = np.trunc(x.astype(np.float64))
     fits = (wide >= low) & (wide < high + 1)

@@ -19,6 +19,7 @@ from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
     choosing_axes,
+    converts,
     has_reuse,
     indexes_last,
     invert,
@@ -63,15 +64,16 @@ class Inline:
         if not self._applies(s, stage):
             return [None]
         readers = s.readers(stage.tensor)
+        is_reused = any(has_reuse(r) for r in readers)
+        if is_reused and not stage.tensor.constant and converts(stage.finish):
+            return [None]
         if is_expensive(stage.finish):
-            if any(has_reuse(r) for r in readers):
+            if is_reused:
                 return [None]
             return [()] if len(readers) == 1 else [None, ()] if len(readers) == 2 else [None]
         # An inlined border costs a test per read; the alternative materialises the padded tensor.
         worth_a_copy = (
-            any(isinstance(n, Select) for n in walk(stage.finish))
-            and any(has_reuse(r) for r in readers)
-            and not stage.tensor.constant
+            any(isinstance(n, Select) for n in walk(stage.finish)) and is_reused and not stage.tensor.constant
         )
         linear = all(is_linear(load.indices) for _, load in s.reads_of(stage.tensor))
         return [(), None] if worth_a_copy and linear else [()]
