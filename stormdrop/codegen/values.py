@@ -8,7 +8,7 @@ from stormdrop.errors import BuildError
 from stormdrop.ir.dtypes import FLOATS, ITEMSIZE, UNSIGNED, Dtype
 from stormdrop.ir.expr import Combiner
 
-_FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "rounded_mul": "fmul", "div": "fdiv"}
 _FLOAT_COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 
 

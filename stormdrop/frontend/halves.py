@@ -15,7 +15,7 @@ from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value
 from stormdrop.ir.dtypes import HALVES, Dtype
 
-MOVES = frozenset(MOVEMENT) - {"Range"} | {
+MOVES = frozenset(MOVEMENT) | {
     "Identity",
     "Cast",
     "CastLike",

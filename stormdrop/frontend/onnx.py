@@ -30,6 +30,7 @@ from stormdrop.frontend.movement import MOVEMENT
 from stormdrop.frontend.node_reader import NeedsConstant, NodeReader
 from stormdrop.frontend.nodes import check_names, label_of, ordered
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
+from stormdrop.frontend.quantized import MICROSOFT_QUANTIZED, QUANTIZED
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
 from stormdrop.frontend.resize import RESIZE
@@ -43,7 +44,18 @@ from stormdrop.ir.expr import NUMPY, Dtype
 log = logging.getLogger("stormdrop")
 MOST_NESTED = 32
 
-IMPORTERS: dict[str, Importer] = {**POINTWISE, **MOVEMENT, **GATHERING, **REDUCTIONS, **WINDOWS, **RESIZE, **RECURRENT}
+IMPORTERS: dict[str, Importer] = {
+    **POINTWISE,
+    **MOVEMENT,
+    **GATHERING,
+    **REDUCTIONS,
+    **WINDOWS,
+    **RESIZE,
+    **RECURRENT,
+    **QUANTIZED,
+}
+DOMAINS: dict[str, dict[str, Importer]] = {"": IMPORTERS, "com.microsoft": MICROSOFT_QUANTIZED}
+"""Importers by the domain and the name of their operators."""
 _BRANCHES = frozenset({"If", "Scan", "Loop"})
 
 
@@ -162,9 +174,13 @@ class _Import:
         return self.build.graph(outputs, names, graph.name or "model", self.version)
 
     def _is_known(self, node: Any) -> bool:
-        if is_standard(node.domain) and (node.op_type in IMPORTERS or node.op_type in _BRANCHES):
+        if self._importer(node) is not None or (is_standard(node.domain) and node.op_type in _BRANCHES):
             return True
         return schema_of(node, self.versions) is not None
+
+    def _importer(self, node: Any) -> Importer | None:
+        domain = "" if is_standard(node.domain) else node.domain
+        return DOMAINS.get(domain, {}).get(node.op_type)
 
     def _check_known(self, nodes: Iterable[Any]) -> None:
         """One error for all operators that nobody knows."""
@@ -285,17 +301,19 @@ class _Import:
         if node.op_type in _BRANCHES and is_standard(node.domain):
             self._branch(node, inputs, env, depth)
             return
-        if node.op_type not in IMPORTERS or not is_standard(node.domain):
+        importer = self._importer(node)
+        if importer is None:
             self._function(node, inputs, env, depth, label)
             return
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
-        form, halves = form_of(node.op_type, self.version), dict[str, Dtype]()
+        form = form_of(node.op_type, self.version) if is_standard(node.domain) else None
+        halves: dict[str, Dtype] = {}
         if node.op_type not in MOVES:
             halves = half_groups(form, inputs)
             inputs = widened(self.build, inputs)
         reader = NodeReader(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
-        results = IMPORTERS[node.op_type](reader)
+        results = importer(reader)
         listed = [results] if isinstance(results, Value) else list(results)
         for k, (o, value) in enumerate(zip(node.output, listed)):
             if halves and form is not None:

@@ -33,7 +33,7 @@ ELEMENT_TYPES: dict[int, Dtype] = {
     9: "bool",
 }
 """By the number in ONNX's TensorProto.DataType."""
-NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt"})
+NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt", "Quantize", "Requantize", "Dequantize"})
 """Elementwise operators of graphs that ONNX does not have."""
 
 

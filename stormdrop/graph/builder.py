@@ -159,5 +159,8 @@ class GraphBuilder:
 
 
 def _widens_weights(node: Node) -> bool:
-    """Whether a node makes f32 of a matrix of halves: products may read the halves themselves (see `halves`)."""
-    return node.op == "Cast" and node.inputs[0].dtype in HALVES and node.inputs[0].rank >= 2
+    """Whether a node makes f32 of a matrix of halves or quantised numbers: products may read these themselves (see
+    `halves` and `quantized`).
+    """
+    x = node.inputs[0]
+    return x.rank >= 2 and ((node.op == "Cast" and x.dtype in HALVES) or node.op == "Dequantize")

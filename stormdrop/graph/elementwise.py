@@ -71,6 +71,21 @@ def _prelu(n: Node, x: Expr, slope: Expr) -> Expr:
     return select(compare("lt", x, scalar.number(0, x)), x * slope, x)
 
 
+def _quantize(n: Node, x: Expr, scale: Expr, zero: Expr) -> Expr:
+    """round(x / scale) + zero, saturated; sums that are beyond f32's integers are beyond the result's type too."""
+    return build.cast(call("round", x / scale) + zero, dtype_of(n.text("to")))
+
+
+def _requantize(n: Node, x: Expr, factor: Expr, zero: Expr) -> Expr:
+    """round(x · factor) + zero of an i32 sum x, saturated."""
+    return build.cast(call("round", build.cast(x, "f32") * factor) + zero, dtype_of(n.text("to")))
+
+
+def _dequantize(n: Node, x: Expr, scale: Expr, zero: Expr) -> Expr:
+    """(x - zero) · scale, rounded: no multiply-add joins the product with a sum that follows."""
+    return binary("rounded_mul", build.cast(x, "f32") - zero, scale)
+
+
 def _plain(f: Callable[..., Expr]) -> Callable[..., Expr]:
     """An operator that needs nothing but its operands."""
 
@@ -148,7 +163,10 @@ _TWO: dict[str, Callable[[Node, Expr, Expr], Expr]] = {
 _BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Min": "min", "Max": "max", "And": "and", "Or": "or", "Xor": "xor"}
 _COMPARISON = {"Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge"}
 
+_QUANTIZED = {"Quantize": _quantize, "Requantize": _requantize, "Dequantize": _dequantize}
+
 ELEMENTWISE: dict[str, Callable[..., Expr]] = {
+    **_QUANTIZED,
     **_ONE,
     **_TWO,
     **{op: _plain(f) for op, f in _FUNCTION.items()},
@@ -161,3 +179,5 @@ TRUTHS = frozenset(
     {"Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf"}
 )
 """Operators whose result is bool."""
+NUMBERS = frozenset(_QUANTIZED)
+"""Operators whose operands may differ in type: quantised numbers, and f32 scales and zero points."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from stormdrop.errors import UserError
-from stormdrop.graph.elementwise import ELEMENTWISE, TRUTHS, dtype_of
+from stormdrop.graph.elementwise import ELEMENTWISE, NUMBERS, TRUTHS, dtype_of
 from stormdrop.graph.graph import Attribute, Node, Value, shown
 from stormdrop.ir.dtypes import ACCUMULATOR, Dtype
 from stormdrop.ops.broadcast import broadcast_shape, put
@@ -45,14 +45,16 @@ POSITIONS = frozenset({"ArgMax", "ArgMin", "TopKIndices", "MaxPoolIndices"})
 def _elementwise_type(node: Node) -> Dtype:
     if node.op in TRUTHS:
         return "bool"
-    if node.op == "Cast":
+    if node.op in ("Cast", "Quantize", "Requantize"):
         return dtype_of(node.text("to"))
+    if node.op == "Dequantize":
+        return "f32"
     return node.inputs[1 if node.op == "Where" else 0].dtype
 
 
 def _same_types(node: Node) -> None:
     alike = node.inputs[1:] if node.op == "Where" else node.inputs
-    if len({v.dtype for v in alike}) > 1 and node.op != "Pow":
+    if len({v.dtype for v in alike}) > 1 and node.op != "Pow" and node.op not in NUMBERS:
         raise UserError(f"{node.op} needs operands of one type, not {', '.join(v.dtype for v in alike)}")
     if node.op == "Where" and node.inputs[0].dtype != "bool":
         raise UserError(f"Where needs a bool condition, not {node.inputs[0].dtype}")

@@ -297,6 +297,7 @@ ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
+    "rounded_mul": operator.mul,
     "floordiv": operator.floordiv,
     "mod": operator.mod,
     "min": np.minimum,

@@ -343,7 +343,7 @@ def _binary_scale(op: str, x: Array, y: Array, ex: Array, ey: Array, result: Arr
     match op:
         case "add" | "sub":
             return ex + ey + result
-        case "mul":
+        case "mul" | "rounded_mul":
             return _through(y, ex) + _through(x, ey) + result
         case "div":
             return _through(1 / y, ex) + _through(x / (y * y), ey) + result
