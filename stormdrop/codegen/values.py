@@ -5,7 +5,7 @@ from __future__ import annotations
 from stormdrop.codegen import halves, routines, vecmath
 from stormdrop.codegen.text import LLVM, SsaValue, Writer, splat, suffix, vector_type
 from stormdrop.errors import BuildError
-from stormdrop.ir.dtypes import FLOATS, ITEMSIZE, UNSIGNED, Dtype
+from stormdrop.ir.dtypes import FLOATS, ITEMSIZE, UNSIGNED, Dtype, integer_range
 from stormdrop.ir.expr import Combiner
 
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "rounded_mul": "fmul", "div": "fdiv"}
@@ -163,6 +163,8 @@ def convert(w: Writer, x: SsaValue, dtype: Dtype, has_f16: bool = True) -> SsaVa
     source_float, to_float = x.dtype in FLOATS, dtype in FLOATS
     if source_float and to_float:
         return SsaValue(w.op(f"{'fpext' if dtype == 'f64' else 'fptrunc'} {x} to {type}"), dtype, x.lanes)
+    if source_float and ITEMSIZE[dtype] < 4:
+        return _saturated(w, x, dtype)
     if source_float:
         ending = f"{suffix(LLVM[dtype], x.lanes)}.{suffix(x.dtype, x.lanes)}"
         name = f"fpto{'u' if dtype in UNSIGNED else 's'}i.sat.{ending}"
@@ -175,6 +177,18 @@ def convert(w: Writer, x: SsaValue, dtype: Dtype, has_f16: bool = True) -> SsaVa
     is_wider = x.dtype == "bool" or ITEMSIZE[dtype] > ITEMSIZE[x.dtype]
     op = "trunc" if not is_wider else "sext" if has_sign else "zext"
     return SsaValue(w.op(f"{op} {x} to {type}"), dtype, x.lanes)
+
+
+def _saturated(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
+    """A float as an integer of 8 or 16 bits, clamped as a float: LLVM computes its own saturation lane by lane."""
+    low, high = (constant(float(limit), x.dtype, x.lanes) for limit in integer_range(dtype))
+    if dtype not in UNSIGNED:
+        x = choice(w, comparison(w, "eq", x, x), x, constant(0.0, x.dtype, x.lanes))
+    x = choice(w, comparison(w, "gt", x, low), x, low)  # NaN becomes the least: 0 of an unsigned type
+    x = choice(w, comparison(w, "lt", x, high), x, high)
+    whole = w.op(f"fptosi {x} to {vector_type('i32', x.lanes)}")
+    type = vector_type(LLVM[dtype], x.lanes)
+    return SsaValue(w.op(f"trunc {vector_type('i32', x.lanes)} {whole} to {type}"), dtype, x.lanes)
 
 
 def pair(w: Writer, low: SsaValue, high: SsaValue) -> SsaValue:

@@ -139,8 +139,8 @@ def pad_constant(
 
 
 def widened(x: Tensor) -> Tensor:
-    """A tensor of halves that is computed at run time, as f32: converted once, not in every product that reads it."""
-    if x.dtype not in HALVES or x.constant:
+    """A tensor of halves as f32, in a stage of its own: converted once, not in every product that reads it."""
+    if x.dtype not in HALVES:
         return x
     axes = axes_for(x.shape)
     return compute("X", axes, build.cast(x[tuple(axes)], "f32"))

@@ -30,7 +30,9 @@ def matmul_nd(x: Tensor, w: Tensor, transpose_x: bool = False, transpose_w: bool
     """`Y[b…, n, m] = Σ_k X[b…, n, k] · W[b…, k, m]`; leading dimensions broadcast; either may be transposed."""
     leading, rows, inner, columns = matmul_extents(x.shape, w.shape, transpose_x, transpose_w)
     lead, n, m, k = axes_for(leading), axis(rows, "n"), axis(columns, "m"), reduce_axis(inner, "k")
-    left = _factor(x if x.dtype == "bf16" else widened(x), [*lead, k, n] if transpose_x else [*lead, n, k])
+    if x.dtype != "bf16":  # of which pairs may be multiplied as they are
+        x, w = widened(x), widened(w)
+    left = _factor(x, [*lead, k, n] if transpose_x else [*lead, n, k])
     right = _factor(w, [*lead, m, k] if transpose_w else [*lead, k, m])
     return compute(name, (*lead, n, m), build.sum(left * right, k))
 

@@ -85,7 +85,7 @@ def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, nam
     outs, per_group = weights.shape[:2] if layout == "NCHW" else weights.shape[:-3:-1]
     if channels(x, layout) != per_group * groups or outs % groups:
         raise UserError(f"conv: {x!r} and {weights!r} do not fit with {groups} groups")
-    p = padded(widened(x), w, layout)
+    p, weights = padded(widened(x), w, layout), widened(weights)
     at, over, source = slides(spatial(x, layout), w)
     n, per_out = axis(x.shape[0], "n"), outs // groups
     wide = ACCUMULATOR.get(x.dtype, x.dtype)

@@ -109,7 +109,7 @@ def winograd_conv2d(x: Tensor, w: Tensor, padding: int, tile: int, name: str = "
     i, j = reduce_axis(3, "i"), reduce_axis(3, "j")
     wide = ACCUMULATOR.get(x.dtype, x.dtype)
     g = coefficient(transform.filter, a, i, wide) * coefficient(transform.filter, b, j, wide)
-    u = compute("U", (a, b, ci, co), build.sum(build.cast(w[i, j, ci, co], wide) * g, i, j))
+    u = compute("U", (a, b, ci, co), build.sum(widened(w)[i, j, ci, co] * g, i, j))
 
     behind = [k * m + 2 - size - padding for k, size in zip(tiles, x.shape[1:3])]
     p = pad_constant(widened(x), (0, padding, padding, 0), (0, *behind, 0), 0, (1, 2))

@@ -37,6 +37,8 @@ from stormdrop.target.machine import Target
 from stormdrop.target.structures import STRUCTURES
 
 FEWEST_PARTS = 2
+FEW_READS = 8
+"""A weight that is multiplied with more rows than this costs a product more by its conversion than by its bytes."""
 EXAMPLE_PARTS = 16
 """The number of parts that extents of an open split are computed with, for later rules to look at."""
 
@@ -65,7 +67,7 @@ class Inline:
             return [None]
         readers = s.readers(stage.tensor)
         is_reused = any(has_reuse(r) for r in readers)
-        if is_reused and not stage.tensor.constant and converts(stage.finish):
+        if is_reused and converts(stage.finish) and self._is_read_often(s, stage):
             return [None]
         if is_expensive(stage.finish):
             if is_reused:
@@ -77,6 +79,13 @@ class Inline:
         )
         linear = all(is_linear(load.indices) for _, load in s.reads_of(stage.tensor))
         return [(), None] if worth_a_copy and linear else [()]
+
+    def _is_read_often(self, s: Structure, stage: Stage) -> bool:
+        """Whether elements are read so often that converting each time costs more than loading wider ones."""
+        if not stage.tensor.constant:
+            return True
+        counts = [prod(a.extent for a in r.axes if a not in axes_of(load)) for r, load in s.reads_of(stage.tensor)]
+        return max(counts) > FEW_READS and not any(r.tensor.constant for r in s.readers(stage.tensor))
 
     def _applies(self, s: Structure, stage: Stage) -> bool:
         return not stage.is_reduction and stage.tensor not in s.outputs and bool(s.readers(stage.tensor))
