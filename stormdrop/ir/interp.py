@@ -19,7 +19,7 @@ through its derivative, and a sum of n terms t gets (1 + √n / 2) · Σ max(s(t
 that growth. Terms of one sign added one by one in float32 need it: 4,608 of them were 29 eps · Σ|a·b| off, 512 were 9,
 while random signs stay below 2. Moved or maximised data has s = 0: it must be exact. Choices made by float data (relu)
 take the larger scale of both sides. Jumps (floor, casts to integers, comparisons as values) cannot be bounded and hand
-on their operand's scale.
+on their operand's scale. Quantised numbers may differ by one, `quantum`, where a float lies halfway between two.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.ir import expr
-from stormdrop.ir.dtypes import is_exact
+from stormdrop.ir.dtypes import INTEGERS, ITEMSIZE, is_exact
 from stormdrop.ir.expr import FLOATS, NUMPY, Axis, Bin, Call, Cast, Cmp, Const, Dtype, Expr, Load, Select, walk
 from stormdrop.ir.tensor import Compute, Task, Tensor
 
@@ -91,6 +91,15 @@ def sample(
         values, scales = machine.read(t, indices)
         found[mine.name] = Samples(indices, values, scales)
     return found
+
+
+def quantum(task: Task) -> int:
+    """By how much an integer output may differ from that computed in float64: 1 where floats are rounded to quantised
+    numbers, else 0.
+    """
+    bodies = (t.compute.body for v in task.variants for t in v.stages if t.compute is not None)
+    casts = (n for body in bodies for n in walk(body) if isinstance(n, Cast))
+    return int(any(n.a.dtype in FLOATS and n.dtype in INTEGERS and ITEMSIZE[n.dtype] < 4 for n in casts))
 
 
 def _random_indices(shape: tuple[int, ...], points: int, rng: np.random.Generator) -> tuple[Array, ...]:
