@@ -42,7 +42,7 @@ from stormdrop.search.tune import tune
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
-from stormdrop.target.machine import Target
+from stormdrop.target.cpu import Cpu
 
 RESULTS = Path(__file__).parent / "results" / "core.json"
 SIX: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -79,7 +79,7 @@ MEMORY: tuple[tuple[str, tuple[int, ...]], ...] = (
 class Bench:
     """The machine that everything is timed on."""
 
-    target: Target
+    target: Cpu
     pool: Pool
     peak: PeakMeter
     seed: int

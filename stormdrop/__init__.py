@@ -23,7 +23,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from stormdrop.errors import BuildError, RunError, ScheduleError, StormdropError, Timeout, UserError
+from stormdrop.errors import (
+    BuildError,
+    RunError,
+    ScheduleError,
+    StormdropError,
+    Timeout,
+    UnsupportedOperator,
+    UserError,
+)
 from stormdrop.ir.build import (
     cast,
     equal,
@@ -49,6 +57,7 @@ from stormdrop.version import __version__
 if TYPE_CHECKING:
     from stormdrop.driver.compile import compile, load
     from stormdrop.driver.tune import tune
+    from stormdrop.frontend.custom import CustomOperator
     from stormdrop.graph.graph import Graph
     from stormdrop.reservoir.store import Store
     from stormdrop.runtime.host import detect
@@ -67,6 +76,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 _LAZY = {
     "stormdrop.driver.compile": ("compile", "load"),
     "stormdrop.driver.tune": ("tune",),
+    "stormdrop.frontend.custom": ("CustomOperator",),
     "stormdrop.graph.graph": ("Graph",),
     "stormdrop.reservoir.store": ("Store",),
     "stormdrop.runtime.host": ("detect",),
@@ -83,6 +93,7 @@ _LAZY = {
 __all__ = [
     "RULES",
     "BuildError",
+    "CustomOperator",
     "Graph",
     "Kernel",
     "Model",
@@ -99,6 +110,7 @@ __all__ = [
     "Timeout",
     "Tuned",
     "TunedModel",
+    "UnsupportedOperator",
     "UserError",
     "Variant",
     "__version__",

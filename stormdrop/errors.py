@@ -4,6 +4,10 @@
 and `Timeout` a candidate that failed. Anything else that is raised is a bug of ours and propagates.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 
 class StormdropError(Exception):
     """The base of every error that Stormdrop raises on purpose."""
@@ -11,6 +15,17 @@ class StormdropError(Exception):
 
 class UserError(StormdropError):
     """A bad model, an unsupported operator, a wrong argument: the message says what to do about it."""
+
+
+class UnsupportedOperator(UserError):
+    """A model that needs operators, or forms of operators, that are not supported.
+
+    `operators` names them, each once: `NonZero`, or with its domain, `com.example.Sparse`.
+    """
+
+    def __init__(self, message: str, operators: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.operators = tuple(sorted(set(operators)))
 
 
 class ScheduleError(StormdropError):

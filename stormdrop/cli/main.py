@@ -29,7 +29,7 @@ Examples:
 _SECTIONS = {
     "Models": ("info", "bench", "check", "tune", "compile", "run", "show", "zoo"),
     "Operators": ("op",),
-    "This machine": ("doctor", "peak", "store"),
+    "This machine": ("doctor", "peak", "calibrate", "store"),
 }
 ABORTED = 130  # 128 + SIGINT, as shells have it
 
@@ -106,6 +106,7 @@ _ELSEWHERE = {
     "show": ("stormdrop.cli.model", "Show how a kernel of a model is computed."),
     "check": ("stormdrop.cli.check", "Compare a model's results with onnxruntime's."),
     "bench": ("stormdrop.cli.check", "Time a model, alone or against onnxruntime."),
+    "calibrate": ("stormdrop.cli.calibrate", "Fit the estimate of kernels to this machine."),
     "store": ("stormdrop.cli.store", "Look at what was measured, move it, tidy it up."),
     "zoo": ("stormdrop.cli.zoo", "Well-known networks with random weights, as ONNX files."),
 }

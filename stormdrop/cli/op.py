@@ -118,12 +118,13 @@ def op(
     from stormdrop.driver.operator import Plan
     from stormdrop.report.operator import print_operator
     from stormdrop.runtime.host import detect
+    from stormdrop.target.cpu import Cpu
 
     console = notes()
     store = None if default_only else open_store(store_path)
     searched = () if default_only else searches
     plan = Plan(name.upper(), args, task, detect(threads), searched, trials, seconds, seed, store, rules)
-    if dtype == "bf16" and not plan.target.has_bf16_dot:
+    if dtype == "bf16" and isinstance(plan.target, Cpu) and not plan.target.has_bf16_dot:
         say(console, "this CPU has no dot products of bf16 (AVX512_BF16): products are f32 multiply-adds")
     report = measured(plan, console, quiet=options.log_options(ctx).verbosity > 0)
     options.show(as_json, report.to_json(), lambda console: print_operator(console, report, show))

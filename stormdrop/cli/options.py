@@ -25,6 +25,7 @@ from stormdrop.report.text import clean
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from stormdrop.frontend.custom import CustomOperator
     from stormdrop.search.goal import Goal
     from stormdrop.space.rules import Rule
 
@@ -88,6 +89,8 @@ _told = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPU
 threads = count("--threads", _told)
 _told = "A derivation rule of your own, beside the built-in ones; found from here too; may be repeated."
 rule = click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=_told)
+_told = "An operator of your own (sd.CustomOperator); found from here too; may be repeated."
+operator = click.option("--operator", "own_operators", multiple=True, metavar="package.module:NAME", help=_told)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
@@ -101,6 +104,17 @@ def rules_with(own_rules: tuple[str, ...]) -> tuple[Rule, ...]:
     sys.path.append(os.getcwd())
     with wrong_usage():
         return checked((*RULES, *imported(own_rules)))
+
+
+def operators_of(references: tuple[str, ...]) -> tuple[CustomOperator, ...]:
+    """The operators of `--operator`, whose modules may be in the current directory."""
+    from stormdrop.frontend.custom import imported
+
+    if not references:
+        return ()
+    sys.path.append(os.getcwd())
+    with wrong_usage():
+        return imported(references)
 
 
 @contextmanager

@@ -60,6 +60,8 @@ class Source:
     winograd: bool = True
     own_rules: tuple[str, ...] = ()
     """package.module:Class, not yet imported."""
+    own_operators: tuple[str, ...] = ()
+    """package.module:NAME, not yet imported."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -93,7 +95,8 @@ class Source:
         bound = read_bound(self.bound)
         origin: Any = network(self.model, self.shapes) if in_zoo else self.model
         try:
-            return Opened(load(origin, self.shapes, bound), origin, bound, self.winograd)
+            graph = load(origin, self.shapes, bound, options.operators_of(self.own_operators))
+            return Opened(graph, origin, bound, self.winograd)
         except NeedsConstant as error:
             raise UserError(f"{error} (here: --bind {shown(error.value)}=FILE.npy)") from error
         except UserError as error:
@@ -106,9 +109,9 @@ class Source:
         """Read a model that was compiled before; what says how to read another one has no place beside it."""
         from stormdrop.runtime.model import load_compiled
 
-        if self.shapes or self.bound:
-            told = "shapes and constants of a compiled model are settled: leave out --shapes and --bind"
-            raise click.UsageError(told)
+        if self.shapes or self.bound or self.own_operators:
+            told = "shapes, constants and operators of a compiled model are settled"
+            raise click.UsageError(f"{told}: leave out --shapes, --bind and --operator")
         if not self.winograd or self.own_rules:
             raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd and --rule")
         return load_compiled(self.model, threads)
@@ -149,12 +152,13 @@ def source_options(command: Callable[..., Any], several: bool = False) -> Any:
         bound: tuple[str, ...],
         no_winograd: bool,
         own_rules: tuple[str, ...],
+        own_operators: tuple[str, ...],
         **rest: Any,
     ) -> Any:
         if len(dict(shapes)) < len(shapes):
             raise click.UsageError("--shapes gives the shape of one input twice")
         models = (model,) if isinstance(model, str) else model
-        found = tuple(Source(one, dict(shapes), bound, not no_winograd, own_rules) for one in models)
+        found = tuple(Source(one, dict(shapes), bound, not no_winograd, own_rules, own_operators) for one in models)
         return command(*args, **({"sources": found} if several else {"source": found[0]}), **rest)
 
     told = "The shape of an input that leaves it open; may be repeated."
@@ -163,7 +167,7 @@ def source_options(command: Callable[..., Any], several: bool = False) -> Any:
     bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy", help=told)
     direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
     more: Any = {"nargs": -1, "required": True} if several else {}
-    return click.argument("model", **more)(shape(bind(direct(options.rule(bundled)))))
+    return click.argument("model", **more)(shape(bind(direct(options.rule(options.operator(bundled))))))
 
 
 def taken_option(command: Any) -> Any:

@@ -6,7 +6,7 @@ from stormdrop.codegen import halves, routines, vecmath
 from stormdrop.codegen.text import LLVM, SsaValue, Writer, splat, suffix, vector_type
 from stormdrop.errors import BuildError
 from stormdrop.ir.dtypes import FLOATS, ITEMSIZE, UNSIGNED, Dtype, integer_range
-from stormdrop.ir.expr import Combiner
+from stormdrop.ir.expr import BITS_AS, Combiner
 
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "rounded_mul": "fmul", "div": "fdiv"}
 _FLOAT_COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
@@ -41,6 +41,10 @@ def arithmetic(w: Writer, op: str, x: SsaValue, y: SsaValue, fma: bool = False) 
         return _float_arithmetic(w, op, x, y, fma)
     if op in ("and", "or", "xor", "add", "sub", "mul"):
         return SsaValue(w.op(f"{op} {x}, {y.name}"), x.dtype, lanes)
+    if op in ("bitand", "bitor", "bitxor"):
+        return SsaValue(w.op(f"{op.removeprefix('bit')} {x}, {y.name}"), x.dtype, lanes)
+    if op in ("shl", "shr"):
+        return _shift(w, op, x, y)
     if op in ("floordiv", "mod"):
         return _integer_division(w, op, x, y)
     if op == "pow":
@@ -103,6 +107,19 @@ def _integer_division(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
     return SsaValue(w.op(f"select {mask} {is_zero}, {zero}, {x.type} {result}"), x.dtype, x.lanes)
 
 
+def _shift(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
+    """LLVM's shifts are undefined beyond the width of the type: there, only the sign is left."""
+    width = 8 * ITEMSIZE[x.dtype]
+    mask = vector_type("i1", x.lanes)
+    most, zero = constant(width - 1, x.dtype, x.lanes), constant(0, x.dtype, x.lanes)
+    is_inside = w.op(f"icmp ule {y}, {most.name}")
+    amount = w.op(f"select {mask} {is_inside}, {y}, {most}")
+    if op == "shr" and not x.dtype.startswith("u"):
+        return SsaValue(w.op(f"ashr {x}, {amount}"), x.dtype, x.lanes)
+    moved = w.op(f"{'lshr' if op == 'shr' else 'shl'} {x}, {amount}")
+    return SsaValue(w.op(f"select {mask} {is_inside}, {x.type} {moved}, {zero}"), x.dtype, x.lanes)
+
+
 def extremum(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
     """max or min; NaN in either operand gives NaN, as NumPy's maximum and minimum do."""
     mask = vector_type("i1", x.lanes)
@@ -146,7 +163,20 @@ def function(w: Writer, fn: str, x: SsaValue, fma: bool) -> SsaValue:
         below = w.op(f"icmp slt {x}, {splat(0, x.dtype, x.lanes)}")
         negated = w.op(f"sub {x.type} {splat(0, x.dtype, x.lanes)}, {x.name}")
         return SsaValue(w.op(f"select {vector_type('i1', x.lanes)} {below}, {x.type} {negated}, {x}"), x.dtype, x.lanes)
+    if fn in BITS_AS:
+        return _reinterpreted(w, x, BITS_AS[fn])
     return SsaValue(vecmath.emit(fn, w, [x.name], x.dtype, x.lanes, fma), x.dtype, x.lanes)
+
+
+def _reinterpreted(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
+    """The same bits as another type of the same size; a bool is a byte in memory and one bit in a register."""
+    if dtype == "bool":
+        return comparison(w, "ne", x, constant(0, x.dtype, x.lanes))
+    how = "zext" if x.dtype == "bool" else "bitcast"
+    type = vector_type(LLVM[dtype], x.lanes)
+    if LLVM[dtype] == LLVM[x.dtype]:
+        return SsaValue(x.name, dtype, x.lanes)
+    return SsaValue(w.op(f"{how} {x} to {type}"), dtype, x.lanes)
 
 
 def convert(w: Writer, x: SsaValue, dtype: Dtype, has_f16: bool = True) -> SsaValue:

@@ -21,6 +21,7 @@ from stormdrop.driver import ZOO
 from stormdrop.driver.build import Job, build_kernels
 from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
+from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
@@ -32,15 +33,15 @@ from stormdrop.ops.winograd import TRANSFORMS
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
-from stormdrop.runtime.host import target_for
-from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
+from stormdrop.runtime.targets import target_for
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
 
@@ -53,18 +54,24 @@ ArenaKey = StorageBuffer | tuple[int, int]
 
 
 def load(
-    model: Source, shapes: Mapping[str, Sequence[int]] | None = None, constants: Mapping[str, ArrayLike] | None = None
+    model: Source,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] = (),
 ) -> Graph:
-    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is. Raises UserError."""
+    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is.
+
+    `operators` are the caller's own. Raises UserError, for operators that are not supported UnsupportedOperator.
+    """
     if isinstance(model, Graph):
-        if shapes or constants:
-            raise UserError("shapes= and constants= are for loading a model; this is a graph already")
+        if shapes or constants or operators:
+            raise UserError("shapes=, constants= and operators= are for loading a model; this is a graph already")
         return model
     if isinstance(model, str) and model.startswith(ZOO):
         model = network(model, shapes)
     from stormdrop.frontend.onnx import load as load_onnx
 
-    return load_onnx(model, shapes, constants)
+    return load_onnx(model, shapes, constants, operators)
 
 
 def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Any:
@@ -82,21 +89,26 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
     threads: int | None = None,
-    target: Target | None = None,
+    target: Target | str | None = None,
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
+    operators: Sequence[CustomOperator] = (),
 ) -> Model:
-    """A model that runs on this machine.
+    """A model that runs on this machine: on its CPU, or with `target="cuda"` on its GPU (`runtime.targets` has other
+    names; a model for a GPU that is not here can be saved).
 
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
     that the store has no verdict on. `rules` are those that schedules may follow. With `winograd=False` convolutions
-    are summed directly, which rounds less. Raises UserError for a model that cannot be read or is not supported, and
-    for rules that other processes cannot import.
+    are summed directly, which rounds less. `operators` are the caller's own (`sd.CustomOperator`).
+
+    Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
+    UnsupportedOperator for operators that are not supported.
     """
     machine = target_for(target, threads)
-    return build_model(tasks_of(load(model, shapes, constants), winograd), machine, schedules, rules, unproved)
+    graph = load(model, shapes, constants, operators)
+    return build_model(tasks_of(graph, winograd), machine, schedules, rules, unproved)
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
@@ -124,9 +136,9 @@ def build_model(
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
-    weights = pack(image, build.constants_of, host_device(target.threads))
+    weights = pack(image, build.constants_of)
     build.copy_constants(weights)
-    return Model(image, weights)
+    return Model(image, weights, ordinal=target.ordinal if isinstance(target, Gpu) else 0)
 
 
 def memory_of(parts: Partition, target: Target) -> tuple[int, int]:

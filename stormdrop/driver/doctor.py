@@ -7,7 +7,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,6 +49,9 @@ def diagnose(threads: int | None = None) -> Diagnosis:
     checks = [_python(), *_packages(), _platform(), _threads(threads)]
     count = thread_count(threads) if checks[-1].ok else 0
     checks.append(_guarded("cpu", lambda: _cpu(count or 1), "this CPU could not be described; please report it"))
+    checks.append(
+        _guarded("estimate", lambda: _estimate(count or 1), "this CPU could not be described; please report it")
+    )
     checks.append(_cache())
     if checks[-2].ok:
         advice = "see the message; candidates cannot be measured"
@@ -98,6 +101,17 @@ def _cpu(threads: int) -> Check:
     flags = {f[1:] for f in target.features.split(",") if f.startswith("+")}
     features = " ".join(f for f in wanted.split() if f in flags)
     return Check("cpu", True, f"{target}; uses {target.isa}; has {features or 'no vector feature that is used'}")
+
+
+def _estimate(threads: int) -> Check:
+    """Whether default schedules are chosen with what was measured of this machine."""
+    from stormdrop.runtime.host import detect, nominal
+
+    now, plain = detect(threads), nominal(threads)
+    rates = "nominal" if replace(now, coefficients=plain.coefficients) == plain else "measured"
+    coefficients = "nominal" if now.coefficients == plain.coefficients else "fitted"
+    advice = "" if rates == "measured" else "`stormdrop calibrate` measures them: three seconds, once"
+    return Check("estimate", True, f"{rates} rates, {coefficients} coefficients", advice)
 
 
 def _threads(requested: int | None) -> Check:

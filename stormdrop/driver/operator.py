@@ -26,6 +26,7 @@ from stormdrop.search.events import Event, Listener, Retiming, RoundEnded, TaskE
 from stormdrop.search.tune import tune
 from stormdrop.space.default import default_point
 from stormdrop.space.rules import RULES, Rule
+from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import Target
 
 STEADY = 0.9  # a machine to itself keeps its peak within a few percent
@@ -200,6 +201,7 @@ class PeakWatch:
     """A listener that times the machine's peak now and then."""
 
     def __init__(self, target: Target) -> None:
+        assert isinstance(target, Cpu)
         self._meter = PeakMeter(target)
         self.highest = self.lowest = self._meter.gflops()
         self._at = time.monotonic()

@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike
 from stormdrop.driver.compile import Source, load, tasks_of
 from stormdrop.driver.in_model import accept
 from stormdrop.errors import StormdropError
+from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
-from stormdrop.runtime.host import target_for
+from stormdrop.runtime.targets import target_for
 from stormdrop.search.divide import Divide
 from stormdrop.search.events import Listener, Tuned, Warned, ignore
 from stormdrop.search.goal import Goal
@@ -63,6 +64,7 @@ class TaskOptions(TuneOptions, total=False):
 class ModelOptions(TuneOptions, total=False):
     shapes: Mapping[str, Sequence[int]] | None
     constants: Mapping[str, ArrayLike] | None
+    operators: Sequence[CustomOperator]
     winograd: bool
     divide: Divide | None
     goal: Goal | None
@@ -70,23 +72,25 @@ class ModelOptions(TuneOptions, total=False):
 
 
 @overload
-def tune(what: Task, target: Target | None = None, **options: Unpack[TaskOptions]) -> Tuned: ...
+def tune(what: Task, target: Target | str | None = None, **options: Unpack[TaskOptions]) -> Tuned: ...
 
 
 @overload
 def tune(  # pyright: ignore[reportOverlappingOverload]  # a `Source` may be anything, but it is no list
     what: list[Partition | Source] | tuple[Partition | Source, ...],
-    target: Target | None = None,
+    target: Target | str | None = None,
     **options: Unpack[ModelOptions],
 ) -> tuple[TunedModel, ...]: ...
 
 
 @overload
-def tune(what: Partition | Source, target: Target | None = None, **options: Unpack[ModelOptions]) -> TunedModel: ...
+def tune(
+    what: Partition | Source, target: Target | str | None = None, **options: Unpack[ModelOptions]
+) -> TunedModel: ...
 
 
 def tune(
-    what: Task | Partition | Source | Sequence[Any], target: Target | None = None, **options: Any
+    what: Task | Partition | Source | Sequence[Any], target: Target | str | None = None, **options: Any
 ) -> Tuned | TunedModel | tuple[TunedModel, ...]:
     """Search for the fastest schedule of a task, of every task of a model, or of several models at once.
 
@@ -104,7 +108,7 @@ def tune(
     machine = target_for(target, options.pop("threads", None))
     if isinstance(what, Task):
         return tune_task(what, machine, **options)
-    reading = {name: options.pop(name) for name in ("shapes", "constants") if name in options}
+    reading = {name: options.pop(name) for name in ("shapes", "constants", "operators") if name in options}
     winograd = options.pop("winograd", True)
     models: Sequence[Any] = what if isinstance(what, (list, tuple)) else [what]
     parts = [m if isinstance(m, Partition) else tasks_of(load(m, **reading), winograd) for m in models]

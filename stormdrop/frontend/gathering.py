@@ -137,6 +137,35 @@ def _compress(n: NodeReader) -> Value:
     return n.build.emit("Gather", x, n.build.constant(chosen.astype(np.int64)), axis=along)
 
 
+def _tensor_scatter(n: NodeReader) -> Value:
+    """New keys or values written into a cache, for each sequence of the batch behind those it has already."""
+    x, updates, starts = n.input(0), n.input(1), n.optional(2)
+    mode = n.text("mode", "linear")
+    if mode not in ("linear", "circular"):
+        raise n.fail(f"unknown mode {mode}")
+    along = n.axis(-2, x.rank)
+    if along == 0:
+        raise n.fail("the sequence cannot be the dimension of the batch")
+    if starts is None:
+        starts = n.build.expand(n.build.constant(0, "i64"), (x.shape[0],))
+    return n.build.emit("WriteAt", x, updates, starts, axis=along, circular=int(mode == "circular"))
+
+
+def _unique(n: NodeReader) -> Results:
+    """Of a known value: how many there are decides shapes."""
+    x, is_sorted = n.array(0), n.integer("sorted", 1)
+    along = n.dim(n.integer("axis"), x.ndim) if n.has("axis") else None
+    values, first, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, axis=along
+    )
+    inverse = inverse.reshape(-1)
+    if not is_sorted:
+        order = np.argsort(first)
+        inverse = np.argsort(order)[inverse]
+        values, first, counts = np.take(values, order, axis=along or 0), first[order], counts[order]
+    return [n.build.constant(values), *(n.build.constant(a, "i64") for a in (first, inverse, counts))]
+
+
 GATHERING: dict[str, Importer] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
@@ -152,4 +181,6 @@ GATHERING: dict[str, Importer] = {
     "TopK": _top_k,
     "Hardmax": _hardmax,
     "Compress": _compress,
+    "TensorScatter": _tensor_scatter,
+    "Unique": _unique,
 }

@@ -17,6 +17,7 @@ from stormdrop.ir.dtypes import HALVES, Dtype
 
 MOVES = frozenset(MOVEMENT) | {
     "Identity",
+    "BitCast",
     "Cast",
     "CastLike",
     "Where",
@@ -35,16 +36,19 @@ def widened(build: GraphBuilder, inputs: Sequence[Value | None]) -> list[Value |
     return [build.cast(v, "f32") if v is not None and v.dtype in HALVES else v for v in inputs]
 
 
-def half_groups(form: Form | None, inputs: Sequence[Value | None]) -> dict[str, Dtype]:
-    """The type that each group of the operator's inputs and outputs has in the file, where that is a half."""
+def result_types(form: Form | None, inputs: Sequence[Value | None], count: int) -> list[Dtype | None]:
+    """For each of `count` results the half that the file stores it as, None for other types.
+
+    A result has the type of the inputs of its group; of an operator without a form, that of the first half.
+    """
     if form is None:
-        return {}
-    found: dict[str, Dtype] = {}
+        return [next((v.dtype for v in inputs if v is not None and v.dtype in HALVES), None)] * count
+    groups: dict[str, Dtype] = {}
     for k, v in enumerate(inputs):
         formal = form.formals[k] if k < len(form.formals) else form.last
         if v is not None and v.dtype in HALVES and formal is not None and formal.group is not None:
-            found[formal.group] = v.dtype
-    return found
+            groups[formal.group] = v.dtype
+    return [groups.get(form.results[min(k, len(form.results) - 1)]) for k in range(count)]
 
 
 def narrowed(build: GraphBuilder, value: Value | None, dtype: Dtype | None) -> Value | None:

@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.errors import UserError
+from stormdrop.errors import UnsupportedOperator, UserError
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Array, AttributeReader, Value, shown
+
+
+def qualified(domain: str, op: str) -> str:
+    """An operator as errors and reports name it: standard ones without their domain."""
+    return shown(op) if domain in ("", "ai.onnx") else f"{shown(domain)}.{shown(op)}"
 
 
 class NeedsConstant(UserError):
@@ -32,9 +37,15 @@ class NodeReader(AttributeReader):
     outputs: Sequence[str]
     attributes: Mapping[str, Any]
     build: GraphBuilder
+    domain: str = ""
 
     def fail(self, message: str) -> UserError:
         return UserError(f"{self.op} node {shown(self.name)}: {message}")
+
+    def unsupported(self, what: str) -> UnsupportedOperator:
+        """The node is right, but asks for something that no importer does."""
+        operator = qualified(self.domain, self.op)
+        return UnsupportedOperator(f"{self.op} node {shown(self.name)}: {what}: not supported", [operator])
 
     # Inputs
 

@@ -21,21 +21,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import UserError
+from stormdrop.errors import UnsupportedOperator, UserError
+from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
-from stormdrop.frontend.halves import MOVES, half_groups, narrowed, widened
+from stormdrop.frontend.halves import MOVES, narrowed, result_types, widened
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
+from stormdrop.frontend.matrices import MATRICES
+from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
 from stormdrop.frontend.movement import MOVEMENT
-from stormdrop.frontend.node_reader import NeedsConstant, NodeReader
-from stormdrop.frontend.nodes import check_names, label_of, ordered
+from stormdrop.frontend.ngrams import NGRAMS
+from stormdrop.frontend.node_reader import NeedsConstant, NodeReader, qualified
+from stormdrop.frontend.nodes import check_names, label_of, nested, ordered
+from stormdrop.frontend.optionals import OPTIONALS
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
 from stormdrop.frontend.quantized import MICROSOFT_QUANTIZED, QUANTIZED
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
+from stormdrop.frontend.regions import REGIONS
 from stormdrop.frontend.resize import RESIZE
-from stormdrop.frontend.schema import NEWEST, OLDEST, check, form_of
+from stormdrop.frontend.schema import NEWEST, OLDEST, check, form_of, is_unchanged
+from stormdrop.frontend.signal import SIGNAL
 from stormdrop.frontend.tensors import array_of, read_file
+from stormdrop.frontend.training import TRAINING
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.builder import MOST_NODES, GraphBuilder
 from stormdrop.graph.graph import Array, Graph, Value, shown
@@ -52,9 +60,19 @@ IMPORTERS: dict[str, Importer] = {
     **WINDOWS,
     **RESIZE,
     **RECURRENT,
+    **REGIONS,
+    **SIGNAL,
+    **MATRICES,
+    **NGRAMS,
+    **OPTIONALS,
+    **UNDER_THE_STANDARD_NAME,
     **QUANTIZED,
 }
-DOMAINS: dict[str, dict[str, Importer]] = {"": IMPORTERS, "com.microsoft": MICROSOFT_QUANTIZED}
+DOMAINS: dict[str, dict[str, Importer]] = {
+    "": IMPORTERS,
+    "ai.onnx.preview.training": TRAINING,
+    "com.microsoft": {**MICROSOFT, **MICROSOFT_QUANTIZED},
+}
 """Importers by the domain and the name of their operators."""
 _BRANCHES = frozenset({"If", "Scan", "Loop"})
 
@@ -63,15 +81,17 @@ def load(
     model: str | os.PathLike[str] | bytes | Any,
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] = (),
 ) -> Graph:
-    """Read a model.
+    """Read a model; `operators` are the caller's own, and come before all others.
 
     Raises UserError for files that are not ONNX, and for models that cannot be imported, saying where and why.
     """
     proto, folder, label = _parsed(model)
     try:
         given = _by_name(shapes, "shapes", lambda shape: tuple(map(operator.index, shape)), "shape")
-        return _Import(proto, folder, given, _by_name(constants, "constants", np.asarray, "array")).run()
+        bound = _by_name(constants, "constants", np.asarray, "array")
+        return _Import(proto, folder, given, bound, importers_of(operators)).run()
     except UserError as error:
         raise _prefixed(error, label) from error
     except RecursionError as error:
@@ -92,8 +112,15 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
 
 
 def _prefixed(error: UserError, text: str) -> UserError:
+    """The same error with a text before its message."""
     message = f"{text}: {error}"
-    return NeedsConstant(message, error.value) if isinstance(error, NeedsConstant) else UserError(message)
+    match error:
+        case NeedsConstant():
+            return NeedsConstant(message, error.value)
+        case UnsupportedOperator():
+            return UnsupportedOperator(message, error.operators)
+        case _:
+            return UserError(message)
 
 
 def _parsed(model: Any) -> tuple[Any, str | None, str]:
@@ -128,23 +155,48 @@ def is_standard(domain: str) -> bool:
     return domain in ("", "ai.onnx")
 
 
+def _version_of(proto: Any) -> int:
+    """The version of the standard operators. Raises UserError where it is missing, ambiguous or not supported.
+
+    A model without standard operators need not say one. A version before the oldest one that is supported will do
+    where all its operators are still the same in that.
+    """
+    versions = [int(o.version) for o in proto.opset_import if is_standard(o.domain)]
+    standard = {n.op_type for n in nested(proto.graph.node) if is_standard(n.domain)}
+    if not versions and proto.opset_import and not standard:
+        return NEWEST
+    if len(set(versions)) != 1:
+        raise UserError(f"versions of the standard operators: {versions or 'none'}; is the file complete?")
+    (version,) = set(versions)
+    if version < OLDEST and standard and all(is_unchanged(op, version) for op in standard):
+        return OLDEST
+    if not OLDEST <= version <= NEWEST:
+        known = f"{OLDEST} and newer, up to {NEWEST}, are supported"
+        raise UserError(f"it uses operator set {version}; {known} (see onnx.version_converter)")
+    return version
+
+
+def _tensor_type(type: Any) -> Any:
+    """The type of a tensor, or of an optional one, which is taken as given; empty for anything else."""
+    return type.optional_type.elem_type.tensor_type if type.HasField("optional_type") else type.tensor_type
+
+
 class _Import:
     """One import: the values known by their names in the file, and the graph so far."""
 
     def __init__(
-        self, proto: Any, folder: str | None, shapes: dict[str, tuple[int, ...]], constants: dict[str, Array]
+        self,
+        proto: Any,
+        folder: str | None,
+        shapes: dict[str, tuple[int, ...]],
+        constants: dict[str, Array],
+        own: Mapping[tuple[str, str], Importer],
     ) -> None:
         check_names(proto)
-        versions = [int(o.version) for o in proto.opset_import if is_standard(o.domain)]
-        if len(set(versions)) != 1:
-            raise UserError(f"versions of the standard operators: {versions or 'none'}; is the file complete?")
-        self.version = versions[0]
+        self.version = _version_of(proto)
         self.versions = {"" if is_standard(o.domain) else o.domain: int(o.version) for o in proto.opset_import}
-        if not OLDEST <= self.version <= NEWEST:
-            known = f"{OLDEST} and newer, up to {NEWEST}, are supported"
-            raise UserError(f"it uses operator set {self.version}; {known} (see onnx.version_converter)")
         self.proto = local_functions_inlined(proto)
-        self.folder, self.shapes, self.given = folder, shapes, constants
+        self.folder, self.shapes, self.given, self.own = folder, shapes, constants, own
         self.build = GraphBuilder()
         self.symbols: dict[str, int] = {}
         self._written = 0
@@ -161,7 +213,7 @@ class _Import:
         self._import(ordered(graph.node, env), env, 0)
         outputs: list[Value] = []
         for o in graph.output:
-            if not o.type.HasField("tensor_type") and (kind := o.type.WhichOneof("value")):
+            if not _tensor_type(o.type).HasField("elem_type") and (kind := o.type.WhichOneof("value")):
                 raise UserError(f"output {shown(o.name)} is no tensor but a {kind}, which is not supported")
             if o.name not in env:
                 raise UserError(f"output {shown(o.name)} is computed by no node")
@@ -173,29 +225,30 @@ class _Import:
             raise UserError("two outputs have the same name")
         return self.build.graph(outputs, names, graph.name or "model", self.version)
 
+    def _importer(self, node: Any) -> Importer | None:
+        """The caller's own, or that of the package."""
+        domain = "" if is_standard(node.domain) else node.domain
+        return self.own.get((domain, node.op_type)) or DOMAINS.get(domain, {}).get(node.op_type)
+
     def _is_known(self, node: Any) -> bool:
         if self._importer(node) is not None or (is_standard(node.domain) and node.op_type in _BRANCHES):
             return True
         return schema_of(node, self.versions) is not None
-
-    def _importer(self, node: Any) -> Importer | None:
-        domain = "" if is_standard(node.domain) else node.domain
-        return DOMAINS.get(domain, {}).get(node.op_type)
 
     def _check_known(self, nodes: Iterable[Any]) -> None:
         """One error for all operators that nobody knows."""
         missing: dict[str, list[str]] = {}
         for node in nodes:
             if not self._is_known(node):
-                where = "" if is_standard(node.domain) else f"{shown(node.domain)}."
-                missing.setdefault(where + shown(node.op_type), []).append(shown(label_of(node)))
+                missing.setdefault(qualified(node.domain, node.op_type), []).append(shown(label_of(node)))
         if not missing:
             return
         lines = [
             f"{op} ({len(names)}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
             for op, names in sorted(missing.items())
         ]
-        raise UserError(f"operators that are not supported (opset {self.version}): {'; '.join(lines)}")
+        text = f"operators that are not supported (opset {self.version}): {'; '.join(lines)}"
+        raise UnsupportedOperator(text, missing)
 
     # Inputs and constants
 
@@ -227,9 +280,10 @@ class _Import:
                 env[i.name] = self.build.input(i.name, self._shape(i), dtype)
 
     def _type(self, i: Any) -> Dtype:
-        if not i.type.HasField("tensor_type"):
+        declared = _tensor_type(i.type)
+        if not declared.HasField("elem_type"):
             raise UserError(f"input {shown(i.name)} is no tensor but a {i.type.WhichOneof('value') or 'nothing'}")
-        return element_type(i.type.tensor_type.elem_type, f"input {shown(i.name)}")
+        return element_type(declared.elem_type, f"input {shown(i.name)}")
 
     def _given(self, name: str, dtype: Dtype) -> Value:
         array = self.given[name]
@@ -238,7 +292,7 @@ class _Import:
         return self.build.constant(array.copy(), name=name)
 
     def _bind(self, i: Any, shape: tuple[int, ...]) -> None:
-        declared = i.type.tensor_type
+        declared = _tensor_type(i.type)
         if not declared.HasField("shape"):
             return
         dims = declared.shape.dim
@@ -255,7 +309,7 @@ class _Import:
     def _shape(self, i: Any) -> tuple[int, ...]:
         if i.name in self.shapes:
             return self.shapes[i.name]
-        declared = i.type.tensor_type
+        declared = _tensor_type(i.type)
         if not declared.HasField("shape"):
             raise UserError(f"input {shown(i.name)} has no shape; give one (shapes=, or --shapes)")
         shape: list[int] = []
@@ -296,9 +350,10 @@ class _Import:
 
     def _node(self, node: Any, env: dict[str, Value], depth: int, label: str) -> None:
         inputs = [env[i] if i else None for i in node.input]
-        if is_standard(node.domain):
+        is_own = ("" if is_standard(node.domain) else node.domain, node.op_type) in self.own
+        if is_standard(node.domain) and not is_own:
             check(node, self.version, inputs, {a.name: a.type or _kind(a) for a in node.attribute})
-        if node.op_type in _BRANCHES and is_standard(node.domain):
+        if node.op_type in _BRANCHES and is_standard(node.domain) and not is_own:
             self._branch(node, inputs, env, depth)
             return
         importer = self._importer(node)
@@ -308,16 +363,16 @@ class _Import:
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
         form = form_of(node.op_type, self.version) if is_standard(node.domain) else None
-        halves: dict[str, Dtype] = {}
+        halves: list[Dtype | None] = [None] * len(node.output)
         if node.op_type not in MOVES:
-            halves = half_groups(form, inputs)
+            halves = result_types(form, inputs, len(node.output))
             inputs = widened(self.build, inputs)
-        reader = NodeReader(node.op_type, label, self.version, inputs, list(node.output), attributes, self.build)
+        names = list(node.output)
+        reader = NodeReader(node.op_type, label, self.version, inputs, names, attributes, self.build, node.domain)
         results = importer(reader)
         listed = [results] if isinstance(results, Value) else list(results)
-        for k, (o, value) in enumerate(zip(node.output, listed)):
-            if halves and form is not None:
-                value = narrowed(self.build, value, halves.get(form.results[min(k, len(form.results) - 1)]))
+        for o, value, half in zip(node.output, listed, halves):
+            value = narrowed(self.build, value, half)
             if o and value is not None:
                 env[o] = self.build.rename(value, o, since)
 

@@ -10,8 +10,8 @@ import numpy as np
 from stormdrop.errors import UserError
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Attribute, Value
-from stormdrop.ir.expr import FLOATS, Dtype
+from stormdrop.graph.graph import Attribute, Value, shown
+from stormdrop.ir.expr import FLOATS, ITEMSIZE, Dtype
 from stormdrop.ops.scalar import fits_f32
 
 Results = Value | Sequence[Value | None]
@@ -33,7 +33,7 @@ ELEMENT_TYPES: dict[int, Dtype] = {
     9: "bool",
 }
 """By the number in ONNX's TensorProto.DataType."""
-NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt", "Quantize", "Requantize", "Dequantize"})
+NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt", "Quantize", "Requantize", "Dequantize", "PointwiseFormula"})
 """Elementwise operators of graphs that ONNX does not have."""
 
 
@@ -89,6 +89,20 @@ def _cast(n: NodeReader) -> Value:
     return n.build.cast(n.input(0), element_type(n.integer("to"), "its result"))
 
 
+def _bit_cast(n: NodeReader) -> Value:
+    x, dtype = n.input(0), element_type(n.integer("to"), "its result")
+    if ITEMSIZE[dtype] != ITEMSIZE[x.dtype]:
+        raise n.fail(f"the bits of {x} are none of a {dtype}")
+    return x if x.dtype == dtype else n.build.emit("BitCast", x, to=dtype)
+
+
+def _bit_shift(n: NodeReader) -> Value:
+    direction = n.text("direction")
+    if direction not in ("LEFT", "RIGHT"):
+        raise n.fail(f"the direction is LEFT or RIGHT, not {shown(direction)}")
+    return n.build.emit("BitShift", n.input(0), n.input(1), direction=direction)
+
+
 def _cast_like(n: NodeReader) -> Value:
     return n.build.cast(n.input(0), n.input(1).dtype)
 
@@ -135,12 +149,9 @@ def _identity(n: NodeReader) -> Value:
 
 def _dropout(n: NodeReader) -> Results:
     """Inference: the input itself, and a mask of ones."""
-    training = n.optional(2)
-    known = n.build.array(training) if training is not None else np.array(False)
-    if known is None or bool(known):
-        ratio = n.optional(1)
-        rate = n.build.array(ratio) if ratio is not None else np.array(n.number("ratio", 0.5))
-        if rate is None or float(rate) != 0.0:
+    if n.optional(2) is not None and bool(n.scalar(2)):
+        rate = n.number("ratio", 0.5) if n.optional(1) is None else n.scalar(1)
+        if float(rate) != 0.0:
             raise n.fail("dropout in training mode is random; load the model for inference")
     mask = n.build.expand(n.build.constant(True), n.input(0).shape) if n.wanted(1) else None
     return [n.input(0), mask]
@@ -171,6 +182,8 @@ POINTWISE: dict[str, Importer] = {
     "Mean": _mean,
     "Cast": _cast,
     "CastLike": _cast_like,
+    "BitCast": _bit_cast,
+    "BitShift": _bit_shift,
     "Pow": _pow,
     "Mod": _with("Mod", fmod=0),
     "Clip": _clip,

@@ -69,18 +69,21 @@ def _log_sum_exp(n: NodeReader) -> Value:
     return y if keep else b.reshape(y, [e for d, e in enumerate(x.shape) if d not in axes])
 
 
-def _matmul(n: NodeReader) -> Value:
-    """A vector is a matrix of one row or column, which the result then lacks."""
-    a, b = n.input(0), n.input(1)
-    x = n.build.reshape(a, (1, *a.shape)) if a.rank == 1 else a
-    y = n.build.reshape(b, (*b.shape, 1)) if b.rank == 1 else b
-    z = n.build.emit("MatMul", x, y)
+def product(b: GraphBuilder, left: Value, right: Value, **transposed: int) -> Value:
+    """A product of matrices. A vector is a matrix of one row or column, which the result then lacks."""
+    x = b.reshape(left, (1, *left.shape)) if left.rank == 1 else left
+    y = b.reshape(right, (*right.shape, 1)) if right.rank == 1 else right
+    z = b.emit("MatMul", x, y, **transposed)
     shape = list(z.shape)
-    if b.rank == 1:
+    if right.rank == 1:
         shape.pop()
-    if a.rank == 1:
-        shape.pop(-1 if b.rank == 1 else -2)
-    return n.build.reshape(z, shape)
+    if left.rank == 1:
+        shape.pop(-1 if right.rank == 1 else -2)
+    return b.reshape(z, shape)
+
+
+def _matmul(n: NodeReader) -> Value:
+    return product(n.build, n.input(0), n.input(1))
 
 
 def _gemm(n: NodeReader) -> Value:

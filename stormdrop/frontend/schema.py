@@ -107,6 +107,12 @@ def _schema(op: str, version: int) -> Any:
         return None
 
 
+def is_unchanged(op: str, version: int) -> bool:
+    """Whether an operator of an old version is the same in the oldest one that is supported."""
+    then, now = _schema(op, version), _schema(op, OLDEST)
+    return then is not None and now is not None and then.since_version == now.since_version
+
+
 def check(node: Any, version: int, inputs: Sequence[Value | None], kinds: Mapping[str, int]) -> None:
     """Whether a node has the form of its operator; `kinds` are those of its attributes, by name. Raises UserError."""
     form = form_of(node.op_type, version)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from functools import partial, reduce
 
+from stormdrop.graph.formula import POINTWISE_FORMULA, applied_to_elements
 from stormdrop.graph.graph import Node
 from stormdrop.ir import build
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype, Expr, binary, call, compare, select
@@ -115,6 +116,7 @@ _ONE: dict[str, Callable[[Node, Expr], Expr]] = {
     "Shrink": _shrink,
     "Clip": _clip,
     "Cast": lambda n, x: build.cast(x, dtype_of(n.text("to"))),
+    "BitCast": lambda n, x: call(f"bits_as_{n.text('to')}", x),
     "IsInf": _is_inf,
     "Copy": lambda n, x: x,
     "PowConst": lambda n, x: scalar.power(x, scalar.number(n.number("exponent"), x)),
@@ -158,9 +160,11 @@ _CORE = {
 _TWO: dict[str, Callable[[Node, Expr, Expr], Expr]] = {
     "Mod": lambda n, a, b: scalar.remainder(a, b, n.flag("fmod", 0)),
     "PRelu": _prelu,
+    "BitShift": lambda n, a, b: binary("shl" if n.text("direction") == "LEFT" else "shr", a, b),
 }
 
 _BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Min": "min", "Max": "max", "And": "and", "Or": "or", "Xor": "xor"}
+_BITWISE = {"BitwiseAnd": "bitand", "BitwiseOr": "bitor", "BitwiseXor": "bitxor"}
 _COMPARISON = {"Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge"}
 
 _QUANTIZED = {"Quantize": _quantize, "Requantize": _requantize, "Dequantize": _dequantize}
@@ -169,9 +173,10 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     **_QUANTIZED,
     **_ONE,
     **_TWO,
+    POINTWISE_FORMULA: applied_to_elements,
     **{op: _plain(f) for op, f in _FUNCTION.items()},
     **{op: _plain(partial(call, f)) for op, f in _CORE.items()},
-    **{op: _plain(partial(binary, f)) for op, f in _BINARY.items()},
+    **{op: _plain(partial(binary, f)) for op, f in (_BINARY | _BITWISE).items()},
     **{op: _plain(partial(compare, f)) for op, f in _COMPARISON.items()},
 }
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Sequence
 
 from stormdrop.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.formula import FORMULA, applied
 from stormdrop.graph.graph import Node, Value
 from stormdrop.graph.shapes import window_of
 from stormdrop.ir.expr import Combiner
 from stormdrop.ir.tensor import Task, Tensor, tensor
-from stormdrop.ops import broadcast, contract, indexing, normalize, sampling, window
+from stormdrop.ops import broadcast, contract, indexing, normalize, regions, sampling, window
 
 Express = Callable[[Node, Sequence[Tensor]], Tensor]
 
@@ -82,7 +83,18 @@ def _conv_transpose(n: Node, x: Sequence[Tensor]) -> Tensor:
     return window.conv_transpose_nd(x[0], x[1], window_of(n), extents, groups, n.text("layout"))
 
 
+def _roi_align(n: Node, x: Sequence[Tensor]) -> Tensor:
+    height, width = n.integers("extents")
+    samples, scale = n.integer("samples"), n.number("scale")
+    return regions.roi_align(x[0], x[1], x[2], (height, width), samples, scale, n.flag("half_pixel"), n.flag("largest"))
+
+
+def _deformed_windows(n: Node, x: Sequence[Tensor]) -> Tensor:
+    return regions.deformed_windows(x[0], x[1], x[2] if len(x) > 2 else None, window_of(n), n.integer("groups"))
+
+
 EXPRESS: dict[str, Express] = {
+    FORMULA: applied,
     "Reshape": lambda n, x: broadcast.reshape(x[0], n.integers("shape")),
     "Transpose": lambda n, x: broadcast.transpose(x[0], n.integers("perm")),
     "Expand": lambda n, x: broadcast.expand(x[0], n.integers("shape")),
@@ -98,6 +110,9 @@ EXPRESS: dict[str, Express] = {
     "GatherND": lambda n, x: indexing.gather_nd(x[0], x[1], n.integer("batch_dims")),
     "ScatterElements": lambda n, x: indexing.scatter_elements(x[0], x[1], x[2], n.integer("axis"), n.text("reduction")),
     "ScatterND": lambda n, x: indexing.scatter_nd(x[0], x[1], x[2], n.text("reduction")),
+    "WriteAt": lambda n, x: indexing.write_at(x[0], x[1], x[2], n.integer("axis"), n.flag("circular")),
+    "RoiAlign": _roi_align,
+    "DeformedWindows": _deformed_windows,
     "ReverseSequence": lambda n, x: indexing.reverse_sequence(
         x[0], x[1], n.integer("time_axis"), n.integer("batch_axis")
     ),

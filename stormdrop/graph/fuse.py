@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.formula import POINTWISE_FORMULA
 from stormdrop.graph.graph import Graph, Node, Value
 from stormdrop.graph.shapes import NORMS, POOLS, REDUCTIONS, window_of
 from stormdrop.graph.widening import widens
@@ -41,7 +42,7 @@ DEAR = frozenset().union(
         "Quantize",
     ),
     ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
-    ("Softplus", "Softsign", "Mish", "Swish", "Gelu", "Elu"),
+    ("Softplus", "Softsign", "Mish", "Swish", "Gelu", "Elu", POINTWISE_FORMULA),
 )
 """Elementwise operators of many instructions: not to be computed again for every reader."""
 Group = tuple[Node, ...]

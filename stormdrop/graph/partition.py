@@ -19,6 +19,7 @@ from hashlib import sha256
 from stormdrop.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.express import Express, express
+from stormdrop.graph.formula import FORMULA, POINTWISE_FORMULA
 from stormdrop.graph.fuse import ANCHORS, groups
 from stormdrop.graph.graph import Array, Graph, Node, Value, shown
 from stormdrop.ir.dtypes import HALVES
@@ -163,7 +164,7 @@ def label_of(nodes: Sequence[Node]) -> str:
     """What a kernel does, in a few words: Conv3x3/2+Add+Relu."""
     words: list[str] = []
     for n in nodes:
-        word = n.op
+        word = n.text("label") if n.op in (FORMULA, POINTWISE_FORMULA) else n.op
         if n.op in ("Conv", "ConvTranspose", "MaxPool", "SumPool"):
             word += "x".join(map(str, n.integers("kernel")))
             strides = n.integers("strides")

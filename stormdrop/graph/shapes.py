@@ -10,6 +10,7 @@ from math import prod
 
 from stormdrop.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE, NUMBERS, TRUTHS, dtype_of
+from stormdrop.graph.formula import FORMULA, POINTWISE_FORMULA
 from stormdrop.graph.graph import Attribute, Node, Value, shown
 from stormdrop.ir.dtypes import ACCUMULATOR, Dtype
 from stormdrop.ops.broadcast import broadcast_shape, put
@@ -24,10 +25,13 @@ def infer(op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute])
     """The result of one operation. Raises UserError for inputs that do not fit and for an unknown operator."""
     node = Node(op, tuple(inputs), (), attributes)
     if op in ELEMENTWISE:
-        _same_types(node)
+        if op != POINTWISE_FORMULA:
+            _same_types(node)
         return broadcast_shape(*(v.shape for v in inputs)), _elementwise_type(node)
     if op not in RULES:
         raise UserError(f"{op}: no such operator")
+    if op == FORMULA:
+        return node.integers("shape"), dtype_of(node.text("dtype"))
     dtype: Dtype = "i64" if op in POSITIONS else inputs[0].dtype
     return RULES[op](node), ACCUMULATOR.get(dtype, dtype) if op in NARROW_PRODUCTS else dtype
 
@@ -45,7 +49,9 @@ POSITIONS = frozenset({"ArgMax", "ArgMin", "TopKIndices", "MaxPoolIndices"})
 def _elementwise_type(node: Node) -> Dtype:
     if node.op in TRUTHS:
         return "bool"
-    if node.op in ("Cast", "Quantize", "Requantize"):
+    if node.op == POINTWISE_FORMULA:
+        return dtype_of(node.text("dtype"))
+    if node.op in ("Cast", "BitCast", "Quantize", "Requantize"):
         return dtype_of(node.text("to"))
     if node.op == "Dequantize":
         return "f32"
@@ -166,6 +172,24 @@ def _scatter_nd(n: Node) -> Shape:
     return x.shape
 
 
+def _write_at(n: Node) -> Shape:
+    x, updates, starts = n.inputs
+    (along,) = _dims(n)
+    alike = updates.rank == x.rank and put(updates.shape, along, x.shape[along]) == x.shape
+    if not alike or updates.shape[along] > x.shape[along] or along == 0 or starts.shape != x.shape[:1]:
+        raise UserError(f"updates {updates} at {starts} do not fit {x} along dimension {along}")
+    return x.shape
+
+
+def _roi_align(n: Node) -> Shape:
+    return (n.inputs[1].shape[0], n.inputs[0].shape[1], *n.integers("extents"))
+
+
+def _deformed_windows(n: Node) -> Shape:
+    x, w = n.inputs[0], window_of(n)
+    return (*x.shape[:2], *w.kernel, *w.extents(x.shape[2:]))
+
+
 def _reduction(n: Node) -> None:
     if n.text("reduction") not in SCATTERED:
         raise UserError(f"unknown reduction {shown(n.text('reduction'))}")
@@ -226,6 +250,7 @@ def _fold(n: Node) -> Shape:
 
 
 RULES: dict[str, Rule] = {
+    FORMULA: lambda n: n.integers("shape"),
     "Reshape": _reshape,
     "Transpose": _transpose,
     "Expand": _expand,
@@ -241,6 +266,9 @@ RULES: dict[str, Rule] = {
     "GatherND": _gather_nd,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
+    "WriteAt": _write_at,
+    "RoiAlign": _roi_align,
+    "DeformedWindows": _deformed_windows,
     "ReverseSequence": lambda n: n.inputs[0].shape,
     "GridSample": lambda n: (*n.inputs[0].shape[:2], *n.inputs[1].shape[1:-1]),
     "TopKIndices": lambda n: _resized(n, n.integer("k")),

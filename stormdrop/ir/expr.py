@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from stormdrop.errors import UserError
-from stormdrop.ir.dtypes import FLOATS, UNSIGNED, Dtype, integer_range, wrapped
+from stormdrop.ir.dtypes import FLOATS, PAIRS, UNSIGNED, Dtype, integer_range, wrapped
 from stormdrop.ir.dtypes import ITEMSIZE as ITEMSIZE
 from stormdrop.ir.dtypes import NUMPY as NUMPY
 
@@ -28,7 +28,13 @@ AxisKind = Literal["spatial", "reduce"]
 Combiner = Literal["sum", "max", "min", "prod"]
 
 LOGICAL = ("and", "or", "xor")
+BITWISE = ("bitand", "bitor", "bitxor", "shl", "shr")
+"""Operations on the bits of integers. A shift by a negative number, or by all bits and more, leaves the sign alone:
+-1 for `shr` of a negative number, else 0.
+"""
 _ROUNDED = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos")
+BITS_AS: dict[str, Dtype] = {f"bits_as_{dtype}": dtype for dtype in NUMPY if dtype not in PAIRS}
+"""Functions that read the bits of a value as those of another type of the same size."""
 UNARY = ("neg", "abs", "not", *_ROUNDED, "floor", "ceil", "round")
 
 _table: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
@@ -216,7 +222,7 @@ class Call(Expr):
     a: Expr
 
     def __new__(cls, fn: str, a: Expr) -> Call:
-        return _intern(cls, a.dtype, (fn, a), (fn, a))
+        return _intern(cls, BITS_AS.get(fn, a.dtype), (fn, a), (fn, a))
 
 
 class Cast(Expr):
@@ -326,6 +332,8 @@ def binary(op: str, a: Expr, b: Expr | Scalar) -> Expr:
     b = _same_type(op, a, b)
     if op in LOGICAL and a.dtype != "bool":
         raise UserError(f"{op} needs conditions, not {a.dtype}")
+    if op in BITWISE and (a.dtype in FLOATS or a.dtype == "bool"):
+        raise UserError(f"{op} needs integers, not {a.dtype}")
     if op == "div" and a.dtype not in FLOATS:
         raise UserError(f"/ is for floats; use // for {a.dtype}")
     if op in ("fmod", "copysign") and a.dtype not in FLOATS:
@@ -360,11 +368,15 @@ def compare(op: str, a: Expr, b: Expr | Scalar) -> Expr:
 
 
 def call(fn: str, a: Expr) -> Expr:
-    """One of the functions in `UNARY`, checked for its type."""
-    if fn not in UNARY:
-        raise UserError(f"unknown function {fn!r}; known: {', '.join(UNARY)}")
+    """One of the functions in `UNARY` or `BITS_AS`, checked for its type."""
+    if fn not in UNARY and fn not in BITS_AS:
+        raise UserError(f"unknown function {fn!r}; known: {', '.join((*UNARY, *BITS_AS))}")
     if fn == "not" and a.dtype != "bool":
         raise UserError(f"not needs a condition, not {a.dtype}")
+    if fn in BITS_AS:
+        if ITEMSIZE[BITS_AS[fn]] != ITEMSIZE[a.dtype]:
+            raise UserError(f"{fn} needs a value of {8 * ITEMSIZE[BITS_AS[fn]]} bits, not {a.dtype}")
+        return a if BITS_AS[fn] == a.dtype else Call(fn, a)
     if fn not in ("neg", "abs", "not") and a.dtype not in FLOATS:
         raise UserError(f"{fn} needs a float, not {a.dtype}; use sd.cast")
     if fn == "abs" and a.dtype in UNSIGNED:

@@ -242,6 +242,8 @@ class _Machine:
                 return np.where(chosen, self.value(a, yes), self.value(b, no))
             case Call(fn, a):
                 x = self.value(a, s)
+                if fn in expr.BITS_AS:
+                    return _reinterpreted(x, a.dtype, expr.BITS_AS[fn], self.wide)
                 return np.asarray(_UNARY[fn](_widened(x))).astype(x.dtype)
             case Cast(a, dtype):
                 x = _cast(self.value(a, s), _numpy(dtype, self.wide))
@@ -343,6 +345,20 @@ def _overflown(x: Array) -> Array:
     return np.where(np.abs(x) >= F16_OVERFLOW, np.copysign(np.inf, x), x)
 
 
+def _reinterpreted(x: Array, dtype: Dtype, to: Dtype, wide: bool) -> Array:
+    """The bits of x, as it is stored, read as another type."""
+    stored = np.ascontiguousarray(x, NUMPY[dtype])
+    return stored.view(NUMPY[to]).reshape(x.shape).astype(_numpy(to, wide))
+
+
+def _shifted(op: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
+    """A shift by any amount: NumPy's is not defined beyond the width of the type."""
+    width = 8 * x.dtype.itemsize
+    outside = (y < 0) | (y >= width)
+    rest = np.where(x < 0, -1, 0).astype(x.dtype) if op is np.right_shift else np.zeros_like(x)
+    return np.where(outside, rest, op(x, np.where(outside, 0, y).astype(y.dtype)))
+
+
 def _through(slope: Array, scale: Array) -> Array:
     """An error passed through a function of this slope; no error stays none, however steep."""
     return np.where(scale == 0, 0.0, np.abs(slope) * scale)
@@ -403,6 +419,11 @@ OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "pow": _power,
     "copysign": np.copysign,
     "xor": np.logical_xor,
+    "bitand": np.bitwise_and,
+    "bitor": np.bitwise_or,
+    "bitxor": np.bitwise_xor,
+    "shl": lambda x, y: _shifted(np.left_shift, x, y),
+    "shr": lambda x, y: _shifted(np.right_shift, x, y),
 }
 
 _UNARY: dict[str, Callable[[Array], Array]] = {

@@ -51,6 +51,8 @@ def verify_compute(name: str, c: Compute) -> None:
 def _half_computed_with(node: Expr) -> Dtype | None:
     """The type of a half where a node does more than to move it, to choose it, or to convert between it and f32."""
     match node:
+        case Call(fn) if fn in expr.BITS_AS:
+            return None
         case Bin(_, a) | Cmp(_, a) | Call(_, a) if a.dtype in HALVES:
             return a.dtype
         case Cast(a, dtype) if "f32" not in (a.dtype, dtype):

@@ -178,3 +178,16 @@ def cumulative(x: Tensor, along: int, combiner: Combiner, exclusive: bool, rever
     nothing = Const(identity_of(combiner, x.dtype), x.dtype)
     element = select(compare(op, k, i[along]), x[put(i, along, k)], nothing)
     return compute(name, i, build.reduce(combiner, element, k))
+
+
+def write_at(x: Tensor, updates: Tensor, starts: Tensor, along: int, circular: bool, name: str = "Y") -> Tensor:
+    """`Y = X; Y[b, …, s[b] + j, …] = U[b, …, j, …]` for all j: a block of each batch entry is written at its own place.
+
+    Beyond the end nothing is written, or, if circular, it goes on at the beginning.
+    """
+    i = axes_for(x.shape)
+    j = binary("sub", i[along], build.cast(starts[i[0]], "i64"))
+    j = binary("mod", j, x.shape[along]) if circular else j
+    hit = compare("ge", j, 0) & compare("lt", j, updates.shape[along])
+    source = updates[put(i, along, clamped(j, updates.shape[along]))]
+    return compute(name, i, select(hit, source, x[tuple(i)]))

@@ -1,14 +1,16 @@
-"""This machine for people: its measured limits for `stormdrop peak`, and what `stormdrop doctor` found."""
+"""This machine for people: what `stormdrop peak`, `stormdrop calibrate` and `stormdrop doctor` found."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.text import Text
 
+from stormdrop.driver.calibrate import Calibration
 from stormdrop.driver.doctor import Diagnosis
-from stormdrop.report.console import heading, print_pairs, print_table
+from stormdrop.report.console import heading, print_pairs, print_table, say
 from stormdrop.report.text import bytes_text, clean, threads_text
 from stormdrop.runtime.peak import LEVELS, Peak
+from stormdrop.target.coefficients import FITTED
 from stormdrop.target.machine import Target
 
 
@@ -27,6 +29,35 @@ def print_peak(console: Console, target: Target, peak: Peak) -> None:
         size = bytes_text(b.footprint_bytes)
         cells.append((b.level, str(b.threads), size, f"{b.read_gbs:.1f}", f"{b.triad_gbs:.1f}"))
     print_table(console, ("bandwidth, GB/s", "threads", "footprint", "read", "triad"), cells)
+
+
+def print_calibration(console: Console, found: Calibration) -> None:
+    """Rates and coefficients of the estimate, nominal and now; then models by default schedules, before and after."""
+    before, after = found.nominal, found.calibrated
+    heading(console, f"{before.name}, {before.isa}, {threads_text(before.threads)}")
+    console.print()
+    rates = {"GFLOP/s of a core": "peak_gflops", "L2, GB/s of a core": "l2_gbs", "L3, GB/s": "l3_gbs"}
+    rates["memory, GB/s"] = "dram_gbs"
+    cells = [(told, *(f"{getattr(t, name):.4g}" for t in (before, after))) for told, name in rates.items()]
+    print_table(console, ("rate", "nominal", "measured"), cells)
+    console.print()
+    both = before.coefficients, after.coefficients
+    cells = [(name.replace("_", " "), *(f"{getattr(c, name):.3g}" for c in both)) for name in FITTED]
+    print_table(console, ("coefficient", "nominal", "now"), cells)
+    say(console, f"coefficients are {found.told}")
+    if found.fit is not None:
+        f = found.fit
+        told = f"tasks left out of the fit: error {f.error_before:.3f} before, {f.error_after:.3f} after"
+        say(console, f"{told}; the best by estimate is {f.regret_before:.1%}, {f.regret_after:.1%} behind the fastest")
+    timed: list[tuple[str, ...]] = []
+    if found.models:
+        console.print()
+        for m in found.models:
+            times = m.nominal_seconds, m.calibrated_seconds
+            row = (f"{s * 1e3:.3f}" for s in times)
+            timed.append((m.model, f"{m.changed} of {m.tasks}", *row, f"{times[0] / times[1]:.2f}"))
+        names = ("default schedules", "changed", "ms before", "ms after", "times faster")
+        print_table(console, names, timed)
 
 
 def print_diagnosis(console: Console, found: Diagnosis) -> None:

@@ -15,16 +15,12 @@ whatever their names.
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
@@ -34,13 +30,13 @@ from stormdrop.reservoir.database import Database, StoreBusy, StoreFull, Unwrita
 from stormdrop.reservoir.donors import Donor, donors_of, winners
 from stormdrop.reservoir.evict import Pruned, evict, shrink, used_bytes
 from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
-from stormdrop.reservoir.record import Record, Versions, group_name
+from stormdrop.reservoir.measured import TimedTrial, measured
+from stormdrop.reservoir.record import Record, Versions
 from stormdrop.reservoir.rows import StoreError, TrialRow, record_of, row_of, rules_of, task_of, unknown_rules
-from stormdrop.reservoir.sample import sampled
 from stormdrop.reservoir.sql import TRIALS, VERDICTS, absent_rules, allowed_rules, id_of, insert, insert_verdicts
+from stormdrop.reservoir.training import TrainingRows, training
 from stormdrop.reservoir.verdict import Verdict, VerdictRow, imported_verdict, verdict_of, verdict_row
 from stormdrop.runtime.host import detect
-from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
@@ -55,23 +51,6 @@ SLACK = 0.97
 TRAINING_ROWS = 20_000
 BATCH = 500
 MAX_REFUSALS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingRows:
-    """What a cost model learns from, oldest first.
-
-    Seconds of one `group` (one task at one temperature) may be compared, others not.
-    """
-
-    features: NDArray[np.float32]
-    seconds: NDArray[np.float64]
-    """NaN where the candidate failed."""
-    group: NDArray[np.int64]
-    names: tuple[str, ...]
-    """Of the groups: a task's digest and the temperature, `…/warm` or `…/cold`."""
-    left_out: int
-    """Rows of this machine whose features are of another version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,34 +345,11 @@ class Store:
 
     def training(self, target: Target, limit: int = TRAINING_ROWS) -> TrainingRows:
         """Trials on a machine, with features as its judge computes them now; of all tasks alike if beyond `limit`."""
-        wanted = judge_of(target).features
+        return self._database.read(lambda c: training(c, target, limit))
 
-        def found(c: sqlite3.Connection) -> tuple[list[Any], dict[int, str], int]:
-            machine = id_of(c, "machine", "key", target.key())
-            # An index has all that choosing needs; only what is chosen is read.
-            query = """SELECT id, 2 * task_id + cold, seconds FROM trial INDEXED BY trial_best
-                WHERE machine_id = ? AND version_id IN (SELECT id FROM version WHERE features = ?)"""
-            known = sorted(c.execute(query, (machine, wanted.version)).fetchall())
-            groups, seconds = np.array([k[1] for k in known], np.int64), np.array([k[2] for k in known], np.float64)
-            chosen = json.dumps([known[k][0] for k in sampled(groups, seconds, limit).tolist()])
-            rows = c.execute(
-                """SELECT features, seconds, 2 * task_id + cold FROM trial WHERE id IN (SELECT value FROM json_each(?))
-                AND feature_version = ? AND length(features) = ? ORDER BY id""",
-                (chosen, wanted.version, 4 * len(wanted)),
-            ).fetchall()
-            # Named one by one, so that the index leads to them alone
-            others = "SELECT features FROM version WHERE features <> ?"
-            query = f"SELECT count(*) FROM trial WHERE machine_id = ? AND feature_version IN ({others})"
-            digests = dict(c.execute("SELECT id, digest FROM task").fetchall())
-            return rows, digests, int(c.execute(query, (machine, wanted.version)).fetchone()[0])
-
-        rows, digests, left_out = self._database.read(found)
-        features = np.frombuffer(b"".join([row[0] for row in rows]), "<f4").astype(np.float32)
-        seconds = np.array([row[1] for row in rows], dtype=np.float64)  # None becomes NaN
-        keys, group = np.unique(np.array([row[2] for row in rows], dtype=np.int64), return_inverse=True)
-        names = tuple(group_name(digests[k // 2], bool(k % 2)) for k in keys.tolist())
-        matrix, groups = features.reshape(len(rows), len(wanted)), group.astype(np.int64).reshape(len(rows))
-        return TrainingRows(matrix, seconds, groups, names, left_out)
+    def measured(self, target: Target, limit: int, rules: Sequence[Rule] = RULES) -> list[TimedTrial]:
+        """Trials of a machine that were timed in full; of all tasks alike if there are more than `limit`."""
+        return self._database.read(lambda c: measured(c, target, limit, rules))
 
     def summaries(self, wanted: Filters | None = None) -> list[Summary]:
         """One for each task, machine and temperature, in the order in which they were last measured."""

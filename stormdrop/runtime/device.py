@@ -8,8 +8,8 @@
     recording.run()                                                  # y is written
 
 Single kernels, models, measuring and profiling use a device through these protocols only. A recording's representation
-is private to the device: the host has a pointer table and a list of steps for its thread pool; a GPU would capture a
-graph. Objects of one device cannot be passed to another.
+is private to the device: the host has a pointer table and a list of steps for its thread pool; a GPU has a graph.
+Objects of one device cannot be passed to another.
 """
 
 from __future__ import annotations
@@ -143,6 +143,12 @@ class Recording(Protocol):
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
         """As `bench`, per call: seconds indexed by run and call. With `calls`, only those calls are run."""
+        ...
+
+    def each(self, calls: range) -> Seconds:
+        """The seconds of some calls, each run once in their order, outputs written; where the clock of a device would
+        disturb short calls, neighbours are timed together and have their mean.
+        """
         ...
 
     def account(self, repeats: int, calls: range | None = None) -> Account:

@@ -10,28 +10,27 @@ from pathlib import Path
 
 from stormdrop.codegen.llvm import host
 from stormdrop.files import text_of
+from stormdrop.runtime.calibration import calibrated
 from stormdrop.runtime.compatible import sve_bytes
 from stormdrop.runtime.threads import thread_count
-from stormdrop.target.cpu import ISAS, Caches, cpu_target
-from stormdrop.target.machine import Target
+from stormdrop.target.cpu import ISAS, Caches, Cpu, cpu_target
 
 
-def detect(threads: int | None = None) -> Target:
-    """This machine, as much of it as this process may use; `threads` otherwise as `thread_count`."""
+def detect(threads: int | None = None) -> Cpu:
+    """This machine, as much of it as this process may use, with the rates that were measured of it.
+
+    `threads` otherwise as `thread_count`.
+    """
+    return calibrated(nominal(threads))
+
+
+def nominal(threads: int | None = None) -> Cpu:
+    """As `detect`, with nominal rates and coefficients of the estimate."""
     return _detect(thread_count(threads))
 
 
-def target_for(target: Target | None, threads: int | None) -> Target:
-    """What to build for where the caller gave this much: `threads` stands above the target's, the target's above all
-    that `detect` asks. Raises UserError for a wrong number of threads.
-    """
-    if target is None:
-        return detect(threads)
-    return target if threads is None else target.with_threads(thread_count(threads))
-
-
 @cache
-def _detect(threads: int) -> Target:
+def _detect(threads: int) -> Cpu:
     triple, cpu, features = host()
     flags = {f for f in features.split(",") if f}
     isa = ISAS[_isa_of(triple, flags)]

@@ -82,10 +82,28 @@ class HostKernel:
     def __init__(self, artifact: Artifact, device: HostDevice) -> None:
         self.artifact, self._device = artifact, device
         self.code = Code(artifact.code)
-        self.phases = self._phases(ENTRY, artifact.extents)
+        self.phases = _phases(self.code, ENTRY, artifact.extents)
         """The address of the entry function, and the extents of its phases."""
 
     def prepare(self, constants: Mapping[str, Array], places: Sequence[BufferPlace | None]) -> None:
+        HostPacker(self.artifact, self._device, self.code).prepare(constants, places)
+
+
+class HostPacker:
+    """The load-time phases of an artifact for any device: they run on the host.
+
+    `code` has the phases where it is loaded already; a GPU's artifact brings them as `prepare_code`.
+    """
+
+    def __init__(self, artifact: Artifact, device: HostDevice, code: Code | None = None) -> None:
+        self.artifact, self._device = artifact, device
+        self._phases: tuple[int, NDArray[np.int64]] | None = None
+        if artifact.prepare_extents:
+            self._code = code or Code(artifact.prepare_code or artifact.code)
+            self._phases = _phases(self._code, PREPARE, artifact.prepare_extents)
+
+    def prepare(self, constants: Mapping[str, Array], places: Sequence[BufferPlace | None]) -> None:
+        """As `LoadedKernel.prepare`, to places in the host's memory."""
         arguments: list[BufferPlace | None] = []
         for buffer, place in zip(self.artifact.buffers, places):
             if buffer.scope is Scope.CONSTANT:
@@ -99,12 +117,12 @@ class HostKernel:
             elif buffer.scope is Scope.PACKED and place is None:  # an intermediate: a transformed Winograd filter
                 place = BufferPlace(self._device.allocate(buffer.nbytes))
             arguments.append(place)
-        if self.artifact.prepare_extents:
-            phases = self._phases(PREPARE, self.artifact.prepare_extents)
-            HostRecording([BoundCall(self, tuple(arguments))], [phases], self._device).run()
+        if self._phases is not None:
+            HostRecording([BoundCall(self, tuple(arguments))], [self._phases], self._device).run()
 
-    def _phases(self, name: str, extents: Sequence[int]) -> tuple[int, NDArray[np.int64]]:
-        return self.code.address(name), np.array(extents, np.int64)
+
+def _phases(code: Code, name: str, extents: Sequence[int]) -> tuple[int, NDArray[np.int64]]:
+    return code.address(name), np.array(extents, np.int64)
 
 
 class HostRecording:
@@ -151,6 +169,9 @@ class HostRecording:
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
         return self._pool.profile(*self._part(calls), repeats)
+
+    def each(self, calls: range) -> Seconds:
+        return self.profile(1, calls).ravel()
 
     def account(self, repeats: int, calls: range | None = None) -> Account:
         return self._pool.account(*self._part(calls), repeats)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.runtime.artifact import Artifact
+from stormdrop.target.gpu import GPU_TRIPLE
 
 Space = Literal["input", "output", "arena", "weights"]
 
@@ -65,7 +66,9 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """A model for one kind of machine and one number of threads."""
+    """A model for one kind of machine and one number of threads; of a GPU these are the multiprocessors that it was
+    compiled for, and it runs with any number.
+    """
 
     name: str
     inputs: tuple[Port, ...]
@@ -78,6 +81,10 @@ class Image:
     triple: str
     cpu: str
     features: str
+
+    @property
+    def is_for_gpu(self) -> bool:
+        return self.triple == GPU_TRIPLE
 
     @property
     def scratch_bytes(self) -> int:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,14 +39,16 @@ from stormdrop.runtime.device import (
     Seconds,
     joined,
 )
-from stormdrop.runtime.executable import Executable
+from stormdrop.runtime.executable import Executable, TakesOtherArrays
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.host_device import HostDevice, HostPacker, host_device
 from stormdrop.runtime.image import Address, Image, Port
 from stormdrop.runtime.package import load, save
 from stormdrop.runtime.peak import peak_gflops
 from stormdrop.runtime.profile import Profile, profile_of
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
+from stormdrop.runtime.targets import gpu_for, gpu_limits
+from stormdrop.runtime.threads import thread_count
 from stormdrop.runtime.verify import verify
 from stormdrop.target import whole_lines
 from stormdrop.target.scope import Scope
@@ -57,19 +61,45 @@ MOST_REPEATS = 10**8
 TURN_SECONDS = 0.2
 
 
-class Model(Executable[Port]):
-    """A compiled model, ready to run.
+@dataclass(frozen=True, slots=True)
+class _OnDevice:
+    """A model's weights and kernels on the device that runs it."""
 
-    Raises UserError for a damaged image or too few weights, BuildError for code of another machine.
+    device: Device
+    memory: Memory
+    kernels: Sequence[LoadedKernel]
+
+
+class Model(Executable[Port]):
+    """A compiled model, ready to run; one for a GPU that is not here can only be saved.
+
+    `ordinal` is the GPU that runs a GPU's model. Raises UserError for a damaged image or too few weights, BuildError
+    for code of another machine; what a GPU refuses, or its absence, is told when the model is first run.
     """
 
-    def __init__(self, image: Image, weights: Bytes, device: Device | None = None) -> None:
+    def __init__(self, image: Image, weights: Bytes, device: Device | None = None, ordinal: int = 0) -> None:
         verify(image)
         super().__init__(image.name, image.inputs, image.outputs)
         self.image, self.weights, self.threads = image, image.checked_weights(weights), image.threads
-        self._device = device or host_device(image.threads)
-        self._memory = self._device.adopt(self.weights)
-        self._kernels = [self._device.load(kernel) for kernel in image.kernels]
+        self._given_device, self._ordinal = device, ordinal
+        if device is not None or not image.is_for_gpu:
+            self.attach()
+
+    def attach(self) -> None:
+        """Load weights and kernels onto the device, if they are not there yet. Raises UserError, BuildError."""
+        self._on  # noqa: B018
+
+    @cached_property
+    def _on(self) -> _OnDevice:
+        device = self._given_device
+        if device is None:
+            device = gpu_for(self.image, self._ordinal) if self.image.is_for_gpu else host_device(self.image.threads)
+        return _OnDevice(device, device.adopt(self.weights), [device.load(kernel) for kernel in self.image.kernels])
+
+    @cached_property
+    def _other(self) -> TakesOtherArrays | None:
+        device = self._on.device
+        return device if isinstance(device, TakesOtherArrays) else None
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
@@ -82,10 +112,10 @@ class Model(Executable[Port]):
         missing = [repr(port.name) for port in self.inputs if port.name not in inputs]
         if missing:
             raise UserError(f"{self.name} needs {', '.join(missing)}; its inputs: {self._known()}")
-        arrays = self._checked([inputs[port.name] for port in self.inputs])
-        results = [new_array(port) for port in self.outputs]
-        self._run(arrays, results)
-        return {port.name: result for port, result in zip(self.outputs, results)}
+        results = self(*(inputs[port.name] for port in self.inputs))
+        return {
+            port.name: result for port, result in zip(self.outputs, results if len(self.outputs) > 1 else [results])
+        }
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
         """Seconds of each of `repeats` whole runs, timed natively, after a few that do not count."""
@@ -115,17 +145,20 @@ class Model(Executable[Port]):
                 bench.bind(arrays, results)
                 bench.bench(WARM_UP_RUNS)
                 alone.append((float(np.median(bench.bench(repeats))), float(np.median(bench.busy(repeats)))))
-        peak = peak_gflops(detect(self.threads))
+        peak = gpu_limits(self._on.device)[0] if self.image.is_for_gpu else peak_gflops(detect(self.threads))
         return profile_of(self.name, self.threads, self.image.calls, joined(accounts[1:]), peak, alone)
 
     def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[Rotation]:
         """A bench of each call, one after the other."""
-        cache_bytes = detect(self.threads).l3_bytes
+        device = self._on.device
+        cache_bytes = gpu_limits(device)[1] if self.image.is_for_gpu else detect(self.threads).l3_bytes
         is_cold = self.image.weights_bytes > cache_bytes
-        block = self._device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
+        block = device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
         for call in calls:
-            kept = [k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and a.memory is self._memory]
-            yield Rotation(self._device, call, kept if is_cold else (), block)
+            kept = [
+                k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and a.memory is self._on.memory
+            ]
+            yield Rotation(device, call, kept if is_cold else (), block)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
@@ -137,8 +170,8 @@ class Model(Executable[Port]):
     def _recorded(self) -> tuple[list[BoundCall], Recording]:
         """The calls of one run, with an arena of their own, and what runs them."""
         try:
-            calls = self._calls(self._device.allocate(whole_lines(self.image.arena_bytes) + SLACK_BYTES))
-            return calls, self._device.record(calls)
+            calls = self._calls(self._on.device.allocate(whole_lines(self.image.arena_bytes) + SLACK_BYTES))
+            return calls, self._on.device.record(calls)
         except MemoryError as error:
             nbytes = f"{self.image.arena_bytes:,} bytes between its kernels"
             raise RunError(f"there is no memory for a run of {self.name}: {nbytes}") from error
@@ -155,19 +188,17 @@ class Model(Executable[Port]):
                 case "arena":
                     return BufferPlace(arena, address.offset)
                 case "weights":
-                    return BufferPlace(self._memory, address.offset)
+                    return BufferPlace(self._on.memory, address.offset)
 
-        return [BoundCall(self._kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
+        return [BoundCall(self._on.kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
 
     def _known(self) -> str:
         return ", ".join(repr(port.name) for port in self.inputs) or "none"
 
     def __repr__(self) -> str:
         steps, threads = len(self.image.calls), self.threads
-        return (
-            f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {threads} "
-            f"thread{'s' if threads != 1 else ''}>"
-        )
+        where = self.image.cpu if self.image.is_for_gpu else f"{threads} thread{'s' if threads != 1 else ''}"
+        return f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {where}>"
 
 
 def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:
@@ -179,24 +210,28 @@ def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:
     return np.concatenate([timed(min(turn, repeats - done)) for done in range(0, repeats, turn)])
 
 
-def load_compiled(path: str | os.PathLike[str], threads: int | None = None) -> Model:
-    """A model that `save` wrote.
+def load_compiled(path: str | os.PathLike[str], threads: int | None = None, ordinal: int = 0) -> Model:
+    """A model that `save` wrote; one for a GPU runs on GPU `ordinal`.
 
-    It is native code: load only what you trust. Raises UserError for any other or a damaged file.
+    It is native code: load only what you trust. Raises UserError for any other or a damaged file, and for code that
+    this machine cannot run.
     """
-    return Model(*load(path, threads))
+    model = Model(*load(path, threads), ordinal=ordinal)
+    model.attach()
+    return model
 
 
-def pack(image: Image, constants: Constants, device: Device | None = None) -> Bytes:
+def pack(image: Image, constants: Constants, device: HostDevice | None = None) -> Bytes:
     """The weights of an image: each call's constants packed by its kernel, or copied, to where its addresses say.
 
-    `constants(n)` is asked for call n just before it is packed, and only where something is to be packed: raw weights
-    can be freed one after another. Calls of one kernel with the same addresses are packed once.
+    Packing runs on the host, whatever device the image is for. `constants(n)` is asked for call n just before it
+    is packed, and only where something is to be packed: raw weights can be freed one after another. Calls of one kernel
+    with the same addresses are packed once.
     """
     verify(image)
-    device = device or host_device(image.threads)
+    device = device or host_device(thread_count() if image.is_for_gpu else image.threads)
     weights = device.allocate(image.weights_bytes)
-    loaded: dict[int, LoadedKernel] = {}
+    packers: dict[int, HostPacker] = {}
     done: set[tuple[int, tuple[Address | None, ...]]] = set()
     # The largest first: what packing needs for a moment comes on top of little.
     raw_bytes = [sum(b.nbytes for b in kernel.buffers if b.scope is Scope.CONSTANT) for kernel in image.kernels]
@@ -206,7 +241,7 @@ def pack(image: Image, constants: Constants, device: Device | None = None) -> By
         if not any(kept) or (call.kernel, kept) in done:
             continue
         done.add((call.kernel, kept))
-        if call.kernel not in loaded:
-            loaded[call.kernel] = device.load(artifact)
-        loaded[call.kernel].prepare(constants(n), [a and BufferPlace(weights, a.offset) for a in kept])
+        if call.kernel not in packers:
+            packers[call.kernel] = HostPacker(artifact, device)
+        packers[call.kernel].prepare(constants(n), [a and BufferPlace(weights, a.offset) for a in kept])
     return weights.read(0, image.weights_bytes)

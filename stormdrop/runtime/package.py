@@ -75,8 +75,8 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Imag
     """Read what `save` wrote: an image and its weights, which are read-only.
 
     A model keeps the number of threads it was compiled for, or has as many as `thread_count` says if that is fewer;
-    `threads` asks for another. Raises UserError for anything but a whole, undamaged file that was compiled for a
-    machine like this one.
+    `threads` asks for another. Raises UserError for anything but a whole, undamaged file that was compiled for a CPU
+    like this one, or for a GPU: whether it fits is seen when its GPU is known.
     """
     name = repr(os.fspath(path))
     with opened(path, name) as file:
@@ -90,6 +90,8 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Imag
         image = read_header(header, memoryview(code), weights.nbytes)
     except (ValueError, UserError) as error:
         raise UserError(f"{name} is no compiled model, though its checksum is right ({error}); {_AGAIN}") from error
+    if image.is_for_gpu:
+        return image, weights
     reason = unfit(image.triple, image.cpu, image.features)
     if reason is not None:
         raise UserError(f"{name} cannot run here: {reason}; {_AGAIN} on this machine")

@@ -1,7 +1,6 @@
 """What the machine can do at best, measured: f32 fma throughput, and bandwidth of each cache level and of memory.
 
     measure_peak(target) -> Peak         once per machine, kept in a file; about three seconds
-    calibrated(target) -> Target         with the measured rates, if they have been measured
     PeakMeter, StreamMeter               short timings, to be interleaved with the kernels they are compared to
 
 The figures are upper bounds: each is the best of many short timings of the fastest of several code forms, since a clock
@@ -12,14 +11,11 @@ line that a store fetches before it overwrites it is not counted.
 """
 
 import logging
-import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from itertools import product
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -27,14 +23,13 @@ import numpy.typing as npt
 
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
-from stormdrop.errors import UserError
-from stormdrop.files import replacing
-from stormdrop.paths import cache_dir
 from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.calibration import identity, load_peak, save_peak
 from stormdrop.runtime.device import BoundCall, BufferPlace
 from stormdrop.runtime.host import hyperthreads
 from stormdrop.runtime.host_device import HostMemory, host_device
-from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target
+from stormdrop.target.cpu import Cpu
+from stormdrop.target.machine import LEVELS, Bandwidth, Peak
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +62,7 @@ _ARRAYS: dict[Stream, int] = {"read": 1, "triad": 3}
 _VECTORS_PER_TRIP: dict[Stream, int] = {"read": 16, "triad": 4}
 
 
-def _kernel(target: Target, setup: Sequence[str], body: Sequence[str], last: Sequence[str]) -> str:
+def _kernel(target: Cpu, setup: Sequence[str], body: Sequence[str], last: Sequence[str]) -> str:
     """A loop of `params[0]` trips; `last` are the values whose sum keeps the loop from being dead code."""
     vec, lanes = f"<{target.lanes('f32')} x float>", target.lanes("f32")
     sums = [f"%r{n} = fadd {vec} {last[n]}, {f'%r{n - 1}' if n else last[0]}" for n in range(len(last))]
@@ -85,14 +80,14 @@ class FmaForm:
     broadcast: bool  # a factor is a scalar in memory, folded into the instruction where the target can
 
 
-def fma_forms(target: Target) -> list[FmaForm]:
+def fma_forms(target: Cpu) -> list[FmaForm]:
     """Forms with enough chains for two fmas a cycle at any known latency, as far as the registers go."""
     counts = [n for n in (10, 12, 14, 20, 24, 28) if n <= target.vector_registers - 2]
     forms = [FmaForm(n, unroll, broadcast=False) for n in counts for unroll in (1, 4)]
     return forms + [FmaForm(n, 1, broadcast=True) for n in (12, 24) if n in counts]
 
 
-def fma_text(target: Target, form: FmaForm) -> str:
+def fma_text(target: Cpu, form: FmaForm) -> str:
     """LLVM IR of a kernel of fmas: every trip makes, `unroll` times and for each accumulator j,
 
         x[j] = x[j] * a + b
@@ -119,7 +114,7 @@ def fma_text(target: Target, form: FmaForm) -> str:
     return _kernel(target, setup, body, last)
 
 
-def stream_text(target: Target, stream: Stream) -> str:
+def stream_text(target: Cpu, stream: Stream) -> str:
     """LLVM IR of a kernel that reads or writes the thread's block of each array, `params[1]` bytes, again and again."""
     vec, size = f"<{target.lanes('f32')} x float>", target.vector_bytes
     vectors, arrays = range(_VECTORS_PER_TRIP[stream]), range(_ARRAYS[stream])
@@ -150,14 +145,15 @@ def stream_text(target: Target, stream: Stream) -> str:
 # ---- timing ----------------------------------------------------------------------------------------------------------
 
 _NAP_SECONDS = 2e-3
-_LEAST_SHARE = 0.6  # of threads × one thread's rate; less than this is no lower clock but a cpu short
+_LEAST_SHARE = 0.52  # of threads × one thread's rate: 16 CPUs of a virtual machine that are hyperthreads, which it does
+# not say, reach little more; two threads on one CPU reach less
 _SHORT_SECONDS = 1e-3  # one timing: long against the fork of a parallel region, short against a time slice
 
 
 class _Region:
     """A kernel with its buffers, over a parallel range of `extent` units on the target's threads."""
 
-    def __init__(self, text: str, target: Target, arrays: Sequence[BufferPlace], extent: int) -> None:
+    def __init__(self, text: str, target: Cpu, arrays: Sequence[BufferPlace], extent: int) -> None:
         device = host_device(target.threads)
         self._params = np.zeros(32, np.int64)
         kernel = device.load(Artifact(assemble(text, target), (), (extent,)))
@@ -176,7 +172,7 @@ class PeakMeter:
     core's times their number is that, and is timed again.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Cpu) -> None:
         self._flops = 2 * target.lanes("f32") * target.threads
         halves = [BufferPlace(HostMemory(np.full(256, 0.5, np.float32).view(np.uint8)))]
         texts = {form: fma_text(target, form) for form in fma_forms(target)}
@@ -220,7 +216,7 @@ class StreamMeter:
 
     def __init__(
         self,
-        target: Target,
+        target: Cpu,
         stream: Stream,
         footprint_bytes: int,
         sweeps: int = 1,
@@ -257,18 +253,18 @@ _STREAM_SECONDS = 1.5
 _BYTES_PER_TIMING = 100 << 20  # and thread: half a millisecond of the fastest cache
 
 
-def measure_peak(target: Target, fresh: bool = False) -> Peak:
+def measure_peak(target: Cpu, fresh: bool = False) -> Peak:
     """The machine's peak: what the cache file says, or else (or if `fresh`) measured now and written there."""
-    if not fresh and (known := _load(target)) is not None:
+    if not fresh and (known := load_peak(target)) is not None:
         return known
     targets = {n: target.with_threads(n) for n in (1, target.threads)}
     gflops = {n: PeakMeter(one).search(rounds=8) for n, one in targets.items()}
     table = _measure_bandwidths(list(targets.values()))
-    peak = Peak(_identity(target), target.threads, gflops[1], gflops[target.threads], table)
+    peak = Peak(identity(target), target.threads, gflops[1], gflops[target.threads], table)
     if _is_too_slow(peak):
         _log.warning("the machine is busy: the peak of %d threads comes out too low, and is not kept", target.threads)
     else:
-        _save(target, peak)
+        save_peak(target, peak)
     return peak
 
 
@@ -279,12 +275,12 @@ def _is_too_slow(peak: Peak) -> bool:
     return min(peak.gflops / peak.thread_gflops, reads[0] / reads[1]) < least
 
 
-def _measure_bandwidths(targets: Sequence[Target]) -> tuple[Bandwidth, ...]:
+def _measure_bandwidths(targets: Sequence[Cpu]) -> tuple[Bandwidth, ...]:
     """All levels and streams in turn, again and again, so that a busy moment of the machine spoils none of them."""
     cells = [(level, target, _footprint(target, level)) for target in targets for level in LEVELS]
     memory = _ones(max(footprint for _, _, footprint in cells))
 
-    def meter(stream: Stream, target: Target, footprint_bytes: int) -> StreamMeter:
+    def meter(stream: Stream, target: Cpu, footprint_bytes: int) -> StreamMeter:
         sweeps = max(1, _BYTES_PER_TIMING * target.threads // footprint_bytes)
         return StreamMeter(target, stream, footprint_bytes, sweeps, memory)
 
@@ -297,61 +293,20 @@ def _measure_bandwidths(targets: Sequence[Target]) -> tuple[Bandwidth, ...]:
     return tuple(Bandwidth(level, t.threads, footprint, *rates) for (level, t, footprint), rates in zip(cells, best))
 
 
-def _footprint(target: Target, level: str) -> int:
+def _footprint(target: Cpu, level: str) -> int:
     """A size that stays in the level and is well beyond the one before it, for all threads together."""
     sizes = {
         "L1": target.threads * target.l1_bytes // 2,
         "L2": target.threads * target.l2_bytes // 2,
-        "L3": target.threads * target.l2_bytes + target.l3_bytes // 2,
+        # Not a share of the nominal size, of which a virtual machine may have little
+        "L3": target.threads * target.l2_bytes + min(target.l3_bytes // 2, target.threads * target.l2_bytes),
         "DRAM": max(target.threads * target.l2_bytes + 8 * target.l3_bytes, 64 << 20),
     }
     return min(sizes[level], 1 << 30)
 
 
-def calibrated(target: Target) -> Target:
-    """The target with the rates that `measure_peak` left in the cache file; itself if there are none."""
-    if (peak := _load(target)) is None:
-        return target
-    l2, l3, dram = (peak.bandwidth(*row).read_gbs for row in (("L2", 1), ("L3", peak.threads), ("DRAM", peak.threads)))
-    return replace(target, peak_gflops=peak.thread_gflops, l2_gbs=l2, l3_gbs=l3, dram_gbs=dram)
-
-
 @cache
-def peak_gflops(target: Target) -> float:
+def peak_gflops(target: Cpu) -> float:
     """What all threads reach together in f32: what `measure_peak` left in the cache file, or a short measurement."""
-    known = _load(target)
+    known = load_peak(target)
     return PeakMeter(target).search(rounds=2, limit_seconds=0.2) if known is None else known.gflops
-
-
-def _identity(target: Target) -> str:
-    """What tells this machine from others that a shared home directory may be used on; no host name."""
-    caches = f"{target.l1_bytes}, {target.l2_bytes}, {target.l3_bytes}"
-    return f"{target.key()}; {target.name}; caches {caches}; {os.cpu_count()} cpus"
-
-
-def _path(target: Target) -> Path:
-    return cache_dir() / f"peak-{sha256(_identity(target).encode()).hexdigest()[:16]}.json"
-
-
-def _load(target: Target) -> Peak | None:
-    path = _path(target)
-    try:
-        if not path.exists():
-            return None
-        peak = Peak.from_json(path.read_text())
-        if (peak.key, peak.threads) != (_identity(target), target.threads):
-            raise ValueError(f"it describes {peak.key!r}")
-        return peak
-    except (OSError, ValueError) as error:
-        _log.warning("the measured peak in %s is ignored: %s", path, error)
-    return None
-
-
-def _save(target: Target, peak: Peak) -> None:
-    path = _path(target)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as write:
-            write(peak.to_json().encode())
-    except (OSError, UserError) as error:
-        _log.warning("the measured peak cannot be kept in %s: %s", path, error)

@@ -58,7 +58,7 @@ class Rotation:
 
     def bench(self, repeats: int) -> Seconds:
         """The seconds of each of `repeats` runs; the rotation continues where it stopped before."""
-        return np.concatenate([self._recording.profile(1, calls).ravel() for calls in self._turns(repeats)])
+        return np.concatenate([self._recording.each(calls) for calls in self._turns(repeats)])
 
     def busy(self, repeats: int) -> Seconds:
         """As `bench`, the seconds that threads were computing."""

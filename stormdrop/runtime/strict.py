@@ -20,12 +20,19 @@ DTYPE = frozenset(ITEMSIZE)
 Form = Any
 """A range: a whole number in it. `float`: a finite amount, 0 or more. A frozenset: one of these texts. Another type: a
 value of exactly this type. [form]: a list of such values. (form, …): a list of exactly these. {name: form, …}: an
-object with exactly these fields. `Nullable`: such a value, or null.
+object with exactly these fields, of which an `Optional` one may be missing. `Nullable`: such a value, or null.
 """
 
 
 class Nullable:
     """A form that allows null."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+
+
+class Optional:
+    """The form of a field that an object need not have."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -58,11 +65,13 @@ def conform(tree: Any, form: Form, where: str) -> None:
             if tree is not None:
                 conform(tree, form.form, where)
         case dict():
-            if kind is not dict or tree.keys() != form.keys():
+            required = {name for name, part in form.items() if not isinstance(part, Optional)}
+            if kind is not dict or not required <= tree.keys() <= form.keys():
                 found = f"an object with {', '.join(map(_shown, tree))}" if kind is dict else _shown(tree)
                 raise ValueError(f"{where}: {found} for an object with {', '.join(form)}")
-            for name, part in form.items():
-                conform(tree[name], part, f"{where}, {name}")
+            for name, value in tree.items():
+                part = form[name]
+                conform(value, part.form if isinstance(part, Optional) else part, f"{where}, {name}")
         case list():
             if kind is not list:
                 raise ValueError(f"{where}: {_shown(tree)} for a list")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from stormdrop.ir.affine import affine, bounds, conjunction, conjuncts, index_condition, opposite
+from stormdrop.ir.affine import affine, bounds, conjunction, conjuncts, decide, index_condition, opposite
 from stormdrop.ir.dtypes import HALVES, Dtype
 from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, children, compare, walk
 from stormdrop.ir.tensor import Tensor
@@ -99,6 +99,13 @@ def choosing_axes(e: Expr) -> frozenset[Axis]:
     return frozenset(
         n.a for n in walk(e) if isinstance(n, Cmp) and n.op == "eq" and isinstance(n.a, Axis) and isinstance(n.b, Const)
     )
+
+
+@lru_cache(maxsize=16384)
+def index_conditions(e: Expr) -> tuple[Expr, ...]:
+    """The conditions on indices in an expression that hold at some positions only."""
+    selects = [n.condition for n in walk(e) if isinstance(n, Select) and index_condition(n.condition)]
+    return tuple(c for condition in selects for c in conjuncts(condition) if decide(c, lambda _: None) is None)
 
 
 def is_expensive(e: Expr) -> bool:

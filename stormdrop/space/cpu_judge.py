@@ -40,7 +40,7 @@ from stormdrop.space.nest import CACHED, is_copy, nest_of
 from stormdrop.space.operands import stage_operands
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling, tile_all
-from stormdrop.target.coefficients import CPU_COEFFICIENTS, CpuCoefficients
+from stormdrop.target.coefficients import CpuCoefficients
 from stormdrop.target.cpu import Cpu
 
 
@@ -49,7 +49,10 @@ class CpuJudge:
     """See `stormdrop.space.judge.Judge`."""
 
     target: Cpu
-    coefficients: CpuCoefficients = CPU_COEFFICIENTS
+
+    @property
+    def coefficients(self) -> CpuCoefficients:
+        return self.target.coefficients
 
     @property
     def features(self) -> FeatureSet:
@@ -232,7 +235,7 @@ class CpuAssessment:
         fma = c.vector_steps * c.useful * body / rate
         fma = fma * maximum(1.0, latency / c.accumulators) if stage.is_reduction else fma
         load_rate = max(1.0, rate)  # full vectors a cycle
-        load = c.steps * c.useful * c.loads / load_rate
+        load = c.steps * c.useful * c.loads * k.load_slots / load_rate
         ends = c.tiles * (c.accumulators * (finish / rate + k.store_cycles) + k.tile_cycles)
         if stage.is_reduction:
             turns = c.tiling.inner_reduce_trips(stage.reduce_axes[-1])

@@ -12,12 +12,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.errors import ScheduleError
 from stormdrop.space.columns import Num
 from stormdrop.space.cpu_judge import CpuJudge
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.structure import Structure
 from stormdrop.space.tiling import Tiling
 from stormdrop.target.cpu import Cpu
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 
 
@@ -57,3 +59,5 @@ def judge_of(target: Target) -> Judge:
     match target:
         case Cpu():
             return CpuJudge(target)
+        case Gpu():
+            raise ScheduleError("there is no judge of GPUs")

@@ -1,15 +1,38 @@
 """The calibrated numbers of the estimate of a program on a CPU, as one value.
 
 Where a number comes from stands beside it: *znver4*, chosen so that the estimate ranks kernels as they were measured on
-a Zen 4 server core; *counted*, instructions of the generated code; *chosen*, a limit or a small preference.
+a Zen 4 server core; *counted*, instructions of the generated code; *chosen*, a limit or a small preference. A target
+carries the value that its estimates use: `CPU_COEFFICIENTS`, or what `stormdrop calibrate` fitted to the machine.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from math import isfinite
+from typing import Any
+
+from stormdrop.errors import UserError
+
+FITTED = (
+    "load_slots",
+    "gather_slots",
+    "tile_cycles",
+    "store_cycles",
+    "reduce_start_cycles",
+    "l1_share",
+    "l2_share",
+    "l3_share",
+    "cold_bandwidth_share",
+    "overlap_share",
+    "l2_overlap_share",
+    "fork_seconds",
+)
+"""What a fit may change. Limits stay: a schedule must be legal or not whatever was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuCoefficients:
     version: int
+    """Of the formulas that use them."""
 
     # Vector operations that one operation of an expression takes; any other takes one
     function_operations: float = 20.0  # exp, tanh, erf, ...; counted
@@ -20,6 +43,7 @@ class CpuCoefficients:
     fmod_operations: float = 400.0  # counted, for quotients that are not huge
 
     # Load slots: one full vector loaded is one
+    load_slots: float = 1.0  # scales all of them: what a core really issues
     broadcast_slots: float = 0.5  # znver4 issues two a cycle
     gather_slots: float = 2.0  # for every lane; znver4
     transpose_slots: float = 5.0  # for every vector of a register-blocked transpose; counted
@@ -59,5 +83,22 @@ class CpuCoefficients:
     most_scratch_bytes: int = 16 << 20
     most_unrolled_rows: float = 8.0  # of a transform that are live at once: its rows may go through memory
 
+    def to_json(self) -> dict[str, Any]:
+        """What differs from the nominal value, and the version."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"version": self.version} | {n: v for n, v in found.items() if v != getattr(CPU_COEFFICIENTS, n)}
+
+    @staticmethod
+    def from_json(tree: Any) -> "CpuCoefficients":
+        """The inverse of `to_json`. Raises UserError for another version, and for what no fit would have written."""
+        if not isinstance(tree, Mapping) or tree.get("version") != CPU_COEFFICIENTS.version:  # pyright: ignore
+            raise UserError(f"not coefficients of version {CPU_COEFFICIENTS.version}")
+        changed = {str(name): value for name, value in tree.items() if name != "version"}
+        for name, value in changed.items():
+            if name not in FITTED or type(value) not in (int, float) or not (isfinite(value) and value >= 0):
+                raise UserError(f"not a fitted coefficient: {name!r:.60} = {value!r:.60}")
+        return replace(CPU_COEFFICIENTS, **{name: float(value) for name, value in changed.items()})
+
 
 CPU_COEFFICIENTS = CpuCoefficients(version=1)
+"""Nominal: those of a Zen 4 server core."""

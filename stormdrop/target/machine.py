@@ -9,8 +9,9 @@ from typing import Any, TypeAlias, cast
 
 from stormdrop.errors import UserError
 from stormdrop.target.cpu import Cpu
+from stormdrop.target.gpu import Gpu
 
-Target: TypeAlias = Cpu
+Target: TypeAlias = Cpu | Gpu
 
 
 def target_from_json(data: Any) -> Target:
@@ -24,6 +25,8 @@ def target_from_json(data: Any) -> Target:
     match values.get("kind", "cpu"):
         case "cpu":
             return Cpu.from_json(values)
+        case "gpu":
+            return Gpu.from_json(values)
         case kind:
             raise UserError(f"not a target: unknown kind {kind!r:.60}")
 

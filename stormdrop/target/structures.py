@@ -1,7 +1,9 @@
-"""TilingStructure structures: the loop levels into which a machine's stages are cut.
+"""Tiling structures: the loop levels into which a machine's stages are cut.
 
-A structure has a name, one letter for each level from the outermost: S cuts every spatial axis once more, R every
-reduce axis. Schedules in files name structures; what kind of loop each level is stands here.
+A structure has a name, one letter for each level from the outermost. On CPUs S cuts every spatial axis once more, R
+every reduce axis. On GPUs B, V, T and S cut the spatial axes (blocks, virtual threads, threads; serial or register
+loops), X and R the reduce axes (across threads; serial loops). Schedules in files name structures; what kind of loop
+each level is stands here.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ class LoopKind(Enum):
         return self in (LoopKind.PARALLEL, LoopKind.BLOCK)
 
 
+_SPATIAL, _REDUCE = "SBVT", "RX"
+
+
 @dataclass(frozen=True, slots=True)
 class TilingStructure:
     """The levels of a nest, outermost first: which axes each cuts (a letter of the name), and the kind of its loops."""
@@ -34,7 +39,17 @@ class TilingStructure:
 
     def __post_init__(self) -> None:
         assert len(self.name) == len(self.kinds)
-        assert set(self.name) <= {"S", "R"}
+        assert set(self.name) <= {*_SPATIAL, *_REDUCE}
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether the threads of a block execute the nest together, as on a GPU."""
+        return LoopKind.THREAD in self.kinds
+
+    @property
+    def levels(self) -> tuple[tuple[bool, LoopKind], ...]:
+        """Of every level: whether it cuts the reduce axes, and the kind of its loops."""
+        return tuple((letter in _REDUCE, kind) for letter, kind in zip(self.name, self.kinds))
 
 
 _P, _S, _R = LoopKind.PARALLEL, LoopKind.SERIAL, LoopKind.REGISTER
@@ -55,5 +70,18 @@ CPU_STRUCTURES = TilingStructures(
     elementwise=TilingStructure("SSS", (_P, _S, _R)),
 )
 
-STRUCTURES = {t.name: t for t in (CPU_STRUCTURES.reuse, CPU_STRUCTURES.reduction, CPU_STRUCTURES.elementwise)}
+_B, _V, _T = LoopKind.BLOCK, LoopKind.VIRTUAL_THREAD, LoopKind.THREAD
+
+GPU_STRUCTURES = TilingStructures(
+    reuse=TilingStructure("BSRVTRS", (_B, _S, _S, _V, _T, _S, _R)),
+    reduction=TilingStructure("BSTRXS", (_B, _S, _T, _S, _T, _R)),
+    elementwise=TilingStructure("BSTS", (_B, _S, _T, _R)),
+)
+"""A stage with reuse keeps its accumulators in registers across the outer reduce loop, which stages operands in shared
+memory. Other reductions may divide a reduce axis among threads, neighbours among neighbours. The serial level takes
+what a block computes beyond one element a thread: axes that blocks do not divide, and the stages inside a block."""
+
+STRUCTURES = {
+    t.name: t for kind in (CPU_STRUCTURES, GPU_STRUCTURES) for t in (kind.reuse, kind.reduction, kind.elementwise)
+}
 """Every structure that a schedule may name."""

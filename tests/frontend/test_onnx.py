@@ -302,9 +302,9 @@ def test_wrong_attributes_name_their_node() -> None:
             load(m)
 
 
-def test_old_operator_sets_are_refused() -> None:
+def test_operators_that_changed_since_an_old_version_are_refused() -> None:
     with pytest.raises(UserError, match="operator set 6"):
-        load(one("Relu", opset=6))
+        load(one("Dropout", opset=6))
 
 
 @pytest.mark.parametrize("opset", [7, 9, 11, 13, 18, 21])

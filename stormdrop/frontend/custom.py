@@ -1,0 +1,113 @@
+"""Operators of the user's: a domain, a name, and a formula over tensor expressions.
+
+def scaled_silu(x, scale=1.0):
+    i = [sd.axis(n) for n in x.shape]
+    return sd.compute("Y", i, x[*i] * sd.sigmoid(x[*i] * scale))
+
+sd.compile("model.onnx", operators=[sd.CustomOperator("my.ops", "ScaledSilu", scaled_silu)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
+
+from stormdrop.errors import UserError
+from stormdrop.frontend.node_reader import NodeReader, qualified
+from stormdrop.frontend.pointwise import Importer, Results
+from stormdrop.graph.formula import formula_attributes, operator_of
+from stormdrop.graph.graph import Value, shown
+from stormdrop.ir.tensor import Task, Tensor, tensor
+
+Formula = Callable[..., Tensor | Sequence[Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class CustomOperator:
+    """An operator of models that its user defines, or defines anew.
+
+    `formula` takes a tensor for every input (None for one that is left out) and the node's attributes by name:
+    numbers, texts, and tuples of them. It returns the computed tensor of the output, or several for several outputs.
+    It is called once for each node, when the model is loaded; shapes and types are those of its tensors. The domain of
+    ONNX's own operators is "".
+    """
+
+    domain: str
+    name: str
+    formula: Formula
+
+    def __post_init__(self) -> None:
+        texts = isinstance(self.domain, str) and isinstance(self.name, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not texts or not self.name or not callable(self.formula):
+            raise UserError("an operator has a domain and a name, which are texts, and a function as its formula")
+
+
+def imported(references: Iterable[str]) -> tuple[CustomOperator, ...]:
+    """The operators of `module:NAME` references. Raises UserError."""
+    found: list[CustomOperator] = []
+    for reference in references:
+        module, _, name = reference.partition(":")
+        try:
+            value = attrgetter(name)(import_module(module))
+        except Exception as error:  # whatever the user's module does when it is imported
+            told = f"the operator {reference} cannot be imported ({type(error).__name__}: {error})"
+            raise UserError(f"{told}; write package.module:NAME") from error
+        if not isinstance(value, CustomOperator):
+            raise UserError(f"{reference} is no sd.CustomOperator but a {type(value).__name__}")
+        found.append(value)
+    return tuple(found)
+
+
+def importers_of(operators: Iterable[CustomOperator]) -> Mapping[tuple[str, str], Importer]:
+    """By domain and name. Raises UserError where two operators share both."""
+    found: dict[tuple[str, str], Importer] = {}
+    for operator in operators:
+        if not isinstance(operator, CustomOperator):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UserError(f"operators= takes sd.CustomOperator values, not {type(operator).__name__}")
+        key = "" if operator.domain == "ai.onnx" else operator.domain, operator.name
+        if key in found:
+            raise UserError(f"the operator {qualified(*key)} is defined twice")
+        found[key] = _importer(operator)
+    return found
+
+
+def _importer(operator: CustomOperator) -> Importer:
+    def importer(n: NodeReader) -> Results:
+        given = [None if v is None else tensor(f"x{k}", v.shape, v.dtype) for k, v in enumerate(n.inputs)]
+        attributes = {key: tuple(v) if isinstance(v, list) else v for key, v in n.attributes.items()}
+        outputs = _called(n, operator, given, attributes)
+        if len(outputs) < len([o for o in n.outputs if o]):
+            raise n.fail(f"its formula gives {len(outputs)} outputs, but the node has {len(n.outputs)}")
+        return [_emitted(n, operator, y) if n.wanted(k) else None for k, y in enumerate(outputs)]
+
+    return importer
+
+
+def _called(
+    n: NodeReader, operator: CustomOperator, given: Sequence[Tensor | None], attributes: Mapping[str, Any]
+) -> list[Tensor]:
+    try:
+        found = operator.formula(*given, **attributes)
+    except UserError as error:
+        raise n.fail(f"its formula: {error}") from error
+    except TypeError as error:  # most often an input or attribute that the formula has no parameter for
+        raise n.fail(f"its formula does not take {len(given)} inputs and {sorted(attributes)}: {error}") from error
+    outputs = [found] if isinstance(found, Tensor) else list(found)
+    for y in outputs:
+        if not isinstance(y, Tensor) or y.compute is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise n.fail("its formula must return what sd.compute makes")
+    return outputs
+
+
+def _emitted(n: NodeReader, operator: CustomOperator, result: Tensor) -> Value:
+    """One node for one output, whose inputs are those that the formula reads."""
+    task = Task([result], name=operator.name)
+    by_name = {f"x{k}": v for k, v in enumerate(n.inputs) if v is not None}
+    unknown = [t.name for t in task.inputs if t.name not in by_name]
+    if unknown:
+        raise n.fail(f"its formula reads {unknown[0]}, which is none of its inputs")
+    inputs = [by_name[t.name] for t in task.inputs]
+    return n.build.emit(operator_of(task), *inputs, **formula_attributes(task, shown(operator.name)))

@@ -1,0 +1,85 @@
+"""Nodes whose operator is a formula: tensor expressions carried by the node itself, as text.
+
+    attributes = formula_attributes(task)              # of a task with one output; its inputs are those of the node
+    tensor = applied(node, tensors)                    # the formula over these tensors
+
+A formula that reads every operand as NumPy broadcasts it, and nothing else, is a `PointwiseFormula`: it is fused as any
+other elementwise operator is. Every other one is a `Formula`, a kernel of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from stormdrop.graph.graph import Attribute, Node
+from stormdrop.ir.expr import Axis, Const, Expr, Load, loads, rewrite, substitute, walk
+from stormdrop.ir.tensor import Compute, Task, Tensor, computed
+from stormdrop.ops.broadcast import broadcast_shape
+
+FORMULA, POINTWISE_FORMULA = "Formula", "PointwiseFormula"
+
+
+def operator_of(task: Task) -> str:
+    """Which of the two a task with one output is."""
+    return POINTWISE_FORMULA if _is_pointwise(task) else FORMULA
+
+
+def formula_attributes(task: Task, label: str) -> dict[str, Attribute]:
+    """The attributes of the node for a task with one output; `label` is what reports call it."""
+    (result,) = task.outputs
+    text = json.dumps(task.to_json(), separators=(",", ":"))
+    return {"formula": text, "shape": result.shape, "dtype": result.dtype, "label": label}
+
+
+def _task(node: Node) -> Task:
+    """With axes of its own each time: one formula may stand twice in a kernel."""
+    return Task.from_json(json.loads(node.text("formula")))
+
+
+def applied(node: Node, inputs: Sequence[Tensor]) -> Tensor:
+    """The formula over the tensors of the node's inputs."""
+    task = _task(node)
+    known: dict[Tensor, Tensor] = dict(zip(task.inputs, inputs))
+    for stage in task.variants[0].stages:
+        c = stage.compute
+        assert c is not None
+
+        def moved(e: Expr) -> Expr | None:
+            if not isinstance(e, Load):
+                return None
+            return Load(known[e.tensor], [rewrite(i, moved) for i in e.indices])
+
+        known[stage] = computed(stage.name, Compute(c.axes, rewrite(c.body, moved), c.reduce_axes, c.combiner))
+    return known[task.outputs[0]]
+
+
+def applied_to_elements(node: Node, *operands: Expr) -> Expr:
+    """A pointwise formula of scalars."""
+    task = _task(node)
+    c = task.outputs[0].compute
+    assert c is not None
+    by_tensor = dict(zip(task.inputs, operands))
+    return substitute(c.body, {load: by_tensor[load.tensor] for load in loads(c.body)})
+
+
+def _is_pointwise(task: Task) -> bool:
+    stages = task.variants[0].stages
+    c = task.outputs[0].compute
+    if len(stages) != 1 or c is None or c.combiner is not None:
+        return False
+    shape = tuple(a.extent for a in c.axes)
+    if not task.inputs or broadcast_shape(*(t.shape for t in task.inputs)) != shape:
+        return False
+    read = loads(c.body)
+    inside = {i for load in read for index in load.indices for i in walk(index)}
+    free = any(isinstance(e, Axis) and e not in inside for e in walk(c.body))
+    return not free and all(_is_broadcast(load, c.axes) for load in read)
+
+
+def _is_broadcast(load: Load, axes: Sequence[Axis]) -> bool:
+    """Whether a load reads its tensor at the axes themselves, trailing dimensions aligned, extents of 1 at 0."""
+    own = axes[len(axes) - len(load.indices) :]
+    return len(load.indices) <= len(axes) and all(
+        i is a or (n == 1 and isinstance(i, Const)) for i, a, n in zip(load.indices, own, load.tensor.shape)
+    )

@@ -1,0 +1,98 @@
+"""What a cost model learns from: features and seconds of a machine's trials, over all tasks.
+
+Features contain the estimate and its terms. Those of a trial that another calibration or another version of the
+features judged are computed anew, from its schedule.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.errors import UserError
+from stormdrop.reservoir.measured import TimedTrial, by_sketch
+from stormdrop.reservoir.record import group_name
+from stormdrop.reservoir.rows import read, target_of, task_of
+from stormdrop.reservoir.sample import sampled
+from stormdrop.reservoir.sql import id_of
+from stormdrop.space.judge import judge_of
+from stormdrop.space.rules import RULES
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRows:
+    """Rows, oldest first. Seconds of one `group` (one task at one temperature) may be compared, others not."""
+
+    features: NDArray[np.float32]
+    seconds: NDArray[np.float64]
+    """NaN where the candidate failed."""
+    group: NDArray[np.int64]
+    names: tuple[str, ...]
+    """Of the groups: a task's digest and the temperature, `…/warm` or `…/cold`."""
+    left_out: int
+    """Of the rows that were chosen, those without features whose schedules cannot be replayed."""
+
+
+def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
+    """Trials on a machine, with features as its judge computes them now; of all tasks alike if beyond `limit`."""
+    wanted = judge_of(target).features
+    machine = id_of(c, "machine", "key", target.key())
+    # An index has all that choosing needs; only what is chosen is read.
+    query = "SELECT id, 2 * task_id + cold, seconds FROM trial INDEXED BY trial_best WHERE machine_id = ?"
+    known = sorted(c.execute(query, (machine,)).fetchall())
+    seconds = np.array([k[2] for k in known], np.float64)  # None becomes NaN
+    chosen = sampled(np.array([k[1] for k in known], np.int64), seconds, limit).tolist()
+    current = [id for id, text in c.execute("SELECT id, json FROM target") if _judges_alike(text, target)]
+    rows = c.execute(
+        """SELECT CASE WHEN feature_version = ? AND length(features) = ?
+                AND trial.target_id IN (SELECT value FROM json_each(?)) THEN features END,
+            seconds, 2 * task_id + cold, trial.id
+        FROM trial WHERE trial.id IN (SELECT value FROM json_each(?)) ORDER BY trial.id""",
+        (wanted.version, 4 * len(wanted), json.dumps(current), json.dumps([known[k][0] for k in chosen])),
+    ).fetchall()
+    anew = _computed_anew(c, [row[3] for row in rows if row[0] is None], target)
+    found = [(anew.get(row[3]) if row[0] is None else row[0], *row[1:3]) for row in rows]
+    kept = [row for row in found if row[0] is not None]
+    features = np.frombuffer(b"".join([row[0] or b"" for row in kept]), "<f4").astype(np.float32)
+    keys, group = np.unique(np.array([row[2] for row in kept], dtype=np.int64), return_inverse=True)
+    digests = dict(c.execute("SELECT id, digest FROM task").fetchall())
+    return TrainingRows(
+        features.reshape(len(kept), len(wanted)),
+        np.array([row[1] for row in kept], dtype=np.float64),
+        group.astype(np.int64).reshape(len(kept)),
+        tuple(group_name(digests[k // 2], bool(k % 2)) for k in keys.tolist()),
+        len(found) - len(kept),
+    )
+
+
+def _judges_alike(text: str, target: Target) -> bool:
+    """Whether a stored target is this one, at any temperature: its features are those that are computed now."""
+    try:
+        return target_of(text).with_cold_weights(False) == target.with_cold_weights(False)
+    except UserError:
+        return False
+
+
+def _computed_anew(c: sqlite3.Connection, ids: list[int], target: Target) -> dict[int, bytes]:
+    """Features by the id of the trial; without those whose schedules cannot be replayed."""
+    query = """SELECT trial.id, task.json, schedule, cold, seconds FROM trial JOIN task ON task.id = task_id
+        WHERE trial.id IN (SELECT value FROM json_each(?))"""
+    trials: dict[int, TimedTrial] = {}
+    for id, task_json, schedule, cold, seconds in c.execute(query, (json.dumps(ids),)):
+        try:
+            task = task_of(task_json)
+            trials[id] = TimedTrial(task, read("schedule", Schedule.from_json, schedule).of(task), bool(cold), seconds)
+        except UserError:
+            continue  # written by another version
+    found: dict[int, bytes] = {}
+    names = list(trials)
+    for rows in by_sketch(list(trials.values()), target, RULES):
+        matrix = rows.sketch.features(rows.points).astype("<f4")
+        found |= {names[k]: row.tobytes() for k, row in zip(rows.places.tolist(), matrix) if np.isfinite(row).all()}
+    return found

@@ -1,0 +1,119 @@
+"""What was measured of this machine, kept in files beside the store: its rates, and the coefficients of its estimate.
+
+    peak-….json           rates: `stormdrop peak` measures them (`runtime.peak`)
+    coefficients-….json   fitted to the trials in the store by `stormdrop calibrate`
+
+`calibrated` puts both into a target. `host.detect` returns calibrated targets, so compiling, tuning and, since a target
+travels to them, measuring processes estimate with the same numbers. A file that cannot be read is as good as none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+from stormdrop.errors import UserError
+from stormdrop.files import replacing
+from stormdrop.paths import cache_dir
+from stormdrop.target.coefficients import CpuCoefficients
+from stormdrop.target.cpu import Cpu
+from stormdrop.target.machine import Peak
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+def calibrated(target: Cpu) -> Cpu:
+    """The target with what was measured of this machine; itself if nothing was."""
+    if (peak := load_peak(target)) is not None:
+        l2, l3, dram = (peak.bandwidth(level, peak.threads).read_gbs for level in ("L2", "L3", "DRAM"))
+        of_core = {"peak_gflops": peak.gflops / peak.threads, "l2_gbs": l2 / peak.threads}  # while all are busy
+        rates = {**of_core, "l3_gbs": l3, "dram_gbs": dram}
+        target = replace(target, **{name: _rounded(rate) for name, rate in rates.items()})
+    coefficients = load_coefficients(target)
+    return target if coefficients is None else replace(target, coefficients=coefficients)
+
+
+def _rounded(rate: float) -> float:
+    """Two digits: measured again, a machine should be the same."""
+    return float(f"{rate:.2g}")
+
+
+def identity(target: Cpu) -> str:
+    """What tells this machine from others that a shared home directory may be used on; no host name."""
+    caches = f"{target.l1_bytes}, {target.l2_bytes}, {target.l3_bytes}"
+    return f"{target.key()}; {target.name}; caches {caches}; {os.cpu_count()} cpus"
+
+
+def load_peak(target: Cpu) -> Peak | None:
+    def read(text: str) -> Peak:
+        peak = Peak.from_json(text)
+        if (peak.key, peak.threads) != (identity(target), target.threads):
+            raise ValueError(f"it describes {peak.key!r}")
+        return peak
+
+    return _load(_path("peak", target), read)
+
+
+def save_peak(target: Cpu, peak: Peak) -> None:
+    _save(_path("peak", target), peak.to_json())
+
+
+def load_coefficients(target: Cpu) -> CpuCoefficients | None:
+    def read(text: str) -> CpuCoefficients:
+        tree = json.loads(text)
+        if not isinstance(tree, dict) or tree.get("key") != identity(target):  # pyright: ignore
+            raise ValueError("it describes another machine")
+        return CpuCoefficients.from_json(tree.get("coefficients"))  # pyright: ignore
+
+    return _load(_path("coefficients", target), read)
+
+
+def save_coefficients(target: Cpu, coefficients: CpuCoefficients | None) -> None:
+    """None: forget them."""
+    path = _path("coefficients", target)
+    if coefficients is None:
+        path.unlink(missing_ok=True)
+    else:
+        _save(path, json.dumps({"key": identity(target), "coefficients": coefficients.to_json()}, indent=1))
+
+
+def _path(what: str, target: Cpu) -> Path:
+    return cache_dir() / f"{what}-{sha256(identity(target).encode()).hexdigest()[:16]}.json"
+
+
+def _load(path: Path, read: Callable[[str], _T]) -> _T | None:
+    try:
+        text = _text(path, path.stat().st_mtime_ns)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _log.warning("what was measured of this machine, %s, is ignored: %s", path, error)
+        return None
+    try:
+        return read(text)
+    except (UserError, ValueError) as error:
+        _log.warning("what was measured of this machine, %s, is ignored: %s", path, error)
+    return None
+
+
+@lru_cache(maxsize=16)
+def _text(path: Path, changed: int) -> str:
+    """Of a file as it was when it was last changed."""
+    return path.read_text()
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as write:
+            write(text.encode())
+    except (OSError, UserError) as error:
+        _log.warning("what was measured of this machine cannot be kept in %s: %s", path, error)

@@ -1,0 +1,287 @@
+"""An NVIDIA GPU as a target: the limits of its architecture, its size, and the rates that the estimate divides by.
+
+A `Gpu` is a plain value. `gpu("sm_90")` describes the named default of an architecture: what is compiled for without a
+GPU at hand. A device that is found gives its own numbers by `dataclasses.replace`.
+
+Invariant: code for a target runs on every GPU of its architecture, whatever the number of multiprocessors.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from typing import Any
+
+from stormdrop.errors import UserError
+from stormdrop.ir.expr import ITEMSIZE, Dtype
+from stormdrop.target import Temperature
+from stormdrop.target.microkernels import MULTIPLY_ADD, Microkernel
+from stormdrop.target.structures import GPU_STRUCTURES, TilingStructures
+
+WARP = 32
+"""Threads that execute one instruction together, on every NVIDIA GPU."""
+
+GPU_TRIPLE = "nvptx64-nvidia-cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCoefficients:
+    """The calibrated numbers of the estimate of a program on a GPU, as one value.
+
+    *h200*: fitted to measured kernels of an H200; *nominal*: from the architecture's documents; *chosen*: a limit or a
+    small preference.
+    """
+
+    version: int
+
+    # Issue: warp instructions that a multiprocessor starts in a cycle
+    issue_per_cycle: float = 4.0  # nominal: four schedulers
+    shared_bytes_per_cycle: float = 128.0  # nominal: one wavefront of 32 banks
+    load_issue_per_cycle: float = 1.0  # nominal: warp-wide requests to the L1 that one multiprocessor takes
+    sector_bytes: float = 32.0  # nominal: what a request moves of every cache line it touches
+    function_instructions: float = 20.0  # exp, tanh, erf, ...; counted
+    division_instructions: float = 10.0  # counted
+    index_instructions: float = 6.0  # of each element that a thread copies or guards; counted
+
+    # Latencies, in cycles
+    memory_cycles: float = 650.0  # a load from the L2 that few blocks share; h200
+    barrier_cycles: float = 40.0  # h200
+    shuffle_cycles: float = 30.0  # nominal
+    loop_cycles: float = 12.0  # control of a loop that is not unrolled; chosen
+    fma_latency: float = 4.0  # nominal
+    hiding_warps: float = 8.0  # warps of a multiprocessor that hide each other's instruction latencies; chosen
+
+    # A launch
+    launch_seconds: float = 2.0e-6  # of a kernel in a graph, from the end of the one before; h200
+    block_cycles: float = 600.0  # to start a block and to drain its stores; h200
+
+    # Limits, all of them chosen
+    most_instructions: float = 6000.0  # of one phase: ptxas takes about 40 µs for each
+    spare_registers: float = 40.0  # of a thread, beside accumulators and operands: addresses, loop variables
+    code_scale: float = 2e5  # of two equal programs take the shorter
+
+
+GPU_COEFFICIENTS = GpuCoefficients(version=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as code generation, the estimate and the tuning records see it.
+
+    Limits are CUDA's. `l2_gbs` and `dram_gbs` are for all multiprocessors together.
+    """
+
+    name: str
+    architecture: str
+    multiprocessors: int
+    threads_per_block: int
+    threads_per_multiprocessor: int
+    blocks_per_multiprocessor: int
+    registers_per_thread: int
+    registers_per_multiprocessor: int
+    shared_bytes_per_block: int
+    """Dynamic shared memory that a block may ask for."""
+    shared_bytes_per_multiprocessor: int
+    l2_bytes: int
+    clock_ghz: float
+    fma_lanes: int
+    """f32 multiply-adds that one multiprocessor starts in a cycle."""
+    l2_gbs: float
+    dram_gbs: float
+    temperature: Temperature = Temperature.WARM
+    coefficients: GpuCoefficients = GPU_COEFFICIENTS
+    ordinal: int = 0
+    """Which of a machine's GPUs runs the code, by CUDA's number; no part of what it is."""
+
+    def to_json(self) -> dict[str, Any]:
+        values = asdict(self)
+        del values["temperature"]
+        return {"kind": "gpu", **values, "cold": self.is_cold}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Gpu":
+        """The inverse of `to_json`, of any version: unknown fields are ignored, missing ones have their default.
+
+        Raises UserError where a field without a default is missing, or has a value that it cannot have.
+        """
+        cold = data.get("cold", False)
+        if type(cold) is not bool:
+            raise UserError("not a target: cold is neither true nor false")
+        ordinal = data.get("ordinal", 0)
+        if type(ordinal) is not int or not 0 <= ordinal < 1024:
+            raise UserError(f"not a target: ordinal is {ordinal!r:.60}, not the number of a GPU")
+        values = _values_of(cls, data, {"temperature", "coefficients", "ordinal"})
+        given = data.get("coefficients", asdict(GPU_COEFFICIENTS))
+        if not isinstance(given, Mapping):
+            raise UserError("not a target: its coefficients are no JSON object")
+        if values["architecture"] not in ARCHITECTURES:
+            raise UserError(f"not a target: unknown architecture {values['architecture']!r:.60}")
+        temperature = Temperature.COLD if cold else Temperature.WARM
+        coefficients = GpuCoefficients(**_values_of(GpuCoefficients, given, set()))
+        return cls(**values, temperature=temperature, coefficients=coefficients, ordinal=ordinal)
+
+    # What all kinds of target have
+
+    @property
+    def is_cold(self) -> bool:
+        return self.temperature is Temperature.COLD
+
+    def with_cold_weights(self, cold: bool | None) -> "Gpu":
+        """The same GPU at one of the two temperatures; None: at its own."""
+        if cold is None or cold == self.is_cold:
+            return self
+        return replace(self, temperature=Temperature.COLD if cold else Temperature.WARM)
+
+    @property
+    def structures(self) -> TilingStructures:
+        """The loop levels that a stage may have on this kind of machine."""
+        return GPU_STRUCTURES
+
+    @property
+    def microkernels(self) -> tuple[Microkernel, ...]:
+        """The instructions that a register tile can be summed with."""
+        return (MULTIPLY_ADD,)
+
+    @property
+    def vector_bytes(self) -> int:
+        """The widest access of a thread."""
+        return 16
+
+    @property
+    def has_fma(self) -> bool:
+        return True
+
+    @property
+    def has_f16(self) -> bool:
+        return True
+
+    @property
+    def threads(self) -> int:
+        """The units that work in parallel on one phase: thread blocks, one for each multiprocessor."""
+        return self.multiprocessors
+
+    def with_threads(self, threads: int) -> "Gpu":
+        """The same GPU: its threads are not the host's."""
+        return self
+
+    @property
+    def isa(self) -> str:
+        return self.architecture
+
+    @property
+    def l3_bytes(self) -> int:
+        """The last cache, under its name on CPUs."""
+        return self.l2_bytes
+
+    @property
+    def l3_gbs(self) -> float:
+        return self.l2_gbs
+
+    def lanes(self, dtype: Dtype) -> int:
+        """Elements of one vector. Narrow types are computed in 32-bit lanes."""
+        return self.vector_bytes // max(4, ITEMSIZE[dtype])
+
+    def key(self) -> str:
+        """The identity under which tuning records are kept."""
+        return f"{self.architecture}/{self.multiprocessors}"
+
+    @property
+    def peak_gflops(self) -> float:
+        """f32, all multiprocessors."""
+        return 2.0 * self.fma_lanes * self.multiprocessors * self.clock_ghz
+
+    # What LLVM has to know
+
+    @property
+    def triple(self) -> str:
+        return GPU_TRIPLE
+
+    @property
+    def cpu(self) -> str:
+        """LLVM's name of the processor."""
+        return self.architecture
+
+    @property
+    def features(self) -> str:
+        return "+ptx80"
+
+    @property
+    def function_attributes(self) -> str:
+        return ""
+
+    @property
+    def reach_bytes(self) -> int:
+        """How far from its pointer an address may lie without an instruction to compute it: 24 bits of offset."""
+        return 1 << 23
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}, {self.architecture}, {self.multiprocessors} multiprocessors, L2 {self.l2_bytes >> 20} MiB, "
+            f"{self.dram_gbs:.0f} GB/s"
+        )
+
+
+def _values_of(kind: Any, data: Mapping[str, Any], but: set[str]) -> dict[str, Any]:
+    """The fields of a dataclass of positive numbers and strings, read from JSON."""
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        if field.name in but or (field.name not in data and field.default is not MISSING):
+            continue
+        value, type_ = data.get(field.name), field.type
+        is_kind = type(value) is type_ or (type_ is float and type(value) is int)
+        if not is_kind or (isinstance(value, (int, float)) and not 0 < value < 2**63):
+            raise UserError(
+                f"not a target: {field.name} is {value!r:.60}, not a good {getattr(type_, '__name__', type_)}"
+            )
+        values[field.name] = float(value) if isinstance(value, int) and type_ is float else value
+    return values
+
+
+def _gpu(
+    name: str,
+    architecture: str,
+    multiprocessors: int,
+    threads: int,
+    blocks: int,
+    shared_kib: tuple[int, int],
+    l2_mib: int,
+    clock_ghz: float,
+    fma_lanes: int,
+    l2_gbs: float,
+    dram_gbs: float,
+) -> Gpu:
+    """`shared_kib`: of a block, and of a multiprocessor."""
+    return Gpu(
+        name=name,
+        architecture=architecture,
+        multiprocessors=multiprocessors,
+        threads_per_block=1024,
+        threads_per_multiprocessor=threads,
+        blocks_per_multiprocessor=blocks,
+        registers_per_thread=255,
+        registers_per_multiprocessor=65536,
+        shared_bytes_per_block=shared_kib[0] << 10,
+        shared_bytes_per_multiprocessor=shared_kib[1] << 10,
+        l2_bytes=l2_mib << 20,
+        clock_ghz=clock_ghz,
+        fma_lanes=fma_lanes,
+        l2_gbs=l2_gbs,
+        dram_gbs=dram_gbs,
+    )
+
+
+ARCHITECTURES: dict[str, Gpu] = {
+    g.architecture: g
+    for g in (
+        _gpu("A100", "sm_80", 108, 2048, 32, (163, 164), 40, 1.41, 64, 4000.0, 1555.0),
+        _gpu("RTX 3080", "sm_86", 68, 1536, 16, (99, 100), 5, 1.71, 128, 1800.0, 760.0),
+        _gpu("RTX 4090", "sm_89", 128, 1536, 24, (99, 100), 72, 2.52, 128, 5000.0, 1008.0),
+        _gpu("H200", "sm_90", 132, 2048, 32, (227, 228), 50, 1.83, 128, 5500.0, 4000.0),
+    )
+}
+"""The named default of every architecture that code is generated for."""
+
+
+def gpu(architecture: str = "sm_90") -> Gpu:
+    """The default GPU of an architecture. Raises UserError for an unknown one."""
+    if architecture not in ARCHITECTURES:
+        raise UserError(f"unknown GPU architecture {architecture!r}; known are {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[architecture]

@@ -1,0 +1,92 @@
+"""Operators written out as a few nodes: determinants, n-grams, caches, optimisers, optional values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import stormdrop as sd
+from tests.support.one_node import OneNode, assert_alike
+
+RNG = np.random.default_rng(11)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_determinants_need_pivots_only_where_elements_are_zero(rows: int) -> None:
+    x = RNG.standard_normal((5, rows, rows))
+    x[0, :, 0] = 0  # singular
+    x[1, 0, 0] = 0  # the first row is no pivot
+    node = OneNode("Det", [x])
+    np.testing.assert_allclose(node.compiled()[0], np.linalg.det(x), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize("skips", [0, 2])
+def test_ngrams_are_counted_as_by_onnxruntime(mode: str, skips: int) -> None:
+    x = RNG.integers(0, 4, (3, 40))
+    pool = [0, 1, 3, 1, 1, 2, 3, 0, 1, 1, 2, 3]
+    attributes: dict[str, Any] = {
+        "pool_int64s": pool,
+        "ngram_counts": [0, 3, 9],
+        "ngram_indexes": [5, 0, 1, 2, 3, 4, 7],
+    }
+    node = OneNode(
+        "TfIdfVectorizer",
+        [x],
+        mode=mode,
+        min_gram_length=1,
+        max_gram_length=3,
+        max_skip_count=skips,
+        weights=[0.5, 2.0, 1.5, 3.0, 0.25, 1.0, 4.0],
+        **attributes,
+    )
+    assert_alike(node.compiled(), node.on_onnxruntime())
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_each_sequence_of_a_batch_is_written_at_its_own_place(mode: str) -> None:
+    cache, new = RNG.standard_normal((3, 2, 9, 5)), RNG.standard_normal((3, 2, 4, 5))
+    node = OneNode("TensorScatter", [cache, new, np.array([0, 5, 2 if mode == "linear" else 7])], opset=24, mode=mode)
+    assert_alike(node.compiled(), node.on_reference())
+
+
+@pytest.mark.parametrize("is_sorted", [0, 1])
+@pytest.mark.parametrize("axis", [{}, {"axis": 1}])
+def test_distinct_elements_of_a_constant_are_known(is_sorted: int, axis: dict[str, int]) -> None:
+    x = RNG.integers(0, 3, (2, 9))
+    node = OneNode("Unique", [x], known=[0], outputs=4, sorted=is_sorted, **axis)
+    assert_alike(node.compiled(), node.on_onnxruntime())
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+def test_a_step_of_adam_on_two_tensors_is_that_of_the_formula(steps: int) -> None:
+    names = ["X1", "X2", "G1", "G2", "V1", "V2", "H1", "H2"]
+    arrays = {name: np.abs(RNG.standard_normal((3, 5))).astype(np.float32) for name in names}
+    arrays |= {"R": np.float32(0.1).reshape(()), "T": np.array(steps)}
+    node = helper.make_node(
+        "Adam", ["R", "T", *names], list("abcdef"), domain="ai.onnx.preview.training", alpha=0.9, beta=0.5, epsilon=1e-3
+    )
+    inputs = [
+        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for k, a in arrays.items()
+    ]
+    outputs = [helper.make_tensor_value_info(o, TensorProto.FLOAT, (3, 5)) for o in "abcdef"]
+    graph = helper.make_graph([node], "step", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.preview.training", 1)])
+    found = sd.compile(model, schedules=lambda task: None).run(arrays)
+    for k, new in enumerate(("ace", "bdf"), 1):
+        x, g, v, h = (arrays[f"{name}{k}"].astype(np.float64) for name in "XGVH")
+        mean, squares = 0.9 * v + 0.1 * g, 0.5 * h + 0.5 * g * g
+        rate = 0.1 * (np.sqrt(1 - 0.5**steps) / (1 - 0.9**steps) if steps else 1.0)
+        expected = x - rate * mean / (np.sqrt(squares) + 1e-3), mean, squares
+        for name, wanted in zip(new, expected):
+            np.testing.assert_allclose(found[name], wanted, rtol=1e-5)
+
+
+def test_a_model_of_an_old_version_will_do_where_its_operators_have_not_changed() -> None:
+    x = RNG.standard_normal((4, 4)) > 0
+    assert_alike(OneNode("Not", [x], opset=1).compiled(), [~x])
+    with pytest.raises(sd.UserError, match="operator set 1"):
+        OneNode("Abs", [RNG.standard_normal(3)], opset=1).compiled()
