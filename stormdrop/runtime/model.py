@@ -196,9 +196,8 @@ class Model(Executable[Port]):
         return ", ".join(repr(port.name) for port in self.inputs) or "none"
 
     def __repr__(self) -> str:
-        steps, threads = len(self.image.calls), self.threads
-        where = self.image.cpu if self.image.is_for_gpu else f"{threads} thread{'s' if threads != 1 else ''}"
-        return f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {where}>"
+        steps = len(self.image.calls)
+        return f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {self.image.units}>"
 
 
 def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:
