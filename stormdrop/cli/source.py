@@ -115,7 +115,7 @@ class Source:
 
     def open_compiled(self, threads: int | None, target_name: str | None = None) -> Model:
         """Read a model that was compiled before."""
-        from stormdrop.runtime.model import load_compiled
+        from stormdrop.runtime.open_model import load_compiled
 
         self._check_settled()
         _, _, which = (target_name or "").partition(":")

@@ -46,8 +46,11 @@ def diagnose(threads: int | None = None, target_name: str | None = None) -> Diag
     checks.append(
         guarded("estimate", lambda: _estimate(count or 1), "this CPU could not be described; please report it")
     )
+    is_described = checks[-1].ok
     checks.append(_cache())
-    if checks[-2].ok:
+    advice = "models are compiled and tuned without it; move it away, and a new store begins"
+    checks.append(_guarded("store", _store, advice))
+    if is_described:
         advice = "see the message; candidates cannot be measured"
         checks.append(guarded("kernel in a worker", lambda: _in_worker(count or 1), advice))
         if checks[-1].ok:  # a kernel that kills its worker would kill this process too
@@ -132,6 +135,20 @@ def _cache() -> Check:
         advice = "measurements cannot be kept: make it writable, or set STORMDROP_CACHE_DIR to a folder that is"
         return Check("cache", False, f"{folder} is not writable: {error.strerror or error}", advice)
     return Check("cache", True, f"{folder} is writable")
+
+
+def _store() -> Check:
+    """Whether what was measured before can be read, every page and row of it."""
+    from stormdrop.reservoir.store import Store, default_path
+
+    path = default_path()
+    if not path.exists():
+        return Check("store", True, "there is none yet")
+    with Store.view(path) as store:
+        problems, count = store.integrity(), sum(s.trials for s in store.summaries())
+    if problems:
+        raise UserError(f"{path} is damaged: {problems[0]}")
+    return Check("store", True, f"{path.name} holds {count} trials and is sound")
 
 
 SHAPE = (1, 37, 41, 29)  # nothing divides: tails, masks and packing are all exercised

@@ -14,7 +14,7 @@ from stormdrop.ir.affine import Affine, bounds, conjunction
 from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Var, binary, compare, select
 from stormdrop.ir.shape import row_strides
 from stormdrop.lower.borders import narrowed
-from stormdrop.lower.context import Context, needed_spans, parallel_loops
+from stormdrop.lower.context import LoweringContext, needed_spans, parallel_loops
 from stormdrop.lower.program import (
     Access,
     Barrier,
@@ -41,7 +41,7 @@ from stormdrop.target.gpu import WARP
 from stormdrop.target.structures import LoopKind
 
 
-def lower_block(context: Context, stage: Stage) -> Phase:
+def lower_block(context: LoweringContext, stage: Stage) -> Phase:
     """The phase of a root stage: one thread block for every iteration of its parallel range."""
     context.scratch, most_scratch = 0, context.most_scratch
     spans = {a: whole(a) for a in (*stage.axes, *stage.reduce_axes)}
@@ -60,7 +60,7 @@ def lower_block(context: Context, stage: Stage) -> Phase:
     return phase
 
 
-def _attached(context: Context, stage: Stage, threads: int) -> list[Stmt]:
+def _attached(context: LoweringContext, stage: Stage, threads: int) -> list[Stmt]:
     """A stage inside the block of another one: the box that its readers need, in shared memory."""
     spans = needed_spans(context, stage)
     context.spans[stage.id] = dict(spans)
@@ -78,7 +78,7 @@ def _attached(context: Context, stage: Stage, threads: int) -> list[Stmt]:
 class _Nest:
     """One stage in a block of `threads` threads. `box`: the sizes of an attached stage's storage."""
 
-    context: Context
+    context: LoweringContext
     stage: Stage
     spans: dict[Axis, Span]
     threads: int

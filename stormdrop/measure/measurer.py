@@ -175,11 +175,6 @@ class Measurer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """The processes that run now."""
-        return tuple(w.pid for w in (self._runner, *self._builders) if w.pid is not None)
-
     # ---- building --------------------------------------------------------------------------------------------------
 
     def _build(

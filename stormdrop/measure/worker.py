@@ -43,7 +43,7 @@ from stormdrop.measure.stopwatch import Bench, Runs, repeat
 from stormdrop.measure.wire import Inbox, frame
 from stormdrop.measure.workbench import Workbench, WrongOutput
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.building import build_artifact, build_compared, code_from
+from stormdrop.runtime.building import BuiltKernel, Packing, build_for_model, code_from
 from stormdrop.runtime.device import Device, Memory
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice, HostPacker, host_device
@@ -92,19 +92,19 @@ class BuilderRole:
     def build(self, request: Message) -> Message:
         task = next(reversed(self._tasks.values()))
         start = time.perf_counter()
-        is_same = True
         if "text" in request:
             artifact = Artifact.from_message(request["artifact"])
-            artifact = replace(artifact, code=code_from(request["text"], self.target))
+            built = BuiltKernel(replace(artifact, code=code_from(request["text"], self.target)))
         else:
             views = {name: View(tuple(strides)) for name, strides in request.get("views", {}).items()}
             given, code = request.get("schedule"), request.get("code")
             schedule = Schedule.from_json(given) if given else None
-            if schedule is not None and code is not None:
-                artifact, is_same = build_compared(task, schedule, self.target, code, views, self._rules)
-            else:
-                artifact = build_artifact(task, schedule, self.target, views, self._rules)
-        return {"artifact": artifact.to_message(), "is_same": is_same, "seconds": time.perf_counter() - start}
+            packing = Packing.from_json(request["packing"]) if request.get("packing") else None
+            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing)
+        seconds = time.perf_counter() - start
+        layout = built.layout.to_json() if built.layout is not None else None
+        artifact = built.artifact.to_message()
+        return {"artifact": artifact, "is_same": not built.is_changed, "layout": layout, "seconds": seconds}
 
 
 def _pinned(target: Target) -> HostDevice:

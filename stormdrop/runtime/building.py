@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.fingerprint import fingerprint, has_fingerprint
@@ -12,6 +13,7 @@ from stormdrop.codegen.gpu import emit_prepare
 from stormdrop.codegen.llvm import assemble, assembly
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.lower import lower
+from stormdrop.lower.packed_layout import PackedLayout, layout_of, sharing_point
 from stormdrop.lower.program import Program, View, buffers_of
 from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
 from stormdrop.runtime.host import detect
@@ -24,6 +26,21 @@ from stormdrop.target.machine import Target
 
 Views = Mapping[str, View]
 """The memory layout of run-time inputs and outputs that are not row-major, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Layouts in which other models hold a kernel's constants, and whether there is memory for one of its own."""
+
+    known: tuple[PackedLayout, ...] = ()
+    may_own: bool = True
+
+    def to_json(self) -> dict[str, object]:
+        return {"known": [layout.to_json() for layout in self.known], "may_own": self.may_own}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Packing:
+        return Packing(tuple(map(PackedLayout.from_json, data["known"])), bool(data["may_own"]))
 
 
 def program_of(
@@ -93,11 +110,40 @@ def code_of(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule
     return fingerprint(text_of(program_of(task, schedule, target, rules=rules), target))
 
 
-def build_compared(
-    task: Task, schedule: Schedule, target: Target, code: str, views: Views | None = None, rules: Sequence[Rule] = RULES
-) -> tuple[Artifact, bool]:
-    """As `build_artifact`, and whether the schedule's code for row-major arrays has the fingerprint `code`."""
-    program = program_of(task, schedule, target, views, rules)
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A kernel of a model."""
+
+    artifact: Artifact
+    is_changed: bool = False
+    """Its schedule's code has another fingerprint than was expected."""
+    layout: PackedLayout | None = None
+    """Of its constants, where they are shared."""
+
+
+def build_for_model(
+    task: Task,
+    schedule: Schedule | None,
+    target: Target,
+    views: Views | None = None,
+    rules: Sequence[Rule] = RULES,
+    code: str | None = None,
+    packing: Packing | None = None,
+) -> BuiltKernel:
+    """As `build_artifact`. `code` is the fingerprint that a schedule's code for row-major arrays should have.
+
+    With `packing`, constants are packed as in other models where that costs little.
+    """
+    if packing is None:
+        sketch, point = resolve(task, schedule, target, rules)
+    else:
+        sketch, point = sharing_point(task, schedule, target, rules, packing.known, packing.may_own)
+    layout = layout_of(sketch, point) if packing is not None else None
+    if layout is not None and schedule is not None and layout != layout_of(*resolve(task, schedule, target, rules)):
+        code = None  # the schedule gave way to one that shares its constants
+    program = lowered(sketch, point, views)
     text = text_of(program, target)
-    plain = text_of(program_of(task, schedule, target, rules=rules), target) if views else text
-    return _artifact(program, text, target), has_fingerprint(plain, code)
+    is_same = True
+    if schedule is not None and code is not None:
+        is_same = has_fingerprint(text_of(lowered(sketch, point), target) if views else text, code)
+    return BuiltKernel(_artifact(program, text, target), not is_same, layout)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space import gpu_features
 from stormdrop.space.block_cost import BlockCost
@@ -38,7 +39,7 @@ from stormdrop.space.columns import (
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.footprint import body_cost, density
 from stormdrop.space.knobs import knobs_of
-from stormdrop.space.nest import CACHED, is_copy, nest_of
+from stormdrop.space.nest import is_copy, nest_of
 from stormdrop.space.operands import stage_operands
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling, tile_all
@@ -60,7 +61,7 @@ class GpuJudge:
         return GpuAssessment(self, s, values)
 
     def combined(self, s: Structure, amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-        total = Amounts(*amounts)
+        total = GpuAmounts(*amounts)
         return np.where(total.misfits == 0.0, total.seconds, np.inf)
 
     def least_seconds(self, s: Structure) -> float:
@@ -81,14 +82,14 @@ class GpuJudge:
         return all(float(phase.shared_bytes) <= self.target.shared_bytes_per_block for phase in smallest.phases)
 
 
-class Amounts(NamedTuple):
+class GpuAmounts(NamedTuple):
     """See `stormdrop.space.judge.Assessment.amounts`."""
 
     seconds: Num
     misfits: Num  # components that break a constraint of their own
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def _packed_tensors(s: Structure) -> frozenset[Tensor]:
     return frozenset(stage.tensor for stage in s.stages if is_copy(stage))
 
@@ -201,7 +202,7 @@ class PhaseCost:
     def _wave(self, blocks: Num) -> Num:
         """Cycles in which a multiprocessor runs so many blocks side by side."""
         work = maximum(maximum(self.issue_cycles, self.shared_cycles), self.global_cycles)
-        return maximum(blocks * work, self.latency_cycles)
+        return maximum(blocks * (work + self.target.coefficients.start_cycles), self.latency_cycles)
 
     @cached_property
     def wave_cycles(self) -> Num:
@@ -296,8 +297,8 @@ class GpuAssessment:
         return self.seconds
 
     @property
-    def amounts(self) -> Amounts:
-        return Amounts(self.seconds, where(within(self.demands), 0.0, 1.0))
+    def amounts(self) -> GpuAmounts:
+        return GpuAmounts(self.seconds, where(within(self.demands), 0.0, 1.0))
 
     @property
     def features(self) -> list[Num]:
