@@ -159,6 +159,11 @@ class Gpu:
         """The units that work in parallel on one phase: thread blocks, one for each multiprocessor."""
         return self.multiprocessors
 
+    @property
+    def units(self) -> str:
+        """What computes in parallel, for people."""
+        return f"{self.multiprocessors} multiprocessors"
+
     def with_threads(self, threads: int) -> "Gpu":
         """The same GPU: its threads are not the host's."""
         return self
