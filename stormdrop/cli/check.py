@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from stormdrop.cli import options
 from stormdrop.cli.source import Opened, Source, built, compiled_option, input_options, source_options, taken_option
 from stormdrop.report.console import notes, results, say
-from stormdrop.report.text import name_text, threads_text
+from stormdrop.report.text import name_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,9 +76,7 @@ Examples:
 )
 @input_options
 @taken_option
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 def check(
     source: Source,
     compiled: str | None,
@@ -87,6 +85,7 @@ def check(
     given: tuple[str, ...],
     seed: int,
     taken: str | None,
+    target_name: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -100,7 +99,7 @@ def check(
 
     opened = source.open()
     oracle = _oracle(opened, against, threads)
-    model = built(source, opened, compiled, threads, taken).model
+    model = built(source, opened, compiled, target_name, threads, taken).model
     arrays = _arrays(given, seed, opened, model)
     found = model.run(arrays)
     expected = oracle.run({**arrays, **opened.bound})
@@ -152,9 +151,7 @@ Examples:
 @click.option("--profile", is_flag=True, help="Also say where the time goes, kernel by kernel.")
 @input_options
 @taken_option
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 @click.pass_context
 def bench(
     ctx: click.Context,
@@ -169,6 +166,7 @@ def bench(
     given: tuple[str, ...],
     seed: int,
     taken: str | None,
+    target_name: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -179,24 +177,26 @@ def bench(
     """
     from stormdrop.compare.steady import Side, steady
     from stormdrop.report.versus import bench_json, print_bench, print_profile
+    from stormdrop.runtime.threads import thread_count
 
     if repeats is not None and ctx.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
         raise click.UsageError("--repeats and --seconds both say how long: give one of them")
     if source.is_compiled and (against is not None or compiled is not None):
         raise click.UsageError("name the ONNX model it was made of, and give this file as --compiled FILE")
     opened = None if source.is_compiled else source.open()
-    made = built(source, opened, compiled, threads, taken)
+    made = built(source, opened, compiled, target_name, threads, taken)
     model = made.model
     arrays = _arrays(given, seed, opened, model)
-    settings = {"stormdrop": f"{made.told}; {threads_text(model.threads)}"}
+    settings = {"stormdrop": f"{made.told}; {model.image.units}"}
+    peer_threads = thread_count(threads) if model.image.is_for_gpu else model.threads
     with TemporaryDirectory() as folder:
         file = Path(folder) / "model.sd"
         model.save(file)
         sides = {"stormdrop": Side("stormdrop", file, model.threads, arrays)}
         if against is not None and opened is not None:
             all_arrays = {**arrays, **opened.bound}
-            settings["onnxruntime"] = _doubt(opened, model, arrays, all_arrays)
-            sides["onnxruntime"] = Side("onnxruntime", _onnx_file(opened, folder), model.threads, all_arrays)
+            settings["onnxruntime"] = _doubt(opened, model, peer_threads, arrays, all_arrays)
+            sides["onnxruntime"] = Side("onnxruntime", _onnx_file(opened, folder), peer_threads, all_arrays)
         if as_json:
             for name, told in settings.items():
                 say(notes(), f"{name}: {told}")
@@ -217,7 +217,7 @@ def bench(
         tree = bench_json(source.model, model.threads, times, beside)
         options.print_json(tree | ({"profile": kernels.to_json()} if kernels is not None else {}))
         return
-    print_bench(results(), source.model, model.threads, times, beside, settings)
+    print_bench(results(), source.model, model.image.units, times, beside, settings)
     if kernels is not None:
         print_profile(results(), kernels)
 
@@ -231,11 +231,11 @@ def _onnx_file(opened: Opened, folder: str) -> Path:
     return path
 
 
-def _doubt(opened: Opened, model: Model, arrays: Arrays, all_arrays: Arrays) -> str:
+def _doubt(opened: Opened, model: Model, threads: int, arrays: Arrays, all_arrays: Arrays) -> str:
     """Speed is worth nothing where results are wrong: say so before it is measured. Returns the peer's settings."""
     from stormdrop.compare.oracle import OnnxRuntime, agreements
 
-    peer = OnnxRuntime(opened.onnx, model.threads)
+    peer = OnnxRuntime(opened.onnx, threads)
     judged = agreements([p.name for p in model.outputs], model.run(arrays), peer.run(all_arrays))
     for a in judged:
         if not a.ok:

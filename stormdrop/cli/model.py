@@ -20,7 +20,7 @@ from stormdrop.cli.source import (
     taken_option,
 )
 from stormdrop.report.console import heading, notes, print_pairs, results, say
-from stormdrop.report.text import bytes_text, counted, span_text, threads_text
+from stormdrop.report.text import bytes_text, counted, span_text
 
 if TYPE_CHECKING:
     from stormdrop.graph.partition import Partition, TaskUse
@@ -47,7 +47,7 @@ Examples:
 @source_options
 @click.option("--passes", is_flag=True, help="Print the graph as imported, and what every pass changes of it.")
 @options.on_models
-def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> None:
+def info(source: Source, passes: bool, target_name: str | None, threads: int | None, as_json: bool) -> None:
     """Say what a MODEL is made of: inputs, outputs, operators, and the tasks it is cut into. Nothing is compiled.
 
     MODEL is an ONNX file, zoo:NAME, or a file that `stormdrop compile` wrote.
@@ -63,17 +63,16 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
     if source.is_compiled:
         from stormdrop.report.model import image_json, print_image
 
-        image = source.open_compiled(threads).image
+        image = source.open_image(threads)
         tree = image_json(source.model, image)
         options.show(as_json, tree, lambda console: print_image(console, tree, image))
         return
     from stormdrop.driver.compile import memory_of, suited
     from stormdrop.report.model import model_json, print_model
-    from stormdrop.runtime.host import detect
 
     opened = source.open()
     parts = opened.parts
-    target = suited(detect(threads), parts)
+    target = suited(options.machine(target_name, threads), parts)
     kernels, arena_bytes = memory_of(parts, target)
     listed = _listed(parts, target, source.rules)
     tree = model_json(source.model, opened.graph, listed, kernels, arena_bytes, target.threads)
@@ -92,6 +91,7 @@ def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[
 Examples:
   stormdrop compile resnet50.onnx                  writes resnet50.sd
   stormdrop compile resnet50.onnx -o build/resnet50.sd --threads 4
+  stormdrop compile resnet50.onnx --target cuda:sm_80    for an A100 elsewhere
   stormdrop compile zoo:mobilenet_v2 -o libmobilenet.so --header mobilenet.h
 """,
 )
@@ -106,7 +106,13 @@ Examples:
 @taken_option
 @options.on_models
 def compile(
-    source: Source, output: Path | None, header: Path | None, taken: str | None, threads: int | None, as_json: bool
+    source: Source,
+    output: Path | None,
+    header: Path | None,
+    taken: str | None,
+    target_name: str | None,
+    threads: int | None,
+    as_json: bool,
 ) -> None:
     """Make native code of a MODEL (an ONNX file or zoo:NAME) for this machine and write it to a file.
 
@@ -125,7 +131,11 @@ def compile(
     files = [path] if header is None else [path, header]
     for file in files:
         options.refuse_unwritable(file)
-    made = compile_model(source.open(), threads, taken, source.rules)
+    if header is not None and (target_name or "host") != "host":
+        raise click.UsageError(
+            f"a C library runs on the CPU: with --target {target_name} give -o a name ending in {COMPILED}"
+        )
+    made = compile_model(source.open(), options.machine(target_name, threads), taken, source.rules)
     image = made.model.image
     began = time.perf_counter()
     if header is None:
@@ -150,7 +160,7 @@ def compile(
         )
         return
     console = results()
-    heading(console, f"{source.model}, {threads_text(image.threads)}")
+    heading(console, f"{source.model}, {image.units}")
     rows = [("file", f"{name}, {bytes_text(size)}") for name, size in sizes.items()]
     spent = f"{span_text(made.seconds or 0.0)} to compile, {span_text(written)} to write"
     print_pairs(console, [*rows, *image_rows(image), ("schedules", made.told), ("spent", spent)])
@@ -176,6 +186,7 @@ def run(
     seed: int,
     output: Path | None,
     taken: str | None,
+    target_name: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -193,7 +204,7 @@ def run(
     opened = None if source.is_compiled else source.open()
     if given and opened is not None:
         read_inputs(given, opened.graph.inputs)  # a mistake is told before anything is compiled
-    model = built(source, opened, None, threads, taken).model
+    model = built(source, opened, None, target_name, threads, taken).model
     arrays = read_inputs(given, model.inputs) if given else random_inputs(model.inputs, seed)
     if not given and model.inputs:
         say(notes(), f"inputs are random, seed {seed}: floats standard normal, others 0 or 1; --input gives real ones")
@@ -237,7 +248,13 @@ Examples:
 @taken_option
 @options.on_models
 def show(
-    source: Source, task: str | None, parts: tuple[str, ...], taken: str | None, threads: int | None, as_json: bool
+    source: Source,
+    task: str | None,
+    parts: tuple[str, ...],
+    taken: str | None,
+    target_name: str | None,
+    threads: int | None,
+    as_json: bool,
 ) -> None:
     """Show how a TASK of a MODEL is computed: as tuning has decided, or by default.
 
@@ -247,12 +264,11 @@ def show(
     from stormdrop.driver.compile import suited
     from stormdrop.driver.stored import scheduled
     from stormdrop.report.model import find_task, print_tasks
-    from stormdrop.runtime.host import detect
 
     if task is None and parts:
         raise click.UsageError("--as is for one task: name it; without --as the tasks are listed")
     rules, found = source.rules, source.open().parts
-    target = suited(detect(threads), found)
+    target = suited(options.machine(target_name, threads), found)
     if task is None:
         listed = _listed(found, target, rules)
         tree = {"model": source.model, "tasks": [t.to_json() for t in listed]}
@@ -291,7 +307,7 @@ def _show(
         options.print_json(tree | ({"sketches": sketches_json(use.task, target, rules)} if "sketch" in parts else {}))
         return
     console = results()
-    heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")
+    heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {target.units}")
     called = counted(use.count, "time")
     print_pairs(console, [("called", called), ("for", calls_text(use)), ("digest", use.task.digest)])
     print_sections(console, [("task", str(use.task))] if "task" in parts else [])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stormdrop.graph.partition import Partition
     from stormdrop.ir.tensor import Task
     from stormdrop.reservoir.verdict import Verdict
+    from stormdrop.runtime.image import Image
     from stormdrop.runtime.model import Model
     from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
@@ -105,16 +106,30 @@ class Source:
             hint = f"; the zoo has one: {ZOO}{self.stem}" if self.stem in names() else ""
             raise UserError(f"{error}{hint}") from error
 
-    def open_compiled(self, threads: int | None) -> Model:
-        """Read a model that was compiled before; what says how to read another one has no place beside it."""
-        from stormdrop.runtime.model import load_compiled
+    def open_image(self, threads: int | None) -> Image:
+        """What a model that was compiled before is made of, whether or not it runs here."""
+        from stormdrop.runtime.package import load
 
+        self._check_settled()
+        return load(self.model, threads)[0]
+
+    def open_compiled(self, threads: int | None, target_name: str | None = None) -> Model:
+        """Read a model that was compiled before."""
+        from stormdrop.runtime.open_model import load_compiled
+
+        self._check_settled()
+        _, _, which = (target_name or "").partition(":")
+        if which.startswith("sm_"):
+            raise click.UsageError("what a compiled model is for is settled: --target takes cuda:NUMBER here")
+        return load_compiled(self.model, threads, int(which or 0))
+
+    def _check_settled(self) -> None:
+        """What says how to read another model has no place beside one that is compiled."""
         if self.shapes or self.bound or self.own_operators:
             told = "shapes, constants and operators of a compiled model are settled"
             raise click.UsageError(f"{told}: leave out --shapes, --bind and --operator")
         if not self.winograd or self.own_rules:
             raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd and --rule")
-        return load_compiled(self.model, threads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,26 +266,32 @@ class Built:
         return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
 
 
-def built(source: Source, opened: Opened | None, compiled: str | None, threads: int | None, taken: str | None) -> Built:
+def built(
+    source: Source,
+    opened: Opened | None,
+    compiled: str | None,
+    target_name: str | None,
+    threads: int | None,
+    taken: str | None,
+) -> Built:
     """Compile a model, or read what was compiled: `compiled`, or the source itself where it is that."""
     if compiled is not None:
         if not compiled.endswith(COMPILED):
             raise click.UsageError(f"--compiled takes a file that ends in {COMPILED}")
-        return Built(Source(compiled, {}, ()).open_compiled(threads))
+        return Built(Source(compiled, {}, ()).open_compiled(threads, target_name))
     if opened is None and source.is_compiled:
-        return Built(source.open_compiled(threads))
-    return compile_model(source.open() if opened is None else opened, threads, taken, source.rules)
+        return Built(source.open_compiled(threads, target_name))
+    target = options.machine(target_name, threads)
+    return compile_model(source.open() if opened is None else opened, target, taken, source.rules)
 
 
-def compile_model(opened: Opened, threads: int | None, taken: str | None, rules: tuple[Rule, ...]) -> Built:
+def compile_model(opened: Opened, target: Target, taken: str | None, rules: tuple[Rule, ...]) -> Built:
     """With a line on the terminal that says how far it is."""
     from rich.text import Text
 
     from stormdrop.driver.compile import build_model, suited
-    from stormdrop.runtime.host import detect
 
     console = notes()
-    target = detect(threads)
     began = time.perf_counter()
     with console.status("compiling") as status:
         parts = opened.parts

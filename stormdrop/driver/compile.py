@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
@@ -20,14 +20,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.driver import ZOO
 from stormdrop.driver.build import Job, build_kernels
+from stormdrop.driver.specialise import OpenSource, Sharing, open_model, open_source
 from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
 from stormdrop.frontend.custom import CustomOperator
+from stormdrop.frontend.onnx import load as load_onnx
+from stormdrop.frontend.onnx import load_parsed, parsed
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
 from stormdrop.graph.storage import StorageBuffer, StoragePlace, storage
 from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.ir.memo import at_work
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.winograd import TRANSFORMS
@@ -77,15 +81,15 @@ def load(
         return model if isinstance(model, Graph) else graph_of(model, example_inputs)
     if isinstance(model, str) and model.startswith(ZOO):
         model = network(model, shapes)
-    from stormdrop.frontend.onnx import load as load_onnx
-
     return load_onnx(model, shapes, constants, operators)
 
 
-def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Any:
-    """A network of the zoo as an ONNX model, for as many inputs at once as the given shapes begin with."""
+def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None, is_open: bool = False) -> Any:
+    """A network of the zoo as an ONNX model, for as many inputs at once as the given shapes begin with, or any."""
     from stormdrop import zoo
 
+    if is_open:
+        return zoo.build(name.removeprefix(ZOO), None)
     leading = {shape[0] for shape in (shapes or {}).values() if len(shape)}
     return zoo.build(name.removeprefix(ZOO), leading.pop() if len(leading) == 1 and 0 not in leading else 1)
 
@@ -94,13 +98,14 @@ class CompileOptions(TypedDict, total=False):
     """The options of `compile`."""
 
     schedules: Schedules | None
-    shapes: Mapping[str, Sequence[int]] | None
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None
     constants: Mapping[str, ArrayLike] | None
     threads: int | None
-    target: Target | None
+    target: Target | str | None
     winograd: bool
     rules: Sequence[Rule]
     unproved: bool
+    operators: Sequence[CustomOperator]
 
 
 @overload
@@ -116,7 +121,7 @@ def compile(
     example_inputs: Any = None,
     *,
     schedules: Schedules | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
     threads: int | None = None,
     target: Target | str | None = None,
@@ -131,6 +136,10 @@ def compile(
     A PyTorch module is compiled for `example_inputs`, a tuple of its arguments or a mapping by name, and called like
     the module; an exported program has examples of its own.
 
+    A model with open dimensions is an `OpenModel`, compiled for each size when it is first called with it. `shapes`
+    gives the shapes of inputs by name: what it settles is open no more. A list of such mappings leaves dimensions open
+    and compiles for each of them ahead.
+
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
     that the store has no verdict on. `rules` are those that schedules may follow. With `winograd=False` convolutions
@@ -144,12 +153,43 @@ def compile(
         if shapes or constants or operators:
             told = "shapes=, constants= and operators= are for ONNX models"
             raise UserError(f"{told}; a PyTorch module takes the shapes of example_inputs")
-        build = partial(compile, schedules=schedules, target=machine, winograd=winograd, rules=rules, unproved=unproved)
-        return compile_module(model, example_inputs, build)
+        options = {"schedules": schedules, "target": machine, "winograd": winograd, "rules": rules}
+        return compile_module(model, example_inputs, partial(compile, **options, unproved=unproved))
     if example_inputs is not None:
         raise UserError(f"example_inputs are for PyTorch modules, not for {type(model).__name__}")
-    graph = load(model, shapes, constants, operators)
-    return build_model(tasks_of(graph, winograd), machine, schedules, rules, unproved)
+    ahead = None if shapes is None or isinstance(shapes, Mapping) else list(shapes)
+    settled = shapes if isinstance(shapes, Mapping) else None
+
+    def build(graph: list[Graph], sharing: Sharing) -> Model:
+        shared = sharing if not isinstance(machine, Gpu) else None  # arenas and weights of a GPU are each model's own
+        with at_work():
+            return build_model(tasks_of(graph.pop(), winograd), machine, schedules, rules, unproved, shared)
+
+    with at_work():
+        read = _read(model, settled, constants, operators, ahead is not None)
+        if not isinstance(read, OpenSource):
+            if ahead:
+                raise UserError("shapes= lists several shapes, but the model has no open dimensions: give none")
+            return build_model(tasks_of(read.pop(), winograd), machine, schedules, rules, unproved)
+        references(rules)
+        return open_model(read, machine.threads, build, ahead or ())
+
+
+def _read(
+    model: Source,
+    shapes: Mapping[str, Sequence[int]] | None,
+    constants: Mapping[str, ArrayLike] | None,
+    operators: Sequence[CustomOperator],
+    is_open: bool,
+) -> list[Graph] | OpenSource:
+    """A model as a graph where all its shapes are known (in a list, to be taken out), else to be compiled by size."""
+    if isinstance(model, Graph):
+        return [load(model, shapes, constants, operators)]
+    if isinstance(model, str) and model.startswith(ZOO):
+        model = network(model, shapes, is_open)
+    file = parsed(model)
+    opened = open_source(model, file, shapes, constants, operators)
+    return opened or [load_parsed(file, shapes, constants, operators)]
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
@@ -168,17 +208,26 @@ def build_model(
     schedules: Schedules | None = None,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
+    sharing: Sharing | None = None,
 ) -> Model:
-    """Machine code, memory and packed weights for a partition; by default with what the user's store knows."""
+    """Machine code, memory and packed weights for a partition; by default with what the user's store knows.
+
+    With `sharing`, weights and arenas are those of other models too.
+    """
     target = suited(target, parts)
     references(rules)  # told now, not only where there are enough kernels for another process
     schedules = schedules or stored_schedules(target, rules, parts.digest, unproved)
-    build = _Build(parts, target, schedules, rules)
+    build = _Build(parts, target, schedules, rules, sharing)
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
+    if sharing is not None:
+        image, chunks = sharing.weights.packed(image, build.constants_of, build.copied_constants())
+        give_back()
+        return Model(image, chunks, sharing.weights.device, arenas=sharing.arenas)
     weights = pack(image, build.constants_of)
-    build.copy_constants(weights)
+    for offset, raw in build.copied_constants():
+        weights[offset : offset + raw.nbytes] = raw
     return Model(image, weights, ordinal=target.ordinal if isinstance(target, Gpu) else 0)
 
 
@@ -212,7 +261,15 @@ class _Weights:
 
 
 class _Build:
-    def __init__(self, parts: Partition, target: Target, schedules: Schedules, rules: Sequence[Rule]) -> None:
+    def __init__(
+        self,
+        parts: Partition,
+        target: Target,
+        schedules: Schedules,
+        rules: Sequence[Rule],
+        sharing: Sharing | None = None,
+    ) -> None:
+        self._sharing = sharing
         self.laid, self.target, self.schedules, self._rules = storage(parts), target, schedules, rules
         graph = parts.graph
         self._name = graph.name
@@ -265,11 +322,10 @@ class _Build:
                 self._given_up += self._constants.pop(v).nbytes
         return found
 
-    def copy_constants(self, weights: NDArray[np.uint8]) -> None:
-        """Constants that kernels take as inputs."""
+    def copied_constants(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Constants that kernels take as inputs, as bytes, each with its offset."""
         for v, offset in self._weights.whole.items():
-            raw = np.ascontiguousarray(self._constants[v])
-            weights[offset : offset + raw.nbytes] = raw.reshape(-1).view(np.uint8)
+            yield offset, np.ascontiguousarray(self._constants[v]).reshape(-1).view(np.uint8)
 
     # ---- code
 
@@ -278,6 +334,7 @@ class _Build:
         numbers: dict[tuple[object, ...], int] = {}
         jobs: list[Job] = []
         of_call: list[int] = []
+        served: list[list[TaskCall]] = []  # the calls of each job
         for call in self.laid.calls:
             strides = self._strides(call)
             key = (call.task.digest, *strides)
@@ -288,13 +345,24 @@ class _Build:
                 found = self._found(call.task)
                 code = found.code if isinstance(found, Verdict) else None
                 jobs.append(Job(call.task, scheduled(found), shaped, code))
+                served.append([])
+            served[numbers[key]].append(call)
             of_call.append(numbers[key])
-        built = build_kernels(jobs, self.target, rules=self._rules)
+        sharing = self._sharing
+        if sharing is not None:
+            turn = sharing.packings.begin()
+            jobs = [replace(job, packing=turn.packing(calls)) for job, calls in zip(jobs, served)]
+        build = sharing.kept.build if sharing is not None else build_kernels
+        built = build(jobs, self.target, rules=self._rules)
         refuted = self._refuted({job.task.digest for job, kernel in zip(jobs, built) if kernel.is_changed})
         again = [k for k, job in enumerate(jobs) if job.task.digest in refuted]
         by_default = [replace(jobs[k], schedule=None, code=None) for k in again]
         for k, kernel in zip(again, build_kernels(by_default, self.target, rules=self._rules)):
             built[k] = kernel
+        for kernel, calls in zip(built, served):
+            for call in calls:
+                if sharing is not None and kernel.layout is not None and kernel.layout.tensors:
+                    sharing.packings.note(call, kernel.layout, kernel.artifact)
         self._kernels = [kernel.artifact for kernel in built]
         return of_call
 

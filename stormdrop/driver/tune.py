@@ -19,6 +19,7 @@ from stormdrop.driver.in_model import accept
 from stormdrop.errors import StormdropError, UserError
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
+from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.targets import target_for
@@ -26,9 +27,9 @@ from stormdrop.search.divide import Divide
 from stormdrop.search.events import Listener, Tuned, Warned, ignore
 from stormdrop.search.goal import Goal
 from stormdrop.search.model_events import ModelListener, TunedModel
-from stormdrop.search.session import Measures, Objective
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory
+from stormdrop.search.tools import Measures, Objective
 from stormdrop.search.tune import DEFAULT_SEARCH
 from stormdrop.search.tune import tune as tune_task
 from stormdrop.search.tune_model import tune_models
@@ -160,15 +161,17 @@ def tune(
     if isinstance(what, Task):
         of_models = {**reading, "divide": divide, "goal": goal, "winograd": None if winograd else False}
         _refuse(of_models, "models; this is a task")
-        return tune_task(what, machine, store=store, start=start, spaces=spaces, listen=listen, **common)
+        with at_work():
+            return tune_task(what, machine, store=store, start=start, spaces=spaces, listen=listen, **common)
     _refuse({"start": start, "spaces": spaces}, "a task; this is a model")
     given = {name: value for name, value in reading.items() if value is not None}
     models: Sequence[Any] = what if isinstance(what, (list, tuple)) else [what]
-    parts = [m if isinstance(m, Partition) else tasks_of(load(m, **given), winograd) for m in models]
-    store = Store.open() if store is None else store
-    found = tune_models(parts, machine, store=store, divide=divide, goal=goal, listen=listen, **common)
-    if objective is None and measurer is None:
-        found = tuple(_accepted(p, tuned, store, rules, listen) for p, tuned in zip(parts, found))
+    with at_work():
+        parts = [m if isinstance(m, Partition) else tasks_of(load(m, **given), winograd) for m in models]
+        store = Store.open() if store is None else store
+        found = tune_models(parts, machine, store=store, divide=divide, goal=goal, listen=listen, **common)
+        if objective is None and measurer is None:
+            found = tuple(_accepted(p, tuned, store, rules, listen) for p, tuned in zip(parts, found))
     return found if models is what else found[0]
 
 

@@ -16,6 +16,7 @@ import logging
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from stormdrop.errors import UnsupportedOperator, UserError
 from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
+from stormdrop.frontend.halves import MOVES, narrowed, result_types, widened
 from stormdrop.frontend.located import located
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.matrices import MATRICES
@@ -35,11 +37,12 @@ from stormdrop.frontend.node_reader import NodeReader, qualified
 from stormdrop.frontend.nodes import check_names, label_of, nested, ordered
 from stormdrop.frontend.optionals import OPTIONALS
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
+from stormdrop.frontend.quantized import MICROSOFT_QUANTIZED, QUANTIZED
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
 from stormdrop.frontend.regions import REGIONS
 from stormdrop.frontend.resize import RESIZE
-from stormdrop.frontend.schema import NEWEST, OLDEST, check, is_unchanged
+from stormdrop.frontend.schema import NEWEST, OLDEST, check, form_of, is_unchanged
 from stormdrop.frontend.signal import SIGNAL
 from stormdrop.frontend.tensors import array_of, read_file
 from stormdrop.frontend.training import TRAINING
@@ -65,11 +68,12 @@ IMPORTERS: dict[str, Importer] = {
     **NGRAMS,
     **OPTIONALS,
     **UNDER_THE_STANDARD_NAME,
+    **QUANTIZED,
 }
 DOMAINS: dict[str, dict[str, Importer]] = {
     "": IMPORTERS,
     "ai.onnx.preview.training": TRAINING,
-    "com.microsoft": MICROSOFT,
+    "com.microsoft": {**MICROSOFT, **MICROSOFT_QUANTIZED},
 }
 """Importers by the domain and the name of their operators."""
 _BRANCHES = frozenset({"If", "Scan", "Loop"})
@@ -85,22 +89,29 @@ def load(
 
     Raises ModelError for files that are not ONNX, and for models that cannot be imported, saying where and why.
     """
-    file = os.fsdecode(model) if isinstance(model, (str, os.PathLike)) else None
-    with located(file=file):
-        proto, folder, label = _parsed(model)
-    with located(label, file=file):
-        return _imported(proto, folder, shapes, constants, operators)
+    return load_parsed(parsed(model), shapes, constants, operators)
 
 
-def _imported(
-    proto: Any, folder: str | None, shapes: Any, constants: Any, operators: Sequence[CustomOperator]
+def load_parsed(
+    file: ParsedModel,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] = (),
 ) -> Graph:
-    try:
+    """As `load`, of a model that is parsed already; its proto may be changed by this. Raises ModelError."""
+    with located(file.label, file=file.path):
         given = _by_name(shapes, "shapes", lambda shape: tuple(map(operator.index, shape)), "shape")
         bound = _by_name(constants, "constants", np.asarray, "array")
-        return _Import(proto, folder, given, bound, importers_of(operators)).run()
-    except RecursionError as error:
-        raise UserError("it is nested too deeply") from error
+        try:
+            return _Import(file.proto, file.folder, given, bound, importers_of(operators)).run()
+        except RecursionError as error:
+            raise UserError("it is nested too deeply") from error
+
+
+def check_operators(file: ParsedModel, operators: Sequence[CustomOperator] = ()) -> None:
+    """Raises UnsupportedOperator that names all operators of a model that are not supported, whatever the shapes."""
+    with located(file.label, file=file.path):
+        _Import(file.proto, file.folder, {}, {}, importers_of(operators)).check_operators()
 
 
 def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str) -> dict[str, Any]:
@@ -116,14 +127,34 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
     return found
 
 
-def _parsed(model: Any) -> tuple[Any, str | None, str]:
+@dataclass(frozen=True, slots=True)
+class ParsedModel:
+    """An onnx.ModelProto, the folder of its external data, and its name in messages."""
+
+    proto: Any
+    folder: str | None
+    label: str
+
+    @property
+    def path(self) -> str | None:
+        """Of its file, if it came from one."""
+        return self.label if self.folder is not None else None
+
+
+def parsed(model: Any) -> ParsedModel:
+    """Raises ModelError for anything but a path, bytes or an onnx.ModelProto."""
+    with located(file=os.fsdecode(model) if isinstance(model, (str, os.PathLike)) else None):
+        return _parsed(model)
+
+
+def _parsed(model: Any) -> ParsedModel:
     try:
         from google.protobuf.message import DecodeError
         from onnx import ModelProto
     except ImportError as error:
         raise UserError("reading ONNX models needs the package onnx: pip install onnx") from error
     if isinstance(model, ModelProto):
-        return model, None, "model"
+        return ParsedModel(model, None, "model")
     folder: str | None = None
     label = "model"
     if isinstance(model, (str, os.PathLike)):
@@ -141,7 +172,7 @@ def _parsed(model: Any) -> tuple[Any, str | None, str]:
         raise UserError(f"{label} is no ONNX model: {error}") from error
     if not proto.HasField("graph") or (not proto.graph.node and not proto.graph.output):
         raise UserError(f"{label} is no ONNX model: it holds no graph")
-    return proto, folder, label
+    return ParsedModel(proto, folder, label)
 
 
 def is_standard(domain: str) -> bool:
@@ -227,6 +258,9 @@ class _Import:
         if self._importer(node) is not None or (is_standard(node.domain) and node.op_type in _BRANCHES):
             return True
         return schema_of(node, self.versions) is not None
+
+    def check_operators(self) -> None:
+        self._check_known(self.proto.graph.node)
 
     def _check_known(self, nodes: Iterable[Any]) -> None:
         """One error for all operators that nobody knows."""
@@ -351,11 +385,17 @@ class _Import:
             return
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
+        form = form_of(node.op_type, self.version) if is_standard(node.domain) else None
+        halves: list[Dtype | None] = [None] * len(node.output)
+        if node.op_type not in MOVES:
+            halves = result_types(form, inputs, len(node.output))
+            inputs = widened(self.build, inputs)
         names = list(node.output)
         reader = NodeReader(node.op_type, label, self.version, inputs, names, attributes, self.build, node.domain)
         results = importer(reader)
         listed = [results] if isinstance(results, Value) else list(results)
-        for o, value in zip(node.output, listed):
+        for o, value, half in zip(node.output, listed, halves):
+            value = narrowed(self.build, value, half)
             if o and value is not None:
                 env[o] = self.build.rename(value, o, since)
 

@@ -64,12 +64,21 @@ def checked(t: Described, value: ArrayLike) -> Array:
         ) from error
 
 
-def _array(t: Described, value: Any) -> Array:
-    """An array of what is none: of another library's memory in place (DLPack), else of numbers."""
+def array_from(value: Any) -> Array:
+    """An array as it is, of another library's memory in place (DLPack), else of numbers. Raises UserError."""
+    if isinstance(value, np.ndarray):
+        return value
     try:
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
     except (ValueError, TypeError, BufferError, RuntimeError) as error:
-        raise UserError(f"input for {t!r} is no array: {error}") from error
+        raise UserError(f"is no array: {error}") from error
+
+
+def _array(t: Described, value: Any) -> Array:
+    try:
+        return array_from(value)
+    except UserError as error:
+        raise UserError(f"input for {t!r} {error}") from error
 
 
 def checked_outputs(
