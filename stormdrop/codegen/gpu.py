@@ -1,4 +1,4 @@
-"""A loop program as an LLVM module for NVIDIA GPUs.
+"""A loop program as an LLVM module for NVIDIA GPUs, and its launches.
 
     define ptx_kernel void @phase0(ptr %b0, ptr %b1, …)
 
@@ -10,7 +10,7 @@ the host runs them (`emit_prepare`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from stormdrop.codegen import routines
 from stormdrop.codegen.block import BlockWriter
@@ -30,8 +30,17 @@ SHARED = "@shared"
 MOST_SHORT_ELEMENTS = 1 << 31  # of every buffer: indices are then 32-bit integers
 
 
-def build(program: Program, target: Gpu) -> str:
-    """The text of the LLVM module. A phase's extent, `threads` and `shared_bytes` are its launch."""
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The launch of one phase."""
+
+    blocks: int
+    threads: int
+    shared_bytes: int
+
+
+def build(program: Program, target: Gpu) -> tuple[str, tuple[Grid, ...]]:
+    """The text of the LLVM module, and the launch of every call phase."""
     phases = [phase for phase in program.phases if not phase.at_load]
     declarations: set[str] = set()
     pages = Pages({})
@@ -40,7 +49,8 @@ def build(program: Program, target: Gpu) -> str:
     called = routines.definitions(body, "nounwind", declarations)
     head = [f'target datalayout = "{LAYOUT}"', f'target triple = "{GPU_TRIPLE}"']
     shared = [f"{SHARED} = external addrspace(3) global [0 x i8], align 128"]
-    return "\n".join([*head, *shared, *pages.definitions(), *called, body, *sorted(declarations), "!0 = !{}", ""])
+    text = "\n".join([*head, *shared, *pages.definitions(), *called, body, *sorted(declarations), "!0 = !{}", ""])
+    return text, tuple(Grid(phase.extent, phase.threads, phase.shared_bytes) for phase in phases)
 
 
 def emit_prepare(program: Program, host: Cpu) -> str | None:

@@ -44,7 +44,7 @@ def text_of(program: Program, target: Target) -> str:
         case Cpu():
             return emit(program, target)
         case Gpu():
-            return gpu.build(program, target)
+            return gpu.build(program, target)[0]
 
 
 def artifact_of(program: Program, target: Target) -> Artifact:
