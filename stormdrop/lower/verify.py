@@ -29,6 +29,7 @@ from stormdrop.lower.program import (
     Access,
     Barrier,
     Combine,
+    CommitCopies,
     Finish,
     For,
     If,
@@ -42,6 +43,7 @@ from stormdrop.lower.program import (
     Stmt,
     Threads,
     Update,
+    WaitForCopies,
     buffers_of,
 )
 from stormdrop.space.access import axes_of, has_load, occurrences
@@ -123,6 +125,8 @@ class _Verifier:
                         self._loop_body(inner, s)
                 case Threads():
                     self._in_threads(s)
+                case CommitCopies() | WaitForCopies():
+                    _require(not self.is_divergent, "groups of copies that some threads of a block may not make")
                 case Barrier():
                     _require(not self.is_divergent, "a barrier that some threads of a block may not reach")
                 case Combine(tile):
