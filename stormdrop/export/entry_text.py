@@ -201,14 +201,14 @@ done:
   ret ptr %handle
 }
 
-define internal i32 @run_at(ptr %handle, i32 %number, ptr %inputs, ptr %outputs) nounwind {
+define internal i32 @run_at(ptr %handle, i32 %chosen, ptr %inputs, ptr %outputs) nounwind {
   %absent = icmp eq ptr %handle, null
   br i1 %absent, label %is.null, label %choose
 choose:
-  %known = icmp ult i32 %number, $SIZES$
+  %known = icmp ult i32 %chosen, $SIZES$
   br i1 %known, label %enter, label %is.unknown
 enter:
-  %wide = zext i32 %number to i64
+  %wide = zext i32 %chosen to i64
   %size.at = getelementptr [0 x %size], ptr @sizes, i64 0, i64 %wide
   %size = load %size, ptr %size.at, align 8
   %first = extractvalue %size %size, 0

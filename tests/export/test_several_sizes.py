@@ -63,9 +63,9 @@ def test_each_size_gives_the_bits_of_the_model(model: OpenModel, library: Librar
             inputs, outputs = ((ctypes.c_void_p * 1)(a.ctypes.data) for a in (x, y))
             assert native.net_run(handle, number, inputs, outputs) == 0
             assert np.array_equal(y, model(x))
-        assert native.net_run(handle, 3, inputs, outputs) == 4
-        assert native.net_run(handle, -1, inputs, outputs) == 4
-        assert native.net_run(handle, 0, None, outputs) == 1
+            assert native.net_run(handle, 3, inputs, outputs) == 4
+            assert native.net_run(handle, -1, inputs, outputs) == 4
+            assert native.net_run(handle, number, None, outputs) == 1
         native.net_close(handle)
 
 
