@@ -108,7 +108,7 @@ def index_conditions(e: Expr) -> tuple[Expr, ...]:
     return tuple(c for condition in selects for c in conjuncts(condition) if decide(c, lambda _: None) is None)
 
 
-@lru_cache(maxsize=16384)
+@memoised()
 def settled(e: Expr) -> Expr:
     """The expression without the index conditions that hold at every position: those of a split without remainder."""
 
