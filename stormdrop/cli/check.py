@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,17 @@ import click
 from click.core import ParameterSource
 
 from stormdrop.cli import options
-from stormdrop.cli.source import Opened, Source, built, compiled_option, input_options, source_options, taken_option
+from stormdrop.cli.source import (
+    Opened,
+    Source,
+    built,
+    built_mixed,
+    closed_ports,
+    compiled_option,
+    input_options,
+    source_options,
+    taken_option,
+)
 from stormdrop.report.console import notes, results, say
 from stormdrop.report.text import name_text, threads_text
 
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
 
     from stormdrop.compare.oracle import Oracle
     from stormdrop.compare.steady import Loops
+    from stormdrop.runtime.arrays import Wanted
     from stormdrop.runtime.model import Model
 
     Arrays = Mapping[str, NDArray[Any]]
@@ -36,10 +47,13 @@ RESTLESS = 0.2
 
 
 def _arrays(given: tuple[str, ...], seed: int, opened: Opened | None, model: Model) -> Arrays:
+    return _given_arrays(given, seed, model.inputs if opened is None else opened.graph.inputs)
+
+
+def _given_arrays(given: tuple[str, ...], seed: int, ports: Sequence[Wanted]) -> Arrays:
     from stormdrop.compare.inputs import read_inputs
     from stormdrop.runtime.arrays import random_inputs
 
-    ports = model.inputs if opened is None else opened.graph.inputs
     return read_inputs(given, ports) if given else random_inputs(ports, seed)
 
 
@@ -76,6 +90,7 @@ Examples:
 )
 @input_options
 @taken_option
+@options.fallback
 @options.threads
 @options.as_json
 @options.log
@@ -83,6 +98,7 @@ def check(
     source: Source,
     compiled: str | None,
     against: str | None,
+    fallback: str | None,
     tolerance: float,
     given: tuple[str, ...],
     seed: int,
@@ -93,17 +109,25 @@ def check(
     """Run a MODEL (an ONNX file or zoo:NAME) here and elsewhere on the same inputs and compare all outputs.
 
     The exit code is 1 if one of them is too far off. Whole numbers and truth values must be equal, NaNs and infinities
-    where they are expected.
+    where they are expected. With --fallback the judge is ONNX's reference evaluator.
     """
-    from stormdrop.compare.oracle import agreements
+    from stormdrop.compare.inputs import read_bound
+    from stormdrop.compare.oracle import OnnxReference, agreements
     from stormdrop.report.versus import check_json, print_check
 
-    opened = source.open()
-    oracle = _oracle(opened, against, threads)
-    model = built(source, opened, compiled, threads, taken).model
-    arrays = _arrays(given, seed, opened, model)
+    if fallback is not None:
+        if against == fallback or compiled is not None:
+            raise click.UsageError(f"{fallback} cannot judge what it runs itself, and no compiled file needs it")
+        oracle: Oracle = OnnxReference(source.onnx)
+        model = built_mixed(source, threads, taken, fallback)
+        arrays, bound = _given_arrays(given, seed, closed_ports(model.inputs)), read_bound(source.bound)
+    else:
+        opened = source.open()
+        oracle, bound = _oracle(opened, against, threads), opened.bound
+        model = built(source, opened, compiled, threads, taken).model
+        arrays = _arrays(given, seed, opened, model)
     found = model.run(arrays)
-    expected = oracle.run({**arrays, **opened.bound})
+    expected = oracle.run({**arrays, **bound})
     judged = agreements([p.name for p in model.outputs], found, expected, tolerance)
     if as_json:
         head = {"model": source.model, "threads": model.threads, "against": oracle.told}

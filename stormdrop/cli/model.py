@@ -14,6 +14,8 @@ from stormdrop.cli.source import (
     Chosen,
     Source,
     built,
+    built_mixed,
+    closed_ports,
     compile_model,
     input_options,
     source_options,
@@ -169,12 +171,14 @@ Examples:
 @input_options
 @options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
 @taken_option
+@options.fallback
 @options.on_models
 def run(
     source: Source,
     given: tuple[str, ...],
     seed: int,
     output: Path | None,
+    fallback: str | None,
     taken: str | None,
     threads: int | None,
     as_json: bool,
@@ -190,11 +194,15 @@ def run(
 
     if output is not None:
         options.refuse_unwritable(output)
-    opened = None if source.is_compiled else source.open()
-    if given and opened is not None:
-        read_inputs(given, opened.graph.inputs)  # a mistake is told before anything is compiled
-    model = built(source, opened, None, threads, taken).model
-    arrays = read_inputs(given, model.inputs) if given else random_inputs(model.inputs, seed)
+    if fallback is not None:
+        model = built_mixed(source, threads, taken, fallback)
+    else:
+        opened = None if source.is_compiled else source.open()
+        if given and opened is not None:
+            read_inputs(given, opened.graph.inputs)  # a mistake is told before anything is compiled
+        model = built(source, opened, None, threads, taken).model
+    ports = closed_ports(model.inputs)
+    arrays = read_inputs(given, ports) if given else random_inputs(ports, seed)
     if not given and model.inputs:
         say(notes(), f"inputs are random, seed {seed}: floats standard normal, others 0 or 1; --input gives real ones")
     outputs = model.run(arrays)

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
 
+    from stormdrop.driver.mixed import MixedModel, OpenPort
     from stormdrop.driver.stored import Schedules
     from stormdrop.graph.graph import Graph
     from stormdrop.graph.partition import Partition
     from stormdrop.ir.tensor import Task
     from stormdrop.reservoir.verdict import Verdict
+    from stormdrop.runtime.image import Port
     from stormdrop.runtime.model import Model
     from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
@@ -76,6 +78,14 @@ class Source:
     def stem(self) -> str:
         """What a file made of it is called."""
         return self.model.removeprefix(ZOO) if self.model.startswith(ZOO) else Path(self.model).stem
+
+    @property
+    def onnx(self) -> str | bytes:
+        """The model as another runtime takes it: a path, or the bytes of a network of the zoo."""
+        from stormdrop.driver.compile import named
+
+        origin = named(self.model, self.shapes)
+        return origin if isinstance(origin, str) else origin.SerializeToString()
 
     def open(self) -> Opened:
         """Read it. Raises UserError; click.UsageError for an unknown network, or a model that is compiled already."""
@@ -249,6 +259,42 @@ class Built:
         if self.stored == self.tasks:
             return "all kernels as the store knows them"
         return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
+
+
+def closed_ports(ports: Sequence[Port | OpenPort]) -> list[Port]:
+    """Inputs for arrays from files, or random ones. Raises UserError for one whose type or shape is not known."""
+    from stormdrop.runtime.image import Port
+
+    for p in ports:
+        if not isinstance(p, Port):
+            raise UserError(f"the input {p!r} cannot be given on the command line")
+    return [p for p in ports if isinstance(p, Port)]
+
+
+def built_mixed(source: Source, threads: int | None, taken: str | None, fallback: str) -> Model | MixedModel:
+    """A model of which `fallback` may run a part; what runs where is said. Raises UserError."""
+    from stormdrop.compare.inputs import read_bound
+    from stormdrop.driver.compile import compile as compile_any
+    from stormdrop.driver.mixed import MixedModel
+
+    if source.is_compiled:
+        raise click.UsageError("a compiled model has no other runtime in it: leave out --fallback")
+    model = compile_any(
+        source.model,
+        schedules=(lambda task: None) if taken == "defaults" else None,
+        shapes=source.shapes,
+        constants=read_bound(source.bound),
+        threads=threads,
+        winograd=source.winograd,
+        rules=source.rules,
+        unproved=taken == "trials",
+        operators=options.operators_of(source.own_operators),
+        fallback=fallback,
+    )
+    told = str(model) if isinstance(model, MixedModel) else f"nothing of it needs {fallback}"
+    for line in told.splitlines():
+        say(notes(), line)
+    return model
 
 
 def built(source: Source, opened: Opened | None, compiled: str | None, threads: int | None, taken: str | None) -> Built:

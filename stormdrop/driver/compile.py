@@ -12,16 +12,19 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.driver import ZOO
 from stormdrop.driver.build import Job, build_kernels
+from stormdrop.driver.fallback import fallback_of
+from stormdrop.driver.mixed import MixedModel
 from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
 from stormdrop.frontend.custom import CustomOperator
+from stormdrop.frontend.mixed import cut
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
@@ -67,11 +70,14 @@ def load(
         if shapes or constants or operators:
             raise UserError("shapes=, constants= and operators= are for loading a model; this is a graph already")
         return model
-    if isinstance(model, str) and model.startswith(ZOO):
-        model = network(model, shapes)
     from stormdrop.frontend.onnx import load as load_onnx
 
-    return load_onnx(model, shapes, constants, operators)
+    return load_onnx(named(model, shapes), shapes, constants, operators)
+
+
+def named(model: Source, shapes: Mapping[str, Sequence[int]] | None = None) -> Any:
+    """A network of the zoo where the model is the name of one, else the model as it is."""
+    return network(model, shapes) if isinstance(model, str) and model.startswith(ZOO) else model
 
 
 def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Any:
@@ -80,6 +86,40 @@ def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Any
 
     leading = {shape[0] for shape in (shapes or {}).values() if len(shape)}
     return zoo.build(name.removeprefix(ZOO), leading.pop() if len(leading) == 1 and 0 not in leading else 1)
+
+
+@overload
+def compile(
+    model: Source,
+    *,
+    schedules: Schedules | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    threads: int | None = None,
+    target: Target | None = None,
+    winograd: bool = True,
+    rules: Sequence[Rule] = RULES,
+    unproved: bool = False,
+    operators: Sequence[CustomOperator] = (),
+    fallback: None = None,
+) -> Model: ...
+
+
+@overload
+def compile(
+    model: Source,
+    *,
+    schedules: Schedules | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    threads: int | None = None,
+    target: Target | None = None,
+    winograd: bool = True,
+    rules: Sequence[Rule] = RULES,
+    unproved: bool = False,
+    operators: Sequence[CustomOperator] = (),
+    fallback: str,
+) -> Model | MixedModel: ...
 
 
 def compile(
@@ -94,20 +134,32 @@ def compile(
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
     operators: Sequence[CustomOperator] = (),
-) -> Model:
+    fallback: str | None = None,
+) -> Model | MixedModel:
     """A model that runs on this machine.
 
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
     that the store has no verdict on. `rules` are those that schedules may follow. With `winograd=False` convolutions
-    are summed directly, which rounds less. `operators` are the caller's own (`sd.CustomOperator`).
+    are summed directly, which rounds less. `operators` are the caller's own (`sd.CustomOperator`). With
+    `fallback="onnxruntime"` what is not supported runs there, and the result is a `MixedModel` if anything does.
 
     Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
     UnsupportedOperator for operators that are not supported.
     """
     machine = target_for(target, threads)
-    graph = load(model, shapes, constants, operators)
-    return build_model(tasks_of(graph, winograd), machine, schedules, rules, unproved)
+
+    def built(graph: Graph) -> Model:
+        return build_model(tasks_of(graph, winograd), machine, schedules, rules, unproved)
+
+    if fallback is None:
+        return built(load(model, shapes, constants, operators))
+    runtime = fallback_of(fallback, machine.threads)
+    graph = cut(named(model, shapes), runtime, shapes, constants, operators)
+    if isinstance(graph, Graph):
+        return built(graph)
+    own = [part for part in graph.parts if isinstance(part, Graph)]
+    return MixedModel(graph, [built(part) for part in own], runtime, machine.threads)
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
