@@ -10,7 +10,7 @@ FAST := tests/ir tests/target tests/ops tests/graph tests/cost tests/report test
 	tests/lower/test_golden.py tests/lower/test_verify.py tests/space/test_moves.py tests/space/test_columns.py \
 	tests/space/test_rule_names.py tests/search/test_contracts.py
 
-.PHONY: help env demo check test fuzz bench clean
+.PHONY: help env demo check test fuzz emulate bench clean
 
 help:
 	@echo "make env     create $(VENV) and install stormdrop with what its tests need"
@@ -18,6 +18,7 @@ help:
 	@echo "make check   ruff, pyright and the fast tests, in about a minute"
 	@echo "make test    all tests, ruff, pyright"
 	@echo "make fuzz    random models against other implementations until Ctrl-C; goes on where it was stopped (FUZZ='--special' for NaN and infinities)"
+	@echo "make emulate  5,000 random GPU kernels in the emulator; goes on where it was stopped"
 	@echo "make bench   measure figures of kernels; of models: python -m benchmarks.models --help; of the search: benchmarks.search"
 	@echo "make clean   remove $(VENV) and caches"
 
@@ -53,6 +54,9 @@ test: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+emulate: $(STAMP)
+	$(BIN)/python -m tests.emulator $(EMULATE)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

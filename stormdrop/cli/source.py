@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
 
-    from stormdrop.driver.mixed import MixedModel, OpenPort
+    from stormdrop.driver.mixed import ForeignPort, MixedModel
     from stormdrop.driver.stored import Schedules
     from stormdrop.graph.graph import Graph
     from stormdrop.graph.partition import Partition
@@ -117,7 +117,7 @@ class Source:
 
     def open_compiled(self, threads: int | None) -> Model:
         """Read a model that was compiled before; what says how to read another one has no place beside it."""
-        from stormdrop.runtime.model import load_compiled
+        from stormdrop.runtime.open_model import load_compiled
 
         if self.shapes or self.bound or self.own_operators:
             told = "shapes, constants and operators of a compiled model are settled"
@@ -261,7 +261,7 @@ class Built:
         return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
 
 
-def closed_ports(ports: Sequence[Port | OpenPort]) -> list[Port]:
+def closed_ports(ports: Sequence[Port | ForeignPort]) -> list[Port]:
     """Inputs for arrays from files, or random ones. Raises UserError for one whose type or shape is not known."""
     from stormdrop.runtime.image import Port
 
@@ -275,7 +275,7 @@ def built_mixed(source: Source, threads: int | None, taken: str | None, fallback
     """A model of which `fallback` may run a part; what runs where is said. Raises UserError."""
     from stormdrop.compare.inputs import read_bound
     from stormdrop.driver.compile import compile as compile_any
-    from stormdrop.driver.mixed import MixedModel
+    from stormdrop.driver.mixed import MixedModel, OpenMixedModel
 
     if source.is_compiled:
         raise click.UsageError("a compiled model has no other runtime in it: leave out --fallback")
@@ -291,6 +291,10 @@ def built_mixed(source: Source, threads: int | None, taken: str | None, fallback
         operators=options.operators_of(source.own_operators),
         fallback=fallback,
     )
+    if isinstance(model, OpenMixedModel):
+        raise UserError(
+            f"{source.model} leaves dimensions open, which --fallback cannot guess: settle them by --shapes"
+        )
     told = str(model) if isinstance(model, MixedModel) else f"nothing of it needs {fallback}"
     for line in told.splitlines():
         say(notes(), line)

@@ -12,7 +12,7 @@ from stormdrop.cli.op import open_store
 from stormdrop.cli.source import Source, source_options
 from stormdrop.errors import StormdropError
 from stormdrop.report.console import heading, notes, print_pairs, results, say
-from stormdrop.report.text import counted, expected_text, one_line, seconds_text, span_text
+from stormdrop.report.text import counted, expected_text, one_line, seconds_text, span_text, stored_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -171,7 +171,7 @@ def _print_summary(tuned: TunedModel, kept: str | None) -> None:
     default = seconds_text(tuned.default_seconds)
     rows = [
         ("search", f"{spent}; ended by: {tuned.stopped}; {expected_text(tuned.expected_gain)}"),
-        ("stored", kept or "nothing is kept"),
+        ("stored", stored_text(kept, tuned.not_kept)),
         ("estimated", f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {default})"),
     ]
     timed = tuned.in_model

@@ -13,12 +13,16 @@ from collections.abc import Callable
 from functools import partial
 
 from stormdrop.codegen import ENTRY, PREPARE, routines
+from stormdrop.codegen.block import BlockWriter
 from stormdrop.codegen.memory import Pages
 from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.codegen.tile import TileWriter
+from stormdrop.errors import BuildError
 from stormdrop.ir.expr import Expr, Var
 from stormdrop.lower.program import (
+    Barrier,
     Buffer,
+    Combine,
     Finish,
     For,
     If,
@@ -29,6 +33,7 @@ from stormdrop.lower.program import (
     Save,
     Start,
     Stmt,
+    Threads,
     Update,
     buffers_of,
 )
@@ -93,7 +98,7 @@ def _phase(
                 following = w.hoisted(1, ("rest", k), lambda n=name, t=trips: w.op(f"udiv i64 {n}, {t}"))
                 w.variables[rest] = (following, 1, (0, phase.extent))
             w.variables[var] = (digit, 1, (0, trips - 1))
-        _Statements(w, lambda tile: TileWriter(w, tile, pointers, pages, target)).write(phase.body)
+        StatementWriter(w, lambda tile: TileWriter(w, tile, pointers, pages, target)).write(phase.body)
         return []
 
     w.loop(Var("unit"), "%begin", "%end", 1, (0, max(0, phase.extent - 1)), True, [], unit)
@@ -101,18 +106,28 @@ def _phase(
     return w.function(f"internal void @phase.{number}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end) {attributes}")
 
 
-class _Statements:
-    """Writes statements; one TileWriter serves a reduction tile from its `Start` to its `Finish` or `Save`."""
+class StatementWriter:
+    """Writes statements; one TileWriter serves a reduction tile from its `Start` to its `Finish` or `Save`.
 
-    def __init__(self, w: Writer, tile_writer: Callable[[RegisterTile], TileWriter]) -> None:
-        self.w, self.tile_writer = w, tile_writer
+    `block` writes what the threads of a block do together; None on a CPU.
+    """
+
+    def __init__(
+        self, w: Writer, tile_writer: Callable[[RegisterTile], TileWriter], block: BlockWriter | None = None
+    ) -> None:
+        self.w, self.tile_writer, self.block = w, tile_writer, block
         self.started: dict[RegisterTile, TileWriter] = {}
 
     def write(self, body: tuple[Stmt, ...]) -> None:
         for s in body:
             match s:
-                case For(var, trips, most, inner):
+                case For(var, trips, most, inner, None):
                     self._loop(var, trips, most, inner)
+                case For():
+                    assert s.tile is not None
+                    self.started[s.tile].carry(s, self.write)
+                case Threads() | Barrier() | Combine():
+                    self._together(s)
                 case If(condition, then, orelse):
                     bodies = [partial(self.write, branch) for branch in (then, orelse) if branch]
                     self.w.branch(self.w.integer(condition), *bodies)
@@ -127,6 +142,19 @@ class _Statements:
                     self.started[s.tile].save(s)
                 case Finish():
                     (self.started[s.tile] if s.tile.stage.is_reduction else self.tile_writer(s.tile)).finish(s)
+
+    def _together(self, s: Threads | Barrier | Combine) -> None:
+        if self.block is None:
+            raise BuildError("a CPU has no thread blocks")
+        match s:
+            case Threads():
+                self.block.run(s, partial(self.write, s.body))
+            case Barrier():
+                self.block.barrier()
+                for tile in self.started.values():
+                    tile.evaluator.forget()  # values loaded before are not those after
+            case Combine():
+                self.started[s.tile].accs = self.block.combine(s, self.started[s.tile].accs)
 
     def _loop(self, var: Var, trips: Expr, most: int, inner: tuple[Stmt, ...]) -> None:
         def run(_: object, __: object) -> list[SsaValue]:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 
 from stormdrop.codegen import values as v
+from stormdrop.codegen.block_memory import BlockMemoryWriter
 from stormdrop.codegen.lanes import Lanes
 from stormdrop.codegen.memory import MemoryWriter, Pages
 from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.expr import BITWISE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk
+from stormdrop.ir.memo import memoised
 from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, RegisterTile
 from stormdrop.lower.reads import has_data
 from stormdrop.space.access import has_load
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 
 DATA_ONLY = frozenset({"pow", *BITWISE})
@@ -36,7 +38,8 @@ class Evaluator:
         self.w, self.stage, self.has_fma = w, tile.stage, target.has_fma
         self.at = TileCursor(tile, w.known)
         self.lanes = Lanes(w, self.at)
-        self.memory = MemoryWriter(w, self.at, self.lanes, self.value, pointers, pages, target.reach_bytes)
+        memory = BlockMemoryWriter if isinstance(target, Gpu) else MemoryWriter
+        self.memory = memory(w, self.at, self.lanes, self.value, pointers, pages, target.reach_bytes)
         self.reads: Mapping[Load, Access] = {}  # of the statement that is being written
         self.results: Mapping[tuple[int, ...], SsaValue] = {}  # of the reduction, by row and vector
         self._memo: dict[object, SsaValue] = {}
@@ -153,13 +156,14 @@ class Evaluator:
         masked = self.at.vector is not None and (self.at.tile.live is not None or self.lanes.tail is not None)
         tests = tuple(self.at.test_key(g) for g in guards)
         offset = sum(c * self.at.offset[a] for a, c in access.coefficients)
-        key = ("memory", e, offset, self.at.chunk if masked else 0, tests)
+        places = tuple(self.at.offset[a] for a, _ in self.at.tile.limits)
+        key = ("memory", e, offset, self.at.chunk if masked else 0, tests, places)
         if key not in self._memo:
             self._memo[key] = self.memory.load(access, guards, otherwise)
         return self._memo[key]
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def _is_index(e: Expr) -> bool:
     """Whether an integer expression is index arithmetic (no loads), which `Writer` hoists out of loops."""
     return not any(isinstance(n, Load) or (isinstance(n, Bin) and n.op in DATA_ONLY) for n in walk(e))

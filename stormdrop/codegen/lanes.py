@@ -26,7 +26,8 @@ class Lanes:
 
     def index_value(self, e: Expr) -> SsaValue:
         """An index expression used as a value: a vector if it varies by lane, else a scalar."""
-        return self.index(e) if self.vary(e) else SsaValue(self.w.integer(self.at.here(e)), "i64")
+        value = self.index(e) if self.vary(e) else SsaValue(self.w.integer(self.at.here(e)), self.w.index)
+        return v.convert(self.w, value, "i64")
 
     def condition(self, parts: Sequence[Expr]) -> SsaValue:
         """The conjunction of index conditions: a scalar, or a mask where it depends on the lane."""
@@ -56,10 +57,10 @@ class Lanes:
                 raise BuildError(f"no mask for {p}")
 
     def index(self, e: Expr) -> SsaValue:
-        """An index expression for every lane, as a vector of i64."""
+        """An index expression for every lane, as a vector of integers."""
         vector, w, n = self.at.vector, self.w, self.at.lanes
         if vector is None or vector not in axes_of(e):
-            return v.broadcast(w, SsaValue(w.integer(self.at.here(e)), "i64"), n)
+            return v.broadcast(w, SsaValue(w.integer(self.at.here(e)), w.index), n)
         form = affine(e)
         total: SsaValue | None = None
         rest = Affine((), form.constant)
@@ -69,22 +70,22 @@ class Lanes:
             elif vector not in axes_of(atom):
                 rest = rest + affine(self.at.here(atom)).scaled(c)
             else:
-                term = v.arithmetic(w, "mul", self.operation(atom), v.constant(c, "i64", n))
+                term = v.arithmetic(w, "mul", self.operation(atom), v.constant(c, w.index, n))
                 total = term if total is None else v.arithmetic(w, "add", total, term)
         slope = form.coefficient(vector)
-        base = v.broadcast(w, SsaValue(w.affine(rest), "i64"), n)
+        base = v.broadcast(w, SsaValue(w.affine(rest), w.index), n)
         if slope:
-            steps = ", ".join(f"i64 {slope * i}" for i in range(n))
-            base = SsaValue(w.op(f"add {base}, <{steps}>"), "i64", n)
+            steps = ", ".join(f"{w.index} {slope * i}" for i in range(n))
+            base = SsaValue(w.op(f"add {base}, <{steps}>"), w.index, n)
         return base if total is None else v.arithmetic(w, "add", base, total)
 
     def operation(self, e: Expr) -> SsaValue:
-        """An atom of an index (an operation that is not linear), as a vector of i64."""
+        """An atom of an index (an operation that is not linear), as a vector of integers."""
         match e:
             case Bin("floordiv" | "mod" as op, a, b):
                 x, y = self.index(a), self.index(b)
                 lanes = self.at.lanes
-                return SsaValue(self.w.floor_division(op, x.name, y.name, x.type, lanes, False), "i64", lanes)
+                return SsaValue(self.w.floor_division(op, x.name, y.name, x.type, lanes, False), self.w.index, lanes)
             case Bin(op, a, b):
                 return v.arithmetic(self.w, op, self.index(a), self.index(b))
             case Select(c, a, b):

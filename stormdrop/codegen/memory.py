@@ -72,6 +72,7 @@ class MemoryWriter:
         self.w, self.at, self.lanes, self.value = w, at, lanes, value
         self.pointers, self.pages, self.reach_bytes = pointers, pages, reach_bytes
         self.inner: InnerLoop | None = None
+        self.is_finishing = False  # inside a statement that dead instances skip
         self.blocks: dict[object, list[str]] = {}  # transposed blocks already loaded
 
     # Addresses
@@ -84,7 +85,7 @@ class MemoryWriter:
             for atom, c in access.atoms:
                 if has_load(atom):
                     step = self.w.op(f"mul {self._data_index(atom)}, {c * item}")
-                    pointer = self.w.op(f"getelementptr i8, ptr {pointer}, i64 {step}")
+                    pointer = self.w.op(f"getelementptr i8, ptr {pointer}, {self.w.index} {step}")
             return pointer
         constant = sum(c * self.at.offset[a] for a, c in access.coefficients)
         inner = self.inner
@@ -101,16 +102,16 @@ class MemoryWriter:
             start = self._moved(self._pointer_at(access.buffer, form), far * item)
             if inner.low == "0":
                 return start
-            skip = self.w.op(f"mul i64 {inner.low}, {slope * item}")
-            return self.w.op(f"getelementptr i8, ptr {start}, i64 {skip}")
+            skip = self.w.op(f"mul {self.w.index} {inner.low}, {slope * item}")
+            return self.w.op(f"getelementptr i8, ptr {start}, {self.w.index} {skip}")
 
         key = (access.buffer, form.terms, form.constant + far, slope)
         pointer = inner.frame.pointer(key, first, slope * inner.step * item)
         return self._moved(pointer, (constant - far) * item)
 
     def _data_index(self, atom: Expr) -> SsaValue:
-        """A data-dependent atom of an index as i64: a scalar, or a vector if it varies by lane."""
-        return v.convert(self.w, self.value(atom), "i64")
+        """A data-dependent atom of an index as an integer: a scalar, or a vector if it varies by lane."""
+        return v.convert(self.w, self.value(atom), self.w.index)
 
     def _moved(self, pointer: str, nbytes: int) -> str:
         return pointer if nbytes == 0 else self.w.op(f"getelementptr i8, ptr {pointer}, i64 {nbytes}")
@@ -131,7 +132,7 @@ class MemoryWriter:
             return base
         index = self.w.affine(form)
         kind = MEMORY[buffer.dtype]
-        make = lambda: self.w.op(f"getelementptr {kind}, ptr {base}, i64 {index}")  # noqa: E731
+        make = lambda: self.w.op(f"getelementptr {kind}, ptr {base}, {self.w.index} {index}")  # noqa: E731
         return self.w.hoisted(self.w.affine_depth(form), ("ptr", buffer, index), make)
 
     def _addresses(self, access: Access) -> str:
@@ -140,12 +141,12 @@ class MemoryWriter:
         plain = replace(access, atoms=tuple((a, c) for a, c in access.atoms if vector not in axes_of(a)))
         base = self.address(plain)
         slope = access.coefficient(vector)
-        steps = ", ".join(f"i64 {slope * i}" for i in range(n))
-        index = SsaValue(f"<{steps}>", "i64", n)
+        steps = ", ".join(f"{w.index} {slope * i}" for i in range(n))
+        index = SsaValue(f"<{steps}>", w.index, n)
         for atom, c in access.atoms:
             if vector in axes_of(atom):
                 lanes = v.broadcast(w, self._data_index(atom), n) if has_load(atom) else self.lanes.operation(atom)
-                term = v.arithmetic(w, "mul", lanes, v.constant(c, "i64", n))
+                term = v.arithmetic(w, "mul", lanes, v.constant(c, w.index, n))
                 index = v.arithmetic(w, "add", term, index)
         return w.op(f"getelementptr {MEMORY[access.buffer.dtype]}, ptr {base}, {index}")
 
@@ -177,7 +178,7 @@ class MemoryWriter:
         pointer = w.hoisted(depth, ("select", test, start, constant, page), make)
         if inner is not None:
             index = w.affine(Affine(((at.open[inner.axis], access.coefficient(inner.axis)),)))
-            pointer = w.op(f"getelementptr {MEMORY[dtype]}, ptr {pointer}, i64 {index}")
+            pointer = w.op(f"getelementptr {MEMORY[dtype]}, ptr {pointer}, {w.index} {index}")
         return self._moved(pointer, moving)
 
     # Loads

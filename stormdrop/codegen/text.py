@@ -98,8 +98,9 @@ def splat(value: Scalar, dtype: Dtype, lanes: int) -> str:
 class Writer:
     """A builder of one LLVM function; `here` is the insertion point, `block` the label of the present basic block."""
 
-    def __init__(self, declarations: set[str] | None = None) -> None:
-        """`declarations`: those of the module, to which the function's are added."""
+    def __init__(self, declarations: set[str] | None = None, index: Dtype = "i64") -> None:
+        """`declarations`: those of the module, to which the function's are added. `index`: the type of indices."""
+        self.index: Dtype = index
         self.text: Text = []
         self.here: Text = self.text
         self.count = 0
@@ -183,7 +184,7 @@ class Writer:
         return bounds(e, self.known)
 
     def integer(self, e: Expr) -> str:
-        """An index expression as an i64 (a condition as an i1), hoisted as far out as its variables allow."""
+        """An index expression as an `index` (a condition as an i1), hoisted as far out as its variables allow."""
         match e:
             case Const(value, dtype):
                 return literal(value, dtype)
@@ -197,10 +198,12 @@ class Writer:
             case Cmp(op, a, b):
                 x, y = self.integer(a), self.integer(b)
                 sign = op if op in ("eq", "ne") else "s" + op
-                return self.hoisted(self.depth_of(e), e, lambda: self.op(f"icmp {sign} i64 {x}, {y}"))
+                return self.hoisted(self.depth_of(e), e, lambda: self.op(f"icmp {sign} {self.index} {x}, {y}"))
             case Select(c, a, b):
                 z, x, y = self.integer(c), self.integer(a), self.integer(b)
-                return self.hoisted(self.depth_of(e), e, lambda: self.op(f"select i1 {z}, i64 {x}, i64 {y}"))
+                return self.hoisted(
+                    self.depth_of(e), e, lambda: self.op(f"select i1 {z}, {self.index} {x}, {self.index} {y}")
+                )
             case _:
                 raise BuildError(f"{e} is not index arithmetic")
 
@@ -208,9 +211,9 @@ class Writer:
         if op in ("and", "or"):
             return self.op(f"{op} i1 {x}, {y}")
         if op in ("min", "max"):
-            return self.intrinsic(f"s{op}.i64", "i64", ("i64", x), ("i64", y))
+            return self.intrinsic(f"s{op}.{self.index}", self.index, (self.index, x), (self.index, y))
         known = self.interval(a)
-        return self.floor_division(op, x, y, "i64", 1, known is not None and known[0] >= 0)
+        return self.floor_division(op, x, y, self.index, 1, known is not None and known[0] >= 0)
 
     def floor_division(self, op: str, x: str, y: str, type: str, lanes: int, non_negative: bool) -> str:
         """Floor division or its remainder. `non_negative`: known that x >= 0 and y > 0, so unsigned division does."""
@@ -239,13 +242,17 @@ class Writer:
         for depth, k in parts:
             atom, c = form.terms[k]
             x = self.integer(atom)
-            term = x if c == 1 else self.hoisted(depth, ("mul", atom, c), lambda x=x, c=c: self.op(f"mul i64 {x}, {c}"))
+            term = (
+                x
+                if c == 1
+                else self.hoisted(depth, ("mul", atom, c), lambda x=x, c=c: self.op(f"mul {self.index} {x}, {c}"))
+            )
             key = (*key, (atom, c))
-            add = lambda t=term, s=sum_name: self.op(f"add i64 {s}, {t}")  # noqa: E731
+            add = lambda t=term, s=sum_name: self.op(f"add {self.index} {s}, {t}")  # noqa: E731
             sum_name = self.hoisted(depth, ("sum", key), add) if sum_name else term
         if form.constant:
             sum_name = self.hoisted(
-                depth, ("sum", key, form.constant), lambda: self.op(f"add i64 {sum_name}, {form.constant}")
+                depth, ("sum", key, form.constant), lambda: self.op(f"add {self.index} {sum_name}, {form.constant}")
             )
         return sum_name
 
@@ -276,7 +283,7 @@ class Writer:
         before: Text = []
         self.here.append(before)
         if may_be_empty:
-            test = self.op(f"icmp slt i64 {low}, {high}")
+            test = self.op(f"icmp slt {self.index} {low}, {high}")
             self.line(f"br i1 {test}, label %{inside}, label %{done}")
         else:
             self.line(f"br label %{inside}")
@@ -298,13 +305,13 @@ class Writer:
             self.variables[var] = saved
         latch = self.block
         self.here.append(after)
-        phis.append(f"  {name} = phi i64 [ {low}, %{start} ], [ {following}, %{latch} ]")
+        phis.append(f"  {name} = phi {self.index} [ {low}, %{start} ], [ {following}, %{latch} ]")
         for v, first, last in zip(inner, carried, results):
             phis.append(f"  {v.name} = phi {v.type} [ {first.name}, %{start} ], [ {last.name}, %{latch} ]")
         for pointer, first, last in frame.pointers:
             phis.append(f"  {pointer} = phi ptr [ {first}, %{start} ], [ {last}, %{latch} ]")
-        self.line(f"{following} = add i64 {name}, {step}")
-        again = self.op(f"icmp slt i64 {following}, {high}")
+        self.line(f"{following} = add {self.index} {name}, {step}")
+        again = self.op(f"icmp slt {self.index} {following}, {high}")
         self.line(f"br i1 {again}, label %{inside}, label %{done}")
         self.label(done)
         if not may_be_empty:

@@ -9,9 +9,9 @@ from stormdrop.codegen.evaluate import Evaluator
 from stormdrop.codegen.memory import InnerLoop, Pages
 from stormdrop.codegen.outer_product import outer_product_of
 from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
-from stormdrop.ir.affine import conjuncts
+from stormdrop.ir.affine import conjunction, conjuncts
 from stormdrop.ir.expr import ITEMSIZE, Bin, Const, Expr, Var, identity_of, substitute
-from stormdrop.lower.program import Buffer, Finish, ReduceLoop, RegisterTile, Save, Spread, Start, Stmt, Update
+from stormdrop.lower.program import Buffer, Finish, For, ReduceLoop, RegisterTile, Save, Spread, Start, Stmt, Update
 from stormdrop.target.machine import Target
 
 Body = Callable[[tuple[Stmt, ...]], None]
@@ -116,7 +116,7 @@ class TileWriter:
         if loop.written_out:
             assert isinstance(low, int)
             assert isinstance(high, int)
-            for value in self.at.steps(loop.axis, range(low, high)):
+            for value in self.at.steps(loop.axis, range(low, high, loop.step)):
                 self.written_out[loop.var] = Const(value, "i64")
                 body(loop.body)
             return
@@ -125,7 +125,22 @@ class TileWriter:
                 self._innermost(loop, low, high, update)
             case _:
                 may_be_empty = not (isinstance(low, int) and isinstance(high, int))
-                self._rolled(loop, str(low), str(high), 1, may_be_empty, lambda _: body(loop.body))
+                self._rolled(loop, str(low), str(high), loop.step, may_be_empty, lambda _: body(loop.body))
+
+    def carry(self, loop: For, body: Body) -> None:
+        """A loop over blocks of the reduction, which the accumulators pass in registers."""
+
+        def write(carried: Sequence[SsaValue], _: Loop) -> Sequence[SsaValue]:
+            self.evaluator.forget()
+            self.accs = list(carried)
+            body(loop.body)
+            return self.accs
+
+        w, known = self.w, self.w.interval(loop.trips)
+        may_be_empty = known is None or known[0] < 1
+        interval = (0, loop.most - 1)
+        self.accs = w.loop(loop.var, "0", w.integer(loop.trips), 1, interval, may_be_empty, self.accs, write)
+        self.evaluator.forget()
 
     def _bound(self, e: Expr) -> int | str:
         e = substitute(e, self.written_out)
@@ -159,24 +174,25 @@ class TileWriter:
                 self._masked_step(loop, str(written.stop), str(left), update)
             return
         w = self.w
-        length = w.op(f"sub i64 {high}, {low}")
-        length = w.intrinsic("smax.i64", "i64", ("i64", length), ("i64", "0"))
-        end = w.op(f"add i64 {low}, {length}")
-        middle = w.op(f"add i64 {low}, {self._multiple(length, loop.step * loop.unroll)}")
+        i = w.index
+        length = w.op(f"sub {i} {high}, {low}")
+        length = w.intrinsic(f"smax.{i}", i, (i, length), (i, "0"))
+        end = w.op(f"add {i} {low}, {length}")
+        middle = w.op(f"add {i} {low}, {self._multiple(length, loop.step * loop.unroll)}")
         self._turns(loop, str(low), middle, loop.unroll, True, update)
         if loop.unroll > 1:
-            stop = w.op(f"add i64 {low}, {self._multiple(length, loop.step)}")
+            stop = w.op(f"add {i} {low}, {self._multiple(length, loop.step)}")
             self._turns(loop, middle, stop, 1, True, update)
             middle = stop
         if loop.masked:
-            left = w.op(f"sub i64 {end}, {middle}")
+            left = w.op(f"sub {i} {end}, {middle}")
             self._masked_step(loop, middle, left, update)
 
     def _multiple(self, length: str, of: int) -> str:
         if of == 1:
             return length
-        rest = self.w.op(f"urem i64 {length}, {of}")
-        return self.w.op(f"sub i64 {length}, {rest}")
+        rest = self.w.op(f"urem {self.w.index} {length}, {of}")
+        return self.w.op(f"sub {self.w.index} {length}, {rest}")
 
     def _turns(self, loop: ReduceLoop, low: str, high: str, unroll: int, may_be_empty: bool, update: Update) -> None:
         step = loop.step * unroll
@@ -229,6 +245,24 @@ class TileWriter:
 
     def _finish_one(self, s: Finish) -> None:
         """Store one row and vector where the stage's guard holds: in a branch, or masked if it varies by lane."""
+        limits = self.at.undecided_limits()
+        if limits:
+            self.w.branch(self.w.integer(conjunction(limits)), lambda: self._finish_live(s))
+        else:
+            self._finish_live(s)
+
+    def _finish_live(self, s: Finish) -> None:
+        """Store an instance that is not dead. Values computed in its branch are not used in another."""
+        memory, is_branch = self.evaluator.memory, bool(self.tile.limits)
+        memory.is_finishing = True
+        if is_branch:
+            self.evaluator.forget()
+        self._finish_guarded(s)
+        if is_branch:
+            self.evaluator.forget()
+        memory.is_finishing = False
+
+    def _finish_guarded(self, s: Finish) -> None:
         guard = [] if self.stage.guard is None else conjuncts(self.stage.guard)
         if any(self.at.decided(part) is False for part in guard):
             return

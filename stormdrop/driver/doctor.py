@@ -7,7 +7,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,8 +49,14 @@ def diagnose(threads: int | None = None) -> Diagnosis:
     checks = [_python(), *_packages(), _platform(), _threads(threads)]
     count = thread_count(threads) if checks[-1].ok else 0
     checks.append(_guarded("cpu", lambda: _cpu(count or 1), "this CPU could not be described; please report it"))
+    checks.append(
+        _guarded("estimate", lambda: _estimate(count or 1), "this CPU could not be described; please report it")
+    )
+    is_described = checks[-1].ok
     checks.append(_cache())
-    if checks[-2].ok:
+    advice = "models are compiled and tuned without it; move it away, and a new store begins"
+    checks.append(_guarded("store", _store, advice))
+    if is_described:
         advice = "see the message; candidates cannot be measured"
         checks.append(_guarded("kernel in a worker", lambda: _in_worker(count or 1), advice))
         if checks[-1].ok:  # a kernel that kills its worker would kill this process too
@@ -100,6 +106,17 @@ def _cpu(threads: int) -> Check:
     return Check("cpu", True, f"{target}; uses {target.isa}; has {features or 'no vector feature that is used'}")
 
 
+def _estimate(threads: int) -> Check:
+    """Whether default schedules are chosen with what was measured of this machine."""
+    from stormdrop.runtime.host import detect, nominal
+
+    now, plain = detect(threads), nominal(threads)
+    rates = "nominal" if replace(now, coefficients=plain.coefficients) == plain else "measured"
+    coefficients = "nominal" if now.coefficients == plain.coefficients else "fitted"
+    advice = "" if rates == "measured" else "`stormdrop calibrate` measures them: three seconds, once"
+    return Check("estimate", True, f"{rates} rates, {coefficients} coefficients", advice)
+
+
 def _threads(requested: int | None) -> Check:
     """How many, and why."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -130,6 +147,20 @@ def _cache() -> Check:
         advice = "measurements cannot be kept: make it writable, or set STORMDROP_CACHE_DIR to a folder that is"
         return Check("cache", False, f"{folder} is not writable: {error.strerror or error}", advice)
     return Check("cache", True, f"{folder} is writable")
+
+
+def _store() -> Check:
+    """Whether what was measured before can be read, every page and row of it."""
+    from stormdrop.reservoir.store import Store, default_path
+
+    path = default_path()
+    if not path.exists():
+        return Check("store", True, "there is none yet")
+    with Store.view(path) as store:
+        problems, count = store.integrity(), sum(s.trials for s in store.summaries())
+    if problems:
+        raise UserError(f"{path} is damaged: {problems[0]}")
+    return Check("store", True, f"{path.name} holds {count} trials and is sound")
 
 
 SHAPE = (1, 37, 41, 29)  # nothing divides: tails, masks and packing are all exercised

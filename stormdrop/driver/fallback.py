@@ -38,12 +38,12 @@ class OnnxRuntimeFallback:
         except ImportError as error:
             told = f"fallback='onnxruntime' needs the package onnxruntime: {error}"
             raise UserError(f"{told}; pip install onnxruntime") from error
-        self._onnxruntime, self._threads = onnxruntime, threads
+        self._onnxruntime, self.threads = onnxruntime, threads
 
     def session(self, model: Any) -> ForeignSession:
         """Raises UserError where onnxruntime refuses the model."""
         options = self._onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads
+        options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
         options.log_severity_level = ERRORS_ONLY
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -9,8 +9,10 @@ The cut was made when the model was loaded (`frontend.mixed`); nothing moves to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,10 +27,11 @@ from stormdrop.runtime.image import Port
 from stormdrop.runtime.model import Model
 
 OURS = "stormdrop"
+MOST_SIZES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class OpenPort:
+class ForeignPort:
     """An input or output whose shape or type is known only when the model runs; `type` describes it."""
 
     name: str
@@ -71,9 +74,9 @@ class _Part:
 class MixedModel:
     """A model in parts. It is called as a `Model` is, but cannot be saved, exported or profiled."""
 
-    def __init__(self, graph: MixedGraph, models: Sequence[Model], runtime: OnnxRuntimeFallback, threads: int) -> None:
+    def __init__(self, graph: MixedGraph, models: Sequence[Model], runtime: OnnxRuntimeFallback) -> None:
         """`models` are those of the graph's own parts, in order. Raises UserError as the runtime does."""
-        self.name, self.threads = graph.name, threads
+        self.name, self.threads = graph.name, runtime.threads
         self.inputs = tuple(map(_port, graph.inputs))
         self.outputs = tuple(map(_port, graph.outputs))
         self._input_keys = [p.key for p in graph.inputs]
@@ -144,10 +147,55 @@ class MixedModel:
         return f"<mixed model {shown(self.name)}: {len(self.placements)} parts, onnxruntime: {self._foreign()}>"
 
 
-def _port(p: MixedPort) -> Port | OpenPort:
+class OpenMixedModel:
+    """A model with open dimensions, of which another runtime may run a part: one model for each size it meets.
+
+    The least recently used is dropped where there would be more than `MOST_SIZES`. Calls of several threads may
+    compile one size twice, and keep one of them.
+    """
+
+    def __init__(
+        self, name: str, inputs: Sequence[str], build: Callable[[Mapping[str, Sequence[int]]], Model | MixedModel]
+    ) -> None:
+        self.name, self.input_names, self._build = name, tuple(inputs), build
+        self._models: OrderedDict[tuple[tuple[int, ...], ...], Model | MixedModel] = OrderedDict()
+        self._lock = Lock()
+
+    def specialised(self, shapes: Mapping[str, Sequence[int]]) -> Model | MixedModel:
+        """The model for these shapes, compiled now if it was not before. Raises UserError."""
+        missing = [repr(name) for name in self.input_names if name not in shapes]
+        if missing:
+            raise UserError(f"{shown(self.name)} needs {', '.join(missing)}")
+        key = tuple(tuple(shapes[name]) for name in self.input_names)
+        with self._lock:
+            if key in self._models:
+                self._models.move_to_end(key)
+                return self._models[key]
+        model = self._build({name: shapes[name] for name in self.input_names})
+        with self._lock:
+            self._models[key] = model
+            while len(self._models) > MOST_SIZES:
+                self._models.popitem(last=False)
+        return model
+
+    def __call__(self, *inputs: ArrayLike) -> Any:
+        if len(inputs) != len(self.input_names):
+            raise UserError(f"{shown(self.name)} takes {len(self.input_names)} arrays, not {len(inputs)}")
+        arrays = [np.asarray(x) for x in inputs]
+        return self.specialised({n: x.shape for n, x in zip(self.input_names, arrays)})(*arrays)
+
+    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        arrays = {name: np.asarray(x) for name, x in inputs.items()}
+        return self.specialised({name: x.shape for name, x in arrays.items()}).run(arrays)
+
+    def __repr__(self) -> str:
+        return f"<open mixed model {shown(self.name)}: {len(self._models)} sizes>"
+
+
+def _port(p: MixedPort) -> Port | ForeignPort:
     if p.value is not None:
         return Port(p.name, p.value.shape, p.value.dtype)
-    return OpenPort(p.name, _type_text(p.type))
+    return ForeignPort(p.name, _type_text(p.type))
 
 
 def _type_text(type: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stormdrop.errors import RunError, StormdropError
 from stormdrop.ir.tensor import Task
@@ -77,6 +77,7 @@ class Found:
             "stopped": tuned.stopped,
             "verified": tuned.verified,
             "store": self.stored,
+            "not_kept": tuned.not_kept,
             "trials": tuned.trials,
             "failed": tuned.failed,
             "failures": {f.kind: f.count for f in failures(tuned.history)},
@@ -158,7 +159,7 @@ def known(plan: Plan) -> Record | None:
 
 
 def _search(plan: Plan, search: str, listen: Listener) -> Found:
-    alone = Store.in_memory() if plan.is_comparison and plan.store is not None else None
+    alone, not_kept = Store.in_memory() if plan.is_comparison and plan.store is not None else None, ""
     try:
         tuned = tune(
             plan.task,
@@ -176,7 +177,9 @@ def _search(plan: Plan, search: str, listen: Listener) -> Found:
             try:
                 plan.store.add(alone.trials(plan.task, plan.target, rules=plan.rules))
             except StormdropError as error:
+                not_kept = str(error)
                 listen(Warned(f"what was measured is not kept: {error}"))
+    tuned = replace(tuned, not_kept=tuned.not_kept or not_kept)
     stored = str(plan.store.path) if plan.store is not None and plan.store.path is not None else None
     return Found(tuned, program_of(plan.task, tuned.best, plan.target, rules=plan.rules), stored)
 

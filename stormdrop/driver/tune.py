@@ -19,16 +19,17 @@ from stormdrop.driver.in_model import accept
 from stormdrop.errors import StormdropError
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
+from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
-from stormdrop.runtime.host import target_for
+from stormdrop.runtime.targets import target_for
 from stormdrop.search.divide import Divide
 from stormdrop.search.events import Listener, Tuned, Warned, ignore
 from stormdrop.search.goal import Goal
 from stormdrop.search.model_events import ModelListener, TunedModel
-from stormdrop.search.session import Measures, Objective
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory
+from stormdrop.search.tools import Measures, Objective
 from stormdrop.search.tune import tune as tune_task
 from stormdrop.search.tune_model import tune_models
 from stormdrop.space.rules import RULES, Rule
@@ -72,23 +73,25 @@ class ModelOptions(TuneOptions, total=False):
 
 
 @overload
-def tune(what: Task, target: Target | None = None, **options: Unpack[TaskOptions]) -> Tuned: ...
+def tune(what: Task, target: Target | str | None = None, **options: Unpack[TaskOptions]) -> Tuned: ...
 
 
 @overload
 def tune(  # pyright: ignore[reportOverlappingOverload]  # a `Source` may be anything, but it is no list
     what: list[Partition | Source] | tuple[Partition | Source, ...],
-    target: Target | None = None,
+    target: Target | str | None = None,
     **options: Unpack[ModelOptions],
 ) -> tuple[TunedModel, ...]: ...
 
 
 @overload
-def tune(what: Partition | Source, target: Target | None = None, **options: Unpack[ModelOptions]) -> TunedModel: ...
+def tune(
+    what: Partition | Source, target: Target | str | None = None, **options: Unpack[ModelOptions]
+) -> TunedModel: ...
 
 
 def tune(
-    what: Task | Partition | Source | Sequence[Any], target: Target | None = None, **options: Any
+    what: Task | Partition | Source | Sequence[Any], target: Target | str | None = None, **options: Any
 ) -> Tuned | TunedModel | tuple[TunedModel, ...]:
     """Search for the fastest schedule of a task, of every task of a model, or of several models at once.
 
@@ -104,6 +107,13 @@ def tune(
     `sd.compile(model, schedules=tuned.schedules)`, each with the same `rules`.
     """
     machine = target_for(target, options.pop("threads", None))
+    with at_work():
+        return _tune(what, machine, **options)
+
+
+def _tune(
+    what: Task | Partition | Source | Sequence[Any], machine: Target, **options: Any
+) -> Tuned | TunedModel | tuple[TunedModel, ...]:
     if isinstance(what, Task):
         return tune_task(what, machine, **options)
     reading = {name: options.pop(name) for name in ("shapes", "constants", "operators") if name in options}

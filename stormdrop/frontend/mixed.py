@@ -1,6 +1,6 @@
 """Models of which another runtime computes a part: what the importers refuse, and what depends on it alone.
 
-    mixed = cut("model.onnx", runtime)              # a MixedGraph; `runtime` says what its nodes give
+    mixed = cut(parsed("model.onnx"), runtime)      # a MixedGraph; `runtime` says what its nodes give
     for part in mixed.parts: print(part)            # graphs of our own and sub-models for the runtime, in order
 
 A node is left to the runtime where its operator, or its form of it, is not supported, and where it reads a value whose
@@ -23,7 +23,7 @@ from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.functions import CODES
 from stormdrop.frontend.node_reader import NeedsConstant, qualified
 from stormdrop.frontend.nodes import label_of, ordered, read_names
-from stormdrop.frontend.onnx import ModelImport, imported
+from stormdrop.frontend.onnx import ModelImport, ParsedModel, imported
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
 from stormdrop.graph.graph import Array, Graph, Node, Value, shown
 
@@ -80,14 +80,14 @@ class MixedGraph:
 
 
 def cut(
-    model: Any,
+    file: ParsedModel,
     runtime: Runtime,
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
     operators: Sequence[CustomOperator] = (),
 ) -> Graph | MixedGraph:
     """Read a model; a plain graph where nothing is left to the runtime. Raises UserError as `load` does."""
-    return imported(model, shapes, constants, operators, lambda *given: _MixedImport(*given, runtime=runtime).cut())
+    return imported(file, shapes, constants, operators, lambda *given: _MixedImport(*given, runtime=runtime).cut())
 
 
 @dataclass(frozen=True, slots=True)

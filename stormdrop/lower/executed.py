@@ -6,14 +6,30 @@ if the count of its body depends on its variable; otherwise the count is multipl
 
 from __future__ import annotations
 
-from functools import lru_cache
+from math import prod
 
 from stormdrop.ir.affine import Interval, bounds, decide
 from stormdrop.ir.expr import Const, Expr, Var, identity_of, substitute, walk
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import operations
 from stormdrop.lower.borders import deciding_axes
 from stormdrop.lower.instance import TileCursor
-from stormdrop.lower.program import Finish, For, If, Phase, Program, ReduceLoop, RegisterTile, Save, Start, Stmt, Update
+from stormdrop.lower.program import (
+    Barrier,
+    Combine,
+    Finish,
+    For,
+    If,
+    Phase,
+    Program,
+    ReduceLoop,
+    RegisterTile,
+    Save,
+    Start,
+    Stmt,
+    Threads,
+    Update,
+)
 
 
 def executed_flops(program: Program) -> float:
@@ -37,6 +53,7 @@ class _Count:
         self.cursors: dict[RegisterTile, TileCursor] = {}
         self.live: dict[object, int] = {}
         self.counts: dict[object, float] = {}  # of a loop and the variables its count depends on
+        self.threads = 0  # of the enclosing `Threads`
 
     def of(self, body: tuple[Stmt, ...]) -> float:
         total = 0.0
@@ -57,9 +74,24 @@ class _Count:
                 case Finish(tile, value):
                     width = 1 if tile.stage.vector_is_reduced else tile.chunks * tile.lanes
                     total += tile.row_count * width * operations(value)
-                case Start() | Save():
+                case Threads(loops, inner):
+                    total += self._threads(loops, inner)
+                case Combine(tile, shuffled, groups):
+                    steps = shuffled.bit_length() - 1 + (groups if groups > 1 else 0)
+                    total += tile.row_count * tile.chunks * tile.lanes * steps
+                case Start() | Save() | Barrier():
                     pass
         return total
+
+    def _threads(self, loops: tuple[tuple[Var, int], ...], inner: tuple[Stmt, ...]) -> float:
+        """The sum over the threads of a block; inside another `Threads`, the mean of one thread."""
+        outside, self.threads = self.threads, prod(n for _, n in loops)
+        body = inner
+        for var, n in reversed(loops):
+            body = (For(var, Const(n, "i64"), n, body),)
+        total = self.of(body)
+        self.threads = outside
+        return total / outside if outside else total
 
     def _point(self, atom: Expr) -> Interval | None:
         return (self.values[atom], self.values[atom]) if atom in self.values else None
@@ -69,13 +101,13 @@ class _Count:
         assert known is not None
         return known[0]
 
-    def _repeated(self, var: Var, low: int, high: int, inner: tuple[Stmt, ...]) -> float:
+    def _repeated(self, var: Var, low: int, high: int, inner: tuple[Stmt, ...], step: int = 1) -> float:
         if high <= low:
             return 0.0
         if var not in _mentioned(inner):
-            return (high - low) * self.of(inner)
+            return len(range(low, high, step)) * self.of(inner)
         total = 0.0
-        for self.values[var] in range(low, high):
+        for self.values[var] in range(low, high, step):
             total += self.of(inner)
         return total
 
@@ -84,7 +116,7 @@ class _Count:
         low, high = self._value(loop.low), self._value(loop.high)
         total = 0.0
         if loop.written_out:
-            for value in at.steps(loop.axis, range(low, high)):
+            for value in at.steps(loop.axis, range(low, high, loop.step)):
                 self.values[loop.var] = value
                 total += self.of(loop.body)
             self.values.pop(loop.var, None)
@@ -95,7 +127,7 @@ class _Count:
                 total = self._innermost(loop, low, high, update)
             case _:
                 with at.inside(loop.axis, loop.var):
-                    total = self._repeated(loop.var, low, high, loop.body)
+                    total = self._repeated(loop.var, low, high, loop.body, loop.step)
         del self.bounds[loop.var]
         return total
 
@@ -146,7 +178,7 @@ class _Count:
         return self.cursors[tile]
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def _mentioned(body: tuple[Stmt, ...]) -> frozenset[Var]:
     """The variables of enclosing loops on which trip counts and branches inside the body depend."""
     found: set[Var] = set()
@@ -158,7 +190,9 @@ def _mentioned(body: tuple[Stmt, ...]) -> frozenset[Var]:
                 found |= _variables(condition) | _mentioned(then) | _mentioned(orelse)
             case ReduceLoop():
                 found |= _variables(s.low) | _variables(s.high) | _mentioned(s.body) - {s.var}
-            case Start() | Update() | Save() | Finish():
+            case Threads(loops, inner):
+                found |= _mentioned(inner) - {var for var, _ in loops}
+            case Start() | Update() | Save() | Finish() | Barrier() | Combine():
                 pass
     return frozenset(found)
 

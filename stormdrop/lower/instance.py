@@ -7,14 +7,14 @@ conditions: code generation drops these, and the operation count leaves out inst
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import itemgetter
 
 from stormdrop.ir.affine import Affine, Interval, bounds, decide, normal
 from stormdrop.ir.expr import Axis, Bin, Const, Expr, Load, Var, compare, rewrite
+from stormdrop.ir.memo import memoised
 from stormdrop.lower.borders import Known, deciding_axes, folded, non_negative
 from stormdrop.lower.program import RegisterTile
 from stormdrop.space.access import axes_of
@@ -62,9 +62,10 @@ class TileCursor:
         """Move to one row and vector."""
         self.row, self.chunk = tuple(row), chunk
         for (axis, _), r in zip(self.tile.rows, row):
-            self.offset[axis] = r
+            self.offset[axis] = self.tile.position(axis, r, 1) if self.tile.repeats else r
         if self.vector is not None:
-            self.offset[self.vector] = self._start.get(self.vector, 0) + chunk * self.lanes
+            chunk_offset = self.tile.position(self.vector, chunk, self.lanes)
+            self.offset[self.vector] = self._start.get(self.vector, 0) + chunk_offset
 
     def steps(self, axis: Axis, positions: Iterable[int]) -> Iterator[int]:
         """Move to positions along a reduce axis: relative to its open loop's variable, or to the tile if none is open.
@@ -114,6 +115,18 @@ class TileCursor:
             return None
         offset = gap.offset(self.offset)
         return True if gap.known[0] + offset >= 0 else False if gap.known[1] + offset < 0 else None
+
+    def undecided_limits(self, axes: Collection[Axis] | None = None) -> tuple[Expr, ...]:
+        """The tests, at lane 0, that the present instance is live along `axes` (None: all); those that always hold are
+        left out.
+        """
+        found: list[Expr] = []
+        for a, limit in self.tile.limits:
+            if axes is None or a in axes:
+                test = normal(compare("lt", self.axis_value(a).expr(), limit))
+                if decide(test, self._known) is not True:
+                    found.append(test)
+        return tuple(found)
 
     def constant(self, e: Expr) -> Const | None:
         """The value of an expression if it is constant in this instance, else None.
@@ -187,6 +200,6 @@ def _getter(axes: Sequence[Axis]) -> Callable[[dict[Axis, int]], object]:
     return itemgetter(*axes) if axes else lambda _: None
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def _sorted_axes(e: Expr) -> tuple[Axis, ...]:
     return tuple(sorted(axes_of(e), key=lambda a: a.serial))

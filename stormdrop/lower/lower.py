@@ -7,41 +7,23 @@ for each number of rows that occurs, and the vector axis is masked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 
-from stormdrop.ir.affine import ZERO, Interval, conjunction
-from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Var, binary, compare
+from stormdrop.ir.affine import ZERO, conjunction
+from stormdrop.ir.expr import Axis, Const, Expr, Var, binary, compare
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task, Tensor
+from stormdrop.lower.blocks import lower_block
+from stormdrop.lower.context import Context, needed_spans, parallel_loops
 from stormdrop.lower.program import Access, Buffer, For, Phase, Program, Stmt, View
 from stormdrop.lower.regions import Region, panel_region
-from stormdrop.lower.spans import Span, index_span, split, whole
+from stormdrop.lower.spans import Span, split, whole
 from stormdrop.lower.tiles import Partial, TileSite
 from stormdrop.space.nest import LoopLevel, is_copy, nest_of
-from stormdrop.space.region import is_computed_whole
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling
-from stormdrop.target import ALIGN_BYTES, whole_lines
 from stormdrop.target.scope import Scope
-
-
-@dataclass(slots=True)
-class _Context:
-    structure: Structure
-    tilings: Mapping[str, Tiling]
-    regions: dict[Tensor, Region]
-    scratch: int = 0
-    most_scratch: int = 0
-    spans: dict[str, dict[Axis, Span]] = field(default_factory=dict[str, dict[Axis, Span]])
-    known: dict[Expr, Interval] = field(default_factory=dict[Expr, Interval])  # bounds of the loop variables so far
-
-    def allocate(self, name: str, tensor: Tensor, elements: int) -> Buffer:
-        offset = self.scratch
-        nbytes = elements * ITEMSIZE[tensor.dtype]
-        self.scratch += whole_lines(nbytes) + ALIGN_BYTES
-        self.most_scratch = max(self.most_scratch, self.scratch)
-        return Buffer(name, tensor.dtype, Scope.SCRATCH, elements, scratch_offset=offset)
 
 
 def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mapping[str, View] | None = None) -> Program:
@@ -69,13 +51,13 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
             reader = tilings[stage.reader or ""] if is_copy(stage) else None
             panel = panel_region(stage, tilings[stage.id], reader, {}) if reader is not None else None
             add(stage.tensor, Scope.PACKED if stage.level is ComputeAt.LOAD else Scope.WORKSPACE, panel=panel)
-    context = _Context(s, tilings, regions)
-    phases = [_lower_root(context, stage) for stage in s.roots]
+    context = Context(s, tilings, regions)
+    phases = [(lower_block if nest_of(x).is_cooperative else _lower_root)(context, x) for x in s.roots]
     phases.sort(key=lambda p: not p.at_load)
     return Program(tuple(phases), tuple(table), context.most_scratch)
 
 
-def _box_region(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> Region:
+def _box_region(context: Context, stage: Stage, spans: Mapping[Axis, Span]) -> Region:
     """Scratch for an attached stage: a row-major box, the vector axis rounded up to whole tiles if it is last."""
     own = context.tilings[stage.id]
     dims: list[int] = []
@@ -90,31 +72,22 @@ def _box_region(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> 
     return Region(buffer, tuple(spans[a].base for a in order), strides)
 
 
-def _lower_root(context: _Context, stage: Stage) -> Phase:
+def _lower_root(context: Context, stage: Stage) -> Phase:
     context.scratch = 0
-    tiling = context.tilings[stage.id]
     spans = {a: whole(a) for a in (*stage.axes, *stage.reduce_axes)}
-    loops: list[tuple[Var, int]] = []
-    order, parallel = nest_of(stage).order, nest_of(stage).parallel
-    for level in parallel:
-        var = Var(f"{level.axis.name}_{stage.axis_id(level.axis)}_0")
-        trips, most, piece = split(spans[level.axis], tiling.span[level], var)
-        spans[level.axis] = piece
-        assert isinstance(trips, Const)
-        if most > 1:
-            loops.append((var, most))
-            context.known[var] = (0, most - 1)
+    loops = parallel_loops(context, stage, spans)
     context.spans[stage.id] = dict(spans)
     body: list[Stmt] = []
     for inner in context.structure.attached(stage):
         if inner.level is ComputeAt.UNIT:
             body += _lower_attached(context, inner)
-    body += _loops(context, stage, order[len(parallel) :], dict(spans))
-    return Phase(stage.id, tuple(loops), tuple(body), stage.level is ComputeAt.LOAD)
+    nest = nest_of(stage)
+    body += _loops(context, stage, nest.order[len(nest.parallel) :], dict(spans))
+    return Phase(stage.id, loops, tuple(body), stage.level is ComputeAt.LOAD)
 
 
-def _lower_attached(context: _Context, stage: Stage) -> list[Stmt]:
-    spans = _needed_spans(context, stage)
+def _lower_attached(context: Context, stage: Stage) -> list[Stmt]:
+    spans = needed_spans(context, stage)
     context.spans[stage.id] = dict(spans)
     if is_copy(stage):
         start = {a: span.base for a, span in spans.items()}
@@ -126,23 +99,7 @@ def _lower_attached(context: _Context, stage: Stage) -> list[Stmt]:
     return _loops(context, stage, nest_of(stage).order, spans)
 
 
-def _needed_spans(context: _Context, stage: Stage) -> dict[Axis, Span]:
-    """Bounds inference: the span of each axis that the readers need in the present iteration."""
-    found: dict[Axis, list[Span]] = {a: [] for a in stage.axes}
-    for reader, load in context.structure.reads_of(stage.tensor):
-        around = context.spans.get(reader.id) or _needed_spans(context, reader)
-        for own, i in zip(stage.place, load.indices):
-            assert isinstance(own, Axis)
-            found[own].append(index_span(i, around, own.extent))
-    spans: dict[Axis, Span] = {a: whole(a) for a in stage.reduce_axes}
-    for a, needed in found.items():
-        is_whole = is_computed_whole(context.structure, stage, a)
-        assert is_whole or len(set(needed)) == 1, f"readers of {stage.id} need different ranges of {a}"
-        spans[a] = whole(a) if is_whole else needed[0]
-    return spans
-
-
-def _loops(context: _Context, stage: Stage, order: Sequence[LoopLevel], spans: dict[Axis, Span]) -> list[Stmt]:
+def _loops(context: Context, stage: Stage, order: Sequence[LoopLevel], spans: dict[Axis, Span]) -> list[Stmt]:
     """The serial loops of a stage at the given levels, outermost first, around its register tile."""
     tiling = context.tilings[stage.id]
     nest = nest_of(stage)
@@ -179,14 +136,14 @@ def _loops(context: _Context, stage: Stage, order: Sequence[LoopLevel], spans: d
     return list(body)
 
 
-def _block_copies(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> list[Stmt]:
+def _block_copies(context: Context, stage: Stage, spans: Mapping[Axis, Span]) -> list[Stmt]:
     """Pack the operands that are attached inside the outer reduce loops of this stage."""
     copies = [c for c in context.structure.stages if c.reader == stage.id and c.level is ComputeAt.REDUCE_BLOCK]
     context.spans[stage.id] = dict(spans)
     return [s for copy in copies for s in _lower_attached(context, copy)]
 
 
-def _partial_buffer(context: _Context, stage: Stage, spans: Mapping[Axis, Span]) -> Access:
+def _partial_buffer(context: Context, stage: Stage, spans: Mapping[Axis, Span]) -> Access:
     """Scratch that keeps the accumulators across the outer reduce loops, rounded up to whole register tiles."""
     tiling = context.tilings[stage.id]
     size = 1

@@ -11,6 +11,18 @@ a reduction is a named set of accumulators:
 
 Rows and vectors are unrolled: one statement on a tile stands for one copy per row and vector in the code. Its
 expressions are over the stage's axes. All index arithmetic is in elements.
+
+On a GPU a phase is a launch, an iteration of its parallel range is a thread block, and scratch is shared memory. Every
+thread of a block executes the phase's body:
+
+    threads m_t in 16, n_t in 16:           the variables are digits of the thread's number
+      start Y[m:4, n:1×4]
+      for k_0 in 32, carrying Y:            the accumulators stay in registers
+        threads …: A.packed[…] = A[…]       the block's threads copy a box of A together
+        barrier
+        for k in 0:8: Y += …
+        barrier
+      Y[m, n] = Y
 """
 
 from __future__ import annotations
@@ -86,6 +98,7 @@ class Access:
     masked: bool = False  # dead lanes of a tail are masked off; otherwise they are read or written too
     square: Axis | None = None  # the row axis of a transposed tile
     page: Page | None = None  # of a guarded read; None: guards mask lanes, or select at each read
+    has_dead: bool = False  # the buffer has room for instances beyond a limit too: they may read it
 
     def coefficient(self, axis: Axis | None) -> int:
         return next((c for a, c in self.coefficients if a is axis), 0)
@@ -101,6 +114,18 @@ class RegisterTile:
     vectors: int
     lanes: int
     live: Expr | None  # number of live elements along a spatial vector axis; None: all
+    repeats: tuple[tuple[Axis, int, int], ...] = ()
+    """Virtual threads: (axis, n, distance). Every n rows, or vectors, the next lie `distance` elements from those."""
+    limits: tuple[tuple[Axis, int], ...] = ()
+    """Instances at or beyond a limit, at lane 0, are dead: they are not finished, and read only what `Access.has_dead`.
+    The lanes of a vector are dead together."""
+
+    def position(self, axis: Axis, number: int, step: int) -> int:
+        """The offset of row `number` (`step` 1) or of vector `number` (`step` lanes) along an axis."""
+        for repeated, n, distance in self.repeats:
+            if repeated is axis:
+                return number // n * distance + number % n * step
+        return number * step
 
     @property
     def row_count(self) -> int:
@@ -114,12 +139,13 @@ class RegisterTile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class For:
-    """`for var in range(trips)`; at most `most` trips."""
+    """`for var in range(trips)`; at most `most` trips. It carries the accumulators of `tile`, if given."""
 
     var: Var
     trips: Expr
     most: int
     body: tuple[Stmt, ...]
+    tile: RegisterTile | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +179,7 @@ class ReduceLoop:
     low: Expr
     high: Expr
     longest: int  # high - low is at most this
-    step: int  # along the vector axis: vectors · lanes; else 1
+    step: int  # along the vector axis: vectors · lanes; else 1, or the threads that divide the axis
     unroll: int
     written_out: bool  # fully unrolled: one copy of the body per iteration
     masked: bool
@@ -202,7 +228,42 @@ class Finish:
     store: Access
 
 
-Stmt = For | If | Start | ReduceLoop | Update | Save | Finish
+@dataclass(frozen=True, slots=True, eq=False)
+class Threads:
+    """Every thread of a block runs the body with its own values of the variables: the digits of its number, the last
+    variable's changing fastest. Threads beyond the product of the trips skip the body.
+    """
+
+    loops: tuple[tuple[Var, int], ...]
+    body: tuple[Stmt, ...]
+
+    @property
+    def count(self) -> int:
+        return prod(n for _, n in self.loops)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Barrier:
+    """All threads of a block wait for each other: what one wrote to shared memory, the others can read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Combine:
+    """Combine a tile's accumulators across the threads that divided its reduction; the first of them gets the result.
+
+    First `shuffled` neighbouring threads exchange values in registers. Then `groups` of such threads exchange through
+    `buffer`, between barriers: slot (thread // shuffled) is a thread's own. `distance` 1: the slots of the groups are
+    neighbours; else they are `distance` slots apart.
+    """
+
+    tile: RegisterTile
+    shuffled: int
+    groups: int
+    distance: int
+    buffer: Buffer | None
+
+
+Stmt = For | If | Start | ReduceLoop | Update | Save | Finish | Threads | Barrier | Combine
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +277,8 @@ class Phase:
     loops: tuple[tuple[Var, int], ...]
     body: tuple[Stmt, ...]
     at_load: bool = False
+    threads: int = 0  # of a thread block; 0: the phase runs on a CPU
+    shared_bytes: int = 0  # scratch of a thread block
 
     @property
     def extent(self) -> int:
@@ -239,11 +302,11 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     for s in body:
         yield s
         match s:
-            case For() | ReduceLoop():
+            case For() | ReduceLoop() | Threads():
                 yield from statements(s.body)
             case If():
                 yield from statements((*s.then, *s.orelse))
-            case Start() | Update() | Save() | Finish():
+            case Start() | Update() | Save() | Finish() | Barrier() | Combine():
                 pass
 
 
@@ -258,7 +321,9 @@ def buffers_of(phase: Phase) -> list[Buffer]:
                 found.update(dict.fromkeys(access.buffer for access in (*s.reads.values(), s.store)))
             case Save():
                 found[s.access.buffer] = None
-            case For() | If() | ReduceLoop() | Start():
+            case Combine():
+                found.update({} if s.buffer is None else {s.buffer: None})
+            case For() | If() | ReduceLoop() | Start() | Threads() | Barrier():
                 pass
     return list(found)
 
@@ -275,16 +340,26 @@ def _program_lines(p: Program) -> Iterator[str]:
         yield f"scratch {p.scratch_bytes} bytes per thread"
     for phase in p.phases:
         loops = ", ".join(f"{v} in {n}" for v, n in phase.loops) or "once"
-        yield f"{'load' if phase.at_load else 'parallel'} {phase.name}: {loops}"
+        block = f", {phase.threads} threads, {phase.shared_bytes} bytes shared" if phase.threads else ""
+        yield f"{'load' if phase.at_load else 'parallel'} {phase.name}: {loops}{block}"
         yield from _lines(phase.body, "  ")
 
 
 def _lines(body: tuple[Stmt, ...], pad: str) -> Iterator[str]:
     for s in body:
         match s:
-            case For(var, trips, _, inner):
-                yield f"{pad}for {var} in {trips}:"
+            case For(var, trips, _, inner, carried):
+                yield f"{pad}for {var} in {trips}{f', carrying {_acc(carried)}' if carried is not None else ''}:"
                 yield from _lines(inner, pad + "  ")
+            case Threads(loops, inner):
+                yield f"{pad}threads {', '.join(f'{v} in {n}' for v, n in loops) or 'the first'}:"
+                yield from _lines(inner, pad + "  ")
+            case Barrier():
+                yield f"{pad}barrier"
+            case Combine():
+                how = [f"{s.shuffled} neighbours by shuffles"] * (s.shuffled > 1)
+                how += [f"{s.groups} groups {s.distance} apart through {s.buffer}"] * (s.groups > 1)
+                yield f"{pad}combine {_acc(s.tile)} across {', '.join(how) or 'one thread'}"
             case If(condition, then, orelse):
                 yield f"{pad}if {condition}:"
                 yield from _lines(then, pad + "  ")
@@ -319,6 +394,8 @@ def _tile_text(t: RegisterTile) -> str:
     vector = f" × {t.stage.vector}:{t.vectors}×{t.lanes}" if t.stage.vector is not None else ""
     mask = f" masked to {t.live}" if t.live is not None else ""
     at = ", ".join(f"{a} = {b}" for a, b in t.base.items() if a in t.stage.axes)
+    mask += "".join(f", every {n} of {a} {distance} apart" for a, n, distance in t.repeats)
+    mask += "".join(f", dead from {a} = {n}" for a, n in t.limits)
     return f"tile {rows}{vector}{mask}" + (f" at {at}" if at else "")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 
 from stormdrop.errors import BuildError
@@ -26,6 +27,8 @@ from stormdrop.ir.expr import (
 from stormdrop.lower.facts import Facts
 from stormdrop.lower.program import (
     Access,
+    Barrier,
+    Combine,
     Finish,
     For,
     If,
@@ -37,6 +40,7 @@ from stormdrop.lower.program import (
     Spread,
     Start,
     Stmt,
+    Threads,
     Update,
     buffers_of,
 )
@@ -52,7 +56,7 @@ def verify(program: Program) -> None:
 
     every variable is bound by an enclosing loop; accumulators are started before use and saved or finished once; every
     access is inside its tensor and its buffer, dead lanes included unless they are masked; loop steps equal vector
-    widths; scratch buffers of a phase do not overlap.
+    widths; scratch buffers of a phase do not overlap; all threads of a block reach every barrier.
     """
     for number, buffer in enumerate(program.buffers):
         _require(buffer.slot == number, f"{buffer} is entry {number} of the pointer table, not {buffer.slot}")
@@ -73,6 +77,9 @@ class _Verifier:
         self.facts = Facts()
         self.started: set[RegisterTile] = set()
         self.loops: list[ReduceLoop] = []
+        self.threads = 0
+        self.thread_variables: set[Expr] = set()
+        self.is_divergent = False  # some threads of the block may be elsewhere
 
     def phase(self, phase: Phase) -> None:
         places: list[tuple[int, int, str]] = []
@@ -84,7 +91,9 @@ class _Verifier:
         for (_, end, name), (begin, _, other) in pairwise(sorted(places)):
             _require(end <= begin, f"{name} and {other} share scratch memory")
         most = max((end for _, end, _ in places), default=0)
-        _require(most <= self.program.scratch_bytes, f"{most} bytes of scratch, of {self.program.scratch_bytes}")
+        limit = phase.shared_bytes if phase.threads else self.program.scratch_bytes
+        _require(most <= limit, f"{most} bytes of scratch, of {limit}")
+        self.threads = phase.threads
         for var, n in phase.loops:
             self._open(var, ZERO, Const(n, "i64"), n)
         self._body(phase.body)
@@ -105,13 +114,24 @@ class _Verifier:
         outside = self.facts
         for s in body:
             match s:
-                case For(var, trips, most, inner):
+                case For(var, trips, most, inner, carried):
                     self._bound(trips)
+                    _require(carried is None or carried in self.started, f"{var} carries a tile that is not started")
                     self.facts = outside.copy()
                     self._open(var, ZERO, trips, most)
-                    self._loop_body(inner, s)
+                    with self._divided_by(trips):
+                        self._loop_body(inner, s)
+                case Threads():
+                    self._in_threads(s)
+                case Barrier():
+                    _require(not self.is_divergent, "a barrier that some threads of a block may not reach")
+                case Combine(tile):
+                    _require(tile in self.started, f"{tile.stage.id} is combined before it is started")
+                    _require(not self.is_divergent, f"{tile.stage.id} is combined where threads are missing")
+                    _require(s.groups == 1 or s.buffer is not None, f"{tile.stage.id}: groups without a buffer")
                 case If(condition, then, orelse):
                     self._bound(condition)
+                    divergent, self.is_divergent = self.is_divergent, self.is_divergent or self._varies(condition)
                     before = set(self.started)
                     self.facts = outside.copy()
                     self.facts.assume(condition)
@@ -119,6 +139,9 @@ class _Verifier:
                     after, self.started = self.started, before
                     self.facts = outside.copy()
                     self._body(orelse)
+                    self.is_divergent = divergent
+                    if self.threads and not orelse and after < self.started:
+                        self.started = after  # one of several threads stores what they have combined
                     _require(self.started == after, f"accumulators are started or finished on one side of {condition}")
                 case Start(tile, resume, first):
                     self._bound(first)
@@ -148,6 +171,27 @@ class _Verifier:
                     self._access(tile, place, s.store, () if tile.stage.guard is None else (tile.stage.guard,))
             self.facts = outside
 
+    def _in_threads(self, s: Threads) -> None:
+        _require(self.threads > 0, "threads in a phase without thread blocks")
+        self.facts = self.facts.copy()
+        outside, divergent = set(self.thread_variables), self.is_divergent
+        for var, n in s.loops:
+            self._open(var, ZERO, Const(n, "i64"), n)
+            self.thread_variables.add(var)
+        self.is_divergent = divergent or s.count < self.threads
+        self._body(s.body)
+        self.thread_variables, self.is_divergent = outside, divergent
+
+    def _varies(self, e: Expr) -> bool:
+        """Whether an expression may differ between the threads of a block."""
+        return any(n in self.thread_variables for n in walk(e))
+
+    @contextmanager
+    def _divided_by(self, trips: Expr) -> Generator[None]:
+        divergent, self.is_divergent = self.is_divergent, self.is_divergent or self._varies(trips)
+        yield
+        self.is_divergent = divergent
+
     def _loop_body(self, body: tuple[Stmt, ...], loop: For | ReduceLoop) -> None:
         before = set(self.started)
         self._body(body)
@@ -159,7 +203,12 @@ class _Verifier:
 
     def _tile(self, tile: RegisterTile) -> None:
         stage = tile.stage
-        self._bound(*tile.base.values(), *([] if tile.live is None else [tile.live]))
+        self._bound(*(tile.base[a] for a in stage.axes), *([] if tile.live is None else [tile.live]))
+        for a, limit in tile.limits:
+            starts = [*(c for _, c in tile.base[a].terms), tile.base[a].constant, limit] if a is stage.vector else []
+            _require(
+                not any(c % tile.lanes for c in starts), f"{stage.id}: lanes of a vector that are not dead together"
+            )
         _require(set(tile.base) == {*stage.axes, *stage.reduce_axes}, f"{stage.id}: a tile without all of its axes")
         _require({a for a, _ in tile.rows} == set(stage.axes) - {stage.vector}, f"{stage.id}: rows of other axes")
         is_power = tile.lanes > 0 and not tile.lanes & (tile.lanes - 1)
@@ -174,21 +223,34 @@ class _Verifier:
         _require(tile in self.started, f"a loop over {axis} carries accumulators that are not started")
         self._bound(loop.low, loop.high)
         width = tile.vectors * tile.lanes if axis is stage.vector else 1
-        _require(loop.step == width and loop.unroll > 0, f"{stage.id}: a step of {loop.step} along {axis}, not {width}")
+        is_divided = self.threads > 0 and axis is not stage.vector
+        is_step = loop.step == width or is_divided
+        _require(is_step and loop.unroll > 0, f"{stage.id}: a step of {loop.step} along {axis}, not {width}")
         is_known = isinstance(loop.low, Const) and isinstance(loop.high, Const)
         _require(is_known or not loop.written_out, f"{stage.id}: {axis} is written out, but its range is not known")
-        if loop.step > 1:
+        if loop.step > 1 and not is_divided:
             length = affine(binary("sub", loop.high, loop.low))
             is_whole = not length.terms and length.constant % loop.step == 0
             _require(is_whole or loop.masked, f"{stage.id}: the last step along {axis} is partial, but not masked")
         outside, self.facts = self.facts, self.facts.copy()
-        self._open(loop.var, loop.low, loop.high, loop.longest)
+        low, high, longest = loop.low, loop.high, loop.longest
+        if self.threads and isinstance(high, Select) and high.b is ZERO and low is ZERO:
+            self.facts.assume(high.condition)  # else the loop is empty
+            high = high.a
+        if is_divided and loop.step > 1:  # the variable counts steps here
+            high, longest = _quotient(high, loop.step), -(-longest // loop.step)
+        self._open(loop.var, low, high, longest)
         self.loops.append(loop)
         self._loop_body(loop.body, loop)
         self.loops.pop()
         self.facts = outside
 
     # Accesses
+
+    def _along(self, loop: ReduceLoop) -> Affine:
+        """The distance of a loop's present step from the first."""
+        is_divided = self.threads > 0 and loop.axis is not loop.tile.stage.vector
+        return affine(loop.var).scaled(loop.step if is_divided else 1)
 
     def _reads(self, s: Update | Finish, guard: Expr | None) -> None:
         guards = occurrences(s.value, guard)
@@ -225,7 +287,7 @@ class _Verifier:
         sizes: dict[Axis, tuple[Expr, int]] = {a: (Const(n, "i64"), n) for a, n in tile.rows}
         for loop in self.loops:
             if loop.tile is tile:
-                places[loop.axis] = tile.base[loop.axis] + affine(loop.var)
+                places[loop.axis] = tile.base[loop.axis] + self._along(loop)
         if stage.vector is not None and not stage.vector_is_reduced:
             is_whole = tile.live is None or has_dead_lanes
             sizes[stage.vector] = (Const(width, "i64") if is_whole else tile.live, width)  # type: ignore[assignment]
@@ -234,8 +296,15 @@ class _Verifier:
             sizes[stage.vector] = (Const(steps * width, "i64"), steps * width)
         for a, (size, most) in sorted(sizes.items(), key=lambda item: rows_inside and item[0] is not stage.vector):
             offset = Var(f"{a.name}.{a.serial}")
+            form = affine(offset)
+            for repeated, n, distance in tile.repeats:
+                if repeated is a:  # virtual threads: a second variable, `distance` apart
+                    again, own = Var(f"{a.name}.{a.serial}.v"), n * (tile.lanes if a is stage.vector else 1)
+                    times = most // own
+                    facts.variable(again, ZERO, Const(times, "i64"), (0, times - 1))
+                    form, size, most = form + affine(again).scaled(distance), Const(own, "i64"), own
             facts.variable(offset, ZERO, size, (0, most - 1))
-            places[a] = tile.base[a] + affine(offset)
+            places[a] = tile.base[a] + form
         return facts, places
 
     def _access(self, tile: RegisterTile, e: Load, access: Access, guards: tuple[Expr, ...]) -> None:
@@ -252,7 +321,9 @@ class _Verifier:
                 _require(is_square, f"{e} is no transposed square")
             case Spread.STRIDED:
                 pass
-        for i, extent in zip(e.indices, e.tensor.shape):
+        if not access.has_dead:
+            guards = (*guards, *(compare("lt", a, limit) for a, limit in tile.limits))
+        for i, extent in zip(e.indices, e.tensor.shape if not access.has_dead else ()):
             self._proved(tile, guards, False, lambda places, i=i: _placed(i, places), extent, f"{e} along {i}")
         if access.buffer.scope not in SCOPES_WITH_VIEWS:
             self._address(tile, access, guards, has_dead_lanes=not access.masked)
@@ -301,6 +372,17 @@ class _Verifier:
                 return all(self._is_inside(case, value, extent) for case, value in cases)
         room = binary("sub", Const(extent - 1, index.dtype), index)
         return facts.never_negative(index) and facts.never_negative(room)
+
+
+def _quotient(e: Expr, n: int) -> Expr:
+    """e / n, for a multiple of n as lowering writes it."""
+    match e:
+        case Const(value):
+            return Const(int(value) // n, "i64")
+        case Bin("mul", a, Const(c)) if int(c) == n:
+            return a
+        case _:
+            return binary("floordiv", e, n)
 
 
 def _placed(e: Expr, places: Mapping[Expr, Affine]) -> Expr:

@@ -14,7 +14,6 @@ from stormdrop.runtime.calibration import calibrated
 from stormdrop.runtime.compatible import sve_bytes
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target.cpu import ISAS, Caches, Cpu, cpu_target
-from stormdrop.target.machine import Target
 
 
 def detect(threads: int | None = None) -> Cpu:
@@ -28,15 +27,6 @@ def detect(threads: int | None = None) -> Cpu:
 def nominal(threads: int | None = None) -> Cpu:
     """As `detect`, with nominal rates and coefficients of the estimate."""
     return _detect(thread_count(threads))
-
-
-def target_for(target: Target | None, threads: int | None) -> Target:
-    """What to build for where the caller gave this much: `threads` stands above the target's, the target's above all
-    that `detect` asks. Raises UserError for a wrong number of threads.
-    """
-    if target is None:
-        return detect(threads)
-    return target if threads is None else target.with_threads(thread_count(threads))
 
 
 @cache

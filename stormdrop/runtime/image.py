@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.runtime.artifact import Artifact
+from stormdrop.target.gpu import GPU_TRIPLE
 
 Space = Literal["input", "output", "arena", "weights"]
 
@@ -37,6 +38,29 @@ class Port:
     @property
     def nbytes(self) -> int:
         return ITEMSIZE[self.dtype] * math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPort(Port):
+    """An input or output of which not all sizes are known; in `shape` an open dimension is -1.
+
+    `dimensions` names the open ones; None: not even their number is known.
+    """
+
+    dimensions: tuple[int | str, ...] | None = None
+
+    @staticmethod
+    def of(name: str, dimensions: tuple[int | str, ...] | None, dtype: Dtype) -> OpenPort:
+        shape = tuple(d if isinstance(d, int) else -1 for d in dimensions or ())
+        return OpenPort(name, shape, dtype, dimensions)
+
+    @property
+    def open_dimensions(self) -> tuple[str, ...]:
+        return tuple(d for d in self.dimensions or () if isinstance(d, str))
+
+    def __repr__(self) -> str:
+        inside = "…" if self.dimensions is None else ", ".join(map(str, self.dimensions))
+        return f"{self.name}: {self.dtype}[{inside}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +89,9 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """A model for one kind of machine and one number of threads."""
+    """A model for one kind of machine and one number of threads; of a GPU these are the multiprocessors that it was
+    compiled for, and it runs with any number.
+    """
 
     name: str
     inputs: tuple[Port, ...]
@@ -78,6 +104,10 @@ class Image:
     triple: str
     cpu: str
     features: str
+
+    @property
+    def is_for_gpu(self) -> bool:
+        return self.triple == GPU_TRIPLE
 
     @property
     def scratch_bytes(self) -> int:

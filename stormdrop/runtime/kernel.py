@@ -10,19 +10,20 @@ Arrays must have the task's shapes and types, in any memory layout (`runtime.arr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
 from stormdrop.ir.interp import evaluate
+from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.arrays import checked
 from stormdrop.runtime.building import artifact_of, lowered
-from stormdrop.runtime.device import Array
-from stormdrop.runtime.executable import Executable, Runnable
-from stormdrop.runtime.host import target_for
-from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.device import Array, Device
+from stormdrop.runtime.executable import Executable, Runnable, TakesOtherArrays
 from stormdrop.runtime.prepared import PreparedKernel
+from stormdrop.runtime.targets import device_for, target_for
 from stormdrop.space.default import resolve
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -32,9 +33,21 @@ from stormdrop.target.machine import Target
 class Kernel(Executable[Tensor]):
     """A task built for this machine. Several Python threads may call it at once."""
 
-    def __init__(self, task: Task, schedule: Schedule | None, threads: int, record: Callable[[], Runnable]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        schedule: Schedule | None,
+        threads: int,
+        record: Callable[[], Runnable],
+        device: Device | None = None,
+    ) -> None:
         super().__init__(task.name, task.runtime_inputs, task.outputs)
         self.task, self.schedule, self.threads, self._new_recording = task, schedule, threads, record
+        self._device = device
+
+    @cached_property
+    def _other(self) -> TakesOtherArrays | None:
+        return self._device if isinstance(self._device, TakesOtherArrays) else None
 
     def _record(self) -> Runnable:
         return self._new_recording()
@@ -48,12 +61,13 @@ def build(
     constants: Mapping[str, ArrayLike] | None = None,
     schedule: Schedule | None = None,
     threads: int | None = None,
-    target: Target | None = None,
+    target: Target | str | None = None,
     rules: Sequence[Rule] = RULES,
 ) -> Kernel:
     """Build a task for this machine, with its default schedule unless one is given; `rules` are those that it follows.
 
-    Raises UserError for missing or wrong constants, ScheduleError for a schedule of another class or rule, BuildError.
+    `target` is "cuda" for a GPU of this machine; `runtime.targets` has other names. Raises UserError for missing or
+    wrong constants, ScheduleError for a schedule of another class or rule, BuildError.
     """
     if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"build takes a task, sd.Task([output]), not {type(task).__name__}")
@@ -72,9 +86,11 @@ def build(
     if is_empty(task):
         copies = {name: array.copy() for name, array in arrays.items()}
         return Kernel(task, None, machine.threads, lambda: _Interpreted(task, copies))
-    sketch, point = resolve(task, schedule, machine, rules)
-    prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, host_device(machine.threads))
-    return Kernel(task, sketch.schedule(point), machine.threads, prepared.record)
+    with at_work():
+        sketch, point = resolve(task, schedule, machine, rules)
+        device = device_for(machine)
+        prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, device)
+        return Kernel(task, sketch.schedule(point), machine.threads, prepared.record, device)
 
 
 def is_empty(task: Task) -> bool:

@@ -5,7 +5,8 @@
     model(x, out=y)
     named = model.run({"input": x})       # arrays by name, in and out
 
-Arrays are taken, and calls of several Python threads run, as `runtime.executable` says.
+Arrays are taken, and calls of several Python threads run, as `runtime.executable` says. Models that share chunks of
+weights or arenas (`runtime.open_model`) are given both.
 
 Invariant: the weights are never written after `pack`.
 """
@@ -13,12 +14,16 @@ Invariant: the weights are never written after `pack`.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.errors import RunError, UserError
+from stormdrop.runtime.arenas import Arenas
 from stormdrop.runtime.arrays import new_array
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.device import (
@@ -30,48 +35,106 @@ from stormdrop.runtime.device import (
     Bytes,
     Device,
     InputArray,
+    LoadedKernel,
     Memory,
     OutputArray,
     Recording,
     Seconds,
     joined,
 )
-from stormdrop.runtime.executable import Executable
+from stormdrop.runtime.executable import Executable, TakesOtherArrays
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice, HostPacker, host_device
 from stormdrop.runtime.image import Address, Image, Port
-from stormdrop.runtime.package import load, save
+from stormdrop.runtime.package import save
 from stormdrop.runtime.peak import peak_gflops
 from stormdrop.runtime.profile import Profile, profile_of
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
+from stormdrop.runtime.shared_weights import Constants, WeightChunk, chunk_starts
+from stormdrop.runtime.targets import gpu_for, gpu_limits
+from stormdrop.runtime.threads import thread_count
 from stormdrop.runtime.verify import verify
 from stormdrop.target import whole_lines
 from stormdrop.target.scope import Scope
-
-Constants = Callable[[int], Mapping[str, Array]]
-"""The raw constants of a step by the names of its kernel's buffers; asked for once, and not kept."""
 
 WARM_UP_RUNS = 3
 MOST_REPEATS = 10**8
 TURN_SECONDS = 0.2
 
 
-class Model(Executable[Port]):
-    """A compiled model, ready to run.
+@dataclass(frozen=True, slots=True)
+class _OnDevice:
+    """A model's weights and kernels on the device that runs it."""
 
-    Raises UserError for a damaged image or too few weights, BuildError for code of another machine.
+    device: Device
+    chunks: tuple[WeightChunk, ...]
+    starts: Sequence[int]
+    """Of the chunks, in their concatenation."""
+    kernels: Sequence[LoadedKernel]
+
+
+class Model(Executable[Port]):
+    """A compiled model, ready to run; one for a GPU that is not here can only be saved.
+
+    `ordinal` is the GPU that runs a GPU's model. Raises UserError for a damaged image or too few weights, BuildError
+    for code of another machine; what a GPU refuses, or its absence, is told when the model is first run.
     """
 
-    def __init__(self, image: Image, weights: Bytes, device: Device | None = None) -> None:
+    def __init__(
+        self,
+        image: Image,
+        weights: Bytes | Sequence[WeightChunk],
+        device: Device | None = None,
+        ordinal: int = 0,
+        arenas: Arenas | None = None,
+    ) -> None:
         verify(image)
         super().__init__(image.name, image.inputs, image.outputs)
-        self.image, self.weights, self.threads = image, image.checked_weights(weights), image.threads
-        self._device = device or host_device(image.threads)
-        self._memory = self._device.adopt(self.weights)
-        self._kernels = [self._device.load(kernel) for kernel in image.kernels]
+        self.image, self.threads = image, image.threads
+        self._given_weights = image.checked_weights(weights) if isinstance(weights, np.ndarray) else tuple(weights)
+        self._given_device, self._ordinal, self._arenas = device, ordinal, arenas
+        if device is not None or not image.is_for_gpu:
+            self.attach()
+
+    @property
+    def weights(self) -> Bytes:
+        """All packed constants; a copy where they are in several chunks."""
+        if isinstance(self._given_weights, np.ndarray):
+            return self._given_weights
+        return np.concatenate([np.zeros(0, np.uint8), *(c.memory.read(0, c.nbytes) for c in self._given_weights)])
+
+    @property
+    def chunks(self) -> tuple[WeightChunk, ...]:
+        """The weights on the device: their concatenation is the image's."""
+        return self._on.chunks
+
+    def attach(self) -> None:
+        """Load weights and kernels onto the device, if they are not there yet. Raises UserError, BuildError."""
+        self._on  # noqa: B018
+
+    @cached_property
+    def _on(self) -> _OnDevice:
+        device, given = self._given_device, self._given_weights
+        if device is None:
+            device = gpu_for(self.image, self._ordinal) if self.image.is_for_gpu else host_device(self.image.threads)
+        chunks = (WeightChunk(device.adopt(given)),) if isinstance(given, np.ndarray) else given
+        starts = chunk_starts([chunk.nbytes for chunk in chunks])
+        return _OnDevice(device, chunks, starts, [device.load(kernel) for kernel in self.image.kernels])
+
+    @cached_property
+    def _other(self) -> TakesOtherArrays | None:
+        device = self._on.device
+        return device if isinstance(device, TakesOtherArrays) else None
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
+        arrays = self._checked(self._in_order(inputs))
+        results = [new_array(port) for port in self.outputs]
+        self._run(arrays, results)
+        return {port.name: result for port, result in zip(self.outputs, results)}
+
+    def _in_order(self, inputs: Mapping[str, ArrayLike]) -> list[ArrayLike]:
+        """Arrays by name, in the order of the inputs. Raises UserError for missing and unknown names."""
         if not isinstance(inputs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UserError(f"run takes arrays by name, {{{self._known()}: array}}, not {type(inputs).__name__}")
         known = {port.name for port in self.inputs}
@@ -81,10 +144,7 @@ class Model(Executable[Port]):
         missing = [repr(port.name) for port in self.inputs if port.name not in inputs]
         if missing:
             raise UserError(f"{self.name} needs {', '.join(missing)}; its inputs: {self._known()}")
-        arrays = self._checked([inputs[port.name] for port in self.inputs])
-        results = [new_array(port) for port in self.outputs]
-        self._run(arrays, results)
-        return {port.name: result for port, result in zip(self.outputs, results)}
+        return [inputs[port.name] for port in self.inputs]
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
         """Seconds of each of `repeats` whole runs, timed natively, after a few that do not count."""
@@ -114,21 +174,43 @@ class Model(Executable[Port]):
                 bench.bind(arrays, results)
                 bench.bench(WARM_UP_RUNS)
                 alone.append((float(np.median(bench.bench(repeats))), float(np.median(bench.busy(repeats)))))
-        peak = peak_gflops(detect(self.threads))
+        peak = gpu_limits(self._on.device)[0] if self.image.is_for_gpu else peak_gflops(detect(self.threads))
         return profile_of(self.name, self.threads, self.image.calls, joined(accounts[1:]), peak, alone)
 
     def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[Rotation]:
         """A bench of each call, one after the other."""
-        cache_bytes = detect(self.threads).l3_bytes
+        device = self._on.device
+        cache_bytes = gpu_limits(device)[1] if self.image.is_for_gpu else detect(self.threads).l3_bytes
         is_cold = self.image.weights_bytes > cache_bytes
-        block = self._device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
+        block = device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
+        weights = {id(chunk.memory) for chunk in self.chunks}
         for call in calls:
-            kept = [k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and a.memory is self._memory]
-            yield Rotation(self._device, call, kept if is_cold else (), block)
+            kept = [k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and id(a.memory) in weights]
+            yield Rotation(device, call, kept if is_cold else (), block)
+
+    @property
+    def model(self) -> Model:
+        """The model itself: what runs is the same where dimensions are open and where they are not."""
+        return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
         save(path, self.image, self.weights)
+
+    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        if self._arenas is None:
+            super()._run(inputs, outputs)
+            return
+        try:
+            arena = self._arenas.take(self._arena_bytes)
+            recording = arena.recordings.get(self)
+            if recording is None:
+                recording = arena.recordings[self] = self._on.device.record(self._calls(arena.memory))
+        except MemoryError as error:
+            raise self._no_memory() from error
+        recording.bind(inputs, outputs)
+        recording.run()
+        self._arenas.give(arena)
 
     def _record(self) -> Recording:
         return self._recorded()[1]
@@ -136,11 +218,18 @@ class Model(Executable[Port]):
     def _recorded(self) -> tuple[list[BoundCall], Recording]:
         """The calls of one run, with an arena of their own, and what runs them."""
         try:
-            calls = self._calls(self._device.allocate(whole_lines(self.image.arena_bytes) + SLACK_BYTES))
-            return calls, self._device.record(calls)
+            calls = self._calls(self._on.device.allocate(self._arena_bytes))
+            return calls, self._on.device.record(calls)
         except MemoryError as error:
-            nbytes = f"{self.image.arena_bytes:,} bytes between its kernels"
-            raise RunError(f"there is no memory for a run of {self.name}: {nbytes}") from error
+            raise self._no_memory() from error
+
+    @property
+    def _arena_bytes(self) -> int:
+        return whole_lines(self.image.arena_bytes) + SLACK_BYTES
+
+    def _no_memory(self) -> RunError:
+        nbytes = f"{self.image.arena_bytes:,} bytes between its kernels"
+        return RunError(f"there is no memory for a run of {self.name}: {nbytes}")
 
     def _calls(self, arena: Memory) -> list[BoundCall]:
         def argument(address: Address | None) -> Argument:
@@ -154,19 +243,22 @@ class Model(Executable[Port]):
                 case "arena":
                     return BufferPlace(arena, address.offset)
                 case "weights":
-                    return BufferPlace(self._memory, address.offset)
+                    return self._weight(address.offset)
 
-        return [BoundCall(self._kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
+        return [BoundCall(self._on.kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
+
+    def _weight(self, offset: int) -> BufferPlace:
+        on = self._on
+        k = min(bisect_right(on.starts, offset), len(on.chunks)) - 1
+        return BufferPlace(on.chunks[k].memory, offset - on.starts[k])
 
     def _known(self) -> str:
         return ", ".join(repr(port.name) for port in self.inputs) or "none"
 
     def __repr__(self) -> str:
         steps, threads = len(self.image.calls), self.threads
-        return (
-            f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {threads} "
-            f"thread{'s' if threads != 1 else ''}>"
-        )
+        where = self.image.cpu if self.image.is_for_gpu else f"{threads} thread{'s' if threads != 1 else ''}"
+        return f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {where}>"
 
 
 def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:
@@ -178,14 +270,6 @@ def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:
     return np.concatenate([timed(min(turn, repeats - done)) for done in range(0, repeats, turn)])
 
 
-def load_compiled(path: str | os.PathLike[str], threads: int | None = None) -> Model:
-    """A model that `save` wrote.
-
-    It is native code: load only what you trust. Raises UserError for any other or a damaged file.
-    """
-    return Model(*load(path, threads))
-
-
 def pack(image: Image, constants: Constants, device: HostDevice | None = None) -> Bytes:
     """The weights of an image: each call's constants packed by its kernel, or copied, to where its addresses say.
 
@@ -194,7 +278,7 @@ def pack(image: Image, constants: Constants, device: HostDevice | None = None) -
     with the same addresses are packed once.
     """
     verify(image)
-    device = device or host_device(image.threads)
+    device = device or host_device(thread_count() if image.is_for_gpu else image.threads)
     weights = device.allocate(image.weights_bytes)
     packers: dict[int, HostPacker] = {}
     done: set[tuple[int, tuple[Address | None, ...]]] = set()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
 
-from stormdrop.ir.affine import affine, bounds, conjunction, conjuncts, index_condition, opposite
+from stormdrop.ir.affine import affine, bounds, conjunction, conjuncts, decide, index_condition, opposite
 from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, children, compare, walk
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
 
@@ -15,13 +15,13 @@ LONG_OPERATIONS = frozenset({"pow", "fmod"})
 """Binary operators that expand to many instructions."""
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def axes_of(e: Expr) -> frozenset[Axis]:
     """The axes an expression mentions."""
     return frozenset(n for n in walk(e) if isinstance(n, Axis))
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def operands(body: Expr) -> tuple[Expr, ...]:
     """The distinct loads of an expression; a padded load is the whole `select(in bounds, load, constant)`."""
     found: dict[Expr, None] = {}
@@ -76,7 +76,7 @@ def has_reuse(stage: Stage) -> bool:
     return any(set(stage.axes) - axes_of(op) for op in operands(stage.body)) and bool(stage.axes)
 
 
-@lru_cache(maxsize=16384)
+@memoised()
 def transposing_axis(stage: Stage) -> Axis | None:
     """The axis along which an elementwise stage reads contiguously, if that is not its vector axis.
 
@@ -97,6 +97,13 @@ def choosing_axes(e: Expr) -> frozenset[Axis]:
     return frozenset(
         n.a for n in walk(e) if isinstance(n, Cmp) and n.op == "eq" and isinstance(n.a, Axis) and isinstance(n.b, Const)
     )
+
+
+@memoised()
+def index_conditions(e: Expr) -> tuple[Expr, ...]:
+    """The conditions on indices in an expression that hold at some positions only."""
+    selects = [n.condition for n in walk(e) if isinstance(n, Select) and index_condition(n.condition)]
+    return tuple(c for condition in selects for c in conjuncts(condition) if decide(c, lambda _: None) is None)
 
 
 def is_expensive(e: Expr) -> bool:
@@ -155,12 +162,12 @@ def walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
     return indexes_last(without_ones(tensor.shape, indices), axis)
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def has_load(e: Expr) -> bool:
     return any(isinstance(n, Load) for n in walk(e))
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def occurrences(value: Expr, guard: Expr | None = None) -> Mapping[Expr, Collection[tuple[Expr, ...]]]:
     """For each operand and each load in `value`: the index conditions under which it is read, once per occurrence."""
     found: dict[Expr, dict[tuple[Expr, ...], None]] = {}

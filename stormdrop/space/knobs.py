@@ -5,14 +5,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from stormdrop.ir.expr import Axis
+from stormdrop.ir.memo import memoised
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.nest import CACHED, Trips, cuts, nest_of, peel_knob, unroll_knob, vectors_knob
+from stormdrop.space.nest import Trips, cuts, nest_of, peel_knob, unroll_knob, vectors_knob
 from stormdrop.space.rules import FEWEST_PARTS, even_parts
 from stormdrop.space.structure import OpenSplit, Stage, Structure
+from stormdrop.space.tiling import cooperative_lanes, granules_of, power_above
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
+from stormdrop.target.structures import LoopKind
 
 MAX_ROWS = 28
 MOST_PARTS_PER_THREAD = 16
@@ -83,7 +86,13 @@ def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
 
 def knobs_of(s: Structure, target: Target) -> tuple[Knob, ...]:
     """The knobs of all stages; `parts` is not among them."""
-    return tuple(knob for stage in s.stages for knob in _stage_knobs(stage, target.vector_bytes))
+    found: list[Knob] = []
+    for stage in s.stages:
+        is_cooperative = nest_of(stage).is_cooperative
+        found += (
+            _block_knobs(s, stage, target.vector_bytes) if is_cooperative else _stage_knobs(stage, target.vector_bytes)
+        )
+    return tuple(found)
 
 
 PARTS = "parts"
@@ -96,6 +105,8 @@ def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
     """
     counts = {2 << k for k in range(8)} | {target.threads << k for k in range(4)}
     most = max(FEWEST_PARTS, MOST_PARTS_PER_THREAD * target.threads)
+    if isinstance(target, Gpu):
+        counts, most = {2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128}, 128
     fitting = {even_count(splits, n) for n in counts if FEWEST_PARTS <= n <= most}
     return Knob(PARTS, tuple(sorted(fitting)), "parts")
 
@@ -112,7 +123,55 @@ def merged(first: tuple[Knob, ...], second: tuple[Knob, ...]) -> tuple[Knob, ...
     )
 
 
-@lru_cache(maxsize=CACHED)
+THREAD_CHOICES = (1, 2, 4, 7, 8, 14, 16, 28, 32, 49, 56, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+MOST_TILE_THREADS = 64  # along one axis of a stage with reuse
+MOST_REDUCE_BLOCK = 64  # elements along one axis
+
+
+@memoised()
+def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
+    """The knobs of a stage in a thread block."""
+    lanes, granules = cooperative_lanes(s, stage, vector_bytes), granules_of(s, stage, vector_bytes)
+    nest = nest_of(stage)
+    has_reuse = bool(nest.numbers(LoopKind.VIRTUAL_THREAD))
+    kinds = {level.number: level.kind for level in nest.spatial}
+    found: list[Knob] = []
+    for axis, levels in cuts(stage):
+        steps = -(-axis.extent // (lanes if axis is stage.vector else granules.get(axis, 1)))
+        for cut in reversed(levels):
+            if cut.source is not Trips.KNOB:
+                continue
+            name = cut.knob
+            if axis.kind == "reduce" and nest.reduces_across_threads:
+                found.append(Knob(name, _up_to(power_above(steps), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))))
+            elif axis.kind == "reduce":
+                most = min(steps, MOST_REDUCE_BLOCK // granules.get(axis, 1))
+                found.append(Knob(name, _up_to(most, (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64))))
+            elif kinds[cut.loop.number] is LoopKind.VIRTUAL_THREAD:
+                found.append(Knob(name, _up_to(steps, (1, 2, 4)), "few rows"))
+            elif kinds[cut.loop.number] is LoopKind.THREAD:
+                most = min(steps, MOST_TILE_THREADS) if has_reuse else steps
+                even = {-(-steps // n) for n in range(1, 5)}
+                found.append(
+                    Knob(name, tuple(c for c in sorted({*THREAD_CHOICES, *even}) if c <= min(1024, max(1, most))))
+                )
+            elif axis is stage.vector:
+                found.append(Knob(name, _up_to(steps, (1, 2, 4)), "vectors"))
+            elif has_reuse:
+                found.append(Knob(name, _up_to(steps, (1, 2, 3, 4, 5, 6, 7, 8)), "rows"))
+            else:
+                found.append(Knob(name, _few_rows(stage, axis), "few rows"))
+    name = unroll_knob(stage)
+    if name is not None:
+        inner = stage.reduce_axes[-1].extent
+        found.append(Knob(name, _up_to(min(inner, 32), sorted({1, 2, 4, 8, 16, 32, inner})), "steps"))
+    name = peel_knob(stage)
+    if name is not None:
+        found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))
+    return tuple(found)
+
+
+@memoised()
 def _stage_knobs(stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
     lanes = vector_bytes // stage.itemsize
     nest = nest_of(stage)

@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from typing import NamedTuple
 
 from stormdrop.ir.expr import Axis
+from stormdrop.ir.memo import memoised
 from stormdrop.space.access import transposing_axis
 from stormdrop.space.structure import ComputeAt, Stage
 from stormdrop.target.structures import LoopKind
-
-CACHED = 16384
-"""The size of per-stage caches: enough for the stages of all sketches of a large model."""
 
 
 class LoopLevel(NamedTuple):
@@ -63,6 +60,20 @@ class Nest:
         return len(self.reduce) == 2
 
     @property
+    def is_cooperative(self) -> bool:
+        """Whether the threads of a block execute the nest together, as on a GPU."""
+        return any(level.kind is LoopKind.THREAD for level in self.spatial)
+
+    @property
+    def reduces_across_threads(self) -> bool:
+        """Whether a level divides the reduce axes among the threads of a block."""
+        return any(level.kind is LoopKind.THREAD for level in self.reduce)
+
+    def numbers(self, kind: LoopKind) -> tuple[int, ...]:
+        """The numbers of the spatial levels of a kind."""
+        return tuple(level.number for level in self.spatial if level.kind is kind)
+
+    @property
     def innermost_reduce(self) -> int:
         """The number of the reduce level around the register tile."""
         return self.reduce[-1].number
@@ -74,7 +85,7 @@ class Nest:
         return tuple(x for x in self.order if x.axis.kind == "spatial" and x.number in numbers)
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def nest_of(stage: Stage) -> Nest:
     """The levels of a stage. An attached stage runs inside its host's parallel loop: it has no parallel level."""
     assert stage.tiling is not None
@@ -123,6 +134,7 @@ class Trips(Enum):
     KNOB = "knob"  # a knob, clamped to the quotient
     READER = "reader"  # of a copy: the vectors in its reader's register tile
     LANES = "lanes"  # the number of lanes: a register-blocked transpose
+    THREADS = "threads"  # of a stage inside a thread block: as many of the block's threads as are left
 
 
 class Cut(NamedTuple):
@@ -133,7 +145,7 @@ class Cut(NamedTuple):
     knob: str
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def cuts(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
     """The cuts of every axis, innermost level first."""
     spatial = [(a, tuple(_spatial_cuts(stage, a))) for a in stage.axes]
@@ -143,6 +155,8 @@ def cuts(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
 def _spatial_cuts(stage: Stage, axis: Axis) -> list[Cut]:
     """The levels of a spatial axis. The vector tile of a copy is its reader's: no knob. Load-time stages have none."""
     rests = rest_level(stage, axis)
+    if nest_of(stage).is_cooperative:
+        return _cooperative_cuts(stage, axis, rests)
     is_tuned = stage.level is not ComputeAt.LOAD and axis not in stage.unrolled
     found: list[Cut] = []
     for level in reversed(nest_of(stage).spatial):
@@ -166,7 +180,29 @@ def _spatial_cuts(stage: Stage, axis: Axis) -> list[Cut]:
     return found
 
 
+def _cooperative_cuts(stage: Stage, axis: Axis, rests: int) -> list[Cut]:
+    """The levels of a spatial axis in a thread block. A stage inside another's block takes that block's threads."""
+    found: list[Cut] = []
+    for level in reversed(nest_of(stage).spatial):
+        is_register = level.kind is LoopKind.REGISTER
+        if axis in stage.unrolled:
+            source = Trips.REST if is_register else Trips.ONE
+        elif level.number == rests:
+            source = Trips.REST
+        elif level.number < rests or level.kind is LoopKind.SERIAL:
+            source = Trips.ONE
+        elif stage.host is None:
+            source = Trips.KNOB
+        else:
+            source = Trips.THREADS if level.kind is LoopKind.THREAD else Trips.ONE
+        found.append(_cut(stage, axis, level.number, source))
+    return found
+
+
 def _reduce_cuts(stage: Stage, axis: Axis) -> list[Cut]:
+    if nest_of(stage).reduces_across_threads and (stage.host is not None or axis in stage.unrolled):
+        source = Trips.ONE if axis in stage.unrolled else Trips.THREADS
+        return [_cut(stage, axis, 1, source), _cut(stage, axis, 0, Trips.REST)]
     inner = [_cut(stage, axis, 1, Trips.KNOB)] if nest_of(stage).is_blocked else []
     return [*inner, _cut(stage, axis, 0, Trips.REST)]
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial, reduce
+from functools import partial, reduce
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.affine import conjunction
 from stormdrop.ir.expr import Axis, Bin, Cast, Const, Expr, Load, Select, binary, compare, loads, select, substitute
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import axes_of, has_reuse, is_linear, occurrences, operand_load, operands, walks
 from stormdrop.space.structure import Args, ComputeAt, Stage, Structure
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import BF16_DOT
-from stormdrop.target.structures import STRUCTURES
+from stormdrop.target.structures import CPU_STRUCTURES, GPU_STRUCTURES
 
 
 class DotPairs:
@@ -80,7 +81,8 @@ class Pack:
         C[i,j] += A[i,k] * B[k,j]   ->   B'[j/w, k, j%w] = B[k,j];   C[i,j] += A[i,k] * B'[j/w, k, j%w]
 
     Arguments: the operand's number, and where the copy is computed (`ComputeAt`). `load`: at load time, for constants;
-    `root`: in a phase before; `thread`, `block`: into per-thread scratch.
+    `root`: in a phase before; `thread`, `block`: into per-thread scratch. More such pairs copy more operands. On a GPU
+    `block` stages the operand in shared memory: the threads of a block copy it together, in every reduce block.
     """
 
     name, version = "pack", 1
@@ -90,6 +92,8 @@ class Pack:
             return [None]
         if any(copy.reader == stage.id for copy in s.stages):
             return [None]  # packed as pairs
+        if stage.tiling is not None and stage.tiling.is_cooperative:
+            return self._staged(stage)
         chosen: list[Args | None] = [None]
         for k, op in enumerate(operands(stage.body)):
             tensor = operand_load(op).tensor
@@ -108,12 +112,29 @@ class Pack:
                 chosen = chosen[1:]  # drop None: an operand with reuse is never gathered
         return chosen
 
+    def _staged(self, stage: Stage) -> Sequence[Args | None]:
+        """Shared memory for every operand that threads of a block share; or for none."""
+        found: list[str | int] = []
+        for k, op in enumerate(operands(stage.body)):
+            is_direct = len(loads(operand_load(op))) == 1
+            is_shared = set(stage.axes) - axes_of(op) or not axes_of(op) & set(stage.reduce_axes)
+            if is_direct and is_shared and axes_of(op) & set(stage.axes) and _guarded(stage.body, op) is not None:
+                found += [k, ComputeAt.REDUCE_BLOCK.value]
+        return [tuple(found), None] if found else [None]
+
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
-        listed = operands(stage.body)
-        k, level = int(args[0]), ComputeAt(args[1])
-        if k >= len(listed) or not stage.is_reduction:
-            raise ScheduleError(f"{stage.id} has no operand {k}")
-        return _with_copy(s, stage, operand_load(listed[k]).tensor, level, _packed(stage, k, level))
+        listed, reader = operands(stage.body), stage
+        for number, place in zip(args[::2], args[1::2], strict=True):
+            k, level = int(number), ComputeAt(place)
+            if k >= len(listed) or not stage.is_reduction:
+                raise ScheduleError(f"{stage.id} has no operand {k}")
+            op, body = listed[k], reader.body
+            # Other operands may be copied already: this one's number in the present body.
+            present = operands(body).index(op)
+            copy, after = _packed(reader, present, level, str(k))
+            s = _with_copy(s, reader, operand_load(op).tensor, level, (copy, after))
+            reader = after
+        return s
 
 
 def _places(s: Structure, stage: Stage, source: Tensor) -> list[ComputeAt]:
@@ -133,14 +154,14 @@ def _with_copy(s: Structure, stage: Stage, source: Tensor, place: ComputeAt, new
     return s.with_stages(x for r in s.stages for x in (new if r is stage else (r,)))
 
 
-@lru_cache(maxsize=1024)
-def _packed(stage: Stage, k: int, level: ComputeAt) -> tuple[Stage, Stage]:
+@memoised(1024)
+def _packed(stage: Stage, k: int, level: ComputeAt, name: str) -> tuple[Stage, Stage]:
     """The copy of an operand, and the stage that reads it."""
     op = operands(stage.body)[k]
     source_element = _guarded(stage.body, op)
     if source_element is None:
         raise ScheduleError(f"{stage.id} reads {op} under a condition on other axes")
-    return _copied(stage, op, str(k), level, source_element)
+    return _copied(stage, op, name, level, source_element)
 
 
 def _copied(stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr | None = None) -> tuple[Stage, Stage]:
@@ -159,6 +180,7 @@ def _copied(stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr |
     )
     host = None if level in (ComputeAt.LOAD, ComputeAt.PHASE) else (stage.host or stage.id)
     names = {own[a]: stage.axis_id(a) for a in order}
+    is_cooperative = level is not ComputeAt.LOAD and stage.tiling is not None and stage.tiling.is_cooperative
     copy = Stage(
         f"{stage.id}.{name}",
         axes,
@@ -172,12 +194,19 @@ def _copied(stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr |
         level=level,
         host=host,
         reader=stage.id,
-        vector=axes[-1] if axes else None,
-        tiling=STRUCTURES["SSS"],
+        vector=_copied_along(op, order, own) if is_cooperative else axes[-1] if axes else None,
+        tiling=GPU_STRUCTURES.elementwise if is_cooperative else CPU_STRUCTURES.elementwise,
         names=names,
     )
     reader = replace(stage, body=substitute(stage.body, {op: Load(packed, tuple(order))}))
     return copy, reader
+
+
+def _copied_along(op: Expr, order: Sequence[Axis], own: Mapping[Axis, Axis]) -> Axis | None:
+    """The axis along which neighbouring threads copy: contiguous in the source, by preference also in the copy."""
+    load = operand_load(op)
+    found = [a for a in reversed(order) if walks(load.tensor, load.indices, a)]
+    return own[(found or [order[-1]])[0]] if order else None
 
 
 def _guarded(body: Expr, op: Expr) -> Expr | None:

@@ -32,10 +32,13 @@ from stormdrop.space.access import (
 )
 from stormdrop.space.packing import DotPairs, Pack
 from stormdrop.space.structure import Args, ComputeAt, OpenSplit, Stage, Structure
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
-from stormdrop.target.structures import STRUCTURES
+from stormdrop.target.structures import CPU_STRUCTURES, STRUCTURES, TilingStructures
 
 FEWEST_PARTS = 2
+SPLIT_TILE = 1024  # elements of a typical thread block's tile
+SHORT_REDUCTION = 128
 EXAMPLE_PARTS = 16
 """The number of parts that extents of an open split are computed with, for later rules to look at."""
 
@@ -117,12 +120,28 @@ class RFactor:
             return [None]
         space = prod(a.extent for a in stage.axes)
         length = prod(a.extent for a in stage.reduce_axes)
+        if isinstance(target, Gpu):
+            return self._block_options(stage, target, space, length)
         if space >= 4 * target.threads or length < 4096 or stage.id.endswith("p"):
             return [None]
         axis = stage.axis_id(
             next((a for a in stage.reduce_axes if a.extent >= 4 * target.threads), stage.reduce_axes[-1])
         )
         return [None, (axis,)]
+
+    def _block_options(self, stage: Stage, target: Gpu, space: int, length: int) -> Sequence[Args | None]:
+        """Parts are blocks of their own: worthwhile where the spatial tiles alone leave multiprocessors idle."""
+        axis = max(stage.reduce_axes, key=lambda a: a.extent)
+        tile = SPLIT_TILE if has_reuse(stage) else 1
+        is_short = length < SHORT_REDUCTION or axis.extent < 2 * FEWEST_PARTS
+        if (
+            is_short
+            or space >= 4 * tile * target.multiprocessors
+            or stage.id.endswith("p")
+            or choosing_axes(stage.body)
+        ):
+            return [None]
+        return [None, (stage.axis_id(axis),)]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         axis = stage.axis(str(args[0]))
@@ -247,6 +266,8 @@ class Place:
         host = self._host(s, stage)
         if host is None:
             return [None]
+        if isinstance(target, Gpu) and (has_reuse(stage) or has_reuse(host) or choosing_axes(stage.body)):
+            return [None]  # a tiled stage takes all threads of its own blocks
         shares = _shared_axes(s, stage, host)
         if not shares or (stage.is_reduction and prod(a.extent for a in shares) < 2):
             return [None]
@@ -322,6 +343,10 @@ class Tile:
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
         tiled = has_reuse(stage) and stage.level is not ComputeAt.LOAD and not stage.unrolled
         offered = target.structures
+        if isinstance(target, Gpu):
+            if stage.level is not ComputeAt.LOAD:
+                return self._block_options(stage, offered)
+            offered = CPU_STRUCTURES  # the host runs load-time stages
         structure = offered.reuse if tiled else offered.reduction if stage.is_reduction else offered.elementwise
         tiling = structure.name
         lanes = target.vector_bytes // stage.itemsize
@@ -336,6 +361,18 @@ class Tile:
         if reduced and not has_reuse(stage) and not self._reads_well(stage, spatial[0] if spatial else reduced[0]):
             spatial = []
         return [(tiling, stage.axis_id(a)) for a in (*spatial[:1], *reduced[:1])]
+
+    def _block_options(self, stage: Stage, offered: TilingStructures) -> Sequence[Args | None]:
+        """In a thread block the vector axis is that of neighbouring threads: spatial, or none, where only a reduce axis
+        is contiguous.
+        """
+        tiled = has_reuse(stage) and not stage.unrolled
+        structure = offered.reuse if tiled else offered.reduction if stage.is_reduction else offered.elementwise
+        spatial = [a for a in self._candidates(stage) if a.kind == "spatial" and a not in stage.unrolled]
+        reduced = [a for a in self._candidates(stage) if a.kind == "reduce"]
+        is_good = tiled or not reduced or (spatial and self._reads_well(stage, spatial[0]))
+        chosen = stage.axis_id(spatial[0]) if spatial and is_good else "-"
+        return [(structure.name, chosen)]
 
     def _reads_well(self, stage: Stage, vector: Axis) -> bool:
         """Whether every operand that depends on the axis is contiguous along it, or constant: constants are packed."""

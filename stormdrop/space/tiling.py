@@ -13,12 +13,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stormdrop.ir.affine import affine
+from stormdrop.ir.affine import affine, conjuncts
 from stormdrop.ir.expr import Axis, Expr
-from stormdrop.space.columns import Num, ceil_div, is_multiple, is_one, maximum, minimum, prod_of, where
-from stormdrop.space.nest import Cut, LoopLevel, Trips, cuts, nest_of, peel_knob, unroll_knob, vectors_knob
+from stormdrop.ir.memo import memoised
+from stormdrop.space.access import axes_of, index_conditions
+from stormdrop.space.columns import (
+    Num,
+    ceil_div,
+    is_multiple,
+    is_one,
+    maximum,
+    minimum,
+    prod_of,
+    rounded_down,
+    where,
+)
+from stormdrop.space.nest import (
+    Cut,
+    LoopLevel,
+    Trips,
+    cuts,
+    is_copy,
+    nest_of,
+    peel_knob,
+    unroll_knob,
+    vectors_knob,
+)
 from stormdrop.space.region import is_computed_whole
 from stormdrop.space.structure import ComputeAt, Stage, Structure
+from stormdrop.target.structures import LoopKind
 
 MOST_PEELED = 8
 """The most trips of a reduce loop that is fully unrolled."""
@@ -50,6 +73,25 @@ class Tiling:
         """Iterations of the parallel loop."""
         return prod_of([self.trips[LoopLevel(a, 0)] for a in self.stage.axes])
 
+    @property
+    def threads(self) -> Num:
+        """The threads of a block that the stage uses; 1 on a CPU."""
+        return prod_of([n for level, n in self.trips.items() if level in self.thread_levels])
+
+    @property
+    def reduce_threads(self) -> Num:
+        """The threads of a block among which one element's reduction is divided."""
+        levels = self.thread_levels
+        return prod_of([n for level, n in self.trips.items() if level in levels and level.axis.kind == "reduce"])
+
+    @property
+    def thread_levels(self) -> frozenset[LoopLevel]:
+        return thread_levels(self.stage)
+
+    def virtual_threads(self, axis: Axis) -> Num:
+        """How often a thread's register tile repeats along a spatial axis, at the distance of all threads' tiles."""
+        return prod_of([self.trips[LoopLevel(axis, n)] for n in nest_of(self.stage).numbers(LoopKind.VIRTUAL_THREAD)])
+
     def reduction_tile(self, axis: Axis) -> Num:
         """Elements of a spatial axis in one iteration of the spatial loops outside the reduction."""
         return self.span[LoopLevel(axis, nest_of(self.stage).outside_reduction)]
@@ -69,45 +111,141 @@ def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict
     for stage in reversed(s.stages):
         lanes = vector_bytes // stage.itemsize if stage.vector is not None else 1
         reader = done.get(stage.reader or "")
+        if nest_of(stage).is_cooperative:
+            lanes = cooperative_lanes(s, stage, vector_bytes)
         if reader is not None and stage.vector is not None and not reader.stage.vector_is_reduced:
             lanes = min(lanes, reader.lanes)  # panel width is the reader's, which has fewer lanes for wider elements
         extent: dict[Axis, Num] = {a: a.extent for a in (*stage.axes, *stage.reduce_axes)}
         if stage.host is not None:
             extent.update(_region(s, stage, done))
-        done[stage.id] = _tile_stage(stage, lanes, values, extent, reader, stage.id not in around)
+        threads = done[stage.host].threads if stage.host is not None else 1
+        granules = granules_of(s, stage, vector_bytes)
+        lone = stage.id not in around
+        done[stage.id] = _tile_stage(stage, lanes, values, extent, reader, lone, threads, granules)
     return done
 
 
 def _tile_stage(
-    stage: Stage, lanes: int, values: Mapping[str, Num], extent: dict[Axis, Num], reader: Tiling | None, lone: bool
+    stage: Stage,
+    lanes: int,
+    values: Mapping[str, Num],
+    extent: dict[Axis, Num],
+    reader: Tiling | None,
+    lone: bool,
+    threads: Num,
+    granules: Mapping[Axis, int],
 ) -> Tiling:
     """Clamp the knobs of one stage to its extents and derive every trip count and span.
 
     `lone`: no stage is attached in its loops. Trips along an axis of extent 1 are then the constant 1, not a column.
+    `threads`: of the block around an attached stage. `granules`: see `granules_of`.
     """
     t = Tiling(stage, lanes, extent, {}, {}, 1)
+    budget = threads
     register = nest_of(stage).register
     name = vectors_knob(stage)
     if name is not None and stage.vector is not None:
         t.vectors = minimum(values[name], ceil_div(extent[stage.vector], lanes))
-    for axis, levels in cuts(stage):
-        covered: Num = 1
+    for axis, levels in _innermost_first(stage) if nest_of(stage).is_cooperative else cuts(stage):
+        covered: Num = granules.get(axis, 1)
         if axis is stage.vector:
             covered = lanes * t.vectors if axis.kind == "reduce" else lanes
         rest = ceil_div(extent[axis], covered)
         for cut in levels:
-            n = _trips(cut, values, rest, lanes, reader, lone)
+            if cut.source is Trips.THREADS:
+                n = _power_below(budget, rest) if axis.kind == "reduce" else minimum(budget, rest)
+                budget = rounded_down(budget / n)
+            elif axis.kind == "reduce" and cut.loop in thread_levels(stage):
+                n = minimum(values[cut.knob], power_above(rest)) if cut.source is Trips.KNOB else 1
+            else:
+                n = _trips(cut, values, rest, lanes, reader, lone)
             t.trips[cut.loop], t.span[cut.loop] = n, covered
             covered, rest = covered * n, ceil_div(rest, n)
         if axis is stage.vector and axis.kind == "spatial":
             t.vectors = t.trips[LoopLevel(axis, register)]
     if stage.is_reduction:
         inner = stage.reduce_axes[-1]
-        name, trips = unroll_knob(stage), t.inner_reduce_trips(inner)
+        name, trips = unroll_knob(stage), t.inner_reduce_trips(inner) * granules.get(inner, 1)
+        if nest_of(stage).reduces_across_threads:
+            trips = t.outer_reduce_trips(inner)
         t.unroll = minimum(values[name], trips) if name is not None else trips if inner in stage.unrolled else 1
         name = peel_knob(stage)
         t.peel = where(_can_peel(t), values[name], 0) if name is not None else 0
     return t
+
+
+# ---- thread blocks ---------------------------------------------------------------------------------------------------
+
+
+@memoised()
+def thread_levels(stage: Stage) -> frozenset[LoopLevel]:
+    """The loops that the threads of a block execute."""
+    nest = nest_of(stage)
+    spatial = [LoopLevel(a, n) for n in nest.numbers(LoopKind.THREAD) for a in stage.axes]
+    reduce = [x.number for x in nest.reduce if x.kind is LoopKind.THREAD]
+    return frozenset((*spatial, *(LoopLevel(a, n) for n in reduce for a in stage.reduce_axes)))
+
+
+@memoised()
+def _innermost_first(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
+    """`cuts`, in the order in which axes take the threads of a block: contiguous ones first, reduce axes last."""
+    levels = dict(cuts(stage))
+    order = [*(a for a in stage.axes if a is stage.vector), *(a for a in stage.axes[::-1] if a is not stage.vector)]
+    return tuple((a, levels[a]) for a in (*order, *reversed(stage.reduce_axes)))
+
+
+@memoised()
+def cooperative_lanes(s: Structure, stage: Stage, vector_bytes: int) -> int:
+    """Elements of one vector of a stage in a thread block: as many as divide the extent, so that no lane is ever dead.
+
+    One where a condition differs between neighbours, and where a box may begin at any element.
+    """
+    vector = stage.vector
+    if vector is None or vector.kind == "reduce" or vector in stage.unrolled:
+        return 1
+    conditions = [c for e in (stage.body, stage.finish) for c in index_conditions(e)]
+    conditions += [] if stage.guard is None else conjuncts(stage.guard)
+    if any(vector in axes_of(c) for c in conditions):
+        return 1
+    most = vector_bytes // stage.itemsize
+    if stage.host is not None:
+        if stage.reader is None:
+            return 1
+        reader = s.stage(stage.reader)
+        along = reader.axis(stage.axis_id(vector))
+        if along is reader.vector:
+            most = min(most, cooperative_lanes(s, reader, vector_bytes))
+        elif along.kind == "spatial":
+            return 1
+    while vector.extent % most:
+        most //= 2
+    return most
+
+
+@memoised()
+def granules_of(s: Structure, stage: Stage, vector_bytes: int) -> Mapping[Axis, int]:
+    """The elements of reduce axes that a block of the reduction must take together: the vectors of its copies."""
+    found: dict[Axis, int] = {}
+    for copy in s.stages:
+        if copy.reader == stage.id and copy.vector is not None and nest_of(copy).is_cooperative:
+            axis = stage.axis(copy.axis_id(copy.vector))
+            if axis.kind == "reduce":
+                found[axis] = max(found.get(axis, 1), cooperative_lanes(s, copy, vector_bytes))
+    return found
+
+
+def power_above(n: int) -> int:
+    """The least power of two that is not below `n`."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _power_below(n: Num, most: Num) -> Num:
+    """The largest power of two that exceeds neither `n` nor the least power of two above `most`."""
+    result: Num = 1
+    for k in range(1, 11):
+        fits = (n >= 1 << k) & (most > 1 << (k - 1))
+        result = where(fits, 1 << k, result)
+    return result
 
 
 def _trips(cut: Cut, values: Mapping[str, Num], rest: Num, lanes: int, reader: Tiling | None, lone: bool) -> Num:
@@ -132,6 +270,8 @@ def _can_peel(t: Tiling) -> Num:
     if axis is stage.vector:
         return False
     extent = t.extent[axis]
+    if nest_of(stage).reduces_across_threads:
+        return (t.inner_reduce_trips(axis) <= 1) & (extent > 1) & (extent <= MOST_PEELED)
     length = minimum(t.block(axis), extent) if nest_of(stage).is_blocked else extent
     return (length > 1) & (length <= MOST_PEELED) & is_multiple(extent, length)
 
@@ -140,14 +280,19 @@ def _can_peel(t: Tiling) -> Num:
 
 
 def _region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis, Num]:
-    """Extents of the box that readers need of an attached stage: the maximum over all reads."""
+    """Extents of the box that readers need of an attached stage: the maximum over all reads.
+
+    The copy of an operand in shared memory covers whole tiles of its reader, beyond the end of an axis too.
+    """
     whole = {a: a.extent for a in stage.axes if is_computed_whole(s, stage, a)}
     box: dict[Axis, Num] = {}
     for reader, load in s.reads_of(stage.tensor):
         lens = _needed(done[reader.id], stage)
         for own, i in zip(stage.place, load.indices):
             assert isinstance(own, Axis)
-            size = minimum(_box_size(i, lens), own.extent)
+            size = _box_size(i, lens)
+            if not (is_copy(stage) and nest_of(stage).is_cooperative):
+                size = minimum(size, own.extent)
             box[own] = maximum(box[own], size) if own in box else size
     return {**box, **whole}
 
@@ -162,7 +307,11 @@ def _needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
         inside = {a: reader.block(a) for a in reader.stage.axes}
     else:
         inside = {}
-    return {**extent, **{a: minimum(n, extent[a]) for a, n in inside.items()}}
+    is_whole = is_copy(stage) and nest_of(stage).is_cooperative
+    return {
+        **extent,
+        **{a: n if is_whole and a.kind == "spatial" else minimum(n, extent[a]) for a, n in inside.items()},
+    }
 
 
 def _box_size(index: Expr, lens: Mapping[Axis, Num]) -> Num:

@@ -61,11 +61,32 @@ _NARROWING = {"avx2": "-avx512f", "sse": "-avx", "neon": "-sve"}
 
 _TRIPLES = {"x86": "x86_64-unknown-linux-gnu", "arm": "aarch64-unknown-linux-gnu"}
 
-_NOMINAL_GHZ = 3.5
-_NOMINAL_L2_BYTES_PER_CYCLE = 32.0  # znver4: 117 GB/s at 3.65 GHz
-_NOMINAL_L3_GBS_PER_THREAD = 80.0  # znver4, measured
-_NOMINAL_DRAM_GBS_PER_THREAD = 32.0  # znver4, measured
-_NOMINAL_DRAM_GBS = 100.0
+
+@dataclass(frozen=True, slots=True)
+class NominalRates:
+    """What the estimate divides by until a machine was measured."""
+
+    ghz: float
+    l2_bytes_per_cycle: float
+    l3_gbs_per_thread: float
+    dram_gbs_per_thread: float
+    most_dram_gbs: float
+
+    def l3_gbs(self, threads: int) -> float:
+        return self.l3_gbs_per_thread * threads
+
+    def dram_gbs(self, threads: int) -> float:
+        return min(self.dram_gbs_per_thread * threads, self.most_dram_gbs)
+
+
+_ZEN = NominalRates(3.5, 32.0, 80.0, 32.0, 100.0)  # measured on a Zen 4 server: 117 GB/s of L2 at 3.65 GHz
+_XEON = NominalRates(2.7, 37.0, 22.0, 11.0, 130.0)  # measured on 8 and 16 CPUs of an Emerald Rapids server
+_RATES = {"sapphirerapids": _XEON, "emeraldrapids": _XEON, "graniterapids": _XEON}
+"""By cpu; all others are estimated as a Zen 4 core."""
+
+
+def _rates(cpu: str) -> NominalRates:
+    return _RATES.get(cpu, _ZEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +214,8 @@ class Cpu:
             raise UserError(f"a target needs at least one thread, got {threads}")
         if threads == self.threads:
             return self
-        return replace(self, threads=threads, l3_gbs=_l3_gbs(threads), dram_gbs=_dram_gbs(threads))
+        rates = _rates(self.cpu)
+        return replace(self, threads=threads, l3_gbs=rates.l3_gbs(threads), dram_gbs=rates.dram_gbs(threads))
 
     def with_cold_weights(self, cold: bool | None) -> "Cpu":
         """The same machine at one of the two temperatures; None: at its own."""
@@ -239,7 +261,7 @@ def cross(isa: str) -> Cpu:
 
 
 def cpu_target(name: str, triple: str, cpu: str, features: str, isa: Isa, threads: int, caches: Caches) -> Cpu:
-    per_cycle = _FMA_PER_CYCLE.get((cpu, isa.name), isa.fma_per_cycle)
+    per_cycle, rates = _FMA_PER_CYCLE.get((cpu, isa.name), isa.fma_per_cycle), _rates(cpu)
     return Cpu(
         name=name,
         triple=triple,
@@ -253,16 +275,8 @@ def cpu_target(name: str, triple: str, cpu: str, features: str, isa: Isa, thread
         **asdict(caches),
         fma_per_cycle=per_cycle,
         fma_latency=isa.fma_latency,
-        peak_gflops=isa.vector_bytes / 4 * 2 * per_cycle * _NOMINAL_GHZ,
-        l2_gbs=_NOMINAL_L2_BYTES_PER_CYCLE * _NOMINAL_GHZ,
-        l3_gbs=_l3_gbs(threads),
-        dram_gbs=_dram_gbs(threads),
+        peak_gflops=isa.vector_bytes / 4 * 2 * per_cycle * rates.ghz,
+        l2_gbs=rates.l2_bytes_per_cycle * rates.ghz,
+        l3_gbs=rates.l3_gbs(threads),
+        dram_gbs=rates.dram_gbs(threads),
     )
-
-
-def _l3_gbs(threads: int) -> float:
-    return _NOMINAL_L3_GBS_PER_THREAD * threads
-
-
-def _dram_gbs(threads: int) -> float:
-    return min(_NOMINAL_DRAM_GBS_PER_THREAD * threads, _NOMINAL_DRAM_GBS)

@@ -88,6 +88,8 @@ class Gpu:
     dram_gbs: float
     temperature: Temperature = Temperature.WARM
     coefficients: GpuCoefficients = GPU_COEFFICIENTS
+    ordinal: int = 0
+    """Which of a machine's GPUs runs the code, by CUDA's number; no part of what it is."""
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
@@ -103,16 +105,18 @@ class Gpu:
         cold = data.get("cold", False)
         if type(cold) is not bool:
             raise UserError("not a target: cold is neither true nor false")
-        values = _values_of(cls, data, {"temperature", "coefficients"})
+        ordinal = data.get("ordinal", 0)
+        if type(ordinal) is not int or not 0 <= ordinal < 1024:
+            raise UserError(f"not a target: ordinal is {ordinal!r:.60}, not the number of a GPU")
+        values = _values_of(cls, data, {"temperature", "coefficients", "ordinal"})
         given = data.get("coefficients", asdict(GPU_COEFFICIENTS))
         if not isinstance(given, Mapping):
             raise UserError("not a target: its coefficients are no JSON object")
         if values["architecture"] not in ARCHITECTURES:
             raise UserError(f"not a target: unknown architecture {values['architecture']!r:.60}")
         temperature = Temperature.COLD if cold else Temperature.WARM
-        return cls(
-            **values, temperature=temperature, coefficients=GpuCoefficients(**_values_of(GpuCoefficients, given, set()))
-        )
+        coefficients = GpuCoefficients(**_values_of(GpuCoefficients, given, set()))
+        return cls(**values, temperature=temperature, coefficients=coefficients, ordinal=ordinal)
 
     # What all kinds of target have
 

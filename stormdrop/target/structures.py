@@ -42,6 +42,11 @@ class TilingStructure:
         assert set(self.name) <= {*_SPATIAL, *_REDUCE}
 
     @property
+    def is_cooperative(self) -> bool:
+        """Whether the threads of a block execute the nest together, as on a GPU."""
+        return LoopKind.THREAD in self.kinds
+
+    @property
     def levels(self) -> tuple[tuple[bool, LoopKind], ...]:
         """Of every level: whether it cuts the reduce axes, and the kind of its loops."""
         return tuple((letter in _REDUCE, kind) for letter, kind in zip(self.name, self.kinds))
@@ -69,12 +74,12 @@ _B, _V, _T = LoopKind.BLOCK, LoopKind.VIRTUAL_THREAD, LoopKind.THREAD
 
 GPU_STRUCTURES = TilingStructures(
     reuse=TilingStructure("BSRVTRS", (_B, _S, _S, _V, _T, _S, _R)),
-    reduction=TilingStructure("BSTXRS", (_B, _S, _T, _T, _S, _R)),
+    reduction=TilingStructure("BSTRXS", (_B, _S, _T, _S, _T, _R)),
     elementwise=TilingStructure("BSTS", (_B, _S, _T, _R)),
 )
 """A stage with reuse keeps its accumulators in registers across the outer reduce loop, which stages operands in shared
-memory. Other reductions may divide the reduce axis among threads. The serial level takes what a block computes beyond
-one element a thread: axes that blocks do not divide, and the stages inside a block."""
+memory. Other reductions may divide a reduce axis among threads, neighbours among neighbours. The serial level takes
+what a block computes beyond one element a thread: axes that blocks do not divide, and the stages inside a block."""
 
 STRUCTURES = {
     t.name: t for kind in (CPU_STRUCTURES, GPU_STRUCTURES) for t in (kind.reuse, kind.reduction, kind.elementwise)

@@ -18,8 +18,9 @@ from onnx.reference import ReferenceEvaluator
 import stormdrop as sd
 from stormdrop.cli.main import main
 from stormdrop.driver.fallback import OnnxRuntimeFallback
-from stormdrop.driver.mixed import MixedModel
+from stormdrop.driver.mixed import MixedModel, OpenMixedModel
 from stormdrop.frontend.mixed import cut
+from stormdrop.frontend.onnx import parsed
 from tests.support.command import refusal
 
 pytest.importorskip("onnxruntime")
@@ -201,6 +202,22 @@ def test_a_wrong_model_is_an_error_and_does_not_move_elsewhere() -> None:
         sd.compile(proto, fallback="onnxruntime")
 
 
+def test_a_model_with_open_dimensions_is_cut_for_each_size_it_meets() -> None:
+    proto = positives()
+    for info in (proto.graph.input[0], proto.graph.output[0]):
+        info.type.tensor_type.shape.dim[0].dim_param = "batch"
+    found = sd.compile(proto, fallback="onnxruntime", schedules=lambda task: None, shapes=[{"x": (2, 8)}])
+    assert isinstance(found, OpenMixedModel)
+    assert "1 sizes" in repr(found)
+    for rows in (1, 3, 2, 3):
+        x = RNG.standard_normal((rows, 8)).astype(np.float32)
+        for y, right in zip(found(x), expected(proto, {"x": x})):
+            np.testing.assert_allclose(y, right, rtol=1e-5, atol=1e-5)
+    assert "3 sizes" in repr(found)
+    settled = sd.compile(proto, fallback="onnxruntime", schedules=lambda task: None, shapes={"x": (3, 8)})
+    assert isinstance(settled, MixedModel)
+
+
 def test_sessions_sleep_between_two_runs() -> None:
     import onnxruntime
 
@@ -214,7 +231,7 @@ def test_sessions_sleep_between_two_runs() -> None:
     runtime = OnnxRuntimeFallback(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnxruntime, "SessionOptions", Options)
-        found = cut(positives(), runtime)
+        found = cut(parsed(positives()), runtime)
     assert not isinstance(found, sd.Graph)
     assert entries == {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
 

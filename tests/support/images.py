@@ -121,7 +121,7 @@ class WatchedDevice(HostDevice):
 
 def poisoned(model: Model) -> None:
     """Fill all working memory of the calls so far with bytes that are NaN in any float."""
-    device = model._device
+    device = model._on.device
     assert isinstance(device, WatchedDevice)
     assert device.given
     for memory in device.given:

@@ -4,7 +4,7 @@
     cubin.registers                               # of a thread, by function
 
 The driver has an assembler, too: PTX can be loaded as it is. That is the way where the wheel is missing, and where the
-driver is older than the library, whose machine code it might not load (`loadable`).
+driver is older than the library, whose machine code it might not load (`machine_code`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stormdrop.errors import BuildError, UserError
+from stormdrop.runtime.cuda.driver import driver_version
 
 NAME = "libnvJitLink.so"
 INSTALL = "python -m pip install 'stormdrop[cuda]'"
@@ -137,18 +138,19 @@ def assemble_ptx(ptx: str, architecture: str) -> Cubin:
     return assembler().assemble(ptx, architecture)
 
 
-def loadable(ptx: str, architecture: str, driver_version: tuple[int, int] | None) -> bytes:
-    """What to give the driver: machine code; PTX where nvJitLink is missing, or of a later major version than the
-    driver. `driver_version` None: there is no driver, the code is for elsewhere.
+def machine_code(ptx: str, architecture: str) -> bytes:
+    """What to give the driver of a GPU: a cubin; PTX where nvJitLink is missing but a driver is there, or where the
+    driver is of an earlier major version of CUDA than nvJitLink.
 
     Raises NoAssembler where there is neither, and BuildError.
     """
+    driver = driver_version()
     try:
         library = assembler()
     except NoAssembler:
-        if driver_version is None:
+        if driver is None:
             raise
         return ptx.encode()
-    if driver_version is not None and library.version[0] > driver_version[0]:
+    if driver is not None and library.version[0] > driver[0]:
         return ptx.encode()
     return library.assemble(ptx, architecture).code

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from ctypes import byref, c_int, c_void_p
 from functools import cache, cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from stormdrop.errors import BuildError
 from stormdrop.runtime.artifact import Artifact, Launch
+from stormdrop.runtime.cuda.callers import is_on_gpu, run_in_place
 from stormdrop.runtime.cuda.context import CudaContext, CudaStream
 from stormdrop.runtime.cuda.driver import BAD_CODE, CudaError, open_driver
 from stormdrop.runtime.cuda.graph import CudaGraph, ReadyGraph
@@ -74,6 +76,13 @@ class CudaDevice:
     def record(self, calls: Sequence[BoundCall]) -> CudaRecording:
         bound = [(_own(call.kernel).launches, call.arguments) for call in calls]
         return CudaRecording(bound, calls, self.context, self)
+
+    def is_own_memory(self, value: object) -> bool:
+        return is_on_gpu(value)
+
+    def run_in_place(self, recording: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+        assert isinstance(recording, CudaRecording)
+        return run_in_place(recording, inputs, outputs, self.context)
 
     def warm_up(self) -> None:
         """Bring the clocks up before something is timed."""

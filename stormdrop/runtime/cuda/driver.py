@@ -115,7 +115,7 @@ class Driver:
             raise NoGpu(f"the NVIDIA driver does not start: {name} ({text}); see `nvidia-smi`")
         version = c_int()
         self.call("cuDriverGetVersion", byref(version))
-        self.version = version.value // 1000, version.value % 1000 // 10
+        self.version = _version(version.value)
         """The newest CUDA that the driver runs."""
 
     @property
@@ -151,10 +151,32 @@ class Driver:
 
 
 @cache
+def _library() -> Any:
+    """Raises OSError."""
+    return ctypes.CDLL(LIBRARY)
+
+
+@cache
+def driver_version() -> tuple[int, int] | None:
+    """The newest CUDA that the driver of this machine runs; None where there is no driver. It need not be started."""
+    try:
+        library = _library()
+    except OSError:
+        return None
+    version = c_int()
+    return None if library.cuDriverGetVersion(byref(version)) else _version(version.value)
+
+
+def _version(number: int) -> tuple[int, int]:
+    """13020 is 13.2."""
+    return number // 1000, number % 1000 // 10
+
+
+@cache
 def open_driver() -> Driver:
     """The driver of this machine. Raises NoGpu."""
     try:
-        library = ctypes.CDLL(LIBRARY)
+        library = _library()
     except OSError as error:
         raise NoGpu(
             f"there is no NVIDIA driver here ({LIBRARY} is not found): install it, or start the container with its GPUs"

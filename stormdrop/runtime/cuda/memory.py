@@ -71,11 +71,12 @@ class PinnedMemory:
 
 
 class DeviceArray:
-    """A C-contiguous array in a GPU's memory, whoever owns it; `owner` is kept alive."""
+    """A C-contiguous array in the memory of GPU `ordinal`, whoever owns it; `owner` is kept alive."""
 
-    def __init__(self, address: int, shape: Sequence[int], dtype: Any, owner: object = None) -> None:
+    def __init__(self, address: int, shape: Sequence[int], dtype: Any, owner: object = None, ordinal: int = 0) -> None:
         self.address, self.shape, self.dtype, self.owner = address, tuple(shape), np.dtype(dtype), owner
         self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        self.ordinal = ordinal
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:

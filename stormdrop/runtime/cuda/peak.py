@@ -23,15 +23,16 @@ from stormdrop.errors import UserError
 from stormdrop.files import replacing
 from stormdrop.paths import cache_dir
 from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
-from stormdrop.runtime.cuda.assembler import loadable
+from stormdrop.runtime.cuda.assembler import machine_code
 from stormdrop.runtime.cuda.context import Attribute
 from stormdrop.runtime.cuda.device import CudaDevice
 from stormdrop.runtime.device import BoundCall, BufferPlace
+from stormdrop.target.gpu import GPU_TRIPLE
 from stormdrop.target.scope import Scope
 
 _log = logging.getLogger(__name__)
 
-TRIPLE, PTX_VERSION = "nvptx64-nvidia-cuda", "+ptx80"
+PTX_VERSION = "+ptx80"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +184,8 @@ _GAP_KERNELS = 100
 def artifact_of_module(device: CudaDevice, text: str, buffers: Sequence[BufferSpec], *launches: Launch) -> Artifact:
     """A kernel of hand-written LLVM IR for a device's architecture. Raises BuildError, NoAssembler."""
     architecture = device.context.architecture
-    ptx = assembly(text, AnyOf(TRIPLE, architecture, PTX_VERSION))
-    code = loadable(ptx, architecture, device.context.driver.version)
+    ptx = assembly(text, AnyOf(GPU_TRIPLE, architecture, PTX_VERSION))
+    code = machine_code(ptx, architecture)
     return Artifact(code, tuple(buffers), tuple(launch.blocks for launch in launches), launches=launches)
 
 

@@ -1,0 +1,151 @@
+"""Loads and stores of one GPU thread.
+
+Lanes are never masked: a vector is wholly live or wholly dead. A guarded element is read from the first element of its
+buffer where the guard fails, and replaced after the load, so that there is no branch. Vectors are accessed whole where
+their alignment is known, else lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from stormdrop.codegen import values as v
+from stormdrop.codegen.memory import MemoryWriter
+from stormdrop.codegen.text import MEMORY, SsaValue, vector_type
+from stormdrop.ir.affine import conjunction
+from stormdrop.ir.expr import ITEMSIZE, Axis, Expr, Scalar, Var
+from stormdrop.lower.program import Access, Spread
+from stormdrop.lower.reads import has_data
+from stormdrop.space.access import axes_of
+from stormdrop.target.scope import Scope
+
+WIDEST_BYTES = 16
+"""Of one access of a thread; every buffer begins at a multiple of it."""
+
+
+class BlockMemoryWriter(MemoryWriter):
+    """Writes loads and stores of the present instance, for one thread of a block."""
+
+    # Loads
+
+    def load(self, access: Access, guards: Sequence[Expr], otherwise: Scalar | None) -> SsaValue:
+        tests = [self.at.test(g) for g in guards]
+        if not (self.is_finishing or access.has_dead):
+            mentioned = {a for a, _ in access.coefficients}.union(*(axes_of(atom) for atom, _ in access.atoms))
+            tests += self.at.undecided_limits(mentioned)
+        inside = self.w.integer(conjunction(tests)) if tests else None
+        dtype, lanes = access.buffer.dtype, 1 if access.spread is Spread.ONE else self.at.lanes
+        if lanes == 1 and inside is None and (found := self._one_of_four(access)) is not None:
+            return found
+        value = self._from_memory(self._loaded(access, lanes, inside), dtype, lanes)
+        if inside is None or otherwise is None:
+            return value
+        return v.choice(self.w, SsaValue(inside, "bool"), value, v.constant(otherwise, dtype, 1))
+
+    def _loaded(self, access: Access, lanes: int, inside: str | None) -> str:
+        dtype = access.buffer.dtype
+        item, kind = ITEMSIZE[dtype], MEMORY[dtype]
+        is_whole = access.spread is Spread.CONTIGUOUS and access.buffer.elements >= lanes
+        if lanes == 1 or (is_whole and self._alignment(access) >= lanes * item):
+            return self._load_at(self.address(access), access, vector_type(kind, lanes), lanes * item, inside)
+        parts = [self._load_at(address, access, kind, item, inside) for address in self._lane_addresses(access)]
+        return self._joined(parts, kind)
+
+    def _load_at(self, address: str, access: Access, type: str, align: int, inside: str | None) -> str:
+        if inside is not None:
+            address = self.w.op(f"select i1 {inside}, ptr {address}, ptr {self.pointers[access.buffer]}")
+        is_constant = access.buffer.scope in (Scope.CONSTANT, Scope.PACKED)
+        hint = ", !invariant.load !0" if is_constant else ""
+        return self.w.op(f"load {type}, ptr {address}, align {align}{hint}")
+
+    def _joined(self, parts: Sequence[str], kind: str) -> str:
+        type, result = vector_type(kind, len(parts)), "poison"
+        for i, part in enumerate(parts):
+            result = self.w.op(f"insertelement {type} {result}, {kind} {part}, i64 {i}")
+        return result
+
+    def _one_of_four(self, access: Access) -> SsaValue | None:
+        """An element of shared memory whose neighbours along an unrolled axis are needed too: one load for all.
+
+        None where there is no such axis, or the group of neighbours is not aligned.
+        """
+        dtype = access.buffer.dtype
+        n = WIDEST_BYTES // ITEMSIZE[dtype]
+        axis = self._unrolled_axis(access)
+        if axis is None or n > 4 or access.buffer.scope is not Scope.SCRATCH or access.buffer.elements % n:
+            return None
+        here = self.at.offset[axis]
+        self.at.offset[axis] = here // n * n
+        constant = sum(c * self.at.offset[a] for a, c in access.coefficients)
+        found = None
+        if self._alignment(access) >= WIDEST_BYTES:
+            key = (access.buffer, self._form(access, with_inner=True), constant)
+            if key not in self.blocks:
+                type = vector_type(MEMORY[dtype], n)
+                whole = self.w.op(f"load {type}, ptr {self.address(access)}, align {WIDEST_BYTES}")
+                self.blocks[key] = [self.w.op(f"extractelement {type} {whole}, i64 {i}") for i in range(n)]
+            found = self.blocks[key][here % n]
+        self.at.offset[axis] = here
+        return None if found is None else self._from_memory(found, dtype, 1)
+
+    def _unrolled_axis(self, access: Access) -> Axis | None:
+        """The axis of unit stride whose positions are written out: the innermost loop's, or a row's."""
+        if self.is_finishing or access.atoms:
+            return None
+        inner = self.inner
+        for a, c in access.coefficients:
+            if c != 1:
+                continue
+            if inner is not None and a is inner.axis:
+                return a if inner.step >= WIDEST_BYTES // ITEMSIZE[access.buffer.dtype] else None
+            if a in self.at.open:
+                return None
+            return a
+        return None
+
+    # Addresses
+
+    def _alignment(self, access: Access) -> int:
+        """The bytes, at most the widest access, that the present address is known to be a multiple of."""
+        if has_data(access):
+            return ITEMSIZE[access.buffer.dtype]
+        form = self._form(access, with_inner=True)
+        known = sum(c * self.at.offset[a] for a, c in access.coefficients) + form.constant
+        for atom, c in form.terms:
+            known = gcd(known, c * self._multiple_of(atom))
+        nbytes = gcd(known * ITEMSIZE[access.buffer.dtype], WIDEST_BYTES)
+        return nbytes or WIDEST_BYTES
+
+    def _multiple_of(self, atom: Expr) -> int:
+        """A number that divides every value of a loop variable."""
+        inner = self.inner
+        if inner is None or not isinstance(atom, Var) or self.at.open.get(inner.axis) is not atom:
+            return 1
+        return 1 if inner.low.startswith("%") else gcd(int(inner.low), inner.step)
+
+    def _lane_addresses(self, access: Access) -> list[str]:
+        """The address of every lane."""
+        vector, n, item = self.at.vector, self.at.lanes, ITEMSIZE[access.buffer.dtype]
+        if any(vector in axes_of(atom) for atom, _ in access.atoms):
+            every = self._addresses(access)
+            return [self.w.op(f"extractelement <{n} x ptr> {every}, i64 {i}") for i in range(n)]
+        first, slope = self.address(access), access.coefficient(vector) * item
+        return [self._moved(first, slope * i) for i in range(n)]
+
+    # Stores
+
+    def store(self, access: Access, value: SsaValue, inside: SsaValue | None = None) -> None:
+        assert inside is None, "lanes of a thread are not masked"
+        dtype, w = access.buffer.dtype, self.w
+        item, kind = ITEMSIZE[dtype], MEMORY[dtype]
+        if dtype == "bool":
+            value = SsaValue(w.op(f"zext {value} to {vector_type('i8', value.lanes)}"), "bool", value.lanes)
+        type, lanes = vector_type(kind, value.lanes), value.lanes
+        is_whole = access.spread is Spread.CONTIGUOUS and self._alignment(access) >= lanes * item
+        if lanes == 1 or is_whole:
+            w.line(f"store {type} {value.name}, ptr {self.address(access)}, align {lanes * item}")
+            return
+        for i, address in enumerate(self._lane_addresses(access)):
+            part = w.op(f"extractelement {type} {value.name}, i64 {i}")
+            w.line(f"store {kind} {part}, ptr {address}, align {item}")

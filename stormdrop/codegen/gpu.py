@@ -1,0 +1,91 @@
+"""A loop program as an LLVM module for NVIDIA GPUs, and its launches.
+
+    define ptx_kernel void @phase0(ptr %b0, ptr %b1, …)
+
+is a call phase: one pointer to global memory for every entry of the pointer table. A block computes one iteration of
+the phase's parallel range; its scratch buffers lie in dynamic shared memory. Load-time phases are not in the module:
+the host runs them (`emit_prepare`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stormdrop.codegen import routines
+from stormdrop.codegen.block import BlockWriter
+from stormdrop.codegen.emit import StatementWriter, emit
+from stormdrop.codegen.llvm import assembly
+from stormdrop.codegen.memory import Pages
+from stormdrop.codegen.text import Writer
+from stormdrop.codegen.tile import TileWriter
+from stormdrop.ir.expr import Dtype
+from stormdrop.lower.program import Buffer, Phase, Program, buffers_of
+from stormdrop.target.cpu import Cpu
+from stormdrop.target.gpu import GPU_TRIPLE, Gpu
+from stormdrop.target.scope import Scope
+
+LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+SHARED = "@shared"
+MOST_SHORT_ELEMENTS = 1 << 31  # of every buffer: indices are then 32-bit integers
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The launch of one phase."""
+
+    blocks: int
+    threads: int
+    shared_bytes: int
+
+
+def build(program: Program, target: Gpu) -> tuple[str, tuple[Grid, ...]]:
+    """The text of the LLVM module, and the launch of every call phase."""
+    phases = [phase for phase in program.phases if not phase.at_load]
+    declarations: set[str] = set()
+    pages = Pages({})
+    functions = [_phase(program, phase, k, target, pages, declarations) for k, phase in enumerate(phases)]
+    body = "\n".join(functions)
+    called = routines.definitions(body, "nounwind", declarations)
+    head = [f'target datalayout = "{LAYOUT}"', f'target triple = "{GPU_TRIPLE}"']
+    shared = [f"{SHARED} = external addrspace(3) global [0 x i8], align 128"]
+    text = "\n".join([*head, *shared, *pages.definitions(), *called, body, *sorted(declarations), "!0 = !{}", ""])
+    return text, tuple(Grid(phase.extent, phase.threads, phase.shared_bytes) for phase in phases)
+
+
+def emit_prepare(program: Program, host: Cpu) -> str | None:
+    """The LLVM module of the load-time phases for the host; None where there are none."""
+    phases = tuple(phase for phase in program.phases if phase.at_load)
+    return emit(replace(program, phases=phases), host) if phases else None
+
+
+def ptx(text: str, target: Gpu) -> str:
+    """PTX of a module. Raises BuildError."""
+    return assembly(text, target)
+
+
+def _phase(program: Program, phase: Phase, number: int, target: Gpu, pages: Pages, declarations: set[str]) -> str:
+    used = buffers_of(phase)
+    w = Writer(declarations, _index_type(used))
+    w.here.append("entry:")
+    pointers: dict[Buffer, str] = {}
+    for b in used:
+        # Through the address space and back: LLVM infers it for every access.
+        if b.scope is Scope.SCRATCH:
+            there = w.op(f"getelementptr i8, ptr addrspace(3) {SHARED}, i32 {b.scratch_offset}")
+            pointers[b] = w.op(f"addrspacecast ptr addrspace(3) {there} to ptr")
+        else:
+            there = w.op(f"addrspacecast ptr %b{b.slot} to ptr addrspace(1)")
+            pointers[b] = w.op(f"addrspacecast ptr addrspace(1) {there} to ptr")
+    block = BlockWriter(w, phase.threads, pointers)
+    w.push()
+    block.digits(block.block, phase.loops, True)
+    StatementWriter(w, lambda tile: TileWriter(w, tile, pointers, pages, target), block).write(phase.body)
+    w.line("ret void")
+    parameters = ", ".join(f"ptr %b{k}" for k in range(len(program.buffers)))
+    attributes = f'nounwind "nvvm.maxntid"="{phase.threads}"'
+    return w.function(f"ptx_kernel void @phase{number}({parameters}) {attributes}")
+
+
+def _index_type(buffers: Sequence[Buffer]) -> Dtype:
+    return "i32" if all(b.elements < MOST_SHORT_ELEMENTS for b in buffers) else "i64"

@@ -1,0 +1,292 @@
+"""Lowering the nests of a thread block: every statement is executed by all threads of a block.
+
+Tiles are whole: an instance beyond the end of an axis is dead, it reads and stores nothing (`RegisterTile.limits`).
+Trip counts around barriers depend on the block alone, so that all threads meet at a barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from stormdrop.ir.affine import Affine, bounds, conjunction
+from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Var, binary, compare, select
+from stormdrop.ir.shape import row_strides
+from stormdrop.lower.borders import narrowed
+from stormdrop.lower.context import Context, needed_spans, parallel_loops
+from stormdrop.lower.program import (
+    Access,
+    Barrier,
+    Combine,
+    Finish,
+    For,
+    If,
+    Phase,
+    ReduceLoop,
+    RegisterTile,
+    Start,
+    Stmt,
+    Threads,
+    Update,
+)
+from stormdrop.lower.reads import decided_reads, spread_over
+from stormdrop.lower.regions import Region, access_of
+from stormdrop.lower.spans import Span, split, whole
+from stormdrop.lower.tiles import MOST_WRITTEN_OUT
+from stormdrop.space.block_cost import ROW_PADDING_BYTES, is_padded
+from stormdrop.space.nest import LoopLevel, nest_of
+from stormdrop.space.structure import ComputeAt, Stage
+from stormdrop.target.gpu import WARP
+from stormdrop.target.structures import LoopKind
+
+
+def lower_block(context: Context, stage: Stage) -> Phase:
+    """The phase of a root stage: one thread block for every iteration of its parallel range."""
+    context.scratch, most_scratch = 0, context.most_scratch
+    spans = {a: whole(a) for a in (*stage.axes, *stage.reduce_axes)}
+    loops = parallel_loops(context, stage, spans)
+    context.spans[stage.id] = dict(spans)
+    inside = [x for x in context.structure.attached(stage) if x.level is ComputeAt.UNIT]
+    threads = int(context.tilings[stage.id].threads)
+    if any(context.tilings[x.id].reduce_threads > 1 for x in (stage, *inside)):
+        threads = -(-threads // WARP) * WARP  # shuffles need whole warps
+    body: list[Stmt] = []
+    for x in inside:
+        body += [*_attached(context, x, threads), Barrier()]
+    body += _Nest(context, stage, spans, threads, None).statements()
+    phase = Phase(stage.id, loops, tuple(body), False, threads, context.scratch)
+    context.most_scratch = most_scratch
+    return phase
+
+
+def _attached(context: Context, stage: Stage, threads: int) -> list[Stmt]:
+    """A stage inside the block of another one: the box that its readers need, in shared memory."""
+    spans = needed_spans(context, stage)
+    context.spans[stage.id] = dict(spans)
+    own = context.tilings[stage.id]
+    order = [a for a in stage.place if isinstance(a, Axis)]
+    dims = [max(1, int(own.extent[a])) for a in order]
+    if len(dims) > 1 and is_padded(stage):
+        dims[-1] += ROW_PADDING_BYTES // ITEMSIZE[stage.tensor.dtype]
+    buffer = context.allocate(stage.tensor.name, stage.tensor, prod(dims))
+    context.regions[stage.tensor] = Region(buffer, tuple(spans[a].base for a in order), row_strides(tuple(dims)))
+    return _Nest(context, stage, spans, threads, {a: int(own.extent[a]) for a in order}).statements()
+
+
+@dataclass(slots=True)
+class _Nest:
+    """One stage in a block of `threads` threads. `box`: the sizes of an attached stage's storage."""
+
+    context: Context
+    stage: Stage
+    spans: dict[Axis, Span]
+    threads: int
+    box: Mapping[Axis, int] | None
+
+    def statements(self) -> list[Stmt]:
+        context, stage = self.context, self.stage
+        nest = nest_of(stage)
+        frames = [f for n in nest.numbers(LoopKind.SERIAL) for a in stage.axes if (f := self._split(LoopLevel(a, n)))]
+        carried: list[tuple[Var, Expr, int]] = []
+        if stage.is_reduction and not nest.reduces_across_threads:
+            carried = [f for a in stage.reduce_axes if (f := self._split(LoopLevel(a, 0)))]
+        digits, base, crossing = self._threads()
+        x_threads = prod(n for _, n in crossing)
+        copies = [c for c in context.structure.stages if c.reader == stage.id and c.level is ComputeAt.REDUCE_BLOCK]
+        tile = self._tile(base)
+        has_barrier = bool(copies) or x_threads > 1
+        alive = self._alive(tile)
+        idle = -(-self.threads // prod(n for _, n in digits))
+        if has_barrier and idle > 1:  # threads without a tile take part in barriers
+            var = Var(f"{stage.id}_idle")
+            context.known[var] = (0, idle - 1)
+            digits = [(var, idle), *digits]
+            alive.append(compare("lt", var, 1))
+        if not stage.is_reduction:
+            body: tuple[Stmt, ...] = _where(alive, (self._finish(tile),))
+        else:
+            staged: list[Stmt] = []
+            if copies:
+                context.spans[stage.id] = dict(self.spans)
+                staged = [s for copy in copies for s in _attached(context, copy, self.threads)]
+            is_repeated = bool(carried or frames)
+            body = self._reduction(tile, staged, carried, alive, crossing, x_threads, is_repeated)
+        for var, trips, most in reversed(frames):
+            body = (For(var, trips, most, body),)
+        return [Threads(tuple(digits), body)]
+
+    def _split(self, level: LoopLevel) -> tuple[Var, Expr, int] | None:
+        """The loop of a level, if it has more than one trip; the axis's span becomes that of one trip."""
+        stage, axis = self.stage, level.axis
+        var = Var(f"{axis.name}_{stage.id}{stage.axis_id(axis)}_{level.number}")
+        trips, most, piece = split(self.spans[axis], int(self.context.tilings[stage.id].span[level]), var)
+        if most <= 1 and isinstance(trips, Const):
+            return None
+        self.context.known[var] = (0, most - 1)
+        self.spans[axis] = piece
+        return var, trips, most
+
+    def _threads(self) -> tuple[list[tuple[Var, int]], dict[Axis, Affine], list[tuple[Var, int]]]:
+        """The thread variables in the order of their digits, the first element of a thread's tile along every axis, and
+        the variables that divide the reduction.
+        """
+        stage, tiling, nest = self.stage, self.context.tilings[self.stage.id], nest_of(self.stage)
+        base = {a: self.spans[a].base for a in (*stage.axes, *stage.reduce_axes)}
+        digits: dict[Axis, tuple[Var, int]] = {}
+        levels = [LoopLevel(a, n) for n in nest.numbers(LoopKind.THREAD) for a in stage.axes]
+        levels += [LoopLevel(a, 1) for a in stage.reduce_axes if nest.reduces_across_threads]
+        for level in levels:
+            axis, n = level.axis, int(tiling.trips[level])
+            if n > 1:
+                var = Var(f"{axis.name}_{stage.id}{stage.axis_id(axis)}_t")
+                self.context.known[var] = (0, n - 1)
+                base[axis] = base[axis] + Affine(((var, int(tiling.span[level])),))
+                digits[axis] = (var, n)
+        crossing = [digits[a] for a in stage.reduce_axes if a in digits]
+        spatial = [digits[a] for a in stage.axes if a in digits and a is not stage.vector]
+        spatial += [digits[a] for a in stage.axes if a in digits and a is stage.vector]
+        order = [*spatial, *crossing] if stage.vector is None else [*crossing, *spatial]
+        return order, base, crossing
+
+    def _tile(self, base: dict[Axis, Affine]) -> RegisterTile:
+        stage, tiling, nest = self.stage, self.context.tilings[self.stage.id], nest_of(self.stage)
+        counts: dict[Axis, int] = {}
+        repeats: list[tuple[Axis, int, int]] = []
+        for a in stage.axes:
+            own, virtual = int(tiling.trips[LoopLevel(a, nest.register)]), int(tiling.virtual_threads(a))
+            counts[a] = own * virtual
+            if virtual > 1:
+                (level,) = nest.numbers(LoopKind.VIRTUAL_THREAD)
+                repeats.append((a, own, int(tiling.span[LoopLevel(a, level)])))
+        rows = tuple((a, n) for a, n in counts.items() if a is not stage.vector)
+        vectors = counts[stage.vector] if stage.vector is not None else 1
+        tile = RegisterTile(stage, base, rows, vectors, tiling.lanes, None, tuple(repeats))
+        limits = [(a, a.extent) for a in stage.axes if self._last(tile, a) >= a.extent]
+        return replace(tile, limits=tuple(limits))
+
+    def _reach(self, tile: RegisterTile, axis: Axis) -> int:
+        """The offset of the last element of a tile along an axis."""
+        if axis is self.stage.vector:
+            return tile.position(axis, tile.vectors - 1, tile.lanes) + tile.lanes - 1
+        return tile.position(axis, dict(tile.rows)[axis] - 1, 1)
+
+    def _last(self, tile: RegisterTile, axis: Axis) -> int:
+        """The largest index along an axis that any thread's tile has."""
+        known = bounds(tile.base[axis].expr(), self.context.known.get)
+        assert known is not None
+        return known[1] + self._reach(tile, axis)
+
+    def _alive(self, tile: RegisterTile) -> list[Expr]:
+        """The conditions under which this thread's tile lies inside the box of an attached stage."""
+        found: list[Expr] = []
+        for a, size in (self.box or {}).items():
+            start = tile.base[a] + self.context.regions[self.stage.tensor].base[self.stage.place.index(a)].scaled(-1)
+            room = Affine((), size - 1 - self._reach(tile, a)) + start.scaled(-1)
+            known = bounds(room.expr(), self.context.known.get)
+            if known is None or known[0] < 0:
+                found.append(compare("ge", room.expr(), 0))
+        return found
+
+    def _loops(self, tile: RegisterTile, crossing: Mapping[Axis, int]) -> list[ReduceLoop]:
+        """The reduce loops of a thread; an axis that is divided among threads is passed in steps of their number."""
+        stage, tiling, loops = self.stage, self.context.tilings[self.stage.id], list[ReduceLoop]()
+        zero = Const(0, "i64")
+        for left, a in zip(reversed(range(len(stage.reduce_axes))), stage.reduce_axes):
+            span, step = self.spans[a], crossing.get(a, 1)
+            var = Var(f"{a.name}_{stage.id}{stage.axis_id(a)}_r")
+            high, longest = span.length, span.longest
+            if step > 1:
+                thread = tile.base[a] + span.base.scaled(-1)
+                longest = -(-longest // step) * step
+                rounded = thread.scaled(-1).shifted(step - 1) + Affine(
+                    ((high, 1),) if not isinstance(high, Const) else ()
+                )
+                rounded = rounded.shifted(int(high.value) if isinstance(high, Const) else 0)
+                high = binary("mul", binary("floordiv", rounded.expr(), step), step)
+                if span.is_fixed and span.longest % step == 0:
+                    high = Const(longest, "i64")
+            is_short = step == 1 and span.is_fixed and span.longest <= MOST_WRITTEN_OUT
+            written = (bool(tiling.peel) and left == 1 and is_short) or (a in stage.unrolled and left > 0)
+            unroll = 1 if left else int(tiling.unroll)
+            loops.append(ReduceLoop(tile, a, var, zero, high, longest, step, unroll, written, False, ()))
+        return loops
+
+    def _reduction(
+        self,
+        tile: RegisterTile,
+        staged: Sequence[Stmt],
+        carried: Sequence[tuple[Var, Expr, int]],
+        alive: Sequence[Expr],
+        crossing: Sequence[tuple[Var, int]],
+        x_threads: int,
+        is_repeated: bool,
+    ) -> tuple[Stmt, ...]:
+        stage, context = self.stage, self.context
+        of_axis = {a: n for a in stage.reduce_axes for v, n in crossing if tile.base[a].coefficient(v)}
+        loops, value = self._loops(tile, of_axis), stage.body
+        if not of_axis:
+            known = {**context.known, **{loop.var: (0, max(0, loop.longest - 1)) for loop in loops}}
+            loops, value = narrowed(tile, loops, value, known.get)
+        has_barrier = bool(staged) or x_threads > 1
+        if has_barrier and alive:  # a thread without a tile makes no step
+            high = select(conjunction(alive), loops[0].high, Const(0, "i64"))
+            loops = [replace(loops[0], high=high, written_out=False), *loops[1:]]
+        loops = [_settled(loop, loop is loops[-1]) for loop in loops]
+        reads = decided_reads(tile, loops, value, None, lambda load: self._access(load, tile))
+        inner: Stmt = Update(tile, value, _without_pages(reads))
+        for loop in reversed(loops):
+            inner = replace(loop, body=(inner,))
+        steps: tuple[Stmt, ...] = (inner,)
+        if staged:
+            steps = (*staged, Barrier(), *steps, *([Barrier()] if is_repeated else []))
+        for var, trips, most in reversed(carried):
+            steps = (For(var, trips, most, steps, tile),)
+        start, finish = Start(tile, None, Const(True, "bool")), self._finish(tile)
+        if not has_barrier:
+            return _where(alive, (start, *steps, finish))
+        if x_threads == 1:
+            return (start, *steps, *_where(alive, (finish,)))
+        first = [compare("lt", v, 1) for v, _ in crossing]
+        return (start, *steps, self._combine(tile, x_threads), *_where([*alive, *first], (finish,)))
+
+    def _combine(self, tile: RegisterTile, x_threads: int) -> Combine:
+        """How the threads that divided a reduction exchange their accumulators."""
+        stage = self.stage
+        others = int(self.context.tilings[stage.id].threads) // x_threads
+        shuffled = min(WARP, x_threads) if stage.vector is None else 1
+        groups = x_threads // shuffled
+        buffer = None
+        if groups > 1:
+            slots = -(-self.threads // shuffled)
+            elements = slots * tile.row_count * tile.chunks * tile.lanes
+            buffer = self.context.allocate(stage.acc.name + ".parts", stage.acc, elements)
+        return Combine(tile, shuffled, groups, 1 if stage.vector is None else others, buffer)
+
+    def _finish(self, tile: RegisterTile) -> Finish:
+        stage = self.stage
+        place = Load(stage.tensor, stage.place)
+        store = spread_over(tile, place, self._access(place, tile), is_guarded=True)
+        reads = decided_reads(tile, (), stage.finish, stage.guard, lambda load: self._access(load, tile))
+        return Finish(tile, stage.finish, _without_pages(reads), store)
+
+    def _access(self, load: Load, tile: RegisterTile) -> Access:
+        access = access_of(self.context.regions[load.tensor], load.tensor, load.indices, tile.base)
+        writer = self.context.structure.writer(load.tensor)
+        return replace(access, has_dead=writer is not None and writer.reader == self.stage.id)
+
+
+def _where(conditions: Sequence[Expr], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    return (If(conjunction(conditions), body),) if conditions else body
+
+
+def _without_pages(reads: Mapping[Load, Access]) -> dict[Load, Access]:
+    """A guarded read of a thread goes to the first element of its own buffer instead of a page."""
+    return {load: replace(access, page=None) for load, access in reads.items()}
+
+
+def _settled(loop: ReduceLoop, is_innermost: bool) -> ReduceLoop:
+    """Set `written_out` once the range is final."""
+    if is_innermost or not (isinstance(loop.low, Const) and isinstance(loop.high, Const)):
+        return loop
+    return replace(loop, written_out=loop.written_out or int(loop.high.value) - int(loop.low.value) <= loop.step)

@@ -1,0 +1,70 @@
+"""Which machine to build for, as users name it.
+
+    None, "host"      this machine's CPU
+    "cuda", "cuda:1"  a GPU of this machine, by CUDA's number
+    "cuda:sm_80"      a GPU of an architecture, which need not be here: to compile for
+
+Everything of CUDA is imported when a GPU is asked for.
+"""
+
+from __future__ import annotations
+
+from stormdrop.errors import UserError
+from stormdrop.runtime.device import Device
+from stormdrop.runtime.host import detect
+from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.image import Image
+from stormdrop.runtime.threads import thread_count
+from stormdrop.target.gpu import Gpu, gpu
+from stormdrop.target.machine import Target
+
+USAGE = "host, cuda, cuda:0 or cuda:sm_80"
+
+
+def target_for(target: Target | str | None, threads: int | None = None) -> Target:
+    """What to build for where the caller gave this much: `threads` stands above the target's, the target's above all
+    that `detect` asks. Raises UserError for a wrong number of threads, an unknown name, and where there is no such GPU.
+    """
+    if target is None or target == "host":
+        return detect(threads)
+    if not isinstance(target, str):
+        return target if threads is None else target.with_threads(thread_count(threads))
+    kind, _, which = target.partition(":")
+    if kind != "cuda" or (which and not which.startswith("sm_") and not which.isdecimal()):
+        raise UserError(f"unknown target {target!r:.60}; write {USAGE}")
+    if which.startswith("sm_"):
+        return gpu(which)
+    from stormdrop.runtime.cuda.detect import detect_gpu
+
+    return detect_gpu(int(which or 0))
+
+
+def device_for(target: Target) -> Device:
+    """The device of this machine that runs code for a target. Raises NoGpu."""
+    if isinstance(target, Gpu):
+        from stormdrop.runtime.cuda.device import cuda_device
+
+        return cuda_device(target.ordinal)
+    return host_device(target.threads)
+
+
+def gpu_for(image: Image, ordinal: int) -> Device:
+    """The GPU that runs a compiled model. Raises NoGpu; UserError for code of another architecture."""
+    from stormdrop.runtime.cuda.detect import unfit_gpu
+    from stormdrop.runtime.cuda.device import cuda_device
+
+    device = cuda_device(ordinal)
+    reason = unfit_gpu(image.cpu, device.context)
+    if reason is not None:
+        raise UserError(f"{image.name} cannot run here: {reason}; compile the model again with --target cuda")
+    return device
+
+
+def gpu_limits(device: Device) -> tuple[float, int]:
+    """The measured GFLOP/s of a GPU, and the bytes of its L2."""
+    from stormdrop.runtime.cuda.context import Attribute
+    from stormdrop.runtime.cuda.device import CudaDevice
+    from stormdrop.runtime.cuda.peak import measure_gpu_peak
+
+    assert isinstance(device, CudaDevice)
+    return measure_gpu_peak(device).gflops, device.context.attribute(Attribute.L2_BYTES)

@@ -1,0 +1,120 @@
+"""What is checked on a GPU: functions that raise AssertionError where something is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import stormdrop as sd
+from stormdrop import zoo
+from stormdrop.compare.oracle import OnnxRuntime, agreements, has_onnxruntime
+from stormdrop.ir.interp import evaluate, magnitude
+from stormdrop.ir.tensor import Task
+from stormdrop.lower.verify import verify
+from stormdrop.runtime.arrays import random_inputs
+from stormdrop.runtime.building import artifact_of
+from stormdrop.runtime.model import Model
+from stormdrop.runtime.targets import device_for, target_for
+from tests.emulator.trials import GpuTrial, results
+from tests.support.tasks import NAMES, random_task
+from tests.support.trials import EPS, GRAPHS, compare, random_array
+
+Array = NDArray[Any]
+MODELS = (
+    "resnet18",
+    "resnet50",
+    "mobilenet_v2",
+    "squeezenet1_0",
+    "densenet121",
+    "vgg16",
+    "googlenet",
+    "shufflenet_v2_x1_0",
+    "efficientnet_b0",
+    "bert_base_seq128",
+)
+POINTS = 200
+LARGE = 3_000_000
+"""Points of the loops of an operator at a size that fills some multiprocessors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    run: Callable[[], None]
+
+
+def operators() -> Iterator[Check]:
+    """Every operator by its default schedule, small and large."""
+    for name in NAMES:
+        for most in (120_000, LARGE):
+            yield Check(f"operators {name} up to {most}", partial(operator, name, most))
+
+
+def points(count: int = POINTS) -> Iterator[Check]:
+    """Random points of random tasks, every fifth one of the graph layer."""
+    for seed in range(count // 2):
+        yield Check(f"points {seed}", partial(random_points, seed + (GRAPHS if seed % 5 == 4 else 0)))
+
+
+def models() -> Iterator[Check]:
+    for name in MODELS:
+        yield Check(f"models {name}", partial(model, name))
+
+
+def checks(points_count: int = POINTS) -> list[Check]:
+    return [*operators(), *points(points_count), *models()]
+
+
+def operator(name: str, most: int) -> None:
+    rng = np.random.default_rng(most)
+    task = random_task(name, rng, most=most)
+    arrays = {t.name: random_array(t, rng) for t in task.inputs}
+    kernel = sd.build(task, {t.name: arrays[t.name] for t in task.constants}, target="cuda")
+    found = kernel(*(arrays[t.name] for t in task.runtime_inputs))
+    outputs = found if isinstance(found, tuple) else (found,)
+    variant = kernel.schedule.variant if kernel.schedule is not None else 0
+    _compare_outputs(task, arrays, variant, dict(zip((t.name for t in task.outputs), outputs)))
+
+
+def _compare_outputs(task: Task, arrays: Mapping[str, Array], variant: int, found: Mapping[str, Array]) -> None:
+    wanted, scales = evaluate(task, arrays, variant, "f64"), magnitude(task, arrays, variant)
+    for t in task.outputs:
+        if t.dtype in EPS:
+            allowed = task.variants[variant].error_bound * EPS[t.dtype] * scales[t.name]
+            assert (np.abs(found[t.name].astype(np.float64) - wanted[t.name]) <= allowed).all(), f"{task}\n{t.name}"
+        else:
+            assert np.array_equal(found[t.name], wanted[t.name]), f"{task}\n{t.name}"
+
+
+def random_points(seed: int) -> None:
+    target = target_for("cuda")
+    for case in GpuTrial(seed, target).cases():
+        program = case.program()
+        verify(program)
+        found = results(case.trial.task, case.trial.arrays, artifact_of(program, target), device_for(target))
+        problem = compare(case, found)
+        assert not problem, f"{problem}\n{case}"
+
+
+def model(name: str) -> None:
+    """Against onnxruntime on the CPU; where it is not installed, against the same model compiled for the CPU."""
+    proto = zoo.build(name)
+    compiled = sd.compile(proto, target="cuda")
+    inputs = random_inputs(compiled.inputs)
+    found = _outputs(compiled, inputs)
+    if has_onnxruntime():
+        wanted = OnnxRuntime(proto.SerializeToString(), 1).run(inputs)
+    else:
+        wanted = _outputs(sd.compile(proto), inputs)
+    for judged in agreements(list(found), found, wanted):
+        assert judged.ok, f"{name}: {judged}"
+
+
+def _outputs(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    found = model(*(inputs[p.name] for p in model.inputs))
+    return dict(zip((p.name for p in model.outputs), found if isinstance(found, tuple) else (found,)))

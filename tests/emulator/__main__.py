@@ -1,0 +1,107 @@
+"""Many random points in the emulator; goes on where it was stopped.
+
+    python -m tests.emulator                      5,000 points in all, on all cores
+    python -m tests.emulator --case 145:1         one point again, as a failure names it
+
+The log has a line for each trial; the table counts points by operator and by what is in their programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.emulator.trials import CASES, GpuTrial, emulated, marks
+from tests.fuzz.workers import Died, outcomes
+from tests.support.trials import GRAPHS
+
+
+def tried(number: int) -> dict[str, Any]:
+    """What became of the points of one trial, as it is logged."""
+    began = time.monotonic()
+    trial = GpuTrial(seed_of(number))
+    row: dict[str, Any] = {"number": number, "seed": trial.seed, "name": trial.name, "points": []}
+    for case in trial.cases():
+        row["points"].append({"problem": emulated(case), "marks": sorted(marks(case))})
+        if row["points"][-1]["problem"]:
+            row["points"][-1]["case"] = str(case)
+    return row | {"seconds": round(time.monotonic() - began, 3)}
+
+
+def seed_of(number: int) -> int:
+    """Every fifth task is one that the graph layer makes."""
+    return number + GRAPHS if number % 5 == 4 else number
+
+
+def main() -> int:
+    given = _arguments()
+    if given.case:
+        return _replay(given.case)
+    log: Path = given.log
+    rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    known = {row["number"] for row in rows}
+    left = [n for n in range(given.points // CASES) if n not in known]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with log.open("a") as file:
+        try:
+            for number, outcome in outcomes(left, tried, given.processes):
+                row: dict[str, Any] = outcome
+                if isinstance(outcome, Died):
+                    row = {"number": number, "name": "?", "points": [{"problem": outcome.cause, "marks": []}]}
+                print(json.dumps(row), file=file, flush=True)
+                rows.append(row)
+                for k, point in enumerate(row["points"]):
+                    if point["problem"]:
+                        print(f"{seed_of(number)}:{k}: {point['problem']}", flush=True)
+                if len(rows) % 100 == 0:
+                    print(f"… {len(rows)} trials, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            print("stopped; the next run goes on from here", file=sys.stderr)
+    print(table(rows))
+    return int(any(point["problem"] for row in rows for point in row["points"]))
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> str:
+    points = [(row["name"], point) for row in rows for point in row["points"]]
+    wrong = sum(bool(point["problem"]) for _, point in points)
+    lines = [f"{len(points)} points, {wrong} wrong"]
+    for counts in (
+        Counter(name for name, _ in points),
+        Counter(mark for _, point in points for mark in point["marks"]),
+    ):
+        lines += [f"{n:8d}  {name}" for name, n in sorted(counts.items())]
+    return "\n".join(lines)
+
+
+def _replay(text: str) -> int:
+    seed, _, number = text.partition(":")
+    failed = 0
+    for case in GpuTrial(int(seed)).cases():
+        if number in ("", str(case.number)):
+            problem = emulated(case)
+            failed += bool(problem)
+            print(case, case.trial.task, case.program(), problem or "right", sep="\n")
+    return min(1, failed)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.emulator", description="Random GPU kernels in the emulator.")
+    parser.add_argument(
+        "--points", type=int, default=5000, metavar="N", help="so many in all, those of the log included"
+    )
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
+    parser.add_argument("--log", type=Path, default=Path(".emulate/log.jsonl"), help="decides where to go on")
+    parser.add_argument("--case", default="", metavar="SEED[:NUMBER]", help="one trial, or one point of it")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
