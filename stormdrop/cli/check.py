@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,15 @@ import click
 from click.core import ParameterSource
 
 from stormdrop.cli import options
-from stormdrop.cli.sizes import one_or_sizes, sizes_of
-from stormdrop.cli.source import Opened, Source, compiled_option, input_options, source_options, taken_option
+from stormdrop.cli.sizes import Sized, mixed_size, models_of, one_or_sizes, sizes_of
+from stormdrop.cli.source import (
+    Opened,
+    Source,
+    compiled_option,
+    input_options,
+    source_options,
+    taken_option,
+)
 from stormdrop.report.console import notes, results, say
 from stormdrop.report.text import name_text
 
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from stormdrop.runtime.model import Model
 
     Arrays = Mapping[str, NDArray[Any]]
+    Judged = Iterator[tuple[Sized, Oracle, Arrays]]  # at a size, who knows its results, inputs that are constants
 
 ORACLES = ("onnxruntime", "reference")
 PEERS = ("onnxruntime",)
@@ -71,11 +79,13 @@ Examples:
 )
 @input_options
 @taken_option
+@options.fallback
 @options.on_models
 def check(
     source: Source,
     compiled: str | None,
     against: str | None,
+    fallback: str | None,
     tolerance: float,
     given: tuple[str, ...],
     seed: int,
@@ -87,20 +97,23 @@ def check(
     """Run a MODEL (an ONNX file or zoo:NAME) here and elsewhere on the same inputs and compare all outputs.
 
     The exit code is 1 if one of them is too far off. Whole numbers and truth values must be equal, NaNs and infinities
-    where they are expected.
+    where they are expected. With --fallback the judge is ONNX's reference evaluator.
     """
-    from stormdrop.compare.oracle import Reference, agreements
+    from stormdrop.compare.oracle import agreements
     from stormdrop.report.versus import check_json, print_check
 
+    if fallback is not None and (against == fallback or compiled is not None):
+        raise click.UsageError(f"{fallback} cannot judge what it runs itself, and no compiled file needs it")
     trees: list[dict[str, Any]] = []
-    oracle: Oracle | None = None
-    for sized in sizes_of(source, given, seed, compiled, target_name, threads, taken):
-        opened, arrays = sized.opened or source.open(), sized.arrays
-        if oracle is None or isinstance(oracle, Reference):  # the reference has one graph for each size
-            oracle = _oracle(opened, against, threads)
-        model = sized.make().model
+    if fallback is not None:
+        sizes = [mixed_size(source, given, seed, threads, taken, fallback)]
+        judges = _judged_mixed(source, sizes)
+    else:
+        judges = _judged(source, sizes_of(source, given, seed, compiled, target_name, threads, taken), against, threads)
+    for sized, oracle, bound in judges:
+        model, arrays = sized.make().model, sized.arrays
         found = model.run(arrays)
-        expected = oracle.run({**arrays, **opened.bound})
+        expected = oracle.run({**arrays, **bound})
         judged = agreements([p.name for p in model.outputs], found, expected, tolerance)
         head = {"model": source.model, "threads": model.threads, "against": oracle.told}
         trees.append({**head, "seed": None if given else seed, **check_json(judged, tolerance)})
@@ -111,6 +124,26 @@ def check(
         options.print_json(one_or_sizes(trees))
     if not all(tree["ok"] for tree in trees):
         raise SystemExit(1)
+
+
+def _judged(source: Source, sizes: Iterable[Sized], against: str | None, threads: int | None) -> Judged:
+    from stormdrop.compare.oracle import Reference
+
+    oracle: Oracle | None = None
+    for sized in sizes:
+        opened = sized.opened or source.open()
+        if oracle is None or isinstance(oracle, Reference):  # the reference has one graph for each size
+            oracle = _oracle(opened, against, threads)
+        yield sized, oracle, opened.bound
+
+
+def _judged_mixed(source: Source, sizes: Iterable[Sized]) -> Judged:
+    """onnxruntime cannot judge what it runs itself."""
+    from stormdrop.compare.inputs import read_bound
+    from stormdrop.compare.oracle import OnnxReference
+
+    for sized in sizes:
+        yield sized, OnnxReference(source.onnx), read_bound(source.bound)
 
 
 def _oracle(opened: Opened, against: str | None, threads: int | None) -> Oracle:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.sizes import compile_sizes, models_of, one_or_sizes, sizes_of
+from stormdrop.cli.sizes import compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
 from stormdrop.cli.source import (
     COMPILED,
     Chosen,
@@ -195,12 +195,14 @@ Examples:
 @input_options
 @options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
 @taken_option
+@options.fallback
 @options.on_models
 def run(
     source: Source,
     given: tuple[str, ...],
     seed: int,
     output: Path | None,
+    fallback: str | None,
     taken: str | None,
     target_name: str | None,
     threads: int | None,
@@ -216,7 +218,10 @@ def run(
 
     if output is not None:
         options.refuse_unwritable(output)
-    sizes = list(sizes_of(source, given, seed, None, target_name, threads, taken))
+    if fallback is not None:
+        sizes = [mixed_size(source, given, seed, threads, taken, fallback)]
+    else:
+        sizes = list(sizes_of(source, given, seed, None, target_name, threads, taken))
     if output is not None and len(sizes) > 1:
         raise click.UsageError("--output takes the outputs of one size: give --shapes or --input")
     if not given and any(sized.arrays for sized in sizes):

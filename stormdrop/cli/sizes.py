@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.source import Built, Opened, Source, built
+from stormdrop.cli.source import Built, Opened, Source, built, built_mixed, closed_ports
 from stormdrop.report.console import notes, say
 
 if TYPE_CHECKING:
@@ -98,6 +98,19 @@ def sizes_of(
         opened = None if source.is_compiled else source.at(named).open()
         told = ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in named.items())
         yield Sized(opened, random_inputs([_at(p, s) for p, s in zip(ports, shapes)], seed), make, told)
+
+
+def mixed_size(
+    source: Source, given: tuple[str, ...], seed: int, threads: int | None, taken: str | None, fallback: str
+) -> Sized:
+    """A model of which `fallback` may run a part, at its one size."""
+    from stormdrop.compare.inputs import read_inputs
+    from stormdrop.runtime.arrays import random_inputs
+
+    model = built_mixed(source, threads, taken, fallback)
+    ports = closed_ports(model.inputs)
+    arrays = read_inputs(given, ports) if given else random_inputs(ports, seed)
+    return Sized(None, arrays, lambda: Built(model))
 
 
 def _at(port: OpenPort, shape: tuple[int, ...]) -> Port:

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
 
+    from stormdrop.driver.mixed import ForeignPort, MixedModel
     from stormdrop.driver.specialise import OpenSource
     from stormdrop.driver.stored import Schedules
     from stormdrop.graph.graph import Graph
     from stormdrop.graph.partition import Partition
     from stormdrop.ir.tensor import Task
     from stormdrop.reservoir.verdict import Verdict
-    from stormdrop.runtime.image import Image
+    from stormdrop.runtime.image import Image, Port
     from stormdrop.runtime.model import Model
     from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
@@ -103,6 +104,12 @@ class Source:
             return None  # told of when it is opened
         origin, operators = self.origin(), options.operators_of(self.own_operators)
         return open_source(origin, parsed(origin), self.shapes, read_bound(self.bound), operators)
+
+    @property
+    def onnx(self) -> str | bytes:
+        """The model as another runtime takes it: a path, or the bytes of a network of the zoo."""
+        origin = self.origin()
+        return origin if isinstance(origin, str) else origin.SerializeToString()
 
     def open(self) -> Opened:
         """Read it. Raises UserError; click.UsageError for an unknown network, or a model that is compiled already."""
@@ -309,6 +316,46 @@ class Built:
         if self.stored == self.tasks:
             return "all kernels as the store knows them"
         return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
+
+
+def closed_ports(ports: Sequence[Port | ForeignPort]) -> list[Port]:
+    """Inputs for arrays from files, or random ones. Raises UserError for one whose type or shape is not known."""
+    from stormdrop.runtime.image import Port
+
+    for p in ports:
+        if not isinstance(p, Port):
+            raise UserError(f"the input {p!r} cannot be given on the command line")
+    return [p for p in ports if isinstance(p, Port)]
+
+
+def built_mixed(source: Source, threads: int | None, taken: str | None, fallback: str) -> Model | MixedModel:
+    """A model of which `fallback` may run a part; what runs where is said. Raises UserError."""
+    from stormdrop.compare.inputs import read_bound
+    from stormdrop.driver.compile import compile as compile_any
+    from stormdrop.driver.mixed import MixedModel, OpenMixedModel
+
+    if source.is_compiled:
+        raise click.UsageError("a compiled model has no other runtime in it: leave out --fallback")
+    model = compile_any(
+        source.model,
+        schedules=(lambda task: None) if taken == "defaults" else None,
+        shapes=source.shapes,
+        constants=read_bound(source.bound),
+        threads=threads,
+        winograd=source.winograd,
+        rules=source.rules,
+        unproved=taken == "trials",
+        operators=options.operators_of(source.own_operators),
+        fallback=fallback,
+    )
+    if isinstance(model, OpenMixedModel):
+        raise UserError(
+            f"{source.model} leaves dimensions open, which --fallback cannot guess: settle them by --shapes"
+        )
+    told = str(model) if isinstance(model, MixedModel) else f"nothing of it needs {fallback}"
+    for line in told.splitlines():
+        say(notes(), line)
+    return model
 
 
 def built(
