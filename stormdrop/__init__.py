@@ -57,6 +57,7 @@ from stormdrop.version import __version__
 if TYPE_CHECKING:
     from stormdrop.driver.compile import compile, load
     from stormdrop.driver.tune import tune
+    from stormdrop.export.c_library import export_library
     from stormdrop.frontend.custom import CustomOperator
     from stormdrop.graph.graph import Graph
     from stormdrop.reservoir.store import Store
@@ -76,6 +77,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 _LAZY = {
     "stormdrop.driver.compile": ("compile", "load"),
     "stormdrop.driver.tune": ("tune",),
+    "stormdrop.export.c_library": ("export_library",),
     "stormdrop.frontend.custom": ("CustomOperator",),
     "stormdrop.graph.graph": ("Graph",),
     "stormdrop.reservoir.store": ("Store",),
@@ -123,6 +125,7 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "export_library",
     "load",
     "load_compiled",
     "log",

@@ -10,7 +10,6 @@ import click
 
 from stormdrop.cli import options
 from stormdrop.cli.source import (
-    COMPILED,
     Chosen,
     Source,
     built,
@@ -19,8 +18,9 @@ from stormdrop.cli.source import (
     source_options,
     taken_option,
 )
+from stormdrop.driver import COMPILED
 from stormdrop.report.console import heading, notes, print_pairs, results, say
-from stormdrop.report.text import bytes_text, counted, span_text, threads_text
+from stormdrop.report.text import bytes_text, clean, counted, span_text, threads_text
 
 if TYPE_CHECKING:
     from stormdrop.graph.partition import Partition, TaskUse
@@ -167,7 +167,7 @@ Examples:
 )
 @source_options
 @input_options
-@options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
+@options.output("--output", metavar="FILE.npz", told="Save the outputs by name; one output alone as FILE.npy.")
 @taken_option
 @options.on_models
 def run(
@@ -183,7 +183,7 @@ def run(
 
     Without --input floats are standard normal, and whole numbers and truth values 0 or 1.
     """
-    from stormdrop.compare.inputs import read_inputs, saved
+    from stormdrop.compare.inputs import read_inputs, saved, saved_alone
     from stormdrop.files import replacing
     from stormdrop.report.model import print_outputs, summary_json
     from stormdrop.runtime.arrays import random_inputs
@@ -193,14 +193,17 @@ def run(
     opened = None if source.is_compiled else source.open()
     if given and opened is not None:
         read_inputs(given, opened.graph.inputs)  # a mistake is told before anything is compiled
+    if opened is not None:
+        _refuse_one_array(output, len(opened.graph.outputs))
     model = built(source, opened, None, threads, taken).model
+    _refuse_one_array(output, len(model.outputs))
     arrays = read_inputs(given, model.inputs) if given else random_inputs(model.inputs, seed)
     if not given and model.inputs:
         say(notes(), f"inputs are random, seed {seed}: floats standard normal, others 0 or 1; --input gives real ones")
     outputs = model.run(arrays)
     names: dict[str, str] = {}
     if output is not None:
-        data, names = saved(outputs)
+        data, names = (saved_alone(outputs), {}) if output.suffix == ".npy" else saved(outputs)
         with replacing(output) as write:
             write(memoryview(data))
     if as_json:
@@ -214,6 +217,13 @@ def run(
         for name, kept in names.items():
             if name != kept:
                 say(notes(), f"{name} is called {kept} there")
+
+
+def _refuse_one_array(output: Path | None, count: int) -> None:
+    """Raises click.UsageError where a file of one array is to hold another number of them."""
+    if output is not None and output.suffix == ".npy" and count != 1:
+        told = f"{clean(output.name)} would hold one array, and the model has {count} outputs"
+        raise click.UsageError(f"{told}: give --output a name that ends in .npz")
 
 
 @click.command(

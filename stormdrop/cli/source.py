@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormdrop.cli import options
-from stormdrop.driver import ZOO
+from stormdrop.driver import COMPILED, ZOO
 from stormdrop.errors import StormdropError, UserError
 from stormdrop.report.console import notes, say
 from stormdrop.report.text import clean, one_line
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from stormdrop.target.machine import Target
 
     Array = NDArray[Any]
-
-COMPILED = ".sd"
 
 
 def shape_of(value: str) -> tuple[str, tuple[int, ...]]:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stormdrop.driver import ZOO
+from stormdrop.arguments import check_arguments
+from stormdrop.driver import COMPILED, ZOO
 from stormdrop.driver.build import Job, build_kernels
 from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
@@ -70,6 +71,8 @@ def load(
         return model
     if isinstance(model, str) and model.startswith(ZOO):
         model = network(model, shapes)
+    if isinstance(model, (str, os.PathLike)) and os.fspath(model).endswith(COMPILED):
+        raise UserError(f"{os.fspath(model)!r} is compiled already: sd.load_compiled opens it")
     from stormdrop.frontend.onnx import load as load_onnx
 
     return load_onnx(model, shapes, constants, operators)
@@ -107,6 +110,8 @@ def compile(
     Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
     UnsupportedOperator for operators that are not supported.
     """
+    check_arguments(schedules=schedules, threads=threads, target=target, winograd=winograd, unproved=unproved)
+    check_arguments(rules=rules, operators=operators)
     machine = target_for(target, threads)
     with at_work():
         graph = load(model, shapes, constants, operators)
@@ -261,7 +266,8 @@ class _Build:
 
     def _found(self, task: Task) -> Schedule | Verdict | None:
         if task.digest not in self._chosen:
-            self._chosen[task.digest] = self.schedules(task)
+            found = self._chosen[task.digest] = self.schedules(task)
+            check_arguments(schedule=scheduled(found))
         return self._chosen[task.digest]
 
     def _refuted(self, changed: set[str]) -> set[str]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from stormdrop.arguments import path_of
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Timing
@@ -121,7 +122,7 @@ class Store:
 
         Raises UserError if the file is damaged, another program's or a newer version's; it is left as it is.
         """
-        path = default_path() if path is None else Path(path).absolute()
+        path = default_path() if path is None else path_of(path).absolute()
         try:
             return Store(open_file(path, vfs), cap_bytes)
         except Unwritable as error:
@@ -137,7 +138,7 @@ class Store:
 
         Raises UserError where there is none.
         """
-        path = Path(path).absolute()
+        path = path_of(path).absolute()
         try:
             if not path.exists():
                 raise UserError(f"there is no store at {path}")
