@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from stormdrop.reservoir.store import Store
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.kernel import Kernel, build
-    from stormdrop.runtime.model import Model, load_compiled
+    from stormdrop.runtime.model import Model
+    from stormdrop.runtime.open_model import OpenModel, load_compiled
     from stormdrop.search.events import Tuned
     from stormdrop.search.model_events import TunedModel
     from stormdrop.space.rules import RULES, Rule
@@ -83,7 +84,8 @@ _LAZY = {
     "stormdrop.reservoir.store": ("Store",),
     "stormdrop.runtime.host": ("detect",),
     "stormdrop.runtime.kernel": ("Kernel", "build"),
-    "stormdrop.runtime.model": ("Model", "load_compiled"),
+    "stormdrop.runtime.model": ("Model",),
+    "stormdrop.runtime.open_model": ("OpenModel", "load_compiled"),
     "stormdrop.search.events": ("Tuned",),
     "stormdrop.search.model_events": ("TunedModel",),
     "stormdrop.space.rules": ("RULES", "Rule"),
@@ -99,6 +101,7 @@ __all__ = [
     "Graph",
     "Kernel",
     "Model",
+    "OpenModel",
     "Rule",
     "RunError",
     "Schedule",

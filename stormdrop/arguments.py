@@ -56,6 +56,10 @@ _TAKEN: dict[str, tuple[Callable[[object], bool], str]] = {
     "seconds": (_is_number, "a number"),
     "seed": (_is_natural, "a whole number, 0 or more"),
     "settings": (_has("batch", "cost"), "TuneSettings"),
+    "shapes": (
+        lambda value: isinstance(value, Mapping) or _is_list(value),
+        "shapes by name, {'input': (1, 3, 224, 224)}, or a list of such",
+    ),
     "spaces": (_is_list, "a list of sketches"),
     "start": (_has("steps", "values"), "a schedule (sd.Schedule)"),
     "store": (_has("add", "verdict"), "a store, sd.Store.open(path)"),

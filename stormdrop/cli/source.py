@@ -105,7 +105,7 @@ class Source:
 
     def open_compiled(self, threads: int | None) -> Model:
         """Read a model that was compiled before; what says how to read another one has no place beside it."""
-        from stormdrop.runtime.model import load_compiled
+        from stormdrop.runtime.open_model import load_compiled
 
         if self.shapes or self.bound or self.own_operators:
             told = "shapes, constants and operators of a compiled model are settled"

@@ -16,6 +16,7 @@ import logging
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -84,15 +85,32 @@ def load(
 
     Raises UserError for files that are not ONNX, and for models that cannot be imported, saying where and why.
     """
-    proto, folder, label = _parsed(model)
+    return load_parsed(parsed(model), shapes, constants, operators)
+
+
+def load_parsed(
+    file: ParsedModel,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] = (),
+) -> Graph:
+    """As `load`, of a model that is parsed already; its proto may be changed by this. Raises UserError."""
     try:
         given = _by_name(shapes, "shapes", lambda shape: tuple(map(operator.index, shape)), "shape")
         bound = _by_name(constants, "constants", np.asarray, "array")
-        return _Import(proto, folder, given, bound, importers_of(operators)).run()
+        return _Import(file.proto, file.folder, given, bound, importers_of(operators)).run()
     except UserError as error:
-        raise _prefixed(error, label) from error
+        raise _prefixed(error, file.label) from error
     except RecursionError as error:
-        raise UserError(f"{label}: it is nested too deeply") from error
+        raise UserError(f"{file.label}: it is nested too deeply") from error
+
+
+def check_operators(file: ParsedModel, operators: Sequence[CustomOperator] = ()) -> None:
+    """Raises UnsupportedOperator that names all operators of a model that are not supported, whatever the shapes."""
+    try:
+        _Import(file.proto, file.folder, {}, {}, importers_of(operators)).check_operators()
+    except UserError as error:
+        raise _prefixed(error, file.label) from error
 
 
 def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str) -> dict[str, Any]:
@@ -122,14 +140,24 @@ def _prefixed(error: UserError, text: str) -> UserError:
             return UserError(message)
 
 
-def _parsed(model: Any) -> tuple[Any, str | None, str]:
+@dataclass(frozen=True, slots=True)
+class ParsedModel:
+    """An onnx.ModelProto, the folder of its external data, and its name in messages."""
+
+    proto: Any
+    folder: str | None
+    label: str
+
+
+def parsed(model: Any) -> ParsedModel:
+    """Raises UserError for anything but a path, bytes or an onnx.ModelProto."""
     try:
         from google.protobuf.message import DecodeError
         from onnx import ModelProto
     except ImportError as error:
         raise UserError("reading ONNX models needs the package onnx: pip install onnx") from error
     if isinstance(model, ModelProto):
-        return model, None, "model"
+        return ParsedModel(model, None, "model")
     folder: str | None = None
     label = "model"
     if isinstance(model, (str, os.PathLike)):
@@ -147,7 +175,7 @@ def _parsed(model: Any) -> tuple[Any, str | None, str]:
         raise UserError(f"{label} is no ONNX model: {error}") from error
     if not proto.HasField("graph") or (not proto.graph.node and not proto.graph.output):
         raise UserError(f"{label} is no ONNX model: it holds no graph")
-    return proto, folder, label
+    return ParsedModel(proto, folder, label)
 
 
 def is_standard(domain: str) -> bool:
@@ -233,6 +261,9 @@ class _Import:
         if self._importer(node) is not None or (is_standard(node.domain) and node.op_type in _BRANCHES):
             return True
         return schema_of(node, self.versions) is not None
+
+    def check_operators(self) -> None:
+        self._check_known(self.proto.graph.node)
 
     def _check_known(self, nodes: Iterable[Any]) -> None:
         """One error for all operators that nobody knows."""

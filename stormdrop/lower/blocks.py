@@ -14,7 +14,7 @@ from stormdrop.ir.affine import Affine, bounds, conjunction
 from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Var, binary, compare, select
 from stormdrop.ir.shape import row_strides
 from stormdrop.lower.borders import narrowed
-from stormdrop.lower.context import Context, needed_spans, parallel_loops
+from stormdrop.lower.context import LoweringContext, needed_spans, parallel_loops
 from stormdrop.lower.program import (
     Access,
     Barrier,
@@ -34,16 +34,14 @@ from stormdrop.lower.reads import decided_reads, spread_over
 from stormdrop.lower.regions import Region, access_of
 from stormdrop.lower.spans import Span, split, whole
 from stormdrop.lower.tiles import MOST_WRITTEN_OUT
-from stormdrop.space.nest import LoopLevel, is_copy, nest_of
+from stormdrop.space.block_cost import ROW_PADDING_BYTES, is_padded
+from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.structure import ComputeAt, Stage
 from stormdrop.target.gpu import WARP
 from stormdrop.target.structures import LoopKind
 
-ROW_PADDING_BYTES = 16
-"""Added to the rows of a staged operand that neighbouring threads read down a column: rows then lie in other banks."""
 
-
-def lower_block(context: Context, stage: Stage) -> Phase:
+def lower_block(context: LoweringContext, stage: Stage) -> Phase:
     """The phase of a root stage: one thread block for every iteration of its parallel range."""
     context.scratch, most_scratch = 0, context.most_scratch
     spans = {a: whole(a) for a in (*stage.axes, *stage.reduce_axes)}
@@ -62,33 +60,25 @@ def lower_block(context: Context, stage: Stage) -> Phase:
     return phase
 
 
-def _attached(context: Context, stage: Stage, threads: int) -> list[Stmt]:
+def _attached(context: LoweringContext, stage: Stage, threads: int) -> list[Stmt]:
     """A stage inside the block of another one: the box that its readers need, in shared memory."""
     spans = needed_spans(context, stage)
     context.spans[stage.id] = dict(spans)
     own = context.tilings[stage.id]
     order = [a for a in stage.place if isinstance(a, Axis)]
     dims = [max(1, int(own.extent[a])) for a in order]
-    if len(dims) > 1 and _is_read_by_column(context, stage):
+    if len(dims) > 1 and is_padded(stage):
         dims[-1] += ROW_PADDING_BYTES // ITEMSIZE[stage.tensor.dtype]
     buffer = context.allocate(stage.tensor.name, stage.tensor, prod(dims))
     context.regions[stage.tensor] = Region(buffer, tuple(spans[a].base for a in order), row_strides(tuple(dims)))
     return _Nest(context, stage, spans, threads, {a: int(own.extent[a]) for a in order}).statements()
 
 
-def _is_read_by_column(context: Context, stage: Stage) -> bool:
-    """Whether a copy ends in a reduce axis of its reader: the rows of the reader's tile are rows of the copy."""
-    if not is_copy(stage) or not stage.axes or ITEMSIZE[stage.tensor.dtype] > ROW_PADDING_BYTES // 2:
-        return False
-    reader = context.structure.stage(stage.reader or "")
-    return reader.axis(stage.axis_id(stage.axes[-1])).kind == "reduce"
-
-
 @dataclass(slots=True)
 class _Nest:
     """One stage in a block of `threads` threads. `box`: the sizes of an attached stage's storage."""
 
-    context: Context
+    context: LoweringContext
     stage: Stage
     spans: dict[Axis, Span]
     threads: int
@@ -241,7 +231,7 @@ class _Nest:
         has_barrier = bool(staged) or x_threads > 1
         if has_barrier and alive:  # a thread without a tile makes no step
             high = select(conjunction(alive), loops[0].high, Const(0, "i64"))
-            loops = [replace(loops[0], high=high), *loops[1:]]
+            loops = [replace(loops[0], high=high, written_out=False), *loops[1:]]
         loops = [_settled(loop, loop is loops[-1]) for loop in loops]
         reads = decided_reads(tile, loops, value, None, lambda load: self._access(load, tile))
         inner: Stmt = Update(tile, value, _without_pages(reads))

@@ -101,13 +101,13 @@ class _Count:
         assert known is not None
         return known[0]
 
-    def _repeated(self, var: Var, low: int, high: int, inner: tuple[Stmt, ...]) -> float:
+    def _repeated(self, var: Var, low: int, high: int, inner: tuple[Stmt, ...], step: int = 1) -> float:
         if high <= low:
             return 0.0
         if var not in _mentioned(inner):
-            return (high - low) * self.of(inner)
+            return len(range(low, high, step)) * self.of(inner)
         total = 0.0
-        for self.values[var] in range(low, high):
+        for self.values[var] in range(low, high, step):
             total += self.of(inner)
         return total
 
@@ -116,7 +116,7 @@ class _Count:
         low, high = self._value(loop.low), self._value(loop.high)
         total = 0.0
         if loop.written_out:
-            for value in at.steps(loop.axis, range(low, high)):
+            for value in at.steps(loop.axis, range(low, high, loop.step)):
                 self.values[loop.var] = value
                 total += self.of(loop.body)
             self.values.pop(loop.var, None)
@@ -127,7 +127,7 @@ class _Count:
                 total = self._innermost(loop, low, high, update)
             case _:
                 with at.inside(loop.axis, loop.var):
-                    total = self._repeated(loop.var, low, high, loop.body)
+                    total = self._repeated(loop.var, low, high, loop.body, loop.step)
         del self.bounds[loop.var]
         return total
 

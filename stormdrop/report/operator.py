@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 
-from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assembly
 from stormdrop.driver.operator import Found, OperatorReport
 from stormdrop.ir.tensor import Task
@@ -18,6 +17,7 @@ from stormdrop.report.schedule import schedule_lines
 from stormdrop.report.summary import next_step, search_rows
 from stormdrop.report.text import one_line, seconds_text, span_text, speed_text, threads_text
 from stormdrop.reservoir.record import Record
+from stormdrop.runtime.building import text_of
 from stormdrop.search.curve import improvements, reached, trials_per_second
 from stormdrop.space.default import ranked
 from stormdrop.space.rules import Rule
@@ -61,9 +61,9 @@ def code_sections(program: Program, target: Target, show: Collection[str]) -> li
     if "loops" in show:
         sections.append(("loop program", "\n".join(f"  {line}" for line in str(program).splitlines())))
     if "llvm" in show:
-        sections.append(("LLVM IR", emit(program, target)))
+        sections.append(("LLVM IR", text_of(program, target)))
     if "asm" in show:
-        sections.append(("assembly", assembly(emit(program, target), target)))
+        sections.append(("assembly", assembly(text_of(program, target), target)))
     return sections
 
 

@@ -106,7 +106,7 @@ def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
     counts = {2 << k for k in range(8)} | {target.threads << k for k in range(4)}
     most = max(FEWEST_PARTS, MOST_PARTS_PER_THREAD * target.threads)
     if isinstance(target, Gpu):
-        counts, most = {2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128}, 128
+        counts, most = {2, 4, 8, 16, 32, 64}, 64
     fitting = {even_count(splits, n) for n in counts if FEWEST_PARTS <= n <= most}
     return Knob(PARTS, tuple(sorted(fitting)), "parts")
 

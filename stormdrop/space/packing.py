@@ -93,7 +93,7 @@ class Pack:
         if any(copy.reader == stage.id for copy in s.stages):
             return [None]  # packed as pairs
         if stage.tiling is not None and stage.tiling.is_cooperative:
-            return self._staged(stage)
+            return self._staged(stage) if stage.tiling is GPU_STRUCTURES.reuse else [None]
         chosen: list[Args | None] = [None]
         for k, op in enumerate(operands(stage.body)):
             tensor = operand_load(op).tensor

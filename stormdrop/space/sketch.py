@@ -41,6 +41,16 @@ class Sketch:
     structure: Structure
     target: Target
     rules: tuple[Rule, ...] = RULES
+    narrow: tuple[tuple[str, int], ...] = ()
+    """Knobs with one choice only."""
+
+    def narrowed(self, knob: str, choice: int) -> Sketch:
+        """The same sketch with one choice of a knob."""
+        return replace(self, narrow=(*self.narrow, (knob, choice)))
+
+    def smallest(self) -> Points:
+        """One row: the first choice of every knob; it need be neither canonical nor legal."""
+        return np.array([[k.choices[0] for k in self.knobs]], dtype=np.int64)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -48,6 +58,10 @@ class Sketch:
 
     @cached_property
     def _knobs(self) -> tuple[Knob, ...]:
+        only = dict(self.narrow)
+        return tuple(replace(k, choices=(only[k.name],)) if k.name in only else k for k in self._all_knobs())
+
+    def _all_knobs(self) -> tuple[Knob, ...]:
         if not self.structure.splits:
             return knobs_of(self.structure, self.target)
         parts = parts_knob(self.structure.splits, self.target)

@@ -76,16 +76,16 @@ class Tiling:
     @property
     def threads(self) -> Num:
         """The threads of a block that the stage uses; 1 on a CPU."""
-        return prod_of([n for level, n in self.trips.items() if level in self._thread_levels])
+        return prod_of([n for level, n in self.trips.items() if level in self.thread_levels])
 
     @property
     def reduce_threads(self) -> Num:
         """The threads of a block among which one element's reduction is divided."""
-        levels = self._thread_levels
+        levels = self.thread_levels
         return prod_of([n for level, n in self.trips.items() if level in levels and level.axis.kind == "reduce"])
 
     @property
-    def _thread_levels(self) -> frozenset[LoopLevel]:
+    def thread_levels(self) -> frozenset[LoopLevel]:
         return thread_levels(self.stage)
 
     def virtual_threads(self, axis: Axis) -> Num:

@@ -52,6 +52,7 @@ class GpuCoefficients:
     # A launch
     launch_seconds: float = 2.0e-6  # of a kernel in a graph, from the end of the one before; h200
     block_cycles: float = 600.0  # to start a block and to drain its stores; h200
+    start_cycles: float = 60.0  # between the starts of two blocks on one multiprocessor; chosen
 
     # Limits, all of them chosen
     most_instructions: float = 6000.0  # of one phase: ptxas takes about 40 µs for each
