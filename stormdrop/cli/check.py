@@ -93,10 +93,13 @@ def check(
     from stormdrop.compare.oracle import Reference, agreements
     from stormdrop.report.versus import check_json, print_check
 
+    if source.is_compiled:
+        source.open()  # says what is needed
     trees: list[dict[str, Any]] = []
     oracle: Oracle | None = None
     for sized in sizes_of(source, given, seed, compiled, threads, taken):
-        opened, arrays = sized.opened or source.open(), sized.arrays
+        opened, arrays = sized.opened, sized.arrays
+        assert opened is not None
         if oracle is None or isinstance(oracle, Reference):  # the reference has one graph for each size
             oracle = _oracle(opened, against, threads)
         model = sized.make().model
