@@ -29,6 +29,7 @@ from stormdrop.errors import (
     ScheduleError,
     StormdropError,
     Timeout,
+    Unsupported,
     UnsupportedOperator,
     UserError,
 )
@@ -56,6 +57,7 @@ from stormdrop.version import __version__
 
 if TYPE_CHECKING:
     from stormdrop.driver.compile import compile, load
+    from stormdrop.driver.mixed import MixedModel
     from stormdrop.driver.tune import tune
     from stormdrop.frontend.custom import CustomOperator
     from stormdrop.graph.graph import Graph
@@ -76,6 +78,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # What needs the compiler is loaded when it is first asked for.
 _LAZY = {
     "stormdrop.driver.compile": ("compile", "load"),
+    "stormdrop.driver.mixed": ("MixedModel",),
     "stormdrop.driver.tune": ("tune",),
     "stormdrop.frontend.custom": ("CustomOperator",),
     "stormdrop.graph.graph": ("Graph",),
@@ -98,6 +101,7 @@ __all__ = [
     "CustomOperator",
     "Graph",
     "Kernel",
+    "MixedModel",
     "Model",
     "OpenModel",
     "Rule",
@@ -113,6 +117,7 @@ __all__ = [
     "Timeout",
     "Tuned",
     "TunedModel",
+    "Unsupported",
     "UnsupportedOperator",
     "UserError",
     "Variant",

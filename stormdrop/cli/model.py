@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.sizes import compile_sizes, models_of, one_or_sizes, sizes_of
+from stormdrop.cli.sizes import compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
 from stormdrop.cli.source import (
     COMPILED,
     Chosen,
@@ -20,7 +20,7 @@ from stormdrop.cli.source import (
     taken_option,
 )
 from stormdrop.report.console import heading, notes, print_pairs, results, say
-from stormdrop.report.text import bytes_text, counted, span_text, threads_text
+from stormdrop.report.text import bytes_text, counted, span_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,7 @@ Examples:
 @source_options
 @click.option("--passes", is_flag=True, help="Print the graph as imported, and what every pass changes of it.")
 @options.on_models
-def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> None:
+def info(source: Source, passes: bool, target_name: str | None, threads: int | None, as_json: bool) -> None:
     """Say what a MODEL is made of: inputs, outputs, operators, and the tasks it is cut into. Nothing is compiled.
 
     MODEL is an ONNX file, zoo:NAME, or a file that `stormdrop compile` wrote.
@@ -65,8 +65,7 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
     if source.is_compiled:
         from stormdrop.report.model import image_json, print_image
 
-        model = source.open_compiled(threads)
-        images = [m.image for m in models_of(model)]
+        images = source.open_images(threads)
         trees = [image_json(source.model, image) for image in images]
 
         def print_images(console: Console) -> None:
@@ -77,11 +76,10 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
         return
     from stormdrop.driver.compile import memory_of, suited
     from stormdrop.report.model import model_json, print_model
-    from stormdrop.runtime.host import detect
 
     opened = source.open()
     parts = opened.parts
-    target = suited(detect(threads), parts)
+    target = suited(options.machine(target_name, threads), parts)
     kernels, arena_bytes = memory_of(parts, target)
     listed = _listed(parts, target, source.rules)
     tree = model_json(source.model, opened.graph, listed, kernels, arena_bytes, target.threads)
@@ -100,6 +98,7 @@ def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[
 Examples:
   stormdrop compile resnet50.onnx                  writes resnet50.sd
   stormdrop compile resnet50.onnx -o build/resnet50.sd --threads 4
+  stormdrop compile resnet50.onnx --target cuda:sm_80    for an A100 elsewhere
   stormdrop compile zoo:mobilenet_v2 -o libmobilenet.so --header mobilenet.h
   stormdrop compile m.onnx --shapes x=1x3x224x224 --shapes x=8x3x224x224     one file for both sizes
 """,
@@ -115,7 +114,13 @@ Examples:
 @taken_option
 @options.on_models
 def compile(
-    source: Source, output: Path | None, header: Path | None, taken: str | None, threads: int | None, as_json: bool
+    source: Source,
+    output: Path | None,
+    header: Path | None,
+    taken: str | None,
+    target_name: str | None,
+    threads: int | None,
+    as_json: bool,
 ) -> None:
     """Make native code of a MODEL (an ONNX file or zoo:NAME) for this machine and write it to a file.
 
@@ -134,10 +139,14 @@ def compile(
     files = [path] if header is None else [path, header]
     for file in files:
         options.refuse_unwritable(file)
+    if header is not None and (target_name or "host") != "host":
+        raise click.UsageError(
+            f"a C library runs on the CPU: with --target {target_name} give -o a name ending in {COMPILED}"
+        )
     if source.sizes:
-        made = compile_sizes(source, threads, taken)
+        made = compile_sizes(source, target_name, threads, taken)
     else:
-        made = compile_model(source.open(), threads, taken, source.rules)
+        made = compile_model(source.open(), options.machine(target_name, threads), taken, source.rules)
     images = [model.image for model in models_of(made.model)]
     image = images[-1]
     began = time.perf_counter()
@@ -164,7 +173,7 @@ def compile(
         )
         return
     console = results()
-    heading(console, f"{source.model}, {threads_text(image.threads)}")
+    heading(console, f"{source.model}, {image.units}")
     rows = [("file", f"{name}, {bytes_text(size)}") for name, size in sizes.items()]
     spent = f"{span_text(made.seconds or 0.0)} to compile, {span_text(written)} to write"
     if len(images) > 1:
@@ -186,13 +195,16 @@ Examples:
 @input_options
 @options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
 @taken_option
+@options.fallback
 @options.on_models
 def run(
     source: Source,
     given: tuple[str, ...],
     seed: int,
     output: Path | None,
+    fallback: str | None,
     taken: str | None,
+    target_name: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -206,7 +218,10 @@ def run(
 
     if output is not None:
         options.refuse_unwritable(output)
-    sizes = list(sizes_of(source, given, seed, None, threads, taken))
+    if fallback is not None:
+        sizes = [mixed_size(source, given, seed, threads, taken, fallback)]
+    else:
+        sizes = list(sizes_of(source, given, seed, None, target_name, threads, taken))
     if output is not None and len(sizes) > 1:
         raise click.UsageError("--output takes the outputs of one size: give --shapes or --input")
     if not given and any(sized.arrays for sized in sizes):
@@ -258,7 +273,13 @@ Examples:
 @taken_option
 @options.on_models
 def show(
-    source: Source, task: str | None, parts: tuple[str, ...], taken: str | None, threads: int | None, as_json: bool
+    source: Source,
+    task: str | None,
+    parts: tuple[str, ...],
+    taken: str | None,
+    target_name: str | None,
+    threads: int | None,
+    as_json: bool,
 ) -> None:
     """Show how a TASK of a MODEL is computed: as tuning has decided, or by default.
 
@@ -268,12 +289,11 @@ def show(
     from stormdrop.driver.compile import suited
     from stormdrop.driver.stored import scheduled
     from stormdrop.report.model import find_task, print_tasks
-    from stormdrop.runtime.host import detect
 
     if task is None and parts:
         raise click.UsageError("--as is for one task: name it; without --as the tasks are listed")
     rules, found = source.rules, source.open().parts
-    target = suited(detect(threads), found)
+    target = suited(options.machine(target_name, threads), found)
     if task is None:
         listed = _listed(found, target, rules)
         tree = {"model": source.model, "tasks": [t.to_json() for t in listed]}
@@ -312,7 +332,7 @@ def _show(
         options.print_json(tree | ({"sketches": sketches_json(use.task, target, rules)} if "sketch" in parts else {}))
         return
     console = results()
-    heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")
+    heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {target.units}")
     called = counted(use.count, "time")
     print_pairs(console, [("called", called), ("for", calls_text(use)), ("digest", use.task.digest)])
     print_sections(console, [("task", str(use.task))] if "task" in parts else [])

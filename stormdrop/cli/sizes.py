@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.source import Built, Opened, Source, built
+from stormdrop.cli.source import Built, Opened, Source, built, built_mixed, closed_ports
 from stormdrop.report.console import notes, say
 
 if TYPE_CHECKING:
@@ -57,14 +57,21 @@ def one_or_sizes(trees: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def sizes_of(
-    source: Source, given: tuple[str, ...], seed: int, compiled: str | None, threads: int | None, taken: str | None
+    source: Source,
+    given: tuple[str, ...],
+    seed: int,
+    compiled: str | None,
+    target_name: str | None,
+    threads: int | None,
+    taken: str | None,
 ) -> Iterator[Sized]:
     """Each size in turn. What is wrong with the inputs is told before anything is compiled."""
     from stormdrop.compare.inputs import read_inputs
     from stormdrop.runtime.arrays import random_inputs
     from stormdrop.runtime.open_model import OpenModel
 
-    before = built(source, None, compiled, threads, taken) if compiled is not None or source.is_compiled else None
+    is_before = compiled is not None or source.is_compiled
+    before = built(source, None, compiled, target_name, threads, taken) if is_before else None
     unsettled = None if source.is_compiled else source.unsettled()
     if before is not None and isinstance(before.model, OpenModel):
         ports, wanted = _ports(before.model), None if given else before.model.shapes
@@ -74,12 +81,12 @@ def sizes_of(
         opened = None if source.is_compiled else source.open()
         inputs = before.model.inputs if opened is None and before is not None else opened.graph.inputs if opened else ()
         arrays = read_inputs(given, inputs) if given else random_inputs(inputs, seed)
-        yield Sized(opened, arrays, lambda: before or built(source, opened, None, threads, taken))
+        yield Sized(opened, arrays, lambda: before or built(source, opened, None, target_name, threads, taken))
         return
 
     @cache
     def make() -> Built:
-        return before or _open_model(source, threads, taken)
+        return before or _open_model(source, target_name, threads, taken)
 
     if given:
         arrays = read_inputs(given, ports)
@@ -91,6 +98,19 @@ def sizes_of(
         opened = None if source.is_compiled else source.at(named).open()
         told = ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in named.items())
         yield Sized(opened, random_inputs([_at(p, s) for p, s in zip(ports, shapes)], seed), make, told)
+
+
+def mixed_size(
+    source: Source, given: tuple[str, ...], seed: int, threads: int | None, taken: str | None, fallback: str
+) -> Sized:
+    """A model of which `fallback` may run a part, at its one size."""
+    from stormdrop.compare.inputs import read_inputs
+    from stormdrop.runtime.arrays import random_inputs
+
+    model = built_mixed(source, threads, taken, fallback)
+    ports = closed_ports(model.inputs)
+    arrays = read_inputs(given, ports) if given else random_inputs(ports, seed)
+    return Sized(None, arrays, lambda: Built(model))
 
 
 def _at(port: OpenPort, shape: tuple[int, ...]) -> Port:
@@ -131,7 +151,7 @@ def _wanted(source: Source, unsettled: OpenSource) -> list[tuple[tuple[int, ...]
     return [tuple(tuple(size(d, k) for d in p.dimensions or ()) for p in ports) for k in range(len(FIRST_SIZES))]
 
 
-def compile_sizes(source: Source, threads: int | None, taken: str | None) -> Built:
+def compile_sizes(source: Source, target_name: str | None, threads: int | None, taken: str | None) -> Built:
     """A model compiled for each size that `--shapes` gives, the largest first. Raises UserError where none is open."""
     unsettled = source.unsettled()
     if unsettled is None:
@@ -139,7 +159,7 @@ def compile_sizes(source: Source, threads: int | None, taken: str | None) -> Bui
     began = time.perf_counter()
     wanted = _wanted(source, unsettled)
     with notes().status("compiling"):
-        made = _open_model(source, threads, taken)
+        made = _open_model(source, target_name, threads, taken)
         names = [port.name for port in made.model.inputs]
         for shapes in sorted(wanted, key=lambda shapes: -sum(map(prod, shapes))):
             specialised(made.model, dict(zip(names, shapes)))
@@ -159,7 +179,7 @@ def models_of(model: Model) -> tuple[Model, ...]:
     return model.models if isinstance(model, OpenModel) else (model,)
 
 
-def _open_model(source: Source, threads: int | None, taken: str | None) -> Built:
+def _open_model(source: Source, target_name: str | None, threads: int | None, taken: str | None) -> Built:
     """A model that is compiled for each size it is run with."""
     from stormdrop.compare.inputs import read_bound
     from stormdrop.driver.compile import compile
@@ -169,7 +189,7 @@ def _open_model(source: Source, threads: int | None, taken: str | None) -> Built
         schedules=(lambda task: None) if taken == "defaults" else None,
         shapes=source.shapes or None,
         constants=read_bound(source.bound),
-        threads=threads,
+        target=options.machine(target_name, threads),
         winograd=source.winograd,
         rules=source.rules,
         unproved=taken == "trials",

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
 
+    from stormdrop.driver.mixed import ForeignPort, MixedModel
     from stormdrop.driver.specialise import OpenSource
     from stormdrop.driver.stored import Schedules
     from stormdrop.graph.graph import Graph
     from stormdrop.graph.partition import Partition
     from stormdrop.ir.tensor import Task
     from stormdrop.reservoir.verdict import Verdict
+    from stormdrop.runtime.image import Image, Port
     from stormdrop.runtime.model import Model
     from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
@@ -103,6 +105,12 @@ class Source:
         origin, operators = self.origin(), options.operators_of(self.own_operators)
         return open_source(origin, parsed(origin), self.shapes, read_bound(self.bound), operators)
 
+    @property
+    def onnx(self) -> str | bytes:
+        """The model as another runtime takes it: a path, or the bytes of a network of the zoo."""
+        origin = self.origin()
+        return origin if isinstance(origin, str) else origin.SerializeToString()
+
     def open(self) -> Opened:
         """Read it. Raises UserError; click.UsageError for an unknown network, or a model that is compiled already."""
         from stormdrop.compare.inputs import read_bound
@@ -132,16 +140,32 @@ class Source:
             hint = f"; the zoo has one: {ZOO}{self.stem}" if self.stem in names() else ""
             raise UserError(f"{error}{hint}") from error
 
-    def open_compiled(self, threads: int | None) -> Model:
-        """Read a model that was compiled before; what says how to read another one has no place beside it."""
+    def open_images(self, threads: int | None) -> tuple[Image, ...]:
+        """What a model that was compiled before is made of, by size, whether or not it runs here."""
+        from stormdrop.runtime.image import Image
+        from stormdrop.runtime.package import load_any
+
+        self._check_settled()
+        found = load_any(self.model, threads)[0]
+        return (found,) if isinstance(found, Image) else found.images
+
+    def open_compiled(self, threads: int | None, target_name: str | None = None) -> Model:
+        """Read a model that was compiled before."""
         from stormdrop.runtime.open_model import load_compiled
 
+        self._check_settled()
+        _, _, which = (target_name or "").partition(":")
+        if which.startswith("sm_"):
+            raise click.UsageError("what a compiled model is for is settled: --target takes cuda:NUMBER here")
+        return load_compiled(self.model, threads, int(which or 0))
+
+    def _check_settled(self) -> None:
+        """What says how to read another model has no place beside one that is compiled."""
         if self.shapes or self.sizes or self.bound or self.own_operators:
             told = "shapes, constants and operators of a compiled model are settled"
             raise click.UsageError(f"{told}: leave out --shapes, --bind and --operator")
         if not self.winograd or self.own_rules:
             raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd and --rule")
-        return load_compiled(self.model, threads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,26 +318,72 @@ class Built:
         return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
 
 
-def built(source: Source, opened: Opened | None, compiled: str | None, threads: int | None, taken: str | None) -> Built:
+def closed_ports(ports: Sequence[Port | ForeignPort]) -> list[Port]:
+    """Inputs for arrays from files, or random ones. Raises UserError for one whose type or shape is not known."""
+    from stormdrop.runtime.image import Port
+
+    for p in ports:
+        if not isinstance(p, Port):
+            raise UserError(f"the input {p!r} cannot be given on the command line")
+    return [p for p in ports if isinstance(p, Port)]
+
+
+def built_mixed(source: Source, threads: int | None, taken: str | None, fallback: str) -> Model | MixedModel:
+    """A model of which `fallback` may run a part; what runs where is said. Raises UserError."""
+    from stormdrop.compare.inputs import read_bound
+    from stormdrop.driver.compile import compile as compile_any
+    from stormdrop.driver.mixed import MixedModel, OpenMixedModel
+
+    if source.is_compiled:
+        raise click.UsageError("a compiled model has no other runtime in it: leave out --fallback")
+    model = compile_any(
+        source.model,
+        schedules=(lambda task: None) if taken == "defaults" else None,
+        shapes=source.shapes,
+        constants=read_bound(source.bound),
+        threads=threads,
+        winograd=source.winograd,
+        rules=source.rules,
+        unproved=taken == "trials",
+        operators=options.operators_of(source.own_operators),
+        fallback=fallback,
+    )
+    if isinstance(model, OpenMixedModel):
+        raise UserError(
+            f"{source.model} leaves dimensions open, which --fallback cannot guess: settle them by --shapes"
+        )
+    told = str(model) if isinstance(model, MixedModel) else f"nothing of it needs {fallback}"
+    for line in told.splitlines():
+        say(notes(), line)
+    return model
+
+
+def built(
+    source: Source,
+    opened: Opened | None,
+    compiled: str | None,
+    target_name: str | None,
+    threads: int | None,
+    taken: str | None,
+) -> Built:
     """Compile a model, or read what was compiled: `compiled`, or the source itself where it is that."""
     if compiled is not None:
         if not compiled.endswith(COMPILED):
             raise click.UsageError(f"--compiled takes a file that ends in {COMPILED}")
-        return Built(Source(compiled, {}, ()).open_compiled(threads))
+        return Built(Source(compiled, {}, ()).open_compiled(threads, target_name))
     if opened is None and source.is_compiled:
-        return Built(source.open_compiled(threads))
-    return compile_model(source.open() if opened is None else opened, threads, taken, source.rules)
+        return Built(source.open_compiled(threads, target_name))
+    target = options.machine(target_name, threads)
+    return compile_model(source.open() if opened is None else opened, target, taken, source.rules)
 
 
-def compile_model(opened: Opened, threads: int | None, taken: str | None, rules: tuple[Rule, ...]) -> Built:
+def compile_model(opened: Opened, target: Target, taken: str | None, rules: tuple[Rule, ...]) -> Built:
     """With a line on the terminal that says how far it is."""
     from rich.text import Text
 
     from stormdrop.driver.compile import build_model, suited
-    from stormdrop.runtime.host import detect
 
     console = notes()
-    target = detect(threads)
     began = time.perf_counter()
     with console.status("compiling") as status:
         parts = opened.parts

@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from stormdrop.ir.expr import Dtype
+from stormdrop.ir.dtypes import HALVES, ITEMSIZE, SIGNED, UNSIGNED, Dtype
 from stormdrop.runtime.image import Image, Port
 
 C_TYPES: dict[Dtype, str] = {
     "f32": "float",
     "f64": "double",
-    "i32": "int32_t",
-    "i64": "int64_t",
     "bool": "uint8_t",
-    "bf16": "uint16_t",
+    **dict.fromkeys(HALVES, "uint16_t"),
+    **{dtype: f"int{8 * ITEMSIZE[dtype]}_t" for dtype in SIGNED},
+    **{dtype: f"uint{8 * ITEMSIZE[dtype]}_t" for dtype in UNSIGNED},
 }
 MOST_ARGUMENTS = 100  # C99 promises 127 of a function
 LONGEST_NAME = 60

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import ScheduleError
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task
 from stormdrop.space import appraisal
 from stormdrop.space.appraisal import Appraisal, Points, Query
@@ -289,7 +290,7 @@ def variant_of(task: Task, schedule: Schedule) -> int:
     return classes.index(key)
 
 
-@lru_cache(maxsize=256)
+@memoised(256)
 def replayed(
     task: Task, variant: int, steps: tuple[DerivationStep, ...], target: Target, rules: tuple[Rule, ...]
 ) -> Sketch:
