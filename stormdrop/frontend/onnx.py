@@ -26,6 +26,7 @@ from stormdrop.errors import Unsupported, UnsupportedOperator, UserError
 from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
+from stormdrop.frontend.learned import LEARNED
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.matrices import MATRICES
 from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
@@ -69,6 +70,7 @@ IMPORTERS: dict[str, Importer] = {
 }
 DOMAINS: dict[str, dict[str, Importer]] = {
     "": IMPORTERS,
+    "ai.onnx.ml": LEARNED,
     "ai.onnx.preview.training": TRAINING,
     "com.microsoft": MICROSOFT,
 }
