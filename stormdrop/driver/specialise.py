@@ -147,8 +147,9 @@ class Specialiser:
         self._rounded: WeakValueDictionary[Shapes, Model] = WeakValueDictionary()
         self.compilations = 0
 
-    def __call__(self, shapes: Shapes) -> Specialised:
-        return self._rounded_up(shapes) or self._compiled(self._imported(self._opened.source.parsed(), shapes))
+    def __call__(self, shapes: Shapes, is_exact: bool = False) -> Specialised:
+        rounded = None if is_exact else self._rounded_up(shapes)
+        return rounded or self._compiled(self._imported(self._opened.source.parsed(), shapes))
 
     def _imported(self, file: ParsedModel, shapes: Shapes) -> list[Graph]:
         names = [port.name for port in self._opened.interface.inputs]

@@ -26,6 +26,7 @@ from stormdrop.errors import Unsupported, UnsupportedOperator, UserError
 from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
+from stormdrop.frontend.halves import MOVES, narrowed, result_types, widened
 from stormdrop.frontend.learned import LEARNED
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.matrices import MATRICES
@@ -36,11 +37,12 @@ from stormdrop.frontend.node_reader import NeedsConstant, NodeReader, qualified
 from stormdrop.frontend.nodes import check_names, label_of, nested, ordered
 from stormdrop.frontend.optionals import OPTIONALS
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
+from stormdrop.frontend.quantized import MICROSOFT_QUANTIZED, QUANTIZED
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
 from stormdrop.frontend.regions import REGIONS
 from stormdrop.frontend.resize import RESIZE
-from stormdrop.frontend.schema import NEWEST, OLDEST, check, is_unchanged
+from stormdrop.frontend.schema import NEWEST, OLDEST, check, form_of, is_unchanged
 from stormdrop.frontend.signal import SIGNAL
 from stormdrop.frontend.tensors import array_of, read_file
 from stormdrop.frontend.training import TRAINING
@@ -67,12 +69,13 @@ IMPORTERS: dict[str, Importer] = {
     **NGRAMS,
     **OPTIONALS,
     **UNDER_THE_STANDARD_NAME,
+    **QUANTIZED,
 }
 DOMAINS: dict[str, dict[str, Importer]] = {
     "": IMPORTERS,
     "ai.onnx.ml": LEARNED,
     "ai.onnx.preview.training": TRAINING,
-    "com.microsoft": MICROSOFT,
+    "com.microsoft": {**MICROSOFT, **MICROSOFT_QUANTIZED},
 }
 """Importers by the domain and the name of their operators."""
 _BRANCHES = frozenset({"If", "Scan", "Loop"})
@@ -426,11 +429,17 @@ class ModelImport:
             return
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
+        form = form_of(node.op_type, self.version) if is_standard(node.domain) else None
+        halves: list[Dtype | None] = [None] * len(node.output)
+        if node.op_type not in MOVES:
+            halves = result_types(form, inputs, len(node.output))
+            inputs = widened(self.build, inputs)
         names = list(node.output)
         reader = NodeReader(node.op_type, label, self.version, inputs, names, attributes, self.build, node.domain)
         results = importer(reader)
         listed = [results] if isinstance(results, Value) else list(results)
-        for o, value in zip(node.output, listed):
+        for o, value, half in zip(node.output, listed, halves):
+            value = narrowed(self.build, value, half)
             if o and value is not None:
                 env[o] = self.build.rename(value, o, since)
 

@@ -17,8 +17,23 @@ from stormdrop.ops.scalar import fits_f32
 Results = Value | Sequence[Value | None]
 Importer = Callable[[NodeReader], Results]
 
-ELEMENT_TYPES: dict[int, Dtype] = {1: "f32", 11: "f64", 6: "i32", 7: "i64", 9: "bool"}
-NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt", "PointwiseFormula"})
+ELEMENT_TYPES: dict[int, Dtype] = {
+    1: "f32",
+    11: "f64",
+    10: "f16",
+    16: "bf16",
+    3: "i8",
+    5: "i16",
+    6: "i32",
+    7: "i64",
+    2: "u8",
+    4: "u16",
+    12: "u32",
+    13: "u64",
+    9: "bool",
+}
+"""By the number in ONNX's TensorProto.DataType."""
+NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt", "Quantize", "Requantize", "Dequantize", "PointwiseFormula"})
 """Elementwise operators of graphs that ONNX does not have."""
 
 
