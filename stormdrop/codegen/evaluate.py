@@ -13,7 +13,7 @@ from stormdrop.codegen import values as v
 from stormdrop.codegen.block_memory import BlockMemoryWriter
 from stormdrop.codegen.lanes import Lanes
 from stormdrop.codegen.memory import MemoryWriter, Pages
-from stormdrop.codegen.text import SsaValue, Writer
+from stormdrop.codegen.text import SsaValue, Writer, literal
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.dtypes import INTEGERS, integer_range, is_exact
@@ -117,6 +117,24 @@ class Evaluator:
                 return v.convert(w, self.value(a), dtype, self.has_f16)
             case _:
                 raise BuildError(f"no code for {e}")
+
+    def copied(self, value: Expr, store: Access) -> bool:
+        """Copy an element or a vector to shared memory asynchronously; False where the machine cannot: nothing is
+        written then. Beyond a border the copy is filled with zeros.
+        """
+        match value:
+            case Load():
+                load, conditions = value, list[Expr]()
+            case Select(c, Load() as load, Const(filler, dtype)) if index_condition(c) and literal(
+                filler, dtype
+            ) == literal(0, dtype):
+                conditions = [part for part in conjuncts(c) if self.at.decided(part) is not True]
+            case _:
+                return False
+        if any(self.at.decided(part) is False for part in conditions):
+            return False
+        assert isinstance(self.memory, BlockMemoryWriter)
+        return self.memory.copy(self.reads[load], conditions, store)
 
     def _pair(self, a: Expr, b: Expr) -> SsaValue:
         """Two bf16 or i16 packed into one 32-bit element, `a` in the lower half; one load where they are adjacent."""

@@ -263,6 +263,8 @@ class TileWriter:
         memory.is_finishing = False
 
     def _finish_guarded(self, s: Finish) -> None:
+        if s.is_asynchronous and self.evaluator.copied(s.value, s.store):
+            return
         guard = [] if self.stage.guard is None else conjuncts(self.stage.guard)
         if any(self.at.decided(part) is False for part in guard):
             return

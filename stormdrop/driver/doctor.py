@@ -49,7 +49,7 @@ def diagnose(threads: int | None = None, target_name: str | None = None) -> Diag
     is_described = checks[-1].ok
     checks.append(_cache())
     advice = "models are compiled and tuned without it; move it away, and a new store begins"
-    checks.append(_guarded("store", _store, advice))
+    checks.append(guarded("store", _store, advice))
     if is_described:
         advice = "see the message; candidates cannot be measured"
         checks.append(guarded("kernel in a worker", lambda: _in_worker(count or 1), advice))

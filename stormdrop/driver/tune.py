@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 from numpy.typing import ArrayLike
 
+from stormdrop.arguments import check_arguments
 from stormdrop.driver.compile import Source, load, tasks_of
 from stormdrop.driver.in_model import accept
 from stormdrop.errors import StormdropError, UserError
@@ -138,7 +139,6 @@ def tune(
     `start` and `spaces` are for a task; `shapes`, `constants`, `operators` and `example_inputs` (how models are read),
     `winograd`, `divide` and `goal` are for models.
     """
-    machine = target_for(target, threads)
     common: TuneOptions = {
         "trials": trials,
         "seconds": seconds,
@@ -158,6 +158,9 @@ def tune(
         "operators": operators or None,
         "example_inputs": example_inputs,
     }
+    check_arguments(target=target, threads=threads, store=store, listen=listen, start=start, spaces=spaces, **common)
+    check_arguments(shapes=shapes, operators=operators, winograd=winograd, divide=divide, goal=goal)
+    machine = target_for(target, threads)
     if isinstance(what, Task):
         of_models = {**reading, "divide": divide, "goal": goal, "winograd": None if winograd else False}
         _refuse(of_models, "models; this is a task")

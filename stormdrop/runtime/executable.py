@@ -52,6 +52,12 @@ class Executable(ABC, Generic[D]):
         self._idle: list[Runnable] = []  # list.pop and append are atomic
         self._is_closed = False
 
+    def __reduce__(self) -> Any:
+        raise UserError(
+            f"{self.name} holds native code and memory of this process, and is neither pickled nor copied: save a "
+            "model with model.save(path) and open it elsewhere with sd.load_compiled(path); build a kernel again there"
+        )
+
     def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None, **named: ArrayLike) -> Any:
         """Returns one array, or a tuple of several outputs.
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from stormdrop.ir.affine import affine, bounds, conjunction, conjuncts, decide, index_condition, opposite
 from stormdrop.ir.dtypes import HALVES, Dtype
-from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, children, compare, walk
+from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, children, compare, rewrite, walk
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
@@ -106,6 +106,19 @@ def index_conditions(e: Expr) -> tuple[Expr, ...]:
     """The conditions on indices in an expression that hold at some positions only."""
     selects = [n.condition for n in walk(e) if isinstance(n, Select) and index_condition(n.condition)]
     return tuple(c for condition in selects for c in conjuncts(condition) if decide(c, lambda _: None) is None)
+
+
+@memoised()
+def settled(e: Expr) -> Expr:
+    """The expression without the index conditions that hold at every position: those of a split without remainder."""
+
+    def visit(n: Expr) -> Expr | None:
+        if not isinstance(n, Select) or not index_condition(n.condition):
+            return n if isinstance(n, Load) else None
+        parts = [part for part in conjuncts(n.condition) if decide(part, lambda _: None) is not True]
+        return Select(conjunction(parts), settled(n.a), settled(n.b)) if parts else settled(n.a)
+
+    return rewrite(e, visit)
 
 
 def is_expensive(e: Expr) -> bool:

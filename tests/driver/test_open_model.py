@@ -204,3 +204,14 @@ def test_several_shapes_of_a_model_without_open_dimensions_are_refused() -> None
     proto = open_onnx([helper.make_node("Relu", ["x"], ["y"])], ports, {"y": ("f32", [2])}, {})
     with pytest.raises(sd.UserError, match="no open dimensions"):
         sd.compile(proto, shapes=[{"x": (2,)}])
+
+
+def test_it_is_called_by_name_and_closed_with_all_its_sizes() -> None:
+    proto = perceptron()
+    with opened(proto) as model:
+        np.testing.assert_array_equal(model(x=rows(3)), model(rows(3)))
+        assert list(model.run({"x": rows(2)}, outputs=["y"])) == ["y"]
+        (first, second) = model.models
+    for use in (lambda: model(rows(3)), lambda: model(rows(4)), lambda: first(rows(3)), lambda: second(rows(2))):
+        with pytest.raises(sd.UserError, match="is closed"):
+            use()
