@@ -56,12 +56,17 @@ def cannot_write(path: str | os.PathLike[str]) -> Generator[None]:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Generator[Callable[[bytes | memoryview], None]]:
+def replacing(
+    path: str | os.PathLike[str], follow_links: bool = True
+) -> Generator[Callable[[bytes | memoryview], None]]:
     """Write a file beside `path` that takes its place, complete and on the disk, when the block ends without an error.
+
+    With `follow_links=False` a symbolic link is itself replaced: in a directory that others may write to, a link is
+    nobody's wish to have a file elsewhere.
 
     Raises UserError; what was there before is then still there.
     """
-    place = destination(path)
+    place = destination(path) if follow_links else Path(path).absolute()
     temporary = place.parent / f".stormdrop-{secrets.token_hex(8)}.tmp"
     with cannot_write(path):
         # Not `tempfile`: the file is to have the permissions that the user's umask gives to new files.

@@ -6,11 +6,11 @@ if the count of its body depends on its variable; otherwise the count is multipl
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 
 from stormdrop.ir.affine import Interval, bounds, decide
 from stormdrop.ir.expr import Const, Expr, Var, identity_of, substitute, walk
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import operations
 from stormdrop.lower.borders import deciding_axes
 from stormdrop.lower.instance import TileCursor
@@ -180,7 +180,7 @@ class _Count:
         return self.cursors[tile]
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def _mentioned(body: tuple[Stmt, ...]) -> frozenset[Var]:
     """The variables of enclosing loops on which trip counts and branches inside the body depend."""
     found: set[Var] = set()

@@ -81,6 +81,13 @@ def expected_text(share: float) -> str:
     return f"another minute may gain {share:.1%}"
 
 
+def stored_text(path: str | None, not_kept: str) -> str:
+    """Where trials are kept, unless they are not, or not all of them."""
+    if not_kept:
+        return f"not everything: {one_line(not_kept, 500)}"
+    return path or "nothing is kept"
+
+
 def speed_text(seconds: float | None, flops: float, peak_gflops: float = 0.0) -> str:
     """A time; with its rate, and its share of the peak, where there are operations to count."""
     if seconds is None:

@@ -26,11 +26,12 @@ from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Timing
 from stormdrop.paths import cache_dir
-from stormdrop.reservoir.database import Database, StoreBusy, StoreFull, Unwritable, copy_of, open_file
+from stormdrop.reservoir.database import Database, StoreBusy, StoreFull
 from stormdrop.reservoir.donors import Donor, donors_of, winners
-from stormdrop.reservoir.evict import Pruned, evict, shrink, used_bytes
+from stormdrop.reservoir.evict import Pruned, Pruning, evict, prune, used_bytes
 from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
 from stormdrop.reservoir.measured import TimedTrial, measured
+from stormdrop.reservoir.opening import Unwritable, copy_of, open_file
 from stormdrop.reservoir.record import Record, Versions
 from stormdrop.reservoir.rows import StoreError, TrialRow, record_of, row_of, rules_of, task_of, unknown_rules
 from stormdrop.reservoir.sql import TRIALS, VERDICTS, absent_rules, allowed_rules, id_of, insert, insert_verdicts
@@ -201,15 +202,8 @@ class Store:
         """Remove the oldest trials until at most `max_bytes` are used, verified ones last; and those made before
         `older_than` (Unix time), verified ones only with `winners`. The file shrinks. Verdicts stay.
         """
-        before, removed = self.used_bytes, 0
-        if older_than is not None:
-            which = "created < ?" if winners else "created < ? AND verified = 0"
-            query = f"DELETE FROM trial WHERE {which}"
-            removed += self._database.write(lambda c: c.execute(query, (older_than,)).rowcount)
-        if max_bytes is not None:
-            removed += evict(self._database, max_bytes)
-        shrink(self._database)
-        return Pruned(removed, before, self.used_bytes)
+        wanted = Pruning(max_bytes, older_than, winners)
+        return prune(self._database, wanted)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 

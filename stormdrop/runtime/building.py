@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-from stormdrop.codegen import gpu
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.fingerprint import fingerprint, has_fingerprint
-from stormdrop.codegen.llvm import AnyOf, assemble, host
+from stormdrop.codegen.gpu import build as build_module
+from stormdrop.codegen.gpu import emit_prepare
+from stormdrop.codegen.llvm import assemble, assembly
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.lower import lower
+from stormdrop.lower.packed_layout import PackedLayout, layout_of, sharing_point
 from stormdrop.lower.program import Program, View, buffers_of
 from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
+from stormdrop.runtime.host import detect
 from stormdrop.space.default import resolve
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch
-from stormdrop.target.cpu import ISAS, Cpu, cross
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 
 Views = Mapping[str, View]
 """The memory layout of run-time inputs and outputs that are not row-major, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Layouts in which other models hold a kernel's constants, and whether there is memory for one of its own."""
+
+    known: tuple[PackedLayout, ...] = ()
+    may_own: bool = True
+
+    def to_json(self) -> dict[str, object]:
+        return {"known": [layout.to_json() for layout in self.known], "may_own": self.may_own}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Packing:
+        return Packing(tuple(map(PackedLayout.from_json, data["known"])), bool(data["may_own"]))
 
 
 def program_of(
@@ -39,51 +57,45 @@ def lowered(sketch: Sketch, point: Sequence[int] | Points, views: Views | None =
 
 
 def text_of(program: Program, target: Target) -> str:
-    """The LLVM module of a program. A GPU's has no load-time phases."""
-    match target:
-        case Cpu():
-            return emit(program, target)
-        case Gpu():
-            return gpu.build(program, target)[0]
+    """A program as LLVM IR: for a GPU, without its load-time phases."""
+    return build_module(program, target)[0] if isinstance(target, Gpu) else emit(program, target)
+
+
+def code_from(text: str, target: Target) -> bytes:
+    """Machine code of LLVM IR; for a GPU, PTX where there is no assembler but a driver. Raises BuildError."""
+    if isinstance(target, Gpu):
+        from stormdrop.runtime.cuda.assembler import machine_code
+
+        return machine_code(assembly(text, target), target.architecture)
+    return assemble(text, target)
 
 
 def artifact_of(program: Program, target: Target) -> Artifact:
     """Machine code for a program. Raises BuildError."""
-    return _assembled(program, text_of(program, target), target)
+    return _artifact(program, text_of(program, target), target)
 
 
-def _assembled(program: Program, text: str, target: Target) -> Artifact:
-    match target:
-        case Cpu():
-            return described(program, assemble(text, target))
-        case Gpu():
-            from stormdrop.runtime.cuda.assembler import machine_code
-
-            return described(program, machine_code(gpu.ptx(text, target), target.architecture))
+def _artifact(program: Program, text: str, target: Target) -> Artifact:
+    """The artifact of a program whose LLVM IR is given."""
+    artifact = described(program, code_from(text, target))
+    if not isinstance(target, Gpu):
+        return artifact
+    host = detect(1)
+    prepare = emit_prepare(program, host)
+    launches = tuple(Launch(p.extent, p.threads, p.shared_bytes) for p in program.phases if not p.at_load)
+    return replace(artifact, launches=launches, prepare_code=b"" if prepare is None else assemble(prepare, host))
 
 
 def described(program: Program, code: bytes) -> Artifact:
-    """The artifact of a program whose machine code is given: that of the call phases alone, for a GPU."""
+    """The artifact of a program whose machine code is given."""
     used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
-    calls = [p for p in program.phases if not p.at_load]
-    is_gpu = any(p.threads for p in calls)
     return Artifact(
         code,
         tuple(BufferSpec(b.name, b.dtype, b.scope, b.elements, b in used) for b in program.buffers),
-        tuple(p.extent for p in calls),
+        tuple(p.extent for p in program.phases if not p.at_load),
         tuple(p.extent for p in program.phases if p.at_load),
         program.scratch_bytes,
-        tuple(Launch(p.extent, p.threads, p.shared_bytes) for p in calls) if is_gpu else (),
-        _host_code(program) if is_gpu else b"",
     )
-
-
-def _host_code(program: Program) -> bytes:
-    """The load-time phases of a GPU's program, for any machine of this one's architecture."""
-    triple = AnyOf(host()[0])
-    isa = ISAS["neon" if triple.triple.startswith(("aarch64", "arm64")) else "sse"]
-    text = gpu.emit_prepare(program, replace(cross(isa.name), triple=triple.triple))
-    return assemble(text, replace(triple, cpu=isa.cpu)) if text is not None else b""
 
 
 def build_artifact(
@@ -98,11 +110,40 @@ def code_of(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule
     return fingerprint(text_of(program_of(task, schedule, target, rules=rules), target))
 
 
-def build_compared(
-    task: Task, schedule: Schedule, target: Target, code: str, views: Views | None = None, rules: Sequence[Rule] = RULES
-) -> tuple[Artifact, bool]:
-    """As `build_artifact`, and whether the schedule's code for row-major arrays has the fingerprint `code`."""
-    program = program_of(task, schedule, target, views, rules)
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A kernel of a model."""
+
+    artifact: Artifact
+    is_changed: bool = False
+    """Its schedule's code has another fingerprint than was expected."""
+    layout: PackedLayout | None = None
+    """Of its constants, where they are shared."""
+
+
+def build_for_model(
+    task: Task,
+    schedule: Schedule | None,
+    target: Target,
+    views: Views | None = None,
+    rules: Sequence[Rule] = RULES,
+    code: str | None = None,
+    packing: Packing | None = None,
+) -> BuiltKernel:
+    """As `build_artifact`. `code` is the fingerprint that a schedule's code for row-major arrays should have.
+
+    With `packing`, constants are packed as in other models where that costs little.
+    """
+    if packing is None:
+        sketch, point = resolve(task, schedule, target, rules)
+    else:
+        sketch, point = sharing_point(task, schedule, target, rules, packing.known, packing.may_own)
+    layout = layout_of(sketch, point) if packing is not None else None
+    if layout is not None and schedule is not None and layout != layout_of(*resolve(task, schedule, target, rules)):
+        code = None  # the schedule gave way to one that shares its constants
+    program = lowered(sketch, point, views)
     text = text_of(program, target)
-    plain = text_of(program_of(task, schedule, target, rules=rules), target) if views else text
-    return _assembled(program, text, target), has_fingerprint(plain, code)
+    is_same = True
+    if schedule is not None and code is not None:
+        is_same = has_fingerprint(text_of(lowered(sketch, point), target) if views else text, code)
+    return BuiltKernel(_artifact(program, text, target), not is_same, layout)

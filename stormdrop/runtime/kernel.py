@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
 from stormdrop.ir.interp import evaluate
+from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.arrays import checked
 from stormdrop.runtime.building import artifact_of, lowered
@@ -85,10 +86,11 @@ def build(
     if is_empty(task):
         copies = {name: array.copy() for name, array in arrays.items()}
         return Kernel(task, None, machine.threads, lambda: _Interpreted(task, copies))
-    sketch, point = resolve(task, schedule, machine, rules)
-    device = device_for(machine)
-    prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, device)
-    return Kernel(task, sketch.schedule(point), machine.threads, prepared.record, device)
+    with at_work():
+        sketch, point = resolve(task, schedule, machine, rules)
+        device = device_for(machine)
+        prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, device)
+        return Kernel(task, sketch.schedule(point), machine.threads, prepared.record, device)
 
 
 def is_empty(task: Task) -> bool:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
 
 from stormdrop.ir.affine import affine, bounds, conjunction, conjuncts, decide, index_condition, opposite
-from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, children, compare, rewrite, walk
+from stormdrop.ir.dtypes import HALVES, Dtype
+from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, children, compare, rewrite, walk
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
 
 TRANSCENDENTAL = frozenset({"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "sin", "cos"})
+NARROW: frozenset[Dtype] = frozenset({*HALVES, "i8", "u8", "i16", "u16"})
 LONG_OPERATIONS = frozenset({"pow", "fmod"})
 """Binary operators that expand to many instructions."""
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def axes_of(e: Expr) -> frozenset[Axis]:
     """The axes an expression mentions."""
     return frozenset(n for n in walk(e) if isinstance(n, Axis))
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def operands(body: Expr) -> tuple[Expr, ...]:
     """The distinct loads of an expression; a padded load is the whole `select(in bounds, load, constant)`."""
     found: dict[Expr, None] = {}
@@ -76,7 +78,7 @@ def has_reuse(stage: Stage) -> bool:
     return any(set(stage.axes) - axes_of(op) for op in operands(stage.body)) and bool(stage.axes)
 
 
-@lru_cache(maxsize=16384)
+@memoised()
 def transposing_axis(stage: Stage) -> Axis | None:
     """The axis along which an elementwise stage reads contiguously, if that is not its vector axis.
 
@@ -99,14 +101,14 @@ def choosing_axes(e: Expr) -> frozenset[Axis]:
     )
 
 
-@lru_cache(maxsize=16384)
+@memoised()
 def index_conditions(e: Expr) -> tuple[Expr, ...]:
     """The conditions on indices in an expression that hold at some positions only."""
     selects = [n.condition for n in walk(e) if isinstance(n, Select) and index_condition(n.condition)]
     return tuple(c for condition in selects for c in conjuncts(condition) if decide(c, lambda _: None) is None)
 
 
-@lru_cache(maxsize=16384)
+@memoised()
 def settled(e: Expr) -> Expr:
     """The expression without the index conditions that hold at every position: those of a split without remainder."""
 
@@ -122,6 +124,11 @@ def settled(e: Expr) -> Expr:
 def is_expensive(e: Expr) -> bool:
     called = {n.fn if isinstance(n, Call) else n.op for n in walk(e) if isinstance(n, (Call, Bin))}
     return not called.isdisjoint(TRANSCENDENTAL | LONG_OPERATIONS)
+
+
+def converts(e: Expr) -> bool:
+    """Whether an expression widens elements of 8 or 16 bits: dear in an inner loop, where each is read many times."""
+    return any(isinstance(n, Cast) and isinstance(n.a, Load) and n.a.dtype in NARROW for n in walk(e))
 
 
 def invert(
@@ -175,12 +182,12 @@ def walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
     return indexes_last(without_ones(tensor.shape, indices), axis)
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def has_load(e: Expr) -> bool:
     return any(isinstance(n, Load) for n in walk(e))
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def occurrences(value: Expr, guard: Expr | None = None) -> Mapping[Expr, Collection[tuple[Expr, ...]]]:
     """For each operand and each load in `value`: the index conditions under which it is read, once per occurrence."""
     found: dict[Expr, dict[tuple[Expr, ...], None]] = {}

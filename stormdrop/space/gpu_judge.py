@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space import gpu_features
 from stormdrop.space.block_cost import BlockCost
@@ -38,7 +39,7 @@ from stormdrop.space.columns import (
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.footprint import body_cost, density
 from stormdrop.space.knobs import knobs_of
-from stormdrop.space.nest import CACHED, is_copy, nest_of
+from stormdrop.space.nest import is_copy, nest_of
 from stormdrop.space.operands import stage_operands
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling, tile_all
@@ -88,7 +89,7 @@ class GpuAmounts(NamedTuple):
     misfits: Num  # components that break a constraint of their own
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def _packed_tensors(s: Structure) -> frozenset[Tensor]:
     return frozenset(stage.tensor for stage in s.stages if is_copy(stage))
 

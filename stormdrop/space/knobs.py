@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from stormdrop.ir.expr import Axis
+from stormdrop.ir.memo import memoised
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.nest import CACHED, Trips, cuts, depth_knob, nest_of, peel_knob, unroll_knob, vectors_knob
+from stormdrop.space.nest import Trips, cuts, depth_knob, nest_of, peel_knob, unroll_knob, vectors_knob
 from stormdrop.space.rules import FEWEST_PARTS, even_parts
 from stormdrop.space.structure import OpenSplit, Stage, Structure
 from stormdrop.space.tiling import cooperative_lanes, granules_of, power_above
@@ -128,7 +128,7 @@ MOST_TILE_THREADS = 64  # along one axis of a stage with reuse
 MOST_REDUCE_BLOCK = 64  # elements along one axis
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
     """The knobs of a stage in a thread block."""
     lanes, granules = cooperative_lanes(s, stage, vector_bytes), granules_of(s, stage, vector_bytes)
@@ -175,7 +175,7 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
     return tuple(found)
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def _stage_knobs(stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
     lanes = vector_bytes // stage.itemsize
     nest = nest_of(stage)

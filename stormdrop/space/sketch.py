@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import ScheduleError
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task
 from stormdrop.space import appraisal
 from stormdrop.space.appraisal import Appraisal, Points, Query
@@ -39,6 +40,16 @@ class Sketch:
     structure: Structure
     target: Target
     rules: tuple[Rule, ...] = RULES
+    narrow: tuple[tuple[str, int], ...] = ()
+    """Knobs with one choice only."""
+
+    def narrowed(self, knob: str, choice: int) -> Sketch:
+        """The same sketch with one choice of a knob."""
+        return replace(self, narrow=(*self.narrow, (knob, choice)))
+
+    def smallest(self) -> Points:
+        """One row: the first choice of every knob; it need be neither canonical nor legal."""
+        return np.array([[k.choices[0] for k in self.knobs]], dtype=np.int64)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -46,6 +57,10 @@ class Sketch:
 
     @cached_property
     def _knobs(self) -> tuple[Knob, ...]:
+        only = dict(self.narrow)
+        return tuple(replace(k, choices=(only[k.name],)) if k.name in only else k for k in self._all_knobs())
+
+    def _all_knobs(self) -> tuple[Knob, ...]:
         if not self.structure.splits:
             return knobs_of(self.structure, self.target)
         parts = parts_knob(self.structure.splits, self.target)
@@ -275,7 +290,7 @@ def variant_of(task: Task, schedule: Schedule) -> int:
     return classes.index(key)
 
 
-@lru_cache(maxsize=256)
+@memoised(256)
 def replayed(
     task: Task, variant: int, steps: tuple[DerivationStep, ...], target: Target, rules: tuple[Rule, ...]
 ) -> Sketch:

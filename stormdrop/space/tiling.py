@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from stormdrop.ir.affine import affine, conjuncts
 from stormdrop.ir.expr import Axis, Expr
+from stormdrop.ir.memo import memoised
 from stormdrop.space.access import axes_of, index_conditions
 from stormdrop.space.columns import (
     Num,
@@ -29,7 +29,6 @@ from stormdrop.space.columns import (
     where,
 )
 from stormdrop.space.nest import (
-    CACHED,
     Cut,
     LoopLevel,
     Trips,
@@ -183,7 +182,7 @@ def _tile_stage(
 # ---- thread blocks ---------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def thread_levels(stage: Stage) -> frozenset[LoopLevel]:
     """The loops that the threads of a block execute."""
     nest = nest_of(stage)
@@ -192,7 +191,7 @@ def thread_levels(stage: Stage) -> frozenset[LoopLevel]:
     return frozenset((*spatial, *(LoopLevel(a, n) for n in reduce for a in stage.reduce_axes)))
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def _innermost_first(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
     """`cuts`, in the order in which axes take the threads of a block: contiguous ones first, reduce axes last."""
     levels = dict(cuts(stage))
@@ -200,7 +199,7 @@ def _innermost_first(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
     return tuple((a, levels[a]) for a in (*order, *reversed(stage.reduce_axes)))
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def cooperative_lanes(s: Structure, stage: Stage, vector_bytes: int) -> int:
     """Elements of one vector of a stage in a thread block: as many as divide the extent, so that no lane is ever dead.
 
@@ -228,7 +227,7 @@ def cooperative_lanes(s: Structure, stage: Stage, vector_bytes: int) -> int:
     return most
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def granules_of(s: Structure, stage: Stage, vector_bytes: int) -> Mapping[Axis, int]:
     """The elements of reduce axes that a block of the reduction must take together: the vectors of its copies."""
     found: dict[Axis, int] = {}
