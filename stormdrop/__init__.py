@@ -29,6 +29,7 @@ from stormdrop.errors import (
     ScheduleError,
     StormdropError,
     Timeout,
+    Unsupported,
     UnsupportedOperator,
     UserError,
 )
@@ -56,7 +57,9 @@ from stormdrop.version import __version__
 
 if TYPE_CHECKING:
     from stormdrop.driver.compile import compile, load
+    from stormdrop.driver.mixed import MixedModel
     from stormdrop.driver.tune import tune
+    from stormdrop.export.c_library import export_library
     from stormdrop.frontend.custom import CustomOperator
     from stormdrop.graph.graph import Graph
     from stormdrop.reservoir.store import Store
@@ -76,7 +79,9 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # What needs the compiler is loaded when it is first asked for.
 _LAZY = {
     "stormdrop.driver.compile": ("compile", "load"),
+    "stormdrop.driver.mixed": ("MixedModel",),
     "stormdrop.driver.tune": ("tune",),
+    "stormdrop.export.c_library": ("export_library",),
     "stormdrop.frontend.custom": ("CustomOperator",),
     "stormdrop.graph.graph": ("Graph",),
     "stormdrop.reservoir.store": ("Store",),
@@ -98,6 +103,7 @@ __all__ = [
     "CustomOperator",
     "Graph",
     "Kernel",
+    "MixedModel",
     "Model",
     "OpenModel",
     "Rule",
@@ -113,6 +119,7 @@ __all__ = [
     "Timeout",
     "Tuned",
     "TunedModel",
+    "Unsupported",
     "UnsupportedOperator",
     "UserError",
     "Variant",
@@ -126,6 +133,7 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "export_library",
     "load",
     "load_compiled",
     "log",

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stormdrop.cli import options
+from stormdrop.cli.sizes import compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
 from stormdrop.cli.source import (
-    COMPILED,
     Chosen,
     Source,
-    built,
     compile_model,
     input_options,
     source_options,
     taken_option,
 )
+from stormdrop.driver import COMPILED
 from stormdrop.report.console import heading, notes, print_pairs, results, say
-from stormdrop.report.text import bytes_text, counted, span_text
+from stormdrop.report.text import bytes_text, clean, counted, span_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from stormdrop.graph.partition import Partition, TaskUse
     from stormdrop.report.model import Listed
     from stormdrop.space.rules import Rule
@@ -63,9 +65,14 @@ def info(source: Source, passes: bool, target_name: str | None, threads: int | N
     if source.is_compiled:
         from stormdrop.report.model import image_json, print_image
 
-        image = source.open_image(threads)
-        tree = image_json(source.model, image)
-        options.show(as_json, tree, lambda console: print_image(console, tree, image))
+        images = source.open_images(threads)
+        trees = [image_json(source.model, image) for image in images]
+
+        def print_images(console: Console) -> None:
+            for tree, image in zip(trees, images):
+                print_image(console, tree, image)
+
+        options.show(as_json, one_or_sizes(trees), print_images)
         return
     from stormdrop.driver.compile import memory_of, suited
     from stormdrop.report.model import model_json, print_model
@@ -93,6 +100,7 @@ Examples:
   stormdrop compile resnet50.onnx -o build/resnet50.sd --threads 4
   stormdrop compile resnet50.onnx --target cuda:sm_80    for an A100 elsewhere
   stormdrop compile zoo:mobilenet_v2 -o libmobilenet.so --header mobilenet.h
+  stormdrop compile m.onnx --shapes x=1x3x224x224 --shapes x=8x3x224x224     one file for both sizes
 """,
 )
 @source_options
@@ -118,8 +126,8 @@ def compile(
 
     Kernels are built as tuning has decided, the others by the analytic default.
     """
-    from stormdrop.export.c_library import write_library
-    from stormdrop.report.model import image_rows
+    from stormdrop.export.c_library import export
+    from stormdrop.report.model import image_rows, shape_text
 
     path = Path(source.stem + COMPILED) if output is None else output
     if path.suffix not in (COMPILED, LIBRARY):
@@ -135,13 +143,17 @@ def compile(
         raise click.UsageError(
             f"a C library runs on the CPU: with --target {target_name} give -o a name ending in {COMPILED}"
         )
-    made = compile_model(source.open(), options.machine(target_name, threads), taken, source.rules)
-    image = made.model.image
+    if source.sizes:
+        made = compile_sizes(source, target_name, threads, taken)
+    else:
+        made = compile_model(source.open(), options.machine(target_name, threads), taken, source.rules)
+    images = [model.image for model in models_of(made.model)]
+    image = images[-1]
     began = time.perf_counter()
     if header is None:
         made.model.save(path)
     else:
-        write_library(image, made.model.weights, path, header, source.stem)
+        export(made.model, path, header, source.stem)
     written = time.perf_counter() - began
     sizes = {str(f): f.stat().st_size for f in files}
     if as_json:
@@ -156,6 +168,7 @@ def compile(
                 "weights_bytes": image.weights_bytes,
                 "arena_bytes": image.arena_bytes,
                 "seconds": made.seconds,
+                **({"sizes": [[list(p.shape) for p in i.inputs] for i in images]} if len(images) > 1 else {}),
             }
         )
         return
@@ -163,6 +176,9 @@ def compile(
     heading(console, f"{source.model}, {image.units}")
     rows = [("file", f"{name}, {bytes_text(size)}") for name, size in sizes.items()]
     spent = f"{span_text(made.seconds or 0.0)} to compile, {span_text(written)} to write"
+    if len(images) > 1:
+        shown = "; ".join(", ".join(shape_text(p.shape) for p in i.inputs) for i in images)
+        rows.append(("sizes", f"{len(images)}: {shown}; of the last one:"))
     print_pairs(console, [*rows, *image_rows(image), ("schedules", made.told), ("spent", spent)])
 
 
@@ -177,14 +193,16 @@ Examples:
 )
 @source_options
 @input_options
-@options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
+@options.output("--output", metavar="FILE.npz", told="Save the outputs by name; one output alone as FILE.npy.")
 @taken_option
+@options.fallback
 @options.on_models
 def run(
     source: Source,
     given: tuple[str, ...],
     seed: int,
     output: Path | None,
+    fallback: str | None,
     taken: str | None,
     target_name: str | None,
     threads: int | None,
@@ -194,37 +212,55 @@ def run(
 
     Without --input floats are standard normal, and whole numbers and truth values 0 or 1.
     """
-    from stormdrop.compare.inputs import read_inputs, saved
+    from stormdrop.compare.inputs import saved, saved_alone
     from stormdrop.files import replacing
     from stormdrop.report.model import print_outputs, summary_json
-    from stormdrop.runtime.arrays import random_inputs
 
     if output is not None:
         options.refuse_unwritable(output)
-    opened = None if source.is_compiled else source.open()
-    if given and opened is not None:
-        read_inputs(given, opened.graph.inputs)  # a mistake is told before anything is compiled
-    model = built(source, opened, None, target_name, threads, taken).model
-    arrays = read_inputs(given, model.inputs) if given else random_inputs(model.inputs, seed)
-    if not given and model.inputs:
+    if fallback is not None:
+        sizes = [mixed_size(source, given, seed, threads, taken, fallback)]
+    else:
+        sizes = list(sizes_of(source, given, seed, None, target_name, threads, taken))
+    if output is not None and len(sizes) > 1:
+        raise click.UsageError("--output takes the outputs of one size: give --shapes or --input")
+    for sized in sizes:
+        if sized.opened is not None:  # told before anything is compiled
+            _refuse_one_array(output, len(sized.opened.graph.outputs))
+    if not given and any(sized.arrays for sized in sizes):
         say(notes(), f"inputs are random, seed {seed}: floats standard normal, others 0 or 1; --input gives real ones")
-    outputs = model.run(arrays)
+    trees: list[dict[str, Any]] = []
     names: dict[str, str] = {}
-    if output is not None:
-        data, names = saved(outputs)
-        with replacing(output) as write:
-            write(memoryview(data))
-    if as_json:
+    for sized in sizes:
+        model = sized.make().model
+        _refuse_one_array(output, len(model.outputs))
+        outputs = model.run(sized.arrays)
+        if output is not None:
+            data, names = (saved_alone(outputs), {}) if output.suffix == ".npy" else saved(outputs)
+            with replacing(output) as write:
+                write(memoryview(data))
         told = {"model": source.model, "threads": model.threads, "random": not given, "seed": None if given else seed}
         found = [summary_json(n, a) for n, a in outputs.items()]
-        options.print_json({**told, "outputs": found, "saved": None if output is None else str(output)})
+        trees.append({**told, "outputs": found, "saved": None if output is None else str(output)})
+        if not as_json:
+            if sized.told:
+                heading(results(), f"{source.model}{sized.shown}")
+            print_outputs(results(), outputs)
+    if as_json:
+        options.print_json(one_or_sizes(trees))
         return
-    print_outputs(results(), outputs)
     if output is not None:
         say(notes(), f"the outputs are saved in {output}")
         for name, kept in names.items():
             if name != kept:
                 say(notes(), f"{name} is called {kept} there")
+
+
+def _refuse_one_array(output: Path | None, count: int) -> None:
+    """Raises click.UsageError where a file of one array is to hold another number of them."""
+    if output is not None and output.suffix == ".npy" and count != 1:
+        told = f"{clean(output.name)} would hold one array, and the model has {count} outputs"
+        raise click.UsageError(f"{told}: give --output a name that ends in .npz")
 
 
 @click.command(

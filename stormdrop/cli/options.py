@@ -92,6 +92,8 @@ _told = "A derivation rule of your own, beside the built-in ones; found from her
 rule = click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=_told)
 _told = "An operator of your own (sd.CustomOperator); found from here too; may be repeated."
 operator = click.option("--operator", "own_operators", multiple=True, metavar="package.module:NAME", help=_told)
+_told = "Run there what is not supported here.  [default: refuse such a model]"
+fallback = click.option("--fallback", type=click.Choice(["onnxruntime"]), help=_told)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 

@@ -151,6 +151,10 @@ class Gpu:
         return True
 
     @property
+    def has_f16(self) -> bool:
+        return True
+
+    @property
     def threads(self) -> int:
         """The units that work in parallel on one phase: thread blocks, one for each multiprocessor."""
         return self.multiprocessors
