@@ -136,6 +136,8 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
         raise UserError(f"{option}= takes {wanted}s by name, not {type(given).__name__}")
     found: dict[str, Any] = {}
     for name, value in (given or {}).items():
+        if not isinstance(name, str):
+            raise UserError(f"{option}= takes {wanted}s by name, and {shown(str(name))} is no name")
         try:
             found[name] = convert(value)
         except (TypeError, ValueError) as error:
