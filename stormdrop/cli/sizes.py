@@ -65,6 +65,7 @@ class MixedSized:
 
     arrays: Arrays
     built: MixedBuilt
+    opened: None = None
     told: str = ""
     shown: str = ""
 
