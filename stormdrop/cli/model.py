@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.sizes import compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
+from stormdrop.cli.sizes import MixedSized, Sized, compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
 from stormdrop.cli.source import (
     Chosen,
     Source,
@@ -218,6 +218,7 @@ def run(
 
     if output is not None:
         options.refuse_unwritable(output)
+    sizes: list[Sized] | list[MixedSized]
     if fallback is not None:
         sizes = [mixed_size(source, given, seed, threads, taken, fallback)]
     else:
