@@ -29,6 +29,7 @@ from stormdrop.errors import (
     ScheduleError,
     StormdropError,
     Timeout,
+    Unsupported,
     UnsupportedOperator,
     UserError,
 )
@@ -56,6 +57,7 @@ from stormdrop.version import __version__
 
 if TYPE_CHECKING:
     from stormdrop.driver.compile import compile, load
+    from stormdrop.driver.mixed import MixedModel
     from stormdrop.driver.tune import tune
     from stormdrop.export.c_library import export_library
     from stormdrop.frontend.custom import CustomOperator
@@ -77,6 +79,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # What needs the compiler is loaded when it is first asked for.
 _LAZY = {
     "stormdrop.driver.compile": ("compile", "load"),
+    "stormdrop.driver.mixed": ("MixedModel",),
     "stormdrop.driver.tune": ("tune",),
     "stormdrop.export.c_library": ("export_library",),
     "stormdrop.frontend.custom": ("CustomOperator",),
@@ -100,6 +103,7 @@ __all__ = [
     "CustomOperator",
     "Graph",
     "Kernel",
+    "MixedModel",
     "Model",
     "OpenModel",
     "Rule",
@@ -115,6 +119,7 @@ __all__ = [
     "Timeout",
     "Tuned",
     "TunedModel",
+    "Unsupported",
     "UnsupportedOperator",
     "UserError",
     "Variant",

@@ -33,7 +33,11 @@ class UserError(StormdropError):
     """A bad model, an unsupported operator, a wrong argument: the message says what to do about it."""
 
 
-class UnsupportedOperator(UserError):
+class Unsupported(UserError):
+    """A model that is right, but needs something that Stormdrop does not do."""
+
+
+class UnsupportedOperator(Unsupported):
     """A model that needs operators, or forms of operators, that are not supported.
 
     `operators` names them, each once: `NonZero`, or with its domain, `com.example.Sparse`.

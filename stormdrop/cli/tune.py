@@ -76,6 +76,7 @@ def tune(
     seed: int,
     store_path: str | None,
     quiet: bool,
+    target_name: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -89,14 +90,13 @@ def tune(
     rules, models = sources[0].rules, [source.open().parts for source in sources]  # graphs as imported are not kept
     from stormdrop.report.logs import LogListener
     from stormdrop.report.model_progress import ModelProgress, print_tuned
-    from stormdrop.runtime.host import detect
-    from stormdrop.runtime.peak import PeakMeter
+    from stormdrop.runtime.targets import peak_meter
     from stormdrop.search.events import Warned
     from stormdrop.search.tune_model import tune_models
 
-    target = detect(threads)
+    target = options.machine(target_name, threads)
     console, store = notes(), open_store(store_path)
-    meter = PeakMeter(target)
+    meter = peak_meter(target)
     peak_gflops = meter.gflops()
     is_logged, logged = options.log_options(ctx).verbosity > 0, LogListener(peak_gflops=peak_gflops)
     with ModelProgress(console, peak_gflops) as progress:

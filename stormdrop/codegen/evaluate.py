@@ -13,15 +13,16 @@ from stormdrop.codegen import values as v
 from stormdrop.codegen.block_memory import BlockMemoryWriter
 from stormdrop.codegen.lanes import Lanes
 from stormdrop.codegen.memory import MemoryWriter, Pages
-from stormdrop.codegen.text import SsaValue, Writer
+from stormdrop.codegen.text import SsaValue, Writer, literal
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite
+from stormdrop.ir.dtypes import INTEGERS, integer_range, is_exact
 from stormdrop.ir.expr import BITWISE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk
 from stormdrop.ir.memo import memoised
 from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, RegisterTile
 from stormdrop.lower.reads import has_data
-from stormdrop.space.access import has_load
+from stormdrop.space.access import NARROW, has_load
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 
@@ -36,6 +37,7 @@ class Evaluator:
         self, w: Writer, tile: RegisterTile, pointers: Mapping[Buffer, str], pages: Pages, target: Target
     ) -> None:
         self.w, self.stage, self.has_fma = w, tile.stage, target.has_fma
+        self.has_f16 = target.has_f16
         self.at = TileCursor(tile, w.known)
         self.lanes = Lanes(w, self.at)
         memory = BlockMemoryWriter if isinstance(target, Gpu) else MemoryWriter
@@ -112,12 +114,30 @@ class Evaluator:
             case Call(fn, a):
                 return v.function(w, fn, self.value(a), self.has_fma)
             case Cast(a, dtype):
-                return v.convert(w, self.value(a), dtype)
+                return v.convert(w, self.value(a), dtype, self.has_f16)
             case _:
                 raise BuildError(f"no code for {e}")
 
+    def copied(self, value: Expr, store: Access) -> bool:
+        """Copy an element or a vector to shared memory asynchronously; False where the machine cannot: nothing is
+        written then. Beyond a border the copy is filled with zeros.
+        """
+        match value:
+            case Load():
+                load, conditions = value, list[Expr]()
+            case Select(c, Load() as load, Const(filler, dtype)) if index_condition(c) and literal(
+                filler, dtype
+            ) == literal(0, dtype):
+                conditions = [part for part in conjuncts(c) if self.at.decided(part) is not True]
+            case _:
+                return False
+        if any(self.at.decided(part) is False for part in conditions):
+            return False
+        assert isinstance(self.memory, BlockMemoryWriter)
+        return self.memory.copy(self.reads[load], conditions, store)
+
     def _pair(self, a: Expr, b: Expr) -> SsaValue:
-        """Two bf16 packed into one 32-bit element, `a` in the lower half; one load where they are adjacent."""
+        """Two bf16 or i16 packed into one 32-bit element, `a` in the lower half; one load where they are adjacent."""
         if isinstance(a, Load) and isinstance(b, Load) and not self._guards:
             loaded = self.memory.load_pair(self.reads[a], self.reads[b])
             if loaded is not None:
@@ -133,11 +153,25 @@ class Evaluator:
             return self.value(a)
         if isinstance(a, Load) and isinstance(b, Const):
             return self._load(a, [*self._guards, *parts], b.value)
+        border = preimage(a, b.value) if isinstance(b, Const) else None
+        if border is not None:
+            return self._with_border(a, [*self._guards, *parts], border)
         inside = self._under(parts, a)
         if not has_load(b):
             return v.choice(self.w, self.lanes.condition(parts), inside, self.value(b))
         outside = self._under([opposite(conjunction(parts))], b)
         return v.choice(self.w, self.lanes.condition(parts), inside, outside)
+
+    def _with_border(self, e: Expr, guards: Sequence[Expr], border: Scalar) -> SsaValue:
+        """An expression of one load (see `preimage`), whose value is `border` where the guards fail."""
+        match e:
+            case Bin(op, a, c):
+                return v.arithmetic(self.w, op, self._with_border(a, guards, border), self.value(c))
+            case Cast(a, dtype):
+                return v.convert(self.w, self._with_border(a, guards, border), dtype, self.has_f16)
+            case _:
+                assert isinstance(e, Load)
+                return self._load(e, guards, border)
 
     def _under(self, parts: Sequence[Expr], e: Expr) -> SsaValue:
         """A value whose loads are guarded by `parts` too."""
@@ -161,6 +195,22 @@ class Evaluator:
         if key not in self._memo:
             self._memo[key] = self.memory.load(access, guards, otherwise)
         return self._memo[key]
+
+
+@memoised(4096)
+def preimage(e: Expr, value: Scalar) -> Scalar | None:
+    """The x with e(x) = value, where e widens one loaded number x and may add a constant integer to it; else None.
+
+    A padded image of differences from a zero point is an image padded with the zero point: one load, no selection.
+    """
+    match e:
+        case Bin("add" | "sub" as op, a, Const(c)) if e.dtype in INTEGERS:
+            return preimage(a, value - c if op == "add" else value + c)
+        case Cast(Load() as a, dtype) if a.dtype in NARROW and is_exact(a.dtype, dtype):
+            low, high = integer_range(a.dtype) if a.dtype in INTEGERS else (0, 0)
+            return value if low <= value <= high else None
+        case _:
+            return None
 
 
 @memoised()

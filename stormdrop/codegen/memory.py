@@ -219,13 +219,13 @@ class MemoryWriter:
         return self.w.intrinsic(f"masked.{name}", type, *args)
 
     def load_pair(self, low: Access, high: Access) -> SsaValue | None:
-        """Two adjacent bf16 that all lanes share, in one load; None where the two are not adjacent and shared."""
+        """Two adjacent elements that all lanes share, in one load; None where the two are not adjacent and shared."""
         is_apart = low.buffer is not high.buffer or low.coefficients != high.coefficients
         shared = low.spread is Spread.ONE and high.spread is Spread.ONE and not (low.atoms or high.atoms)
         if is_apart or not shared or high.outer != low.outer.shifted(1):
             return None
-        raw = self.w.op(f"load {MEMORY['bf16x2']}, ptr {self.address(low)}, align {ITEMSIZE[low.buffer.dtype]}")
-        return SsaValue(raw, "bf16x2", 1)
+        raw = self.w.op(f"load i32, ptr {self.address(low)}, align {ITEMSIZE[low.buffer.dtype]}")
+        return SsaValue(raw, "i16x2" if low.buffer.dtype == "i16" else "bf16x2", 1)
 
     def _shared_element(
         self, access: Access, uniform: Sequence[Expr], by_lane: Sequence[Expr], otherwise: Scalar | None
@@ -314,11 +314,19 @@ class MemoryWriter:
                 w.line(f"store {type} {value.name}, ptr {address}, align {item}")
                 return
             ending = _suffix(dtype, n)
-            if dtype in ("i32", "bf16"):
+            if dtype in ("i8", "u8") and mask.name.count("true") == 1:
+                # The miscompilation below, with no float of 8 bits to avoid it: a literal mask of one lane is what LLVM
+                # knows, so that lane alone is stored.
+                lane = [" true" in part for part in mask.name.split(",")].index(True)
+                address = self._moved(address, lane * item)
+                one = w.op(f"extractelement {value}, i64 {lane}")
+                w.line(f"store {MEMORY[dtype]} {one}, ptr {address}, align {item}")
+                return
+            if dtype != "bool" and dtype not in ("f32", "f64") and item in _FLOAT_OF_BYTES:
                 # A miscompilation of LLVM 22 for AVX-512: it fuses a truncation with a masked store and, if it knows
                 # that one lane is live, stores the element before truncation (8 bytes). A bitcast to float avoids it.
-                ending, kind = (f"v{n}f32", "float") if dtype == "i32" else (f"v{n}f16", "half")
-                type = vector_type(kind, n)
+                code, kind = _FLOAT_OF_BYTES[item]
+                ending, type = f"v{n}{code}", vector_type(kind, n)
                 value = SsaValue(w.op(f"bitcast {value} to {type}"), dtype, n)
             self._call(f"masked.store.{ending}.p0", (type, value.name), ("ptr", address), item, mask)
             return
@@ -330,6 +338,9 @@ class MemoryWriter:
         args = [value, to, ("i32", str(align)), (mask.type, mask.name)]
         self.w.declare(f"declare void @llvm.{name}({', '.join(type for type, _ in args)})")
         self.w.line(f"call void @llvm.{name}({', '.join(f'{type} {x}' for type, x in args)})")
+
+
+_FLOAT_OF_BYTES = {2: ("f16", "half"), 4: ("f32", "float")}
 
 
 def _suffix(dtype: Dtype, lanes: int) -> str:

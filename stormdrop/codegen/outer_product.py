@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from stormdrop.codegen import values as v
 from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.errors import BuildError
+from stormdrop.ir.dtypes import Dtype
 from stormdrop.target.machine import Target
-from stormdrop.target.microkernels import BF16_DOT
+from stormdrop.target.microkernels import BF16_DOT, I16_DOT
 
 Pairs = Iterable[tuple[SsaValue, SsaValue]]
 OuterProduct = Callable[[Writer, Pairs, Sequence[SsaValue]], Iterator[SsaValue]]
@@ -43,13 +44,32 @@ def bf16_dot(w: Writer, operands: Pairs, accumulators: Sequence[SsaValue]) -> It
         yield SsaValue(w.intrinsic(name, acc.type, *operands_of_one), acc.dtype, acc.lanes)
 
 
-OUTER_PRODUCTS: dict[str, OuterProduct] = {"fma": fused, "mul-add": separate, "bf16 dot": bf16_dot}
+def i16_dot(w: Writer, operands: Pairs, accumulators: Sequence[SsaValue]) -> Iterator[SsaValue]:
+    """Two i16 products per lane by pmaddwd; with VNNI, LLVM makes one vpdpwssd of it and the addition.
+
+    A lane's two products overflow i32 only if all four factors are -32768.
+    """
+    for (x, y), acc in zip(operands, accumulators):
+        pair = f"<{2 * acc.lanes} x i16>"
+        pairs = [(pair, w.op(f"bitcast {v.broadcast(w, z, acc.lanes)} to {pair}")) for z in (x, y)]
+        products = SsaValue(w.intrinsic(_PMADDWD[acc.lanes], acc.type, *pairs), acc.dtype, acc.lanes)
+        yield v.arithmetic(w, "add", acc, products)
 
 
-def outer_product_of(target: Target, op: str) -> OuterProduct:
-    """The outer product for `op`: "mul" of two numbers or "dot" of two bf16 pairs. Raises BuildError."""
+_PMADDWD = {4: "x86.sse2.pmadd.wd", 8: "x86.avx2.pmadd.wd", 16: "x86.avx512.pmaddw.d.512"}
+OUTER_PRODUCTS: dict[str, OuterProduct] = {
+    "fma": fused,
+    "mul-add": separate,
+    BF16_DOT.name: bf16_dot,
+    I16_DOT.name: i16_dot,
+}
+
+
+def outer_product_of(target: Target, op: str, operand: Dtype) -> OuterProduct:
+    """The outer product for `op`: "mul" of two numbers or "dot" of two pairs. Raises BuildError."""
     if op == "mul":
         return OUTER_PRODUCTS["fma" if target.has_fma else "mul-add"]
-    if BF16_DOT not in target.microkernels:
-        raise BuildError(f"{target.name} has no dot products of bf16 (AVX512_BF16), which the schedule asks for")
-    return OUTER_PRODUCTS[BF16_DOT.name]
+    wanted = I16_DOT if operand == "i16x2" else BF16_DOT
+    if wanted not in target.microkernels:
+        raise BuildError(f"{target.name} has no dot products of {wanted.operand}, which the schedule asks for")
+    return OUTER_PRODUCTS[wanted.name]

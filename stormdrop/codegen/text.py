@@ -13,17 +13,16 @@ from dataclasses import dataclass, field
 
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, Interval, affine, bounds
-from stormdrop.ir.expr import Bin, Cmp, Const, Dtype, Expr, Scalar, Select, Var
+from stormdrop.ir.dtypes import FLOATS, HALVES, INTEGERS, ITEMSIZE, PAIRS, Dtype
+from stormdrop.ir.expr import Bin, Cmp, Const, Expr, Scalar, Select, Var
 
-# A bf16 is held as its bits: to round a bfloat, LLVM calls a run-time library on machines without the instruction.
+# A half is held as its bits: to round one, LLVM calls a run-time library on machines without the instruction.
 LLVM: dict[Dtype, str] = {
     "f32": "float",
     "f64": "double",
-    "i32": "i32",
-    "i64": "i64",
     "bool": "i1",
-    "bf16": "i16",
-    "bf16x2": "i32",
+    **dict.fromkeys(HALVES, "i16"),
+    **{dtype: f"i{8 * ITEMSIZE[dtype]}" for dtype in (*INTEGERS, *PAIRS)},
 }
 MEMORY: dict[Dtype, str] = {**LLVM, "bool": "i8"}
 
@@ -68,8 +67,10 @@ def literal(value: Scalar, dtype: Dtype) -> str:
     """An LLVM literal; a float is written as the bits of the equal double."""
     if dtype == "bool":
         return "true" if value else "false"
-    if dtype in ("i32", "i64", "bf16x2"):
+    if dtype not in FLOATS:
         return str(int(value))
+    if dtype == "f16":
+        return str(f16_bits(float(value)))
     exact = float(value) if dtype == "f64" else _rounded(float(value))
     if dtype == "bf16":
         return str(bf16_bits(exact))
@@ -88,6 +89,14 @@ def bf16_bits(x: float) -> int:
     """The upper half of an f32, rounded to nearest even; every NaN becomes 0x7FC0."""
     (bits,) = struct.unpack("<I", struct.pack("<f", x))
     return 0x7FC0 if math.isnan(x) else (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def f16_bits(x: float) -> int:
+    """The nearest f16, ties to even; overflow gives infinity."""
+    try:
+        return int(struct.unpack("<H", struct.pack("<e", x))[0])
+    except OverflowError:
+        return 0x7C00 if x > 0 else 0xFC00
 
 
 def splat(value: Scalar, dtype: Dtype, lanes: int) -> str:

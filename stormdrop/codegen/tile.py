@@ -10,7 +10,7 @@ from stormdrop.codegen.memory import InnerLoop, Pages
 from stormdrop.codegen.outer_product import outer_product_of
 from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
 from stormdrop.ir.affine import conjunction, conjuncts
-from stormdrop.ir.expr import ITEMSIZE, Bin, Const, Expr, Var, identity_of, substitute
+from stormdrop.ir.expr import FLOATS, ITEMSIZE, Bin, Const, Expr, Var, identity_of, substitute
 from stormdrop.lower.program import Buffer, Finish, For, ReduceLoop, RegisterTile, Save, Spread, Start, Stmt, Update
 from stormdrop.target.machine import Target
 
@@ -83,9 +83,9 @@ class TileWriter:
         combiner, e = self.stage.combiner, self.evaluator
         assert combiner is not None
         match value:
-            case Bin("mul" | "dot" as op, a, b) if combiner == "sum" and value.dtype in ("f32", "f64"):
+            case Bin(op, a, b) if combiner == "sum" and (op == "dot" or (op == "mul" and value.dtype in FLOATS)):
                 pairs = ((e.wide(a), e.wide(b)) for _ in self._placed(numbers))
-                product = outer_product_of(self.target, op)
+                product = outer_product_of(self.target, op, a.dtype)
                 yield from product(self.w, pairs, [self.accs[i] for i in numbers])
             case _:
                 for i in self._placed(numbers):
@@ -263,6 +263,8 @@ class TileWriter:
         memory.is_finishing = False
 
     def _finish_guarded(self, s: Finish) -> None:
+        if s.is_asynchronous and self.evaluator.copied(s.value, s.store):
+            return
         guard = [] if self.stage.guard is None else conjuncts(self.stage.guard)
         if any(self.at.decided(part) is False for part in guard):
             return

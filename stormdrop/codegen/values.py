@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from stormdrop.codegen import routines, vecmath
+from stormdrop.codegen import halves, routines, vecmath
 from stormdrop.codegen.text import LLVM, SsaValue, Writer, splat, suffix, vector_type
 from stormdrop.errors import BuildError
-from stormdrop.ir.expr import BITS_AS, ITEMSIZE, Combiner, Dtype
+from stormdrop.ir.dtypes import FLOATS, ITEMSIZE, UNSIGNED, Dtype, integer_range
+from stormdrop.ir.expr import BITS_AS, Combiner
 
-_FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "rounded_mul": "fmul", "div": "fdiv"}
 _FLOAT_COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 
 
@@ -92,6 +93,10 @@ def _integer_division(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
     mask = vector_type("i1", x.lanes)
     zero, one, minus = (constant(c, x.dtype, x.lanes) for c in (0, 1, -1))
     is_zero = w.op(f"icmp eq {y}, {zero.name}")
+    if x.dtype in UNSIGNED:
+        safe = w.op(f"select {mask} {is_zero}, {one}, {y}")
+        result = w.floor_division(op, x.name, safe, x.type, x.lanes, True)
+        return SsaValue(w.op(f"select {mask} {is_zero}, {zero}, {x.type} {result}"), x.dtype, x.lanes)
     is_minus = w.op(f"icmp eq {y}, {minus.name}")
     bad = w.op(f"or {mask} {is_zero}, {is_minus}")
     safe = w.op(f"select {mask} {bad}, {one}, {y}")
@@ -122,7 +127,7 @@ def extremum(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
         return SsaValue(w.op(f"{'or' if op == 'max' else 'and'} {x}, {y.name}"), "bool", x.lanes)
     first = comparison(w, "gt" if op == "max" else "lt", x, y)
     best = choice(w, first, x, y)  # y where either is NaN
-    if x.dtype in ("i32", "i64"):
+    if x.dtype not in FLOATS:
         return best
     kept = w.op(
         f"fcmp ord {x}, {x.name}"
@@ -134,7 +139,7 @@ def comparison(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
     (x, y), lanes = together(w, x, y)
     if x.dtype in ("f32", "f64"):
         return SsaValue(w.op(f"fcmp {_FLOAT_COMPARISONS[op]} {x}, {y.name}"), "bool", lanes)
-    sign = op if op in ("eq", "ne") else ("u" if x.dtype == "bool" else "s") + op
+    sign = op if op in ("eq", "ne") else ("u" if x.dtype == "bool" or x.dtype in UNSIGNED else "s") + op
     return SsaValue(w.op(f"icmp {sign} {x}, {y.name}"), "bool", lanes)
 
 
@@ -174,57 +179,55 @@ def _reinterpreted(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
     return SsaValue(w.op(f"{how} {x} to {type}"), dtype, x.lanes)
 
 
-def convert(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
-    """C's conversions, except that floats saturate and NaN becomes 0."""
+def convert(w: Writer, x: SsaValue, dtype: Dtype, has_f16: bool = True) -> SsaValue:
+    """C's conversions, except that floats saturate and NaN becomes 0; `has_f16`: the machine converts f16."""
     type = vector_type(LLVM[dtype], x.lanes)
     if x.dtype == dtype:
         return x
-    if x.dtype == "bf16":
-        return _from_bf16(w, x)
-    if dtype == "bf16":
-        return _to_bf16(w, x)
+    if x.dtype in ("f16", "bf16"):
+        return halves.widened(w, x, has_f16)
+    if dtype in ("f16", "bf16"):
+        return halves.rounded(w, x, dtype, has_f16)
     if dtype == "bool":
         return comparison(w, "ne", x, constant(0, x.dtype, x.lanes))
-    source_float, to_float = x.dtype in ("f32", "f64"), dtype in ("f32", "f64")
+    source_float, to_float = x.dtype in FLOATS, dtype in FLOATS
     if source_float and to_float:
         return SsaValue(w.op(f"{'fpext' if dtype == 'f64' else 'fptrunc'} {x} to {type}"), dtype, x.lanes)
+    if source_float and ITEMSIZE[dtype] < 4:
+        return _saturated(w, x, dtype)
     if source_float:
         ending = f"{suffix(LLVM[dtype], x.lanes)}.{suffix(x.dtype, x.lanes)}"
-        return SsaValue(w.intrinsic(f"fptosi.sat.{ending}", type, (x.type, x.name)), dtype, x.lanes)
+        name = f"fpto{'u' if dtype in UNSIGNED else 's'}i.sat.{ending}"
+        return SsaValue(w.intrinsic(name, type, (x.type, x.name)), dtype, x.lanes)
+    has_sign = x.dtype != "bool" and x.dtype not in UNSIGNED
     if to_float:
-        return SsaValue(w.op(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {type}"), dtype, x.lanes)
-    if x.dtype == "bool":
-        return SsaValue(w.op(f"zext {x} to {type}"), dtype, x.lanes)
-    return SsaValue(w.op(f"{'sext' if dtype == 'i64' else 'trunc'} {x} to {type}"), dtype, x.lanes)
+        return SsaValue(w.op(f"{'sitofp' if has_sign else 'uitofp'} {x} to {type}"), dtype, x.lanes)
+    if x.dtype != "bool" and ITEMSIZE[dtype] == ITEMSIZE[x.dtype]:
+        return SsaValue(x.name, dtype, x.lanes)
+    is_wider = x.dtype == "bool" or ITEMSIZE[dtype] > ITEMSIZE[x.dtype]
+    op = "trunc" if not is_wider else "sext" if has_sign else "zext"
+    return SsaValue(w.op(f"{op} {x} to {type}"), dtype, x.lanes)
 
 
-def _from_bf16(w: Writer, x: SsaValue) -> SsaValue:
-    """The f32 whose upper half these bits are."""
-    bits = vector_type("i32", x.lanes)
-    wide = w.op(f"zext {x} to {bits}")
-    upper = w.op(f"shl {bits} {wide}, {splat(16, 'i32', x.lanes)}")
-    return SsaValue(w.op(f"bitcast {bits} {upper} to {vector_type('float', x.lanes)}"), "f32", x.lanes)
-
-
-def _to_bf16(w: Writer, x: SsaValue) -> SsaValue:
-    """The upper half of an f32, rounded to nearest even; every NaN is one (see `text.bf16_bits`)."""
-    bits = w.op(f"bitcast {x} to {vector_type('i32', x.lanes)}")
-    value = SsaValue(bits, "i32", x.lanes)
-    half, mask, one, nan = (constant(c, "i32", x.lanes) for c in (16, 0x7FFF, 1, 0x7FC0))
-    odd = SsaValue(w.op(f"and {value.type} {w.op(f'lshr {value}, {half.name}')}, {one.name}"), "i32", x.lanes)
-    rounded = arithmetic(w, "add", value, arithmetic(w, "add", odd, mask))
-    upper = SsaValue(w.op(f"lshr {rounded}, {half.name}"), "i32", x.lanes)
-    chosen = choice(w, comparison(w, "ne", x, x), nan, upper)
-    return SsaValue(w.op(f"trunc {chosen} to {vector_type('i16', x.lanes)}"), "bf16", x.lanes)
+def _saturated(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
+    """A float as an integer of 8 or 16 bits, clamped as a float: LLVM computes its own saturation lane by lane."""
+    low, high = (constant(float(limit), x.dtype, x.lanes) for limit in integer_range(dtype))
+    if dtype not in UNSIGNED:
+        x = choice(w, comparison(w, "eq", x, x), x, constant(0.0, x.dtype, x.lanes))
+    x = choice(w, comparison(w, "gt", x, low), x, low)  # NaN becomes the least: 0 of an unsigned type
+    x = choice(w, comparison(w, "lt", x, high), x, high)
+    whole = w.op(f"fptosi {x} to {vector_type('i32', x.lanes)}")
+    type = vector_type(LLVM[dtype], x.lanes)
+    return SsaValue(w.op(f"trunc {vector_type('i32', x.lanes)} {whole} to {type}"), dtype, x.lanes)
 
 
 def pair(w: Writer, low: SsaValue, high: SsaValue) -> SsaValue:
-    """Two bf16 as one element."""
+    """Two bf16, or two i16, as one element."""
     (low, high), lanes = together(w, low, high)
     bits = vector_type("i32", lanes)
     lower, upper = (w.op(f"zext {x} to {bits}") for x in (low, high))
     upper = w.op(f"shl {bits} {upper}, {splat(16, 'i32', lanes)}")
-    return SsaValue(w.op(f"or {bits} {lower}, {upper}"), "bf16x2", lanes)
+    return SsaValue(w.op(f"or {bits} {lower}, {upper}"), "i16x2" if low.dtype == "i16" else "bf16x2", lanes)
 
 
 def multiply_add(w: Writer, x: SsaValue, y: SsaValue, acc: SsaValue, fma: bool) -> SsaValue:

@@ -104,7 +104,8 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
 def _fitting(v: Wanted, array: Array, path: Path) -> Array:
     """Nothing is converted silently."""
     dtype = np.dtype(NUMPY[v.dtype])
-    if array.shape != v.shape:
+    is_fitting = len(array.shape) == len(v.shape) and all(m in (n, -1) for n, m in zip(array.shape, v.shape))
+    if not is_fitting:  # -1: an open dimension
         raise UserError(f"{path} has shape {list(array.shape)}; the input {_told(v)} needs {list(v.shape)}")
     if array.dtype != dtype:
         raise UserError(

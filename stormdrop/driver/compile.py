@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,10 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 from stormdrop.arguments import check_arguments
 from stormdrop.driver import COMPILED, ZOO
 from stormdrop.driver.build import Job, build_kernels
-from stormdrop.driver.specialise import OpenSource, Sharing, open_model, open_source
+from stormdrop.driver.fallback import OnnxRuntimeFallback, fallback_of
+from stormdrop.driver.mixed import MixedModel, OpenMixedModel
+from stormdrop.driver.specialise import OpenSource, Sharing, open_interface, open_model, open_source
 from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
 from stormdrop.frontend.custom import CustomOperator
+from stormdrop.frontend.mixed import cut
 from stormdrop.frontend.onnx import load as load_onnx
 from stormdrop.frontend.onnx import load_parsed, parsed
 from stormdrop.graph.graph import Graph, Value
@@ -72,15 +75,16 @@ def load(
         if shapes or constants or operators:
             raise UserError("shapes=, constants= and operators= are for loading a model; this is a graph already")
         return model
-    if isinstance(model, str) and model.startswith(ZOO):
-        model = network(model, shapes)
-    _refuse_compiled(model)
-    return load_onnx(model, shapes, constants, operators)
+    return load_onnx(named(model, shapes), shapes, constants, operators)
 
 
-def _refuse_compiled(model: Source) -> None:
+def named(model: Source, shapes: Mapping[str, Sequence[int]] | None = None, is_open: bool = False) -> Any:
+    """A network of the zoo where the model is the name of one, else the model as it is. Raises UserError for a file
+    that is compiled already.
+    """
     if isinstance(model, (str, os.PathLike)) and str(model).endswith(COMPILED):  # pyright: ignore[reportUnknownArgumentType]
         raise UserError(f"{str(model)!r} is compiled already: sd.load_compiled opens it")  # pyright: ignore[reportUnknownArgumentType]
+    return network(model, shapes, is_open) if isinstance(model, str) and model.startswith(ZOO) else model
 
 
 def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None, is_open: bool = False) -> Any:
@@ -91,6 +95,40 @@ def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None, is_ope
         return zoo.build(name.removeprefix(ZOO), None)
     leading = {shape[0] for shape in (shapes or {}).values() if len(shape)}
     return zoo.build(name.removeprefix(ZOO), leading.pop() if len(leading) == 1 and 0 not in leading else 1)
+
+
+@overload
+def compile(
+    model: Source,
+    *,
+    schedules: Schedules | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    threads: int | None = None,
+    target: Target | str | None = None,
+    winograd: bool = True,
+    rules: Sequence[Rule] = RULES,
+    unproved: bool = False,
+    operators: Sequence[CustomOperator] = (),
+    fallback: None = None,
+) -> Model: ...
+
+
+@overload
+def compile(
+    model: Source,
+    *,
+    schedules: Schedules | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    threads: int | None = None,
+    target: Target | str | None = None,
+    winograd: bool = True,
+    rules: Sequence[Rule] = RULES,
+    unproved: bool = False,
+    operators: Sequence[CustomOperator] = (),
+    fallback: str,
+) -> Model | MixedModel | OpenMixedModel: ...
 
 
 def compile(
@@ -105,7 +143,8 @@ def compile(
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
     operators: Sequence[CustomOperator] = (),
-) -> Model:
+    fallback: str | None = None,
+) -> Model | MixedModel | OpenMixedModel:
     """A model that runs on this machine: on its CPU, or with `target="cuda"` on its GPU (`runtime.targets` has other
     names; a model for a GPU that is not here can be saved).
 
@@ -116,7 +155,8 @@ def compile(
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
     that the store has no verdict on. `rules` are those that schedules may follow. With `winograd=False` convolutions
-    are summed directly, which rounds less. `operators` are the caller's own (`sd.CustomOperator`).
+    are summed directly, which rounds less. `operators` are the caller's own (`sd.CustomOperator`). With
+    `fallback="onnxruntime"` what is not supported runs there, and the result is a `MixedModel` if anything does.
 
     Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
     UnsupportedOperator for operators that are not supported.
@@ -127,19 +167,51 @@ def compile(
     ahead = None if shapes is None or isinstance(shapes, Mapping) else list(shapes)
     settled = shapes if isinstance(shapes, Mapping) else None
 
-    def build(graph: list[Graph], sharing: Sharing) -> Model:
+    def build(graph: list[Graph], sharing: Sharing | None = None) -> Model:
         shared = sharing if not isinstance(machine, Gpu) else None  # arenas and weights of a GPU are each model's own
         with at_work():
             return build_model(tasks_of(graph.pop(), winograd), machine, schedules, rules, unproved, shared)
 
     with at_work():
+        if fallback is not None:
+            if isinstance(machine, Gpu) or isinstance(model, Graph):
+                raise UserError("fallback= is for ONNX models on the CPU")
+            source = named(model, settled, ahead is not None)
+            return _mixed(source, settled, ahead, constants, operators, fallback_of(fallback, machine.threads), build)
         read = _read(model, settled, constants, operators, ahead is not None)
         if not isinstance(read, OpenSource):
             if ahead:
                 raise UserError("shapes= lists several shapes, but the model has no open dimensions: give none")
-            return build_model(tasks_of(read.pop(), winograd), machine, schedules, rules, unproved)
+            return build(read)
         references(rules)
         return open_model(read, machine.threads, build, ahead or ())
+
+
+def _mixed(
+    model: Any,
+    shapes: Mapping[str, Sequence[int]] | None,
+    ahead: Sequence[Mapping[str, Sequence[int]]] | None,
+    constants: Mapping[str, ArrayLike] | None,
+    operators: Sequence[CustomOperator],
+    runtime: OnnxRuntimeFallback,
+    build: Callable[[list[Graph]], Model],
+) -> Model | MixedModel | OpenMixedModel:
+    """A model of which `runtime` may run a part; with open dimensions, one for each size it is called with."""
+
+    def sized(sizes: Mapping[str, Sequence[int]] | None) -> Model | MixedModel:
+        graph = cut(parsed(model), runtime, sizes, constants, operators)
+        if isinstance(graph, Graph):
+            return build([graph])
+        own = [part for part in graph.parts if isinstance(part, Graph)]
+        return MixedModel(graph, [build([part]) for part in own], runtime)
+
+    opened = open_interface(parsed(model), shapes, constants)
+    if opened is None:
+        return sized(shapes)
+    found = OpenMixedModel(opened.name, [port.name for port in opened.inputs], sized)
+    for sizes in ahead or ():
+        found.specialised(sizes)
+    return found
 
 
 def _read(
@@ -152,9 +224,7 @@ def _read(
     """A model as a graph where all its shapes are known (in a list, to be taken out), else to be compiled by size."""
     if isinstance(model, Graph):
         return [load(model, shapes, constants, operators)]
-    if isinstance(model, str) and model.startswith(ZOO):
-        model = network(model, shapes, is_open)
-    _refuse_compiled(model)
+    model = named(model, shapes, is_open)
     file = parsed(model)
     opened = open_source(model, file, shapes, constants, operators)
     return opened or [load_parsed(file, shapes, constants, operators)]

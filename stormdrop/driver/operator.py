@@ -21,13 +21,12 @@ from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.building import lowered, program_of
 from stormdrop.runtime.memory import check_memory
-from stormdrop.runtime.peak import PeakMeter
+from stormdrop.runtime.targets import peak_meter
 from stormdrop.search.curve import failures, improvements, trials_per_second
 from stormdrop.search.events import Event, Listener, Retiming, RoundEnded, TaskEnded, Trial, Tuned, Warned
 from stormdrop.search.tune import tune
 from stormdrop.space.default import default_point
 from stormdrop.space.rules import RULES, Rule
-from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import Target
 
 STEADY = 0.9  # a machine to itself keeps its peak within a few percent
@@ -206,8 +205,7 @@ class PeakWatch:
     """A listener that times the machine's peak now and then."""
 
     def __init__(self, target: Target) -> None:
-        assert isinstance(target, Cpu)
-        self._meter = PeakMeter(target)
+        self._meter = peak_meter(target)
         self.highest = self.lowest = self._meter.gflops()
         self._at = time.monotonic()
 

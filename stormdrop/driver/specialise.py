@@ -74,16 +74,24 @@ def open_source(
     None where all sizes are known, and where the importer has something to refuse. Raises UserError for operators that
     are not supported.
     """
-    try:
-        fixed = _fixed(interface(file, constants or {}), shapes or {})
-    except (UserError, TypeError):
-        return None
-    if not any(port.is_open for port in fixed.inputs):
+    fixed = open_interface(file, shapes, constants)
+    if fixed is None:
         return None
     check_operators(file, operators)
     source = ModelSource(model)
     source.parsed()  # what is read later must be the same
     return OpenSource(source, fixed, dict(constants or {}), tuple(operators), skeleton(file))
+
+
+def open_interface(
+    file: ParsedModel, shapes: Given | None, constants: Mapping[str, ArrayLike] | None
+) -> Interface | None:
+    """The inputs and outputs of a model that leaves dimensions open, `shapes` given; None as `open_source` says."""
+    try:
+        fixed = _fixed(interface(file, constants or {}), shapes or {})
+    except (UserError, TypeError):
+        return None
+    return fixed if any(port.is_open for port in fixed.inputs) else None
 
 
 def _fixed(declared: Interface, shapes: Given) -> Interface:
@@ -139,8 +147,9 @@ class Specialiser:
         self._rounded: WeakValueDictionary[Shapes, Model] = WeakValueDictionary()
         self.compilations = 0
 
-    def __call__(self, shapes: Shapes) -> Specialised:
-        return self._rounded_up(shapes) or self._compiled(self._imported(self._opened.source.parsed(), shapes))
+    def __call__(self, shapes: Shapes, is_exact: bool = False) -> Specialised:
+        rounded = None if is_exact else self._rounded_up(shapes)
+        return rounded or self._compiled(self._imported(self._opened.source.parsed(), shapes))
 
     def _imported(self, file: ParsedModel, shapes: Shapes) -> list[Graph]:
         names = [port.name for port in self._opened.interface.inputs]

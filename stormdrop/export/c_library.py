@@ -37,6 +37,7 @@ from stormdrop.files import cannot_write, destination, move, replacing
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.model import Model
+from stormdrop.runtime.open_model import OpenModel
 from stormdrop.runtime.pool_ir import MACHINES
 from stormdrop.runtime.verify import verify
 
@@ -58,13 +59,20 @@ def export_library(
 ) -> Library:
     """Write a compiled model as a C library, and its header beside it: `sd.export_library(model, "libresnet.so")`.
 
-    `name` begins the names of its functions, by default the file's: `resnet_open` in `libresnet.so`. Raises UserError
-    as `write_library`.
+    A model with open dimensions is written at all sizes that are compiled. `name` begins the names of its functions, by
+    default the file's: `resnet_open` in `libresnet.so`. Raises UserError as `write_library`.
     """
-    output = path_of(path)
-    beside = None if header is None else path_of(header)
-    stem = output.stem.removeprefix("lib") or output.stem
-    return write_library(model.image, model.weights, output, beside, stem if name is None else name)
+    output, beside = path_of(path), None if header is None else path_of(header)
+    name = (output.stem.removeprefix("lib") or output.stem) if name is None else name
+    if not isinstance(model, OpenModel):
+        return write_library(model.image, model.weights, output, beside, name)
+    family, chunks = model.family()
+    images = [family.images[k] for k in {served.image for served in family.served if not served.is_padded}]
+    if not images:
+        raise UserError(f"{model.name} is compiled for rounded sizes only; give shapes= to sd.compile")
+    images.sort(key=lambda image: [port.shape for port in image.inputs])
+    weights = [chunk.memory.read(0, chunk.nbytes) for chunk in chunks]
+    return write_sizes(images, weights, output, beside, name)
 
 
 def write_library(
@@ -81,9 +89,22 @@ def write_library(
     `linkers` are tried in turn; by default those of the system. Raises UserError if there is no linker, if it fails, if
     a file cannot be written, and for a model that was compiled for another architecture.
     """
-    verify(image)
+    return write_sizes([image], [image.checked_weights(weights)], output, header, name, linkers)
+
+
+def write_sizes(
+    images: Sequence[Image],
+    weights: Sequence[NDArray[np.uint8]],
+    output: Path,
+    header: Path | None,
+    name: str,
+    linkers: Sequence[Linker] | None = None,
+) -> Library:
+    """As `write_library`, of a model at one or more sizes, whose weights are the concatenation of `weights`."""
+    for image in images:
+        verify(image)
+    image = images[0]
     machine = _machine_of(image)
-    weights = image.checked_weights(weights)
     if image.weights_bytes > MOST_WEIGHTS_BYTES:
         sizes = f"{image.weights_bytes >> 20} MiB of weights, and a C library holds {MOST_WEIGHTS_BYTES >> 20}"
         raise UserError(f"{image.name} has {sizes}; save it as an .sd file")
@@ -93,11 +114,11 @@ def write_library(
         raise UserError(f"{str(output)!r} cannot be both the library and its header; give header= another name")
     # Beside the library, so that it can be moved to its place in one step; nobody else can see into it.
     with cannot_write(output), tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.path.parent) as folder:
-        objects = _write_objects(Path(folder), image, weights, library.prefix, machine)
+        objects = _write_objects(Path(folder), images, weights, library.prefix, machine)
         link(Path(folder), objects, "library", _soname(library), linkers)
         move(Path(folder) / "library", library.path)
     with replacing(library.header) as write:
-        write(c_header(image, library.prefix).encode("ascii"))
+        write(c_header(images, library.prefix).encode("ascii"))
     return library
 
 
@@ -111,14 +132,17 @@ def _machine_of(image: Image) -> str:
     return ours
 
 
-def _write_objects(folder: Path, image: Image, weights: NDArray[np.uint8], prefix: str, machine: str) -> list[str]:
+def _write_objects(
+    folder: Path, images: Sequence[Image], weights: Sequence[NDArray[np.uint8]], prefix: str, machine: str
+) -> list[str]:
     """The linker's input files."""
-    (folder / "entry.o").write_bytes(assemble(entry_ir(image, prefix, machine), AnyOf(image.triple)))
-    head, tail = data_object(machine, f"{prefix}_weights", weights.nbytes, weights.nbytes + SLACK_BYTES)
+    (folder / "entry.o").write_bytes(assemble(entry_ir(images, prefix, machine), AnyOf(images[0].triple)))
+    nbytes = sum(part.nbytes for part in weights)
+    head, tail = data_object(machine, f"{prefix}_weights", nbytes, nbytes + SLACK_BYTES)
     with open(folder / "weights.o", "wb") as file:
-        file.writelines((head, weights.data, tail))
+        file.writelines((head, *(part.data for part in weights), tail))
     objects = ["entry.o"]
-    for k, kernel in enumerate(image.kernels):
+    for k, kernel in enumerate(kernel for image in images for kernel in image.kernels):
         names = {ENTRY: f"{prefix}_kernel_{k}", PREPARE: f"{prefix}_prepare_{k}"}
         (folder / f"k{k}.o").write_bytes(renamed(kernel.code, names))
         objects.append(f"k{k}.o")

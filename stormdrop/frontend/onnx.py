@@ -17,15 +17,16 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import UnsupportedOperator, UserError
+from stormdrop.errors import Unsupported, UnsupportedOperator, UserError
 from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
+from stormdrop.frontend.halves import MOVES, narrowed, result_types, widened
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.matrices import MATRICES
 from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
@@ -35,11 +36,12 @@ from stormdrop.frontend.node_reader import NeedsConstant, NodeReader, qualified
 from stormdrop.frontend.nodes import check_names, label_of, nested, ordered
 from stormdrop.frontend.optionals import OPTIONALS
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
+from stormdrop.frontend.quantized import MICROSOFT_QUANTIZED, QUANTIZED
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
 from stormdrop.frontend.regions import REGIONS
 from stormdrop.frontend.resize import RESIZE
-from stormdrop.frontend.schema import NEWEST, OLDEST, check, is_unchanged
+from stormdrop.frontend.schema import NEWEST, OLDEST, check, form_of, is_unchanged
 from stormdrop.frontend.signal import SIGNAL
 from stormdrop.frontend.tensors import array_of, read_file
 from stormdrop.frontend.training import TRAINING
@@ -50,6 +52,7 @@ from stormdrop.ir.expr import NUMPY, Dtype
 
 log = logging.getLogger("stormdrop")
 MOST_NESTED = 32
+T = TypeVar("T")
 
 IMPORTERS: dict[str, Importer] = {
     **POINTWISE,
@@ -65,11 +68,12 @@ IMPORTERS: dict[str, Importer] = {
     **NGRAMS,
     **OPTIONALS,
     **UNDER_THE_STANDARD_NAME,
+    **QUANTIZED,
 }
 DOMAINS: dict[str, dict[str, Importer]] = {
     "": IMPORTERS,
     "ai.onnx.preview.training": TRAINING,
-    "com.microsoft": MICROSOFT,
+    "com.microsoft": {**MICROSOFT, **MICROSOFT_QUANTIZED},
 }
 """Importers by the domain and the name of their operators."""
 _BRANCHES = frozenset({"If", "Scan", "Loop"})
@@ -95,10 +99,21 @@ def load_parsed(
     operators: Sequence[CustomOperator] = (),
 ) -> Graph:
     """As `load`, of a model that is parsed already; its proto may be changed by this. Raises UserError."""
+    return imported(file, shapes, constants, operators, lambda *given: ModelImport(*given).run())
+
+
+def imported(
+    file: ParsedModel,
+    shapes: Mapping[str, Sequence[int]] | None,
+    constants: Mapping[str, ArrayLike] | None,
+    operators: Sequence[CustomOperator],
+    run: Callable[..., T],
+) -> T:
+    """What `run` makes of a model: it takes what a `ModelImport` takes. Its errors name the model."""
     try:
         given = _by_name(shapes, "shapes", lambda shape: tuple(map(operator.index, shape)), "shape")
         bound = _by_name(constants, "constants", np.asarray, "array")
-        return _Import(file.proto, file.folder, given, bound, importers_of(operators)).run()
+        return run(file.proto, file.folder, given, bound, importers_of(operators))
     except UserError as error:
         raise _prefixed(error, file.label) from error
     except RecursionError as error:
@@ -108,7 +123,7 @@ def load_parsed(
 def check_operators(file: ParsedModel, operators: Sequence[CustomOperator] = ()) -> None:
     """Raises UnsupportedOperator that names all operators of a model that are not supported, whatever the shapes."""
     try:
-        _Import(file.proto, file.folder, {}, {}, importers_of(operators)).check_operators()
+        ModelImport(file.proto, file.folder, {}, {}, importers_of(operators)).check_operators()
     except UserError as error:
         raise _prefixed(error, file.label) from error
 
@@ -128,14 +143,16 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
     return found
 
 
-def _prefixed(error: UserError, text: str) -> UserError:
-    """The same error with a text before its message."""
+def _prefixed(error: UserError, text: str, operator: str = "") -> UserError:
+    """The same error with a text before its message; what an operator needs and is not supported becomes its error."""
     message = f"{text}: {error}"
     match error:
         case NeedsConstant():
             return NeedsConstant(message, error.value)
         case UnsupportedOperator():
             return UnsupportedOperator(message, error.operators)
+        case Unsupported():
+            return UnsupportedOperator(message, [operator]) if operator else Unsupported(message)
         case _:
             return UserError(message)
 
@@ -208,7 +225,7 @@ def _tensor_type(type: Any) -> Any:
     return type.optional_type.elem_type.tensor_type if type.HasField("optional_type") else type.tensor_type
 
 
-class _Import:
+class ModelImport:
     """One import: the values known by their names in the file, and the graph so far."""
 
     def __init__(
@@ -230,27 +247,39 @@ class _Import:
 
     def run(self) -> Graph:
         graph = self.proto.graph
-        env: dict[str, Value] = {}
-        for tensor in graph.initializer:
-            self._initializer(tensor, env)
-        if graph.sparse_initializer:
-            raise UserError("sparse constants are not supported")
-        self._inputs(graph.input, env)
+        env = self._interface()
         self._check_known(graph.node)
         self._import(ordered(graph.node, env), env, 0)
         outputs: list[Value] = []
         for o in graph.output:
             if not _tensor_type(o.type).HasField("elem_type") and (kind := o.type.WhichOneof("value")):
-                raise UserError(f"output {shown(o.name)} is no tensor but a {kind}, which is not supported")
+                raise Unsupported(f"output {shown(o.name)} is no tensor but a {kind}, which is not supported")
             if o.name not in env:
                 raise UserError(f"output {shown(o.name)} is computed by no node")
             outputs.append(env[o.name])
         if not outputs:
             raise UserError("it has no outputs")
-        names = [o.name for o in graph.output]
+        return self.build.graph(outputs, self.output_names(), graph.name or "model", self.version)
+
+    def _interface(self) -> dict[str, Value]:
+        """The values that no node computes, by name."""
+        graph = self.proto.graph
+        env: dict[str, Value] = {}
+        for tensor in graph.initializer:
+            self._constant(tensor, env)
+        if graph.sparse_initializer:
+            raise Unsupported("sparse constants are not supported")
+        self._inputs(graph.input, env)
+        return env
+
+    def _constant(self, tensor: Any, env: dict[str, Value]) -> None:
+        self._initializer(tensor, env)
+
+    def output_names(self) -> list[str]:
+        names = [o.name for o in self.proto.graph.output]
         if len(set(names)) != len(names):
             raise UserError("two outputs have the same name")
-        return self.build.graph(outputs, names, graph.name or "model", self.version)
+        return names
 
     def _importer(self, node: Any) -> Importer | None:
         """The caller's own, or that of the package."""
@@ -303,16 +332,19 @@ class _Import:
             if i.name in self.shapes or i.name in self.given:
                 self._bind(i, self.shapes[i.name] if i.name in self.shapes else self.given[i.name].shape)
         for i in listed:
-            dtype = self._type(i)
-            if i.name in self.given:
-                env[i.name] = self._given(i.name, dtype)
-            else:
-                env[i.name] = self.build.input(i.name, self._shape(i), dtype)
+            self._input(i, env)
+
+    def _input(self, i: Any, env: dict[str, Value]) -> None:
+        dtype = self._type(i)
+        if i.name in self.given:
+            env[i.name] = self._given(i.name, dtype)
+        else:
+            env[i.name] = self.build.input(i.name, self._shape(i), dtype)
 
     def _type(self, i: Any) -> Dtype:
         declared = _tensor_type(i.type)
         if not declared.HasField("elem_type"):
-            raise UserError(f"input {shown(i.name)} is no tensor but a {i.type.WhichOneof('value') or 'nothing'}")
+            raise Unsupported(f"input {shown(i.name)} is no tensor but a {i.type.WhichOneof('value') or 'nothing'}")
         return element_type(declared.elem_type, f"input {shown(i.name)}")
 
     def _given(self, name: str, dtype: Dtype) -> Value:
@@ -362,21 +394,26 @@ class _Import:
 
     def _import(self, nodes: Iterable[Any], env: dict[str, Value], depth: int) -> None:
         for node in nodes:
-            label = label_of(node)
-            self.build.node = label
-            self.build.hint = next((o for o in node.output if o), label)
-            for o in node.output:
-                if o and o in env:
-                    raise UserError(f"node {shown(label)} computes {shown(o)}, which exists already")
-            try:
-                self._node(node, env, depth, label)
-            except UserError as error:
-                if "node " in str(error):  # the innermost one names itself
-                    raise
-                raise _prefixed(error, f"{node.op_type} node {shown(label)}") from error
-            missing = [o for o in node.output if o and o not in env]
-            if missing:
-                raise UserError(f"{node.op_type} node {shown(label)}: its output {shown(missing[0])} is not supported")
+            self._import_node(node, env, depth)
+
+    def _import_node(self, node: Any, env: dict[str, Value], depth: int) -> None:
+        label = label_of(node)
+        operator = qualified(node.domain, node.op_type)
+        self.build.node = label
+        self.build.hint = next((o for o in node.output if o), label)
+        for o in node.output:
+            if o and o in env:
+                raise UserError(f"node {shown(label)} computes {shown(o)}, which exists already")
+        try:
+            self._node(node, env, depth, label)
+        except UserError as error:
+            if "node " in str(error) and type(error) is not Unsupported:  # the innermost one names itself
+                raise
+            raise _prefixed(error, f"{node.op_type} node {shown(label)}", operator) from error
+        missing = [o for o in node.output if o and o not in env]
+        if missing:
+            message = f"{node.op_type} node {shown(label)}: its output {shown(missing[0])} is not supported"
+            raise UnsupportedOperator(message, [operator])
 
     def _node(self, node: Any, env: dict[str, Value], depth: int, label: str) -> None:
         inputs = [env[i] if i else None for i in node.input]
@@ -392,11 +429,17 @@ class _Import:
             return
         attributes = {a.name: self._attribute(a, label) for a in node.attribute}
         since = len(self.build.nodes)
+        form = form_of(node.op_type, self.version) if is_standard(node.domain) else None
+        halves: list[Dtype | None] = [None] * len(node.output)
+        if node.op_type not in MOVES:
+            halves = result_types(form, inputs, len(node.output))
+            inputs = widened(self.build, inputs)
         names = list(node.output)
         reader = NodeReader(node.op_type, label, self.version, inputs, names, attributes, self.build, node.domain)
         results = importer(reader)
         listed = [results] if isinstance(results, Value) else list(results)
-        for o, value in zip(node.output, listed):
+        for o, value, half in zip(node.output, listed, halves):
+            value = narrowed(self.build, value, half)
             if o and value is not None:
                 env[o] = self.build.rename(value, o, since)
 
@@ -415,7 +458,7 @@ class _Import:
             case 8:
                 return [v.decode("utf-8", "replace") for v in value]
             case _:
-                raise UserError(f"attribute {shown(a.name)} is of a kind that is not supported")
+                raise Unsupported(f"attribute {shown(a.name)} is of a kind that is not supported")
 
     def _function(
         self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int, label: str
@@ -450,7 +493,7 @@ class _Import:
                 results = run(self._taken(node, inputs[0]), {})
             case "Scan":
                 if self.version < 9:
-                    raise UserError("Scan of operator set 8 is not supported")
+                    raise Unsupported("Scan of operator set 8 is not supported")
                 results = unroll_scan(node, [v for v in inputs if v is not None], self.build, run)
             case _:
                 results = unroll_loop(node, inputs, self.build, run)

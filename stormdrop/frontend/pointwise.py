@@ -7,7 +7,7 @@ from functools import reduce
 
 import numpy as np
 
-from stormdrop.errors import UserError
+from stormdrop.errors import Unsupported
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Attribute, Value, shown
@@ -17,19 +17,34 @@ from stormdrop.ops.scalar import fits_f32
 Results = Value | Sequence[Value | None]
 Importer = Callable[[NodeReader], Results]
 
-ELEMENT_TYPES: dict[int, Dtype] = {1: "f32", 11: "f64", 6: "i32", 7: "i64", 9: "bool"}
-NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt", "PointwiseFormula"})
+ELEMENT_TYPES: dict[int, Dtype] = {
+    1: "f32",
+    11: "f64",
+    10: "f16",
+    16: "bf16",
+    3: "i8",
+    5: "i16",
+    6: "i32",
+    7: "i64",
+    2: "u8",
+    4: "u16",
+    12: "u32",
+    13: "u64",
+    9: "bool",
+}
+"""By the number in ONNX's TensorProto.DataType."""
+NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt", "Quantize", "Requantize", "Dequantize", "PointwiseFormula"})
 """Elementwise operators of graphs that ONNX does not have."""
 
 
 def element_type(code: int, what: str) -> Dtype:
-    """The element type that ONNX gives this number. Raises UserError, naming `what`, for those not supported."""
+    """The element type that ONNX gives this number. Raises Unsupported, naming `what`, for the others."""
     from onnx import TensorProto
 
     if code not in ELEMENT_TYPES:
         names = {number: name.lower() for name, number in TensorProto.DataType.items()}
         supported = ", ".join(ELEMENT_TYPES.values())
-        raise UserError(f"{what} has element type {names.get(code, code)}; supported are {supported}")
+        raise Unsupported(f"{what} has element type {names.get(code, code)}; supported are {supported}")
     return ELEMENT_TYPES[code]
 
 
@@ -137,7 +152,7 @@ def _dropout(n: NodeReader) -> Results:
     if n.optional(2) is not None and bool(n.scalar(2)):
         rate = n.number("ratio", 0.5) if n.optional(1) is None else n.scalar(1)
         if float(rate) != 0.0:
-            raise n.fail("dropout in training mode is random; load the model for inference")
+            raise n.unsupported("dropout in training mode is random (load the model for inference)")
     mask = n.build.expand(n.build.constant(True), n.input(0).shape) if n.wanted(1) else None
     return [n.input(0), mask]
 

@@ -14,13 +14,15 @@ from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.graph.graph import Value, shown
-from stormdrop.ir.expr import Dtype
+from stormdrop.ir.dtypes import ITEMSIZE, SIGNED, UNSIGNED, Dtype
 
 TYPES: dict[Dtype, str] = {
     "f32": "tensor(float)",
     "f64": "tensor(double)",
-    "i32": "tensor(int32)",
-    "i64": "tensor(int64)",
+    "f16": "tensor(float16)",
+    "bf16": "tensor(bfloat16)",
+    **{dtype: f"tensor(int{8 * ITEMSIZE[dtype]})" for dtype in SIGNED},
+    **{dtype: f"tensor(uint{8 * ITEMSIZE[dtype]})" for dtype in UNSIGNED},
     "bool": "tensor(bool)",
 }
 KINDS = {
@@ -61,6 +63,8 @@ class Form:
     most_outputs: int
     kinds: Mapping[str, int]
     required: tuple[str, ...]
+    results: tuple[str, ...]
+    """The group of each output; the last one's is that of all behind it."""
 
 
 @cache
@@ -90,7 +94,8 @@ def form_of(op: str, version: int) -> Form | None:
             formals.append(formal)
     kinds = {name: int(a.type.value) for name, a in schema.attributes.items()}
     required = tuple(name for name, a in schema.attributes.items() if a.required)
-    return Form(tuple(formals), last, int(schema.min_input), int(schema.max_output), kinds, required)
+    results = tuple(str(o.type_str) for o in schema.outputs)
+    return Form(tuple(formals), last, int(schema.min_input), int(schema.max_output), kinds, required, results)
 
 
 def _schema(op: str, version: int) -> Any:

@@ -16,7 +16,7 @@ from stormdrop.files import opened
 from stormdrop.frontend.pointwise import element_type
 from stormdrop.graph.builder import MOST_DIMENSIONS, MOST_VALUE
 from stormdrop.graph.graph import Array, shown
-from stormdrop.ir.expr import ITEMSIZE, NUMPY, Dtype
+from stormdrop.ir.dtypes import FLOATS, HALVES, ITEMSIZE, NUMPY, Dtype
 
 EXTERNAL = 1
 MOST_MODEL_BYTES = 1 << 31
@@ -24,10 +24,11 @@ MOST_MODEL_BYTES = 1 << 31
 _FIELDS: dict[Dtype, str] = {
     "f32": "float_data",
     "f64": "double_data",
-    "i32": "int32_data",
     "i64": "int64_data",
-    "bool": "int32_data",
+    "u32": "uint64_data",
+    "u64": "uint64_data",
 }
+"""Where values lie that are not raw; all other types share a field of 32-bit integers, halves by their bits."""
 
 
 def array_of(proto: Any, folder: str | None, what: str) -> Array:
@@ -49,10 +50,14 @@ def array_of(proto: Any, folder: str | None, what: str) -> Array:
     elif proto.HasField("raw_data"):
         raw = proto.raw_data
     else:
-        values = getattr(proto, _FIELDS[dtype])
+        values = getattr(proto, _FIELDS.get(dtype, "int32_data"))
         if len(values) != prod(dims):
             raise UserError(f"{what} holds {len(values):,} values, but its shape is {dims}")
-        return np.array(values, NUMPY[dtype]).reshape(dims)
+        if dtype in HALVES:
+            return np.array(values, np.int32).astype(np.uint16).view(NUMPY[dtype]).reshape(dims)
+        # A value that does not fit its type is cut to its bits.
+        wide = np.array(values, np.float64 if dtype in FLOATS else np.uint64 if dtype == "u64" else np.int64)
+        return wide.astype(NUMPY[dtype]).reshape(dims)
     if len(raw) != nbytes:
         raise UserError(f"{what} holds {len(raw):,} bytes, but its shape {dims} needs {nbytes:,}")
     if dtype == "bool":

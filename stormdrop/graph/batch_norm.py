@@ -24,7 +24,7 @@ import numpy as np
 from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
 from stormdrop.graph.identities import TAME
 from stormdrop.graph.sweep import uniform, use_counts
-from stormdrop.ir.expr import FLOATS, NUMPY
+from stormdrop.ir.dtypes import FLOATS, HALVES, NUMPY
 from stormdrop.ops.broadcast import broadcast_shape
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul"})
@@ -203,7 +203,7 @@ class _Folding:
         self._replace(product, weights, added, behind)
 
     def _product(self, node: Node) -> _Product | None:
-        if node.output.dtype not in FLOATS:
+        if node.output.dtype not in FLOATS or node.inputs[0].dtype in HALVES:
             return None
         known = [v in self.constants for v in node.inputs]
         if sum(known) != 1 or (known[0] and node.op != "MatMul"):

@@ -19,13 +19,14 @@ from stormdrop.errors import UserError
 from stormdrop.graph.fold import Folding
 from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value, shown
 from stormdrop.graph.shapes import infer
-from stormdrop.ir.expr import ITEMSIZE, NUMPY, Dtype, identity_of
+from stormdrop.ir.dtypes import HALVES, ITEMSIZE, NUMPY, PAIRS, Dtype
+from stormdrop.ir.expr import identity_of
 
 MOST_VALUE = 1 << 36
 MOST_DIMENSIONS = 32
 MOST_NODES = 250_000
 MOST_PARTS = 16
-DTYPES: dict[np.dtype[Any], Dtype] = {np.dtype(t): d for d, t in NUMPY.items()}
+DTYPES: dict[np.dtype[Any], Dtype] = {np.dtype(t): d for d, t in NUMPY.items() if d not in PAIRS}
 
 
 class GraphBuilder:
@@ -49,6 +50,10 @@ class GraphBuilder:
         self._check_size(value)
         self.inputs.append(value)
         return value
+
+    def reserve(self, name: str) -> str:
+        """A name that no value will have."""
+        return self._names.fresh(name)
 
     def constant(self, data: ArrayLike, dtype: Dtype | None = None, name: str = "") -> Value:
         """An array as a value; it must not be changed afterwards."""
@@ -75,7 +80,7 @@ class GraphBuilder:
         if self._emitted > MOST_NODES:
             raise self.fail(f"written out, the model has more than {MOST_NODES:,} nodes")
         node = Node(op, inputs, (value,), attributes, self.node)
-        if all(v in self.constants for v in inputs):
+        if all(v in self.constants for v in inputs) and not _widens_weights(node):
             arrays = [self.constants[v] for v in inputs]
             array = self._fold(node, arrays) if value.size else np.zeros(shape, NUMPY[dtype])
             if array is not None:
@@ -155,3 +160,11 @@ class GraphBuilder:
 
     def fail(self, message: str) -> UserError:
         return UserError(f"node {shown(self.node)}: {message}")
+
+
+def _widens_weights(node: Node) -> bool:
+    """Whether a node makes f32 of a matrix of halves or quantised numbers: products may read these themselves (see
+    `halves` and `quantized`).
+    """
+    x = node.inputs[0]
+    return x.rank >= 2 and ((node.op == "Cast" and x.dtype in HALVES) or node.op == "Dequantize")

@@ -72,6 +72,21 @@ def _prelu(n: Node, x: Expr, slope: Expr) -> Expr:
     return select(compare("lt", x, scalar.number(0, x)), x * slope, x)
 
 
+def _quantize(n: Node, x: Expr, scale: Expr, zero: Expr) -> Expr:
+    """round(x / scale) + zero, saturated; sums that are beyond f32's integers are beyond the result's type too."""
+    return build.cast(call("round", x / scale) + zero, dtype_of(n.text("to")))
+
+
+def _requantize(n: Node, x: Expr, factor: Expr, zero: Expr) -> Expr:
+    """round(x · factor) + zero of an i32 sum x, saturated."""
+    return build.cast(call("round", build.cast(x, "f32") * factor) + zero, dtype_of(n.text("to")))
+
+
+def _dequantize(n: Node, x: Expr, scale: Expr, zero: Expr) -> Expr:
+    """(x - zero) · scale, rounded: no multiply-add joins the product with a sum that follows."""
+    return binary("rounded_mul", build.cast(x, "f32") - zero, scale)
+
+
 def _plain(f: Callable[..., Expr]) -> Callable[..., Expr]:
     """An operator that needs nothing but its operands."""
 
@@ -152,7 +167,10 @@ _BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Min": "min", "Max": "max",
 _BITWISE = {"BitwiseAnd": "bitand", "BitwiseOr": "bitor", "BitwiseXor": "bitxor"}
 _COMPARISON = {"Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge"}
 
+_QUANTIZED = {"Quantize": _quantize, "Requantize": _requantize, "Dequantize": _dequantize}
+
 ELEMENTWISE: dict[str, Callable[..., Expr]] = {
+    **_QUANTIZED,
     **_ONE,
     **_TWO,
     POINTWISE_FORMULA: applied_to_elements,
@@ -166,3 +184,5 @@ TRUTHS = frozenset(
     {"Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf"}
 )
 """Operators whose result is bool."""
+NUMBERS = frozenset(_QUANTIZED)
+"""Operators whose operands may differ in type: quantised numbers, and f32 scales and zero points."""

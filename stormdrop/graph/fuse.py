@@ -20,12 +20,27 @@ from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.formula import POINTWISE_FORMULA
 from stormdrop.graph.graph import Graph, Node, Value
 from stormdrop.graph.shapes import NORMS, POOLS, REDUCTIONS, window_of
+from stormdrop.graph.widening import widens
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Einsum"})
 ANCHORS = PRODUCTS | REDUCTIONS | POOLS | NORMS
 MOVEMENT = frozenset({"Transpose", "Expand", "Slice", "Pad", "Repeat", "Tile", "Trilu", "Gather"})
 DEAR = frozenset().union(
-    ("Exp", "Log", "Tanh", "Erf", "Sigmoid", "Pow", "PowConst", "Div", "Mod", "Sqrt", "Rsqrt", "Reciprocal"),
+    (
+        "Exp",
+        "Log",
+        "Tanh",
+        "Erf",
+        "Sigmoid",
+        "Pow",
+        "PowConst",
+        "Div",
+        "Mod",
+        "Sqrt",
+        "Rsqrt",
+        "Reciprocal",
+        "Quantize",
+    ),
     ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
     ("Softplus", "Softsign", "Mish", "Swish", "Gelu", "Elu", POINTWISE_FORMULA),
 )
@@ -78,7 +93,7 @@ class _Fusion:
             if node not in self.group_of and not is_alias(node):
                 self._grow(node)
         for node in nodes:
-            if node in self.group_of and (node.op in ANCHORS or node.op in MOVEMENT):
+            if node in self.group_of and (node.op in ANCHORS or node.op in MOVEMENT or node.op in ELEMENTWISE):
                 self._absorb(node)
         found = {id(members): members for members in self.group_of.values()}
         ordered = [sorted(members, key=self.position.__getitem__) for members in found.values()]
@@ -90,15 +105,25 @@ class _Fusion:
         if not (node.op in ANCHORS or node.op in MOVEMENT or node.op in ELEMENTWISE):
             return
         tail = node
+        steps: list[list[Node]] = []
         while True:
             end = self.meeting.get(tail)
             between = None if end is None else self._way(tail, end)
             if end is None or between is None or len(members) + len(between) > MOST_NODES:
-                return
+                break
             for n in between:
                 self.group_of[n] = members
             members += between
+            steps.append(between)
             tail = end
+        while steps and not all(map(widens, members)) and self._stores_wide(steps[-1]):
+            (last,) = steps.pop()
+            members.remove(last)
+            del self.group_of[last]
+
+    def _stores_wide(self, step: list[Node]) -> bool:
+        """Whether a kernel that ends with these nodes stores widened numbers, which its readers can widen."""
+        return len(step) == 1 and widens(step[0]) and step[0].output not in self.outputs
 
     def _way(self, start: Node, end: Node) -> list[Node] | None:
         """All nodes from `start` (without it) to `end`, or None where one of them cannot be fused."""
@@ -141,12 +166,15 @@ class _Fusion:
                 return (chain[0].op == "Transpose" and len(chain) == 1) or (cheap and not moves and v == node.inputs[0])
             case "Conv":
                 sizes = (*node.integers("kernel"), *node.integers("strides"), node.integer("groups"))
-                return cheap and not moves and prod(sizes) == 1 and v == node.inputs[0]
+                # What converts to i16 is computed into a copy of the kernel's own, whatever the window.
+                return cheap and not moves and (prod(sizes) == 1 or v.dtype == "i16") and v == node.inputs[0]
             case "ConvTranspose":
                 return False
             case "MaxPool" | "SumPool":
                 w = window_of(node)
                 return not moves and (cheap or all(k <= s for k, s in zip(w.kernel, w.strides)))
+            case op if op in ELEMENTWISE:
+                return all(widens(n) for n in chain)
             case op if op in REDUCTIONS:
                 return not moves
             case op if op in NORMS:

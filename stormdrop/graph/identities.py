@@ -23,6 +23,7 @@ from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Array, Graph, Node, Value
 from stormdrop.graph.shapes import POOLS, REDUCTIONS, window_of
 from stormdrop.graph.sweep import Sweep, uniform, use_counts
+from stormdrop.ir.dtypes import FLOATS, INTEGERS, is_exact
 from stormdrop.ir.expr import identity_of
 from stormdrop.ops.broadcast import broadcast_shape
 
@@ -53,8 +54,6 @@ INVOLUTIONS = frozenset({"Neg", "Not"})
 KEEPS_LEFT = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": 1, "Or": 0, "Xor": 0}
 """x op this = x; for the commutative ones also this op x."""
 COMMUTES = frozenset({"Add", "Mul", "And", "Or", "Xor", "Max", "Min"})
-EXACTLY_IN = {"bool": ("i32", "i64", "f32", "f64"), "i32": ("i64", "f64"), "f32": ("f64",)}
-"""Casts that lose nothing: from a type to those that hold all its values."""
 
 
 def joined(op: str, a: Array, b: Array) -> Array | None:
@@ -214,8 +213,11 @@ class _Rules:
         if x.dtype == node.output.dtype:
             return x
         inner = self.made_by(x, "Cast")
-        if inner is None or x.dtype not in EXACTLY_IN.get(inner.inputs[0].dtype, ()):
+        if inner is None or not is_exact(inner.inputs[0].dtype, x.dtype):
             return None
+        source, to = inner.inputs[0].dtype, node.output.dtype
+        if x.dtype in FLOATS and source in INTEGERS and to in INTEGERS and not is_exact(source, to):
+            return None  # a float saturates where an integer wraps around
         return replace(node, inputs=inner.inputs)
 
     def slice(self, node: Node) -> Answer:

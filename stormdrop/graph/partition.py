@@ -22,6 +22,7 @@ from stormdrop.graph.express import Express, express
 from stormdrop.graph.formula import FORMULA, POINTWISE_FORMULA
 from stormdrop.graph.fuse import ANCHORS, groups
 from stormdrop.graph.graph import Array, Graph, Node, Value, shown
+from stormdrop.ir.dtypes import HALVES
 from stormdrop.ir.expr import Const, Expr
 from stormdrop.ir.tensor import Task, Tensor, Variant, compute, tensor
 from stormdrop.ops.broadcast import axes_for, read
@@ -148,7 +149,7 @@ def _number(v: Value, constants: Mapping[Value, Array]) -> Const | None:
 def _winograd_fits(node: Node, constants: Mapping[Value, Array]) -> bool:
     if node.op != "Conv" or node.text("layout") != "NHWC":
         return False
-    if node.inputs[1] not in constants or node.inputs[0].dtype != "f32":
+    if node.inputs[1] not in constants or node.inputs[0].dtype not in ("f32", *HALVES):
         return False
     plain = node.integers("kernel") == (3, 3) and node.integers("strides") == node.integers("dilations") == (1, 1)
     pads = {*node.integers("before"), *node.integers("after")}

@@ -14,10 +14,13 @@ from collections.abc import Callable
 from stormdrop.graph.batch_norm import fold_scales
 from stormdrop.graph.empties import empties
 from stormdrop.graph.graph import Graph
+from stormdrop.graph.halves import halves
 from stormdrop.graph.identities import identities
 from stormdrop.graph.layout import channels_last
+from stormdrop.graph.quantized import quantized
 from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
 from stormdrop.graph.verify import verify
+from stormdrop.graph.widening import own_widenings
 
 Pass = Callable[[Graph], Graph]
 Listen = Callable[[str, Graph, Graph], None]
@@ -31,10 +34,13 @@ SIMPLIFY: tuple[tuple[str, Pass], ...] = (
 
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("empties", empties),
+    ("halves", halves),
+    ("quantised numbers", quantized),
     *SIMPLIFY,
     ("scales into weights", fold_scales),
     ("channels last", channels_last),
     *SIMPLIFY,
+    ("widenings", own_widenings),
     ("outputs", own_outputs),
 )
 

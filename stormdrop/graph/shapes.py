@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from stormdrop.errors import UserError
-from stormdrop.graph.elementwise import ELEMENTWISE, TRUTHS, dtype_of
+from stormdrop.graph.elementwise import ELEMENTWISE, NUMBERS, TRUTHS, dtype_of
 from stormdrop.graph.formula import FORMULA, POINTWISE_FORMULA
 from stormdrop.graph.graph import Attribute, Node, Value, shown
-from stormdrop.ir.expr import Dtype
+from stormdrop.ir.dtypes import ACCUMULATOR, Dtype
 from stormdrop.ops.broadcast import broadcast_shape, put
 from stormdrop.ops.contract import einsum_extents, matmul_extents
 from stormdrop.ops.window import Window
@@ -32,13 +32,16 @@ def infer(op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute])
         raise UserError(f"{op}: no such operator")
     if op == FORMULA:
         return node.integers("shape"), dtype_of(node.text("dtype"))
-    return RULES[op](node), "i64" if op in POSITIONS else inputs[0].dtype
+    dtype: Dtype = "i64" if op in POSITIONS else inputs[0].dtype
+    return RULES[op](node), ACCUMULATOR.get(dtype, dtype) if op in NARROW_PRODUCTS else dtype
 
 
 SCATTERED = frozenset({"none", "add", "mul", "max", "min"})
 """What a Scatter does with the value that was there."""
 REDUCTIONS = frozenset({"ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})
 POOLS = frozenset({"MaxPool", "SumPool"})
+NARROW_PRODUCTS = frozenset({"Conv", "MatMul", "Einsum"})
+"""Products that take narrow types, and sum them in a wider one (`ACCUMULATOR`)."""
 NORMS = frozenset({"Softmax", "LogSoftmax", "Standardize", "RmsNormalize"})
 POSITIONS = frozenset({"ArgMax", "ArgMin", "TopKIndices", "MaxPoolIndices"})
 
@@ -48,14 +51,16 @@ def _elementwise_type(node: Node) -> Dtype:
         return "bool"
     if node.op == POINTWISE_FORMULA:
         return dtype_of(node.text("dtype"))
-    if node.op in ("Cast", "BitCast"):
+    if node.op in ("Cast", "BitCast", "Quantize", "Requantize"):
         return dtype_of(node.text("to"))
+    if node.op == "Dequantize":
+        return "f32"
     return node.inputs[1 if node.op == "Where" else 0].dtype
 
 
 def _same_types(node: Node) -> None:
     alike = node.inputs[1:] if node.op == "Where" else node.inputs
-    if len({v.dtype for v in alike}) > 1 and node.op != "Pow":
+    if len({v.dtype for v in alike}) > 1 and node.op != "Pow" and node.op not in NUMBERS:
         raise UserError(f"{node.op} needs operands of one type, not {', '.join(v.dtype for v in alike)}")
     if node.op == "Where" and node.inputs[0].dtype != "bool":
         raise UserError(f"Where needs a bool condition, not {node.inputs[0].dtype}")

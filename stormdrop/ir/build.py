@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from stormdrop.errors import UserError
 from stormdrop.ir import expr
+from stormdrop.ir.dtypes import HALVES
 from stormdrop.ir.expr import Axis, Cast, Combiner, Const, Dtype, Expr, Reduce, Scalar, binary, call, compare, select
 
 
@@ -69,9 +70,9 @@ def equal(a: Expr, b: Expr | Scalar) -> Expr:
 
 
 def cast(a: Expr, dtype: Dtype) -> Expr:
-    """The value in another type; between bf16 and another type than f32 it is rounded to f32 on the way."""
+    """The value in another type; between a half and another type than f32 it is rounded to f32 on the way."""
     if dtype not in expr.NUMPY:
         raise UserError(f"unknown element type {dtype!r}; known: {', '.join(expr.NUMPY)}")
-    if "bf16" in (a.dtype, dtype) and not {a.dtype, dtype} <= {"bf16", "f32"}:
+    if a.dtype != dtype and not {a.dtype, dtype}.isdisjoint(HALVES) and a.dtype != "f32":
         a = Cast(a, "f32")
     return a if a.dtype == dtype else Cast(a, dtype)

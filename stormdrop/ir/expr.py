@@ -1,9 +1,7 @@
 """Expressions: interned, immutable trees over scalars.
 
 Equality is identity: two nodes built from equal parts are the same object, and constants keep their type and sign (1,
-1.0, True and -0.0 differ). Index arithmetic is `i64`; data is `f32`, `f64`, `i32`, `i64`, `bool` or `bf16`. Values of
-`bf16` are stored, moved and chosen; they are computed with as `f32`, and only from `f32` are others cast to them. Pairs
-of them, `bf16x2`, exist only inside loop programs, as operands of dot products.
+1.0, True and -0.0 differ). Index arithmetic is `i64`; data has any type of `dtypes`.
 """
 
 from __future__ import annotations
@@ -15,30 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
-import ml_dtypes
 import numpy as np
 
 from stormdrop.errors import UserError
+from stormdrop.ir.dtypes import FLOATS, PAIRS, UNSIGNED, Dtype, integer_range, wrapped
+from stormdrop.ir.dtypes import ITEMSIZE as ITEMSIZE
+from stormdrop.ir.dtypes import NUMPY as NUMPY
 
 if TYPE_CHECKING:
     from stormdrop.ir.tensor import Tensor
 
-Dtype = Literal["f32", "f64", "i32", "i64", "bool", "bf16", "bf16x2"]
 Scalar = bool | int | float
 AxisKind = Literal["spatial", "reduce"]
 Combiner = Literal["sum", "max", "min", "prod"]
-
-NUMPY: dict[Dtype, type[np.generic]] = {
-    "f32": np.float32,
-    "f64": np.float64,
-    "i32": np.int32,
-    "i64": np.int64,
-    "bool": np.bool_,
-    "bf16": ml_dtypes.bfloat16,
-    "bf16x2": np.uint32,
-}
-ITEMSIZE: dict[Dtype, int] = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1, "bf16": 2, "bf16x2": 4}
-FLOATS = ("f32", "f64", "bf16")
 
 LOGICAL = ("and", "or", "xor")
 BITWISE = ("bitand", "bitor", "bitxor", "shl", "shr")
@@ -46,7 +33,7 @@ BITWISE = ("bitand", "bitor", "bitxor", "shl", "shr")
 -1 for `shr` of a negative number, else 0.
 """
 _ROUNDED = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos")
-BITS_AS: dict[str, Dtype] = {f"bits_as_{dtype}": dtype for dtype in NUMPY if dtype not in ("bf16", "bf16x2")}
+BITS_AS: dict[str, Dtype] = {f"bits_as_{dtype}": dtype for dtype in NUMPY if dtype not in PAIRS}
 """Functions that read the bits of a value as those of another type of the same size."""
 UNARY = ("neg", "abs", "not", *_ROUNDED, "floor", "ceil", "round")
 
@@ -152,6 +139,8 @@ class Const(Expr):
 
     def __new__(cls, value: Scalar, dtype: Dtype) -> Const:
         value = float(value) if dtype in FLOATS else bool(value) if dtype == "bool" else int(value)
+        if dtype in UNSIGNED:
+            value = wrapped(int(value), dtype)
         return _intern(cls, dtype, (repr(value),), (value,))
 
 
@@ -185,7 +174,8 @@ class Axis(Expr):
 class Bin(Expr):
     """An arithmetic or logical operation on two values of one type.
 
-    In loop programs also `pair`, two bf16 as one bf16x2, and `dot`, the sum of the products of two pairs in f32.
+    In loop programs also `pair`, two bf16 or i16 as one element, and `dot`, the sum of the products of two pairs in
+    f32 or i32.
     """
 
     __slots__ = __match_args__ = ("op", "a", "b")
@@ -194,10 +184,15 @@ class Bin(Expr):
     b: Expr
 
     def __new__(cls, op: str, a: Expr, b: Expr) -> Bin:
-        return _intern(cls, _RESULTS.get(op, a.dtype), (op, a, b), (op, a, b))
+        return _intern(cls, _RESULTS.get((op, a.dtype), a.dtype), (op, a, b), (op, a, b))
 
 
-_RESULTS: dict[str, Dtype] = {"pair": "bf16x2", "dot": "f32"}
+_RESULTS: dict[tuple[str, Dtype], Dtype] = {
+    ("pair", "bf16"): "bf16x2",
+    ("pair", "i16"): "i16x2",
+    ("dot", "bf16x2"): "f32",
+    ("dot", "i16x2"): "i32",
+}
 
 
 class Cmp(Expr):
@@ -276,8 +271,7 @@ def identity_of(combiner: Combiner, dtype: Dtype) -> Scalar:
         return bool(one) if dtype == "bool" else float(one) if dtype in FLOATS else int(one)
     if dtype in FLOATS:
         return -math.inf if combiner == "max" else math.inf
-    half = 2 ** (8 * ITEMSIZE[dtype] - 1)
-    least, most = (False, True) if dtype == "bool" else (-half, half - 1)
+    least, most = (False, True) if dtype == "bool" else integer_range(dtype)
     return least if combiner == "max" else most
 
 
@@ -294,8 +288,7 @@ def lift(value: Expr | Scalar, dtype: Dtype) -> Expr:
     if dtype not in FLOATS:
         if isinstance(value, (float, np.floating)):
             raise UserError(f"{value!r} is a float, but stands where a value of type {dtype} is needed; use sd.cast")
-        bits = 8 * ITEMSIZE[dtype] - 1
-        if dtype != "bool" and not -(2**bits) <= value < 2**bits:
+        if dtype != "bool" and wrapped(int(value), dtype) != value:
             raise UserError(f"{value!r} does not fit the type {dtype}")
     return Const(value, dtype)
 
@@ -315,6 +308,7 @@ ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
+    "rounded_mul": operator.mul,
     "floordiv": operator.floordiv,
     "mod": operator.mod,
     "min": np.minimum,
@@ -329,14 +323,6 @@ ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "ne": operator.ne,
 }
 """What indices and conditions are made of, for numbers and for arrays alike."""
-
-
-def wrapped(value: int, dtype: Dtype) -> int:
-    """An integer modulo 2^bits of its type, in two's complement."""
-    if dtype == "bool":
-        return value
-    bits = 8 * ITEMSIZE[dtype]
-    return (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
 
 def _same_type(op: str, a: Expr, b: Expr | Scalar) -> Expr:
@@ -398,6 +384,8 @@ def call(fn: str, a: Expr) -> Expr:
         return a if BITS_AS[fn] == a.dtype else Call(fn, a)
     if fn not in ("neg", "abs", "not") and a.dtype not in FLOATS:
         raise UserError(f"{fn} needs a float, not {a.dtype}; use sd.cast")
+    if fn == "abs" and a.dtype in UNSIGNED:
+        return a
     return Call(fn, a)
 
 

@@ -19,7 +19,7 @@ through its derivative, and a sum of n terms t gets (1 + √n / 2) · Σ max(s(t
 that growth. Terms of one sign added one by one in float32 need it: 4,608 of them were 29 eps · Σ|a·b| off, 512 were 9,
 while random signs stay below 2. Moved or maximised data has s = 0: it must be exact. Choices made by float data (relu)
 take the larger scale of both sides. Jumps (floor, casts to integers, comparisons as values) cannot be bounded and hand
-on their operand's scale.
+on their operand's scale. Quantised numbers may differ by one, `quantum`, where a float lies halfway between two.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.ir import expr
+from stormdrop.ir.dtypes import INTEGERS, ITEMSIZE, is_exact
 from stormdrop.ir.expr import FLOATS, NUMPY, Axis, Bin, Call, Cast, Cmp, Const, Dtype, Expr, Load, Select, walk
 from stormdrop.ir.tensor import Compute, Task, Tensor
 
@@ -42,8 +43,12 @@ CHUNK_POINTS = 1_000_000
 """Points evaluated at once; some ten float64 temporaries of this size are alive in the worst case."""
 UNDERFLOW = 2.0**-103
 """In the units of scales, what a float32 loses by being flushed to zero: 2⁻¹²⁶ / eps."""
-BF16_ROUNDING = 2.0**15
-"""In the units of scales, what rounding 1 to bf16 may lose: 2⁻⁸ / eps."""
+ROUNDING = {"f16": 2.0**12, "bf16": 2.0**15}
+"""In the units of scales, what rounding 1 to a half may lose: 2⁻¹¹ / eps and 2⁻⁸ / eps."""
+F16_UNDERFLOW = 0.25
+"""In the units of scales, what rounding to the nearest multiple of 2⁻²⁴, the least f16, may lose."""
+F16_OVERFLOW = 65520.0
+"""What rounds to infinity as f16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,8 @@ class Samples:
 def evaluate(
     task: Task, arrays: Mapping[str, Array], variant: int = 0, precision: Literal["f64"] | None = None
 ) -> dict[str, Array]:
-    """The outputs by name. With precision "f64" every f32 and bf16 is computed as float64, inputs being taken as they
-    are: a cast to bf16, which rounds to nearest even otherwise, does nothing then.
+    """The outputs by name. With precision "f64" every float is computed as float64, inputs being taken as they are: a
+    cast to f16 or bf16, which rounds to nearest even otherwise, keeps what does not overflow then.
 
     Raises UserError for missing or misshapen arrays and for reads outside a tensor.
     """
@@ -86,6 +91,15 @@ def sample(
         values, scales = machine.read(t, indices)
         found[mine.name] = Samples(indices, values, scales)
     return found
+
+
+def quantum(task: Task) -> int:
+    """By how much an integer output may differ from that computed in float64: 1 where floats are rounded to quantised
+    numbers, else 0.
+    """
+    bodies = (t.compute.body for v in task.variants for t in v.stages if t.compute is not None)
+    casts = (n for body in bodies for n in walk(body) if isinstance(n, Cast))
+    return int(any(n.a.dtype in FLOATS and n.dtype in INTEGERS and ITEMSIZE[n.dtype] < 4 for n in casts))
 
 
 def _random_indices(shape: tuple[int, ...], points: int, rng: np.random.Generator) -> tuple[Array, ...]:
@@ -232,7 +246,8 @@ class _Machine:
                     return _reinterpreted(x, a.dtype, expr.BITS_AS[fn], self.wide)
                 return np.asarray(_UNARY[fn](_widened(x))).astype(x.dtype)
             case Cast(a, dtype):
-                return _cast(self.value(a, s), _numpy(dtype, self.wide))
+                x = _cast(self.value(a, s), _numpy(dtype, self.wide))
+                return _overflown(x) if dtype == "f16" and self.wide else x
             case Load():
                 return self._load(e, s)
             case _:
@@ -273,8 +288,10 @@ class _Machine:
                     return self.scale(a, s)
                 return _through(_SLOPE[fn](self.value(a, s)), self.scale(a, s)) + result
             case Cast(a):
-                exact = a.dtype in ("bool", "bf16", e.dtype) or (a.dtype, e.dtype) in (("f32", "f64"), ("i32", "f64"))
-                return self.scale(a, s) + (0 if exact else result * (BF16_ROUNDING if e.dtype == "bf16" else 1))
+                if is_exact(a.dtype, e.dtype):
+                    return self.scale(a, s)
+                rounding = result * ROUNDING.get(e.dtype, 1) + (F16_UNDERFLOW if e.dtype == "f16" else 0)
+                return self.scale(a, s) + rounding
             case Load():
                 return s.scales[e]
             case _:
@@ -315,12 +332,17 @@ def _cast(x: Array, dtype: type[np.generic]) -> Array:
     """Saturating where a float becomes an integer; C's rules elsewhere."""
     if not (np.issubdtype(x.dtype, np.floating) and np.issubdtype(dtype, np.integer)):
         return x.astype(dtype)
-    half = 2 ** (8 * np.dtype(dtype).itemsize - 1)
-    low, high = -half, half - 1
+    limits = np.iinfo(np.dtype(dtype).name)
+    low, high = int(limits.min), int(limits.max)
     wide = np.trunc(x.astype(np.float64))
     fits = (wide >= low) & (wide < high + 1)
     inside = np.where(fits, wide, 0).astype(dtype)
     return np.where(fits | np.isnan(wide), inside, np.where(wide > 0, np.array(high, dtype), np.array(low, dtype)))
+
+
+def _overflown(x: Array) -> Array:
+    """Numbers that are infinite as f16."""
+    return np.where(np.abs(x) >= F16_OVERFLOW, np.copysign(np.inf, x), x)
 
 
 def _reinterpreted(x: Array, dtype: Dtype, to: Dtype, wide: bool) -> Array:
@@ -346,7 +368,7 @@ def _binary_scale(op: str, x: Array, y: Array, ex: Array, ey: Array, result: Arr
     match op:
         case "add" | "sub":
             return ex + ey + result
-        case "mul":
+        case "mul" | "rounded_mul":
             return _through(y, ex) + _through(x, ey) + result
         case "div":
             return _through(1 / y, ex) + _through(x / (y * y), ey) + result

@@ -11,6 +11,7 @@ import numpy as np
 from stormdrop.errors import UserError
 from stormdrop.ir import expr
 from stormdrop.ir.affine import bounds, index_condition
+from stormdrop.ir.dtypes import HALVES, Dtype
 from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Reduce, Select, Var, children, walk
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def verify_compute(name: str, c: Compute) -> None:
-    """Raise UserError for an axis used twice or not declared, a reduction inside a body, or bf16 arithmetic."""
+    """Raise UserError for an axis used twice or not declared, a reduction inside a body, or arithmetic on halves."""
     declared: set[Expr] = set()
     for a in (*c.axes, *c.reduce_axes):
         if a in declared:
@@ -39,22 +40,25 @@ def verify_compute(name: str, c: Compute) -> None:
             raise UserError(f"{name}: {node.name} is no axis")
         if isinstance(node, Reduce):
             raise UserError(f"{name}: a reduction must be the whole body; give it a compute of its own")
-        if _computes_with_bf16(node):
-            raise UserError(f"{name}: {node} computes with bf16; use sd.cast(…, 'f32')")
-    if c.combiner is not None and c.body.dtype == "bf16":
-        raise UserError(f"{name}: {c.combiner} of bf16; use sd.cast(…, 'f32')")
+        half = _half_computed_with(node)
+        if half is not None:
+            raise UserError(f"{name}: {node} computes with {half}; use sd.cast(…, 'f32')")
+    if c.combiner is not None and c.body.dtype in HALVES:
+        raise UserError(f"{name}: {c.combiner} of {c.body.dtype}; use sd.cast(…, 'f32')")
     _verify_indices(name, c.body)
 
 
-def _computes_with_bf16(node: Expr) -> bool:
-    """Whether a node does more than to move a bf16, to choose one, or to convert between it and f32."""
+def _half_computed_with(node: Expr) -> Dtype | None:
+    """The type of a half where a node does more than to move it, to choose it, or to convert between it and f32."""
     match node:
-        case Bin(_, a) | Cmp(_, a) | Call(_, a):
-            return a.dtype == "bf16"
-        case Cast(a, dtype):
-            return "bf16" in (a.dtype, dtype) and "f32" not in (a.dtype, dtype)
+        case Call(fn) if fn in expr.BITS_AS:
+            return None
+        case Bin(_, a) | Cmp(_, a) | Call(_, a) if a.dtype in HALVES:
+            return a.dtype
+        case Cast(a, dtype) if "f32" not in (a.dtype, dtype):
+            return next((d for d in (a.dtype, dtype) if d in HALVES), None)
         case _:
-            return False
+            return None
 
 
 MOST_POINTS = 1 << 20  # a guarded read is proved by trying all values of the axes concerned, up to this many

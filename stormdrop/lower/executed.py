@@ -17,6 +17,7 @@ from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import (
     Barrier,
     Combine,
+    CommitCopies,
     Finish,
     For,
     If,
@@ -29,6 +30,7 @@ from stormdrop.lower.program import (
     Stmt,
     Threads,
     Update,
+    WaitForCopies,
 )
 
 
@@ -79,7 +81,7 @@ class _Count:
                 case Combine(tile, shuffled, groups):
                     steps = shuffled.bit_length() - 1 + (groups if groups > 1 else 0)
                     total += tile.row_count * tile.chunks * tile.lanes * steps
-                case Start() | Save() | Barrier():
+                case Start() | Save() | Barrier() | CommitCopies() | WaitForCopies():
                     pass
         return total
 
@@ -192,7 +194,7 @@ def _mentioned(body: tuple[Stmt, ...]) -> frozenset[Var]:
                 found |= _variables(s.low) | _variables(s.high) | _mentioned(s.body) - {s.var}
             case Threads(loops, inner):
                 found |= _mentioned(inner) - {var for var, _ in loops}
-            case Start() | Update() | Save() | Finish() | Barrier() | Combine():
+            case Start() | Update() | Save() | Finish() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
                 pass
     return frozenset(found)
 

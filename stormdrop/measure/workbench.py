@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import BuildError
-from stormdrop.ir.expr import FLOATS, ITEMSIZE, NUMPY, Dtype
-from stormdrop.ir.interp import sample
+from stormdrop.ir.dtypes import FLOATS, INTEGERS, ITEMSIZE, NUMPY, Dtype, integer_range
+from stormdrop.ir.interp import quantum, sample
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.artifact import Artifact, BufferSpec
 from stormdrop.runtime.device import Array
@@ -27,7 +27,8 @@ from stormdrop.target.scope import Scope
 GUARD_BYTES = 4096
 GUARD = 0xA5
 POISON = 0xFF  # all ones is a NaN that no arithmetic gives: x86 and ARM make 0x7fc00000 or 0xffc00000
-EPS: dict[str, float] = {"f32": 2.0**-23, "f64": 2.0**-52, "bf16": 2.0**-23}  # scales of bf16 are those of f32
+EPS: dict[Dtype, float] = {"f64": 2.0**-52, **dict.fromkeys(("f32", "f16", "bf16"), 2.0**-23)}
+"""Scales of halves are those of f32."""
 PROT_READ = 1
 MARGIN = 4  # the largest magnitude of a sample is not the largest of all elements
 
@@ -101,7 +102,7 @@ class Workbench:
                 _check_written(output, tensor.dtype)
             reference = self.references[tensor.name]
             found = np.asarray(output.array[reference.indices])
-            right = _agree(found, reference.values, tensor.dtype, bound * reference.magnitudes)
+            right = _agree(found, reference.values, tensor.dtype, bound * reference.magnitudes, quantum(self.task))
             if not right.all():
                 first = int(np.argmin(right))
                 values = found.ravel()[first], reference.values.ravel()[first]
@@ -116,7 +117,7 @@ class Workbench:
         bound = max(v.error_bound for v in self.task.variants)
         for tensor, output, other in zip(self.task.outputs, self.outputs, expected):
             largest = float(np.max(self.references[tensor.name].magnitudes, initial=0.0))
-            right = _agree(output.array, other, tensor.dtype, 2 * bound * MARGIN * largest)
+            right = _agree(output.array, other, tensor.dtype, 2 * bound * MARGIN * largest, 0)
             if not right.all():
                 place = np.unravel_index(int(np.argmin(right)), right.shape)
                 values = output.array[place], other[place]
@@ -142,10 +143,12 @@ def _check_written(output: Guarded, dtype: Dtype) -> None:
         raise WrongOutput(f"left {left} of {bits.size} elements of output {output.name} unwritten")
 
 
-def _agree(found: Array, expected: Array, dtype: Dtype, allowed: float | Array) -> NDArray[np.bool_]:
-    """Where values are equal or, if floats, |found - expected| <= allowed · eps; a NaN agrees with a NaN."""
+def _agree(found: Array, expected: Array, dtype: Dtype, allowed: float | Array, apart: int) -> NDArray[np.bool_]:
+    """Where integers are at most `apart` apart, and floats |found - expected| <= allowed · eps; NaN agrees with NaN."""
     with np.errstate(all="ignore"):
         right = np.asarray(found == expected)
+        if apart and dtype in INTEGERS:
+            right |= np.abs(found.astype(np.float64) - expected.astype(np.float64)) <= apart
         if dtype in FLOATS:
             error = np.abs(found.astype(np.float64) - expected)
             right |= (error <= allowed * EPS[dtype]) | (np.isnan(found) & np.isnan(expected))
@@ -160,12 +163,15 @@ def _told(what: str, right: NDArray[np.bool_], name: str, place: list[int], foun
 def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:
     """Normal numbers; integers stay small, since they may be indices."""
     match tensor.dtype:
-        case "f32" | "bf16":
+        case "f32" | "f16" | "bf16":
             return rng.standard_normal(tensor.shape, dtype=np.float32).astype(NUMPY[tensor.dtype])
         case "f64":
             return rng.standard_normal(tensor.shape)
         case "bool":
             return rng.random(tensor.shape) < 0.5
+        case "i8" | "u8" | "i16" | "u16":
+            limits = integer_range(tensor.dtype)
+            return rng.integers(*limits, tensor.shape, dtype=NUMPY[tensor.dtype], endpoint=True)
         case _:
             return rng.integers(0, 2, tensor.shape, dtype=NUMPY[tensor.dtype])
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
+from stormdrop.ir.dtypes import HALVES
 from stormdrop.ir.expr import Axis, Const, Expr, Load, Scalar, binary, select
 from stormdrop.ir.shape import matching_runs
 from stormdrop.ir.tensor import Tensor, axis, compute
@@ -135,6 +136,14 @@ def pad_constant(
     sides = [c for d in wanted for c in (axes[d] >= before[d], axes[d] < x.shape[d] + before[d])]
     element = x[tuple(binary("sub", a, b) for a, b in zip(axes, before))]
     return compute(name, axes, select(reduce(Expr.__and__, sides), element, value) if sides else element)
+
+
+def widened(x: Tensor) -> Tensor:
+    """A tensor of halves as f32, in a stage of its own: converted once, not in every product that reads it."""
+    if x.dtype not in HALVES:
+        return x
+    axes = axes_for(x.shape)
+    return compute("X", axes, build.cast(x[tuple(axes)], "f32"))
 
 
 def pad_reflected(x: Tensor, before: Sequence[int], after: Sequence[int], mode: str, name: str = "P") -> Tensor:

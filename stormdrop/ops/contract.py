@@ -7,9 +7,10 @@ from functools import reduce
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
+from stormdrop.ir.dtypes import ACCUMULATOR
 from stormdrop.ir.expr import Expr
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
-from stormdrop.ops.broadcast import axes_for, broadcast_shape, read
+from stormdrop.ops.broadcast import axes_for, broadcast_shape, read, widened
 
 
 def matmul_extents(
@@ -29,15 +30,16 @@ def matmul_nd(x: Tensor, w: Tensor, transpose_x: bool = False, transpose_w: bool
     """`Y[b…, n, m] = Σ_k X[b…, n, k] · W[b…, k, m]`; leading dimensions broadcast; either may be transposed."""
     leading, rows, inner, columns = matmul_extents(x.shape, w.shape, transpose_x, transpose_w)
     lead, n, m, k = axes_for(leading), axis(rows, "n"), axis(columns, "m"), reduce_axis(inner, "k")
+    if x.dtype != "bf16":  # of which pairs may be multiplied as they are
+        x, w = widened(x), widened(w)
     left = _factor(x, [*lead, k, n] if transpose_x else [*lead, n, k])
     right = _factor(w, [*lead, m, k] if transpose_w else [*lead, k, m])
     return compute(name, (*lead, n, m), build.sum(left * right, k))
 
 
 def _factor(x: Tensor, axes: Sequence[Expr]) -> Expr:
-    """An element of `x` as it is multiplied: products of bf16 are exact in f32, and summed there."""
-    element = read(x, axes)
-    return build.cast(element, "f32") if x.dtype == "bf16" else element
+    """An element of `x` as it is multiplied: products of a narrow type are exact in a wider one, and summed there."""
+    return build.cast(read(x, axes), ACCUMULATOR.get(x.dtype, x.dtype))
 
 
 def einsum_extents(labels: Sequence[str], result: str, shapes: Sequence[Sequence[int]]) -> dict[str, int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from stormdrop.ir import build
+from stormdrop.ir.dtypes import is_exact
 from stormdrop.ir.expr import FLOATS, Const, Dtype, Expr, binary, call, compare, select
 
 
@@ -178,7 +179,7 @@ def power(x: Expr, y: Expr) -> Expr:
         return build.cast(binary("pow", base, exponent), x.dtype)
     if isinstance(y, Const) and 0 <= y.value <= MOST_UNROLLED:
         return _product(x, int(y.value))
-    wide = "i64" if "i64" in (x.dtype, y.dtype) else "i32"
+    wide = "i32" if is_exact(x.dtype, "i32") and is_exact(y.dtype, "i32") else "i64"
     return build.cast(binary("pow", build.cast(x, wide), build.cast(y, wide)), x.dtype)
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
+from stormdrop.ir.dtypes import ACCUMULATOR
 from stormdrop.ir.expr import FLOATS, Axis, Combiner, Const, Expr, Scalar, binary, compare, identity_of, select
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
-from stormdrop.ops.broadcast import pad_constant
+from stormdrop.ops.broadcast import pad_constant, widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +85,29 @@ def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, nam
     outs, per_group = weights.shape[:2] if layout == "NCHW" else weights.shape[:-3:-1]
     if channels(x, layout) != per_group * groups or outs % groups:
         raise UserError(f"conv: {x!r} and {weights!r} do not fit with {groups} groups")
-    p = padded(x, w, layout)
+    p, weights = padded(widened(x), w, layout), widened(weights)
     at, over, source = slides(spatial(x, layout), w)
     n, per_out = axis(x.shape[0], "n"), outs // groups
+    wide = ACCUMULATOR.get(x.dtype, x.dtype)
+
+    def pixel(*c: Expr) -> Expr:
+        return build.cast(p[place(layout, n, c, source)], wide)
 
     def weight(co: Expr, ci: Expr) -> Expr:
-        return weights[(co, ci, *over)] if layout == "NCHW" else weights[(*over, ci, co)]
+        return build.cast(weights[(co, ci, *over) if layout == "NCHW" else (*over, ci, co)], wide)
 
     if groups == channels(x, layout) == outs:  # depthwise: nothing is summed over channels
         c = axis(outs, "c")
-        product = p[place(layout, n, [c], source)] * weight(c, Const(0, "i64"))
+        product = pixel(c) * weight(c, Const(0, "i64"))
         return compute(name, place(layout, n, [c], at), build.sum(product, *over))
     ci = reduce_axis(per_group, "ci")
     order = (ci, *over) if layout == "NCHW" else (*over, ci)
     if groups == 1:
         co = axis(outs, "co")
-        product = p[place(layout, n, [ci], source)] * weight(co, ci)
+        product = pixel(ci) * weight(co, ci)
         return compute(name, place(layout, n, [co], at), build.sum(product, *order))
     g, co = axis(groups, "g"), axis(per_out, "co")
-    product = p[place(layout, n, [g * per_group + ci], source)] * weight(g * per_out + co, ci)
+    product = pixel(g * per_group + ci) * weight(g * per_out + co, ci)
     f = compute("F", place(layout, n, [g, co], at), build.sum(product, *order))
     return _ungrouped(f, layout, n, outs, at, per_out, name)
 

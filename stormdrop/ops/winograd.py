@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from stormdrop.errors import UserError
 from stormdrop.ir import build
+from stormdrop.ir.dtypes import ACCUMULATOR
 from stormdrop.ir.expr import Axis, Const, Dtype, Expr, select
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
-from stormdrop.ops.broadcast import pad_constant
+from stormdrop.ops.broadcast import pad_constant, widened
 from stormdrop.ops.window import Window
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -106,15 +107,16 @@ def winograd_conv2d(x: Tensor, w: Tensor, padding: int, tile: int, name: str = "
 
     a, b, ci, co = axis(t, "a"), axis(t, "b"), axis(ci_extent, "ci"), axis(co_extent, "co")
     i, j = reduce_axis(3, "i"), reduce_axis(3, "j")
-    g = coefficient(transform.filter, a, i, w.dtype) * coefficient(transform.filter, b, j, w.dtype)
-    u = compute("U", (a, b, ci, co), build.sum(w[i, j, ci, co] * g, i, j))
+    wide = ACCUMULATOR.get(x.dtype, x.dtype)
+    g = coefficient(transform.filter, a, i, wide) * coefficient(transform.filter, b, j, wide)
+    u = compute("U", (a, b, ci, co), build.sum(widened(w)[i, j, ci, co] * g, i, j))
 
     behind = [k * m + 2 - size - padding for k, size in zip(tiles, x.shape[1:3])]
-    p = pad_constant(x, (0, padding, padding, 0), (0, *behind, 0), 0, (1, 2))
+    p = pad_constant(widened(x), (0, padding, padding, 0), (0, *behind, 0), 0, (1, 2))
     a, b, ci = axis(t, "a"), axis(t, "b"), axis(ci_extent, "ci")
     n, ty, tx = axis(batch, "n"), axis(tiles[0], "y"), axis(tiles[1], "x")
     i, j = reduce_axis(t, "i"), reduce_axis(t, "j")
-    bt = coefficient(transform.input, a, i, x.dtype) * coefficient(transform.input, b, j, x.dtype)
+    bt = coefficient(transform.input, a, i, wide) * coefficient(transform.input, b, j, wide)
     v = compute("V", (a, b, n, ty, tx, ci), build.sum(p[n, ty * m + i, tx * m + j, ci] * bt, i, j))
 
     a, b, co = axis(t, "a"), axis(t, "b"), axis(co_extent, "co")
@@ -123,7 +125,7 @@ def winograd_conv2d(x: Tensor, w: Tensor, padding: int, tile: int, name: str = "
 
     n, ty, tx, co = axis(batch, "n"), axis(tiles[0], "y"), axis(tiles[1], "x"), axis(co_extent, "co")
     row, column, r, s = axis(m, "i"), axis(m, "j"), reduce_axis(t, "a"), reduce_axis(t, "b")
-    at = coefficient(transform.output, row, r, x.dtype) * coefficient(transform.output, column, s, x.dtype)
+    at = coefficient(transform.output, row, r, wide) * coefficient(transform.output, column, s, wide)
     z = compute("Z", (n, ty, tx, row, column, co), build.sum(product[r, s, n, ty, tx, co] * at, r, s))
 
     n, h, w_, co = axis(batch, "n"), axis(extents[0], "h"), axis(extents[1], "w"), axis(co_extent, "co")

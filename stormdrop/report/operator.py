@@ -15,7 +15,7 @@ from stormdrop.measure.result import Timing
 from stormdrop.report.console import block, heading, print_pairs, print_table
 from stormdrop.report.schedule import schedule_lines
 from stormdrop.report.summary import next_step, search_rows
-from stormdrop.report.text import one_line, seconds_text, span_text, speed_text, threads_text
+from stormdrop.report.text import one_line, seconds_text, span_text, speed_text
 from stormdrop.reservoir.record import Record
 from stormdrop.runtime.building import text_of
 from stormdrop.search.curve import improvements, reached, trials_per_second
@@ -38,7 +38,7 @@ def known_text(best: Record, task: Task, peak_gflops: float) -> str:
 def print_operator(console: Console, report: OperatorReport, show: Sequence[str]) -> None:
     """Everything; `show` names the parts that precede the figures."""
     task, target, best = report.plan.task, report.plan.target, report.best
-    heading(console, f"{task.name} on {target.name}, {target.isa}, {threads_text(target.threads)}")
+    heading(console, f"{task.name} on {target.name}, {target.isa}, {target.units}")
     console.print()
     if "sketches" in show:
         print_sketches(console, task, target, report.plan.rules)
@@ -70,7 +70,7 @@ def code_sections(program: Program, target: Target, show: Collection[str]) -> li
 def _figures(report: OperatorReport) -> list[tuple[str, str]]:
     task, best, peak = report.plan.task, report.best, report.peak_gflops
     seconds = best.tuned.seconds
-    rows = [("time", f"{seconds_text(seconds)} with {threads_text(report.plan.target.threads)}")]
+    rows = [("time", f"{seconds_text(seconds)} with {report.plan.target.units}")]
     if task.flops:
         for name, gflops in (("nominal", best.tuned.gflops), ("executed", best.executed_gflops)):
             rows.append((name, f"{gflops:.1f} GFLOP/s, {gflops / peak:.1%} of peak"))

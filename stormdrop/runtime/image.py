@@ -110,6 +110,11 @@ class Image:
         return self.triple == GPU_TRIPLE
 
     @property
+    def units(self) -> str:
+        """What computes in parallel, for people."""
+        return self.cpu if self.is_for_gpu else f"{self.threads} thread{'s' if self.threads != 1 else ''}"
+
+    @property
     def scratch_bytes(self) -> int:
         """Per thread."""
         return max((k.scratch_bytes for k in self.kernels), default=0)

@@ -128,10 +128,8 @@ class Model(Executable[Port]):
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
-        arrays = self._checked(self._in_order(inputs))
-        results = [new_array(port) for port in self.outputs]
-        self._run(arrays, results)
-        return {port.name: result for port, result in zip(self.outputs, results)}
+        results = self(*self._in_order(inputs))
+        return dict(zip([port.name for port in self.outputs], results if len(self.outputs) != 1 else [results]))
 
     def _in_order(self, inputs: Mapping[str, ArrayLike]) -> list[ArrayLike]:
         """Arrays by name, in the order of the inputs. Raises UserError for missing and unknown names."""
@@ -256,9 +254,8 @@ class Model(Executable[Port]):
         return ", ".join(repr(port.name) for port in self.inputs) or "none"
 
     def __repr__(self) -> str:
-        steps, threads = len(self.image.calls), self.threads
-        where = self.image.cpu if self.image.is_for_gpu else f"{threads} thread{'s' if threads != 1 else ''}"
-        return f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {where}>"
+        steps = len(self.image.calls)
+        return f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {self.image.units}>"
 
 
 def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:

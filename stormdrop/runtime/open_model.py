@@ -59,7 +59,8 @@ class Specialised(Protocol):
         ...
 
 
-Specialise = Callable[[Shapes], Specialised]
+Specialise = Callable[[Shapes, bool], Specialised]
+"""Makes what runs some shapes; with True, a model of exactly these shapes."""
 
 
 class OpenModel(Model):
@@ -87,12 +88,16 @@ class OpenModel(Model):
             last = {id(found.model): found.model for found in reversed(list(self._found.values()))}
             return tuple(reversed(last.values()))
 
-    def specialise(self, shapes: Mapping[str, Sequence[int]]) -> Model:
-        """The model for given shapes of the inputs, compiled if need be; dimensions of one name need be given once.
+    @property
+    def shapes(self) -> list[Shapes]:
+        """The input shapes that need no compilation, the least recently used first."""
+        return list(self._found)
 
-        Where sizes are rounded up, the model is that of the rounded ones. Raises UserError.
+    def specialise(self, shapes: Mapping[str, Sequence[int]]) -> Model:
+        """The model for exactly these shapes of the inputs, compiled if need be; dimensions of one name need be given
+        once. Raises UserError.
         """
-        return self._at(self._complete(shapes)).model
+        return self._at(complete_shapes(self._ports, shapes), is_exact=True).model
 
     def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
         """Returns one array, or a tuple of several outputs. Raises UserError for arrays that do not match."""
@@ -121,16 +126,16 @@ class OpenModel(Model):
         found = self._at(tuple(map(_shape_of, arrays)))
         return found.profile(*arrays, repeats=repeats, standalone=standalone)
 
-    def _at(self, shapes: Shapes) -> Specialised:
+    def _at(self, shapes: Shapes, is_exact: bool = False) -> Specialised:
         """What runs these shapes. Raises UserError, which names `shapes=`, for those that it cannot take."""
         with self._lock:
             found = self._found.get(shapes)
-            if found is None:
+            if found is None or (is_exact and self._specialise is not None and isinstance(found, PaddedModel)):
                 self._check(shapes)
                 if self._specialise is None:
                     raise self._unknown(shapes)
                 try:
-                    found = self._specialise(shapes)
+                    found = self._specialise(shapes, is_exact)
                 except UserError as error:
                     told = ", ".join(f"{p.name!r}: {s}" for p, s in zip(self._ports, shapes))
                     raise UserError(f"{error} (compiled for shapes={{{told}}})") from error
@@ -166,30 +171,6 @@ class OpenModel(Model):
                 if isinstance(d, str) and sizes.setdefault(d, (n, port.name))[0] != n:
                     told = f"{sizes[d][0]} in {sizes[d][1]} and {n} in {port.name}"
                     raise UserError(f"the dimension {d} of {self.name} is {told}; it must be one number (see shapes=)")
-
-    def _complete(self, given: Mapping[str, Sequence[int]]) -> Shapes:
-        """The shapes of all inputs, from those of some."""
-        if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UserError(f"shapes= takes shapes by name, {{{self._known()}: shape}}, not {type(given).__name__}")
-        ports = {port.name: port for port in self._ports}
-        sizes: dict[str, int] = {}
-        shapes: dict[str, Shape] = {}
-        for name, shape in given.items():
-            if name not in ports:
-                raise UserError(f"shapes= names {name!r}, which is no input; the inputs are {self._known()}")
-            try:
-                shapes[name] = tuple(map(index, shape))
-            except TypeError as error:
-                raise UserError(f"shapes= gives no shape for {name!r}: {error}") from error
-            sizes.update((d, n) for d, n in zip(ports[name].dimensions or (), shapes[name]) if isinstance(d, str))
-        for port in self._ports:
-            if port.name in shapes:
-                continue
-            missing = [d for d in port.open_dimensions if d not in sizes]
-            if missing or port.dimensions is None:
-                raise UserError(f"shapes= leaves open {', '.join(missing) or 'the rank'} of the input {port!r}")
-            shapes[port.name] = tuple(d if isinstance(d, int) else sizes[d] for d in port.dimensions)
-        return tuple(shapes[port.name] for port in self._ports)
 
     def _unknown(self, shapes: Shapes) -> UserError:
         have = "; ".join(", ".join(map(str, known)) for known in self._found)
@@ -239,6 +220,32 @@ class OpenModel(Model):
         count = len(self.models)
         told = f"open in {', '.join(names)}" if names else "several shapes"
         return f"<model {self.name}, {told}, compiled for {count} size{'s' if count != 1 else ''}>"
+
+
+def complete_shapes(inputs: Sequence[OpenPort], given: Mapping[str, Sequence[int]]) -> Shapes:
+    """The shapes of all inputs, from those of some: dimensions of one name have one size. Raises UserError."""
+    names = ", ".join(repr(port.name) for port in inputs) or "none"
+    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f"shapes= takes shapes by name, {{{names}: shape}}, not {type(given).__name__}")
+    ports = {port.name: port for port in inputs}
+    sizes: dict[str, int] = {}
+    shapes: dict[str, Shape] = {}
+    for name, shape in given.items():
+        if name not in ports:
+            raise UserError(f"shapes= names {name!r}, which is no input; the inputs are {names}")
+        try:
+            shapes[name] = tuple(map(index, shape))
+        except TypeError as error:
+            raise UserError(f"shapes= gives no shape for {name!r}: {error}") from error
+        sizes.update((d, n) for d, n in zip(ports[name].dimensions or (), shapes[name]) if isinstance(d, str))
+    for port in inputs:
+        if port.name in shapes:
+            continue
+        missing = [d for d in port.open_dimensions if d not in sizes]
+        if missing or port.dimensions is None:
+            raise UserError(f"shapes= leaves open {', '.join(missing) or 'the rank'} of the input {port!r}")
+        shapes[port.name] = tuple(d if isinstance(d, int) else sizes[d] for d in port.dimensions)
+    return tuple(shapes[port.name] for port in inputs)
 
 
 def load_compiled(path: str | os.PathLike[str], threads: int | None = None, ordinal: int = 0) -> Model:

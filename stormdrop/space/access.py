@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from stormdrop.ir.affine import affine, bounds, conjunction, conjuncts, decide, index_condition, opposite
-from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, children, compare, walk
+from stormdrop.ir.dtypes import HALVES, Dtype
+from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, children, compare, rewrite, walk
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
 
 TRANSCENDENTAL = frozenset({"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "sin", "cos"})
+NARROW: frozenset[Dtype] = frozenset({*HALVES, "i8", "u8", "i16", "u16"})
 LONG_OPERATIONS = frozenset({"pow", "fmod"})
 """Binary operators that expand to many instructions."""
 
@@ -106,9 +108,27 @@ def index_conditions(e: Expr) -> tuple[Expr, ...]:
     return tuple(c for condition in selects for c in conjuncts(condition) if decide(c, lambda _: None) is None)
 
 
+@memoised()
+def settled(e: Expr) -> Expr:
+    """The expression without the index conditions that hold at every position: those of a split without remainder."""
+
+    def visit(n: Expr) -> Expr | None:
+        if not isinstance(n, Select) or not index_condition(n.condition):
+            return n if isinstance(n, Load) else None
+        parts = [part for part in conjuncts(n.condition) if decide(part, lambda _: None) is not True]
+        return Select(conjunction(parts), settled(n.a), settled(n.b)) if parts else settled(n.a)
+
+    return rewrite(e, visit)
+
+
 def is_expensive(e: Expr) -> bool:
     called = {n.fn if isinstance(n, Call) else n.op for n in walk(e) if isinstance(n, (Call, Bin))}
     return not called.isdisjoint(TRANSCENDENTAL | LONG_OPERATIONS)
+
+
+def converts(e: Expr) -> bool:
+    """Whether an expression widens elements of 8 or 16 bits: dear in an inner loop, where each is read many times."""
+    return any(isinstance(n, Cast) and isinstance(n.a, Load) and n.a.dtype in NARROW for n in walk(e))
 
 
 def invert(

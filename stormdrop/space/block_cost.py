@@ -6,11 +6,12 @@ iteration of the innermost reduce loop of one thread, for its whole register til
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from stormdrop.ir.expr import ITEMSIZE, Axis
 from stormdrop.ir.tensor import Tensor
+from stormdrop.space.access import settled
 from stormdrop.space.columns import Num, ceil_div, equal, maximum, minimum, prod_of, sum_of, where
 from stormdrop.space.footprint import body_cost, box_bytes, density
 from stormdrop.space.nest import LoopLevel, is_copy, nest_of
@@ -23,6 +24,8 @@ from stormdrop.target.gpu import WARP, GpuCoefficients
 from stormdrop.target.structures import LoopKind
 
 LINE_BYTES = 128  # of the L1, and one wavefront of shared memory
+BOX_ELEMENTS = 16
+"""The boxes of a pipeline begin at multiples of it, so that each is aligned as the first."""
 ROW_PADDING_BYTES = 16
 """Added to the rows of a staged operand that neighbouring threads read down a column: rows then lie in other banks."""
 
@@ -36,6 +39,7 @@ class BlockCost:
     operands: tuple[Operand, ...]  # the last one is the store
     shared: frozenset[Tensor]
     coefficients: GpuCoefficients
+    depth: Num = 1  # of the pipeline, for a copy
 
     @property
     def stage(self) -> Stage:
@@ -89,9 +93,14 @@ class BlockCost:
     # ---- instructions ------------------------------------------------------------------------------------------------
 
     @cached_property
+    def _operations(self) -> tuple[float, float]:
+        """Operations of one body instance and of one epilogue."""
+        return body_cost(replace(self.stage, body=settled(self.stage.body)), CPU_COEFFICIENTS)
+
+    @cached_property
     def body_instructions(self) -> Num:
         """Arithmetic of one step."""
-        body, finish = body_cost(self.stage, CPU_COEFFICIENTS)
+        body, finish = self._operations
         if not self.stage.is_reduction:
             return self.accumulators * finish
         return self.accumulators * body * (density(self.stage) if self.stage.unrolled else 1.0)
@@ -133,7 +142,7 @@ class BlockCost:
     @cached_property
     def tile_instructions(self) -> Num:
         """Beside the steps, for every tile: addresses, the epilogue and the store."""
-        _, finish = body_cost(self.stage, CPU_COEFFICIENTS)
+        _, finish = self._operations
         epilogue = self.accumulators * finish if self.stage.is_reduction else 0.0
         stores = self.instances * (1 if self._store_width > 1 else self.tiling.lanes)
         return epilogue + stores * 2 + self.coefficients.index_instructions * (1 + self.instances / 4)
@@ -274,7 +283,11 @@ class BlockCost:
         item = ITEMSIZE[stage.tensor.dtype]
         if len(dims) > 1 and is_padded(stage):
             dims[-1] = dims[-1] + ROW_PADDING_BYTES // item
-        return _lines(prod_of(dims) * item)
+        return _lines(self._boxes(prod_of(dims)) * item)
+
+    def _boxes(self, elements: Num) -> Num:
+        """Elements of all boxes of a pipeline; one box is not rounded up."""
+        return where(self.depth > 1, self.depth * ceil_div(elements, BOX_ELEMENTS) * BOX_ELEMENTS, elements)
 
     def _exchange_bytes(self, threads: Num) -> Num:
         if not self.stage.is_reduction or not nest_of(self.stage).reduces_across_threads:

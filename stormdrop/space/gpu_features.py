@@ -19,7 +19,8 @@ FEATURES = FeatureSet(
         "prior",
         *BOUNDS,
         *("phases", "stages", "blocks", "threads", "warps", "resident", "registers", "shared_bytes", "code"),
-        *("accumulators", "instances", "lanes", "steps", "reduce_blocks", "unroll", "peel", "tiles", "reduce_threads"),
+        *("accumulators", "instances", "lanes", "steps", "reduce_blocks", "unroll", "peel", "depth", "tiles"),
+        *("reduce_threads",),
         *("thread_instructions", "step_instructions", "l2_bytes", "nominal"),
         *(f"operand{k}.{what}" for k in range(OPERANDS) for what in ("loads", "width", "coalesced")),
         *("other_seconds", "other_blocks"),
@@ -44,7 +45,7 @@ def features(a: GpuAssessment) -> list[Num]:
     values += [float(len(phases)), float(len(a.structure.stages)), main.blocks, main.threads, main.warps, main.resident]
     values += [main.registers, main.shared_bytes, main.code]
     values += [c.accumulators, c.instances, float(c.tiling.lanes), c.steps, c.reduce_blocks, c.tiling.unroll]
-    values += [c.tiling.peel, c.tiles, c.tiling.reduce_threads]
+    values += [c.tiling.peel, c.tiling.depth, c.tiles, c.tiling.reduce_threads]
     values += [c.thread_instructions, c.step_instructions, main.l2_bytes, _nominal(main)]
     loads = c.loads[:OPERANDS]
     for o, n, width in loads:

@@ -193,7 +193,11 @@ class PhaseCost:
         copies = [c for c in self.inside if is_copy(c.stage)]
         total: Num = k.block_cycles + sum_of([c.latency_cycles for c in self.stages if not is_copy(c.stage)])
         if copies:
-            total = total + self.root.tiles * self.root.reduce_blocks * (k.memory_cycles + 2 * k.barrier_cycles)
+            blocks, depth = self.root.reduce_blocks, self.root.tiling.depth
+            own = self.root.steps * self.root.step_instructions * maximum(1.0, self.root.warps / 4) / blocks
+            exposed = where(depth > 1, maximum(0.0, k.memory_cycles / maximum(1, depth - 1) - own), k.memory_cycles)
+            waits = where(depth > 1, k.barrier_cycles, 2 * k.barrier_cycles)
+            total = total + self.root.tiles * (blocks * (exposed + waits) + where(depth > 1, k.memory_cycles, 0.0))
         attached = sum(not is_copy(c.stage) for c in self.inside)
         total = total + attached * k.barrier_cycles + sum_of([c.combine_cycles for c in self.stages])
         alone = sum_of([c.thread_instructions * maximum(1.0, c.warps / 4) for c in self.stages])
@@ -279,7 +283,8 @@ class GpuAssessment:
             executions = blocks * prod_of(serial)
             assert nest_of(reader.stage).outside_reduction == 1
         operands = stage_operands(stage, _packed_tensors(self.structure))
-        return BlockCost(tiling, executions, operands, shared, self.target.coefficients)
+        depth = self.tilings[stage.reader].depth if is_copy(stage) and stage.reader is not None else 1
+        return BlockCost(tiling, executions, operands, shared, self.target.coefficients, depth)
 
     @property
     def demands(self) -> list[Num]:

@@ -233,6 +233,11 @@ def unroll_knob(stage: Stage) -> str | None:
     return f"{stage.id}.unroll" if tuned else None
 
 
+def depth_knob(stage: Stage) -> str | None:
+    """The knob for the depth of the pipeline that stages operands in shared memory: reduce blocks in flight."""
+    return f"{stage.id}.depth" if nest_of(stage).numbers(LoopKind.VIRTUAL_THREAD) else None
+
+
 def peel_knob(stage: Stage) -> str | None:
     """The flag that fully unrolls the second innermost reduce loop: one copy of the innermost loop per value."""
     tuned = len(stage.reduce_axes) > 1 and stage.level is not ComputeAt.LOAD and not stage.unrolled

@@ -14,12 +14,14 @@ from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import axes_of, has_reuse, is_linear, occurrences, operand_load, operands, walks
 from stormdrop.space.structure import Args, ComputeAt, Stage, Structure
 from stormdrop.target.machine import Target
-from stormdrop.target.microkernels import BF16_DOT
+from stormdrop.target.microkernels import BF16_DOT, I16_DOT
 from stormdrop.target.structures import CPU_STRUCTURES, GPU_STRUCTURES
+
+DOTS = {(m.operand, m.accumulator): m for m in (BF16_DOT, I16_DOT)}
 
 
 class DotPairs:
-    """Pair the reduction steps of a bf16 product for the machine's two-way dot-product instruction.
+    """Pair the reduction steps of a product of bf16 or i16 for the machine's two-way dot-product instruction.
 
         C[i,j] += f32(A[i,k]) * f32(B[k,j])
           ->   B2[k,j] = pair(B[2k,j], B[2k+1,j]);   C[i,j] += dot(pair(A[i,2k], A[i,2k+1]), B2[k,j])
@@ -32,11 +34,12 @@ class DotPairs:
     def _factors(self, stage: Stage) -> tuple[Load, Load] | None:
         """The broadcast operand and the vector operand."""
         match stage.body:
-            case Bin("mul", Cast(Load() as a, "f32"), Cast(Load() as b, "f32")) if stage.combiner == "sum":
+            case Bin("mul", Cast(Load() as a), Cast(Load() as b)) if stage.combiner == "sum":
                 pass
             case _:
                 return None
-        if a.tensor.dtype != "bf16" or b.tensor.dtype != "bf16" or stage.vector is None or stage.vector_is_reduced:
+        is_known = (a.dtype, stage.body.dtype) in DOTS and a.dtype == b.dtype
+        if not is_known or stage.vector is None or stage.vector_is_reduced:
             return None
         if stage.vector in axes_of(a):
             a, b = b, a
@@ -46,7 +49,9 @@ class DotPairs:
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
         factors = self._factors(stage)
-        if factors is None or BF16_DOT not in target.microkernels or stage.level is ComputeAt.LOAD or stage.unrolled:
+        if factors is None or stage.level is ComputeAt.LOAD or stage.unrolled:
+            return [None]
+        if DOTS[factors[0].dtype, stage.body.dtype] not in target.microkernels:
             return [None]
         source = factors[1].tensor
         return [("load",)] if source.constant else [(place.value,) for place in _places(s, stage, source)]
@@ -54,7 +59,7 @@ class DotPairs:
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         factors = self._factors(stage)
         if factors is None:
-            raise ScheduleError(f"{stage.id} sums no products of bf16")
+            raise ScheduleError(f"{stage.id} sums no products of bf16 or i16")
         a, b = factors
         axis = stage.reduce_axes[-1]
         half = Axis(axis.name, -(-axis.extent // 2), "reduce")
@@ -71,7 +76,7 @@ def _pair(x: Load, axis: Axis, half: Axis) -> Expr:
     """The elements 2 * half and 2 * half + 1 of `x` along `axis`, zero beyond the end."""
     low, high = (substitute(x, {axis: half * 2 + k}) for k in range(2))
     if axis.extent % 2:
-        high = select(compare("lt", half * 2 + 1, axis.extent), high, Const(0.0, "bf16"))
+        high = select(compare("lt", half * 2 + 1, axis.extent), high, Const(0, x.dtype))
     return Bin("pair", low, high)
 
 

@@ -19,6 +19,7 @@ from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import (
     axes_of,
     choosing_axes,
+    converts,
     has_reuse,
     indexes_last,
     invert,
@@ -37,6 +38,8 @@ from stormdrop.target.machine import Target
 from stormdrop.target.structures import CPU_STRUCTURES, STRUCTURES, TilingStructures
 
 FEWEST_PARTS = 2
+FEW_READS = 8
+"""A weight that is multiplied with more rows than this costs a product more by its conversion than by its bytes."""
 SPLIT_TILE = 1024  # elements of a typical thread block's tile
 SHORT_REDUCTION = 128  # of a stage with reuse; splitting a shorter one does not pay
 LONG_REDUCTION = 8192  # of any other: the threads of one block divide a shorter one
@@ -67,18 +70,26 @@ class Inline:
         if not self._applies(s, stage):
             return [None]
         readers = s.readers(stage.tensor)
+        is_reused = any(has_reuse(r) for r in readers)
+        if is_reused and converts(stage.finish) and self._is_read_often(s, stage):
+            return [None]
         if is_expensive(stage.finish):
-            if any(has_reuse(r) for r in readers):
+            if is_reused:
                 return [None]
             return [()] if len(readers) == 1 else [None, ()] if len(readers) == 2 else [None]
         # An inlined border costs a test per read; the alternative materialises the padded tensor.
         worth_a_copy = (
-            any(isinstance(n, Select) for n in walk(stage.finish))
-            and any(has_reuse(r) for r in readers)
-            and not stage.tensor.constant
+            any(isinstance(n, Select) for n in walk(stage.finish)) and is_reused and not stage.tensor.constant
         )
         linear = all(is_linear(load.indices) for _, load in s.reads_of(stage.tensor))
         return [(), None] if worth_a_copy and linear else [()]
+
+    def _is_read_often(self, s: Structure, stage: Stage) -> bool:
+        """Whether elements are read so often that converting each time costs more than loading wider ones."""
+        if not stage.tensor.constant:
+            return True
+        counts = [prod(a.extent for a in r.axes if a not in axes_of(load)) for r, load in s.reads_of(stage.tensor)]
+        return max(counts) > FEW_READS and not any(r.tensor.constant for r in s.readers(stage.tensor))
 
     def _applies(self, s: Structure, stage: Stage) -> bool:
         return not stage.is_reduction and stage.tensor not in s.outputs and bool(s.readers(stage.tensor))

@@ -33,6 +33,7 @@ from stormdrop.space.nest import (
     LoopLevel,
     Trips,
     cuts,
+    depth_knob,
     is_copy,
     nest_of,
     peel_knob,
@@ -59,6 +60,7 @@ class Tiling:
     vectors: Num
     unroll: Num = 1
     peel: Num = 0
+    depth: Num = 1
 
     def tile(self, axis: Axis) -> Num:
         """Elements of the register tile along a spatial axis."""
@@ -169,6 +171,9 @@ def _tile_stage(
         if nest_of(stage).reduces_across_threads:
             trips = t.outer_reduce_trips(inner)
         t.unroll = minimum(values[name], trips) if name is not None else trips if inner in stage.unrolled else 1
+        name = depth_knob(stage)
+        if name is not None:
+            t.depth = minimum(values[name], prod_of([t.outer_reduce_trips(a) for a in stage.reduce_axes]))
         name = peel_knob(stage)
         t.peel = where(_can_peel(t), values[name], 0) if name is not None else 0
     return t

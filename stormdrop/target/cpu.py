@@ -15,7 +15,7 @@ from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.target import Temperature
 from stormdrop.target.coefficients import CPU_COEFFICIENTS, CpuCoefficients
-from stormdrop.target.microkernels import BF16_DOT, MULTIPLY_ADD, Microkernel
+from stormdrop.target.microkernels import BF16_DOT, I16_DOT, MULTIPLY_ADD, Microkernel
 from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
 
 
@@ -162,7 +162,13 @@ class Cpu:
     @property
     def microkernels(self) -> tuple[Microkernel, ...]:
         """The instructions that a register tile can be summed with."""
-        return (MULTIPLY_ADD, BF16_DOT) if self.has_bf16_dot else (MULTIPLY_ADD,)
+        dots = (BF16_DOT,) if self.has_bf16_dot else ()
+        return (MULTIPLY_ADD, *dots, I16_DOT) if ISAS[self.isa].family == "x86" else (MULTIPLY_ADD, *dots)
+
+    @property
+    def has_f16(self) -> bool:
+        """Whether the machine converts between f16 and f32: F16C comes with AVX2."""
+        return self.isa != "sse"
 
     def lanes(self, dtype: Dtype) -> int:
         """Elements of one vector. Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32."""
@@ -171,6 +177,11 @@ class Cpu:
     def key(self) -> str:
         """The identity under which tuning records are kept."""
         return f"{self.cpu}/{self.isa}/{self.threads}"
+
+    @property
+    def units(self) -> str:
+        """What computes in parallel, for people."""
+        return f"{self.threads} thread{'s' if self.threads != 1 else ''}"
 
     @property
     def ghz(self) -> float:

@@ -151,9 +151,18 @@ class Gpu:
         return True
 
     @property
+    def has_f16(self) -> bool:
+        return True
+
+    @property
     def threads(self) -> int:
         """The units that work in parallel on one phase: thread blocks, one for each multiprocessor."""
         return self.multiprocessors
+
+    @property
+    def units(self) -> str:
+        """What computes in parallel, for people."""
+        return f"{self.multiprocessors} multiprocessors"
 
     def with_threads(self, threads: int) -> "Gpu":
         """The same GPU: its threads are not the host's."""

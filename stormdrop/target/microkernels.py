@@ -30,3 +30,4 @@ class Microkernel:
 
 MULTIPLY_ADD = Microkernel("multiply-add", "f32", "f32", m=1, n=1, k=1, registers=1)
 BF16_DOT = Microkernel("bf16 dot", "bf16", "f32", m=1, n=1, k=2, registers=1)
+I16_DOT = Microkernel("i16 dot", "i16", "i32", m=1, n=1, k=2, registers=1)

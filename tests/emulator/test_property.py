@@ -23,6 +23,19 @@ def test_every_legal_point_computes_what_the_reference_computes(part: int) -> No
             assert not problem, f"{problem}\n{case}"
 
 
+FAILED_ONCE = {
+    "1000000214:0": "a condition on a clamped index, which the verifier must take apart with the index",
+    "1000000509:0": "an index that is clamped twice",
+}
+
+
+@pytest.mark.parametrize("case", FAILED_ONCE)
+def test_what_failed_once_is_right(case: str) -> None:
+    seed, _, number = case.partition(":")
+    (chosen,) = (c for c in GpuTrial(int(seed)).cases() if c.number == int(number))
+    assert not emulated(chosen)
+
+
 STRICT = ("dropped wait", "wait for one group fewer", "two threads for one", "moved store")
 """Noticed wherever they are made; barriers also stand around loops of one trip."""
 

@@ -1,0 +1,58 @@
+"""f16 and bf16 between kernels: where they are read as they are, and where rounding to them is left out.
+
+The importer gives f32 arithmetic between casts (`frontend.halves`). Here
+
+    Conv(Cast(x, f32), Cast(w, f32))         ->   Conv(x, w), summed in f32: a kernel reads halves
+    Relu(Cast(Cast(y, f16, storage=1), f32)) ->   Relu(y): inside a kernel, values stay f32
+
+A rounding is left out only where it is the file's storage type that asks for it (`storage`), and where the value has
+one reader, which is elementwise: the two then are one kernel, and nothing of f32 is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.graph import Graph, Node, Value
+from stormdrop.graph.shapes import NARROW_PRODUCTS
+from stormdrop.graph.sweep import Sweep, use_counts
+from stormdrop.ir.dtypes import HALVES
+
+
+def halves(graph: Graph) -> Graph:
+    """Products read halves; chains of elementwise nodes round once, at their end."""
+    if not any(n.op == "Cast" and n.inputs[0].dtype in HALVES for n in graph.nodes):
+        return graph
+    uses, consumers, producers = use_counts(graph), graph.consumers, graph.producers
+
+    def source(v: Value) -> Value | None:
+        """The half that a value is the f32 of."""
+        node = producers.get(v)
+        is_widening = node is not None and node.op == "Cast" and v.dtype == "f32" and node.inputs[0].dtype in HALVES
+        return node.inputs[0] if node is not None and is_widening else None
+
+    def unrounded(cast: Node) -> Value | None:
+        """The f32 that a widening cast gives back, but for a rounding that may be left out."""
+        half = source(cast.output)
+        rounding = producers.get(half) if half is not None else None
+        if half is None or rounding is None or rounding.op != "Cast" or "storage" not in rounding.attributes:
+            return None
+        readers = consumers.get(cast.output, ())
+        alone = uses[half] == 1 and uses[cast.output] == 1 and len(readers) == 1 and readers[0].op in ELEMENTWISE
+        fits = alone and readers[0].output.shape == half.shape
+        return rounding.inputs[0] if fits else None
+
+    sweep = Sweep(graph)
+    for given in graph.nodes:
+        wide = unrounded(given) if given.op == "Cast" else None
+        if wide is not None:
+            sweep.replace(given.output, wide)
+            continue
+        narrow = [source(v) for v in given.inputs] if given.op in NARROW_PRODUCTS else []
+        kinds = {v.dtype if v is not None else None for v in narrow}
+        if len(kinds) == 1 and None not in kinds:
+            sweep.keep_other(sweep.current(replace(given, inputs=tuple(v for v in narrow if v is not None))))
+        else:
+            sweep.keep(sweep.current(given))
+    return sweep.finished()

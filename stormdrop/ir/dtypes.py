@@ -1,0 +1,74 @@
+"""Element types: their sizes, their NumPy types, and the range of the integers.
+
+`f16` and `bf16`, the halves, are stored, moved and chosen; they are computed with as `f32`, and only between them and
+`f32` are values cast. Integers are computed with in their own type, modulo 2^bits. The pairs `bf16x2` and `i16x2` exist
+only inside loop programs, as operands of dot products.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+Dtype = Literal[
+    "f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "bf16x2", "i16x2"
+]
+
+NUMPY: dict[Dtype, type[np.generic]] = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "i32": np.int32,
+    "i64": np.int64,
+    "bool": np.bool_,
+    "bf16": ml_dtypes.bfloat16,
+    "f16": np.float16,
+    "i8": np.int8,
+    "i16": np.int16,
+    "u8": np.uint8,
+    "u16": np.uint16,
+    "u32": np.uint32,
+    "u64": np.uint64,
+    "bf16x2": np.uint32,
+    "i16x2": np.uint32,
+}
+ITEMSIZE: dict[Dtype, int] = {dtype: np.dtype(kind).itemsize for dtype, kind in NUMPY.items()}
+HALVES: tuple[Dtype, ...] = ("f16", "bf16")
+FLOATS: tuple[Dtype, ...] = ("f32", "f64", *HALVES)
+SIGNED: tuple[Dtype, ...] = ("i8", "i16", "i32", "i64")
+UNSIGNED: tuple[Dtype, ...] = ("u8", "u16", "u32", "u64")
+INTEGERS: tuple[Dtype, ...] = (*SIGNED, *UNSIGNED)
+PAIRS: tuple[Dtype, ...] = ("bf16x2", "i16x2")
+ACCUMULATOR: dict[Dtype, Dtype] = {"f16": "f32", "bf16": "f32", "i16": "i32"}
+"""The type in which products of two numbers of a narrow type are exact, and are summed; others are their own."""
+
+
+def integer_range(dtype: Dtype) -> tuple[int, int]:
+    """The least and the largest value of an integer type."""
+    bits = 8 * ITEMSIZE[dtype]
+    return (0, 2**bits - 1) if dtype in UNSIGNED else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def wrapped(value: int, dtype: Dtype) -> int:
+    """An integer modulo 2^bits of its type, in two's complement."""
+    if dtype == "bool":
+        return value
+    low, high = integer_range(dtype)
+    return (value - low) % (high - low + 1) + low
+
+
+def is_exact(source: Dtype, to: Dtype) -> bool:
+    """Whether every value of one type is a value of the other."""
+    if source == to or source == "bool":
+        return True
+    if source in FLOATS:
+        return to == "f64" or (to == "f32" and source in HALVES)
+    low, high = integer_range(source)
+    if to in FLOATS:
+        return max(-low, high) <= _WHOLE[to]
+    return to != "bool" and integer_range(to)[0] <= low and high <= integer_range(to)[1]
+
+
+_WHOLE: dict[Dtype, int] = {"f64": 2**53, "f32": 2**24, "f16": 2**11, "bf16": 2**8}
+"""All integers up to these are numbers of the type."""

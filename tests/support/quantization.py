@@ -1,0 +1,111 @@
+"""Quantised models: made by onnxruntime's static quantisation, and what ONNX's integer arithmetic says of a product."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+Array = NDArray[Any]
+TYPES = {"u8": QuantType.QUInt8, "i8": QuantType.QInt8}
+
+
+def requantized(total: Array, factor: Array, zero: Array) -> Array:
+    """round(f32(total) · factor) + zero, half to even, saturated to the type of `zero`."""
+    limits = np.iinfo(zero.dtype)
+    rounded = np.rint(total.astype(np.float32) * factor.astype(np.float32)).astype(np.int64) + int(zero)
+    return np.clip(rounded, limits.min, limits.max).astype(zero.dtype)
+
+
+def convolved(x: Array, w: Array, pads: Sequence[int], stride: int, groups: int) -> Array:
+    """The exact sums of a two-dimensional convolution of integers."""
+    top, left, bottom, right = pads
+    p = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    kh, kw = w.shape[2:]
+    rows, columns = ((n - k) // stride + 1 for n, k in zip(p.shape[2:], (kh, kw)))
+    outs, per_group = w.shape[0] // groups, x.shape[1] // groups
+    y = np.zeros((x.shape[0], w.shape[0], rows, columns), np.int64)
+    for i in range(kh):
+        for j in range(kw):
+            part = p[:, :, i : i + stride * rows : stride, j : j + stride * columns : stride]
+            for g in range(groups):
+                mine = slice(g * outs, (g + 1) * outs)
+                taken = part[:, g * per_group : (g + 1) * per_group]
+                y[:, mine] += np.einsum("nchw,oc->nohw", taken, w[mine, :, i, j].astype(np.int64))
+    return y
+
+
+def network(rng: np.random.Generator) -> onnx.ModelProto:
+    """Convolutions with a window, of one pixel and by channel, a residual sum, pools and a dense layer, in f32."""
+
+    def weights(name: str, *shape: int) -> onnx.TensorProto:
+        scale = np.sqrt(max(1, int(np.prod(shape[1:]))))
+        return numpy_helper.from_array((rng.standard_normal(shape) / scale).astype(np.float32), name)
+
+    held = [
+        weights("w1", 16, 5, 3, 3),
+        weights("b1", 16),
+        weights("w2", 32, 16, 1, 1),
+        weights("w3", 32, 1, 3, 3),
+        weights("b3", 32),
+        weights("w4", 32, 10),
+        weights("b4", 10),
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("MaxPool", ["r1"], ["m1"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["m1", "w2"], ["c2"]),
+        helper.make_node("Conv", ["c2", "w3", "b3"], ["c3"], pads=[1, 1, 1, 1], group=32),
+        helper.make_node("Add", ["c2", "c3"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("Gemm", ["f", "w4", "b4"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 5, 12, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 10])],
+        held,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+class _Samples(CalibrationDataReader):
+    def __init__(self, model: onnx.ModelProto, count: int = 3) -> None:
+        (port,) = model.graph.input
+        shape = [d.dim_value for d in port.type.tensor_type.shape.dim]
+        self._drawn: Iterator[dict[str, Array]] = iter(
+            [{port.name: np.random.default_rng(k).standard_normal(shape).astype(np.float32)} for k in range(count)]
+        )
+
+    def get_next(self) -> Any:
+        return next(self._drawn, None)
+
+
+def quantized(
+    model: onnx.ModelProto, folder: Path, as_operators: bool, per_channel: bool, activations: str, weights: str
+) -> onnx.ModelProto:
+    """The model as onnxruntime quantises it: with QuantizeLinear and DequantizeLinear, or with quantised operators."""
+    source, result = folder / "float.onnx", folder / "quantized.onnx"
+    onnx.save(model, source)
+    logging.getLogger().setLevel(logging.ERROR)  # it warns that the model was not preprocessed
+    quantize_static(
+        source,
+        result,
+        _Samples(model),
+        quant_format=QuantFormat.QOperator if as_operators else QuantFormat.QDQ,
+        per_channel=per_channel,
+        activation_type=TYPES[activations],
+        weight_type=TYPES[weights],
+    )
+    return onnx.load(result)
