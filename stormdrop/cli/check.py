@@ -102,6 +102,8 @@ def check(
     from stormdrop.compare.oracle import agreements
     from stormdrop.report.versus import check_json, print_check
 
+    if source.is_compiled:
+        source.open()  # says what is needed
     if fallback is not None and (against == fallback or compiled is not None):
         raise click.UsageError(f"{fallback} cannot judge what it runs itself, and no compiled file needs it")
     trees: list[dict[str, Any]] = []

@@ -224,15 +224,18 @@ def run(
         sizes = list(sizes_of(source, given, seed, None, target_name, threads, taken))
     if output is not None and len(sizes) > 1:
         raise click.UsageError("--output takes the outputs of one size: give --shapes or --input")
+    for sized in sizes:
+        if sized.opened is not None:  # told before anything is compiled
+            _refuse_one_array(output, len(sized.opened.graph.outputs))
     if not given and any(sized.arrays for sized in sizes):
         say(notes(), f"inputs are random, seed {seed}: floats standard normal, others 0 or 1; --input gives real ones")
     trees: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     for sized in sizes:
         model = sized.make().model
+        _refuse_one_array(output, len(model.outputs))
         outputs = model.run(sized.arrays)
         if output is not None:
-            _refuse_one_array(output, len(outputs))
             data, names = (saved_alone(outputs), {}) if output.suffix == ".npy" else saved(outputs)
             with replacing(output) as write:
                 write(memoryview(data))

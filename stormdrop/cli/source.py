@@ -295,7 +295,8 @@ class Chosen:
 class Built:
     """A model that runs, and what is known of how it was made: nothing, where it was compiled before."""
 
-    model: Model
+    model: Any
+    """A `Model`, or one of which another runtime runs a part."""
     tasks: int | None = None
     stored: int | None = None
     seconds: float | None = None

@@ -430,7 +430,7 @@ def test_a_process_of_its_own_says_the_same(tmp_path: Path) -> None:
     process = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=120)
     assert process.returncode == 0, process.stderr
     assert json.loads(process.stdout) == told("run", path)
-    assert process.stderr.count("is open and taken as 1") == 1
+    assert process.stderr.count("three sizes are tried") == 1
     assert "\x1b" not in process.stdout + process.stderr
 
 
