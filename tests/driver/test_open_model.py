@@ -204,3 +204,16 @@ def test_several_shapes_of_a_model_without_open_dimensions_are_refused() -> None
     proto = open_onnx([helper.make_node("Relu", ["x"], ["y"])], ports, {"y": ("f32", [2])}, {})
     with pytest.raises(sd.UserError, match="no open dimensions"):
         sd.compile(proto, shapes=[{"x": (2,)}])
+
+
+def test_memory_stays_flat_over_many_calls_at_different_sizes() -> None:
+    model = opened(perceptron())
+    arrays = [rows(n) for n in range(1, 5)]
+
+    def resident_after(calls: int) -> int:
+        for k in range(calls):
+            model(arrays[k % 4])
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    before = resident_after(5_000)
+    assert resident_after(50_000) < 1.02 * before
