@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from stormdrop.driver.compile import compile, load
     from stormdrop.driver.mixed import MixedModel
     from stormdrop.driver.tune import tune
+    from stormdrop.export.c_library import export_library
     from stormdrop.frontend.custom import CustomOperator
     from stormdrop.graph.graph import Graph
     from stormdrop.reservoir.store import Store
@@ -80,6 +81,7 @@ _LAZY = {
     "stormdrop.driver.compile": ("compile", "load"),
     "stormdrop.driver.mixed": ("MixedModel",),
     "stormdrop.driver.tune": ("tune",),
+    "stormdrop.export.c_library": ("export_library",),
     "stormdrop.frontend.custom": ("CustomOperator",),
     "stormdrop.graph.graph": ("Graph",),
     "stormdrop.reservoir.store": ("Store",),
@@ -131,6 +133,7 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "export_library",
     "load",
     "load_compiled",
     "log",

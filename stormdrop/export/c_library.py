@@ -1,6 +1,6 @@
 """A compiled model as a C library: `libNAME.so` and a header, for programs without Python.
 
-    library = write_library(image, weights, Path("libresnet.so"), None, "resnet")      # and libresnet.h
+    library = export_library(model, "libresnet.so")      # and libresnet.h
 
     resnet_model *model = resnet_open(0);
     resnet_call(model, pixels, scores);
@@ -14,6 +14,7 @@ Invariant: a library is there whole or not at all.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import tempfile
@@ -24,6 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.arguments import path_of
 from stormdrop.codegen.emit import ENTRY, PREPARE
 from stormdrop.codegen.llvm import AnyOf, assemble
 from stormdrop.errors import UserError
@@ -50,6 +52,20 @@ class Library:
     path: Path
     header: Path
     prefix: str
+
+
+def export_library(
+    model: Model, path: str | os.PathLike[str], header: str | os.PathLike[str] | None = None, name: str | None = None
+) -> Library:
+    """Write a compiled model as a C library, and its header beside it: `sd.export_library(model, "libresnet.so")`.
+
+    `name` begins the names of its functions, by default the file's: `resnet_open` in `libresnet.so`. Raises UserError
+    as `write_library`.
+    """
+    output = path_of(path)
+    beside = None if header is None else path_of(header)
+    stem = output.stem.removeprefix("lib") or output.stem
+    return write_library(model.image, model.weights, output, beside, stem if name is None else name)
 
 
 def write_library(

@@ -386,7 +386,7 @@ class Tile:
         tiled = _pays_to_tile(stage) and not stage.unrolled and stage.host is None
         spatial = [a for a in self._candidates(stage) if a.kind == "spatial" and a not in stage.unrolled]
         reduced = [a for a in self._candidates(stage) if a.kind == "reduce"]
-        is_good = not reduced or (spatial and self._reads_well(stage, spatial[0]))
+        is_good = not reduced or (spatial and self._is_coalesced(stage, spatial[0]))
         chosen = stage.axis_id(spatial[0]) if spatial and is_good else "-"
         if not tiled:
             return [((offered.reduction if stage.is_reduction else offered.elementwise).name, chosen)]
@@ -396,6 +396,14 @@ class Tile:
             # The largest operand has no reuse, as in a matrix times a vector.
             found.append((offered.reduction.name, chosen))
         return found
+
+    def _is_coalesced(self, stage: Stage, vector: Axis) -> bool:
+        """Whether neighbours along the axis are neighbours in every operand that depends on it."""
+        for load in (operand_load(op) for op in operands(stage.body) if vector in axes_of(op)):
+            last = without_ones(load.tensor.shape, load.indices)
+            if not walks(load.tensor, load.indices, vector) or abs(affine(last[-1]).coefficient(vector)) != 1:
+                return False
+        return True
 
     def _reads_well(self, stage: Stage, vector: Axis) -> bool:
         """Whether every operand that depends on the axis is contiguous along it, or constant: constants are packed."""
