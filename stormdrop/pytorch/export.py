@@ -174,6 +174,8 @@ def _check_is_function(program: Any) -> None:
         named = _arguments(node)
         if named.get("training") or named.get("train"):
             raise UserError(f"{node.target} is in training mode; call eval() of the module")
+        if named.get("divisor_override") is not None:
+            raise UserError(f"{node.target} has a divisor of its own, which PyTorch does not write to ONNX")
         is_random = torch.Tag.nondeterministic_seeded in node.target.tags
         if is_random and not {"training", "train"} & named.keys() and named.get("dropout_p", 1.0) != 0.0:
             raise UserError(f"{node.target} draws random numbers")

@@ -131,6 +131,15 @@ class Model(Executable[Port]):
         device = self._on.device
         return device if isinstance(device, TakesOtherArrays) else None
 
+    def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
+        try:
+            return super()._checked(inputs)
+        except UserError as error:
+            shapes = [np.shape(x) for x in inputs if isinstance(x, np.ndarray)]
+            if len(shapes) != len(self.inputs) or shapes == [port.shape for port in self.inputs]:
+                raise
+            raise UserError(f"{error}; shapes= of sd.compile gives other sizes") from error
+
     def run(self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """All outputs by name, or those named by `outputs`.
 

@@ -210,9 +210,15 @@ class Inverts(Module):
         return torch.linalg.inv(x)
 
 
+class Divides(Module):
+    def forward(self, x: Any) -> Any:
+        return nn.functional.avg_pool2d(x[None, None], 2, divisor_override=3)
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
+        (Divides, "divisor of its own"),
         (Writes, "writes into an argument"),
         (Draws, "draws random numbers"),
         (Branches, "PyTorch cannot export"),
