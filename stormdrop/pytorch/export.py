@@ -152,8 +152,10 @@ def export(module: Any, leaves: Sequence[Any], spec: Any, frozen: Collection[int
         dtype = tensor_of(np.empty(0, NUMPY[v.dtype])).dtype
         if (v.shape, dtype) != (tuple(value.shape), value.dtype):  # complex numbers are pairs in ONNX
             raise UserError(f"a result of {value.dtype} is not supported; in ONNX it is {v}")
-    place_of = dict(zip(names, places))
-    return Exported(graph, tuple(place_of[name] for name in graph.input_names), found.results, specs[-1], views)
+    inputs = tuple(place for name, place in zip(names, places, strict=True) if name not in bound)
+    if len(inputs) != len(graph.inputs):  # in order: an input that is a result at once has the result's name
+        raise UserError(f"{len(inputs)} arguments became {len(graph.inputs)} inputs in ONNX")
+    return Exported(graph, inputs, found.results, specs[-1], views)
 
 
 def _exported(flat: _Flat, tensors: Sequence[Tensor]) -> Any:
