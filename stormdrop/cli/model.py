@@ -100,7 +100,7 @@ Examples:
   stormdrop compile resnet50.onnx -o build/resnet50.sd --threads 4
   stormdrop compile resnet50.onnx --target cuda:sm_80    for an A100 elsewhere
   stormdrop compile zoo:mobilenet_v2 -o libmobilenet.so --header mobilenet.h
-  stormdrop compile m.onnx --shapes x=1x3x224x224 --shapes x=8x3x224x224     one file for both sizes
+  stormdrop compile m.onnx --shapes x=1x8 --shapes x=4x8    both sizes in a file
 """,
 )
 @source_options
