@@ -1,6 +1,6 @@
 """What of the CUDA device works on the GPU of this machine: attributes, peak, one kernel in every way it can be run.
 
-    python -m benchmarks.cuda                     # every step, about half a minute
+    python -m benchmarks.cuda                     # every step, a minute or two
     python -m benchmarks.cuda peak axpy           # some steps
     python -m benchmarks.cuda --json FILE         # also as JSON
 
@@ -20,15 +20,22 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.errors import BuildError, RunError
+import stormdrop as sd
+from stormdrop.errors import BuildError, RunError, StormdropError
+from stormdrop.measure.measurer import Measurer
+from stormdrop.measure.result import Failure, Timing
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.ops import catalogue
 from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
 from stormdrop.runtime.cuda.assembler import NoAssembler, assembler
 from stormdrop.runtime.cuda.context import Attribute
+from stormdrop.runtime.cuda.detect import detect_gpu
 from stormdrop.runtime.cuda.device import CudaDevice, cuda_device
 from stormdrop.runtime.cuda.driver import CudaError
 from stormdrop.runtime.cuda.memory import DeviceArray
@@ -36,6 +43,8 @@ from stormdrop.runtime.cuda.peak import artifact_of_module, measure_gpu_peak
 from stormdrop.runtime.device import BoundCall, BufferPlace, InputArray, OutputArray
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
+from stormdrop.space.default import default_schedule
+from stormdrop.space.sketch import sketches
 from stormdrop.target.scope import Scope
 
 Array = NDArray[Any]
@@ -377,6 +386,109 @@ def many() -> Facts:
     }
 
 
+OPERATORS = (
+    ("GMM", (1, 512, 512, 512)),
+    ("GMM", (1, 61, 67, 37)),
+    ("C2D", (1, 14, 14, 256, 256, 3, 1, 1)),
+    ("C2D", (1, 7, 7, 512, 512, 3, 1, 1)),
+    ("DEP", (1, 14, 14, 512, 3, 1, 1)),
+    ("SFM", (256, 256)),
+    ("MXP", (1, 56, 56, 192, 3, 2, 1)),
+    ("NRM", (1, 256, 256)),
+)
+
+
+def kernels() -> Facts:
+    """Operators by default schedules, built here and compared with the reference; one row of their times."""
+    told: Facts = {}
+    target = detect_gpu()
+    for name, shape in OPERATORS:
+        task = catalogue.build(name, shape)
+        try:
+            with Measurer(target, MeasureSettings(final_seconds=0.02), builders=1, shared_proofs=True) as measurer:
+                result = measurer.prove(task, default_schedule(task, target))
+            if isinstance(result, Failure):
+                told[task.name] = str(result)
+            else:
+                rate = task.flops / result.seconds / 1e12
+                told[task.name] = f"{1e6 * result.seconds:.2f} µs, {rate:.2f} TFLOP/s, spread {result.spread:.1%}"
+        except StormdropError as error:
+            told[task.name] = f"{type(error).__name__}: {error}"
+    return told
+
+
+def search() -> Facts:
+    """Random points of one operator: how many a second, and what fails."""
+    target, task = detect_gpu(), catalogue.build("GMM", (1, 512, 512, 512))
+    rng = np.random.default_rng(0)
+    found = sketches(task, target)
+    schedules = [s.schedule(p) for s in found for p in s.sample_legal(max(1, 96 // len(found)), rng)]
+    with Measurer(target) as measurer:
+        measurer.measure(task, schedules[:1])
+        began = time.perf_counter()
+        results = measurer.measure(task, schedules)
+        spent = time.perf_counter() - began
+    failures = [str(r) for r in results if isinstance(r, Failure)]
+    timings = [r.seconds for r in results if isinstance(r, Timing)]
+    return {
+        "candidates": len(results),
+        "candidates_per_second": len(results) / spent,
+        "failed": len(failures),
+        "failures": sorted(set(failures))[:5],
+        "best_us": 1e6 * min(timings, default=float("nan")),
+        "median build_ms": 1e3 * float(np.median([r.build_seconds for r in results])),
+    }
+
+
+def model() -> Facts:
+    """A network of the zoo against the CPU's results; timed, profiled, saved and loaded; PyTorch's tensors."""
+    began = time.perf_counter()
+    made = sd.compile("zoo:squeezenet1_0", target="cuda", schedules=lambda task: None)
+    compiled = time.perf_counter() - began
+    x = np.random.default_rng(0).standard_normal(made.inputs[0].shape, dtype=np.float32)
+    expected = sd.compile("zoo:squeezenet1_0", schedules=lambda task: None)(x)
+    largest = float(np.max(np.abs(expected)))
+
+    def error(found: Any) -> float:
+        return float(np.max(np.abs(np.asarray(found) - expected))) / largest
+
+    facts: Facts = {"compile_seconds": compiled, "error": error(made(x))}
+    require(facts["error"] < 1e-3, f"the model is wrong by {facts['error']:.2g}")
+    walls: list[float] = []
+    for _ in range(50):
+        began = time.perf_counter()
+        made(x)
+        walls.append(time.perf_counter() - began)
+    profile = made.profile(x, repeats=20)
+    facts["wall_us"] = 1e6 * float(np.median(walls))
+    facts["bench_us"] = 1e6 * float(np.median(made.bench(x, repeats=50)))
+    facts["sum of profile_us"] = 1e6 * profile.seconds
+    facts["profile"] = "\n" + str(profile.by_task())
+    with TemporaryDirectory() as folder:
+        made.save(Path(folder) / "m.sd")
+        facts["error of the file"] = error(sd.load_compiled(Path(folder) / "m.sd")(x))
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return facts
+    torch_any: Any = torch
+    tensor = torch_any.from_numpy(x).cuda()
+    found = made(tensor)
+    require(found.is_cuda, "PyTorch's tensors gave something else")
+    facts["error with torch"] = error(found.cpu())
+    strided = torch_any.empty((*x.shape[:-1], 2 * x.shape[-1]), device="cuda")[..., ::2]
+    strided.copy_(tensor)
+    facts["error with strides"] = error(made(strided).cpu())
+    torch_any.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(50):
+        found = made(tensor)
+    torch_any.cuda.synchronize()
+    facts["torch in and out, us"] = 1e6 * (time.perf_counter() - began) / 50
+    require(max(facts["error with torch"], facts["error with strides"]) < 1e-3, "a run on tensors is wrong")
+    return facts
+
+
 STEPS: Mapping[str, Callable[[], Facts]] = {
     "attributes": attributes,
     "axpy": run_axpy,
@@ -385,6 +497,9 @@ STEPS: Mapping[str, Callable[[], Facts]] = {
     "refusals": refusals,
     "many": many,
     "peak": peak,
+    "kernels": kernels,
+    "search": search,
+    "model": model,
     "fault": fault,
     "hang": hang,
 }

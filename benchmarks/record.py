@@ -33,7 +33,7 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
-from stormdrop.search.session import Measures
+from stormdrop.search.tools import Measures
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule

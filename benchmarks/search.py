@@ -46,11 +46,12 @@ from stormdrop.runtime.host import detect
 from stormdrop.runtime.peak import PeakMeter
 from stormdrop.search.droplet import Droplet
 from stormdrop.search.events import Event, NewBest, Trial, Tuned
-from stormdrop.search.session import Origin, Session, Tools
+from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.storm import Storm
 from stormdrop.search.strategies import Context, StrategyFactory, best_of_each
 from stormdrop.search.strategy import Candidate, Strategy, candidate
+from stormdrop.search.tools import Origin, Tools
 from stormdrop.search.tune import tune, versions
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.schedule import Schedule

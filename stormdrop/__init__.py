@@ -29,6 +29,7 @@ from stormdrop.errors import (
     ScheduleError,
     StormdropError,
     Timeout,
+    Unsupported,
     UnsupportedOperator,
     UserError,
 )
@@ -56,13 +57,16 @@ from stormdrop.version import __version__
 
 if TYPE_CHECKING:
     from stormdrop.driver.compile import compile, load
+    from stormdrop.driver.mixed import MixedModel, OpenMixedModel
     from stormdrop.driver.tune import tune
+    from stormdrop.export.c_library import export_library
     from stormdrop.frontend.custom import CustomOperator
     from stormdrop.graph.graph import Graph
     from stormdrop.reservoir.store import Store
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.kernel import Kernel, build
-    from stormdrop.runtime.model import Model, load_compiled
+    from stormdrop.runtime.model import Model
+    from stormdrop.runtime.open_model import OpenModel, load_compiled
     from stormdrop.search.events import Tuned
     from stormdrop.search.model_events import TunedModel
     from stormdrop.space.rules import RULES, Rule
@@ -75,13 +79,16 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # What needs the compiler is loaded when it is first asked for.
 _LAZY = {
     "stormdrop.driver.compile": ("compile", "load"),
+    "stormdrop.driver.mixed": ("MixedModel", "OpenMixedModel"),
     "stormdrop.driver.tune": ("tune",),
+    "stormdrop.export.c_library": ("export_library",),
     "stormdrop.frontend.custom": ("CustomOperator",),
     "stormdrop.graph.graph": ("Graph",),
     "stormdrop.reservoir.store": ("Store",),
     "stormdrop.runtime.host": ("detect",),
     "stormdrop.runtime.kernel": ("Kernel", "build"),
-    "stormdrop.runtime.model": ("Model", "load_compiled"),
+    "stormdrop.runtime.model": ("Model",),
+    "stormdrop.runtime.open_model": ("OpenModel", "load_compiled"),
     "stormdrop.search.events": ("Tuned",),
     "stormdrop.search.model_events": ("TunedModel",),
     "stormdrop.space.rules": ("RULES", "Rule"),
@@ -96,7 +103,10 @@ __all__ = [
     "CustomOperator",
     "Graph",
     "Kernel",
+    "MixedModel",
     "Model",
+    "OpenMixedModel",
+    "OpenModel",
     "Rule",
     "RunError",
     "Schedule",
@@ -110,6 +120,7 @@ __all__ = [
     "Timeout",
     "Tuned",
     "TunedModel",
+    "Unsupported",
     "UnsupportedOperator",
     "UserError",
     "Variant",
@@ -123,6 +134,7 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "export_library",
     "load",
     "load_compiled",
     "log",

@@ -10,14 +10,34 @@ from collections.abc import Iterable
 
 
 class StormdropError(Exception):
-    """The base of every error that Stormdrop raises on purpose."""
+    """The base of every error that Stormdrop raises on purpose.
+
+    Its text holds names out of models and files; what is not printable in them is written as an escape.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with everything that is not printable written as an escape: \\x1b, \\n, \\u202e, \\udc80.
+
+    A name can then neither move the cursor, nor turn the line round, nor begin another one. `keep` names exceptions.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 class UserError(StormdropError):
     """A bad model, an unsupported operator, a wrong argument: the message says what to do about it."""
 
 
-class UnsupportedOperator(UserError):
+class Unsupported(UserError):
+    """A model that is right, but needs something that Stormdrop does not do."""
+
+
+class UnsupportedOperator(Unsupported):
     """A model that needs operators, or forms of operators, that are not supported.
 
     `operators` names them, each once: `NonZero`, or with its domain, `com.example.Sparse`.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from stormdrop.arguments import path_of
 from stormdrop.errors import UserError
 
 
@@ -38,7 +39,7 @@ def text_of(path: Path) -> str:
 def destination(path: str | os.PathLike[str]) -> Path:
     """Where a path leads, links followed. There may be a file, but nothing else. Raises UserError."""
     with cannot_write(path):
-        place = Path(os.path.realpath(path))
+        place = Path(os.path.realpath(path_of(path)))
         if place.exists() and not place.is_file():
             kind = "a directory" if place.is_dir() else "no regular file"
             raise UserError(f"{os.fspath(path)!r} is {kind}; give the name of a file")
@@ -56,12 +57,17 @@ def cannot_write(path: str | os.PathLike[str]) -> Generator[None]:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Generator[Callable[[bytes | memoryview], None]]:
+def replacing(
+    path: str | os.PathLike[str], follow_links: bool = True
+) -> Generator[Callable[[bytes | memoryview], None]]:
     """Write a file beside `path` that takes its place, complete and on the disk, when the block ends without an error.
+
+    With `follow_links=False` a symbolic link is itself replaced: in a directory that others may write to, a link is
+    nobody's wish to have a file elsewhere.
 
     Raises UserError; what was there before is then still there.
     """
-    place = destination(path)
+    place = destination(path) if follow_links else Path(path).absolute()
     temporary = place.parent / f".stormdrop-{secrets.token_hex(8)}.tmp"
     with cannot_write(path):
         # Not `tempfile`: the file is to have the permissions that the user's umask gives to new files.

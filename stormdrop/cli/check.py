@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,18 +12,29 @@ import click
 from click.core import ParameterSource
 
 from stormdrop.cli import options
-from stormdrop.cli.source import Opened, Source, built, compiled_option, input_options, source_options, taken_option
+from stormdrop.cli.sizes import MixedSized, Sized, mixed_size, models_of, one_or_sizes, sizes_of
+from stormdrop.cli.source import (
+    Opened,
+    Source,
+    compiled_option,
+    input_options,
+    source_options,
+    taken_option,
+)
 from stormdrop.report.console import notes, results, say
-from stormdrop.report.text import name_text, threads_text
+from stormdrop.report.text import name_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from rich.status import Status
 
     from stormdrop.compare.oracle import Oracle
     from stormdrop.compare.steady import Loops
     from stormdrop.runtime.model import Model
 
     Arrays = Mapping[str, NDArray[Any]]
+    # At a size: who knows its results, and the inputs that are constants.
+    Judged = Iterator[tuple[Sized | MixedSized, Oracle, Arrays]]
 
 ORACLES = ("onnxruntime", "reference")
 PEERS = ("onnxruntime",)
@@ -33,14 +44,6 @@ SECONDS = 3.0
 PROFILED = 50
 RESTLESS = 0.2
 """The middle half of all runs is closer together than this on a machine to itself."""
-
-
-def _arrays(given: tuple[str, ...], seed: int, opened: Opened | None, model: Model) -> Arrays:
-    from stormdrop.compare.inputs import read_inputs
-    from stormdrop.runtime.arrays import random_inputs
-
-    ports = model.inputs if opened is None else opened.graph.inputs
-    return read_inputs(given, ports) if given else random_inputs(ports, seed)
 
 
 def _positive(ctx: click.Context, param: click.Parameter, value: float) -> float:
@@ -56,6 +59,7 @@ Examples:
   stormdrop check resnet50.onnx --against reference --tolerance 1e-4
   stormdrop check resnet50.onnx --compiled resnet50.sd
   stormdrop check m.onnx --input inputs.npz --json
+  stormdrop check m.onnx --shapes ids=1x16 --shapes ids=2x100    at two sizes
 """,
 )
 @source_options
@@ -76,43 +80,73 @@ Examples:
 )
 @input_options
 @taken_option
-@options.threads
-@options.as_json
-@options.log
+@options.fallback
+@options.on_models
 def check(
     source: Source,
     compiled: str | None,
     against: str | None,
+    fallback: str | None,
     tolerance: float,
     given: tuple[str, ...],
     seed: int,
     taken: str | None,
+    target_name: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
     """Run a MODEL (an ONNX file or zoo:NAME) here and elsewhere on the same inputs and compare all outputs.
 
     The exit code is 1 if one of them is too far off. Whole numbers and truth values must be equal, NaNs and infinities
-    where they are expected.
+    where they are expected. With --fallback the judge is ONNX's reference evaluator.
     """
     from stormdrop.compare.oracle import agreements
     from stormdrop.report.versus import check_json, print_check
 
-    opened = source.open()
-    oracle = _oracle(opened, against, threads)
-    model = built(source, opened, compiled, threads, taken).model
-    arrays = _arrays(given, seed, opened, model)
-    found = model.run(arrays)
-    expected = oracle.run({**arrays, **opened.bound})
-    judged = agreements([p.name for p in model.outputs], found, expected, tolerance)
-    if as_json:
-        head = {"model": source.model, "threads": model.threads, "against": oracle.told}
-        options.print_json({**head, "seed": None if given else seed, **check_json(judged, tolerance)})
+    if source.is_compiled:
+        source.open()  # says what is needed
+    if fallback is not None and (against == fallback or compiled is not None):
+        raise click.UsageError(f"{fallback} cannot judge what it runs itself, and no compiled file needs it")
+    trees: list[dict[str, Any]] = []
+    if fallback is not None:
+        sizes = [mixed_size(source, given, seed, threads, taken, fallback)]
+        judges = _judged_mixed(source, sizes)
     else:
-        inputs = "the given inputs" if given else f"random inputs, seed {seed}"
-        print_check(results(), source.model, oracle.told, judged, inputs)
-    if not all(a.ok for a in judged):
+        judges = _judged(source, sizes_of(source, given, seed, compiled, target_name, threads, taken), against, threads)
+    for sized, oracle, bound in judges:
+        model, arrays = sized.make().model, sized.arrays
+        found = model.run(arrays)
+        expected = oracle.run({**arrays, **bound})
+        judged = agreements([p.name for p in model.outputs], found, expected, tolerance)
+        head = {"model": source.model, "threads": model.threads, "against": oracle.told}
+        trees.append({**head, "seed": None if given else seed, **check_json(judged, tolerance)})
+        if not as_json:
+            inputs = "the given inputs" if given else f"random inputs{sized.shown}, seed {seed}"
+            print_check(results(), source.model, oracle.told, judged, inputs)
+    if as_json:
+        options.print_json(one_or_sizes(trees))
+    if not all(tree["ok"] for tree in trees):
         raise SystemExit(1)
+
+
+def _judged(source: Source, sizes: Iterable[Sized], against: str | None, threads: int | None) -> Judged:
+    from stormdrop.compare.oracle import Reference
+
+    oracle: Oracle | None = None
+    for sized in sizes:
+        opened = sized.opened or source.open()
+        if oracle is None or isinstance(oracle, Reference):  # the reference has one graph for each size
+            oracle = _oracle(opened, against, threads)
+        yield sized, oracle, opened.bound
+
+
+def _judged_mixed(source: Source, sizes: Iterable[MixedSized]) -> Judged:
+    """onnxruntime cannot judge what it runs itself."""
+    from stormdrop.compare.inputs import read_bound
+    from stormdrop.compare.oracle import OnnxReference
+
+    for sized in sizes:
+        yield sized, OnnxReference(source.onnx), read_bound(source.bound)
 
 
 def _oracle(opened: Opened, against: str | None, threads: int | None) -> Oracle:
@@ -152,9 +186,7 @@ Examples:
 @click.option("--profile", is_flag=True, help="Also say where the time goes, kernel by kernel.")
 @input_options
 @taken_option
-@options.threads
-@options.as_json
-@options.log
+@options.on_models
 @click.pass_context
 def bench(
     ctx: click.Context,
@@ -169,6 +201,7 @@ def bench(
     given: tuple[str, ...],
     seed: int,
     taken: str | None,
+    target_name: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -179,47 +212,51 @@ def bench(
     """
     from stormdrop.compare.steady import Side, steady
     from stormdrop.report.versus import bench_json, print_bench, print_profile
+    from stormdrop.runtime.threads import thread_count
 
     if repeats is not None and ctx.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
         raise click.UsageError("--repeats and --seconds both say how long: give one of them")
     if source.is_compiled and (against is not None or compiled is not None):
         raise click.UsageError("name the ONNX model it was made of, and give this file as --compiled FILE")
-    opened = None if source.is_compiled else source.open()
-    made = built(source, opened, compiled, threads, taken)
-    model = made.model
-    arrays = _arrays(given, seed, opened, model)
-    settings = {"stormdrop": f"{made.told}; {threads_text(model.threads)}"}
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "model.sd"
-        model.save(file)
-        sides = {"stormdrop": Side("stormdrop", file, model.threads, arrays)}
-        if against is not None and opened is not None:
-            all_arrays = {**arrays, **opened.bound}
-            settings["onnxruntime"] = _doubt(opened, model, arrays, all_arrays)
-            sides["onnxruntime"] = Side("onnxruntime", _onnx_file(opened, folder), model.threads, all_arrays)
-        if as_json:
-            for name, told in settings.items():
-                say(notes(), f"{name}: {told}")
-        with notes().status("timing") as status:
+    trees: list[dict[str, Any]] = []
+    for sized in sizes_of(source, given, seed, compiled, target_name, threads, taken):
+        made = sized.make()
+        model, arrays, opened = made.model, sized.arrays, sized.opened
+        model.run(arrays)  # a model with open dimensions is compiled for these
+        image = models_of(model)[-1].image
+        settings = {"stormdrop": f"{made.told}; {image.units}"}
+        peer_threads = thread_count(threads) if image.is_for_gpu else model.threads
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "model.sd"
+            model.save(file)
+            sides = {"stormdrop": Side("stormdrop", file, model.threads, arrays)}
+            if against is not None and opened is not None:
+                all_arrays = {**arrays, **opened.bound}
+                settings["onnxruntime"] = _doubt(opened, model, peer_threads, arrays, all_arrays)
+                sides["onnxruntime"] = Side("onnxruntime", _onnx_file(opened, folder), peer_threads, all_arrays)
+            if as_json:
+                for name, told in settings.items():
+                    say(notes(), f"{name}: {told}")
+            with notes().status("timing") as status:
 
-            def timed(neighbours: int) -> dict[str, Loops]:
-                return steady(
-                    sides, seconds, repeats=repeats, warm_up=warm_up, busy=neighbours, tell=lambda t: status.update(t)
-                )
+                def timed(neighbours: int, sides: dict[str, Side] = sides, status: Status = status) -> dict[str, Loops]:
+                    told = status.update
+                    return steady(sides, seconds, repeats=repeats, warm_up=warm_up, busy=neighbours, tell=told)
 
-            times, beside = timed(0), {count: timed(count) for count in dict.fromkeys(busy)}
-    spreads = {name: t.runs.spread for name, t in times.items()}
-    restless = max(spreads, key=spreads.__getitem__)
-    if spreads[restless] > RESTLESS:
-        say(notes(), f"times of {restless} spread by {spreads[restless]:.0%}: is something else running here?")
-    kernels = model.profile(*(arrays[p.name] for p in model.inputs), repeats=PROFILED) if profile else None
-    if as_json:
+                times, beside = timed(0), {count: timed(count) for count in dict.fromkeys(busy)}
+        spreads = {name: t.runs.spread for name, t in times.items()}
+        restless = max(spreads, key=spreads.__getitem__)
+        if spreads[restless] > RESTLESS:
+            say(notes(), f"times of {restless} spread by {spreads[restless]:.0%}: is something else running here?")
+        kernels = model.profile(*(arrays[p.name] for p in model.inputs), repeats=PROFILED) if profile else None
         tree = bench_json(source.model, model.threads, times, beside)
-        options.print_json(tree | ({"profile": kernels.to_json()} if kernels is not None else {}))
-        return
-    print_bench(results(), source.model, model.threads, times, beside, settings)
-    if kernels is not None:
-        print_profile(results(), kernels)
+        trees.append(tree | ({"profile": kernels.to_json()} if kernels is not None else {}))
+        if not as_json:
+            print_bench(results(), f"{source.model}{sized.shown}", image.units, times, beside, settings)
+            if kernels is not None:
+                print_profile(results(), kernels)
+    if as_json:
+        options.print_json(one_or_sizes(trees))
 
 
 def _onnx_file(opened: Opened, folder: str) -> Path:
@@ -231,11 +268,11 @@ def _onnx_file(opened: Opened, folder: str) -> Path:
     return path
 
 
-def _doubt(opened: Opened, model: Model, arrays: Arrays, all_arrays: Arrays) -> str:
+def _doubt(opened: Opened, model: Model, threads: int, arrays: Arrays, all_arrays: Arrays) -> str:
     """Speed is worth nothing where results are wrong: say so before it is measured. Returns the peer's settings."""
     from stormdrop.compare.oracle import OnnxRuntime, agreements
 
-    peer = OnnxRuntime(opened.onnx, model.threads)
+    peer = OnnxRuntime(opened.onnx, threads)
     judged = agreements([p.name for p in model.outputs], model.run(arrays), peer.run(all_arrays))
     for a in judged:
         if not a.ok:

@@ -122,13 +122,18 @@ Examples:
   stormdrop peak              measures when called first, then tells what is known
   stormdrop peak --fresh      measure it again (about three seconds)
   stormdrop peak --threads 1 --json
+  stormdrop peak --target cuda
 """,
 )
 @click.option("--fresh", is_flag=True, help="Measure again, even if this machine is known.")
+@options.target
 @options.threads
 @options.as_json
-def peak(fresh: bool, threads: int | None, as_json: bool) -> None:
+def peak(fresh: bool, target_name: str | None, threads: int | None, as_json: bool) -> None:
     """Measure what this machine can do at best: multiply-adds, and bandwidth of every cache level and of memory."""
+    if (target_name or "host") != "host":
+        _gpu_peak(target_name or "", fresh, as_json)
+        return
     from stormdrop.report.machine import print_peak
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import measure_peak
@@ -141,22 +146,40 @@ def peak(fresh: bool, threads: int | None, as_json: bool) -> None:
         print_peak(results(), target, found)
 
 
+def _gpu_peak(target_name: str, fresh: bool, as_json: bool) -> None:
+    if target_name.startswith("cuda:sm_"):
+        raise click.UsageError("a peak is measured on a GPU that is here: --target cuda or cuda:NUMBER")
+    from stormdrop.report.machine import print_gpu_peak
+    from stormdrop.runtime.cuda.detect import detect_gpu
+    from stormdrop.runtime.cuda.device import cuda_device
+    from stormdrop.runtime.cuda.peak import measure_gpu_peak
+
+    ordinal = int(target_name.partition(":")[2] or 0)
+    found = measure_gpu_peak(cuda_device(ordinal), fresh)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_gpu_peak(results(), detect_gpu(ordinal), found)
+
+
 @main.command(
     short_help="Check this installation.",
     epilog="""\b
 Examples:
   stormdrop doctor
   stormdrop doctor --json     for a script; exit code 1 if anything is broken
+  stormdrop doctor --target cuda
 """,
 )
+@options.target
 @options.threads
 @options.as_json
-def doctor(threads: int | None, as_json: bool) -> None:
+def doctor(target_name: str | None, threads: int | None, as_json: bool) -> None:
     """Check this installation: build and run one kernel, and say what is wrong if anything is."""
     from stormdrop.driver.doctor import diagnose
     from stormdrop.report.machine import print_diagnosis
 
-    found = diagnose(threads)
+    found = diagnose(threads, target_name)
     options.show(as_json, found.to_json(), lambda console: print_diagnosis(console, found))
     if not found.ok:
         raise SystemExit(1)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stormdrop.cli import options
+from stormdrop.cli.sizes import MixedSized, Sized, compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
 from stormdrop.cli.source import (
-    COMPILED,
     Chosen,
     Source,
-    built,
     compile_model,
     input_options,
     source_options,
     taken_option,
 )
+from stormdrop.driver import COMPILED
 from stormdrop.report.console import heading, notes, print_pairs, results, say
-from stormdrop.report.text import bytes_text, counted, span_text, threads_text
+from stormdrop.report.text import bytes_text, clean, counted, span_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from stormdrop.graph.partition import Partition, TaskUse
     from stormdrop.report.model import Listed
     from stormdrop.space.rules import Rule
@@ -47,7 +49,7 @@ Examples:
 @source_options
 @click.option("--passes", is_flag=True, help="Print the graph as imported, and what every pass changes of it.")
 @options.on_models
-def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> None:
+def info(source: Source, passes: bool, target_name: str | None, threads: int | None, as_json: bool) -> None:
     """Say what a MODEL is made of: inputs, outputs, operators, and the tasks it is cut into. Nothing is compiled.
 
     MODEL is an ONNX file, zoo:NAME, or a file that `stormdrop compile` wrote.
@@ -63,17 +65,21 @@ def info(source: Source, passes: bool, threads: int | None, as_json: bool) -> No
     if source.is_compiled:
         from stormdrop.report.model import image_json, print_image
 
-        image = source.open_compiled(threads).image
-        tree = image_json(source.model, image)
-        options.show(as_json, tree, lambda console: print_image(console, tree, image))
+        images = source.open_images(threads)
+        trees = [image_json(source.model, image) for image in images]
+
+        def print_images(console: Console) -> None:
+            for tree, image in zip(trees, images):
+                print_image(console, tree, image)
+
+        options.show(as_json, one_or_sizes(trees), print_images)
         return
     from stormdrop.driver.compile import memory_of, suited
     from stormdrop.report.model import model_json, print_model
-    from stormdrop.runtime.host import detect
 
     opened = source.open()
     parts = opened.parts
-    target = suited(detect(threads), parts)
+    target = suited(options.machine(target_name, threads), parts)
     kernels, arena_bytes = memory_of(parts, target)
     listed = _listed(parts, target, source.rules)
     tree = model_json(source.model, opened.graph, listed, kernels, arena_bytes, target.threads)
@@ -92,7 +98,9 @@ def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[
 Examples:
   stormdrop compile resnet50.onnx                  writes resnet50.sd
   stormdrop compile resnet50.onnx -o build/resnet50.sd --threads 4
+  stormdrop compile resnet50.onnx --target cuda:sm_80    for an A100 elsewhere
   stormdrop compile zoo:mobilenet_v2 -o libmobilenet.so --header mobilenet.h
+  stormdrop compile m.onnx --shapes x=1x3x224x224 --shapes x=8x3x224x224     one file for both sizes
 """,
 )
 @source_options
@@ -106,14 +114,20 @@ Examples:
 @taken_option
 @options.on_models
 def compile(
-    source: Source, output: Path | None, header: Path | None, taken: str | None, threads: int | None, as_json: bool
+    source: Source,
+    output: Path | None,
+    header: Path | None,
+    taken: str | None,
+    target_name: str | None,
+    threads: int | None,
+    as_json: bool,
 ) -> None:
     """Make native code of a MODEL (an ONNX file or zoo:NAME) for this machine and write it to a file.
 
     Kernels are built as tuning has decided, the others by the analytic default.
     """
-    from stormdrop.export.c_library import write_library
-    from stormdrop.report.model import image_rows
+    from stormdrop.export.c_library import export_library
+    from stormdrop.report.model import image_rows, shape_text
 
     path = Path(source.stem + COMPILED) if output is None else output
     if path.suffix not in (COMPILED, LIBRARY):
@@ -125,13 +139,21 @@ def compile(
     files = [path] if header is None else [path, header]
     for file in files:
         options.refuse_unwritable(file)
-    made = compile_model(source.open(), threads, taken, source.rules)
-    image = made.model.image
+    if header is not None and (target_name or "host") != "host":
+        raise click.UsageError(
+            f"a C library runs on the CPU: with --target {target_name} give -o a name ending in {COMPILED}"
+        )
+    if source.sizes:
+        made = compile_sizes(source, target_name, threads, taken)
+    else:
+        made = compile_model(source.open(), options.machine(target_name, threads), taken, source.rules)
+    images = [model.image for model in models_of(made.model)]
+    image = images[-1]
     began = time.perf_counter()
     if header is None:
         made.model.save(path)
     else:
-        write_library(image, made.model.weights, path, header, source.stem)
+        export_library(made.model, path, header, source.stem)
     written = time.perf_counter() - began
     sizes = {str(f): f.stat().st_size for f in files}
     if as_json:
@@ -146,13 +168,17 @@ def compile(
                 "weights_bytes": image.weights_bytes,
                 "arena_bytes": image.arena_bytes,
                 "seconds": made.seconds,
+                **({"sizes": [[list(p.shape) for p in i.inputs] for i in images]} if len(images) > 1 else {}),
             }
         )
         return
     console = results()
-    heading(console, f"{source.model}, {threads_text(image.threads)}")
+    heading(console, f"{source.model}, {image.units}")
     rows = [("file", f"{name}, {bytes_text(size)}") for name, size in sizes.items()]
     spent = f"{span_text(made.seconds or 0.0)} to compile, {span_text(written)} to write"
+    if len(images) > 1:
+        shown = "; ".join(", ".join(shape_text(p.shape) for p in i.inputs) for i in images)
+        rows.append(("sizes", f"{len(images)}: {shown}; of the last one:"))
     print_pairs(console, [*rows, *image_rows(image), ("schedules", made.told), ("spent", spent)])
 
 
@@ -167,15 +193,18 @@ Examples:
 )
 @source_options
 @input_options
-@options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
+@options.output("--output", metavar="FILE.npz", told="Save the outputs by name; one output alone as FILE.npy.")
 @taken_option
+@options.fallback
 @options.on_models
 def run(
     source: Source,
     given: tuple[str, ...],
     seed: int,
     output: Path | None,
+    fallback: str | None,
     taken: str | None,
+    target_name: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -183,37 +212,56 @@ def run(
 
     Without --input floats are standard normal, and whole numbers and truth values 0 or 1.
     """
-    from stormdrop.compare.inputs import read_inputs, saved
+    from stormdrop.compare.inputs import saved, saved_alone
     from stormdrop.files import replacing
     from stormdrop.report.model import print_outputs, summary_json
-    from stormdrop.runtime.arrays import random_inputs
 
     if output is not None:
         options.refuse_unwritable(output)
-    opened = None if source.is_compiled else source.open()
-    if given and opened is not None:
-        read_inputs(given, opened.graph.inputs)  # a mistake is told before anything is compiled
-    model = built(source, opened, None, threads, taken).model
-    arrays = read_inputs(given, model.inputs) if given else random_inputs(model.inputs, seed)
-    if not given and model.inputs:
+    sizes: list[Sized] | list[MixedSized]
+    if fallback is not None:
+        sizes = [mixed_size(source, given, seed, threads, taken, fallback)]
+    else:
+        sizes = list(sizes_of(source, given, seed, None, target_name, threads, taken))
+    if output is not None and len(sizes) > 1:
+        raise click.UsageError("--output takes the outputs of one size: give --shapes or --input")
+    for sized in sizes:
+        if sized.opened is not None:  # told before anything is compiled
+            _refuse_one_array(output, len(sized.opened.graph.outputs))
+    if not given and any(sized.arrays for sized in sizes):
         say(notes(), f"inputs are random, seed {seed}: floats standard normal, others 0 or 1; --input gives real ones")
-    outputs = model.run(arrays)
+    trees: list[dict[str, Any]] = []
     names: dict[str, str] = {}
-    if output is not None:
-        data, names = saved(outputs)
-        with replacing(output) as write:
-            write(memoryview(data))
-    if as_json:
+    for sized in sizes:
+        model = sized.make().model
+        _refuse_one_array(output, len(model.outputs))
+        outputs = model.run(sized.arrays)
+        if output is not None:
+            data, names = (saved_alone(outputs), {}) if output.suffix == ".npy" else saved(outputs)
+            with replacing(output) as write:
+                write(memoryview(data))
         told = {"model": source.model, "threads": model.threads, "random": not given, "seed": None if given else seed}
         found = [summary_json(n, a) for n, a in outputs.items()]
-        options.print_json({**told, "outputs": found, "saved": None if output is None else str(output)})
+        trees.append({**told, "outputs": found, "saved": None if output is None else str(output)})
+        if not as_json:
+            if sized.told:
+                heading(results(), f"{source.model}{sized.shown}")
+            print_outputs(results(), outputs)
+    if as_json:
+        options.print_json(one_or_sizes(trees))
         return
-    print_outputs(results(), outputs)
     if output is not None:
         say(notes(), f"the outputs are saved in {output}")
         for name, kept in names.items():
             if name != kept:
                 say(notes(), f"{name} is called {kept} there")
+
+
+def _refuse_one_array(output: Path | None, count: int) -> None:
+    """Raises click.UsageError where a file of one array is to hold another number of them."""
+    if output is not None and output.suffix == ".npy" and count != 1:
+        told = f"{clean(output.name)} would hold one array, and the model has {count} outputs"
+        raise click.UsageError(f"{told}: give --output a name that ends in .npz")
 
 
 @click.command(
@@ -237,7 +285,13 @@ Examples:
 @taken_option
 @options.on_models
 def show(
-    source: Source, task: str | None, parts: tuple[str, ...], taken: str | None, threads: int | None, as_json: bool
+    source: Source,
+    task: str | None,
+    parts: tuple[str, ...],
+    taken: str | None,
+    target_name: str | None,
+    threads: int | None,
+    as_json: bool,
 ) -> None:
     """Show how a TASK of a MODEL is computed: as tuning has decided, or by default.
 
@@ -247,12 +301,11 @@ def show(
     from stormdrop.driver.compile import suited
     from stormdrop.driver.stored import scheduled
     from stormdrop.report.model import find_task, print_tasks
-    from stormdrop.runtime.host import detect
 
     if task is None and parts:
         raise click.UsageError("--as is for one task: name it; without --as the tasks are listed")
     rules, found = source.rules, source.open().parts
-    target = suited(detect(threads), found)
+    target = suited(options.machine(target_name, threads), found)
     if task is None:
         listed = _listed(found, target, rules)
         tree = {"model": source.model, "tasks": [t.to_json() for t in listed]}
@@ -291,7 +344,7 @@ def _show(
         options.print_json(tree | ({"sketches": sketches_json(use.task, target, rules)} if "sketch" in parts else {}))
         return
     console = results()
-    heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {threads_text(target.threads)}")
+    heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {target.units}")
     called = counted(use.count, "time")
     print_pairs(console, [("called", called), ("for", calls_text(use)), ("digest", use.task.digest)])
     print_sections(console, [("task", str(use.task))] if "task" in parts else [])

@@ -47,6 +47,7 @@ Examples:
   stormdrop op GMM 1 512 512 512 --default --show asm        no search: the analytic choice, its machine code
   stormdrop op GMM 1 512 512 512 --search random --search storm+droplet --trials 200 --plot race.png
   stormdrop op SFM 1024 1024 --threads 1 --json              for a script
+  stormdrop op GMM 1 512 512 512 --target cuda               on a GPU
 """,
 )
 @click.argument("name")
@@ -98,6 +99,7 @@ def op(
     plot_path: Path | None,
     show: tuple[str, ...],
     own_rules: tuple[str, ...],
+    target_name: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -117,13 +119,13 @@ def op(
         check_plot(plot_path)
     from stormdrop.driver.operator import Plan
     from stormdrop.report.operator import print_operator
-    from stormdrop.runtime.host import detect
     from stormdrop.target.cpu import Cpu
 
     console = notes()
     store = None if default_only else open_store(store_path)
     searched = () if default_only else searches
-    plan = Plan(name.upper(), args, task, detect(threads), searched, trials, seconds, seed, store, rules)
+    machine = options.machine(target_name, threads)
+    plan = Plan(name.upper(), args, task, machine, searched, trials, seconds, seed, store, rules)
     if dtype == "bf16" and isinstance(plan.target, Cpu) and not plan.target.has_bf16_dot:
         say(console, "this CPU has no dot products of bf16 (AVX512_BF16): products are f32 multiply-adds")
     report = measured(plan, console, quiet=options.log_options(ctx).verbosity > 0)

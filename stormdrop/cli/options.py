@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stormdrop.frontend.custom import CustomOperator
     from stormdrop.search.goal import Goal
     from stormdrop.space.rules import Rule
+    from stormdrop.target.machine import Target
 
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
 SEARCHES = ("random", "storm", "droplet", "storm+droplet")
@@ -91,7 +92,29 @@ _told = "A derivation rule of your own, beside the built-in ones; found from her
 rule = click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=_told)
 _told = "An operator of your own (sd.CustomOperator); found from here too; may be repeated."
 operator = click.option("--operator", "own_operators", multiple=True, metavar="package.module:NAME", help=_told)
+_told = "Run there what is not supported here.  [default: refuse such a model]"
+fallback = click.option("--fallback", type=click.Choice(["onnxruntime"]), help=_told)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+
+
+_TARGET = re.compile(r"host|cuda(:\d+|:sm_\d+)?")
+
+
+def _target_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _TARGET.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no target; write host, cuda, cuda:1 or cuda:sm_80", ctx, param)
+    return value
+
+
+_told = "Where to run: host, cuda, cuda:1 (a GPU by its number); cuda:sm_80: compile for that.  [default: host]"
+target = click.option("--target", "target_name", metavar="TARGET", callback=_target_name, help=_told)
+
+
+def machine(target_name: str | None, threads: int | None) -> Target:
+    """What `--target` and `--threads` name. Raises UserError."""
+    from stormdrop.runtime.targets import target_for
+
+    return target_for(target_name, threads)
 
 
 def rules_with(own_rules: tuple[str, ...]) -> tuple[Rule, ...]:
@@ -184,8 +207,8 @@ def _log(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 def on_models(command: Any) -> Any:
-    """What every command that compiles or tunes has: `--threads`, `--json` and the options of the log."""
-    return threads(as_json(log(command)))
+    """What every command that compiles or tunes has: `--target`, `--threads`, `--json` and the options of the log."""
+    return target(threads(as_json(log(command))))
 
 
 def log_options(ctx: click.Context) -> LogOptions:

@@ -10,14 +10,14 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stormdrop.cli import options
-from stormdrop.driver import ZOO
+from stormdrop.driver import COMPILED, ZOO
 from stormdrop.errors import StormdropError, UserError
 from stormdrop.report.console import notes, say
 from stormdrop.report.text import clean, one_line
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
 
+    from stormdrop.driver.mixed import ForeignPort, MixedModel
+    from stormdrop.driver.specialise import OpenSource
     from stormdrop.driver.stored import Schedules
     from stormdrop.graph.graph import Graph
     from stormdrop.graph.partition import Partition
     from stormdrop.ir.tensor import Task
     from stormdrop.reservoir.verdict import Verdict
+    from stormdrop.runtime.image import Image, Port
     from stormdrop.runtime.model import Model
     from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
     from stormdrop.target.machine import Target
 
     Array = NDArray[Any]
-
-COMPILED = ".sd"
 
 
 def shape_of(value: str) -> tuple[str, tuple[int, ...]]:
@@ -62,6 +63,8 @@ class Source:
     """package.module:Class, not yet imported."""
     own_operators: tuple[str, ...] = ()
     """package.module:NAME, not yet imported."""
+    sizes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+    """Where `--shapes` gives an input several shapes: those of each size; `shapes` is empty then."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -77,10 +80,39 @@ class Source:
         """What a file made of it is called."""
         return self.model.removeprefix(ZOO) if self.model.startswith(ZOO) else Path(self.model).stem
 
+    def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Source:
+        """The model at one size."""
+        return replace(self, shapes=shapes, sizes=())
+
+    def origin(self) -> Any:
+        """What other parts of Stormdrop read: a path, or a network of the zoo as an ONNX model."""
+        from stormdrop.driver.compile import network
+
+        return network(self.model, self.shapes, bool(self.sizes)) if self.model.startswith(ZOO) else self.model
+
+    def unsettled(self) -> OpenSource | None:
+        """The model where it leaves dimensions open that `--shapes` does not give. Raises UserError."""
+        from stormdrop.compare.inputs import read_bound
+        from stormdrop.driver.specialise import open_source
+        from stormdrop.frontend.onnx import parsed
+
+        if self.model.startswith(ZOO) and not self.sizes:
+            return None
+        if not self.model.startswith(ZOO) and not os.path.exists(self.model):
+            return None  # told of when it is opened
+        origin, operators = self.origin(), options.operators_of(self.own_operators)
+        return open_source(origin, parsed(origin), self.shapes, read_bound(self.bound), operators)
+
+    @property
+    def onnx(self) -> str | bytes:
+        """The model as another runtime takes it: a path, or the bytes of a network of the zoo."""
+        origin = self.origin()
+        return origin if isinstance(origin, str) else origin.SerializeToString()
+
     def open(self) -> Opened:
         """Read it. Raises UserError; click.UsageError for an unknown network, or a model that is compiled already."""
         from stormdrop.compare.inputs import read_bound
-        from stormdrop.driver.compile import load, network
+        from stormdrop.driver.compile import load
         from stormdrop.frontend.node_reader import NeedsConstant
         from stormdrop.graph.graph import shown
         from stormdrop.zoo import names
@@ -92,8 +124,9 @@ class Source:
         if in_zoo:
             with options.wrong_usage():
                 describe(self.model.removeprefix(ZOO))
-        bound = read_bound(self.bound)
-        origin: Any = network(self.model, self.shapes) if in_zoo else self.model
+        if self.sizes:
+            raise click.UsageError("--shapes gives several shapes of one input; this takes one size")
+        bound, origin = read_bound(self.bound), self.origin()
         try:
             graph = load(origin, self.shapes, bound, options.operators_of(self.own_operators))
             return Opened(graph, origin, bound, self.winograd)
@@ -105,16 +138,32 @@ class Source:
             hint = f"; the zoo has one: {ZOO}{self.stem}" if self.stem in names() else ""
             raise UserError(f"{error}{hint}") from error
 
-    def open_compiled(self, threads: int | None) -> Model:
-        """Read a model that was compiled before; what says how to read another one has no place beside it."""
-        from stormdrop.runtime.model import load_compiled
+    def open_images(self, threads: int | None) -> tuple[Image, ...]:
+        """What a model that was compiled before is made of, by size, whether or not it runs here."""
+        from stormdrop.runtime.image import Image
+        from stormdrop.runtime.package import load_any
 
-        if self.shapes or self.bound or self.own_operators:
+        self._check_settled()
+        found = load_any(self.model, threads)[0]
+        return (found,) if isinstance(found, Image) else found.images
+
+    def open_compiled(self, threads: int | None, target_name: str | None = None) -> Model:
+        """Read a model that was compiled before."""
+        from stormdrop.runtime.open_model import load_compiled
+
+        self._check_settled()
+        _, _, which = (target_name or "").partition(":")
+        if which.startswith("sm_"):
+            raise click.UsageError("what a compiled model is for is settled: --target takes cuda:NUMBER here")
+        return load_compiled(self.model, threads, int(which or 0))
+
+    def _check_settled(self) -> None:
+        """What says how to read another model has no place beside one that is compiled."""
+        if self.shapes or self.sizes or self.bound or self.own_operators:
             told = "shapes, constants and operators of a compiled model are settled"
             raise click.UsageError(f"{told}: leave out --shapes, --bind and --operator")
         if not self.winograd or self.own_rules:
             raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd and --rule")
-        return load_compiled(self.model, threads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,19 +204,31 @@ def source_options(command: Callable[..., Any], several: bool = False) -> Any:
         own_operators: tuple[str, ...],
         **rest: Any,
     ) -> Any:
-        if len(dict(shapes)) < len(shapes):
-            raise click.UsageError("--shapes gives the shape of one input twice")
+        sizes = _sizes(shapes)
+        one_size, several_sizes = (sizes[0], ()) if len(sizes) == 1 else ({}, sizes)
         models = (model,) if isinstance(model, str) else model
-        found = tuple(Source(one, dict(shapes), bound, not no_winograd, own_rules, own_operators) for one in models)
+        found = tuple(
+            Source(one, one_size, bound, not no_winograd, own_rules, own_operators, several_sizes) for one in models
+        )
         return command(*args, **({"sources": found} if several else {"source": found[0]}), **rest)
 
-    told = "The shape of an input that leaves it open; may be repeated."
+    told = "The shape of an input that leaves it open; may be repeated, and an input named again begins another size."
     shape = click.option("--shapes", type=shape_of, multiple=True, metavar="NAME=1x3x224x224", help=told)
     told = "An input that is always this array: it becomes a constant; may be repeated."
     bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy", help=told)
     direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
     more: Any = {"nargs": -1, "required": True} if several else {}
     return click.argument("model", **more)(shape(bind(direct(options.rule(options.operator(bundled))))))
+
+
+def _sizes(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """The shapes of each size: an input that is named again begins the next one. Without any, one empty size."""
+    sizes: list[dict[str, tuple[int, ...]]] = [{}]
+    for name, shape in shapes:
+        if name in sizes[-1]:
+            sizes.append({})
+        sizes[-1][name] = shape
+    return tuple(sizes)
 
 
 def taken_option(command: Any) -> Any:
@@ -234,14 +295,19 @@ class Chosen:
 class Built:
     """A model that runs, and what is known of how it was made: nothing, where it was compiled before."""
 
-    model: Model
+    model: Any
+    """A `Model`, or one of which another runtime runs a part."""
     tasks: int | None = None
     stored: int | None = None
     seconds: float | None = None
+    is_open: bool = False
+    """It is compiled for each size when it is run."""
 
     @property
     def told(self) -> str:
         """Where its schedules come from."""
+        if self.is_open:
+            return "compiled for each size"
         if self.tasks is None:
             return "compiled before"
         if not self.stored:
@@ -251,26 +317,72 @@ class Built:
         return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
 
 
-def built(source: Source, opened: Opened | None, compiled: str | None, threads: int | None, taken: str | None) -> Built:
+def closed_ports(ports: Sequence[Port | ForeignPort]) -> list[Port]:
+    """Inputs for arrays from files, or random ones. Raises UserError for one whose type or shape is not known."""
+    from stormdrop.runtime.image import Port
+
+    for p in ports:
+        if not isinstance(p, Port):
+            raise UserError(f"the input {p!r} cannot be given on the command line")
+    return [p for p in ports if isinstance(p, Port)]
+
+
+def built_mixed(source: Source, threads: int | None, taken: str | None, fallback: str) -> Model | MixedModel:
+    """A model of which `fallback` may run a part; what runs where is said. Raises UserError."""
+    from stormdrop.compare.inputs import read_bound
+    from stormdrop.driver.compile import compile as compile_any
+    from stormdrop.driver.mixed import MixedModel, OpenMixedModel
+
+    if source.is_compiled:
+        raise click.UsageError("a compiled model has no other runtime in it: leave out --fallback")
+    model = compile_any(
+        source.model,
+        schedules=(lambda task: None) if taken == "defaults" else None,
+        shapes=source.shapes,
+        constants=read_bound(source.bound),
+        threads=threads,
+        winograd=source.winograd,
+        rules=source.rules,
+        unproved=taken == "trials",
+        operators=options.operators_of(source.own_operators),
+        fallback=fallback,
+    )
+    if isinstance(model, OpenMixedModel):
+        raise UserError(
+            f"{source.model} leaves dimensions open, which --fallback cannot guess: settle them by --shapes"
+        )
+    told = str(model) if isinstance(model, MixedModel) else f"nothing of it needs {fallback}"
+    for line in told.splitlines():
+        say(notes(), line)
+    return model
+
+
+def built(
+    source: Source,
+    opened: Opened | None,
+    compiled: str | None,
+    target_name: str | None,
+    threads: int | None,
+    taken: str | None,
+) -> Built:
     """Compile a model, or read what was compiled: `compiled`, or the source itself where it is that."""
     if compiled is not None:
         if not compiled.endswith(COMPILED):
             raise click.UsageError(f"--compiled takes a file that ends in {COMPILED}")
-        return Built(Source(compiled, {}, ()).open_compiled(threads))
+        return Built(Source(compiled, {}, ()).open_compiled(threads, target_name))
     if opened is None and source.is_compiled:
-        return Built(source.open_compiled(threads))
-    return compile_model(source.open() if opened is None else opened, threads, taken, source.rules)
+        return Built(source.open_compiled(threads, target_name))
+    target = options.machine(target_name, threads)
+    return compile_model(source.open() if opened is None else opened, target, taken, source.rules)
 
 
-def compile_model(opened: Opened, threads: int | None, taken: str | None, rules: tuple[Rule, ...]) -> Built:
+def compile_model(opened: Opened, target: Target, taken: str | None, rules: tuple[Rule, ...]) -> Built:
     """With a line on the terminal that says how far it is."""
     from rich.text import Text
 
     from stormdrop.driver.compile import build_model, suited
-    from stormdrop.runtime.host import detect
 
     console = notes()
-    target = detect(threads)
     began = time.perf_counter()
     with console.status("compiling") as status:
         parts = opened.parts

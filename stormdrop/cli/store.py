@@ -53,11 +53,14 @@ def _viewed(path: Path | None) -> Store:
     from stormdrop.reservoir.store import Store
 
     place = _place(path)
+    return Store.in_memory() if path is None and not _is_there(place) else Store.view(place)
+
+
+def _is_there(place: Path) -> bool:
     try:
-        is_there = place.exists()
+        return place.exists()
     except OSError as error:
         raise UserError(f"{place} cannot be read: {error.strerror or error}") from error
-    return Store.in_memory() if path is None and not is_there else Store.view(place)
 
 
 def _written(store: Store, path: Path | None) -> Store:
@@ -118,7 +121,8 @@ Examples:
 def ls(path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
     """List tasks: one line for each task, machine and temperature, the one measured last at the end.
 
-    The best time is that of a verified winner; with a question mark, that of a trial nobody verified yet.
+    The best time is that of a verified winner; with a question mark, that of a trial nobody verified yet. The verdict
+    is what `compile` uses: how it was decided, and how many times faster it is than the incumbent.
     """
     from stormdrop.report.store import print_summaries, summary_json
     from stormdrop.reservoir.store import Filters
@@ -316,11 +320,11 @@ def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path 
         raise click.UsageError("say what to forget: --max-size SIZE, --older-than AGE, or both")
     if winners and age is None:
         raise click.UsageError("--winners goes with --older-than")
-    with _viewed(path) as opened:
-        if path is not None or _place(path).exists():
-            _written(opened, path)
-        older_than = None if age is None else time.time() - age
-        done = opened.prune(None if max_bytes is None else int(max_bytes), older_than, winners)
+    from stormdrop.reservoir.evict import Pruned, Pruning, prune_file
+
+    place, older_than = _place(path), None if age is None else time.time() - age
+    wanted = Pruning(None if max_bytes is None else int(max_bytes), older_than, winners)
+    done = Pruned(0, 0, 0) if path is None and not _is_there(place) else prune_file(place, wanted)
     if as_json:
         options.print_json(asdict(done))
     else:

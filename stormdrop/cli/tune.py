@@ -12,7 +12,7 @@ from stormdrop.cli.op import open_store
 from stormdrop.cli.source import Source, source_options
 from stormdrop.errors import StormdropError
 from stormdrop.report.console import heading, notes, print_pairs, results, say
-from stormdrop.report.text import counted, expected_text, one_line, seconds_text, span_text
+from stormdrop.report.text import counted, expected_text, one_line, seconds_text, span_text, stored_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,6 +76,7 @@ def tune(
     seed: int,
     store_path: str | None,
     quiet: bool,
+    target_name: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -89,14 +90,13 @@ def tune(
     rules, models = sources[0].rules, [source.open().parts for source in sources]  # graphs as imported are not kept
     from stormdrop.report.logs import LogListener
     from stormdrop.report.model_progress import ModelProgress, print_tuned
-    from stormdrop.runtime.host import detect
-    from stormdrop.runtime.peak import PeakMeter
+    from stormdrop.runtime.targets import peak_meter
     from stormdrop.search.events import Warned
     from stormdrop.search.tune_model import tune_models
 
-    target = detect(threads)
+    target = options.machine(target_name, threads)
     console, store = notes(), open_store(store_path)
-    meter = PeakMeter(target)
+    meter = peak_meter(target)
     peak_gflops = meter.gflops()
     is_logged, logged = options.log_options(ctx).verbosity > 0, LogListener(peak_gflops=peak_gflops)
     with ModelProgress(console, peak_gflops) as progress:
@@ -171,7 +171,7 @@ def _print_summary(tuned: TunedModel, kept: str | None) -> None:
     default = seconds_text(tuned.default_seconds)
     rows = [
         ("search", f"{spent}; ended by: {tuned.stopped}; {expected_text(tuned.expected_gain)}"),
-        ("stored", kept or "nothing is kept"),
+        ("stored", stored_text(kept, tuned.not_kept)),
         ("estimated", f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {default})"),
     ]
     timed = tuned.in_model

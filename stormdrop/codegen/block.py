@@ -53,8 +53,17 @@ class BlockWriter:
         w.variables = saved
 
     def barrier(self) -> None:
-        self.w.declare(f"declare void @{BARRIER}(i32)")
-        self.w.line(f"call void @{BARRIER}(i32 0)")
+        self._call(BARRIER, "i32", "0")
+
+    def commit(self) -> None:
+        self._call("llvm.nvvm.cp.async.commit.group", "")
+
+    def wait(self, pending: int) -> None:
+        self._call("llvm.nvvm.cp.async.wait.group", "i32", str(pending))
+
+    def _call(self, name: str, type: str, argument: str = "") -> None:
+        self.w.declare(f"declare void @{name}({type})")
+        self.w.line(f"call void @{name}({f'{type} {argument}'.strip()})")
 
     # Accumulators across threads
 

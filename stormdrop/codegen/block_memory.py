@@ -133,6 +133,32 @@ class BlockMemoryWriter(MemoryWriter):
         first, slope = self.address(access), access.coefficient(vector) * item
         return [self._moved(first, slope * i) for i in range(n)]
 
+    # Asynchronous copies
+
+    def copy(self, source: Access, guards: Sequence[Expr], to: Access) -> bool:
+        """Copy an element or a vector from global to shared memory; False where size or alignment does not allow it.
+
+        Zeros are written where a guard fails.
+        """
+        w, nbytes = self.w, ITEMSIZE[to.buffer.dtype] * (1 if to.spread is Spread.ONE else self.at.lanes)
+        is_vector = all(x.spread is Spread.CONTIGUOUS for x in (source, to))
+        is_possible = source.buffer.scope is not Scope.SCRATCH and to.buffer.scope is Scope.SCRATCH
+        is_possible &= source.buffer.dtype == to.buffer.dtype and nbytes in (4, 8, 16) and not has_data(source)
+        is_possible &= self.at.lanes == 1 or is_vector
+        if not is_possible or min(self._alignment(source), self._alignment(to)) < nbytes:
+            return False
+        kind = "cg.shared.global.16" if nbytes == WIDEST_BYTES else f"ca.shared.global.{nbytes}"
+        there = w.op(f"addrspacecast ptr {self.address(to)} to ptr addrspace(3)")
+        here = w.op(f"addrspacecast ptr {self.address(source)} to ptr addrspace(1)")
+        args = [("ptr addrspace(3)", there), ("ptr addrspace(1)", here)]
+        if guards:
+            inside = w.integer(conjunction(self.at.test(g) for g in guards))
+            args.append(("i32", w.op(f"select i1 {inside}, i32 {nbytes}, i32 0")))
+            kind += ".s"
+        w.declare(f"declare void @llvm.nvvm.cp.async.{kind}({', '.join(type for type, _ in args)})")
+        w.line(f"call void @llvm.nvvm.cp.async.{kind}({', '.join(f'{type} {x}' for type, x in args)})")
+        return True
+
     # Stores
 
     def store(self, access: Access, value: SsaValue, inside: SsaValue | None = None) -> None:

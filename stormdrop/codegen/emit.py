@@ -18,11 +18,12 @@ from stormdrop.codegen.memory import Pages
 from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.codegen.tile import TileWriter
 from stormdrop.errors import BuildError
-from stormdrop.ir.expr import Expr, Var
+from stormdrop.ir.expr import Const, Expr, Load, Select, Var
 from stormdrop.lower.program import (
     Barrier,
     Buffer,
     Combine,
+    CommitCopies,
     Finish,
     For,
     If,
@@ -35,7 +36,9 @@ from stormdrop.lower.program import (
     Stmt,
     Threads,
     Update,
+    WaitForCopies,
     buffers_of,
+    statements,
 )
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
@@ -106,6 +109,18 @@ def _phase(
     return w.function(f"internal void @phase.{number}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end) {attributes}")
 
 
+MOST_UNROLLED = 8  # iterations of a copy's loop
+
+
+def _is_copy(body: tuple[Stmt, ...]) -> bool:
+    """Whether a body only copies, one element or vector at a time."""
+    return all(isinstance(s, (For, If, Finish)) for s in statements(body)) and all(
+        s.tile.row_count * s.tile.chunks == 1 and not s.tile.stage.is_reduction and isinstance(s.value, (Load, Select))
+        for s in statements(body)
+        if isinstance(s, Finish)
+    )
+
+
 class StatementWriter:
     """Writes statements; one TileWriter serves a reduction tile from its `Start` to its `Finish` or `Save`.
 
@@ -126,7 +141,7 @@ class StatementWriter:
                 case For():
                     assert s.tile is not None
                     self.started[s.tile].carry(s, self.write)
-                case Threads() | Barrier() | Combine():
+                case Threads() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
                     self._together(s)
                 case If(condition, then, orelse):
                     bodies = [partial(self.write, branch) for branch in (then, orelse) if branch]
@@ -143,7 +158,7 @@ class StatementWriter:
                 case Finish():
                     (self.started[s.tile] if s.tile.stage.is_reduction else self.tile_writer(s.tile)).finish(s)
 
-    def _together(self, s: Threads | Barrier | Combine) -> None:
+    def _together(self, s: Threads | Barrier | Combine | CommitCopies | WaitForCopies) -> None:
         if self.block is None:
             raise BuildError("a CPU has no thread blocks")
         match s:
@@ -153,13 +168,28 @@ class StatementWriter:
                 self.block.barrier()
                 for tile in self.started.values():
                     tile.evaluator.forget()  # values loaded before are not those after
+            case CommitCopies():
+                self.block.commit()
+            case WaitForCopies(pending):
+                self.block.wait(pending)
             case Combine():
                 self.started[s.tile].accs = self.block.combine(s, self.started[s.tile].accs)
+
+    def _written_out(self, var: Var, most: int, inner: tuple[Stmt, ...]) -> None:
+        """A short loop of a thread, one copy of the body for each iteration: their loads overlap."""
+        for i in range(most):
+            self.w.push()
+            self.w.variables[var] = (str(i), len(self.w.scopes) - 1, (i, i))
+            self.write(inner)
+            self.w.scopes.pop()
+            del self.w.variables[var]
 
     def _loop(self, var: Var, trips: Expr, most: int, inner: tuple[Stmt, ...]) -> None:
         def run(_: object, __: object) -> list[SsaValue]:
             self.write(inner)
             return []
 
+        if self.block is not None and isinstance(trips, Const) and most <= MOST_UNROLLED and _is_copy(inner):
+            return self._written_out(var, most, inner)
         known = self.w.interval(trips)
         self.w.loop(var, "0", self.w.integer(trips), 1, (0, most - 1), known is None or known[0] < 1, [], run)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.block_memory import BlockMemoryWriter
 from stormdrop.codegen.lanes import Lanes
 from stormdrop.codegen.memory import MemoryWriter, Pages
-from stormdrop.codegen.text import SsaValue, Writer
+from stormdrop.codegen.text import SsaValue, Writer, literal
 from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.dtypes import INTEGERS, integer_range, is_exact
 from stormdrop.ir.expr import BITWISE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk
+from stormdrop.ir.memo import memoised
 from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, RegisterTile
 from stormdrop.lower.reads import has_data
@@ -118,6 +118,24 @@ class Evaluator:
             case _:
                 raise BuildError(f"no code for {e}")
 
+    def copied(self, value: Expr, store: Access) -> bool:
+        """Copy an element or a vector to shared memory asynchronously; False where the machine cannot: nothing is
+        written then. Beyond a border the copy is filled with zeros.
+        """
+        match value:
+            case Load():
+                load, conditions = value, list[Expr]()
+            case Select(c, Load() as load, Const(filler, dtype)) if index_condition(c) and literal(
+                filler, dtype
+            ) == literal(0, dtype):
+                conditions = [part for part in conjuncts(c) if self.at.decided(part) is not True]
+            case _:
+                return False
+        if any(self.at.decided(part) is False for part in conditions):
+            return False
+        assert isinstance(self.memory, BlockMemoryWriter)
+        return self.memory.copy(self.reads[load], conditions, store)
+
     def _pair(self, a: Expr, b: Expr) -> SsaValue:
         """Two bf16 or i16 packed into one 32-bit element, `a` in the lower half; one load where they are adjacent."""
         if isinstance(a, Load) and isinstance(b, Load) and not self._guards:
@@ -179,7 +197,7 @@ class Evaluator:
         return self._memo[key]
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def preimage(e: Expr, value: Scalar) -> Scalar | None:
     """The x with e(x) = value, where e widens one loaded number x and may add a constant integer to it; else None.
 
@@ -195,7 +213,7 @@ def preimage(e: Expr, value: Scalar) -> Scalar | None:
             return None
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def _is_index(e: Expr) -> bool:
     """Whether an integer expression is index arithmetic (no loads), which `Writer` hoists out of loops."""
     return not any(isinstance(n, Load) or (isinstance(n, Bin) and n.op in DATA_ONLY) for n in walk(e))

@@ -116,7 +116,7 @@ class TileWriter:
         if loop.written_out:
             assert isinstance(low, int)
             assert isinstance(high, int)
-            for value in self.at.steps(loop.axis, range(low, high)):
+            for value in self.at.steps(loop.axis, range(low, high, loop.step)):
                 self.written_out[loop.var] = Const(value, "i64")
                 body(loop.body)
             return
@@ -125,7 +125,7 @@ class TileWriter:
                 self._innermost(loop, low, high, update)
             case _:
                 may_be_empty = not (isinstance(low, int) and isinstance(high, int))
-                self._rolled(loop, str(low), str(high), 1, may_be_empty, lambda _: body(loop.body))
+                self._rolled(loop, str(low), str(high), loop.step, may_be_empty, lambda _: body(loop.body))
 
     def carry(self, loop: For, body: Body) -> None:
         """A loop over blocks of the reduction, which the accumulators pass in registers."""
@@ -263,6 +263,8 @@ class TileWriter:
         memory.is_finishing = False
 
     def _finish_guarded(self, s: Finish) -> None:
+        if s.is_asynchronous and self.evaluator.copied(s.value, s.store):
+            return
         guard = [] if self.stage.guard is None else conjuncts(self.stage.guard)
         if any(self.at.decided(part) is False for part in guard):
             return

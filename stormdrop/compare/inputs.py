@@ -104,7 +104,8 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
 def _fitting(v: Wanted, array: Array, path: Path) -> Array:
     """Nothing is converted silently."""
     dtype = np.dtype(NUMPY[v.dtype])
-    if array.shape != v.shape:
+    is_fitting = len(array.shape) == len(v.shape) and all(m in (n, -1) for n, m in zip(array.shape, v.shape))
+    if not is_fitting:  # -1: an open dimension
         raise UserError(f"{path} has shape {list(array.shape)}; the input {_told(v)} needs {list(v.shape)}")
     if array.dtype != dtype:
         raise UserError(
@@ -115,6 +116,14 @@ def _fitting(v: Wanted, array: Array, path: Path) -> Array:
 
 def _told(v: Wanted) -> str:
     return f"{shown(v.name)}: {v.dtype}{list(v.shape)}"
+
+
+def saved_alone(arrays: Mapping[str, Array]) -> bytes:
+    """The one array there is, as an .npy file."""
+    (array,) = arrays.values()
+    whole = io.BytesIO()
+    write_array(whole, np.asarray(array), allow_pickle=False)
+    return whole.getvalue()
 
 
 def saved(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:

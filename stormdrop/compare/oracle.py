@@ -1,5 +1,7 @@
 """Whom a compiled model is compared with: onnxruntime where it is installed, else the reference interpreter.
 
+A model that runs partly in onnxruntime is compared with ONNX's reference evaluator instead.
+
 onnxruntime is a peer, not a part: it is imported only when asked for, and never needed. `agreement` judges one output
 by its largest error, relative to the largest magnitude that is expected: networks end in sums, whose small results
 carry the errors of large terms. NaNs and infinities must be where they are expected; whole numbers and truth values
@@ -96,6 +98,30 @@ class Reference:
         names = {v.name for v in self._graph.inputs}  # bound ones are constants of the graph
         found = interpret(self._graph, {k: a for k, a in inputs.items() if k in names})
         return dict(zip(self._graph.output_names, found))
+
+
+class OnnxReference:
+    """The model on ONNX's own evaluator, in NumPy: slow, and independent of onnxruntime and of everything here."""
+
+    told = "ONNX's reference evaluator"
+
+    def __init__(self, model: str | bytes) -> None:
+        """Raises UserError where it does not know an operator."""
+        from onnx import load, load_from_string
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            proto = load(model) if isinstance(model, str) else load_from_string(model)
+            self._evaluator: Any = ReferenceEvaluator(proto)
+        except Exception as error:  # a dozen kinds
+            raise UserError(f"{self.told} does not take the model: {_first_line(error)}") from error
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        try:
+            found = self._evaluator.run(None, dict(inputs))
+        except Exception as error:  # as above
+            raise UserError(f"{self.told} does not run the model: {_first_line(error)}") from error
+        return dict(zip(self._evaluator.output_names, found))
 
 
 def _first_line(error: Exception) -> str:

@@ -31,7 +31,7 @@ def loaded(request: dict[str, Any]) -> Callable[[], object]:
         peer = OnnxRuntime(request["path"], request["threads"])
         fed = peer.prepared(arrays)
         return lambda: peer.run_prepared(fed)
-    from stormdrop.runtime.model import load_compiled
+    from stormdrop.runtime.open_model import load_compiled
 
     model = load_compiled(request["path"])
     return lambda: model.run(arrays)

@@ -15,11 +15,12 @@ from typing import Any
 
 from stormdrop.errors import BuildError, RunError, ScheduleError
 from stormdrop.ir.tensor import Task
+from stormdrop.lower.packed_layout import PackedLayout
 from stormdrop.lower.program import View
 from stormdrop.measure.process import RequestFailed, Worker, message_of
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.building import build_artifact, build_compared
+from stormdrop.runtime.building import BuiltKernel, Packing, build_for_model
 from stormdrop.runtime.threads import available_cpus
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -35,20 +36,15 @@ WORTH_A_WORKER = 8
 class Job:
     """A kernel to build: a task, how (None: by default), and by name the strides of tensors that are not row-major.
 
-    `code` is the fingerprint that the schedule's code should have; None: nobody asks.
+    `code` is the fingerprint that the schedule's code should have; None: nobody asks. `packing`: its constants are
+    shared with other models.
     """
 
     task: Task
     schedule: Schedule | None
     strides: dict[str, tuple[int, ...]]
     code: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltKernel:
-    artifact: Artifact
-    is_changed: bool = False
-    """Its schedule's code has another fingerprint than the job named."""
+    packing: Packing | None = None
 
 
 def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: set[str] | None = None) -> BuiltKernel:
@@ -59,16 +55,13 @@ def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: 
     told = set() if told is None else told
     if job.schedule is not None:
         try:
-            if job.code is None:
-                return BuiltKernel(build_artifact(job.task, job.schedule, target, views, rules))
-            artifact, is_same = build_compared(job.task, job.schedule, target, job.code, views, rules)
-            return BuiltKernel(artifact, not is_same)
+            return build_for_model(job.task, job.schedule, target, views, rules, job.code, job.packing)
         except ScheduleError as error:
             if job.task.digest not in told:
                 _log.warning("%s is computed by default, its schedule cannot be replayed: %s", job.task.name, error)
             told.add(job.task.digest)
     try:
-        return BuiltKernel(build_artifact(job.task, None, target, views, rules))
+        return build_for_model(job.task, None, target, views, rules, packing=job.packing)
     except ScheduleError as error:
         outputs = ", ".join(map(repr, job.task.outputs))
         text = f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?"
@@ -97,7 +90,8 @@ def build_kernels(
                 reply = worker.ask(message_of(jobs[k].task), _request(jobs[k]), settings.build_timeout)
             except (RequestFailed, RunError):
                 return  # this process builds it, and says what is wrong
-            built[k] = BuiltKernel(Artifact.from_message(reply["artifact"]), not reply["is_same"])
+            layout = PackedLayout.from_json(reply["layout"]) if reply["layout"] else None
+            built[k] = BuiltKernel(Artifact.from_message(reply["artifact"]), not reply["is_same"], layout)
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]
@@ -119,4 +113,5 @@ def build_kernels(
 def _request(job: Job) -> dict[str, Any]:
     schedule = None if job.schedule is None else job.schedule.to_json()
     views = {name: list(s) for name, s in job.strides.items()}
-    return {"op": "build", "schedule": schedule, "views": views, "code": job.code}
+    packing = job.packing.to_json() if job.packing is not None else None
+    return {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing}

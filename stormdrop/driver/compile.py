@@ -10,23 +10,31 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stormdrop.driver import ZOO
+from stormdrop.arguments import check_arguments
+from stormdrop.driver import COMPILED, ZOO
 from stormdrop.driver.build import Job, build_kernels
+from stormdrop.driver.fallback import OnnxRuntimeFallback, fallback_of
+from stormdrop.driver.mixed import MixedModel, OpenMixedModel
+from stormdrop.driver.specialise import OpenSource, Sharing, open_interface, open_model, open_source
 from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
 from stormdrop.errors import UserError
 from stormdrop.frontend.custom import CustomOperator
+from stormdrop.frontend.mixed import cut
+from stormdrop.frontend.onnx import load as load_onnx
+from stormdrop.frontend.onnx import load_parsed, parsed
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
 from stormdrop.graph.storage import StorageBuffer, StoragePlace, storage
 from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.ir.memo import at_work
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.winograd import TRANSFORMS
@@ -67,26 +75,34 @@ def load(
         if shapes or constants or operators:
             raise UserError("shapes=, constants= and operators= are for loading a model; this is a graph already")
         return model
-    if isinstance(model, str) and model.startswith(ZOO):
-        model = network(model, shapes)
-    from stormdrop.frontend.onnx import load as load_onnx
-
-    return load_onnx(model, shapes, constants, operators)
+    return load_onnx(named(model, shapes), shapes, constants, operators)
 
 
-def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Any:
-    """A network of the zoo as an ONNX model, for as many inputs at once as the given shapes begin with."""
+def named(model: Source, shapes: Mapping[str, Sequence[int]] | None = None, is_open: bool = False) -> Any:
+    """A network of the zoo where the model is the name of one, else the model as it is. Raises UserError for a file
+    that is compiled already.
+    """
+    if isinstance(model, (str, os.PathLike)) and str(model).endswith(COMPILED):  # pyright: ignore[reportUnknownArgumentType]
+        raise UserError(f"{str(model)!r} is compiled already: sd.load_compiled opens it")  # pyright: ignore[reportUnknownArgumentType]
+    return network(model, shapes, is_open) if isinstance(model, str) and model.startswith(ZOO) else model
+
+
+def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None, is_open: bool = False) -> Any:
+    """A network of the zoo as an ONNX model, for as many inputs at once as the given shapes begin with, or any."""
     from stormdrop import zoo
 
+    if is_open:
+        return zoo.build(name.removeprefix(ZOO), None)
     leading = {shape[0] for shape in (shapes or {}).values() if len(shape)}
     return zoo.build(name.removeprefix(ZOO), leading.pop() if len(leading) == 1 and 0 not in leading else 1)
 
 
+@overload
 def compile(
     model: Source,
     *,
     schedules: Schedules | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
     threads: int | None = None,
     target: Target | str | None = None,
@@ -94,21 +110,124 @@ def compile(
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
     operators: Sequence[CustomOperator] = (),
-) -> Model:
+    fallback: None = None,
+) -> Model: ...
+
+
+@overload
+def compile(
+    model: Source,
+    *,
+    schedules: Schedules | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    threads: int | None = None,
+    target: Target | str | None = None,
+    winograd: bool = True,
+    rules: Sequence[Rule] = RULES,
+    unproved: bool = False,
+    operators: Sequence[CustomOperator] = (),
+    fallback: str,
+) -> Model | MixedModel | OpenMixedModel: ...
+
+
+def compile(
+    model: Source,
+    *,
+    schedules: Schedules | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    threads: int | None = None,
+    target: Target | str | None = None,
+    winograd: bool = True,
+    rules: Sequence[Rule] = RULES,
+    unproved: bool = False,
+    operators: Sequence[CustomOperator] = (),
+    fallback: str | None = None,
+) -> Model | MixedModel | OpenMixedModel:
     """A model that runs on this machine: on its CPU, or with `target="cuda"` on its GPU (`runtime.targets` has other
     names; a model for a GPU that is not here can be saved).
+
+    A model with open dimensions is an `OpenModel`, compiled for each size when it is first called with it. `shapes`
+    gives the shapes of inputs by name: what it settles is open no more. A list of such mappings leaves dimensions open
+    and compiles for each of them ahead.
 
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
     that the store has no verdict on. `rules` are those that schedules may follow. With `winograd=False` convolutions
-    are summed directly, which rounds less. `operators` are the caller's own (`sd.CustomOperator`).
+    are summed directly, which rounds less. `operators` are the caller's own (`sd.CustomOperator`). With
+    `fallback="onnxruntime"` what is not supported runs there, and the result is a `MixedModel` if anything does.
 
     Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
     UnsupportedOperator for operators that are not supported.
     """
+    check_arguments(schedules=schedules, threads=threads, target=target, winograd=winograd, unproved=unproved)
+    check_arguments(rules=rules, operators=operators, shapes=shapes)
     machine = target_for(target, threads)
-    graph = load(model, shapes, constants, operators)
-    return build_model(tasks_of(graph, winograd), machine, schedules, rules, unproved)
+    ahead = None if shapes is None or isinstance(shapes, Mapping) else list(shapes)
+    settled = shapes if isinstance(shapes, Mapping) else None
+
+    def build(graph: list[Graph], sharing: Sharing | None = None) -> Model:
+        shared = sharing if not isinstance(machine, Gpu) else None  # arenas and weights of a GPU are each model's own
+        with at_work():
+            return build_model(tasks_of(graph.pop(), winograd), machine, schedules, rules, unproved, shared)
+
+    with at_work():
+        if fallback is not None:
+            if isinstance(machine, Gpu) or isinstance(model, Graph):
+                raise UserError("fallback= is for ONNX models on the CPU")
+            source = named(model, settled, ahead is not None)
+            return _mixed(source, settled, ahead, constants, operators, fallback_of(fallback, machine.threads), build)
+        read = _read(model, settled, constants, operators, ahead is not None)
+        if not isinstance(read, OpenSource):
+            if ahead:
+                raise UserError("shapes= lists several shapes, but the model has no open dimensions: give none")
+            return build(read)
+        references(rules)
+        return open_model(read, machine.threads, build, ahead or ())
+
+
+def _mixed(
+    model: Any,
+    shapes: Mapping[str, Sequence[int]] | None,
+    ahead: Sequence[Mapping[str, Sequence[int]]] | None,
+    constants: Mapping[str, ArrayLike] | None,
+    operators: Sequence[CustomOperator],
+    runtime: OnnxRuntimeFallback,
+    build: Callable[[list[Graph]], Model],
+) -> Model | MixedModel | OpenMixedModel:
+    """A model of which `runtime` may run a part; with open dimensions, one for each size it is called with."""
+
+    def sized(sizes: Mapping[str, Sequence[int]] | None) -> Model | MixedModel:
+        graph = cut(parsed(model), runtime, sizes, constants, operators)
+        if isinstance(graph, Graph):
+            return build([graph])
+        own = [part for part in graph.parts if isinstance(part, Graph)]
+        return MixedModel(graph, [build([part]) for part in own], runtime)
+
+    opened = open_interface(parsed(model), shapes, constants)
+    if opened is None:
+        return sized(shapes)
+    found = OpenMixedModel(opened.name, [port.name for port in opened.inputs], sized)
+    for sizes in ahead or ():
+        found.specialised(sizes)
+    return found
+
+
+def _read(
+    model: Source,
+    shapes: Mapping[str, Sequence[int]] | None,
+    constants: Mapping[str, ArrayLike] | None,
+    operators: Sequence[CustomOperator],
+    is_open: bool,
+) -> list[Graph] | OpenSource:
+    """A model as a graph where all its shapes are known (in a list, to be taken out), else to be compiled by size."""
+    if isinstance(model, Graph):
+        return [load(model, shapes, constants, operators)]
+    model = named(model, shapes, is_open)
+    file = parsed(model)
+    opened = open_source(model, file, shapes, constants, operators)
+    return opened or [load_parsed(file, shapes, constants, operators)]
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:
@@ -127,17 +246,26 @@ def build_model(
     schedules: Schedules | None = None,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
+    sharing: Sharing | None = None,
 ) -> Model:
-    """Machine code, memory and packed weights for a partition; by default with what the user's store knows."""
+    """Machine code, memory and packed weights for a partition; by default with what the user's store knows.
+
+    With `sharing`, weights and arenas are those of other models too.
+    """
     target = suited(target, parts)
     references(rules)  # told now, not only where there are enough kernels for another process
     schedules = schedules or stored_schedules(target, rules, parts.digest, unproved)
-    build = _Build(parts, target, schedules, rules)
+    build = _Build(parts, target, schedules, rules, sharing)
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
+    if sharing is not None:
+        image, chunks = sharing.weights.packed(image, build.constants_of, build.copied_constants())
+        give_back()
+        return Model(image, chunks, sharing.weights.device, arenas=sharing.arenas)
     weights = pack(image, build.constants_of)
-    build.copy_constants(weights)
+    for offset, raw in build.copied_constants():
+        weights[offset : offset + raw.nbytes] = raw
     return Model(image, weights, ordinal=target.ordinal if isinstance(target, Gpu) else 0)
 
 
@@ -171,7 +299,15 @@ class _Weights:
 
 
 class _Build:
-    def __init__(self, parts: Partition, target: Target, schedules: Schedules, rules: Sequence[Rule]) -> None:
+    def __init__(
+        self,
+        parts: Partition,
+        target: Target,
+        schedules: Schedules,
+        rules: Sequence[Rule],
+        sharing: Sharing | None = None,
+    ) -> None:
+        self._sharing = sharing
         self.laid, self.target, self.schedules, self._rules = storage(parts), target, schedules, rules
         graph = parts.graph
         self._name = graph.name
@@ -224,11 +360,10 @@ class _Build:
                 self._given_up += self._constants.pop(v).nbytes
         return found
 
-    def copy_constants(self, weights: NDArray[np.uint8]) -> None:
-        """Constants that kernels take as inputs."""
+    def copied_constants(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Constants that kernels take as inputs, as bytes, each with its offset."""
         for v, offset in self._weights.whole.items():
-            raw = np.ascontiguousarray(self._constants[v])
-            weights[offset : offset + raw.nbytes] = raw.reshape(-1).view(np.uint8)
+            yield offset, np.ascontiguousarray(self._constants[v]).reshape(-1).view(np.uint8)
 
     # ---- code
 
@@ -237,6 +372,7 @@ class _Build:
         numbers: dict[tuple[object, ...], int] = {}
         jobs: list[Job] = []
         of_call: list[int] = []
+        served: list[list[TaskCall]] = []  # the calls of each job
         for call in self.laid.calls:
             strides = self._strides(call)
             key = (call.task.digest, *strides)
@@ -247,19 +383,31 @@ class _Build:
                 found = self._found(call.task)
                 code = found.code if isinstance(found, Verdict) else None
                 jobs.append(Job(call.task, scheduled(found), shaped, code))
+                served.append([])
+            served[numbers[key]].append(call)
             of_call.append(numbers[key])
-        built = build_kernels(jobs, self.target, rules=self._rules)
+        sharing = self._sharing
+        if sharing is not None:
+            turn = sharing.packings.begin()
+            jobs = [replace(job, packing=turn.packing(calls)) for job, calls in zip(jobs, served)]
+        build = sharing.kept.build if sharing is not None else build_kernels
+        built = build(jobs, self.target, rules=self._rules)
         refuted = self._refuted({job.task.digest for job, kernel in zip(jobs, built) if kernel.is_changed})
         again = [k for k, job in enumerate(jobs) if job.task.digest in refuted]
         by_default = [replace(jobs[k], schedule=None, code=None) for k in again]
         for k, kernel in zip(again, build_kernels(by_default, self.target, rules=self._rules)):
             built[k] = kernel
+        for kernel, calls in zip(built, served):
+            for call in calls:
+                if sharing is not None and kernel.layout is not None and kernel.layout.tensors:
+                    sharing.packings.note(call, kernel.layout, kernel.artifact)
         self._kernels = [kernel.artifact for kernel in built]
         return of_call
 
     def _found(self, task: Task) -> Schedule | Verdict | None:
         if task.digest not in self._chosen:
-            self._chosen[task.digest] = self.schedules(task)
+            found = self._chosen[task.digest] = self.schedules(task)
+            check_arguments(schedule=scheduled(found))
         return self._chosen[task.digest]
 
     def _refuted(self, changed: set[str]) -> set[str]:

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -14,19 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from stormdrop.driver.checks import Check, guarded
+from stormdrop.driver.gpu_doctor import gpu_checks
 from stormdrop.errors import UserError
 from stormdrop.paths import cache_dir
 from stormdrop.runtime.threads import _quotas, thread_count
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at; `advice` says what to do where it is not ok."""
-
-    name: str
-    ok: bool
-    detail: str
-    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +36,29 @@ class Diagnosis:
         return {"ok": self.ok, "threads": self.threads, "checks": [asdict(check) for check in self.checks]}
 
 
-def diagnose(threads: int | None = None) -> Diagnosis:
-    """Run every check; a failing one never hides the others."""
+def diagnose(threads: int | None = None, target_name: str | None = None) -> Diagnosis:
+    """Run every check; a failing one never hides the others. A GPU is looked at where one is named, and where there is
+    a driver for one.
+    """
     checks = [_python(), *_packages(), _platform(), _threads(threads)]
     count = thread_count(threads) if checks[-1].ok else 0
-    checks.append(_guarded("cpu", lambda: _cpu(count or 1), "this CPU could not be described; please report it"))
+    checks.append(guarded("cpu", lambda: _cpu(count or 1), "this CPU could not be described; please report it"))
     checks.append(
-        _guarded("estimate", lambda: _estimate(count or 1), "this CPU could not be described; please report it")
+        guarded("estimate", lambda: _estimate(count or 1), "this CPU could not be described; please report it")
     )
+    is_described = checks[-1].ok
     checks.append(_cache())
-    if checks[-2].ok:
+    advice = "models are compiled and tuned without it; move it away, and a new store begins"
+    checks.append(guarded("store", _store, advice))
+    if is_described:
         advice = "see the message; candidates cannot be measured"
-        checks.append(_guarded("kernel in a worker", lambda: _in_worker(count or 1), advice))
+        checks.append(guarded("kernel in a worker", lambda: _in_worker(count or 1), advice))
         if checks[-1].ok:  # a kernel that kills its worker would kill this process too
             advice = "kernels build and run in workers but not here; please report it"
-            checks.append(_guarded("kernel in this process", lambda: _in_process(count or 1), advice))
+            checks.append(guarded("kernel in this process", lambda: _in_process(count or 1), advice))
+    if target_name not in (None, "host") or Path("/dev/nvidiactl").exists():
+        checks += gpu_checks("cuda" if target_name in (None, "host") else target_name)
     return Diagnosis(count, tuple(checks))
-
-
-def _guarded(name: str, look: Callable[[], Check], advice: str) -> Check:
-    """A check that may meet anything at all: whatever is raised becomes its finding."""
-    try:
-        return look()
-    except Exception as error:  # that nothing escapes is the point
-        return Check(name, False, f"{type(error).__name__}: {error}", advice)
 
 
 def _python() -> Check:
@@ -144,6 +135,20 @@ def _cache() -> Check:
         advice = "measurements cannot be kept: make it writable, or set STORMDROP_CACHE_DIR to a folder that is"
         return Check("cache", False, f"{folder} is not writable: {error.strerror or error}", advice)
     return Check("cache", True, f"{folder} is writable")
+
+
+def _store() -> Check:
+    """Whether what was measured before can be read, every page and row of it."""
+    from stormdrop.reservoir.store import Store, default_path
+
+    path = default_path()
+    if not path.exists():
+        return Check("store", True, "there is none yet")
+    with Store.view(path) as store:
+        problems, count = store.integrity(), sum(s.trials for s in store.summaries())
+    if problems:
+        raise UserError(f"{path} is damaged: {problems[0]}")
+    return Check("store", True, f"{path.name} holds {count} trials and is sound")
 
 
 SHAPE = (1, 37, 41, 29)  # nothing divides: tails, masks and packing are all exercised

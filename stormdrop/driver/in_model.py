@@ -16,7 +16,7 @@ from stormdrop.driver.compile import build_model
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.race import ROUNDS, race
-from stormdrop.reservoir.store import Store
+from stormdrop.reservoir.store import Store, StoreError
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arrays import random_inputs
 from stormdrop.runtime.building import code_of
@@ -71,7 +71,8 @@ def accept(
     tell: Callable[[str], None] = lambda _: None,
     rules: Sequence[Rule] = RULES,
 ) -> TunedModel:
-    """What the model accepts of what was found, and what that is worth; it is kept in the store as its verdict.
+    """What the model accepts of what was found, and what that is worth; it is kept in the store as its verdict, unless
+    the store takes no more: `not_kept` says so.
 
     Each model is timed for about so many seconds; `tell` hears what is done. Raises as compiling does.
     """
@@ -79,9 +80,12 @@ def accept(
     kept, worth = settle({t.task.digest for t in tuned.tasks if t.schedule not in (None, t.default)}, bench.weigh)
     tasks = tuple(t if t.task.digest in kept else _reverted(t, tuned.target, rules) for t in tuned.tasks)
     accepted = replace(tuned, tasks=tasks, in_model=worth)
-    if store is not None:
+    if store is not None and not tuned.not_kept:
         found = [_verdict(parts.digest, accepted, t, t.schedule, worth, store, rules) for t in tasks if t.schedule]
-        store.add_verdicts(found)
+        try:
+            store.add_verdicts(found)
+        except StoreError as error:
+            return replace(accepted, not_kept=str(error))
     return accepted
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stormdrop.errors import RunError, StormdropError
 from stormdrop.ir.tensor import Task
@@ -20,13 +20,13 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.building import lowered, program_of
-from stormdrop.runtime.peak import PeakMeter
+from stormdrop.runtime.memory import check_memory
+from stormdrop.runtime.targets import peak_meter
 from stormdrop.search.curve import failures, improvements, trials_per_second
 from stormdrop.search.events import Event, Listener, Retiming, RoundEnded, TaskEnded, Trial, Tuned, Warned
 from stormdrop.search.tune import tune
 from stormdrop.space.default import default_point
 from stormdrop.space.rules import RULES, Rule
-from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import Target
 
 STEADY = 0.9  # a machine to itself keeps its peak within a few percent
@@ -77,6 +77,7 @@ class Found:
             "stopped": tuned.stopped,
             "verified": tuned.verified,
             "store": self.stored,
+            "not_kept": tuned.not_kept,
             "trials": tuned.trials,
             "failed": tuned.failed,
             "failures": {f.kind: f.count for f in failures(tuned.history)},
@@ -158,7 +159,7 @@ def known(plan: Plan) -> Record | None:
 
 
 def _search(plan: Plan, search: str, listen: Listener) -> Found:
-    alone = Store.in_memory() if plan.is_comparison and plan.store is not None else None
+    alone, not_kept = Store.in_memory() if plan.is_comparison and plan.store is not None else None, ""
     try:
         tuned = tune(
             plan.task,
@@ -176,7 +177,9 @@ def _search(plan: Plan, search: str, listen: Listener) -> Found:
             try:
                 plan.store.add(alone.trials(plan.task, plan.target, rules=plan.rules))
             except StormdropError as error:
+                not_kept = str(error)
                 listen(Warned(f"what was measured is not kept: {error}"))
+    tuned = replace(tuned, not_kept=tuned.not_kept or not_kept)
     stored = str(plan.store.path) if plan.store is not None and plan.store.path is not None else None
     return Found(tuned, program_of(plan.task, tuned.best, plan.target, rules=plan.rules), stored)
 
@@ -184,6 +187,7 @@ def _search(plan: Plan, search: str, listen: Listener) -> Found:
 def _default(plan: Plan, tell: Callable[[str], None]) -> Found:
     began = time.perf_counter()
     task, target = plan.task, plan.target
+    check_memory(task)
     tell(f"timing the default schedule of {task.name}")
     sketch, point = default_point(task, target, plan.rules)
     schedule = sketch.schedule(point)
@@ -201,8 +205,7 @@ class PeakWatch:
     """A listener that times the machine's peak now and then."""
 
     def __init__(self, target: Target) -> None:
-        assert isinstance(target, Cpu)
-        self._meter = PeakMeter(target)
+        self._meter = peak_meter(target)
         self.highest = self.lowest = self._meter.gflops()
         self._at = time.monotonic()
 

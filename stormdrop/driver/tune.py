@@ -14,11 +14,13 @@ from typing import Any, TypedDict, Unpack, overload
 
 from numpy.typing import ArrayLike
 
+from stormdrop.arguments import check_arguments
 from stormdrop.driver.compile import Source, load, tasks_of
 from stormdrop.driver.in_model import accept
 from stormdrop.errors import StormdropError
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
+from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.targets import target_for
@@ -26,9 +28,9 @@ from stormdrop.search.divide import Divide
 from stormdrop.search.events import Listener, Tuned, Warned, ignore
 from stormdrop.search.goal import Goal
 from stormdrop.search.model_events import ModelListener, TunedModel
-from stormdrop.search.session import Measures, Objective
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory
+from stormdrop.search.tools import Measures, Objective
 from stormdrop.search.tune import tune as tune_task
 from stormdrop.search.tune_model import tune_models
 from stormdrop.space.rules import RULES, Rule
@@ -105,7 +107,15 @@ def tune(
     the rules. The winner by an objective is in what is returned: `sd.build(task, schedule=tuned.best)`, and for a model
     `sd.compile(model, schedules=tuned.schedules)`, each with the same `rules`.
     """
+    check_arguments(target=target, **options)
     machine = target_for(target, options.pop("threads", None))
+    with at_work():
+        return _tune(what, machine, **options)
+
+
+def _tune(
+    what: Task | Partition | Source | Sequence[Any], machine: Target, **options: Any
+) -> Tuned | TunedModel | tuple[TunedModel, ...]:
     if isinstance(what, Task):
         return tune_task(what, machine, **options)
     reading = {name: options.pop(name) for name in ("shapes", "constants", "operators") if name in options}

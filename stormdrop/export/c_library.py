@@ -1,6 +1,6 @@
 """A compiled model as a C library: `libNAME.so` and a header, for programs without Python.
 
-    library = write_library(image, weights, Path("libresnet.so"), None, "resnet")      # and libresnet.h
+    library = export_library(model, "libresnet.so")      # and libresnet.h
 
     resnet_model *model = resnet_open(0);
     resnet_call(model, pixels, scores);
@@ -14,6 +14,7 @@ Invariant: a library is there whole or not at all.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import tempfile
@@ -24,6 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.arguments import path_of
 from stormdrop.codegen.emit import ENTRY, PREPARE
 from stormdrop.codegen.llvm import AnyOf, assemble
 from stormdrop.errors import UserError
@@ -34,6 +36,8 @@ from stormdrop.export.linker import Linker, link
 from stormdrop.files import cannot_write, destination, move, replacing
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.image import Image
+from stormdrop.runtime.model import Model
+from stormdrop.runtime.open_model import OpenModel
 from stormdrop.runtime.pool_ir import MACHINES
 from stormdrop.runtime.verify import verify
 
@@ -50,6 +54,27 @@ class Library:
     prefix: str
 
 
+def export_library(
+    model: Model, path: str | os.PathLike[str], header: str | os.PathLike[str] | None = None, name: str | None = None
+) -> Library:
+    """Write a compiled model as a C library, and its header beside it: `sd.export_library(model, "libresnet.so")`.
+
+    A model with open dimensions is written at all sizes that are compiled. `name` begins the names of its functions, by
+    default the file's: `resnet_open` in `libresnet.so`. Raises UserError as `write_library`.
+    """
+    output, beside = path_of(path), None if header is None else path_of(header)
+    name = (output.stem.removeprefix("lib") or output.stem) if name is None else name
+    if not isinstance(model, OpenModel):
+        return write_library(model.image, model.weights, output, beside, name)
+    family, chunks = model.family()
+    images = [family.images[k] for k in {served.image for served in family.served if not served.is_padded}]
+    if not images:
+        raise UserError(f"{model.name} is compiled for rounded sizes only; give shapes= to sd.compile")
+    images.sort(key=lambda image: [port.shape for port in image.inputs])
+    weights = [chunk.memory.read(0, chunk.nbytes) for chunk in chunks]
+    return write_sizes(images, weights, output, beside, name)
+
+
 def write_library(
     image: Image,
     weights: NDArray[np.uint8],
@@ -64,9 +89,22 @@ def write_library(
     `linkers` are tried in turn; by default those of the system. Raises UserError if there is no linker, if it fails, if
     a file cannot be written, and for a model that was compiled for another architecture.
     """
-    verify(image)
+    return write_sizes([image], [image.checked_weights(weights)], output, header, name, linkers)
+
+
+def write_sizes(
+    images: Sequence[Image],
+    weights: Sequence[NDArray[np.uint8]],
+    output: Path,
+    header: Path | None,
+    name: str,
+    linkers: Sequence[Linker] | None = None,
+) -> Library:
+    """As `write_library`, of a model at one or more sizes, whose weights are the concatenation of `weights`."""
+    for image in images:
+        verify(image)
+    image = images[0]
     machine = _machine_of(image)
-    weights = image.checked_weights(weights)
     if image.weights_bytes > MOST_WEIGHTS_BYTES:
         sizes = f"{image.weights_bytes >> 20} MiB of weights, and a C library holds {MOST_WEIGHTS_BYTES >> 20}"
         raise UserError(f"{image.name} has {sizes}; save it as an .sd file")
@@ -76,11 +114,11 @@ def write_library(
         raise UserError(f"{str(output)!r} cannot be both the library and its header; give header= another name")
     # Beside the library, so that it can be moved to its place in one step; nobody else can see into it.
     with cannot_write(output), tempfile.TemporaryDirectory(prefix=".stormdrop-", dir=library.path.parent) as folder:
-        objects = _write_objects(Path(folder), image, weights, library.prefix, machine)
+        objects = _write_objects(Path(folder), images, weights, library.prefix, machine)
         link(Path(folder), objects, "library", _soname(library), linkers)
         move(Path(folder) / "library", library.path)
     with replacing(library.header) as write:
-        write(c_header(image, library.prefix).encode("ascii"))
+        write(c_header(images, library.prefix).encode("ascii"))
     return library
 
 
@@ -94,14 +132,17 @@ def _machine_of(image: Image) -> str:
     return ours
 
 
-def _write_objects(folder: Path, image: Image, weights: NDArray[np.uint8], prefix: str, machine: str) -> list[str]:
+def _write_objects(
+    folder: Path, images: Sequence[Image], weights: Sequence[NDArray[np.uint8]], prefix: str, machine: str
+) -> list[str]:
     """The linker's input files."""
-    (folder / "entry.o").write_bytes(assemble(entry_ir(image, prefix, machine), AnyOf(image.triple)))
-    head, tail = data_object(machine, f"{prefix}_weights", weights.nbytes, weights.nbytes + SLACK_BYTES)
+    (folder / "entry.o").write_bytes(assemble(entry_ir(images, prefix, machine), AnyOf(images[0].triple)))
+    nbytes = sum(part.nbytes for part in weights)
+    head, tail = data_object(machine, f"{prefix}_weights", nbytes, nbytes + SLACK_BYTES)
     with open(folder / "weights.o", "wb") as file:
-        file.writelines((head, weights.data, tail))
+        file.writelines((head, *(part.data for part in weights), tail))
     objects = ["entry.o"]
-    for k, kernel in enumerate(image.kernels):
+    for k, kernel in enumerate(kernel for image in images for kernel in image.kernels):
         names = {ENTRY: f"{prefix}_kernel_{k}", PREPARE: f"{prefix}_prepare_{k}"}
         (folder / f"k{k}.o").write_bytes(renamed(kernel.code, names))
         objects.append(f"k{k}.o")

@@ -2,8 +2,8 @@
 
 A handle is one block of memory, zeroed when it is made:
 
-    handle · control block of the pool · pointer tables of all steps · steps · arena · scratch of each thread ·
-    crew (thread, block, number)
+    handle · control block of the pool · pointer tables of all steps · steps of each size · arena ·
+    scratch of each thread · crew (thread, block, number)
 
 `open` fills the tables with all addresses but those of the caller's arrays, `run` adds these and hands the list of
 steps to the pool, which goes through it as it does for `Model`. Memory, threads and CPUs come from libc.
@@ -14,9 +14,9 @@ Invariant: nothing but the three functions is visible outside the library.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from stormdrop.export.entry_text import FUNCTIONS, TYPES
+from stormdrop.export.entry_text import FUNCTIONS, RUN, RUN_AT_SIZE, TYPES
 from stormdrop.export.processor import fits_text
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.runtime.artifact import SLACK_BYTES
@@ -40,36 +40,39 @@ from stormdrop.target import whole_lines
 _CREW_BYTES = 24
 
 
-def entry_ir(image: Image, prefix: str, machine: str) -> str:
-    """The module for one of `pool_ir.MACHINES`. Expects the symbols PREFIX_weights and PREFIX_kernel_N."""
+def entry_ir(images: Sequence[Image], prefix: str, machine: str) -> str:
+    """The module for one of `pool_ir.MACHINES`. Expects the symbols PREFIX_weights and PREFIX_kernel_N.
+
+    Images are those of a model at several sizes; their kernels are numbered one after the other. With one image, `run`
+    takes no number of the size.
+    """
     # The pool's functions are called `run` and `stop`, and must not meet others of that name.
     pool = re.sub(r"(?m)^define (?!internal )", "define internal ", pool_ir(machine))
-    features = required_features(image.cpu, image.features) or frozenset()
-    numbers = _numbers(image)
-    text = FUNCTIONS.replace("$PREFIX$", prefix)
+    features = required_features(images[0].cpu, images[0].features) or frozenset()
+    numbers = _numbers(images)
+    text = (FUNCTIONS + (RUN if len(images) == 1 else RUN_AT_SIZE)).replace("$PREFIX$", prefix)
     for name, value in numbers.items():
         text = text.replace(f"${name}$", str(value))
-    return "\n".join([pool, fits_text(machine, features), TYPES, _tables(image, prefix, numbers), text])
+    return "\n".join([pool, fits_text(machine, features), TYPES, _tables(images, prefix, numbers), text])
 
 
-def _numbers(image: Image) -> dict[str, int]:
-    pointers = sum(len(step.addresses) for step in image.calls)
-    binds = sum(a is not None and a.space in ("input", "output") for step in image.calls for a in step.addresses)
+def _numbers(images: Sequence[Image]) -> dict[str, int]:
+    calls = [call for image in images for call in image.calls]
+    pointers = sum(len(call.addresses) for call in calls)
     tables = BLOCK_ALIGN + -(-block_bytes(MOST_THREADS) // BLOCK_ALIGN) * BLOCK_ALIGN
-    words = pointers + STEP_WORDS * len(image.calls)
+    words = pointers + STEP_WORDS * len(calls)
     arena = whole_lines(tables + 8 * words)
     return {
-        "THREADS": image.threads,
+        "THREADS": images[0].threads,
         "MOST_THREADS": MOST_THREADS,
-        "STEPS": len(image.calls),
+        "SIZES": len(images),
         "WORDS": words,
-        "BINDS": binds,
         "BLOCK_AT": BLOCK_ALIGN,
         "POINTERS_AT": tables,
         "STEPS_AT": tables + 8 * pointers,
         "ARENA_AT": arena,
-        "SCRATCH_AT": arena + whole_lines(image.arena_bytes) + SLACK_BYTES,
-        "STRIDE": scratch_stride(image.scratch_bytes),
+        "SCRATCH_AT": arena + max(whole_lines(image.arena_bytes) for image in images) + SLACK_BYTES,
+        "STRIDE": scratch_stride(max(image.scratch_bytes for image in images)),
         "CREW_BYTES": _CREW_BYTES,
         "THREADS_OFFSET": THREADS_OFFSET,
         "SPIN_OFFSET": SPIN_TICKS_OFFSET,
@@ -81,39 +84,49 @@ def _numbers(image: Image) -> dict[str, int]:
     }
 
 
-def _tables(image: Image, prefix: str, numbers: Mapping[str, int]) -> str:
-    """What is known of every pointer and every step when the library is made."""
-    lines = [f"@{prefix}_weights = external hidden constant [{image.weights_bytes} x i8]"]
-    for k, kernel in enumerate(image.kernels):
+def _tables(images: Sequence[Image], prefix: str, numbers: Mapping[str, int]) -> str:
+    """What is known of every size, every pointer and every step when the library is made."""
+    lines = [f"@{prefix}_weights = external hidden constant [{images[0].weights_bytes} x i8]"]
+    for k, kernel in enumerate(kernel for image in images for kernel in image.kernels):
         lines.append(f"declare hidden void @{prefix}_kernel_{k}(ptr, ptr, i64, i64, i64)")
         extents = ", ".join(f"i64 {n}" for n in kernel.extents)
         lines.append(f"@extents.{k} = internal constant [{len(kernel.extents)} x i64] [{extents}]")
     pointers: list[str] = []
     binds: list[str] = []
     steps: list[str] = []
-    for step in image.calls:
-        kernel = image.kernels[step.kernel]
-        steps += [
-            _word(f"@{prefix}_kernel_{step.kernel}"),
-            _word(offset=numbers["POINTERS_AT"] + 8 * len(pointers), is_relative=True),
-            _word(offset=numbers["SCRATCH_AT"], is_relative=True),
-            _word(offset=numbers["STRIDE"]),
-            _word(f"@extents.{step.kernel}"),
-            _word(offset=len(kernel.extents)),
-        ]
-        for buffer, a in zip(kernel.buffers, step.addresses):
-            word = _word()  # of an address that `run` sets, or that nobody reads
-            if a is not None and a.space == "weights":
-                word = _word(f"@{prefix}_weights", a.offset)
-            elif a is not None and a.space == "arena":
-                word = _word(offset=numbers["ARENA_AT"] + a.offset, is_relative=True)
-            elif a is not None:
-                fields = (len(pointers), a.index, a.offset, ITEMSIZE[buffer.dtype] - 1, int(a.space == "input"))
-                binds.append(f"%bind {{ {', '.join(f'i64 {n}' for n in fields)} }}")
-            pointers.append(word)
-    for name, rows in (("word", [*pointers, *steps]), ("bind", binds)):
+    sizes: list[str] = []
+    kernels = 0  # of the images before
+    for image in images:
+        first, begin = len(binds), numbers["STEPS_AT"] + 8 * len(steps)
+        for step in image.calls:
+            kernel, number = image.kernels[step.kernel], kernels + step.kernel
+            steps += [
+                _word(f"@{prefix}_kernel_{number}"),
+                _word(offset=numbers["POINTERS_AT"] + 8 * len(pointers), is_relative=True),
+                _word(offset=numbers["SCRATCH_AT"], is_relative=True),
+                _word(offset=numbers["STRIDE"]),
+                _word(f"@extents.{number}"),
+                _word(offset=len(kernel.extents)),
+            ]
+            for buffer, a in zip(kernel.buffers, step.addresses):
+                word = _word()  # of an address that `run` sets, or that nobody reads
+                if a is not None and a.space == "weights":
+                    word = _word(f"@{prefix}_weights", a.offset)
+                elif a is not None and a.space == "arena":
+                    word = _word(offset=numbers["ARENA_AT"] + a.offset, is_relative=True)
+                elif a is not None:
+                    fields = (len(pointers), a.index, a.offset, ITEMSIZE[buffer.dtype] - 1, int(a.space == "input"))
+                    binds.append(_row("bind", *fields))
+                pointers.append(word)
+        kernels += len(image.kernels)
+        sizes.append(_row("size", first, len(binds), begin, len(image.calls)))
+    for name, rows in (("word", [*pointers, *steps]), ("bind", binds), ("size", sizes)):
         lines.append(f"@{name}s = internal constant [{len(rows)} x %{name}] [{', '.join(rows)}]")
     return "\n".join(lines)
+
+
+def _row(kind: str, *fields: int) -> str:
+    return f"%{kind} {{ {', '.join(f'i64 {n}' for n in fields)} }}"
 
 
 def _word(base: str = "null", offset: int = 0, is_relative: bool = False) -> str:

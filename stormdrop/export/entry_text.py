@@ -11,6 +11,7 @@ TYPES = """
 %handle = type { i64, i64, ptr, i32 }
 %word = type { ptr, i64, i64 }  ; base, offset, whether the base is the handle instead
 %bind = type { i64, i64, i64, i64, i64 }  ; pointer, number of the array, offset, low bits that must be 0, is an input
+%size = type { i64, i64, i64, i64 }  ; first bind, end of the binds, where the steps are, how many
 %member = type { i64, ptr, i64 }  ; thread, control block, number
 """
 FUNCTIONS = """
@@ -200,10 +201,20 @@ done:
   ret ptr %handle
 }
 
-define i32 @$PREFIX$_run(ptr %handle, ptr %inputs, ptr %outputs) nounwind {
+define internal i32 @run_at(ptr %handle, i32 %chosen, ptr %inputs, ptr %outputs) nounwind {
   %absent = icmp eq ptr %handle, null
-  br i1 %absent, label %is.null, label %enter
+  br i1 %absent, label %is.null, label %choose
+choose:
+  %known = icmp ult i32 %chosen, $SIZES$
+  br i1 %known, label %enter, label %is.unknown
 enter:
+  %wide = zext i32 %chosen to i64
+  %size.at = getelementptr [0 x %size], ptr @sizes, i64 0, i64 %wide
+  %size = load %size, ptr %size.at, align 8
+  %first = extractvalue %size %size, 0
+  %end = extractvalue %size %size, 1
+  %steps.at = extractvalue %size %size, 2
+  %count = extractvalue %size %size, 3
   %busy.at = getelementptr %handle, ptr %handle, i64 0, i32 3
   %taken = cmpxchg ptr %busy.at, i32 0, i32 1 acquire monotonic, align 4
   %mine = extractvalue {i32, i1} %taken, 1
@@ -212,8 +223,8 @@ bind:
   %pointers = getelementptr i8, ptr %handle, i64 $POINTERS_AT$
   br label %head
 head:
-  %k = phi i64 [ 0, %bind ], [ %k.next, %set ]
-  %more = icmp ult i64 %k, $BINDS$
+  %k = phi i64 [ %first, %bind ], [ %k.next, %set ]
+  %more = icmp ult i64 %k, %end
   br i1 %more, label %look, label %go
 look:
   %bind.at = getelementptr [0 x %bind], ptr @binds, i64 0, i64 %k
@@ -246,8 +257,8 @@ set:
 go:
   %block.at = getelementptr %handle, ptr %handle, i64 0, i32 2
   %block = load ptr, ptr %block.at, align 8
-  %steps = getelementptr i8, ptr %handle, i64 $STEPS_AT$
-  call void @run(ptr %block, ptr %steps, i64 $STEPS$)
+  %steps = getelementptr i8, ptr %handle, i64 %steps.at
+  call void @run(ptr %block, ptr %steps, i64 %count)
   br label %leave
 leave:
   %r = phi i32 [ 0, %go ], [ 1, %look ], [ 1, %fetch ], [ 2, %check ]
@@ -257,6 +268,8 @@ is.null:
   ret i32 1
 is.busy:
   ret i32 3
+is.unknown:
+  ret i32 4
 }
 
 define void @$PREFIX$_close(ptr %handle) nounwind {
@@ -291,4 +304,17 @@ done:
 }
 declare i64 @llvm.umax.i64(i64, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+"""
+
+RUN = """
+define i32 @$PREFIX$_run(ptr %handle, ptr %inputs, ptr %outputs) nounwind {
+  %r = call i32 @run_at(ptr %handle, i32 0, ptr %inputs, ptr %outputs)
+  ret i32 %r
+}
+"""
+RUN_AT_SIZE = """
+define i32 @$PREFIX$_run(ptr %handle, i32 %number, ptr %inputs, ptr %outputs) nounwind {
+  %r = call i32 @run_at(ptr %handle, i32 %number, ptr %inputs, ptr %outputs)
+  ret i32 %r
+}
 """

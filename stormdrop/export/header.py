@@ -39,32 +39,60 @@ def c_string(text: str) -> str:
     return '"' + "".join(chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in data) + '"'
 
 
-def c_header(image: Image, prefix: str) -> str:
-    """The text of the header."""
-    upper = prefix.upper()
+def c_header(images: Sequence[Image], prefix: str) -> str:
+    """The text of the header of a library that holds a model at one or more sizes."""
+    upper, image = prefix.upper(), images[0]
     lines = [_HEAD.replace("$U$", upper)]
     lines += [f"#define {upper}_NAME {c_string(image.name)}", f"#define {upper}_THREADS {image.threads}", ""]
+    is_one = len(images) == 1
     for kind, ports in (("INPUT", image.inputs), ("OUTPUT", image.outputs)):
         lines += [f"#define {upper}_{kind}S {len(ports)}"]
         for k, port in enumerate(ports):
             lines += _constants(f"{upper}_{kind}_{k}", port)
+            lines += _extents(f"{upper}_{kind}_{k}", port) if is_one else []
         lines += [""]
-    lines += [_FUNCTIONS.replace("$P$", prefix).replace("$U$", upper)]
-    if 0 < len(image.inputs) + len(image.outputs) <= MOST_ARGUMENTS:
+    if not is_one:
+        lines += [f"#define {upper}_SIZES {len(images)}"]
+        for n, one in enumerate(images):
+            for kind, ports in (("INPUT", one.inputs), ("OUTPUT", one.outputs)):
+                for k, port in enumerate(ports):
+                    lines += _extents(f"{upper}_SIZE_{n}_{kind}_{k}", port)
+        lines += [""]
+    lines += [
+        _FUNCTIONS.replace("$RUN$", _RUN if is_one else _RUN_AT_SIZE).replace("$P$", prefix).replace("$U$", upper)
+    ]
+    if not is_one:
+        lines += _found(images, prefix)
+    elif 0 < len(image.inputs) + len(image.outputs) <= MOST_ARGUMENTS:
         lines += _typed(image.inputs, image.outputs, prefix)
     return "\n".join([*lines, "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""])
 
 
 def _constants(name: str, port: Port) -> list[str]:
-    shape = ", ".join(map(str, port.shape)) or "1"
     return [
         f"#define {name}_NAME {c_string(port.name)}",
         f"#define {name}_TYPE {C_TYPES[port.dtype]}",
         f"#define {name}_DTYPE {c_string(port.dtype)}",
         f"#define {name}_RANK {len(port.shape)}",
-        f"#define {name}_SHAPE {{{shape}}}",
-        f"#define {name}_BYTES {port.nbytes}",
     ]
+
+
+def _extents(name: str, port: Port) -> list[str]:
+    shape = ", ".join(map(str, port.shape)) or "1"
+    return [f"#define {name}_SHAPE {{{shape}}}", f"#define {name}_BYTES {port.nbytes}"]
+
+
+def _found(images: Sequence[Image], prefix: str) -> list[str]:
+    """A function that finds the size of given input shapes."""
+    lines = [
+        "/* The number of the size whose inputs have these shapes, or -1. */",
+        f"static inline int {prefix}_size(const int64_t *const shapes[])",
+        "{",
+    ]
+    for n, image in enumerate(images):
+        tests = [f"shapes[{k}][{d}] == {m}" for k, p in enumerate(image.inputs) for d, m in enumerate(p.shape)]
+        lines.append(f"    if ({' && '.join(tests) or '1'}) return {n};")
+    return [*lines, "    (void)shapes;", "    return -1;", "}", ""]
 
 
 def _typed(inputs: Sequence[Port], outputs: Sequence[Port], prefix: str) -> list[str]:
@@ -110,11 +138,23 @@ typedef struct $P$_model $P$_model;
    instructions which the model was compiled to use. */
 $P$_model *$P$_open(int threads);
 
-/* Reads the inputs and writes the outputs, row-major arrays in the order of the constants above; a uint8_t is 0 or 1.
-   An output may overlap neither an input nor another output. One thread at a time may use a handle; any number of
-   handles may be used at once. In a forked child only handles opened there work. */
-int $P$_run($P$_model *model, const void *const inputs[], void *const outputs[]);
+$RUN$
 
 /* Frees a handle that no thread is using. NULL is allowed. */
 void $P$_close($P$_model *model);
 """
+
+_RUN = """\
+/* Reads the inputs and writes the outputs, row-major arrays in the order of the constants above; a uint8_t is 0 or 1.
+   An output may overlap neither an input nor another output. One thread at a time may use a handle; any number of
+   handles may be used at once. In a forked child only handles opened there work. */
+int $P$_run($P$_model *model, const void *const inputs[], void *const outputs[]);"""
+
+_RUN_AT_SIZE = """\
+#define $U$_UNKNOWN 4    /* run: there is no size of that number */
+
+/* Runs the model at the size of that number, from 0 to $U$_SIZES - 1. Reads the inputs and writes the outputs,
+   row-major arrays with the shapes of that size; a uint8_t is 0 or 1. An output may overlap neither an input nor
+   another output. One thread at a time may use a handle; any number of handles may be used at once. In a forked child
+   only handles opened there work. */
+int $P$_run($P$_model *model, int size, const void *const inputs[], void *const outputs[]);"""

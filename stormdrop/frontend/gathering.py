@@ -110,7 +110,7 @@ def _top_k(n: NodeReader) -> Results:
     if not 0 <= k <= x.shape[along]:
         raise n.fail(f"{k} elements cannot be taken of {x.shape[along]}")
     if x.shape[along] > MOST_ORDERED:
-        raise n.fail(f"ordering {x.shape[along]:,} elements is not supported; at most {MOST_ORDERED:,}")
+        raise n.unsupported(f"ordering {x.shape[along]:,} elements, more than {MOST_ORDERED:,}")
     positions = n.build.emit("TopKIndices", x, axis=along, k=k, largest=n.integer("largest", 1))
     values = n.build.emit("GatherElements", x, positions, axis=along)
     return [values, positions]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.errors import UserError
+from stormdrop.errors import Unsupported, UserError
 from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.recurrent import element
 from stormdrop.graph.builder import GraphBuilder
@@ -49,7 +49,7 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: GraphBuilder, run: Body) 
     turned = listed("scan_output_directions", outputs)
     lengths = {v.shape[a] for v, a in zip(sources, axes)}
     if len(lengths) != 1 or not 1 <= (steps := lengths.pop()) <= MOST_STEPS:
-        raise UserError(f"a scan over lengths {sorted(v.shape for v in sources)} is not supported")
+        raise Unsupported(f"a scan over lengths {sorted(v.shape for v in sources)} is not supported")
     collected: list[list[Value]] = [[] for _ in range(outputs)]
     for t in range(steps):
         slices = [element(b, v, steps - 1 - t if back else t, a) for v, a, back in zip(sources, axes, backwards)]
@@ -79,7 +79,7 @@ def unroll_loop(node: Any, inputs: Sequence[Value | None], b: GraphBuilder, run:
     step = 0
     while step < most and known_number(b, condition, "its condition"):
         if step >= MOST_STEPS:
-            raise UserError(f"a loop of more than {MOST_STEPS} steps is not supported")
+            raise Unsupported(f"a loop of more than {MOST_STEPS} steps is not supported")
         values = [b.constant(np.int64(step)), condition, *states]
         results = run(body, dict(zip((i.name for i in body.input), values)))
         condition, states = results[0], results[1 : 1 + len(states)]
@@ -87,7 +87,7 @@ def unroll_loop(node: Any, inputs: Sequence[Value | None], b: GraphBuilder, run:
             found.append(v)
         step += 1
     if any(not found for found in collected):
-        raise UserError("a loop that never runs has outputs of unknown shape")
+        raise Unsupported("a loop that never runs has outputs of unknown shape")
     return [*states, *(_stacked(b, found, 0) for found in collected)]
 
 

@@ -16,7 +16,7 @@ from stormdrop.graph.graph import Array, Value
 def _grams(n: NodeReader) -> dict[int, tuple[Array, Array]]:
     """For each length the n-grams [count, length] of the pool, and the output column of each."""
     if not n.has("pool_int64s"):
-        raise n.fail("n-grams of texts are not supported")
+        raise n.unsupported("n-grams of texts")
     pool, starts, columns = (n.integers(key) for key in ("pool_int64s", "ngram_counts", "ngram_indexes"))
     found: dict[int, tuple[Array, Array]] = {}
     used = 0
@@ -61,7 +61,7 @@ def _tf_idf(n: NodeReader) -> Value:
     b, source = n.build, n.input(0)
     mode = n.text("mode")
     if mode not in ("TF", "IDF", "TFIDF") or source.rank not in (1, 2):
-        raise n.fail(f"mode {mode} of {source} is not supported")
+        raise n.fail(f"there is no mode {mode} of {source}")
     x = b.cast(b.reshape(source, (1, *source.shape)) if source.rank == 1 else source, "i64")
     least, most, skips = (n.integer(key) for key in ("min_gram_length", "max_gram_length", "max_skip_count"))
     width = max(n.integers("ngram_indexes"), default=-1) + 1

@@ -43,7 +43,7 @@ def ordered(nodes: Sequence[Any], env: Collection[str]) -> list[Any]:
     missing = [0] * len(nodes)
     for k, node in enumerate(nodes):
         needed: set[int] = set()
-        for name in _read(node):
+        for name in read_names(node):
             if name in env:
                 continue
             if name not in producers:
@@ -67,7 +67,7 @@ def ordered(nodes: Sequence[Any], env: Collection[str]) -> list[Any]:
     return order
 
 
-def _read(node: Any) -> Iterable[str]:
+def read_names(node: Any) -> Iterable[str]:
     """Every outer name that a node reads, those of its branches included."""
     yield from (i for i in node.input if i)
     stack: list[tuple[Any, frozenset[str]]] = [(g, frozenset()) for g in subgraphs(node)]

@@ -16,16 +16,18 @@ import logging
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import UnsupportedOperator, UserError
+from stormdrop.errors import Unsupported, UnsupportedOperator, UserError
 from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.halves import MOVES, narrowed, result_types, widened
+from stormdrop.frontend.learned import LEARNED
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.matrices import MATRICES
 from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
@@ -51,6 +53,7 @@ from stormdrop.ir.expr import NUMPY, Dtype
 
 log = logging.getLogger("stormdrop")
 MOST_NESTED = 32
+T = TypeVar("T")
 
 IMPORTERS: dict[str, Importer] = {
     **POINTWISE,
@@ -70,6 +73,7 @@ IMPORTERS: dict[str, Importer] = {
 }
 DOMAINS: dict[str, dict[str, Importer]] = {
     "": IMPORTERS,
+    "ai.onnx.ml": LEARNED,
     "ai.onnx.preview.training": TRAINING,
     "com.microsoft": {**MICROSOFT, **MICROSOFT_QUANTIZED},
 }
@@ -87,15 +91,43 @@ def load(
 
     Raises UserError for files that are not ONNX, and for models that cannot be imported, saying where and why.
     """
-    proto, folder, label = _parsed(model)
+    return load_parsed(parsed(model), shapes, constants, operators)
+
+
+def load_parsed(
+    file: ParsedModel,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] = (),
+) -> Graph:
+    """As `load`, of a model that is parsed already; its proto may be changed by this. Raises UserError."""
+    return imported(file, shapes, constants, operators, lambda *given: ModelImport(*given).run())
+
+
+def imported(
+    file: ParsedModel,
+    shapes: Mapping[str, Sequence[int]] | None,
+    constants: Mapping[str, ArrayLike] | None,
+    operators: Sequence[CustomOperator],
+    run: Callable[..., T],
+) -> T:
+    """What `run` makes of a model: it takes what a `ModelImport` takes. Its errors name the model."""
     try:
         given = _by_name(shapes, "shapes", lambda shape: tuple(map(operator.index, shape)), "shape")
         bound = _by_name(constants, "constants", np.asarray, "array")
-        return _Import(proto, folder, given, bound, importers_of(operators)).run()
+        return run(file.proto, file.folder, given, bound, importers_of(operators))
     except UserError as error:
-        raise _prefixed(error, label) from error
+        raise _prefixed(error, file.label) from error
     except RecursionError as error:
-        raise UserError(f"{label}: it is nested too deeply") from error
+        raise UserError(f"{file.label}: it is nested too deeply") from error
+
+
+def check_operators(file: ParsedModel, operators: Sequence[CustomOperator] = ()) -> None:
+    """Raises UnsupportedOperator that names all operators of a model that are not supported, whatever the shapes."""
+    try:
+        ModelImport(file.proto, file.folder, {}, {}, importers_of(operators)).check_operators()
+    except UserError as error:
+        raise _prefixed(error, file.label) from error
 
 
 def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str) -> dict[str, Any]:
@@ -104,6 +136,8 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
         raise UserError(f"{option}= takes {wanted}s by name, not {type(given).__name__}")
     found: dict[str, Any] = {}
     for name, value in (given or {}).items():
+        if not isinstance(name, str):
+            raise UserError(f"{option}= takes {wanted}s by name, and {shown(str(name))} is no name")
         try:
             found[name] = convert(value)
         except (TypeError, ValueError) as error:
@@ -111,26 +145,38 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
     return found
 
 
-def _prefixed(error: UserError, text: str) -> UserError:
-    """The same error with a text before its message."""
+def _prefixed(error: UserError, text: str, operator: str = "") -> UserError:
+    """The same error with a text before its message; what an operator needs and is not supported becomes its error."""
     message = f"{text}: {error}"
     match error:
         case NeedsConstant():
             return NeedsConstant(message, error.value)
         case UnsupportedOperator():
             return UnsupportedOperator(message, error.operators)
+        case Unsupported():
+            return UnsupportedOperator(message, [operator]) if operator else Unsupported(message)
         case _:
             return UserError(message)
 
 
-def _parsed(model: Any) -> tuple[Any, str | None, str]:
+@dataclass(frozen=True, slots=True)
+class ParsedModel:
+    """An onnx.ModelProto, the folder of its external data, and its name in messages."""
+
+    proto: Any
+    folder: str | None
+    label: str
+
+
+def parsed(model: Any) -> ParsedModel:
+    """Raises UserError for anything but a path, bytes or an onnx.ModelProto."""
     try:
         from google.protobuf.message import DecodeError
         from onnx import ModelProto
     except ImportError as error:
         raise UserError("reading ONNX models needs the package onnx: pip install onnx") from error
     if isinstance(model, ModelProto):
-        return model, None, "model"
+        return ParsedModel(model, None, "model")
     folder: str | None = None
     label = "model"
     if isinstance(model, (str, os.PathLike)):
@@ -148,7 +194,7 @@ def _parsed(model: Any) -> tuple[Any, str | None, str]:
         raise UserError(f"{label} is no ONNX model: {error}") from error
     if not proto.HasField("graph") or (not proto.graph.node and not proto.graph.output):
         raise UserError(f"{label} is no ONNX model: it holds no graph")
-    return proto, folder, label
+    return ParsedModel(proto, folder, label)
 
 
 def is_standard(domain: str) -> bool:
@@ -181,7 +227,7 @@ def _tensor_type(type: Any) -> Any:
     return type.optional_type.elem_type.tensor_type if type.HasField("optional_type") else type.tensor_type
 
 
-class _Import:
+class ModelImport:
     """One import: the values known by their names in the file, and the graph so far."""
 
     def __init__(
@@ -203,27 +249,39 @@ class _Import:
 
     def run(self) -> Graph:
         graph = self.proto.graph
-        env: dict[str, Value] = {}
-        for tensor in graph.initializer:
-            self._initializer(tensor, env)
-        if graph.sparse_initializer:
-            raise UserError("sparse constants are not supported")
-        self._inputs(graph.input, env)
+        env = self._interface()
         self._check_known(graph.node)
         self._import(ordered(graph.node, env), env, 0)
         outputs: list[Value] = []
         for o in graph.output:
             if not _tensor_type(o.type).HasField("elem_type") and (kind := o.type.WhichOneof("value")):
-                raise UserError(f"output {shown(o.name)} is no tensor but a {kind}, which is not supported")
+                raise Unsupported(f"output {shown(o.name)} is no tensor but a {kind}, which is not supported")
             if o.name not in env:
                 raise UserError(f"output {shown(o.name)} is computed by no node")
             outputs.append(env[o.name])
         if not outputs:
             raise UserError("it has no outputs")
-        names = [o.name for o in graph.output]
+        return self.build.graph(outputs, self.output_names(), graph.name or "model", self.version)
+
+    def _interface(self) -> dict[str, Value]:
+        """The values that no node computes, by name."""
+        graph = self.proto.graph
+        env: dict[str, Value] = {}
+        for tensor in graph.initializer:
+            self._constant(tensor, env)
+        if graph.sparse_initializer:
+            raise Unsupported("sparse constants are not supported")
+        self._inputs(graph.input, env)
+        return env
+
+    def _constant(self, tensor: Any, env: dict[str, Value]) -> None:
+        self._initializer(tensor, env)
+
+    def output_names(self) -> list[str]:
+        names = [o.name for o in self.proto.graph.output]
         if len(set(names)) != len(names):
             raise UserError("two outputs have the same name")
-        return self.build.graph(outputs, names, graph.name or "model", self.version)
+        return names
 
     def _importer(self, node: Any) -> Importer | None:
         """The caller's own, or that of the package."""
@@ -234,6 +292,9 @@ class _Import:
         if self._importer(node) is not None or (is_standard(node.domain) and node.op_type in _BRANCHES):
             return True
         return schema_of(node, self.versions) is not None
+
+    def check_operators(self) -> None:
+        self._check_known(self.proto.graph.node)
 
     def _check_known(self, nodes: Iterable[Any]) -> None:
         """One error for all operators that nobody knows."""
@@ -273,16 +334,19 @@ class _Import:
             if i.name in self.shapes or i.name in self.given:
                 self._bind(i, self.shapes[i.name] if i.name in self.shapes else self.given[i.name].shape)
         for i in listed:
-            dtype = self._type(i)
-            if i.name in self.given:
-                env[i.name] = self._given(i.name, dtype)
-            else:
-                env[i.name] = self.build.input(i.name, self._shape(i), dtype)
+            self._input(i, env)
+
+    def _input(self, i: Any, env: dict[str, Value]) -> None:
+        dtype = self._type(i)
+        if i.name in self.given:
+            env[i.name] = self._given(i.name, dtype)
+        else:
+            env[i.name] = self.build.input(i.name, self._shape(i), dtype)
 
     def _type(self, i: Any) -> Dtype:
         declared = _tensor_type(i.type)
         if not declared.HasField("elem_type"):
-            raise UserError(f"input {shown(i.name)} is no tensor but a {i.type.WhichOneof('value') or 'nothing'}")
+            raise Unsupported(f"input {shown(i.name)} is no tensor but a {i.type.WhichOneof('value') or 'nothing'}")
         return element_type(declared.elem_type, f"input {shown(i.name)}")
 
     def _given(self, name: str, dtype: Dtype) -> Value:
@@ -332,21 +396,26 @@ class _Import:
 
     def _import(self, nodes: Iterable[Any], env: dict[str, Value], depth: int) -> None:
         for node in nodes:
-            label = label_of(node)
-            self.build.node = label
-            self.build.hint = next((o for o in node.output if o), label)
-            for o in node.output:
-                if o and o in env:
-                    raise UserError(f"node {shown(label)} computes {shown(o)}, which exists already")
-            try:
-                self._node(node, env, depth, label)
-            except UserError as error:
-                if "node " in str(error):  # the innermost one names itself
-                    raise
-                raise _prefixed(error, f"{node.op_type} node {shown(label)}") from error
-            missing = [o for o in node.output if o and o not in env]
-            if missing:
-                raise UserError(f"{node.op_type} node {shown(label)}: its output {shown(missing[0])} is not supported")
+            self._import_node(node, env, depth)
+
+    def _import_node(self, node: Any, env: dict[str, Value], depth: int) -> None:
+        label = label_of(node)
+        operator = qualified(node.domain, node.op_type)
+        self.build.node = label
+        self.build.hint = next((o for o in node.output if o), label)
+        for o in node.output:
+            if o and o in env:
+                raise UserError(f"node {shown(label)} computes {shown(o)}, which exists already")
+        try:
+            self._node(node, env, depth, label)
+        except UserError as error:
+            if "node " in str(error) and type(error) is not Unsupported:  # the innermost one names itself
+                raise
+            raise _prefixed(error, f"{node.op_type} node {shown(label)}", operator) from error
+        missing = [o for o in node.output if o and o not in env]
+        if missing:
+            message = f"{node.op_type} node {shown(label)}: its output {shown(missing[0])} is not supported"
+            raise UnsupportedOperator(message, [operator])
 
     def _node(self, node: Any, env: dict[str, Value], depth: int, label: str) -> None:
         inputs = [env[i] if i else None for i in node.input]
@@ -391,7 +460,7 @@ class _Import:
             case 8:
                 return [v.decode("utf-8", "replace") for v in value]
             case _:
-                raise UserError(f"attribute {shown(a.name)} is of a kind that is not supported")
+                raise Unsupported(f"attribute {shown(a.name)} is of a kind that is not supported")
 
     def _function(
         self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int, label: str
@@ -426,7 +495,7 @@ class _Import:
                 results = run(self._taken(node, inputs[0]), {})
             case "Scan":
                 if self.version < 9:
-                    raise UserError("Scan of operator set 8 is not supported")
+                    raise Unsupported("Scan of operator set 8 is not supported")
                 results = unroll_scan(node, [v for v in inputs if v is not None], self.build, run)
             case _:
                 results = unroll_loop(node, inputs, self.build, run)

@@ -7,7 +7,7 @@ from functools import reduce
 
 import numpy as np
 
-from stormdrop.errors import UserError
+from stormdrop.errors import Unsupported
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Attribute, Value, shown
@@ -38,13 +38,13 @@ NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt", "Quantize", "Requantize", 
 
 
 def element_type(code: int, what: str) -> Dtype:
-    """The element type that ONNX gives this number. Raises UserError, naming `what`, for those not supported."""
+    """The element type that ONNX gives this number. Raises Unsupported, naming `what`, for the others."""
     from onnx import TensorProto
 
     if code not in ELEMENT_TYPES:
         names = {number: name.lower() for name, number in TensorProto.DataType.items()}
         supported = ", ".join(ELEMENT_TYPES.values())
-        raise UserError(f"{what} has element type {names.get(code, code)}; supported are {supported}")
+        raise Unsupported(f"{what} has element type {names.get(code, code)}; supported are {supported}")
     return ELEMENT_TYPES[code]
 
 
@@ -152,7 +152,7 @@ def _dropout(n: NodeReader) -> Results:
     if n.optional(2) is not None and bool(n.scalar(2)):
         rate = n.number("ratio", 0.5) if n.optional(1) is None else n.scalar(1)
         if float(rate) != 0.0:
-            raise n.fail("dropout in training mode is random; load the model for inference")
+            raise n.unsupported("dropout in training mode is random (load the model for inference)")
     mask = n.build.expand(n.build.constant(True), n.input(0).shape) if n.wanted(1) else None
     return [n.input(0), mask]
 

@@ -34,7 +34,7 @@ class _Cell:
         count = len(_DEFAULTS[n.op])
         self.names = [str(a).capitalize() for a in names[direction * count : (direction + 1) * count]]
         if any(a not in _PLAIN for a in self.names) or n.has("clip") or n.integer("input_forget", 0):
-            raise n.fail(f"activations {self.names}, clip or input_forget are not supported")
+            raise n.unsupported(f"activations {self.names}, clip or input_forget")
 
     def act(self, k: int, x: Value) -> Value:
         return self.build.emit(self.names[k], x)
@@ -102,10 +102,12 @@ def _recurrent(n: NodeReader) -> Results:
     directions, hidden = n.input(1).shape[0], n.integer("hidden_size", n.input(2).shape[-1])
     way = n.text("direction", "forward")
     fits = n.input(1).shape[1] == gates * hidden and directions == (2 if way == "bidirectional" else 1)
-    if not fits or not 1 <= steps <= MOST_STEPS:
-        raise n.fail(f"a sequence of {steps} steps, or weights {n.input(1)} ({way}), are not supported")
+    if not fits:
+        raise n.fail(f"weights {n.input(1)} do not fit {hidden} units, {way}")
+    if not 1 <= steps <= MOST_STEPS:
+        raise n.unsupported(f"a sequence of {steps} steps")
     if n.optional(4) is not None and set(n.array(4).tolist()) != {steps}:
-        raise n.fail("sequences of different lengths are not supported")
+        raise n.unsupported("sequences of different lengths")
     sequences: list[Value] = []
     ends: list[Value] = []
     cells: list[Value] = []

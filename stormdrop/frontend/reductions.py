@@ -158,7 +158,7 @@ def _batch_norm(n: NodeReader) -> Results:
     if n.integer("training_mode", 0):
         return _batch_norm_training(n, epsilon)
     if n.integer("spatial", 1) != 1:
-        raise n.fail("statistics per pixel are not supported")
+        raise n.unsupported("statistics per pixel")
     s = b.emit("Div", scale, b.emit("Sqrt", b.emit("Add", var, b.number(epsilon, var))))
     t = b.emit("Sub", bias, b.emit("Mul", mu, s))
     return scaled(b, x, per_channel(b, s, x.rank), per_channel(b, t, x.rank))

@@ -51,6 +51,10 @@ class GraphBuilder:
         self.inputs.append(value)
         return value
 
+    def reserve(self, name: str) -> str:
+        """A name that no value will have."""
+        return self._names.fresh(name)
+
     def constant(self, data: ArrayLike, dtype: Dtype | None = None, name: str = "") -> Value:
         """An array as a value; it must not be changed afterwards."""
         array = np.asarray(data, NUMPY[dtype] if dtype else None)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, binary, compare, walk
+from stormdrop.ir.memo import memoised
 
 Interval = tuple[int, int]
 
@@ -65,7 +65,7 @@ class Affine:
 ZERO = Affine(())
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def affine(e: Expr) -> Affine:
     """The normal form of an integer expression."""
     match e:
@@ -151,7 +151,7 @@ def decide(condition: Expr, of_atom: Callable[[Expr], Interval | None]) -> bool 
             return None
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def index_condition(c: Expr) -> bool:
     """Whether a condition speaks of indices alone."""
     match c:

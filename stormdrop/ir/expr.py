@@ -40,6 +40,11 @@ UNARY = ("neg", "abs", "not", *_ROUNDED, "floor", "ceil", "round")
 _table: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
 
 
+def interned_count() -> int:
+    """How many expressions there are in this process."""
+    return len(_table)
+
+
 class Expr:
     """A scalar value; its subclasses are a closed set."""
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from stormdrop.ir.affine import Affine, affine
 from stormdrop.ir.expr import Bin, Call, Cast, Cmp, Const, Expr, Load, Select, children, loads
+from stormdrop.ir.memo import memoised
 
 if TYPE_CHECKING:
     from stormdrop.ir.tensor import Tensor, Variant
@@ -26,20 +26,20 @@ CLASS, ANCHOR = "v", "a"
 """The first letters of the two kinds of keys."""
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def class_key(variant: Variant) -> str:
     """Equal for variants that differ in sizes, names and numbers only: every schedule of one fits the others."""
     return _hashed(CLASS, _structure(variant.stages, variant.outputs))
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def anchor_key(variant: Variant) -> str:
     """Equal for variants whose anchor stages are of one class, whatever their epilogues; empty without a reduction."""
     anchors = anchor_stages(variant)
     return _hashed(ANCHOR, _structure(anchors, anchor_results(variant))) if anchors else ""
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def anchor_stages(variant: Variant) -> tuple[Tensor, ...]:
     """The reductions and everything that they read, in the order of the stages. The other stages are the epilogue."""
     found: set[Tensor] = set()

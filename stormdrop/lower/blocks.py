@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from stormdrop.ir.affine import Affine, bounds, conjunction
-from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Var, binary, compare, select
+from stormdrop.ir.affine import ZERO, Affine, affine, bounds, conjunction
+from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Var, binary, compare, select, substitute
 from stormdrop.ir.shape import row_strides
 from stormdrop.lower.borders import narrowed
-from stormdrop.lower.context import Context, needed_spans, parallel_loops
+from stormdrop.lower.context import LoweringContext, needed_spans, parallel_loops
 from stormdrop.lower.program import (
     Access,
     Barrier,
     Combine,
+    CommitCopies,
     Finish,
     For,
     If,
@@ -29,21 +30,21 @@ from stormdrop.lower.program import (
     Stmt,
     Threads,
     Update,
+    WaitForCopies,
 )
 from stormdrop.lower.reads import decided_reads, spread_over
 from stormdrop.lower.regions import Region, access_of
 from stormdrop.lower.spans import Span, split, whole
 from stormdrop.lower.tiles import MOST_WRITTEN_OUT
-from stormdrop.space.nest import LoopLevel, is_copy, nest_of
+from stormdrop.space.access import settled
+from stormdrop.space.block_cost import BOX_ELEMENTS, ROW_PADDING_BYTES, is_padded
+from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.structure import ComputeAt, Stage
 from stormdrop.target.gpu import WARP
 from stormdrop.target.structures import LoopKind
 
-ROW_PADDING_BYTES = 16
-"""Added to the rows of a staged operand that neighbouring threads read down a column: rows then lie in other banks."""
 
-
-def lower_block(context: Context, stage: Stage) -> Phase:
+def lower_block(context: LoweringContext, stage: Stage) -> Phase:
     """The phase of a root stage: one thread block for every iteration of its parallel range."""
     context.scratch, most_scratch = 0, context.most_scratch
     spans = {a: whole(a) for a in (*stage.axes, *stage.reduce_axes)}
@@ -62,45 +63,62 @@ def lower_block(context: Context, stage: Stage) -> Phase:
     return phase
 
 
-def _attached(context: Context, stage: Stage, threads: int) -> list[Stmt]:
+def _attached(context: LoweringContext, stage: Stage, threads: int) -> list[Stmt]:
     """A stage inside the block of another one: the box that its readers need, in shared memory."""
-    spans = needed_spans(context, stage)
-    context.spans[stage.id] = dict(spans)
-    own = context.tilings[stage.id]
-    order = [a for a in stage.place if isinstance(a, Axis)]
-    dims = [max(1, int(own.extent[a])) for a in order]
-    if len(dims) > 1 and _is_read_by_column(context, stage):
-        dims[-1] += ROW_PADDING_BYTES // ITEMSIZE[stage.tensor.dtype]
-    buffer = context.allocate(stage.tensor.name, stage.tensor, prod(dims))
-    context.regions[stage.tensor] = Region(buffer, tuple(spans[a].base for a in order), row_strides(tuple(dims)))
-    return _Nest(context, stage, spans, threads, {a: int(own.extent[a]) for a in order}).statements()
+    box = _Box(context, stage, 1)
+    spans = box.place(ZERO)
+    return _Nest(context, stage, spans, threads, box.sizes).statements()
 
 
-def _is_read_by_column(context: Context, stage: Stage) -> bool:
-    """Whether a copy ends in a reduce axis of its reader: the rows of the reader's tile are rows of the copy."""
-    if not is_copy(stage) or not stage.axes or ITEMSIZE[stage.tensor.dtype] > ROW_PADDING_BYTES // 2:
-        return False
-    reader = context.structure.stage(stage.reader or "")
-    return reader.axis(stage.axis_id(stage.axes[-1])).kind == "reduce"
+class _Box:
+    """The shared memory of an attached stage: `count` boxes, of which a pipeline fills one while another is read."""
+
+    def __init__(self, context: LoweringContext, stage: Stage, count: int) -> None:
+        self.context, self.stage = context, stage
+        own = context.tilings[stage.id]
+        self.order = [a for a in stage.place if isinstance(a, Axis)]
+        self.sizes = {a: int(own.extent[a]) for a in self.order}
+        dims = [max(1, n) for n in self.sizes.values()]
+        if len(dims) > 1 and is_padded(stage):
+            dims[-1] += ROW_PADDING_BYTES // ITEMSIZE[stage.tensor.dtype]
+        self.strides = row_strides(tuple(dims))
+        self.elements = prod(dims)
+        if count > 1:
+            self.elements = -(-self.elements // BOX_ELEMENTS) * BOX_ELEMENTS
+        self.buffer = context.allocate(stage.tensor.name, stage.tensor, self.elements * count)
+
+    def place(self, number: Affine) -> dict[Axis, Span]:
+        """The spans that the readers need at present; box `number` becomes the storage of the stage's tensor."""
+        spans = needed_spans(self.context, self.stage)
+        self.context.spans[self.stage.id] = dict(spans)
+        base = tuple(spans[a].base for a in self.order)
+        region = Region(self.buffer, base, self.strides, moving=number.scaled(self.elements))
+        self.context.regions[self.stage.tensor] = region
+        return spans
 
 
 @dataclass(slots=True)
 class _Nest:
     """One stage in a block of `threads` threads. `box`: the sizes of an attached stage's storage."""
 
-    context: Context
+    context: LoweringContext
     stage: Stage
     spans: dict[Axis, Span]
     threads: int
     box: Mapping[Axis, int] | None
+    is_asynchronous: bool = False
 
     def statements(self) -> list[Stmt]:
         context, stage = self.context, self.stage
         nest = nest_of(stage)
         frames = [f for n in nest.numbers(LoopKind.SERIAL) for a in stage.axes if (f := self._split(LoopLevel(a, n)))]
         carried: list[tuple[Var, Expr, int]] = []
-        if stage.is_reduction and not nest.reduces_across_threads:
+        depth = int(context.tilings[stage.id].depth)
+        whole_spans = dict(self.spans)
+        if stage.is_reduction and not nest.reduces_across_threads and depth == 1:
             carried = [f for a in stage.reduce_axes if (f := self._split(LoopLevel(a, 0)))]
+        elif depth > 1:
+            carried = [self._reduce_block(whole_spans, affine(self._block_variable()))]
         digits, base, crossing = self._threads()
         x_threads = prod(n for _, n in crossing)
         copies = [c for c in context.structure.stages if c.reader == stage.id and c.level is ComputeAt.REDUCE_BLOCK]
@@ -117,14 +135,77 @@ class _Nest:
             body: tuple[Stmt, ...] = _where(alive, (self._finish(tile),))
         else:
             staged: list[Stmt] = []
-            if copies:
+            before: list[Stmt] = []
+            if copies and depth > 1:
+                before, staged = self._pipeline(copies, depth, whole_spans, carried[0][2])
+            elif copies:
                 context.spans[stage.id] = dict(self.spans)
-                staged = [s for copy in copies for s in _attached(context, copy, self.threads)]
-            is_repeated = bool(carried or frames)
+                staged = [*(s for copy in copies for s in _attached(context, copy, self.threads)), Barrier()]
+            is_repeated = bool(carried or frames) and depth == 1
             body = self._reduction(tile, staged, carried, alive, crossing, x_threads, is_repeated)
+            if before:  # before the tile's accumulators: the loop that fills the pipeline does not carry them
+                body = (*([Barrier()] if frames else []), *before, *body)
         for var, trips, most in reversed(frames):
             body = (For(var, trips, most, body),)
         return [Threads(tuple(digits), body)]
+
+    # The pipeline: while one box is read, the next ones are copied
+
+    def _block_variable(self) -> Var:
+        return Var(f"{self.stage.id}_block")
+
+    def _reduce_block(self, whole_spans: Mapping[Axis, Span], number: Affine) -> tuple[Var, Expr, int]:
+        """The one loop over all reduce blocks; the reduce axes' spans become those of block `number`."""
+        stage, tiling = self.stage, self.context.tilings[self.stage.id]
+        count = 1
+        for axis in reversed(stage.reduce_axes):
+            digit = Var(f"{axis.name}_digit")
+            _, most, piece = split(whole_spans[axis], int(tiling.span[LoopLevel(axis, 0)]), digit)
+            if most > 1:
+                rest = binary("floordiv", number.expr(), count) if count > 1 else number.expr()
+                is_outermost = axis is next(a for a in stage.reduce_axes if tiling.outer_reduce_trips(a) > 1)
+                value = rest if is_outermost else binary("mod", rest, most)
+                base = piece.base.replace({digit: affine(value)})
+                piece = Span(base, substitute(piece.length, {digit: value}), piece.lengths)
+            self.spans[axis] = piece
+            count *= most
+        self.context.known.setdefault(self._block_variable(), (0, count - 1))
+        return self._block_variable(), Const(count, "i64"), count
+
+    def _pipeline(
+        self, copies: Sequence[Stage], depth: int, whole_spans: Mapping[Axis, Span], count: int
+    ) -> tuple[list[Stmt], list[Stmt]]:
+        """What fills the pipeline before the loop over reduce blocks, and what begins an iteration of that loop.
+
+        A barrier after the wait is enough: the box that is filled next was read an iteration ago.
+        """
+        context, block, first = self.context, self._block_variable(), Var(f"{self.stage.id}_first")
+        boxes = [_Box(context, copy, depth) for copy in copies]
+
+        def copied(number: Affine) -> list[Stmt]:
+            self._reduce_block(whole_spans, number)
+            context.spans[self.stage.id] = dict(self.spans)
+            found: list[Stmt] = []
+            for box in boxes:
+                spans = box.place(affine(binary("mod", number.expr(), depth)))
+                nest = _Nest(context, box.stage, spans, self.threads, box.sizes, is_asynchronous=True)
+                found += nest.statements()
+            return found
+
+        context.known[first] = (0, depth - 2)
+        filled = copied(affine(first))
+        ahead = affine(block).shifted(depth - 1)
+        context.known[block] = (0, count - depth)
+        more = copied(ahead)
+        context.known[block] = (0, count - 1)
+        # The reader's own block comes last: its box is where the tile finds its operands.
+        self._reduce_block(whole_spans, affine(block))
+        context.spans[self.stage.id] = dict(self.spans)
+        for box in boxes:
+            box.place(affine(binary("mod", block, depth)))
+        before: list[Stmt] = [For(first, Const(depth - 1, "i64"), depth - 1, (*filled, CommitCopies()))]
+        is_more = compare("lt", ahead.expr(), count)
+        return before, [WaitForCopies(depth - 2), Barrier(), If(is_more, tuple(more)), CommitCopies()]
 
     def _split(self, level: LoopLevel) -> tuple[Var, Expr, int] | None:
         """The loop of a level, if it has more than one trip; the axis's span becomes that of one trip."""
@@ -234,14 +315,14 @@ class _Nest:
     ) -> tuple[Stmt, ...]:
         stage, context = self.stage, self.context
         of_axis = {a: n for a in stage.reduce_axes for v, n in crossing if tile.base[a].coefficient(v)}
-        loops, value = self._loops(tile, of_axis), stage.body
+        loops, value = self._loops(tile, of_axis), settled(stage.body)
         if not of_axis:
             known = {**context.known, **{loop.var: (0, max(0, loop.longest - 1)) for loop in loops}}
             loops, value = narrowed(tile, loops, value, known.get)
         has_barrier = bool(staged) or x_threads > 1
         if has_barrier and alive:  # a thread without a tile makes no step
             high = select(conjunction(alive), loops[0].high, Const(0, "i64"))
-            loops = [replace(loops[0], high=high), *loops[1:]]
+            loops = [replace(loops[0], high=high, written_out=False), *loops[1:]]
         loops = [_settled(loop, loop is loops[-1]) for loop in loops]
         reads = decided_reads(tile, loops, value, None, lambda load: self._access(load, tile))
         inner: Stmt = Update(tile, value, _without_pages(reads))
@@ -249,7 +330,7 @@ class _Nest:
             inner = replace(loop, body=(inner,))
         steps: tuple[Stmt, ...] = (inner,)
         if staged:
-            steps = (*staged, Barrier(), *steps, *([Barrier()] if is_repeated else []))
+            steps = (*staged, *steps, *([Barrier()] if is_repeated else []))
         for var, trips, most in reversed(carried):
             steps = (For(var, trips, most, steps, tile),)
         start, finish = Start(tile, None, Const(True, "bool")), self._finish(tile)
@@ -278,7 +359,7 @@ class _Nest:
         place = Load(stage.tensor, stage.place)
         store = spread_over(tile, place, self._access(place, tile), is_guarded=True)
         reads = decided_reads(tile, (), stage.finish, stage.guard, lambda load: self._access(load, tile))
-        return Finish(tile, stage.finish, _without_pages(reads), store)
+        return Finish(tile, stage.finish, _without_pages(reads), store, self.is_asynchronous)
 
     def _access(self, load: Load, tile: RegisterTile) -> Access:
         access = access_of(self.context.regions[load.tensor], load.tensor, load.indices, tile.base)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from stormdrop.ir.affine import Affine, Interval, affine, bounds, conjunction, conjuncts, index_condition
 from stormdrop.ir.expr import (
@@ -27,6 +26,7 @@ from stormdrop.ir.expr import (
     rewrite,
     walk,
 )
+from stormdrop.ir.memo import memoised
 from stormdrop.lower.program import ReduceLoop, RegisterTile
 from stormdrop.space.access import axes_of
 
@@ -63,7 +63,7 @@ def folded(
             return None
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def deciding_axes(e: Expr) -> tuple[Axis, ...]:
     """The axes that occur in the index conditions of an expression."""
     axes = {a for n in walk(e) if isinstance(n, Select) and index_condition(n.condition) for a in axes_of(n.condition)}
@@ -83,7 +83,7 @@ def without(e: Expr, holding: Collection[Expr]) -> Expr:
     return rewrite(e, visit) if holding else e
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def borders(e: Expr) -> tuple[Select, ...]:
     """The Selects on an index condition, except those inside the index of a load."""
     found: dict[Expr, None] = {}

@@ -20,7 +20,7 @@ from stormdrop.target.scope import Scope
 
 
 @dataclass(slots=True)
-class Context:
+class LoweringContext:
     structure: Structure
     tilings: Mapping[str, Tiling]
     regions: dict[Tensor, Region]
@@ -37,7 +37,7 @@ class Context:
         return Buffer(name, tensor.dtype, Scope.SCRATCH, elements, scratch_offset=offset)
 
 
-def parallel_loops(context: Context, stage: Stage, spans: dict[Axis, Span]) -> tuple[tuple[Var, int], ...]:
+def parallel_loops(context: LoweringContext, stage: Stage, spans: dict[Axis, Span]) -> tuple[tuple[Var, int], ...]:
     """The loops of a phase's parallel range; `spans` becomes those of one iteration."""
     tiling = context.tilings[stage.id]
     loops: list[tuple[Var, int]] = []
@@ -52,7 +52,7 @@ def parallel_loops(context: Context, stage: Stage, spans: dict[Axis, Span]) -> t
     return tuple(loops)
 
 
-def needed_spans(context: Context, stage: Stage) -> dict[Axis, Span]:
+def needed_spans(context: LoweringContext, stage: Stage) -> dict[Axis, Span]:
     """Bounds inference: the span of each axis that the readers need in the present iteration."""
     found: dict[Axis, list[Span]] = {a: [] for a in stage.axes}
     for reader, load in context.structure.reads_of(stage.tensor):

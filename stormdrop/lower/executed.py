@@ -6,17 +6,18 @@ if the count of its body depends on its variable; otherwise the count is multipl
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 
 from stormdrop.ir.affine import Interval, bounds, decide
 from stormdrop.ir.expr import Const, Expr, Var, identity_of, substitute, walk
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import operations
 from stormdrop.lower.borders import deciding_axes
 from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import (
     Barrier,
     Combine,
+    CommitCopies,
     Finish,
     For,
     If,
@@ -29,6 +30,7 @@ from stormdrop.lower.program import (
     Stmt,
     Threads,
     Update,
+    WaitForCopies,
 )
 
 
@@ -79,7 +81,7 @@ class _Count:
                 case Combine(tile, shuffled, groups):
                     steps = shuffled.bit_length() - 1 + (groups if groups > 1 else 0)
                     total += tile.row_count * tile.chunks * tile.lanes * steps
-                case Start() | Save() | Barrier():
+                case Start() | Save() | Barrier() | CommitCopies() | WaitForCopies():
                     pass
         return total
 
@@ -101,13 +103,13 @@ class _Count:
         assert known is not None
         return known[0]
 
-    def _repeated(self, var: Var, low: int, high: int, inner: tuple[Stmt, ...]) -> float:
+    def _repeated(self, var: Var, low: int, high: int, inner: tuple[Stmt, ...], step: int = 1) -> float:
         if high <= low:
             return 0.0
         if var not in _mentioned(inner):
-            return (high - low) * self.of(inner)
+            return len(range(low, high, step)) * self.of(inner)
         total = 0.0
-        for self.values[var] in range(low, high):
+        for self.values[var] in range(low, high, step):
             total += self.of(inner)
         return total
 
@@ -116,7 +118,7 @@ class _Count:
         low, high = self._value(loop.low), self._value(loop.high)
         total = 0.0
         if loop.written_out:
-            for value in at.steps(loop.axis, range(low, high)):
+            for value in at.steps(loop.axis, range(low, high, loop.step)):
                 self.values[loop.var] = value
                 total += self.of(loop.body)
             self.values.pop(loop.var, None)
@@ -127,7 +129,7 @@ class _Count:
                 total = self._innermost(loop, low, high, update)
             case _:
                 with at.inside(loop.axis, loop.var):
-                    total = self._repeated(loop.var, low, high, loop.body)
+                    total = self._repeated(loop.var, low, high, loop.body, loop.step)
         del self.bounds[loop.var]
         return total
 
@@ -178,7 +180,7 @@ class _Count:
         return self.cursors[tile]
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def _mentioned(body: tuple[Stmt, ...]) -> frozenset[Var]:
     """The variables of enclosing loops on which trip counts and branches inside the body depend."""
     found: set[Var] = set()
@@ -192,7 +194,7 @@ def _mentioned(body: tuple[Stmt, ...]) -> frozenset[Var]:
                 found |= _variables(s.low) | _variables(s.high) | _mentioned(s.body) - {s.var}
             case Threads(loops, inner):
                 found |= _mentioned(inner) - {var for var, _ in loops}
-            case Start() | Update() | Save() | Finish() | Barrier() | Combine():
+            case Start() | Update() | Save() | Finish() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
                 pass
     return frozenset(found)
 

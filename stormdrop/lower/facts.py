@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import product
 from math import floor, gcd, lcm
 
-from stormdrop.ir.affine import Interval, affine, bounds, conjuncts
+from stormdrop.ir.affine import Affine, Interval, affine, bounds, conjuncts
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, binary
 from stormdrop.lower.borders import non_negative
 
@@ -58,10 +58,21 @@ class Facts:
         for part in conjuncts(condition):
             form = non_negative(part)
             if form is not None:
+                self._narrow(form)
                 self._assume_non_negative(form.expr())
             elif isinstance(part, Cmp) and part.op == "eq" and part.a.dtype == "i64":
                 self._assume_non_negative(binary("sub", part.a, part.b))
                 self._assume_non_negative(binary("sub", part.b, part.a))
+
+    def _narrow(self, form: Affine) -> None:
+        """Narrow the interval of the only variable of a form that is >= 0: its quotients have narrower bounds then."""
+        match form.terms:
+            case ((Var() as var, 1 | -1 as c),) if var in self.intervals:
+                low, high = self.intervals[var]
+                narrow = (max(low, -form.constant), high) if c == 1 else (low, min(high, form.constant))
+                self.intervals[var] = narrow if narrow[0] <= narrow[1] else (low, high)
+            case _:
+                pass
 
     def _assume_non_negative(self, e: Expr) -> None:
         """Assume `e >= 0`: every linear upper bound of `e` is a fact."""

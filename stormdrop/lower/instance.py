@@ -10,11 +10,11 @@ import itertools
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import itemgetter
 
 from stormdrop.ir.affine import Affine, Interval, bounds, decide, normal
 from stormdrop.ir.expr import Axis, Bin, Const, Expr, Load, Var, compare, rewrite
+from stormdrop.ir.memo import memoised
 from stormdrop.lower.borders import Known, deciding_axes, folded, non_negative
 from stormdrop.lower.program import RegisterTile
 from stormdrop.space.access import axes_of
@@ -200,6 +200,6 @@ def _getter(axes: Sequence[Axis]) -> Callable[[dict[Axis, int]], object]:
     return itemgetter(*axes) if axes else lambda _: None
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def _sorted_axes(e: Expr) -> tuple[Axis, ...]:
     return tuple(sorted(axes_of(e), key=lambda a: a.serial))

@@ -15,7 +15,7 @@ from stormdrop.ir.expr import Axis, Const, Expr, Var, binary, compare
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.blocks import lower_block
-from stormdrop.lower.context import Context, needed_spans, parallel_loops
+from stormdrop.lower.context import LoweringContext, needed_spans, parallel_loops
 from stormdrop.lower.program import Access, Buffer, For, Phase, Program, Stmt, View
 from stormdrop.lower.regions import Region, panel_region
 from stormdrop.lower.spans import Span, split, whole
@@ -51,13 +51,13 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
             reader = tilings[stage.reader or ""] if is_copy(stage) else None
             panel = panel_region(stage, tilings[stage.id], reader, {}) if reader is not None else None
             add(stage.tensor, Scope.PACKED if stage.level is ComputeAt.LOAD else Scope.WORKSPACE, panel=panel)
-    context = Context(s, tilings, regions)
+    context = LoweringContext(s, tilings, regions)
     phases = [(lower_block if nest_of(x).is_cooperative else _lower_root)(context, x) for x in s.roots]
     phases.sort(key=lambda p: not p.at_load)
     return Program(tuple(phases), tuple(table), context.most_scratch)
 
 
-def _box_region(context: Context, stage: Stage, spans: Mapping[Axis, Span]) -> Region:
+def _box_region(context: LoweringContext, stage: Stage, spans: Mapping[Axis, Span]) -> Region:
     """Scratch for an attached stage: a row-major box, the vector axis rounded up to whole tiles if it is last."""
     own = context.tilings[stage.id]
     dims: list[int] = []
@@ -72,7 +72,7 @@ def _box_region(context: Context, stage: Stage, spans: Mapping[Axis, Span]) -> R
     return Region(buffer, tuple(spans[a].base for a in order), strides)
 
 
-def _lower_root(context: Context, stage: Stage) -> Phase:
+def _lower_root(context: LoweringContext, stage: Stage) -> Phase:
     context.scratch = 0
     spans = {a: whole(a) for a in (*stage.axes, *stage.reduce_axes)}
     loops = parallel_loops(context, stage, spans)
@@ -86,7 +86,7 @@ def _lower_root(context: Context, stage: Stage) -> Phase:
     return Phase(stage.id, loops, tuple(body), stage.level is ComputeAt.LOAD)
 
 
-def _lower_attached(context: Context, stage: Stage) -> list[Stmt]:
+def _lower_attached(context: LoweringContext, stage: Stage) -> list[Stmt]:
     spans = needed_spans(context, stage)
     context.spans[stage.id] = dict(spans)
     if is_copy(stage):
@@ -99,7 +99,7 @@ def _lower_attached(context: Context, stage: Stage) -> list[Stmt]:
     return _loops(context, stage, nest_of(stage).order, spans)
 
 
-def _loops(context: Context, stage: Stage, order: Sequence[LoopLevel], spans: dict[Axis, Span]) -> list[Stmt]:
+def _loops(context: LoweringContext, stage: Stage, order: Sequence[LoopLevel], spans: dict[Axis, Span]) -> list[Stmt]:
     """The serial loops of a stage at the given levels, outermost first, around its register tile."""
     tiling = context.tilings[stage.id]
     nest = nest_of(stage)
@@ -136,14 +136,14 @@ def _loops(context: Context, stage: Stage, order: Sequence[LoopLevel], spans: di
     return list(body)
 
 
-def _block_copies(context: Context, stage: Stage, spans: Mapping[Axis, Span]) -> list[Stmt]:
+def _block_copies(context: LoweringContext, stage: Stage, spans: Mapping[Axis, Span]) -> list[Stmt]:
     """Pack the operands that are attached inside the outer reduce loops of this stage."""
     copies = [c for c in context.structure.stages if c.reader == stage.id and c.level is ComputeAt.REDUCE_BLOCK]
     context.spans[stage.id] = dict(spans)
     return [s for copy in copies for s in _lower_attached(context, copy)]
 
 
-def _partial_buffer(context: Context, stage: Stage, spans: Mapping[Axis, Span]) -> Access:
+def _partial_buffer(context: LoweringContext, stage: Stage, spans: Mapping[Axis, Span]) -> Access:
     """Scratch that keeps the accumulators across the outer reduce loops, rounded up to whole register tiles."""
     tiling = context.tilings[stage.id]
     size = 1

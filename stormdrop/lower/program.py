@@ -226,6 +226,19 @@ class Finish:
     value: Expr
     reads: dict[Load, Access]
     store: Access
+    is_asynchronous: bool = False  # a copy to shared memory that lands later: see `WaitForCopies`
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommitCopies:
+    """The asynchronous copies that a thread has begun since the last such statement become one group."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitForCopies:
+    """A thread waits until at most `pending` of its latest groups of copies have not landed."""
+
+    pending: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,7 +276,9 @@ class Combine:
     buffer: Buffer | None
 
 
-Stmt = For | If | Start | ReduceLoop | Update | Save | Finish | Threads | Barrier | Combine
+Stmt = (
+    For | If | Start | ReduceLoop | Update | Save | Finish | Threads | Barrier | Combine | CommitCopies | WaitForCopies
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +321,7 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
                 yield from statements(s.body)
             case If():
                 yield from statements((*s.then, *s.orelse))
-            case Start() | Update() | Save() | Finish() | Barrier() | Combine():
+            case Start() | Update() | Save() | Finish() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
                 pass
 
 
@@ -323,7 +338,7 @@ def buffers_of(phase: Phase) -> list[Buffer]:
                 found[s.access.buffer] = None
             case Combine():
                 found.update({} if s.buffer is None else {s.buffer: None})
-            case For() | If() | ReduceLoop() | Start() | Threads() | Barrier():
+            case For() | If() | ReduceLoop() | Start() | Threads() | Barrier() | CommitCopies() | WaitForCopies():
                 pass
     return list(found)
 
@@ -356,6 +371,10 @@ def _lines(body: tuple[Stmt, ...], pad: str) -> Iterator[str]:
                 yield from _lines(inner, pad + "  ")
             case Barrier():
                 yield f"{pad}barrier"
+            case CommitCopies():
+                yield f"{pad}commit copies"
+            case WaitForCopies(pending):
+                yield f"{pad}wait for copies{f' but the last {pending}' if pending else ''}"
             case Combine():
                 how = [f"{s.shuffled} neighbours by shuffles"] * (s.shuffled > 1)
                 how += [f"{s.groups} groups {s.distance} apart through {s.buffer}"] * (s.groups > 1)
@@ -417,6 +436,7 @@ def _finish_lines(s: Finish, pad: str) -> Iterator[str]:
         pad += "  "
     how = {Spread.STRIDED: "scattered", Spread.CONTIGUOUS: "masked" if s.store.masked else ""}.get(s.store.spread, "")
     where = f" where {stage.guard}" if stage.guard is not None else ""
+    how = "asynchronously" if s.is_asynchronous else how
     yield f"{pad}{stage.tensor}[{', '.join(map(str, stage.place))}] = {value}{where}{how and f', {how}'}"
     yield from _read_lines(s.reads, pad)
 

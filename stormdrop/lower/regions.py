@@ -29,6 +29,7 @@ class Region:
     offset: int = 0
     panel: int = 0
     panel_stride: int = 0
+    moving: Affine = ZERO  # added to every address: which of several boxes in the buffer
 
 
 def panel_region(stage: Stage, own: Tiling, reader: Tiling, start: Mapping[Axis, Affine]) -> Region:
@@ -63,7 +64,7 @@ def panel_region(stage: Stage, own: Tiling, reader: Tiling, start: Mapping[Axis,
 
 def access_of(region: Region, tensor: Tensor, indices: tuple[Expr, ...], base: Mapping[Axis, Affine]) -> Access:
     """The address of `tensor[indices]` relative to a tile whose axes start at `base`."""
-    outer = Affine((), region.offset)
+    outer = region.moving.shifted(region.offset)
     coefficients: dict[Axis, int] = {}
     atoms: list[tuple[Expr, int]] = []
     for d, (i, stride) in enumerate(zip(indices, region.strides)):

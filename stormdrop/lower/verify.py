@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 from stormdrop.errors import BuildError
-from stormdrop.ir.affine import Affine, affine, conjunction, index_condition, opposite
+from stormdrop.ir.affine import Affine, affine, conjunction, decide, index_condition, opposite
 from stormdrop.ir.expr import (
     ITEMSIZE,
     Axis,
@@ -29,6 +29,7 @@ from stormdrop.lower.program import (
     Access,
     Barrier,
     Combine,
+    CommitCopies,
     Finish,
     For,
     If,
@@ -42,6 +43,7 @@ from stormdrop.lower.program import (
     Stmt,
     Threads,
     Update,
+    WaitForCopies,
     buffers_of,
 )
 from stormdrop.space.access import axes_of, has_load, occurrences
@@ -123,6 +125,8 @@ class _Verifier:
                         self._loop_body(inner, s)
                 case Threads():
                     self._in_threads(s)
+                case CommitCopies() | WaitForCopies():
+                    _require(not self.is_divergent, "groups of copies that some threads of a block may not make")
                 case Barrier():
                     _require(not self.is_divergent, "a barrier that some threads of a block may not reach")
                 case Combine(tile):
@@ -356,20 +360,23 @@ class _Verifier:
         """Prove `0 <= index < extent` where the guards hold, in both elimination orders. Raises BuildError."""
         for rows_inside in (False, True):
             facts, places = self._instance(tile, has_dead_lanes, rows_inside)
-            facts.assume(_placed(conjunction(guards), places))
-            if self._is_inside(facts, index(places), extent):
+            given = _placed(conjunction(guards), places)
+            facts.assume(given)
+            if self._is_inside(facts, given, index(places), extent):
                 return
         _require(False, f"{what}: {index(places)} may leave 0 … {extent - 1}")
 
-    def _is_inside(self, facts: Facts, index: Expr, extent: int) -> bool:
-        """Whether `0 <= index < extent`, by cases over Select, min and max."""
+    def _is_inside(self, facts: Facts, given: Expr, index: Expr, extent: int) -> bool:
+        """Whether `0 <= index < extent`, by cases over Select, min and max; `given` may contain these too."""
         for n in walk(index):
-            cases: list[tuple[Facts, Expr]] = []
+            cases: list[tuple[Facts, Expr, Expr]] = []
             for condition, value in _cases(n):
-                cases.append((facts.copy(), substitute(index, {n: value})))
-                cases[-1][0].assume(condition)
+                case, known = facts.copy(), conjunction((substitute(given, {n: value}), condition))
+                case.assume(known)
+                cases.append((case, known, substitute(index, {n: value})))
             if cases:
-                return all(self._is_inside(case, value, extent) for case, value in cases)
+                possible = [case for case in cases if decide(case[1], lambda _: None) is not False]
+                return all(self._is_inside(*case, extent) for case in possible)
         room = binary("sub", Const(extent - 1, index.dtype), index)
         return facts.never_negative(index) and facts.never_negative(room)
 

@@ -2,8 +2,9 @@
 
     candidates ──builders──▶ artifacts ──runner──▶ Timing | Failure
 
-Nothing is built while anything is timed. A candidate that kills, hangs or fools its worker costs that candidate: the
-worker is replaced and the next candidate is measured. Only a worker that cannot even start raises.
+On a CPU nothing is built while anything is timed; a GPU times what is built while the CPUs build the rest. A candidate
+that kills, hangs or fools its worker costs that candidate: the worker is replaced and the next candidate is measured.
+Only a worker that cannot even start raises.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.threads import available_cpus
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 
 __all__ = ["Candidate", "HandWritten", "MeasureSettings", "Measurer"]
@@ -101,11 +103,13 @@ class Measurer:
     ) -> list[Result]:
         """Build and time candidates; results in their order. `best`: seconds to beat, if known.
 
-        `meanwhile` is called here while the candidates are being built; nothing runs beside their timing.
+        `meanwhile` is called here while the candidates are being built; on a CPU nothing runs beside their timing.
         Raises RunError if workers cannot be started, and what `meanwhile` raises.
         """
         with self._busy:
             message = self._message(task)
+            if isinstance(self.target, Gpu):
+                return self._build_and_time(message, candidates, best, meanwhile)
             return self._time(message, self._build(message, candidates, meanwhile), best)
 
     def retime(self, task: Task, candidates: Sequence[Candidate], rounds: int) -> list[Result]:
@@ -171,11 +175,6 @@ class Measurer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """The processes that run now."""
-        return tuple(w.pid for w in (self._runner, *self._builders) if w.pid is not None)
-
     # ---- building --------------------------------------------------------------------------------------------------
 
     def _build(
@@ -183,23 +182,57 @@ class Measurer:
     ) -> list[_Built | Failure]:
         """All artifacts. Meanwhile the runner makes the task's inputs and reference values."""
         results: list[_Built | Failure] = [Failure("build", "not built")] * len(candidates)
-        indices = iter(range(len(candidates)))  # of all builders: each takes the next one
         stop = self._begin()
+
+        futures = self._start_builders(task, candidates, results.__setitem__, stop)
+        self._await([*futures, self._runner.lane.submit(self._prepare_runner, task)], stop, meanwhile)
+        return results
+
+    def _prepare_runner(self, task: Message) -> None:
+        with suppress(TaskRefused):  # it happens again, and is told, when the first candidate is timed
+            self._runner.prepare(task)
+
+    def _start_builders(
+        self,
+        task: Message,
+        candidates: Sequence[Candidate],
+        done: Callable[[int, _Built | Failure], None],
+        stop: threading.Event,
+    ) -> list[Future[None]]:
+        """Build on all builders' lanes; `done` is told the number of each candidate and what became of it."""
+        indices = iter(range(len(candidates)))  # of all builders: each takes the next one
 
         def work(builder: Worker) -> None:
             for i in indices:
-                results[i] = self._kept_or_built(builder, task, candidates[i])
+                done(i, self._kept_or_built(builder, task, candidates[i]))
                 if stop.is_set():
                     return
 
-        def prepare() -> None:
-            with suppress(TaskRefused):  # it happens again, and is told, when the first candidate is timed
-                self._runner.prepare(task)
+        return [b.lane.submit(work, b) for b in self._builders[: len(candidates)]]
 
-        builders = self._builders[: len(candidates)]
-        futures: list[Future[None]] = [b.lane.submit(work, b) for b in builders]
-        self._await([*futures, self._runner.lane.submit(prepare)], stop, meanwhile)
-        return results
+    def _build_and_time(
+        self,
+        task: Message,
+        candidates: Sequence[Candidate],
+        best: float | None,
+        meanwhile: Callable[[], None] | None,
+    ) -> list[Result]:
+        """Time each candidate as soon as it and those before it are built."""
+        built: list[Future[_Built | Failure]] = [Future() for _ in candidates]
+        stop = self._begin()
+        building = self._start_builders(task, candidates, lambda i, one: built[i].set_result(one), stop)
+
+        def each() -> Iterator[_Built | Failure]:
+            for future in built:
+                while not wait([future], INTERRUPT_SECONDS).done:
+                    if stop.is_set() or all(b.done() for b in building):  # a builder that failed is told of elsewhere
+                        return
+                yield future.result()
+
+        preparing = self._runner.lane.submit(self._prepare_runner, task)
+        timing = self._runner.lane.submit(self._timed, task, each(), best)
+        self._await([*building, preparing, timing], stop, meanwhile)
+        return timing.result()
 
     def _kept_or_built(self, builder: Worker, task: Message, candidate: Candidate) -> _Built | Failure:
         if not isinstance(candidate, Schedule):
@@ -230,24 +263,29 @@ class Measurer:
     # ---- timing ----------------------------------------------------------------------------------------------------
 
     def _time(self, task: Message, built: Sequence[_Built | Failure], best: float | None) -> list[Result]:
-        def work() -> list[Result]:
-            fastest = best
-            results: list[Result] = []
-            for one in built:
-                try:
-                    if isinstance(one, _Built):
-                        self._runner.prepare(task)
-                except TaskRefused as refused:  # the others would wait for the same
-                    return [*results, *(_failure(b, refused) for b in built[len(results) :])]
-                result = self._run(self._runner, task, one, {"op": "time", "best": fastest})
-                results.append(result)
-                if isinstance(result, Timing):
-                    fastest = result.seconds if fastest is None else min(fastest, result.seconds)
-                if self._stop.is_set():
-                    break
-            return results
+        return self._on_lane(self._runner, lambda: self._timed(task, built, best))
 
-        return self._on_lane(self._runner, work)
+    def _timed(self, task: Message, built: Iterable[_Built | Failure], best: float | None) -> list[Result]:
+        """On the runner's thread."""
+        fastest = best
+        results: list[Result] = []
+        refused: TaskRefused | None = None
+        for one in built:
+            try:
+                if isinstance(one, _Built) and refused is None:
+                    self._runner.prepare(task)
+            except TaskRefused as error:  # the others would wait for the same
+                refused = error
+            if refused is not None:
+                results.append(_failure(one, refused))
+                continue
+            result = self._run(self._runner, task, one, {"op": "time", "best": fastest})
+            results.append(result)
+            if isinstance(result, Timing):
+                fastest = result.seconds if fastest is None else min(fastest, result.seconds)
+            if self._stop.is_set():
+                break
+        return results
 
     def _in_turns(self, task: Message, built: Sequence[_Built | Failure], rounds: int) -> list[Result]:
         """On the runner's thread. A runner holds what it has loaded; one that is replaced loads it again."""

@@ -190,6 +190,8 @@ class Worker:
         self._send(process, frame(process.sequence, request), deadline, timeout)
         reply = self._receive(process, deadline, timeout)
         if "failure" in reply:
+            if reply.get("is_lost"):
+                self._end(process)  # it can do nothing more: the next request starts another one
             raise RequestFailed(**reply["failure"])
         return reply
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import StormdropError, UserError
 from stormdrop.ir.tensor import Task
+from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.space.derive import derive
@@ -222,7 +223,7 @@ def _restored(
     return space
 
 
-class TableMeasurer:
+class TableMeasurer(AnsweringMeasurer):
     """Measures by looking up. Deterministic: with `noise`, two of them with one seed answer the same calls alike.
 
     `noise` is the standard deviation of the logarithm of every single timing.
@@ -232,31 +233,22 @@ class TableMeasurer:
         self.table, self._noise, self._rng = table, noise, np.random.default_rng(seed)
         self._slower = MeasureSettings().slower_factor
 
-    def measure(
-        self,
-        task: Task,
-        candidates: Sequence[Schedule],
-        best: float | None = None,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> list[Result]:
-        """What the table says; as on hardware, what is clearly slower than the best before counts as timed briefly."""
-        if meanwhile is not None:
-            meanwhile()
-        results: list[Result] = []
-        for one in candidates:
-            result = self._timed(task, one, 1)
+    def answers(self, asked: Request) -> list[Result]:
+        """What the table says; as on hardware, what is clearly slower than the best before counts as timed briefly.
+
+        No output is compared for a proof: what was recorded had been compared with the reference.
+        """
+        results = [self._timed(asked.task, one, asked.rounds) for one in asked.candidates]
+        return self._cut_short(results, asked.best) if asked.kind == "measure" else results
+
+    def _cut_short(self, results: Sequence[Result], best: float | None) -> list[Result]:
+        found: list[Result] = []
+        for result in results:
             if isinstance(result, Timing):
                 result = replace(result, stopped_early=best is not None and result.seconds > self._slower * best)
                 best = result.seconds if best is None else min(best, result.seconds)
-            results.append(result)
-        return results
-
-    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
-        return [self._timed(task, one, rounds) for one in candidates]
-
-    def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result:
-        """No output is compared: what was recorded had been compared with the reference."""
-        return self._timed(task, candidate, 1)
+            found.append(result)
+        return found
 
     def _timed(self, task: Task, schedule: Schedule, rounds: int) -> Result:
         found = self.table.find(schedule) if task.digest == self.table.task.digest else None

@@ -36,21 +36,25 @@ from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import BuildError, RunError, ScheduleError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
+from stormdrop.measure.gpu_workbench import GpuWorkbench
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Bench, Runs, repeat
 from stormdrop.measure.wire import Inbox, frame
 from stormdrop.measure.workbench import Workbench, WrongOutput
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.building import build_artifact, build_compared
+from stormdrop.runtime.building import BuiltKernel, Packing, build_for_model, code_from
 from stormdrop.runtime.device import Device, Memory
-from stormdrop.runtime.host_device import HostDevice
+from stormdrop.runtime.host import detect
+from stormdrop.runtime.host_device import HostDevice, HostPacker, host_device
 from stormdrop.runtime.pool import Pool
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
+from stormdrop.runtime.targets import device_for
 from stormdrop.space.rule_names import received
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target, target_from_json
 
 Message = dict[str, Any]
@@ -60,6 +64,7 @@ HIGH_FD = 512
 LOG_BYTES = 1 << 20
 KEPT_BYTES = 256 << 20  # of tasks' data; the current task's stays whatever its size
 PR_SET_PDEATHSIG = 1
+EMPTY_GPU_KERNEL = "define ptx_kernel void @phase0() { ret void }"
 EMPTY_KERNEL = "define void @kernel(ptr %b, ptr %s, i64 %p, i64 %i, i64 %n) { ret void }"
 
 
@@ -70,7 +75,10 @@ class BuilderRole:
         self.target, self._rules = target, rules
         self._tasks: OrderedDict[int, Task] = OrderedDict()
         self.requests: Requests = {"task": self.set_task, "build": self.build}
-        assemble(EMPTY_KERNEL, target)  # LLVM's own start-up, 20 ms, belongs to nobody's build
+        # LLVM's own start-up, 20 ms, belongs to nobody's build; a GPU's constants are packed by code for the host.
+        assemble(EMPTY_KERNEL, detect(1) if isinstance(target, Gpu) else target)
+        if isinstance(target, Gpu):
+            code_from(EMPTY_GPU_KERNEL, target)
 
     def set_task(self, request: Message) -> Message:
         number = request["number"]
@@ -84,19 +92,29 @@ class BuilderRole:
     def build(self, request: Message) -> Message:
         task = next(reversed(self._tasks.values()))
         start = time.perf_counter()
-        is_same = True
         if "text" in request:
             artifact = Artifact.from_message(request["artifact"])
-            artifact = replace(artifact, code=assemble(request["text"], self.target))
+            built = BuiltKernel(replace(artifact, code=code_from(request["text"], self.target)))
         else:
             views = {name: View(tuple(strides)) for name, strides in request.get("views", {}).items()}
             given, code = request.get("schedule"), request.get("code")
             schedule = Schedule.from_json(given) if given else None
-            if schedule is not None and code is not None:
-                artifact, is_same = build_compared(task, schedule, self.target, code, views, self._rules)
-            else:
-                artifact = build_artifact(task, schedule, self.target, views, self._rules)
-        return {"artifact": artifact.to_message(), "is_same": is_same, "seconds": time.perf_counter() - start}
+            packing = Packing.from_json(request["packing"]) if request.get("packing") else None
+            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing)
+        seconds = time.perf_counter() - start
+        layout = built.layout.to_json() if built.layout is not None else None
+        artifact = built.artifact.to_message()
+        return {"artifact": artifact, "is_same": not built.is_changed, "layout": layout, "seconds": seconds}
+
+
+def _pinned(target: Target) -> HostDevice:
+    """The host's threads, each bound to a CPU; they have run a kernel, which calibrates the clock."""
+    pool = Pool(target.threads)
+    device = HostDevice(pool)
+    nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (1,))
+    PreparedKernel(nothing, {}, device).record().bench(2)
+    pool.pin()
+    return device
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +131,7 @@ class RunnerRole:
 
     def __init__(self, target: Target, settings: MeasureSettings) -> None:
         self.target, self.settings = target, settings
-        pool = Pool(target.threads)
-        self._device: Device = HostDevice(pool)
+        self._device: Device = device_for(target) if isinstance(target, Gpu) else _pinned(target)
         self._benches: OrderedDict[int, Workbench] = OrderedDict()
         self._held: dict[tuple[Artifact, int | None], Held] = {}
         self._copies: Memory | None = None
@@ -125,16 +142,18 @@ class RunnerRole:
             "drop": self.drop,
             "prove": self.prove,
         }
-        nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (1,))
-        PreparedKernel(nothing, {}, self._device).record().bench(2)  # starts the threads and calibrates the clock
-        pool.pin()
+        if isinstance(target, Gpu):
+            HostPacker(Artifact(b"", (), ()), host_device(1))  # starts what packs constants
+            self._device.record([]).bench(1)  # brings the clocks up
 
     def set_task(self, request: Message) -> Message:
         number = request["number"]
         self._held.clear()
         if number not in self._benches:
             task = Task.from_json(request["task"])
-            self._benches[number] = Workbench(task, self.settings.seed, self.settings.sample_points)
+            given = task, self.settings.seed, self.settings.sample_points
+            on_gpu = isinstance(self.target, Gpu)
+            self._benches[number] = GpuWorkbench(*given, self._device) if on_gpu else Workbench(*given)
         self._benches.move_to_end(number)
         while len(self._benches) > 1 and sum(b.nbytes for b in self._benches.values()) > KEPT_BYTES:
             self._benches.popitem(last=False)
@@ -243,7 +262,8 @@ def answer(role: BuilderRole | RunnerRole, request: Message) -> Message:
     try:
         return role.requests[request["op"]](request)
     except Exception as error:
-        return {"failure": explain(error)}
+        # A fault on a GPU leaves it unusable for this process.
+        return {"failure": explain(error), "is_lost": getattr(error, "is_sticky", False)}
 
 
 def serve(requests: int, replies: int) -> None:

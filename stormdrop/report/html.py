@@ -12,15 +12,16 @@ from io import BytesIO
 
 from stormdrop.report.plot import draw
 from stormdrop.report.summary import search_rows
-from stormdrop.report.text import clean, speed_text, threads_text
+from stormdrop.report.text import clean, speed_text
 from stormdrop.search.curve import improvements
 from stormdrop.search.events import Tuned
+from stormdrop.target.gpu import Gpu
 
 
 def tuned_html(tuned: Tuned) -> str:
     """What a notebook shows for the result of `sd.tune`."""
     target = tuned.target
-    peak_gflops = target.peak_gflops * target.threads
+    peak_gflops = target.peak_gflops * (1 if isinstance(target, Gpu) else target.threads)
     speed = speed_text(tuned.seconds, tuned.task.flops, peak_gflops)
     rows = "".join(
         f'<tr><th style="text-align:left">{_text(name)}</th><td style="text-align:left">{_text(value)}</td></tr>'
@@ -30,7 +31,7 @@ def tuned_html(tuned: Tuned) -> str:
     return (
         f'<div class="stormdrop"><strong>{_text(tuned.task.name)}</strong> on '
         f"{_text(target.name)}, {_text(target.isa)}, "
-        f"{threads_text(target.threads)}{_curve(tuned, peak_gflops)}<table>{rows}</table>"
+        f"{target.units}{_curve(tuned, peak_gflops)}<table>{rows}</table>"
         f"<details><summary>schedule</summary><pre>{code}</pre></details></div>"
     )
 

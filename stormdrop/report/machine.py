@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 from rich.text import Text
 
@@ -12,6 +14,9 @@ from stormdrop.report.text import bytes_text, clean, threads_text
 from stormdrop.runtime.peak import LEVELS, Peak
 from stormdrop.target.coefficients import FITTED
 from stormdrop.target.machine import Target
+
+if TYPE_CHECKING:
+    from stormdrop.runtime.cuda.peak import GpuPeak
 
 
 def print_peak(console: Console, target: Target, peak: Peak) -> None:
@@ -58,6 +63,21 @@ def print_calibration(console: Console, found: Calibration) -> None:
             timed.append((m.model, f"{m.changed} of {m.tasks}", *row, f"{times[0] / times[1]:.2f}"))
         names = ("default schedules", "changed", "ms before", "ms after", "times faster")
         print_table(console, names, timed)
+
+
+def print_gpu_peak(console: Console, target: Target, peak: GpuPeak) -> None:
+    """Multiply-add throughput, bandwidth by level, and what a launch costs."""
+    heading(console, f"{target.name}, {target.isa}, {target.units}")
+    console.print()
+    heading(console, "f32 multiply-add")
+    print_pairs(console, [("all multiprocessors", f"{peak.gflops / 1e3:.1f} TFLOP/s")])
+    console.print()
+    rates = (("shared memory", peak.shared_gbs), ("L2", peak.l2_gbs), ("DRAM", peak.dram_gbs))
+    print_table(console, ("bandwidth, GB/s", "read"), [(level, f"{rate:.0f}") for level, rate in rates])
+    console.print()
+    heading(console, "launches")
+    rows = [("a kernel of a graph", peak.kernel_gap_seconds), ("a graph, from the host", peak.launch_seconds)]
+    print_pairs(console, [(what, f"{1e6 * seconds:.2f} µs") for what, seconds in rows])
 
 
 def print_diagnosis(console: Console, found: Diagnosis) -> None:

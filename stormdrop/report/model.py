@@ -210,7 +210,7 @@ def image_json(model: str, image: Image) -> dict[str, Any]:
 def print_image(console: Console, tree: Mapping[str, Any], image: Image) -> None:
     """A tree of `image_json`."""
     compiled = f"compiled for {tree['cpu']} ({tree['target']})"
-    heading(console, f"{tree['model']}, {compiled}, {threads_text(tree['threads'])}")
+    heading(console, f"{tree['model']}, {compiled}, {image.units}")
     console.print()
     _print_ports(console, tree)
     console.print()

@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 
-from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assembly
 from stormdrop.driver.operator import Found, OperatorReport
 from stormdrop.ir.tensor import Task
@@ -16,8 +15,9 @@ from stormdrop.measure.result import Timing
 from stormdrop.report.console import block, heading, print_pairs, print_table
 from stormdrop.report.schedule import schedule_lines
 from stormdrop.report.summary import next_step, search_rows
-from stormdrop.report.text import one_line, seconds_text, span_text, speed_text, threads_text
+from stormdrop.report.text import one_line, seconds_text, span_text, speed_text
 from stormdrop.reservoir.record import Record
+from stormdrop.runtime.building import text_of
 from stormdrop.search.curve import improvements, reached, trials_per_second
 from stormdrop.space.default import ranked
 from stormdrop.space.rules import Rule
@@ -38,7 +38,7 @@ def known_text(best: Record, task: Task, peak_gflops: float) -> str:
 def print_operator(console: Console, report: OperatorReport, show: Sequence[str]) -> None:
     """Everything; `show` names the parts that precede the figures."""
     task, target, best = report.plan.task, report.plan.target, report.best
-    heading(console, f"{task.name} on {target.name}, {target.isa}, {threads_text(target.threads)}")
+    heading(console, f"{task.name} on {target.name}, {target.isa}, {target.units}")
     console.print()
     if "sketches" in show:
         print_sketches(console, task, target, report.plan.rules)
@@ -61,16 +61,16 @@ def code_sections(program: Program, target: Target, show: Collection[str]) -> li
     if "loops" in show:
         sections.append(("loop program", "\n".join(f"  {line}" for line in str(program).splitlines())))
     if "llvm" in show:
-        sections.append(("LLVM IR", emit(program, target)))
+        sections.append(("LLVM IR", text_of(program, target)))
     if "asm" in show:
-        sections.append(("assembly", assembly(emit(program, target), target)))
+        sections.append(("assembly", assembly(text_of(program, target), target)))
     return sections
 
 
 def _figures(report: OperatorReport) -> list[tuple[str, str]]:
     task, best, peak = report.plan.task, report.best, report.peak_gflops
     seconds = best.tuned.seconds
-    rows = [("time", f"{seconds_text(seconds)} with {threads_text(report.plan.target.threads)}")]
+    rows = [("time", f"{seconds_text(seconds)} with {report.plan.target.units}")]
     if task.flops:
         for name, gflops in (("nominal", best.tuned.gflops), ("executed", best.executed_gflops)):
             rows.append((name, f"{gflops:.1f} GFLOP/s, {gflops / peak:.1%} of peak"))

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from stormdrop.errors import UserError
 from stormdrop.files import cannot_write
 from stormdrop.measure.result import Timing
-from stormdrop.report.text import clean, speed_text, threads_text, time_unit
+from stormdrop.report.text import clean, speed_text, time_unit
 from stormdrop.search.curve import improvements, phases
 from stormdrop.search.events import Tuned
 
@@ -60,7 +60,7 @@ def draw(searches: Sequence[Tuned], peak_gflops: float = 0.0) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     task = searches[0].task
     target = searches[0].target
-    figure.suptitle(_plain(f"{task.name} on {target.name}, {target.isa}, {threads_text(target.threads)}"), size=11)
+    figure.suptitle(_plain(f"{task.name} on {target.name}, {target.isa}, {target.units}"), size=11)
     is_alone = len(searches) == 1
     for tuned, colour in zip(searches, COLOURS * len(searches)):
         for axes, by_time in ((left, True), (right, False)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormdrop.report.text import counted, one_line, seconds_text, span_text
+from stormdrop.report.text import counted, one_line, seconds_text, span_text, stored_text
 from stormdrop.search.curve import (
     QUALITIES,
     building_seconds,
@@ -37,7 +37,7 @@ def search_rows(tuned: Tuned, stored: str | None) -> list[tuple[str, str]]:
     if not tuned.verified:
         rows.append(("verified", "no: not timed again in a fresh process, nor compared with the reference there"))
     if stored is not None:
-        rows.append(("stored", stored))
+        rows.append(("stored", stored_text(stored, tuned.not_kept)))
     return rows
 
 

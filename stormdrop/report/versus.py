@@ -12,7 +12,7 @@ from stormdrop.compare.oracle import Agreement
 from stormdrop.compare.steady import Loops
 from stormdrop.report.console import block, heading, print_pairs, print_table
 from stormdrop.report.model import finite, shape_text
-from stormdrop.report.text import counted, name_text, seconds_text, threads_text
+from stormdrop.report.text import counted, name_text, seconds_text
 from stormdrop.runtime.profile import Profile
 
 
@@ -88,9 +88,9 @@ def _sides(times: Times) -> dict[str, Any]:
 
 
 def print_bench(
-    console: Console, model: str, threads: int, times: Times, busy: Mapping[int, Times], settings: Mapping[str, str]
+    console: Console, model: str, units: str, times: Times, busy: Mapping[int, Times], settings: Mapping[str, str]
 ) -> None:
-    heading(console, f"{model}, {threads_text(threads)}")
+    heading(console, f"{model}, {units}")
     cells = [_cells(name, t) for name, t in times.items()]
     rows = [("speedup", f"{speedup:.2f}x, by medians")] if (speedup := speedup_of(times)) is not None else []
     for count, beside in busy.items():

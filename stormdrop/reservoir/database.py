@@ -1,12 +1,10 @@
-"""The SQLite file under a store: who may open it, how it is written, and what its failures mean.
+"""The SQLite file under a store: how it is written, and what its failures mean. `opening` says who may open it.
 
     write(work)   one transaction, taken at once (BEGIN IMMEDIATE), repeated while other processes write
     read(work)    one snapshot; with a write-ahead log no writer is waited for
 
 Each thread of each process has a connection of its own: a forked child neither uses nor closes its parent's. A store in
 memory has one connection, and its threads take turns.
-
-Invariant: a file that is not a store of this or an earlier version is never written to, not a byte.
 """
 
 from __future__ import annotations
@@ -15,16 +13,14 @@ import logging
 import os
 import random
 import sqlite3
-import stat
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from stormdrop.errors import UserError
 from stormdrop.reservoir import schema
 from stormdrop.reservoir.rows import StoreError
 
@@ -38,7 +34,6 @@ PATIENCE_SECONDS = 60.0
 """How long a transaction is tried again before it is given up."""
 LOG_BYTES = 32 << 20
 """What a write-ahead log is cut back to after a checkpoint."""
-_MAGIC = b"SQLite format 3\0"
 _abandoned: list[sqlite3.Connection] = []
 """Of parent processes: closing one here could release locks that are not ours."""
 
@@ -47,33 +42,45 @@ class StoreFull(StoreError):
     """The disk, a quota or a limit on file sizes leaves no room; nothing of what was to be written is in the file."""
 
 
+_FREE_SPACE = "free some space, or remove old trials with `stormdrop store prune`"
+
+
 class StoreBusy(StoreError):
     """Another process holds the store's lock for too long."""
 
 
-class Unwritable(Exception):
-    """The place cannot be written; the message says why."""
-
-
-def _kind(error: sqlite3.Error) -> int:
+def result_code(error: sqlite3.Error) -> int:
     """SQLite's primary result code; 0 where the module itself complains."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_CLOSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
-_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+CLOSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
+_NO_ROOM = (
+    # What SQLite makes of ENOSPC, EDQUOT and EFBIG, wherever they strike: a page, the log's index, a late write.
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+    sqlite3.SQLITE_IOERR_SHMMAP,
+    sqlite3.SQLITE_IOERR_FSYNC,
+)
+
+
+def is_no_room(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) in _NO_ROOM
 
 
 class Database:
     """A store's file, or (`path` None) memory.
 
-    `vfs` names one of SQLite's own ways to lock files, for odd file systems.
+    `vfs` names one of SQLite's own ways to lock files, for odd file systems. With `in_place` the file is locked for
+    this process alone, and transactions keep what undoes them in memory: they need no room on the disk, but whoever is
+    killed while one is written leaves a damaged file.
     """
 
-    def __init__(self, path: Path | None, vfs: str = "") -> None:
-        self.path, self._vfs = path, vfs
+    def __init__(self, path: Path | None, vfs: str = "", in_place: bool = False) -> None:
+        self.path, self._vfs, self._in_place = path, vfs, in_place
         self._pid = os.getpid()
         self._connections: dict[int, sqlite3.Connection] = {}
         self._inodes: dict[int, tuple[int, int]] = {}
@@ -102,6 +109,11 @@ class Database:
                 self._connections[key] = found
         return found
 
+    def adopt(self, connection: sqlite3.Connection) -> None:
+        """Make a connection to memory, with tables of any version, the one of this store in memory."""
+        self._prepare(connection)
+        self._connections[0] = connection
+
     def _leave_parent(self) -> None:
         self._pid, self._opening = os.getpid(), threading.Lock()
         if self.path is None:
@@ -117,11 +129,14 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         if self.path is None:
-            connection = _opened(":memory:")
+            connection = connect(":memory:")
         else:
             vfs = f"&vfs={self._vfs}" if self._vfs else ""
-            connection = _opened(f"{self.path.as_uri()}?mode=rwc{vfs}")
+            _make(self.path)
+            connection = connect(f"{self.path.as_uri()}?mode=rw{vfs}")
         try:
+            if self._in_place:
+                _lock_in_place(connection)
             self._prepare(connection)
         except BaseException:
             connection.close()
@@ -131,8 +146,8 @@ class Database:
     def _prepare(self, connection: sqlite3.Connection) -> None:
         if schema.version_of(connection) != schema.VERSION:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded only while there is no table yet
-            _patiently(lambda: _transaction(connection, "BEGIN IMMEDIATE", lambda c: schema.migrate(c, self.name)))
-        if self.path is None:
+            patiently(lambda: _transaction(connection, "BEGIN IMMEDIATE", lambda c: schema.migrate(c, self.name)))
+        if self.path is None or self._in_place:
             return
         mode = _journal(connection)
         if mode not in ("wal", "") and not self._has_told:
@@ -199,10 +214,22 @@ class Database:
     def _guarded(self, work: Work[T]) -> T:
         with self._turn:
             try:
-                return _patiently(lambda: work(self.connection()))
+                return patiently(lambda: work(self.connection()))
             except (sqlite3.Error, OSError) as error:
                 self._drop()
-                raise _ours(error, self.name) from error
+                raise _ours(error, self.name, "free some space" if self._in_place else _FREE_SPACE) from error
+
+
+def _make(path: Path) -> None:
+    """An empty file where there is none. A link to nothing stays one: whoever made it shall not choose our place."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+
+
+def _lock_in_place(connection: sqlite3.Connection) -> None:
+    """Alone, a connection needs no index of the log on the disk. The log is merged first: that may need room."""
+    for pragma in ("locking_mode = EXCLUSIVE", "temp_store = MEMORY", "journal_mode = MEMORY"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
 
 
 def _inode(path: Path) -> tuple[int, int]:
@@ -210,7 +237,7 @@ def _inode(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _opened(uri: str) -> sqlite3.Connection:
+def connect(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
@@ -225,7 +252,7 @@ def _journal(connection: sqlite3.Connection) -> str:
         mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
         return mode if mode == "wal" else str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
     except sqlite3.OperationalError as error:
-        if _kind(error) not in _BUSY:
+        if result_code(error) not in BUSY:
             raise
         return ""
 
@@ -243,30 +270,35 @@ def _transaction(connection: sqlite3.Connection, begin: str, work: Work[T]) -> T
     return found
 
 
-def _patiently(attempt: Callable[[], T]) -> T:
+def patiently(attempt: Callable[[], T]) -> T:
     """Again while the file is locked: SQLite waits by itself, but not wherever waiting could be a deadlock."""
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return attempt()
         except sqlite3.OperationalError as error:
-            if _kind(error) not in _BUSY or time.monotonic() > end:
+            if result_code(error) not in BUSY or time.monotonic() > end:
                 raise
         time.sleep(random.uniform(0.001, 0.02))
 
 
-def _ours(error: sqlite3.Error | OSError, name: str) -> Exception:
-    """What a failure means for whoever uses the store; a complaint about our own SQL is a bug, and stays what it is."""
+def _ours(error: sqlite3.Error | OSError, name: str, advice: str) -> Exception:
+    """What a failure means for whoever uses the store; a complaint about our own SQL is a bug, and stays what it is.
+
+    `advice` is for a disk without room.
+    """
     if isinstance(error, OSError):
         return StoreError(f"{name} cannot be used: {error.strerror or error}")
-    kind = _kind(error)
-    if kind in _BUSY:
+    kind = result_code(error)
+    if kind in BUSY:
         return StoreBusy(f"{name} is locked by another process for more than {PATIENCE_SECONDS:.0f} s")
-    if kind in _NO_ROOM:
-        return StoreFull(f"{name} cannot grow: {error}; free some space, or lower it with `stormdrop store prune`")
-    if kind in _DAMAGED:
+    if is_no_room(error):
+        return StoreFull(f"{name} cannot grow, there is no room on its disk ({error}); {advice}")
+    if kind == sqlite3.SQLITE_IOERR:
+        return StoreError(f"{name} cannot be used: {error}")
+    if kind in DAMAGED:
         return StoreError(damaged(name, error))
-    if kind in _CLOSED:
+    if kind in CLOSED:
         return StoreError(f"{name} cannot be written: {error}")
     return error
 
@@ -274,88 +306,3 @@ def _ours(error: sqlite3.Error | OSError, name: str) -> Exception:
 def damaged(name: str, error: sqlite3.Error) -> str:
     told = "move it away, and a new store begins (`sqlite3 FILE .recover` may save some of it)"
     return f"{name} is damaged ({error}); {told}"
-
-
-# ---- opening ---------------------------------------------------------------------------------------------------------
-
-
-def open_file(path: Path, vfs: str = "") -> Database:
-    """The store in a file, made if there is none and brought to this version if it is of an earlier one.
-
-    Raises Unwritable where that cannot be, UserError if the file is damaged, another program's or of a newer version.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        examine(path)
-        for needed in (path.parent, path):
-            if needed.exists() and not os.access(needed, os.W_OK):
-                raise Unwritable(f"{needed} is read-only")
-    except OSError as error:
-        raise Unwritable(f"{error.filename or path}: {error.strerror or error}") from error
-    database = Database(path, vfs)
-    try:
-        _patiently(database.connection)
-    except sqlite3.Error as error:
-        if _kind(error) in _DAMAGED:
-            raise UserError(damaged(str(path), error)) from error
-        if _kind(error) in (*_CLOSED, *_NO_ROOM, *_BUSY):
-            raise Unwritable(f"{path}: {error}") from error
-        raise
-    return database
-
-
-def examine(path: Path) -> None:
-    """Look at a file without changing it.
-
-    Raises UserError if it is no store that this version reads, OSError if it is unreadable.
-    """
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(found.st_mode):
-        kind = "directory" if stat.S_ISDIR(found.st_mode) else "device"
-        raise UserError(f"{path} is a {kind}, not a store; give the name of a file")
-    if not found.st_size:
-        return
-    with path.open("rb") as file:
-        head = file.read(100)
-    if len(head) < 100 or not head.startswith(_MAGIC):
-        raise UserError(f"{path} is not a store: it is no SQLite file; give another --store or STORMDROP_CACHE_DIR")
-    # 0 may be a store that a killed process had just begun to make: the check below sees whether anything is in it.
-    if int.from_bytes(head[68:72], "big") not in (0, schema.APPLICATION_ID):
-        raise UserError(schema.foreign_text(str(path)))
-    try:
-        with closing(_opened(f"{path.as_uri()}?mode=ro")) as connection:
-            _patiently(lambda: schema.check(connection, str(path)))
-    except sqlite3.Error as error:
-        # A reader may not finish what a killed writer began, nor read a log in a read-only folder: opening decides.
-        if _kind(error) not in (*_CLOSED, *_BUSY):
-            raise UserError(damaged(str(path), error)) from error
-
-
-def copy_of(path: Path) -> Database:
-    """What a file that cannot be written holds, in memory; empty if there is none.
-
-    Raises OSError if it cannot be read either, UserError if it is no store of a known version.
-    """
-    examine(path)
-    memory = Database(None)
-    if not path.exists() or not path.stat().st_size:
-        return memory
-    failed = ""
-    for mode in ("mode=ro", "mode=ro&immutable=1"):  # the latter where no index of the log can be made beside the file
-        copy = _opened(":memory:")
-        try:
-            with closing(_opened(f"{path.as_uri()}?{mode}")) as source:
-                source.backup(copy)
-            memory._prepare(copy)
-        except sqlite3.Error as error:
-            copy.close()
-            if _kind(error) in _DAMAGED:
-                raise UserError(damaged(str(path), error)) from error
-            failed = str(error)
-            continue
-        memory._connections[0] = copy
-        return memory
-    raise OSError(failed)

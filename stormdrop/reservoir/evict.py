@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
-from stormdrop.reservoir.database import Database
+from stormdrop.errors import UserError
+from stormdrop.reservoir.database import Database, StoreFull
+from stormdrop.reservoir.opening import Unwritable, open_file
+
+_log = logging.getLogger("stormdrop.store")
 
 CHUNK = 2000
 """Trials removed in one transaction: other processes write in between."""
@@ -18,6 +25,56 @@ class Pruned:
     removed: int
     before_bytes: int
     after_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What to remove: the oldest trials until at most `max_bytes` are used, verified ones last; and those made before
+    `older_than` (Unix time), verified ones only with `winners`.
+    """
+
+    max_bytes: int | None = None
+    older_than: float | None = None
+    winners: bool = False
+
+
+def prune(database: Database, wanted: Pruning) -> Pruned:
+    """Remove trials; the file shrinks. Verdicts stay. Raises StoreFull where there is no room for a journal."""
+    before, removed = database.read(used_bytes), 0
+    if wanted.older_than is not None:
+        which = "created < ?" if wanted.winners else "created < ? AND verified = 0"
+        query = f"DELETE FROM trial WHERE {which}"
+        removed += database.write(lambda c: c.execute(query, (wanted.older_than,)).rowcount)
+    if wanted.max_bytes is not None:
+        removed += evict(database, wanted.max_bytes)
+    shrink(database)
+    return Pruned(removed, before, database.read(used_bytes))
+
+
+def prune_file(path: Path, wanted: Pruning, vfs: str = "") -> Pruned:
+    """As `prune`, also on a full disk: where no journal can be written, the file is changed in place.
+
+    Raises UserError where there is no store, or none that can be written; StoreFull if its log is longer than what is
+    left on the disk: the log has to be merged into the file before anything can be removed.
+    """
+    if not path.exists():
+        raise UserError(f"there is no store at {path}")
+    try:
+        with closing(open_file(path, vfs)) as database:
+            return prune(database, wanted)
+    except Unwritable as error:
+        if not error.is_full:
+            raise UserError(f"the store cannot be written ({error})") from error
+    except StoreFull:
+        pass
+    _log.info("there is no room for a journal: %s is changed in place", path)
+    try:
+        with closing(open_file(path, vfs, in_place=True)) as database:
+            return prune(database, wanted)
+    except Unwritable as error:
+        log = path.with_name(f"{path.name}-wal")
+        told = f"{log.name} must be merged into it first: free up to {log.stat().st_size} bytes" if log.exists() else ""
+        raise StoreFull(f"{error}; {told or 'free some space'}") from error
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:

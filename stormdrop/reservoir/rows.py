@@ -19,6 +19,7 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from stormdrop.errors import StormdropError, UserError
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, FailureKind, Result, Timing
 from stormdrop.reservoir.record import Record, Versions
@@ -178,7 +179,7 @@ def text(value: str, most: int = NAME_CHARACTERS) -> str:
     return value[:most].encode("utf-8", "replace").decode()
 
 
-@lru_cache(maxsize=256)
+@memoised(256)
 def task_columns(task: Task) -> tuple[str, str, str, str, float, str]:
     keys = task.digest, task.class_key, task.anchor_key
     return *keys, text(task.name), float(task.flops), compact(task.to_json())
@@ -247,6 +248,6 @@ def _target(text: str) -> Target:
     return read("target", target_from_json, text)
 
 
-@lru_cache(maxsize=256)
+@memoised(256)
 def task_of(text: str) -> Task:
     return read("task", Task.from_json, text)

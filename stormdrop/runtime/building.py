@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.fingerprint import fingerprint, has_fingerprint
-from stormdrop.codegen.llvm import assemble
+from stormdrop.codegen.gpu import build as build_module
+from stormdrop.codegen.gpu import emit_prepare
+from stormdrop.codegen.llvm import assemble, assembly
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.lower import lower
+from stormdrop.lower.packed_layout import PackedLayout, layout_of, sharing_point
 from stormdrop.lower.program import Program, View, buffers_of
-from stormdrop.runtime.artifact import Artifact, BufferSpec
+from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
+from stormdrop.runtime.host import detect
 from stormdrop.space.default import resolve
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 
 Views = Mapping[str, View]
 """The memory layout of run-time inputs and outputs that are not row-major, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Layouts in which other models hold a kernel's constants, and whether there is memory for one of its own."""
+
+    known: tuple[PackedLayout, ...] = ()
+    may_own: bool = True
+
+    def to_json(self) -> dict[str, object]:
+        return {"known": [layout.to_json() for layout in self.known], "may_own": self.may_own}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Packing:
+        return Packing(tuple(map(PackedLayout.from_json, data["known"])), bool(data["may_own"]))
 
 
 def program_of(
@@ -34,9 +56,34 @@ def lowered(sketch: Sketch, point: Sequence[int] | Points, views: Views | None =
     return lower(sketch.task, sketch.at(values), sketch.tilings(values), views)
 
 
+def text_of(program: Program, target: Target) -> str:
+    """A program as LLVM IR: for a GPU, without its load-time phases."""
+    return build_module(program, target)[0] if isinstance(target, Gpu) else emit(program, target)
+
+
+def code_from(text: str, target: Target) -> bytes:
+    """Machine code of LLVM IR; for a GPU, PTX where there is no assembler but a driver. Raises BuildError."""
+    if isinstance(target, Gpu):
+        from stormdrop.runtime.cuda.assembler import machine_code
+
+        return machine_code(assembly(text, target), target.architecture)
+    return assemble(text, target)
+
+
 def artifact_of(program: Program, target: Target) -> Artifact:
     """Machine code for a program. Raises BuildError."""
-    return described(program, assemble(emit(program, target), target))
+    return _artifact(program, text_of(program, target), target)
+
+
+def _artifact(program: Program, text: str, target: Target) -> Artifact:
+    """The artifact of a program whose LLVM IR is given."""
+    artifact = described(program, code_from(text, target))
+    if not isinstance(target, Gpu):
+        return artifact
+    host = detect(1)
+    prepare = emit_prepare(program, host)
+    launches = tuple(Launch(p.extent, p.threads, p.shared_bytes) for p in program.phases if not p.at_load)
+    return replace(artifact, launches=launches, prepare_code=b"" if prepare is None else assemble(prepare, host))
 
 
 def described(program: Program, code: bytes) -> Artifact:
@@ -60,14 +107,43 @@ def build_artifact(
 
 def code_of(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> str:
     """The fingerprint of a schedule's LLVM IR, for row-major arrays."""
-    return fingerprint(emit(program_of(task, schedule, target, rules=rules), target))
+    return fingerprint(text_of(program_of(task, schedule, target, rules=rules), target))
 
 
-def build_compared(
-    task: Task, schedule: Schedule, target: Target, code: str, views: Views | None = None, rules: Sequence[Rule] = RULES
-) -> tuple[Artifact, bool]:
-    """As `build_artifact`, and whether the schedule's code for row-major arrays has the fingerprint `code`."""
-    program = program_of(task, schedule, target, views, rules)
-    text = emit(program, target)
-    plain = emit(program_of(task, schedule, target, rules=rules), target) if views else text
-    return described(program, assemble(text, target)), has_fingerprint(plain, code)
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A kernel of a model."""
+
+    artifact: Artifact
+    is_changed: bool = False
+    """Its schedule's code has another fingerprint than was expected."""
+    layout: PackedLayout | None = None
+    """Of its constants, where they are shared."""
+
+
+def build_for_model(
+    task: Task,
+    schedule: Schedule | None,
+    target: Target,
+    views: Views | None = None,
+    rules: Sequence[Rule] = RULES,
+    code: str | None = None,
+    packing: Packing | None = None,
+) -> BuiltKernel:
+    """As `build_artifact`. `code` is the fingerprint that a schedule's code for row-major arrays should have.
+
+    With `packing`, constants are packed as in other models where that costs little.
+    """
+    if packing is None:
+        sketch, point = resolve(task, schedule, target, rules)
+    else:
+        sketch, point = sharing_point(task, schedule, target, rules, packing.known, packing.may_own)
+    layout = layout_of(sketch, point) if packing is not None else None
+    if layout is not None and schedule is not None and layout != layout_of(*resolve(task, schedule, target, rules)):
+        code = None  # the schedule gave way to one that shares its constants
+    program = lowered(sketch, point, views)
+    text = text_of(program, target)
+    is_same = True
+    if schedule is not None and code is not None:
+        is_same = has_fingerprint(text_of(lowered(sketch, point), target) if views else text, code)
+    return BuiltKernel(_artifact(program, text, target), not is_same, layout)

@@ -113,7 +113,7 @@ def _text(path: Path, changed: int) -> str:
 def _save(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as write:
+        with replacing(path, follow_links=False) as write:
             write(text.encode())
     except (OSError, UserError) as error:
         _log.warning("what was measured of this machine cannot be kept in %s: %s", path, error)

@@ -21,7 +21,7 @@ from stormdrop.runtime.verify import verify
 MOST_DIMENSIONS = 32
 
 _PORT = (str, [SIZE], DTYPE)
-_FORM = {
+IMAGE_FORM = {
     "versions": {"stormdrop": str, "llvm": str},
     "name": str,
     "triple": str,
@@ -47,7 +47,12 @@ _FORM = {
 
 def write_header(image: Image, versions: dict[str, str]) -> bytes:
     """The image as JSON. `versions` says who compiled it; nothing depends on that."""
-    tree = {
+    return json.dumps(image_tree(image, versions), separators=(",", ":"), allow_nan=False).encode()
+
+
+def image_tree(image: Image, versions: dict[str, str]) -> dict[str, object]:
+    """The image as JSON values."""
+    return {
         "versions": versions,
         "name": image.name,
         "triple": image.triple,
@@ -70,7 +75,6 @@ def write_header(image: Image, versions: dict[str, str]) -> bytes:
             for s in image.calls
         ],
     }
-    return json.dumps(tree, separators=(",", ":"), allow_nan=False).encode()
 
 
 def read_header(data: bytes, code: memoryview, weights_bytes: int) -> Image:
@@ -79,7 +83,12 @@ def read_header(data: bytes, code: memoryview, weights_bytes: int) -> Image:
     Raises ValueError if it is not well-formed, UserError if its parts do not fit each other.
     """
     head = parsed(data)
-    conform(head, _FORM, "header")
+    conform(head, IMAGE_FORM, "header")
+    return image_from(head, code, weights_bytes)
+
+
+def image_from(head: dict[str, Any], code: memoryview, weights_bytes: int) -> Image:
+    """The image that a tree of `IMAGE_FORM` describes. Raises ValueError, UserError."""
     image = Image(
         name=head["name"],
         inputs=tuple(_port(*row) for row in head["inputs"]),

@@ -41,6 +41,29 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenPort(Port):
+    """An input or output of which not all sizes are known; in `shape` an open dimension is -1.
+
+    `dimensions` names the open ones; None: not even their number is known.
+    """
+
+    dimensions: tuple[int | str, ...] | None = None
+
+    @staticmethod
+    def of(name: str, dimensions: tuple[int | str, ...] | None, dtype: Dtype) -> OpenPort:
+        shape = tuple(d if isinstance(d, int) else -1 for d in dimensions or ())
+        return OpenPort(name, shape, dtype, dimensions)
+
+    @property
+    def open_dimensions(self) -> tuple[str, ...]:
+        return tuple(d for d in self.dimensions or () if isinstance(d, str))
+
+    def __repr__(self) -> str:
+        inside = "…" if self.dimensions is None else ", ".join(map(str, self.dimensions))
+        return f"{self.name}: {self.dtype}[{inside}]"
+
+
+@dataclass(frozen=True, slots=True)
 class Address:
     """A place in one of the spaces: `index` says which input or output, `offset` is in bytes."""
 
@@ -85,6 +108,11 @@ class Image:
     @property
     def is_for_gpu(self) -> bool:
         return self.triple == GPU_TRIPLE
+
+    @property
+    def units(self) -> str:
+        """What computes in parallel, for people."""
+        return self.cpu if self.is_for_gpu else f"{self.threads} thread{'s' if self.threads != 1 else ''}"
 
     @property
     def scratch_bytes(self) -> int:

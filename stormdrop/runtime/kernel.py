@@ -14,8 +14,10 @@ from functools import cached_property
 
 from numpy.typing import ArrayLike
 
+from stormdrop.arguments import check_arguments
 from stormdrop.errors import UserError
 from stormdrop.ir.interp import evaluate
+from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.arrays import checked
 from stormdrop.runtime.building import artifact_of, lowered
@@ -70,6 +72,7 @@ def build(
     """
     if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"build takes a task, sd.Task([output]), not {type(task).__name__}")
+    check_arguments(schedule=schedule, threads=threads, target=target, rules=rules)
     if constants is not None and not isinstance(constants, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"constants= takes arrays by name, {{'W': array}}, not {type(constants).__name__}")
     given = dict(constants or {})
@@ -85,10 +88,11 @@ def build(
     if is_empty(task):
         copies = {name: array.copy() for name, array in arrays.items()}
         return Kernel(task, None, machine.threads, lambda: _Interpreted(task, copies))
-    sketch, point = resolve(task, schedule, machine, rules)
-    device = device_for(machine)
-    prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, device)
-    return Kernel(task, sketch.schedule(point), machine.threads, prepared.record, device)
+    with at_work():
+        sketch, point = resolve(task, schedule, machine, rules)
+        device = device_for(machine)
+        prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, device)
+        return Kernel(task, sketch.schedule(point), machine.threads, prepared.record, device)
 
 
 def is_empty(task: Task) -> bool:

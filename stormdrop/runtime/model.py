@@ -5,7 +5,8 @@
     model(x, out=y)
     named = model.run({"input": x})       # arrays by name, in and out
 
-Arrays are taken, and calls of several Python threads run, as `runtime.executable` says.
+Arrays are taken, and calls of several Python threads run, as `runtime.executable` says. Models that share chunks of
+weights or arenas (`runtime.open_model`) are given both.
 
 Invariant: the weights are never written after `pack`.
 """
@@ -13,6 +14,7 @@ Invariant: the weights are never written after `pack`.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.errors import RunError, UserError
+from stormdrop.runtime.arenas import Arenas
 from stormdrop.runtime.arrays import new_array
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.device import (
@@ -43,18 +46,16 @@ from stormdrop.runtime.executable import Executable, TakesOtherArrays
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice, HostPacker, host_device
 from stormdrop.runtime.image import Address, Image, Port
-from stormdrop.runtime.package import load, save
+from stormdrop.runtime.package import save
 from stormdrop.runtime.peak import peak_gflops
 from stormdrop.runtime.profile import Profile, profile_of
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
+from stormdrop.runtime.shared_weights import Constants, WeightChunk, chunk_starts
 from stormdrop.runtime.targets import gpu_for, gpu_limits
 from stormdrop.runtime.threads import thread_count
 from stormdrop.runtime.verify import verify
 from stormdrop.target import whole_lines
 from stormdrop.target.scope import Scope
-
-Constants = Callable[[int], Mapping[str, Array]]
-"""The raw constants of a step by the names of its kernel's buffers; asked for once, and not kept."""
 
 WARM_UP_RUNS = 3
 MOST_REPEATS = 10**8
@@ -66,7 +67,9 @@ class _OnDevice:
     """A model's weights and kernels on the device that runs it."""
 
     device: Device
-    memory: Memory
+    chunks: tuple[WeightChunk, ...]
+    starts: Sequence[int]
+    """Of the chunks, in their concatenation."""
     kernels: Sequence[LoadedKernel]
 
 
@@ -77,13 +80,33 @@ class Model(Executable[Port]):
     for code of another machine; what a GPU refuses, or its absence, is told when the model is first run.
     """
 
-    def __init__(self, image: Image, weights: Bytes, device: Device | None = None, ordinal: int = 0) -> None:
+    def __init__(
+        self,
+        image: Image,
+        weights: Bytes | Sequence[WeightChunk],
+        device: Device | None = None,
+        ordinal: int = 0,
+        arenas: Arenas | None = None,
+    ) -> None:
         verify(image)
         super().__init__(image.name, image.inputs, image.outputs)
-        self.image, self.weights, self.threads = image, image.checked_weights(weights), image.threads
-        self._given_device, self._ordinal = device, ordinal
+        self.image, self.threads = image, image.threads
+        self._given_weights = image.checked_weights(weights) if isinstance(weights, np.ndarray) else tuple(weights)
+        self._given_device, self._ordinal, self._arenas = device, ordinal, arenas
         if device is not None or not image.is_for_gpu:
             self.attach()
+
+    @property
+    def weights(self) -> Bytes:
+        """All packed constants; a copy where they are in several chunks."""
+        if isinstance(self._given_weights, np.ndarray):
+            return self._given_weights
+        return np.concatenate([np.zeros(0, np.uint8), *(c.memory.read(0, c.nbytes) for c in self._given_weights)])
+
+    @property
+    def chunks(self) -> tuple[WeightChunk, ...]:
+        """The weights on the device: their concatenation is the image's."""
+        return self._on.chunks
 
     def attach(self) -> None:
         """Load weights and kernels onto the device, if they are not there yet. Raises UserError, BuildError."""
@@ -91,10 +114,12 @@ class Model(Executable[Port]):
 
     @cached_property
     def _on(self) -> _OnDevice:
-        device = self._given_device
+        device, given = self._given_device, self._given_weights
         if device is None:
             device = gpu_for(self.image, self._ordinal) if self.image.is_for_gpu else host_device(self.image.threads)
-        return _OnDevice(device, device.adopt(self.weights), [device.load(kernel) for kernel in self.image.kernels])
+        chunks = (WeightChunk(device.adopt(given)),) if isinstance(given, np.ndarray) else given
+        starts = chunk_starts([chunk.nbytes for chunk in chunks])
+        return _OnDevice(device, chunks, starts, [device.load(kernel) for kernel in self.image.kernels])
 
     @cached_property
     def _other(self) -> TakesOtherArrays | None:
@@ -103,6 +128,11 @@ class Model(Executable[Port]):
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
+        results = self(*self._in_order(inputs))
+        return dict(zip([port.name for port in self.outputs], results if len(self.outputs) != 1 else [results]))
+
+    def _in_order(self, inputs: Mapping[str, ArrayLike]) -> list[ArrayLike]:
+        """Arrays by name, in the order of the inputs. Raises UserError for missing and unknown names."""
         if not isinstance(inputs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UserError(f"run takes arrays by name, {{{self._known()}: array}}, not {type(inputs).__name__}")
         known = {port.name for port in self.inputs}
@@ -112,10 +142,7 @@ class Model(Executable[Port]):
         missing = [repr(port.name) for port in self.inputs if port.name not in inputs]
         if missing:
             raise UserError(f"{self.name} needs {', '.join(missing)}; its inputs: {self._known()}")
-        results = self(*(inputs[port.name] for port in self.inputs))
-        return {
-            port.name: result for port, result in zip(self.outputs, results if len(self.outputs) > 1 else [results])
-        }
+        return [inputs[port.name] for port in self.inputs]
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
         """Seconds of each of `repeats` whole runs, timed natively, after a few that do not count."""
@@ -154,15 +181,34 @@ class Model(Executable[Port]):
         cache_bytes = gpu_limits(device)[1] if self.image.is_for_gpu else detect(self.threads).l3_bytes
         is_cold = self.image.weights_bytes > cache_bytes
         block = device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
+        weights = {id(chunk.memory) for chunk in self.chunks}
         for call in calls:
-            kept = [
-                k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and a.memory is self._on.memory
-            ]
+            kept = [k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and id(a.memory) in weights]
             yield Rotation(device, call, kept if is_cold else (), block)
+
+    @property
+    def model(self) -> Model:
+        """The model itself: what runs is the same where dimensions are open and where they are not."""
+        return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
         save(path, self.image, self.weights)
+
+    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        if self._arenas is None:
+            super()._run(inputs, outputs)
+            return
+        try:
+            arena = self._arenas.take(self._arena_bytes)
+            recording = arena.recordings.get(self)
+            if recording is None:
+                recording = arena.recordings[self] = self._on.device.record(self._calls(arena.memory))
+        except MemoryError as error:
+            raise self._no_memory() from error
+        recording.bind(inputs, outputs)
+        recording.run()
+        self._arenas.give(arena)
 
     def _record(self) -> Recording:
         return self._recorded()[1]
@@ -170,11 +216,18 @@ class Model(Executable[Port]):
     def _recorded(self) -> tuple[list[BoundCall], Recording]:
         """The calls of one run, with an arena of their own, and what runs them."""
         try:
-            calls = self._calls(self._on.device.allocate(whole_lines(self.image.arena_bytes) + SLACK_BYTES))
+            calls = self._calls(self._on.device.allocate(self._arena_bytes))
             return calls, self._on.device.record(calls)
         except MemoryError as error:
-            nbytes = f"{self.image.arena_bytes:,} bytes between its kernels"
-            raise RunError(f"there is no memory for a run of {self.name}: {nbytes}") from error
+            raise self._no_memory() from error
+
+    @property
+    def _arena_bytes(self) -> int:
+        return whole_lines(self.image.arena_bytes) + SLACK_BYTES
+
+    def _no_memory(self) -> RunError:
+        nbytes = f"{self.image.arena_bytes:,} bytes between its kernels"
+        return RunError(f"there is no memory for a run of {self.name}: {nbytes}")
 
     def _calls(self, arena: Memory) -> list[BoundCall]:
         def argument(address: Address | None) -> Argument:
@@ -188,17 +241,21 @@ class Model(Executable[Port]):
                 case "arena":
                     return BufferPlace(arena, address.offset)
                 case "weights":
-                    return BufferPlace(self._on.memory, address.offset)
+                    return self._weight(address.offset)
 
         return [BoundCall(self._on.kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
+
+    def _weight(self, offset: int) -> BufferPlace:
+        on = self._on
+        k = min(bisect_right(on.starts, offset), len(on.chunks)) - 1
+        return BufferPlace(on.chunks[k].memory, offset - on.starts[k])
 
     def _known(self) -> str:
         return ", ".join(repr(port.name) for port in self.inputs) or "none"
 
     def __repr__(self) -> str:
-        steps, threads = len(self.image.calls), self.threads
-        where = self.image.cpu if self.image.is_for_gpu else f"{threads} thread{'s' if threads != 1 else ''}"
-        return f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {where}>"
+        steps = len(self.image.calls)
+        return f"<model {self.name}, {steps} kernel{'s' if steps != 1 else ''}, {self.image.units}>"
 
 
 def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:
@@ -208,17 +265,6 @@ def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:
     warm = timed(WARM_UP_RUNS)
     turn = max(1, int(TURN_SECONDS * WARM_UP_RUNS / max(float(warm.sum()), 1e-6)))
     return np.concatenate([timed(min(turn, repeats - done)) for done in range(0, repeats, turn)])
-
-
-def load_compiled(path: str | os.PathLike[str], threads: int | None = None, ordinal: int = 0) -> Model:
-    """A model that `save` wrote; one for a GPU runs on GPU `ordinal`.
-
-    It is native code: load only what you trust. Raises UserError for any other or a damaged file, and for code that
-    this machine cannot run.
-    """
-    model = Model(*load(path, threads), ordinal=ordinal)
-    model.attach()
-    return model
 
 
 def pack(image: Image, constants: Constants, device: HostDevice | None = None) -> Bytes:

@@ -1,8 +1,8 @@
-"""A compiled model as one file, `.sd`: an image and its weights.
+"""A compiled model as one file, `.sd`: an image, or those of several sizes, and their weights.
 
      0  magic           8 bytes
      8  format version  u32
-    12  zero            u32
+    12  kind            u32: 0, an image; 1, images of several sizes (`runtime.family`)
     16  header bytes    u64
     24  code bytes      u64
     32  weights bytes   u64
@@ -23,15 +23,18 @@ import io
 import logging
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.arguments import path_of
 from stormdrop.errors import UserError
 from stormdrop.files import opened, replacing
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import unfit
+from stormdrop.runtime.family import Family, read_family, write_family
 from stormdrop.runtime.header import read_header, write_header
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.memory import aligned
@@ -41,6 +44,7 @@ from stormdrop.version import __version__
 
 MAGIC = b"\x89SDMDL\r\n"  # not text, and a transfer that takes it for text does not leave it alone
 FORMAT_VERSION = 1
+_IMAGE, _FAMILY = 0, 1
 _PREAMBLE = struct.Struct("<8sIIQQQ")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _CHUNK_BYTES = 1 << 20  # is hashed while it is in the cache
@@ -53,17 +57,36 @@ def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8])
 
     Raises UserError if the file cannot be written; what was there before is then still there.
     """
-    from stormdrop.codegen.llvm import llvm_version
-
     weights = image.checked_weights(weights)
     code = b"".join(k.code for k in image.kernels)
-    header = write_header(image, {"stormdrop": __version__, "llvm": llvm_version()})
+    header = write_header(image, _versions())
     read_header(header, memoryview(code), image.weights_bytes)  # what is written can be read
-    preamble = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header), len(code), weights.nbytes)
+    _write(path, _IMAGE, header, code, [weights])
+
+
+def save_family(path: str | os.PathLike[str], family: Family, weights: Sequence[NDArray[np.uint8]]) -> None:
+    """As `save`, of a model for several sizes; the concatenation of `weights` is that of all its images."""
+    code = b"".join(k.code for image in family.images for k in image.kernels)
+    header = write_family(family, _versions())
+    read_family(header, memoryview(code), sum(part.nbytes for part in weights))
+    _write(path, _FAMILY, header, code, weights)
+
+
+def _versions() -> dict[str, str]:
+    from stormdrop.codegen.llvm import llvm_version
+
+    return {"stormdrop": __version__, "llvm": llvm_version()}
+
+
+def _write(
+    path: str | os.PathLike[str], kind: int, header: bytes, code: bytes, weights: Sequence[NDArray[np.uint8]]
+) -> None:
+    total = sum(part.nbytes for part in weights)
+    preamble = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, kind, len(header), len(code), total)
     with replacing(path) as write:
         digest = hashlib.sha256()
         padding = bytes(_padding(len(header), len(code)))
-        for view in (*map(memoryview, (preamble, header, code, padding)), weights.data):
+        for view in (*map(memoryview, (preamble, header, code, padding)), *(part.data for part in weights)):
             for at in range(0, len(view), _CHUNK_BYTES):
                 chunk = view[at : at + _CHUNK_BYTES]
                 digest.update(chunk)
@@ -72,32 +95,45 @@ def save(path: str | os.PathLike[str], image: Image, weights: NDArray[np.uint8])
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Image, NDArray[np.uint8]]:
-    """Read what `save` wrote: an image and its weights, which are read-only.
+    """As `load_any`, of a file that `save` wrote. Raises UserError for one that holds several sizes."""
+    found, weights = load_any(path, threads)
+    if isinstance(found, Family):
+        raise UserError(f"{os.fspath(path)!r} holds a model for several sizes; sd.load_compiled reads it")
+    return found, weights
+
+
+def load_any(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Image | Family, NDArray[np.uint8]]:
+    """Read what `save` or `save_family` wrote: an image, or several, and the weights, which are read-only.
 
     A model keeps the number of threads it was compiled for, or has as many as `thread_count` says if that is fewer;
     `threads` asks for another. Raises UserError for anything but a whole, undamaged file that was compiled for a CPU
     like this one, or for a GPU: whether it fits is seen when its GPU is known.
     """
-    name = repr(os.fspath(path))
+    name = repr(str(path_of(path)))
     with opened(path, name) as file:
         try:
-            header, code, weights = _read(file, name)
+            kind, header, code, weights = _read(file, name)
         except OSError as error:
             raise UserError(f"{name} cannot be read: {error.strerror or error}") from error
         except MemoryError as error:
             raise UserError(f"{name} does not fit into memory: {error}") from error
+    family: Family | None = None
     try:
-        image = read_header(header, memoryview(code), weights.nbytes)
+        if kind == _FAMILY:
+            family = read_family(header, memoryview(code), weights.nbytes)
+        image = family.images[0] if family else read_header(header, memoryview(code), weights.nbytes)
     except (ValueError, UserError) as error:
         raise UserError(f"{name} is no compiled model, though its checksum is right ({error}); {_AGAIN}") from error
     if image.is_for_gpu:
-        return image, weights
+        return family or image, weights
     reason = unfit(image.triple, image.cpu, image.features)
     if reason is not None:
         raise UserError(f"{name} cannot run here: {reason}; {_AGAIN} on this machine")
     count = thread_count(threads) if threads is not None else min(image.threads, thread_count())
     if count != image.threads:
         _log.info("%s was compiled for %d threads and runs with %d", name, image.threads, count)
+    if family is not None:
+        return replace(family, images=tuple(replace(image, threads=count) for image in family.images)), weights
     return replace(image, threads=count), weights
 
 
@@ -105,8 +141,8 @@ def _padding(header_bytes: int, code_bytes: int) -> int:
     return -(_PREAMBLE.size + header_bytes + code_bytes) % ALIGN_BYTES
 
 
-def _read(file: io.BufferedReader, name: str) -> tuple[bytes, bytes, NDArray[np.uint8]]:
-    """Header, code and weights of a file whose checksum is right."""
+def _read(file: io.BufferedReader, name: str) -> tuple[int, bytes, bytes, NDArray[np.uint8]]:
+    """Kind, header, code and weights of a file whose checksum is right."""
     size = os.fstat(file.fileno()).st_size
     digest = hashlib.sha256()
 
@@ -126,7 +162,7 @@ def _read(file: io.BufferedReader, name: str) -> tuple[bytes, bytes, NDArray[np.
 
     if size < _PREAMBLE.size:
         raise UserError(f"{name} is no compiled model: it has only {size} bytes")
-    magic, version, zero, header_bytes, code_bytes, weights_bytes = _PREAMBLE.unpack(read(_PREAMBLE.size))
+    magic, version, kind, header_bytes, code_bytes, weights_bytes = _PREAMBLE.unpack(read(_PREAMBLE.size))
     if magic != MAGIC:
         raise UserError(f"{name} is no compiled model (Model.save writes them, sd.compile makes one from an ONNX file)")
     if version != FORMAT_VERSION:
@@ -137,7 +173,7 @@ def _read(file: io.BufferedReader, name: str) -> tuple[bytes, bytes, NDArray[np.
         raise UserError(f"{name} was written by {whose}; {_AGAIN} with this one")
     padding = _padding(header_bytes, code_bytes)
     expected = _PREAMBLE.size + header_bytes + code_bytes + padding + weights_bytes + _DIGEST_BYTES
-    if zero or size < expected:
+    if kind not in (_IMAGE, _FAMILY) or size < expected:
         raise UserError(f"{name} is cut short or damaged: it has {size} bytes of {expected}; {_AGAIN}")
     if size > expected:
         raise UserError(f"{name} is damaged: {size - expected} bytes follow its end; {_AGAIN}")
@@ -149,4 +185,4 @@ def _read(file: io.BufferedReader, name: str) -> tuple[bytes, bytes, NDArray[np.
     if found != right:
         raise UserError(f"{name} is damaged: its checksum is wrong; {_AGAIN}")
     weights.flags.writeable = False
-    return header, code, weights
+    return kind, header, code, weights

@@ -9,11 +9,14 @@ Everything of CUDA is imported when a GPU is asked for.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from stormdrop.errors import UserError
 from stormdrop.runtime.device import Device
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.image import Image
+from stormdrop.runtime.peak import PeakMeter
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target.gpu import Gpu, gpu
 from stormdrop.target.machine import Target
@@ -46,6 +49,22 @@ def device_for(target: Target) -> Device:
 
         return cuda_device(target.ordinal)
     return host_device(target.threads)
+
+
+class Meter(Protocol):
+    """What says how fast a machine is now."""
+
+    def gflops(self) -> float: ...
+
+
+def peak_meter(target: Target) -> Meter:
+    """The f32 peak of a machine, for use between timings of kernels. Raises NoGpu."""
+    if not isinstance(target, Gpu):
+        return PeakMeter(target)
+    from stormdrop.runtime.cuda.device import cuda_device
+    from stormdrop.runtime.cuda.peak import GpuPeakMeter
+
+    return GpuPeakMeter(cuda_device(target.ordinal))
 
 
 def gpu_for(image: Image, ordinal: int) -> Device:

@@ -41,6 +41,8 @@ class Tuned:
     """Why the search ended: trials, seconds, no further gain, nothing left, interrupted."""
     verified: bool = True
     """Compared with the reference in a fresh process; not where the user broke off."""
+    not_kept: str = ""
+    """Why the store took no more while it was tuned; empty where all is kept, or nothing was to be."""
 
     @property
     def trials(self) -> int:

@@ -135,6 +135,8 @@ class TunedModel:
     """What another minute of search was expected to gain then, as a share of the goal."""
     in_model: InModel | None = None
     """What it is worth in the model; None where the model was not timed."""
+    not_kept: str = ""
+    """Why the store took no more while it was tuned; empty where all is kept, or nothing was to be."""
 
     def schedules(self, task: Task) -> Schedule | None:
         """The schedule to compute a task with; None: its default."""
@@ -192,6 +194,7 @@ class TunedModel:
             "cold": self.cold,
             "stopped": self.stopped,
             "expected_gain": self.expected_gain,
+            "not_kept": self.not_kept,
             "trials": self.trials,
             "failed": self.failed,
             "known": self.known,

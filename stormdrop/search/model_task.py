@@ -13,7 +13,8 @@ from stormdrop.reservoir.verdict import Verdict
 from stormdrop.search.divide import NEGLIGIBLE, Round, Standing
 from stormdrop.search.events import Event, Measured, NewBest, Retiming, RoundEnded
 from stormdrop.search.model_events import TaskRow, TunedTask
-from stormdrop.search.session import NO_CHALLENGER, Session, Tools
+from stormdrop.search.session import NO_CHALLENGER, Session
+from stormdrop.search.tools import Tools
 from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
@@ -46,9 +47,9 @@ class ModelTask:
         self.estimate = least_seconds(use.task, tools.target)
         self.known = 0
         self.stored: Verdict | None = None
-        if tools.store is not None and tools.objective is None:  # the store has times, not values of objectives
-            self.known = tools.store.known(use.task, tools.target)
-            self.stored = tools.store.verdict(use.task, tools.target, rules=tools.rules)
+        if (store := tools.timing_store) is not None:
+            self.known = store.known(use.task, tools.target)
+            self.stored = store.verdict(use.task, tools.target, rules=tools.rules)
         self.session: Session | None = None
         self.is_over = False
         self.trials = self.failed = 0

@@ -5,19 +5,20 @@ Every candidate that is measured for the first time counts; timing known ones in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stormdrop.cost.model import CostModel
-from stormdrop.ir.tensor import Task
+from stormdrop.measure.answering import Request
 from stormdrop.measure.replay import Table, TableMeasurer
 from stormdrop.measure.result import Result
 from stormdrop.reservoir.record import Versions
-from stormdrop.search.session import Origin, Session, Tools
+from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory
+from stormdrop.search.tools import Origin, Tools
 from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule
 
@@ -74,19 +75,10 @@ class _Books(TableMeasurer):
         self.curve: list[float] = []
         self.duels = 0
 
-    def measure(
-        self,
-        task: Task,
-        candidates: Sequence[Schedule],
-        best: float | None = None,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> list[Result]:
-        self._count(candidates, 1)
-        return super().measure(task, candidates, best, meanwhile)
-
-    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
-        self._count(candidates, rounds)
-        return super().retime(task, candidates, rounds)
+    def answers(self, asked: Request) -> list[Result]:
+        if asked.kind != "prove":
+            self._count(asked.candidates, asked.rounds)
+        return super().answers(asked)
 
     def _count(self, candidates: Sequence[Schedule], timings: int) -> None:
         for one in candidates:

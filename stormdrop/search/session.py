@@ -9,36 +9,34 @@ drives it stops asking, and calls `finish`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import isfinite
 from statistics import median
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.cost.model import CostModel, ModelRanker
-from stormdrop.errors import RunError, ScheduleError, StormdropError, UserError
+from stormdrop.cost.model import ModelRanker
+from stormdrop.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.reservoir.record import Record, Versions, group_name
-from stormdrop.reservoir.store import Store
+from stormdrop.reservoir.record import Record, group_name
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.building import code_of
+from stormdrop.runtime.memory import check_memory
 from stormdrop.search import events
 from stormdrop.search.choice import Decision, choose
 from stormdrop.search.events import Listener, Trial, Tuned
-from stormdrop.search.reuse import DONOR, Reuse, Source, refitted, stored_sources
-from stormdrop.search.settings import TuneSettings
-from stormdrop.search.strategies import Context, StrategyFactory
+from stormdrop.search.located import CandidateSpace
+from stormdrop.search.reuse import DONOR, Source, refitted, stored_sources
+from stormdrop.search.strategies import Context
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, candidate
+from stormdrop.search.tools import Tools
 from stormdrop.space.default import ranked
-from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
-from stormdrop.space.sketch import Sketch, replay, sketches
-from stormdrop.target.machine import Target
+from stormdrop.space.sketch import Sketch, sketches
 
 MOST_DUELS = 24  # after the last trial
 PROOFS = 3  # of one winner, where it seems disturbed
@@ -46,52 +44,6 @@ DISTURBED = 0.05  # slower in its fresh process than just before
 NO_CHALLENGER = "no challenger"
 PROVED = "reference values and every element of the default schedule's output, in a fresh process"
 CHECKED = "reference values, whenever it was timed"
-
-Objective = Callable[[Result], float]
-"""What is minimised: the seconds of the fastest run, unless the user says otherwise.
-
-What is not finite counts as a failure.
-"""
-
-
-class Measures(Protocol):
-    """What a session needs of a measurer; `stormdrop.measure` has one that measures and one that replays."""
-
-    def measure(
-        self,
-        task: Task,
-        candidates: Sequence[Schedule],
-        best: float | None = None,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> list[Result]: ...
-    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]: ...
-    def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What every record of a session says of where it came from."""
-
-    strategy: str
-    seed: int
-    versions: Versions
-    model: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What the sessions of one tuning run share."""
-
-    target: Target
-    measurer: Measures
-    factory: StrategyFactory
-    origin: Origin
-    cost: CostModel
-    store: Store | None = None
-    objective: Objective | None = None
-    settings: TuneSettings = field(default_factory=TuneSettings)
-    rules: tuple[Rule, ...] = RULES
-    reuse: Reuse = field(default_factory=Reuse)
 
 
 class Session:
@@ -111,19 +63,20 @@ class Session:
     ) -> None:
         """`siblings`: schedules of related tasks to begin from, besides the store's.
 
-        Raises UserError where `start` is a schedule of another class.
+        Raises UserError where `start` is a schedule of another class, and for a task larger than this machine's memory.
         """
+        check_memory(task)
         self._began = time.monotonic()
         self.task, self.target, self.origin, self._rules = task, tools.target, tools.origin, tools.rules
-        self._measurer, self._store, self._objective = tools.measurer, tools.store, tools.objective
+        self._measurer, self._keeper, self._objective = tools.measurer, tools.keeper, tools.objective
+        self._store = tools.timing_store
         self._settings, self._cost, self._listen = tools.settings, tools.cost, listen
         self._group = group_name(task.digest, tools.target.is_cold)
         found = ranked(spaces or sketches(task, tools.target, tools.rules))
-        self.spaces: list[Sketch] = [sketch for sketch, _, _ in found]
+        self._points = CandidateSpace(task, tools.target, tools.rules, [sketch for sketch, _, _ in found])
+        self.spaces = self._points.sketches
         self._default = candidate(0, found[0][1])
         self.default = found[0][0].schedule(found[0][1])
-        self._schedules: dict[Candidate, Schedule] = {}
-        self._index = {(s.variant, s.structure.steps): k for k, s in enumerate(self.spaces)}
         seeds = [candidate(k, point) for k, (_, point, _) in enumerate(found)]
         self.verdict, self._incumbent, decided = self._decided()
         stored = self._stored()
@@ -132,13 +85,13 @@ class Session:
         """The default schedule's seconds as the store has them."""
         timed = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)
         fresh = [c for c in seeds if c not in stored]
-        first = [] if start is None else [self._locate(start)]
+        first = [] if start is None else [self._points.locate(start)]
         self._ranker = ModelRanker(self.spaces, self._cost, self._group)
         self._suggested: list[Candidate] = []
         self._reuse = tools.reuse
         donated = self._best_donated(self._sources(siblings)) if spaces is None else []
         donated = [c for c in donated if c not in stored and c != self._default]
-        self._donated = {self._schedule(c) for c in donated}
+        self._donated = {self._points.schedule(c) for c in donated}
         if self._reuse.mode == "only":
             seeds = [*first, *decided, *timed[:1], self._default, *donated]
         else:
@@ -148,7 +101,7 @@ class Session:
         self._failed = 0
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
         self._settled: set[Candidate] = set()  # whose value comes from being timed in turns
-        self.remeasured = frozenset(self._schedule(c) for c in [*decided, *timed[: self._settings.known]])
+        self.remeasured = frozenset(self._points.schedule(c) for c in [*decided, *timed[: self._settings.known]])
         """What the store has decided for and its best schedules, which are measured again."""
         self.final_values: dict[Schedule, float] = {}
         """Of the finalists, as they were timed in turns."""
@@ -189,29 +142,29 @@ class Session:
     @property
     def incumbent(self) -> Schedule:
         """What is used unless this search finds better: an earlier verdict's schedule, else the default."""
-        return self._schedule(self._incumbent)
+        return self._points.schedule(self._incumbent)
 
     def _decided(self) -> tuple[Verdict | None, Candidate, list[Candidate]]:
         """The verdict that holds, the incumbent, and what this or another machine's verdicts give to begin with."""
-        if self._store is None or self._objective is not None:
+        if self._store is None:
             return None, self._default, []
         located: list[tuple[Verdict, Candidate]] = []
         for is_imported in (False, True):
             found = self._store.verdict(self.task, self.target, rules=self._rules, is_imported=is_imported)
             with suppress(UserError):
-                located += [] if found is None else [(found, self._locate(found.schedule))]
+                located += [] if found is None else [(found, self._points.locate(found.schedule))]
         holding = [(v, c) for v, c in located if v.provenance != "imported"]
         verdict, incumbent = holding[0] if holding else (None, self._default)
         return verdict, incumbent, [c for _, c in located]
 
     def _stored(self) -> dict[Candidate, float | None]:
-        """The store's trials of this task that are points of its sketches; the objective must be seconds."""
-        if self._store is None or self._objective is not None:
+        """The store's trials of this task that are points of its sketches."""
+        if self._store is None:
             return {}
         found: dict[Candidate, float | None] = {}
         for record in self._store.trials(self.task, self.target, rules=self._rules):
             try:
-                place = self._locate(record.schedule)
+                place = self._points.locate(record.schedule)
             except UserError:
                 continue
             seconds = record.result.floor if isinstance(record.result, Timing) else None
@@ -220,16 +173,16 @@ class Session:
         return found
 
     def _sources(self, siblings: Sequence[Source]) -> list[Source]:
-        """Schedules of other tasks to begin from; those of the store only where what is minimised is time."""
+        """Schedules of other tasks to begin from."""
         if self._reuse.mode == "off":
             return []
-        if self._store is None or self._objective is not None:
+        if self._store is None:
             return list(siblings)
         return [*siblings, *stored_sources(self.task, self.target, self._store, self._reuse, self._rules)]
 
     def _best_donated(self, sources: Sequence[Source]) -> list[Candidate]:
         """What other tasks' schedules give here: the best few by the cost model, and the nearest task's."""
-        found = list(dict.fromkeys(map(self._locate, refitted(self.task, sources, self.target, self._rules))))
+        found = list(dict.fromkeys(map(self._points.locate, refitted(self.task, sources, self.target, self._rules))))
         best = sorted(found, key=self._score, reverse=True)[: self._settings.donated]
         return list(dict.fromkeys([*best, *found[:1]]))
 
@@ -238,31 +191,13 @@ class Session:
 
         It must be a point of a sketch that is searched.
         """
-        fresh: list[Candidate] = []
-        for schedule in refitted(self.task, sources, self.target, self._rules):
-            sketch, point = replay(self.task, schedule, self.target, self._rules)
-            number = self._index.get((sketch.variant, sketch.structure.steps))
-            if number is not None and candidate(number, point) not in self._schedules:
-                fresh.append(candidate(number, point))
-        if fresh:
+        if fresh := self._points.unasked(refitted(self.task, sources, self.target, self._rules)):
             best = max(fresh, key=self._score)
             self._suggested.append(best)
-            self._donated.add(self._schedule(best))
+            self._donated.add(self._points.schedule(best))
 
     def _score(self, c: Candidate) -> float:
         return float(self._ranker.score(c.sketch, np.array([c.point], dtype=np.int64))[0])
-
-    def _locate(self, schedule: Schedule) -> Candidate:
-        """The candidate that a schedule is; its sketch joins the others where it is new."""
-        try:
-            sketch, point = replay(self.task, schedule, self.target, self._rules)
-        except ScheduleError as error:
-            raise UserError(str(error)) from error
-        key = sketch.variant, sketch.structure.steps
-        if key not in self._index:
-            self._index[key] = len(self.spaces)
-            self.spaces.append(sketch)
-        return candidate(self._index[key], point)
 
     # ---- a round ---------------------------------------------------------------------------------------------------
 
@@ -280,7 +215,7 @@ class Session:
         if proposal.rounds:
             self._duel(proposal)
             return True
-        schedules = [self._schedule(c) for c in proposal.candidates]
+        schedules = [self._points.schedule(c) for c in proposal.candidates]
 
         def meanwhile() -> None:
             if ahead > 0 and self._upcoming is None and self.strategy.eager:
@@ -316,14 +251,9 @@ class Session:
         self._cost.refresh()
         return self.strategy.ask(n)
 
-    def _schedule(self, c: Candidate) -> Schedule:
-        if c not in self._schedules:
-            self._schedules[c] = self.spaces[c.sketch].schedule(c.point)
-        return self._schedules[c]
-
     def _take(self, candidates: Sequence[Candidate], schedules: Sequence[Schedule], results: Sequence[Result]) -> None:
         """Tell everybody what became of a batch."""
-        features = self._features(candidates)
+        features = self._points.features(candidates)
         numbered = enumerate(zip(schedules, results), 1 + len(self._history))
         phase = self.strategy.phase
         trials = [
@@ -345,12 +275,14 @@ class Session:
                 self.best = value
                 self._listen(events.NewBest(trial, value))
         self.strategy.tell([Outcome(c, v, (), _is_brief(r)) for c, v, r in zip(candidates, values, results)])
-        self._keep([self._record(t, row) for t, row in zip(trials, features)])
+        self._keeper.add([self._record(t, row) for t, row in zip(trials, features)])
         self._listen(events.RoundEnded(phase, len(self._history), self._failed, self.best, self.elapsed))
 
     def _duel(self, proposal: Proposal) -> None:
         """Time candidates in turns. It costs no trial."""
-        results = self._measurer.retime(self.task, [self._schedule(c) for c in proposal.candidates], proposal.rounds)
+        results = self._measurer.retime(
+            self.task, [self._points.schedule(c) for c in proposal.candidates], proposal.rounds
+        )
         outcomes: list[Outcome] = []
         for c, result in zip(proposal.candidates, results):
             samples = self._samples(result)
@@ -370,13 +302,6 @@ class Session:
         value = result.floor if self._objective is None else float(self._objective(result))
         return value if isfinite(value) else None
 
-    def _features(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        rows: dict[Candidate, NDArray[np.float64]] = {}
-        for k in {c.sketch for c in candidates}:
-            some = [c for c in candidates if c.sketch == k]
-            rows |= zip(some, self.spaces[k].features(np.array([c.point for c in some], dtype=np.int64)))
-        return np.stack([rows[c] for c in candidates])
-
     # ---- keeping ---------------------------------------------------------------------------------------------------
 
     def _record(self, trial: Trial, features: NDArray[np.float64], verified: bool = False) -> Record:
@@ -385,29 +310,16 @@ class Session:
         measured = self.task, trial.schedule, self.target, trial.result, o.versions, strategy, o.seed
         return Record(*measured, trial.number, trial.elapsed, o.model, verified, time.time(), row)
 
-    def _keep(self, records: Sequence[Record]) -> None:
-        self._add(lambda store: store.add(records))
-
-    def _add(self, what: Callable[[Store], None]) -> None:
-        """A store that takes no more is given up with one warning; tuning goes on."""
-        if self._store is None:
-            return
-        try:
-            what(self._store)
-        except StormdropError as error:
-            self._store = None
-            self._listen(events.Warned(f"what is measured from here on is not kept: {error}"))
-
     def _decide(
         self, schedule: Schedule, seconds: float, against: tuple[Schedule, float], method: str, rounds: int, proof: str
     ) -> None:
         """Keep a verdict. With an objective of the user's there is none: it would not be the fastest."""
-        if self._store is None or self._objective is not None:
+        if not self._keeper.is_open or self._objective is not None:
             return
         code = code_of(self.task, schedule, self.target, self._rules)
         decided = schedule, seconds, *against, method, rounds, proof
         verdict = Verdict(self.task, self.target, *decided, self.origin.versions, code, created=time.time())
-        self._add(lambda store: store.add_verdicts([verdict]))
+        self._keeper.add_verdicts([verdict])
 
     def stay(self, seconds: float) -> None:
         """Decide for the default schedule without a duel: nothing seemed faster. An earlier verdict stays."""
@@ -446,19 +358,19 @@ class Session:
         self._listen(events.Retiming(1 + len(challengers)))
 
         def in_turns(candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, list[float]]:
-            results = self._measurer.retime(self.task, [self._schedule(c) for c in candidates], rounds)
+            results = self._measurer.retime(self.task, [self._points.schedule(c) for c in candidates], rounds)
             return {c: self._samples(result) for c, result in zip(candidates, results)}
 
         settings = replace(self._settings.droplet.duel, min_gain=self._settings.gain)
         decision = choose(incumbent, challengers, in_turns, settings)
-        self.final_values |= {self._schedule(c): decision.value(c) for c in decision.samples}
+        self.final_values |= {self._points.schedule(c): decision.value(c) for c in decision.samples}
         return decision
 
     def _proved(self, c: Candidate, expected: float) -> Result:
         """The proof of a winner, repeated where its time is so far off that something must have disturbed it."""
         results: list[Timing] = []
         for _ in range(PROOFS):
-            result = self._measurer.prove(self.task, self._schedule(c), self.default)
+            result = self._measurer.prove(self.task, self._points.schedule(c), self.default)
             if isinstance(result, Failure):
                 return result
             results.append(result)
@@ -474,18 +386,18 @@ class Session:
         return [v for s in result.samples if (v := self.value(replace(result, seconds=s, samples=()))) is not None]
 
     def _won(self, c: Candidate, decision: Decision, proved: Timing, stopped: str) -> Tuned:
-        schedule = self._schedule(c)
+        schedule = self._points.schedule(c)
         number = next((t.number for t in self._history if t.schedule == schedule), 0)
         trial = Trial(schedule, proved, number, self.elapsed, "final")
         # A store prefers what is verified: that must be the fastest, not the best by another objective.
-        self._keep([self._record(trial, self._features([c])[0], verified=self._objective is None)])
+        self._keeper.add([self._record(trial, self._points.features([c])[0], verified=self._objective is None)])
         seconds = proved.seconds if self._objective is not None else decision.value(c)
-        against = self._schedule(decision.incumbent), decision.value(decision.incumbent)
+        against = self._points.schedule(decision.incumbent), decision.value(decision.incumbent)
         method = "duel" if len(decision.samples) > 1 else NO_CHALLENGER
         self._decide(schedule, seconds, against, method, decision.rounds, PROVED)
         origin, history = self.origin, tuple(self._history)
         found = (schedule, seconds, self.elapsed, history, stopped)
-        tuned = Tuned(self.task, self.target, origin.strategy, origin.seed, *found)
+        tuned = Tuned(self.task, self.target, origin.strategy, origin.seed, *found, not_kept=self._keeper.failure)
         self._listen(events.TaskEnded(tuned))
         return tuned
 

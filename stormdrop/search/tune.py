@@ -26,10 +26,12 @@ from stormdrop.reservoir.record import Versions
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from stormdrop.search.events import Listener, TaskStarted, Tuned, Warned, ignore
+from stormdrop.search.keeping import Keeper
 from stormdrop.search.reuse import reuse_of
-from stormdrop.search.session import Measures, Objective, Origin, Session, Tools
+from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import REUSE_ONLY, StrategyFactory, named
+from stormdrop.search.tools import Measures, Objective, Origin, Tools
 from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -93,7 +95,8 @@ def tune(
         if isinstance(measurer, Measurer):
             measurer.warm_up(task)
         cost = cost_model(target, store if objective is None else None, settings)
-        tools = Tools(target, measurer, factory, origin, cost, store, objective, settings, tuple(rules), reused)
+        keeper = Keeper(store, listen)
+        tools = Tools(target, measurer, factory, origin, cost, keeper, objective, settings, tuple(rules), reused)
         session = Session(task, tools, start=start, trials=trials, seconds=seconds, listen=listen, spaces=spaces)
         listen(TaskStarted(task, len(session.spaces), name, trials, seconds, session.known))
         with interruptible() as stop:

@@ -1,6 +1,6 @@
 """Tune whole models: every task is measured a little, then rounds go where a second of search is expected to gain most.
 
-    tuned = tune_model(tasks_of(load("resnet50.onnx")), seconds=300, store=Store.open())
+    (tuned,) = tune_models([tasks_of(load("resnet50.onnx"))], seconds=300, store=Store.open())
     model = build_model(parts, target, tuned.schedules)
 
 Models that are tuned together share the tasks they have in common, one cost model and one store. A budget of seconds
@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from math import ceil, inf
-from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from stormdrop.search.divide import Divide, Gradient, Standing
 from stormdrop.search.events import Event, Measured, Warned, ignore
 from stormdrop.search.expect import expected_gains
 from stormdrop.search.goal import Goal, LatencyTargets, TotalLatency
+from stormdrop.search.keeping import Keeper
 from stormdrop.search.model_events import (
     ModelEnded,
     ModelListener,
@@ -41,9 +41,10 @@ from stormdrop.search.model_events import (
 )
 from stormdrop.search.model_task import ModelTask, Score, negligible
 from stormdrop.search.reuse import Source, related, reuse_of
-from stormdrop.search.session import Measures, Objective, Origin, Session, Tools
+from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, named
+from stormdrop.search.tools import Measures, Objective, Origin, Tools
 from stormdrop.search.tune import DEFAULT_SEARCH, Stop, check_budget, cost_model, interruptible, versions
 from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import RULES, Rule
@@ -73,32 +74,6 @@ SIBLING_GAIN = 0.02
 MOST_SIBLINGS = 3
 OVERTIME = 1.05
 """Proofs begin until so much of the seconds is spent."""
-
-
-def tune_model(parts: Partition, target: Target | None = None, **options: Unpack[ModelTuning]) -> TunedModel:
-    """`tune_models` for one model."""
-    return tune_models([parts], target, **options)[0]
-
-
-class ModelTuning(TypedDict, total=False):
-    """The options of `tune_models`."""
-
-    trials: int | None
-    seconds: float | None
-    search: str | StrategyFactory
-    seed: int
-    store: Store | None
-    listen: ModelListener
-    settings: TuneSettings | None
-    measurer: Measures | None
-    cold: bool | None
-    divide: Divide | None
-    goal: Goal | None
-    objective: Objective | None
-    rules: Sequence[Rule]
-    reuse: str
-    donors: Sequence[str] | None
-    clock: Callable[[], float]
 
 
 def tune_models(
@@ -158,6 +133,7 @@ def tune_models(
             for t in dict.fromkeys(targets)
         }
         cost = cost_model(target, store if objective is None else None, settings)
+        keeper = Keeper(store, listen)
         tools = [
             Tools(
                 own,
@@ -165,7 +141,7 @@ def tune_models(
                 factory,
                 Origin(name, seed, versions(own), model.graph.name),
                 cost,
-                store,
+                keeper,
                 objective,
                 settings,
                 checked(rules),
@@ -235,7 +211,8 @@ class _Search:
         is_cold = tools.target.is_cold
         tasks = tuple(self._by_key[use.task.digest, is_cold].finished(use) for use in model.tasks)
         found = tasks, self._budget.elapsed, stopped, self._left
-        return TunedModel(tools.origin.model, tools.target, tools.origin.strategy, tools.origin.seed, *found)
+        origin, not_kept = tools.origin, tools.keeper.failure
+        return TunedModel(origin.model, tools.target, origin.strategy, origin.seed, *found, not_kept=not_kept)
 
     def _moved(self, task: ModelTask, event: Event | None) -> None:
         if isinstance(event, Measured):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
 
 from stormdrop.ir.affine import affine, bounds, conjunction, conjuncts, decide, index_condition, opposite
 from stormdrop.ir.dtypes import HALVES, Dtype
-from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, children, compare, walk
+from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select, children, compare, rewrite, walk
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.structure import Stage
 
@@ -17,13 +17,13 @@ LONG_OPERATIONS = frozenset({"pow", "fmod"})
 """Binary operators that expand to many instructions."""
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def axes_of(e: Expr) -> frozenset[Axis]:
     """The axes an expression mentions."""
     return frozenset(n for n in walk(e) if isinstance(n, Axis))
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def operands(body: Expr) -> tuple[Expr, ...]:
     """The distinct loads of an expression; a padded load is the whole `select(in bounds, load, constant)`."""
     found: dict[Expr, None] = {}
@@ -78,7 +78,7 @@ def has_reuse(stage: Stage) -> bool:
     return any(set(stage.axes) - axes_of(op) for op in operands(stage.body)) and bool(stage.axes)
 
 
-@lru_cache(maxsize=16384)
+@memoised()
 def transposing_axis(stage: Stage) -> Axis | None:
     """The axis along which an elementwise stage reads contiguously, if that is not its vector axis.
 
@@ -101,11 +101,24 @@ def choosing_axes(e: Expr) -> frozenset[Axis]:
     )
 
 
-@lru_cache(maxsize=16384)
+@memoised()
 def index_conditions(e: Expr) -> tuple[Expr, ...]:
     """The conditions on indices in an expression that hold at some positions only."""
     selects = [n.condition for n in walk(e) if isinstance(n, Select) and index_condition(n.condition)]
     return tuple(c for condition in selects for c in conjuncts(condition) if decide(c, lambda _: None) is None)
+
+
+@memoised()
+def settled(e: Expr) -> Expr:
+    """The expression without the index conditions that hold at every position: those of a split without remainder."""
+
+    def visit(n: Expr) -> Expr | None:
+        if not isinstance(n, Select) or not index_condition(n.condition):
+            return n if isinstance(n, Load) else None
+        parts = [part for part in conjuncts(n.condition) if decide(part, lambda _: None) is not True]
+        return Select(conjunction(parts), settled(n.a), settled(n.b)) if parts else settled(n.a)
+
+    return rewrite(e, visit)
 
 
 def is_expensive(e: Expr) -> bool:
@@ -169,12 +182,12 @@ def walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
     return indexes_last(without_ones(tensor.shape, indices), axis)
 
 
-@lru_cache(maxsize=65536)
+@memoised()
 def has_load(e: Expr) -> bool:
     return any(isinstance(n, Load) for n in walk(e))
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def occurrences(value: Expr, guard: Expr | None = None) -> Mapping[Expr, Collection[tuple[Expr, ...]]]:
     """For each operand and each load in `value`: the index conditions under which it is read, once per occurrence."""
     found: dict[Expr, dict[tuple[Expr, ...], None]] = {}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stormdrop.space.columns import ColumnProgram, Num, maximum, traced, where, within
 from stormdrop.space.judge import judge_of
-from stormdrop.space.nest import cuts, peel_knob, unroll_knob, vectors_knob
+from stormdrop.space.nest import cuts, depth_knob, peel_knob, unroll_knob, vectors_knob
 from stormdrop.space.structure import Structure
 from stormdrop.target.machine import Target
 
@@ -55,7 +55,8 @@ def canonical(a: Appraisal) -> Sequence[Num]:
     clamped: dict[str, Num] = dict(a.fixed)  # "": sizes without a knob
     for t in a.assessment.tilings.values():
         clamped |= {cut.knob: t.trips[cut.loop] for _, levels in cuts(t.stage) for cut in levels}
-        for knob, value in ((vectors_knob, t.vectors), (unroll_knob, t.unroll), (peel_knob, t.peel)):
+        flags = ((vectors_knob, t.vectors), (unroll_knob, t.unroll), (peel_knob, t.peel), (depth_knob, t.depth))
+        for knob, value in flags:
             clamped[knob(t.stage) or ""] = value
     return [clamped[name] for name in a.names]
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space import cpu_features
 from stormdrop.space.columns import (
@@ -36,7 +37,7 @@ from stormdrop.space.columns import (
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.footprint import StageCost, body_cost, density, variants
 from stormdrop.space.knobs import knobs_of
-from stormdrop.space.nest import CACHED, is_copy, nest_of
+from stormdrop.space.nest import is_copy, nest_of
 from stormdrop.space.operands import stage_operands
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling, tile_all
@@ -92,7 +93,7 @@ class CpuJudge:
         return whole <= most // 2 or float(_smallest(self, s).scratch) <= most
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def most_code(judge: CpuJudge, s: Structure) -> float:
     """The limit on instructions; never below the smallest point's, so that the smallest point meets it."""
     stages = [x for x in s.stages if x.level is not ComputeAt.LOAD]

@@ -54,7 +54,12 @@ def resolve(
 
 def default_point(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
     """The sketch and the point of the default schedule."""
-    _, winner, _ = _raced(sketches(task, target, rules), SAMPLES)
+    return best_point(sketches(task, target, rules))
+
+
+def best_point(found: Sequence[Sketch]) -> tuple[Sketch, Points]:
+    """The sketch and the point with the least estimate that the search finds. Raises ScheduleError for no sketches."""
+    _, winner, _ = _raced(found, SAMPLES)
     return winner.sketch, winner.point()
 
 

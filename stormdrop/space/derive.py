@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from stormdrop.errors import ScheduleError
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Variant
 from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import FEWEST_PARTS, RULES, Args, Rule
@@ -33,7 +33,7 @@ def derive(variant: Variant, steps: Iterable[DerivationStep], rules: Sequence[Ru
     return s
 
 
-@lru_cache(maxsize=256)
+@memoised(256)
 def divided(variant: Variant, s: Structure, parts: int, rules: tuple[Rule, ...] = RULES) -> Structure:
     """The structure in which every open split is fixed at `parts` parts."""
     steps = list(s.steps)

@@ -8,7 +8,7 @@ bounding box of the elements of an operand that some inner loops touch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import gcd
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, walk
+from stormdrop.ir.memo import memoised
 from stormdrop.space.access import TRANSCENDENTAL, axes_of, transposing_axis
 from stormdrop.space.columns import (
     Num,
@@ -31,7 +32,7 @@ from stormdrop.space.columns import (
     sum_of,
     where,
 )
-from stormdrop.space.nest import CACHED, LoopLevel, nest_of
+from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.operands import Dim, Operand
 from stormdrop.space.structure import Stage
 from stormdrop.space.tiling import Tiling
@@ -59,7 +60,7 @@ def _index_box(dim: Dim, lens: Mapping[Axis, Num]) -> Num:
     return minimum(size, dim.extent)
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def body_cost(stage: Stage, coefficients: CpuCoefficients) -> tuple[float, float]:
     """Vector operations of one body instance and of one epilogue: 1 for a multiply-add, about 20 for a function."""
     finish = _operations(stage.finish, coefficients)
@@ -308,7 +309,7 @@ def density(stage: Stage) -> float:
     return _density(stage.body, stage.unrolled)
 
 
-@lru_cache(maxsize=512)
+@memoised(512)
 def _density(body: Expr, unrolled: tuple[Axis, ...]) -> float:
     zero = _is_zero(body, unrolled)
     return 1.0 - float(np.broadcast_to(zero, tuple(a.extent for a in unrolled)).mean())

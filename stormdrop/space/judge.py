@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.errors import ScheduleError
 from stormdrop.space.columns import Num
 from stormdrop.space.cpu_judge import CpuJudge
 from stormdrop.space.features import FeatureSet
+from stormdrop.space.gpu_judge import GpuJudge
 from stormdrop.space.structure import Structure
 from stormdrop.space.tiling import Tiling
 from stormdrop.target.cpu import Cpu
@@ -60,4 +60,4 @@ def judge_of(target: Target) -> Judge:
         case Cpu():
             return CpuJudge(target)
         case Gpu():
-            raise ScheduleError("there is no judge of GPUs")
+            return GpuJudge(target)

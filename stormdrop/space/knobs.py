@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from stormdrop.ir.expr import Axis
+from stormdrop.ir.memo import memoised
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.nest import CACHED, Trips, cuts, nest_of, peel_knob, unroll_knob, vectors_knob
+from stormdrop.space.nest import Trips, cuts, depth_knob, nest_of, peel_knob, unroll_knob, vectors_knob
 from stormdrop.space.rules import FEWEST_PARTS, even_parts
 from stormdrop.space.structure import OpenSplit, Stage, Structure
 from stormdrop.space.tiling import cooperative_lanes, granules_of, power_above
@@ -26,7 +26,7 @@ class Knob:
     """One coordinate of a point.
 
     `unit`, what a value counts: trips; rows or few rows (of the register tile); vectors; steps (unroll factor); parts
-    (of a reduction); flag.
+    (of a reduction); depth (of a pipeline); flag.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Knob:
     @property
     def axis(self) -> str | None:
         """The axis that the knob tiles, `s2.a0`: knobs of one axis can exchange factors. None: not a tile size."""
-        return None if self.unit in ("flag", "steps", "parts") else self.name.rpartition(".")[0] or None
+        return None if self.unit in ("flag", "steps", "parts", "depth") else self.name.rpartition(".")[0] or None
 
     @property
     def stage(self) -> str:
@@ -106,7 +106,7 @@ def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
     counts = {2 << k for k in range(8)} | {target.threads << k for k in range(4)}
     most = max(FEWEST_PARTS, MOST_PARTS_PER_THREAD * target.threads)
     if isinstance(target, Gpu):
-        counts, most = {2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128}, 128
+        counts, most = {2, 4, 8, 16, 32, 64}, 64
     fitting = {even_count(splits, n) for n in counts if FEWEST_PARTS <= n <= most}
     return Knob(PARTS, tuple(sorted(fitting)), "parts")
 
@@ -128,7 +128,7 @@ MOST_TILE_THREADS = 64  # along one axis of a stage with reuse
 MOST_REDUCE_BLOCK = 64  # elements along one axis
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
     """The knobs of a stage in a thread block."""
     lanes, granules = cooperative_lanes(s, stage, vector_bytes), granules_of(s, stage, vector_bytes)
@@ -161,6 +161,10 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
                 found.append(Knob(name, _up_to(steps, (1, 2, 3, 4, 5, 6, 7, 8)), "rows"))
             else:
                 found.append(Knob(name, _few_rows(stage, axis), "few rows"))
+    name = depth_knob(stage)
+    if name is not None:
+        has_copies = any(copy.reader == stage.id for copy in s.stages)
+        found.append(Knob(name, (1, 2, 3, 4) if has_copies else (1,), "depth"))
     name = unroll_knob(stage)
     if name is not None:
         inner = stage.reduce_axes[-1].extent
@@ -171,7 +175,7 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
     return tuple(found)
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def _stage_knobs(stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
     lanes = vector_bytes // stage.itemsize
     nest = nest_of(stage)

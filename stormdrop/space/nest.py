@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from typing import NamedTuple
 
 from stormdrop.ir.expr import Axis
+from stormdrop.ir.memo import memoised
 from stormdrop.space.access import transposing_axis
 from stormdrop.space.structure import ComputeAt, Stage
 from stormdrop.target.structures import LoopKind
-
-CACHED = 16384
-"""The size of per-stage caches: enough for the stages of all sketches of a large model."""
 
 
 class LoopLevel(NamedTuple):
@@ -88,7 +85,7 @@ class Nest:
         return tuple(x for x in self.order if x.axis.kind == "spatial" and x.number in numbers)
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def nest_of(stage: Stage) -> Nest:
     """The levels of a stage. An attached stage runs inside its host's parallel loop: it has no parallel level."""
     assert stage.tiling is not None
@@ -148,7 +145,7 @@ class Cut(NamedTuple):
     knob: str
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def cuts(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
     """The cuts of every axis, innermost level first."""
     spatial = [(a, tuple(_spatial_cuts(stage, a))) for a in stage.axes]
@@ -234,6 +231,11 @@ def unroll_knob(stage: Stage) -> str | None:
     """The knob for the unroll factor of the innermost reduce loop."""
     tuned = stage.is_reduction and stage.level is not ComputeAt.LOAD and not stage.unrolled
     return f"{stage.id}.unroll" if tuned else None
+
+
+def depth_knob(stage: Stage) -> str | None:
+    """The knob for the depth of the pipeline that stages operands in shared memory: reduce blocks in flight."""
+    return f"{stage.id}.depth" if nest_of(stage).numbers(LoopKind.VIRTUAL_THREAD) else None
 
 
 def peel_knob(stage: Stage) -> str | None:

@@ -5,17 +5,16 @@ point.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from stormdrop.ir.affine import ZERO, affine, conjuncts
 from stormdrop.ir.expr import ITEMSIZE, Axis, Cmp, Expr, Select
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.access import axes_of, operand_load, operands
-from stormdrop.space.nest import CACHED
 from stormdrop.space.structure import Stage
 
 MOST_POSITIONS = 2048
@@ -51,7 +50,7 @@ class Operand:
         return ITEMSIZE[self.tensor.dtype]
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> tuple[Operand, ...]:
     """The loads of the reduction body (or of the elementwise stage), then the store, always last."""
     found: list[Operand] = []

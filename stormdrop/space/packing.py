@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial, reduce
+from functools import partial, reduce
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.affine import conjunction
 from stormdrop.ir.expr import Axis, Bin, Cast, Const, Expr, Load, Select, binary, compare, loads, select, substitute
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import axes_of, has_reuse, is_linear, occurrences, operand_load, operands, walks
 from stormdrop.space.structure import Args, ComputeAt, Stage, Structure
@@ -97,7 +98,7 @@ class Pack:
         if any(copy.reader == stage.id for copy in s.stages):
             return [None]  # packed as pairs
         if stage.tiling is not None and stage.tiling.is_cooperative:
-            return self._staged(stage)
+            return self._staged(stage) if stage.tiling is GPU_STRUCTURES.reuse else [None]
         chosen: list[Args | None] = [None]
         for k, op in enumerate(operands(stage.body)):
             tensor = operand_load(op).tensor
@@ -158,7 +159,7 @@ def _with_copy(s: Structure, stage: Stage, source: Tensor, place: ComputeAt, new
     return s.with_stages(x for r in s.stages for x in (new if r is stage else (r,)))
 
 
-@lru_cache(maxsize=1024)
+@memoised(1024)
 def _packed(stage: Stage, k: int, level: ComputeAt, name: str) -> tuple[Stage, Stage]:
     """The copy of an operand, and the stage that reads it."""
     op = operands(stage.body)[k]

@@ -17,11 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
 from math import inf, prod
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.keys import anchor_results, anchor_stages
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task, Variant
 from stormdrop.space.default import ranked
 from stormdrop.space.derive import enumerate_structures
@@ -170,7 +170,7 @@ def _of_anchor(origin: Sketch, values: Mapping[str, int], task: Task) -> _Carrie
     return min(carried, key=lambda c: c.seconds())
 
 
-@lru_cache(maxsize=64)
+@memoised(64)
 def _with_epilogue(
     task: Task, number: int, steps: frozenset[tuple[tuple[str, str], Args]], target: Target, rules: tuple[Rule, ...]
 ) -> list[tuple[Sketch, dict[str, int]]]:

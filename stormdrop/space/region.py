@@ -5,12 +5,11 @@ The result depends on the structure alone and holds at every point. `tiling` com
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis
-from stormdrop.space.nest import CACHED
+from stormdrop.ir.memo import memoised
 from stormdrop.space.structure import Stage, Structure
 
 
@@ -32,7 +31,7 @@ def _reach_of_axis(s: Structure, reader: Stage, axis: Axis) -> Reach:
     return Reach(frozenset(), 0, axis.extent - 1)
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def reaches(s: Structure, stage: Stage, axis: Axis) -> frozenset[Reach]:
     """The distinct reaches of all reads of an attached stage, along one of its axes."""
     position = stage.place.index(axis)
@@ -52,7 +51,7 @@ def reaches(s: Structure, stage: Stage, axis: Axis) -> frozenset[Reach]:
     return frozenset(found)
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def is_computed_whole(s: Structure, stage: Stage, axis: Axis) -> bool:
     """Whether an attached stage computes the full axis in every iteration of the parallel loop.
 

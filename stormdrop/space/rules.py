@@ -41,7 +41,8 @@ FEWEST_PARTS = 2
 FEW_READS = 8
 """A weight that is multiplied with more rows than this costs a product more by its conversion than by its bytes."""
 SPLIT_TILE = 1024  # elements of a typical thread block's tile
-SHORT_REDUCTION = 128
+SHORT_REDUCTION = 128  # of a stage with reuse; splitting a shorter one does not pay
+LONG_REDUCTION = 8192  # of any other: the threads of one block divide a shorter one
 EXAMPLE_PARTS = 16
 """The number of parts that extents of an open split are computed with, for later rules to look at."""
 
@@ -143,14 +144,11 @@ class RFactor:
     def _block_options(self, stage: Stage, target: Gpu, space: int, length: int) -> Sequence[Args | None]:
         """Parts are blocks of their own: worthwhile where the spatial tiles alone leave multiprocessors idle."""
         axis = max(stage.reduce_axes, key=lambda a: a.extent)
-        tile = SPLIT_TILE if has_reuse(stage) else 1
-        is_short = length < SHORT_REDUCTION or axis.extent < 2 * FEWEST_PARTS
-        if (
-            is_short
-            or space >= 4 * tile * target.multiprocessors
-            or stage.id.endswith("p")
-            or choosing_axes(stage.body)
-        ):
+        tiles, least = 2.0 * space, LONG_REDUCTION
+        if _pays_to_tile(stage):
+            tiles, least = space / SPLIT_TILE / 4, SHORT_REDUCTION
+        is_short = length < least or axis.extent < 2 * FEWEST_PARTS
+        if is_short or tiles >= target.multiprocessors or stage.id.endswith("p") or choosing_axes(stage.body):
             return [None]
         return [None, (stage.axis_id(axis),)]
 
@@ -198,6 +196,12 @@ class RFactor:
         done = s.with_stages(stages)
         split = OpenSplit(len(s.steps), axis.extent)
         return replace(done, splits=(*s.splits, split)) if is_open else done
+
+
+def _pays_to_tile(stage: Stage) -> bool:
+    """Whether the threads of a block would read an operand's element more than once, at this shape."""
+    long = {a for a in stage.axes if a.extent > 1}
+    return has_reuse(stage) and any(long - axes_of(op) for op in operands(stage.body))
 
 
 def even_parts(extent: int, parts: int) -> int:
@@ -277,8 +281,10 @@ class Place:
         host = self._host(s, stage)
         if host is None:
             return [None]
-        if isinstance(target, Gpu) and (has_reuse(stage) or has_reuse(host) or choosing_axes(stage.body)):
+        if isinstance(target, Gpu) and (_pays_to_tile(stage) or _pays_to_tile(host) or choosing_axes(stage.body)):
             return [None]  # a tiled stage takes all threads of its own blocks
+        if isinstance(target, Gpu) and stage.id.endswith("p"):
+            return [None]  # parts are blocks of their own
         shares = _shared_axes(s, stage, host)
         if not shares or (stage.is_reduction and prod(a.extent for a in shares) < 2):
             return [None]
@@ -377,13 +383,27 @@ class Tile:
         """In a thread block the vector axis is that of neighbouring threads: spatial, or none, where only a reduce axis
         is contiguous.
         """
-        tiled = has_reuse(stage) and not stage.unrolled
-        structure = offered.reuse if tiled else offered.reduction if stage.is_reduction else offered.elementwise
+        tiled = _pays_to_tile(stage) and not stage.unrolled and stage.host is None
         spatial = [a for a in self._candidates(stage) if a.kind == "spatial" and a not in stage.unrolled]
         reduced = [a for a in self._candidates(stage) if a.kind == "reduce"]
-        is_good = tiled or not reduced or (spatial and self._reads_well(stage, spatial[0]))
+        is_good = not reduced or (spatial and self._is_coalesced(stage, spatial[0]))
         chosen = stage.axis_id(spatial[0]) if spatial and is_good else "-"
-        return [(structure.name, chosen)]
+        if not tiled:
+            return [((offered.reduction if stage.is_reduction else offered.elementwise).name, chosen)]
+        found: list[Args | None] = [(offered.reuse.name, stage.axis_id(spatial[0]) if spatial else "-")]
+        long = {a for a in stage.axes if a.extent > 1}
+        if any(long <= axes_of(op) for op in operands(stage.body)):
+            # The largest operand has no reuse, as in a matrix times a vector.
+            found.append((offered.reduction.name, chosen))
+        return found
+
+    def _is_coalesced(self, stage: Stage, vector: Axis) -> bool:
+        """Whether neighbours along the axis are neighbours in every operand that depends on it."""
+        for load in (operand_load(op) for op in operands(stage.body) if vector in axes_of(op)):
+            last = without_ones(load.tensor.shape, load.indices)
+            if not walks(load.tensor, load.indices, vector) or abs(affine(last[-1]).coefficient(vector)) != 1:
+                return False
+        return True
 
     def _reads_well(self, stage: Stage, vector: Axis) -> bool:
         """Whether every operand that depends on the axis is contiguous along it, or constant: constants are packed."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.arguments import check_arguments
 from stormdrop.errors import ScheduleError
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task
 from stormdrop.space import appraisal
 from stormdrop.space.appraisal import Appraisal, Points, Query
@@ -39,6 +41,16 @@ class Sketch:
     structure: Structure
     target: Target
     rules: tuple[Rule, ...] = RULES
+    narrow: tuple[tuple[str, int], ...] = ()
+    """Knobs with one choice only."""
+
+    def narrowed(self, knob: str, choice: int) -> Sketch:
+        """The same sketch with one choice of a knob."""
+        return replace(self, narrow=(*self.narrow, (knob, choice)))
+
+    def smallest(self) -> Points:
+        """One row: the first choice of every knob; it need be neither canonical nor legal."""
+        return np.array([[k.choices[0] for k in self.knobs]], dtype=np.int64)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -46,6 +58,10 @@ class Sketch:
 
     @cached_property
     def _knobs(self) -> tuple[Knob, ...]:
+        only = dict(self.narrow)
+        return tuple(replace(k, choices=(only[k.name],)) if k.name in only else k for k in self._all_knobs())
+
+    def _all_knobs(self) -> tuple[Knob, ...]:
         if not self.structure.splits:
             return knobs_of(self.structure, self.target)
         parts = parts_knob(self.structure.splits, self.target)
@@ -237,6 +253,7 @@ class Sketch:
 
 def sketches(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> list[Sketch]:
     """All sketches of a task, over its variants. Raises UserError for rules that cannot be told apart."""
+    check_arguments(task=task, target=target, rules=rules)
     known = checked(rules)
     return [
         Sketch(task, k, s, target, known)
@@ -275,7 +292,7 @@ def variant_of(task: Task, schedule: Schedule) -> int:
     return classes.index(key)
 
 
-@lru_cache(maxsize=256)
+@memoised(256)
 def replayed(
     task: Task, variant: int, steps: tuple[DerivationStep, ...], target: Target, rules: tuple[Rule, ...]
 ) -> Sketch:

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import attrgetter
 
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.expr import ITEMSIZE, Axis, Combiner, Expr, Load, loads, walk
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor, Variant
 from stormdrop.target.structures import TilingStructure
 
@@ -185,12 +186,12 @@ class Structure:
         return [s for s in self.stages if s.host == host.id]
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def _widest(e: Expr) -> int:
     return max((ITEMSIZE[n.dtype] for n in walk(e) if isinstance(n, Load) or n.dtype == "f64"), default=0)
 
 
-@lru_cache(maxsize=16384)
+@memoised()
 def _reads_of(s: Structure, tensor: Tensor) -> tuple[tuple[Stage, Load], ...]:
     return tuple((stage, load) for stage in s.stages for load in stage.reads if load.tensor is tensor)
 

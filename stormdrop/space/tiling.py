@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from stormdrop.ir.affine import affine, conjuncts
 from stormdrop.ir.expr import Axis, Expr
+from stormdrop.ir.memo import memoised
 from stormdrop.space.access import axes_of, index_conditions
 from stormdrop.space.columns import (
     Num,
@@ -29,11 +29,11 @@ from stormdrop.space.columns import (
     where,
 )
 from stormdrop.space.nest import (
-    CACHED,
     Cut,
     LoopLevel,
     Trips,
     cuts,
+    depth_knob,
     is_copy,
     nest_of,
     peel_knob,
@@ -60,6 +60,7 @@ class Tiling:
     vectors: Num
     unroll: Num = 1
     peel: Num = 0
+    depth: Num = 1
 
     def tile(self, axis: Axis) -> Num:
         """Elements of the register tile along a spatial axis."""
@@ -77,16 +78,16 @@ class Tiling:
     @property
     def threads(self) -> Num:
         """The threads of a block that the stage uses; 1 on a CPU."""
-        return prod_of([n for level, n in self.trips.items() if level in self._thread_levels])
+        return prod_of([n for level, n in self.trips.items() if level in self.thread_levels])
 
     @property
     def reduce_threads(self) -> Num:
         """The threads of a block among which one element's reduction is divided."""
-        levels = self._thread_levels
+        levels = self.thread_levels
         return prod_of([n for level, n in self.trips.items() if level in levels and level.axis.kind == "reduce"])
 
     @property
-    def _thread_levels(self) -> frozenset[LoopLevel]:
+    def thread_levels(self) -> frozenset[LoopLevel]:
         return thread_levels(self.stage)
 
     def virtual_threads(self, axis: Axis) -> Num:
@@ -170,6 +171,9 @@ def _tile_stage(
         if nest_of(stage).reduces_across_threads:
             trips = t.outer_reduce_trips(inner)
         t.unroll = minimum(values[name], trips) if name is not None else trips if inner in stage.unrolled else 1
+        name = depth_knob(stage)
+        if name is not None:
+            t.depth = minimum(values[name], prod_of([t.outer_reduce_trips(a) for a in stage.reduce_axes]))
         name = peel_knob(stage)
         t.peel = where(_can_peel(t), values[name], 0) if name is not None else 0
     return t
@@ -178,7 +182,7 @@ def _tile_stage(
 # ---- thread blocks ---------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def thread_levels(stage: Stage) -> frozenset[LoopLevel]:
     """The loops that the threads of a block execute."""
     nest = nest_of(stage)
@@ -187,7 +191,7 @@ def thread_levels(stage: Stage) -> frozenset[LoopLevel]:
     return frozenset((*spatial, *(LoopLevel(a, n) for n in reduce for a in stage.reduce_axes)))
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def _innermost_first(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
     """`cuts`, in the order in which axes take the threads of a block: contiguous ones first, reduce axes last."""
     levels = dict(cuts(stage))
@@ -195,7 +199,7 @@ def _innermost_first(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
     return tuple((a, levels[a]) for a in (*order, *reversed(stage.reduce_axes)))
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def cooperative_lanes(s: Structure, stage: Stage, vector_bytes: int) -> int:
     """Elements of one vector of a stage in a thread block: as many as divide the extent, so that no lane is ever dead.
 
@@ -223,7 +227,7 @@ def cooperative_lanes(s: Structure, stage: Stage, vector_bytes: int) -> int:
     return most
 
 
-@lru_cache(maxsize=CACHED)
+@memoised()
 def granules_of(s: Structure, stage: Stage, vector_bytes: int) -> Mapping[Axis, int]:
     """The elements of reduce axes that a block of the reduction must take together: the vectors of its copies."""
     found: dict[Axis, int] = {}

@@ -179,6 +179,11 @@ class Cpu:
         return f"{self.cpu}/{self.isa}/{self.threads}"
 
     @property
+    def units(self) -> str:
+        """What computes in parallel, for people."""
+        return f"{self.threads} thread{'s' if self.threads != 1 else ''}"
+
+    @property
     def ghz(self) -> float:
         """The clock at which `peak_gflops` is reached."""
         return self.peak_gflops / (2 * self.lanes("f32") * self.fma_per_cycle)

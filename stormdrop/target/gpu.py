@@ -52,6 +52,7 @@ class GpuCoefficients:
     # A launch
     launch_seconds: float = 2.0e-6  # of a kernel in a graph, from the end of the one before; h200
     block_cycles: float = 600.0  # to start a block and to drain its stores; h200
+    start_cycles: float = 60.0  # between the starts of two blocks on one multiprocessor; chosen
 
     # Limits, all of them chosen
     most_instructions: float = 6000.0  # of one phase: ptxas takes about 40 µs for each
@@ -157,6 +158,11 @@ class Gpu:
     def threads(self) -> int:
         """The units that work in parallel on one phase: thread blocks, one for each multiprocessor."""
         return self.multiprocessors
+
+    @property
+    def units(self) -> str:
+        """What computes in parallel, for people."""
+        return f"{self.multiprocessors} multiprocessors"
 
     def with_threads(self, threads: int) -> "Gpu":
         """The same GPU: its threads are not the host's."""

@@ -18,6 +18,8 @@ import stormdrop
 from stormdrop.cli.main import main
 from stormdrop.cli.options import SEARCHES, seconds_of
 from stormdrop.errors import RunError, UserError
+from stormdrop.reservoir.store import Store
+from tests.support.records import make_records
 
 TINY = ["GMM", "1", "13", "17", "11"]
 
@@ -95,6 +97,7 @@ SEARCH_KEYS = [
     "stopped",
     "verified",
     "store",
+    "not_kept",
     "trials",
     "failed",
     "failures",
@@ -402,6 +405,7 @@ def test_doctor_is_content_and_says_how_many_threads(cache: Path) -> None:
         "threads",
         "cpu",
         "cache",
+        "store",
         "kernel in a worker",
         "kernel in this process",
     } <= set(names)
@@ -414,6 +418,30 @@ def test_doctor_names_an_unwritable_cache_and_the_way_out(tmp_path: Path) -> Non
     assert "is not writable" in done.stdout
     assert "STORMDROP_CACHE_DIR" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--default",)])
+def test_an_operator_larger_than_memory_is_refused_at_once(cache: Path, more: tuple[str, ...]) -> None:
+    done = stormdrop_cli("op", "GMM", "1", "999999999", "999999999", "999999999", *more, cache=cache)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "of memory" in done.stderr.splitlines()[-1]
+    assert "measured" not in done.stderr
+
+
+@pytest.mark.parametrize("kept", [100, 40_000])
+def test_doctor_names_a_damaged_store(kept: int, cache: Path) -> None:
+    """Damaged at its beginning, and where only a look at every page finds it."""
+    path = cache / "reservoir.sqlite"
+    with Store.open(path) as store:
+        store.add(make_records(20))
+    content = path.read_bytes()
+    path.write_bytes(content[:kept] + b"\xff" * (len(content) - kept))
+    done = stormdrop_cli("doctor", "--json", cache=cache)
+    assert done.returncode == 1
+    (failed,) = [check for check in json.loads(done.stdout)["checks"] if not check["ok"]]
+    assert failed["name"] == "store"
+    assert "is damaged" in failed["detail"]
+    assert "a new store begins" in failed["advice"]
 
 
 def test_doctor_names_a_bad_thread_count(cache: Path) -> None:

@@ -22,7 +22,7 @@ from stormdrop.driver.stored import stored_schedules
 from stormdrop.errors import RunError
 from stormdrop.graph.partition import Partition
 from stormdrop.report.text import clean
-from stormdrop.reservoir.store import default_path
+from stormdrop.reservoir.store import Store, StoreFull, default_path
 from stormdrop.runtime.host import detect
 from stormdrop.target.machine import Target
 from tests.support.command import refusal
@@ -37,6 +37,7 @@ KEYS = [
     "cold",
     "stopped",
     "expected_gain",
+    "not_kept",
     "trials",
     "failed",
     "known",
@@ -119,6 +120,26 @@ def test_a_model_is_tuned_kept_and_continued(tmp_path: Path, cache: Path) -> Non
     assert "\x1b" not in again.output
     chosen = stored_schedules(detect(1))
     assert all(chosen(use.task) is not None for use in tasks)
+
+
+def test_what_is_not_kept_is_not_called_stored(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Store, records: object) -> None:
+        raise StoreFull("the disk is full")
+
+    monkeypatch.setattr(Store, "add", full)
+    done = ran(dense(tmp_path), *QUICK)
+    assert done.exit_code == 0, done.output
+    (stored,) = [line for line in done.stdout.splitlines() if line.startswith("stored")]
+    assert stored.split(maxsplit=1)[1] == "not everything: the disk is full"
+    assert str(cache) not in done.stdout
+    assert done.stderr.count("the disk is full") == 1
+    monkeypatch.undo()
+    monkeypatch.setenv("STORMDROP_CACHE_DIR", str(cache))
+    monkeypatch.setattr(Store, "add_verdicts", full)
+    done = ran(dense(tmp_path), *QUICK)
+    assert done.exit_code == 0, done.output
+    assert "not everything: the disk is full" in done.stdout
+    assert "in-model" in done.stdout
 
 
 def test_two_models_are_tuned_at_once_and_reported_each(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 import threading
@@ -10,6 +11,8 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 
+from stormdrop.errors import UserError
+from stormdrop.runtime.cuda.driver import open_driver
 from tests.cuda.checks import POINTS, Check, checks
 
 HANG_SECONDS = 120.0
@@ -20,16 +23,23 @@ def main() -> int:
     parser.add_argument("--points", type=int, default=POINTS, metavar="N", help="random points")
     parser.add_argument("--only", default="", metavar="TEXT", help="checks whose name begins with this")
     parser.add_argument("--seconds", type=float, default=0.0, metavar="S", help="begin no check after so long")
+    parser.add_argument("--under", default="", metavar="COMMAND", help="run the checks under compute-sanitizer, say")
     parser.add_argument("--worker", type=int, metavar="FIRST", help=argparse.SUPPRESS)
     given = parser.parse_args()
     chosen = [check for check in checks(given.points) if check.name.startswith(given.only)]
     if given.worker is not None:
         return _work(chosen[given.worker :])
+    try:
+        open_driver()
+    except UserError as error:
+        print(error)
+        return 2
     began = time.monotonic()
     failures: list[str] = []
     done = 0
     while done < len(chosen) and not (given.seconds and time.monotonic() - began > given.seconds):
-        done += _supervise(chosen, done, sys.argv[1:], failures, began + given.seconds if given.seconds else None)
+        command = [*shlex.split(given.under), sys.executable, "-m", "tests.cuda", *sys.argv[1:], "--worker", str(done)]
+        done += _supervise(chosen[done:], command, failures, began + given.seconds if given.seconds else None)
     print(f"{done} of {len(chosen)} checks, {len(failures)} failed, {time.monotonic() - began:.0f} s")
     for name in failures:
         print("failed:", name)
@@ -54,11 +64,8 @@ def _work(chosen: Sequence[Check]) -> int:
     return 0
 
 
-def _supervise(
-    chosen: Sequence[Check], first: int, arguments: Sequence[str], failures: list[str], end: float | None
-) -> int:
-    """Let a process work from check `first` on; returns how many it has done, the one that ended it included."""
-    command = [sys.executable, "-m", "tests.cuda", *arguments, "--worker", str(first)]
+def _supervise(chosen: Sequence[Check], command: Sequence[str], failures: list[str], end: float | None) -> int:
+    """Let a process work on the checks; returns how many it has done, the one that ended it included."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         done, running = 0, False
         for line in _watched(process):
@@ -74,8 +81,10 @@ def _supervise(
                     process.kill()
                     return done
     if running:  # it died
-        failures.append(f"{chosen[first + done].name}: the process ended with {process.returncode}")
+        failures.append(f"{chosen[done].name}: the process ended with {process.returncode}")
         done += 1
+    elif process.returncode not in (0, 1):  # compute-sanitizer has something to say
+        failures.append(f"up to {chosen[done - 1].name}: the process ended with {process.returncode}")
     return max(done, 1)
 
 

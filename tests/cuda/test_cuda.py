@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ def _has_gpu() -> bool:
     return True
 
 
+SANITIZER = shutil.which("compute-sanitizer")
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not _has_gpu(), reason="no GPU here"), pytest.mark.timeout(0)]
 
 
@@ -26,4 +28,13 @@ pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not _has_gpu(), reason="no GP
 def test_a_gpu_computes_what_the_reference_computes(part: str) -> None:
     """In processes of their own: a kernel that faults leaves a context unusable."""
     run = subprocess.run([sys.executable, "-m", "tests.cuda", "--only", part], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-4000:]
+
+
+@pytest.mark.skipif(SANITIZER is None, reason="compute-sanitizer is not installed")
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_nvidias_own_checker_finds_nothing(tool: str) -> None:
+    under = f"{SANITIZER} --tool {tool} --error-exitcode 9"
+    command = [sys.executable, "-m", "tests.cuda", "--only", "points", "--points", "20", "--under", under]
+    run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-4000:]

@@ -17,7 +17,7 @@ from stormdrop.graph.partition import Partition
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from stormdrop.search.model_events import InModel, TunedModel
-from stormdrop.search.tune_model import tune_model
+from stormdrop.search.tune_model import tune_models
 from stormdrop.space.default import default_schedule
 from stormdrop.target.machine import Target
 from tests.driver.test_stored import other_schedules, verdict
@@ -83,7 +83,7 @@ def tuned_to_another(parts: Partition, target: Target, store: Store) -> TunedMod
     task = parts.tasks[0].task
     (schedule,) = other_schedules(task, target, 1)
     store.add_verdicts([verdict(task, target, schedule)])
-    return tune_model(parts, target, store=store, trials=len(parts.tasks), search="random")
+    return tune_models([parts], target, store=store, trials=len(parts.tasks), search="random")[0]
 
 
 def accepted(parts: Partition, tuned: TunedModel, store: Store) -> TunedModel:

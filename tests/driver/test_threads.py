@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 import stormdrop as sd
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph
+from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Result, Timing
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
@@ -25,23 +26,11 @@ def graph() -> Graph:
     return b.graph([b.emit("Relu", b.input("x", (8, 8), "f32"))], ["y"], "g", 1)
 
 
-class Instant:
+class Instant(AnsweringMeasurer):
     """A measurer that measures nothing."""
 
-    def measure(
-        self,
-        task: sd.Task,
-        candidates: Sequence[sd.Schedule],
-        best: float | None = None,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> list[Result]:
-        return [Timing(1e-3, 0.0, 10, 0.0, samples=(1e-3,) * 9) for _ in candidates]
-
-    def retime(self, task: sd.Task, candidates: Sequence[sd.Schedule], rounds: int) -> list[Result]:
-        return self.measure(task, candidates)
-
-    def prove(self, task: sd.Task, candidate: sd.Schedule, witness: sd.Schedule | None = None) -> Result:
-        return self.measure(task, [candidate])[0]
+    def answers(self, asked: Request) -> list[Result]:
+        return [Timing(1e-3, 0.0, 10, 0.0, samples=(1e-3,) * 9) for _ in asked.candidates]
 
 
 def tuned(what: sd.Task | Graph, given: Any) -> int:

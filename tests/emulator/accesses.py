@@ -96,9 +96,9 @@ class Accesses:
                     wrong = (owner > 0) & (owner < memory.first_writable)
                     if wrong.any():
                         self._fault(FaultKind.READ_ONLY, f, i, addresses, lanes, wrong, "")
-                memory.is_written[np.maximum(owner, 0)] = True
+                memory.mark(memory.is_written, addresses, nbytes)
             elif i.is_invariant:
-                memory.read_invariantly[np.maximum(owner, 0)] = True
+                memory.mark(memory.read_invariantly, addresses, nbytes)
         if self.pending_count and lowest < 0:
             self._check_pending(f, i, addresses, lanes, nbytes)
         if lowest > 0 and highest < memory.first_writable:

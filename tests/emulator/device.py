@@ -30,7 +30,7 @@ from stormdrop.runtime.host_device import HostMemory, HostPacker, host_device
 from stormdrop.runtime.memory import aligned
 from stormdrop.target.scope import Scope
 from tests.emulator.launch import Order, launch
-from tests.emulator.memory import POISON, GlobalBuffer
+from tests.emulator.memory import POISON, GlobalBuffer, Pointer
 from tests.emulator.reading import read
 
 
@@ -85,17 +85,22 @@ class EmulatedKernel:
             if block is not None and place is not None:
                 place.memory.write(place.offset, block)
 
-    def launch(self, arguments: Sequence[tuple[Bytes, int] | None]) -> None:
-        """All phases of a call. An argument is the memory that it lies in, and where it begins there."""
-        buffers: list[GlobalBuffer | None] = []
+    def launch(self, arguments: Sequence[tuple[EmulatedMemory, int] | None]) -> None:
+        """All phases of a call. An argument is a block of memory, and where the argument begins there.
+
+        A kernel may access the whole block: an argument may be a view of an array, with steps between its elements.
+        """
+        writable: set[EmulatedMemory] = set()
+        names: dict[EmulatedMemory, list[str]] = {}
         for spec, argument in zip(self.artifact.buffers, arguments, strict=True):
-            if argument is None:
-                buffers.append(None)
-                continue
-            block, offset = argument
-            is_writable = spec.scope in (Scope.OUTPUT, Scope.WORKSPACE)
-            buffers.append(GlobalBuffer(spec.name, block[offset : offset + spec.nbytes], is_writable, offset))
-        check_disjoint([b for b in buffers if b is not None])
+            if argument is not None:
+                names.setdefault(argument[0], []).append(spec.name)
+                if spec.scope in (Scope.OUTPUT, Scope.WORKSPACE):
+                    writable.add(argument[0])
+        blocks = {
+            memory: GlobalBuffer(" and ".join(held), memory.block, memory in writable) for memory, held in names.items()
+        }
+        pointers = [None if a is None else Pointer(blocks[a[0]], a[1]) for a in arguments]
         for number, shape in enumerate(self.artifact.launches):
             launch(
                 self._module,
@@ -103,17 +108,9 @@ class EmulatedKernel:
                 blocks=shape.blocks,
                 threads=shape.threads,
                 shared_bytes=shape.shared_bytes,
-                arguments=buffers,
+                arguments=pointers,
                 order=self._device.next_order(),
             )
-
-
-def check_disjoint(buffers: Sequence[GlobalBuffer]) -> None:
-    """What a kernel writes must not lie on what it reads: the emulator gives each argument memory of its own."""
-    for written in buffers:
-        for other in buffers:
-            if written.is_writable and other is not written and np.may_share_memory(written.data, other.data):
-                raise AssertionError(f"{written.name} overlaps {other.name}")
 
 
 class EmulatedRecording:
@@ -155,14 +152,14 @@ class EmulatedRecording:
         call.kernel.launch([self._place(argument) for argument in call.arguments])
         return time.perf_counter() - start
 
-    def _place(self, argument: Argument) -> tuple[Bytes, int] | None:
+    def _place(self, argument: Argument) -> tuple[EmulatedMemory, int] | None:
         match argument:
             case None:
                 return None
             case BufferPlace(memory, offset):
                 assert isinstance(memory, EmulatedMemory)
-                return memory.block, offset
+                return memory, offset
             case InputArray(index, offset):
-                return self._inputs[index][1].block, offset
+                return self._inputs[index][1], offset
             case OutputArray(index, offset):
-                return self._outputs[index][1].block, offset
+                return self._outputs[index][1], offset

@@ -15,7 +15,7 @@ from tests.emulator.copies import CopyQueue
 from tests.emulator.faults import Fault, FaultKind
 from tests.emulator.intrinsics import special_step
 from tests.emulator.llvm_types import Array
-from tests.emulator.memory import GlobalBuffer, Memory
+from tests.emulator.memory import GlobalBuffer, KernelArgument, Memory
 from tests.emulator.races import RaceLog
 from tests.emulator.reading import Function, Module
 from tests.emulator.threads import WARP, Frame, Mask, Threads
@@ -59,7 +59,7 @@ def launch(
     blocks: int,
     threads: int,
     shared_bytes: int = 0,
-    arguments: Sequence[GlobalBuffer | None] = (),
+    arguments: Sequence[KernelArgument] = (),
     order: Order = Order(),  # noqa: B008
     most_segments: int = MOST_SEGMENTS,
 ) -> None:
@@ -83,7 +83,7 @@ class _Launch:
         blocks: int,
         threads: int,
         shared_bytes: int,
-        arguments: Sequence[GlobalBuffer | None],
+        arguments: Sequence[KernelArgument],
         order: Order,
         most_segments: int,
     ) -> None:
@@ -91,8 +91,8 @@ class _Launch:
         self.together = min(blocks, max(1, TOGETHER // threads))
         constants = {c.name: c.data for c in module.constants.values() if c.data is not None}
         granule = granule_of(module)
-        skews = [b.skew for b in arguments if b is not None and b.skew]
-        granule = min([granule, *(skew & -skew for skew in skews)])
+        offsets = [a.skew if isinstance(a, GlobalBuffer) else a.offset for a in arguments if a is not None]
+        granule = min([granule, *(offset & -offset for offset in offsets if offset)])
         self.memory = Memory(arguments, constants, self.together, shared_bytes, granule)
         self.accesses = Accesses(self.memory, RaceLog(self.memory, threads))
         self.rng = np.random.default_rng([8, order.seed])

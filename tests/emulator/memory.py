@@ -24,14 +24,26 @@ POISON = np.array([0xFFF5A5A5], np.uint32).view(np.uint8)
 """NaN as f32 and as f64; what shared memory holds when a block begins."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GlobalBuffer:
-    """One argument of a kernel. Its address modulo 256 is `skew`."""
+    """A block of global memory. Its address modulo 256 is `skew`."""
 
     name: str
     data: Bytes
     is_writable: bool = False
     skew: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An argument that points into a block: several may point into one."""
+
+    buffer: GlobalBuffer
+    offset: int
+
+
+KernelArgument = GlobalBuffer | Pointer | None
+"""None: a null pointer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +58,7 @@ class Memory:
 
     def __init__(
         self,
-        arguments: Sequence[GlobalBuffer | None],
+        arguments: Sequence[KernelArgument],
         constants: Mapping[str, bytes],
         blocks: int,
         shared_bytes: int,
@@ -54,7 +66,8 @@ class Memory:
     ) -> None:
         """Shared memory for `blocks` blocks at a time."""
         self.granule, self.shift = granule, granule.bit_length() - 1
-        given = [b for b in arguments if b is not None]
+        pointers = [Pointer(a, 0) if isinstance(a, GlobalBuffer) else a for a in arguments]
+        given = list(dict.fromkeys(p.buffer for p in pointers if p is not None))
         read_only = [b for b in given if not b.is_writable]
         read_only += [GlobalBuffer(name, np.frombuffer(data, np.uint8)) for name, data in constants.items()]
         self.buffers = read_only + [b for b in given if b.is_writable]
@@ -77,12 +90,13 @@ class Memory:
         for block in range(blocks):
             start = self.shared_base(block)
             self.owner[start >> self.shift : (start + shared_bytes) >> self.shift] = -(block + 1)
-        addresses = {id(buffer): part.start for part, buffer in zip(self.parts, self.buffers)}
-        self.addresses = [0 if b is None else addresses[id(b)] for b in arguments]
-        """Of the arguments; a null pointer for None."""
+        starts = {buffer: part.start for part, buffer in zip(self.parts, self.buffers)}
+        self.addresses = [0 if p is None else starts[p.buffer] + p.offset for p in pointers]
+        """Of the arguments."""
         self.symbols = {part.name: part.start for part in self.parts if part.name in constants}
-        self.read_invariantly = np.zeros(len(self.parts) + 1, np.bool_)
-        self.is_written = np.zeros(len(self.parts) + 1, np.bool_)
+        self.read_invariantly = np.zeros(len(self.owner), np.bool_)
+        """By granule, as `is_written`."""
+        self.is_written = np.zeros(len(self.owner), np.bool_)
         self._rows: dict[tuple[str, int], Array] = {}
 
     def shared_base(self, block: int) -> int:
@@ -139,6 +153,12 @@ class Memory:
         else:
             self.bytes.view(type.dtype)[addresses // type.item_bytes] = values
 
+    def mark(self, flags: Array, addresses: Array, nbytes: int) -> None:
+        """Set the flags of all granules of some accesses."""
+        first = addresses >> self.shift
+        for k in range(max(1, nbytes >> self.shift)):
+            flags[first + k] = True
+
     # Messages
 
     def place(self, address: int) -> str:
@@ -155,7 +175,7 @@ class Memory:
     def check_invariance(self) -> None:
         both = np.nonzero(self.read_invariantly & self.is_written)[0]
         if len(both):
-            raise Fault(FaultKind.STALE_INVARIANT, self.parts[int(both[0]) - 1].name)
+            raise Fault(FaultKind.STALE_INVARIANT, self.place(int(both[0]) << self.shift))
 
 
 def _rounded(address: int) -> int:

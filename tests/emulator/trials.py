@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.errors import ScheduleError, StormdropError
+from stormdrop.errors import StormdropError
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.verify import verify
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.device import Device
 from stormdrop.runtime.prepared import PreparedKernel
-from stormdrop.space.judge import judge_of
 from stormdrop.space.sketch import sketches
 from stormdrop.target.gpu import gpu
 from stormdrop.target.machine import Target
@@ -37,15 +36,6 @@ Array = NDArray[Any]
 CASES = 2
 """Points of one trial."""
 TARGETS = tuple(gpu(architecture) for architecture in ("sm_80", "sm_86", "sm_90"))
-
-
-def has_judge() -> bool:
-    """Whether points of GPU sketches can be judged, and so drawn."""
-    try:
-        judge_of(TARGETS[0])
-    except ScheduleError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

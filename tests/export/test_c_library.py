@@ -540,7 +540,7 @@ def test_an_object_of_data_is_one_to_llvm(nbytes: int) -> None:
 
 def test_the_entry_points_are_right_for_arm_too(model: tuple[Image, NDArray[np.uint8]]) -> None:
     image = replace(model[0], triple="aarch64-unknown-linux-gnu", cpu="neoverse-n1", features="")
-    text = entry_ir(image, "tiny", "aarch64")
+    text = entry_ir([image], "tiny", "aarch64")
     _, preamble = _machine(image.triple, image.cpu, "")
     with llvm.create_context() as context, llvm.parse_assembly(preamble + text, context) as module:
         module.verify()

@@ -15,6 +15,7 @@ from stormdrop.measure.result import Failure, Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
+from tests.support.workers import worker_pids
 
 Write = Callable[..., HandWritten]
 IS_X86 = platform.machine() == "x86_64"
@@ -164,17 +165,17 @@ def test_an_idle_worker_that_is_stopped_or_killed_is_replaced_at_no_candidates_c
     measurer: Measurer, tiny: Task, write: Write
 ):
     measurer.measure(tiny, [write()] * 2)
-    before = measurer.worker_pids
+    before = worker_pids(measurer)
     assert len(before) >= 2
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     time.sleep(0.2)
     assert all(isinstance(r, Timing) for r in measurer.measure(tiny, [write()] * 2))  # nobody was at work
-    for pid in measurer.worker_pids:
+    for pid in worker_pids(measurer):
         os.kill(pid, signal.SIGSTOP)
     time.sleep(0.2)
     assert all(isinstance(r, Timing) for r in measurer.measure(tiny, [write()] * 2))
-    assert not set(before) & set(measurer.worker_pids)
+    assert not set(before) & set(worker_pids(measurer))
 
 
 def test_a_schedule_of_another_class_is_a_schedule_failure(

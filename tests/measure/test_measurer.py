@@ -20,6 +20,7 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
+from tests.support.workers import worker_pids
 
 Write = Callable[..., HandWritten]
 Draw = Callable[[Task, int], list[Schedule]]
@@ -90,9 +91,9 @@ def test_one_measurer_serves_many_tasks_and_threads(measurer: Measurer, tiny: Ta
         thread = threading.Thread(target=use)
         thread.start()
         thread.join()
-        pids = measurer.worker_pids
+        pids = worker_pids(measurer)
         found.append(measurer.measure(other, draw(other, 1)))
-        assert measurer.worker_pids == pids  # a worker does not die with the thread that first needed it
+        assert worker_pids(measurer) == pids  # a worker does not die with the thread that first needed it
     assert all(isinstance(r, Timing) for results in found for r in results)
 
 
@@ -120,9 +121,9 @@ def test_ctrl_c_ends_a_measurement_but_not_the_measurer(tiny: Task, write: Write
 
 def test_close_ends_the_workers_and_all_later_calls(tiny: Task, write: Write, target: Target):
     measurer = Measurer(target, builders=1)
-    assert measurer.worker_pids == ()
+    assert worker_pids(measurer) == ()
     measurer.measure(tiny, [write()])
-    pids = measurer.worker_pids
+    pids = worker_pids(measurer)
     assert len(pids) == 2
     measurer.close()
     measurer.close()
@@ -186,8 +187,9 @@ schedule = sketch.schedule(sketch.sample(1, np.random.default_rng(0))[0])
 measurer.measure(task, [schedule] * 2)
 like = build_artifact(task, schedule, target)
 loop = HandWritten("define void @kernel(ptr %b, ptr %s, i64 %p, i64 %i, i64 %n) { br label %x x: br label %x }", like)
-print(*measurer.worker_pids, flush=True)
-os.kill(measurer.worker_pids[2], signal.SIGSTOP)
+from tests.support.workers import worker_pids
+print(*worker_pids(measurer), flush=True)
+os.kill(worker_pids(measurer)[2], signal.SIGSTOP)
 measurer.measure(task, [loop])
 """
 )

@@ -21,6 +21,7 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
+from tests.support.workers import worker_pids
 
 Draw = Callable[[Task, int], list[Schedule]]
 LIE = """
@@ -71,11 +72,11 @@ def large() -> Task:
 
 def test_a_right_kernel_is_proved_and_timed(measurer: Measurer, large: Task, draw: Draw):
     (one,) = draw(large, 1)
-    pids = measurer.worker_pids
+    pids = worker_pids(measurer)
     proved = measurer.prove(large, one, default_schedule(large, measurer.target))
     assert isinstance(proved, Timing), proved
     assert proved.seconds > 0
-    assert set(pids) <= set(measurer.worker_pids)  # the runner is another process than the fresh one
+    assert set(pids) <= set(worker_pids(measurer))  # the runner is another process than the fresh one
 
 
 @pytest.mark.parametrize("value", ["3.0e3", "0x7FF8000000000000"])  # NaN

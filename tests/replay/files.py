@@ -24,7 +24,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.store import Store
 from stormdrop.search.tune import tune
-from stormdrop.search.tune_model import tune_model
+from stormdrop.search.tune_model import tune_models
 from stormdrop.target.machine import Target
 from tests.replay.cases import DATA
 from tests.replay.machines import machine
@@ -52,7 +52,7 @@ def _record_store(network: Path, target: Target) -> None:
     with Store.open(STORE) as store:
         for task in tuned:
             tune(task, target, trials=TRIALS, store=store)
-        tune_model(parts, target, trials=MODEL_TRIALS, store=store)
+        tune_models([parts], target, trials=MODEL_TRIALS, store=store)
         tuned += [use.task for use in parts.tasks]
         lines: list[object] = []
         for task in tuned:

@@ -15,7 +15,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime import package
 from stormdrop.runtime.compatible import unfit
-from stormdrop.runtime.model import load_compiled
+from stormdrop.runtime.open_model import load_compiled
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
 from stormdrop.target.machine import target_from_json

@@ -61,12 +61,39 @@ def test_without_a_home_one_warning_and_memory(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STORMDROP_CACHE_DIR", raising=False)
     monkeypatch.setattr("platformdirs.user_cache_dir", "~/.cache/{}".format)
+    monkeypatch.setattr("os.path.expanduser", str)
     with caplog.at_level(logging.DEBUG), Store.open() as store:
         store.add(make_records(3))
         assert store.is_memory
         assert store.known(*KNOWN) == 3
     assert [r.name for r in caplog.records] == ["stormdrop.store"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tilde_in_the_environment_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("STORMDROP_CACHE_DIR", "~/deep/cache")
+    assert default_path() == tmp_path / "deep" / "cache" / "reservoir.sqlite"
+
+
+def test_a_link_to_nothing_makes_no_file_elsewhere(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a directory that others may write to, they would choose where we make a file."""
+    elsewhere = tmp_path / "elsewhere"
+    path.symlink_to(elsewhere)
+    with Store.open(path) as store:
+        store.add(make_records(3))
+        assert store.is_memory
+    assert "is a link to" in caplog.text
+    assert not elsewhere.exists()
+    database = Database(path)  # nor where the link is made after we looked
+    with pytest.raises(StoreError, match="unable to open"):
+        database.read(lambda c: None)
+    assert not elsewhere.exists()
+    elsewhere.touch()
+    with Store.open(path) as store:  # a link to a file leads there
+        assert not store.is_memory
 
 
 def test_a_folder_that_cannot_be_made_is_one_warning_and_memory(

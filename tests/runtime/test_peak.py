@@ -209,3 +209,13 @@ def test_an_unwritable_cache_is_a_warning(
     calibration.save_peak(target, made_up(target))
     assert "cannot be kept" in caplog.text
     assert calibrated(target) is target
+
+
+def test_a_link_in_the_place_of_the_file_is_replaced_and_not_followed(target: Cpu, cache: Path) -> None:
+    """In a directory that others may write to, they would choose where we make a file."""
+    cache.mkdir()
+    elsewhere = cache.parent / "elsewhere"
+    calibration._path("peak", target).symlink_to(elsewhere)
+    calibration.save_peak(target, made_up(target))
+    assert calibration.load_peak(target) == made_up(target)
+    assert not elsewhere.exists()

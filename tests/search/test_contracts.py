@@ -17,7 +17,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
-from stormdrop.search.session import Measures
+from stormdrop.search.tools import Measures
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, sketches

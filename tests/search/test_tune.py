@@ -12,6 +12,7 @@ import pytest
 
 from stormdrop.errors import RunError, StormdropError, UserError
 from stormdrop.ir.tensor import Task
+from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.record import Record
@@ -56,7 +57,7 @@ def by_knobs(schedule: Schedule) -> Result:
 
 
 @dataclass
-class Replay:
+class Replay(AnsweringMeasurer):
     """Gives every schedule the result of a rule; a batch may run something of the test's first."""
 
     rule: Rule = by_knobs
@@ -66,25 +67,14 @@ class Replay:
     bests: list[float | None] = field(default_factory=list[float | None])
     batches: list[list[Schedule]] = field(default_factory=list[list[Schedule]])
 
-    def measure(
-        self,
-        task: Task,
-        candidates: Sequence[Schedule],
-        best: float | None = None,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> list[Result]:
-        self.before(len(self.bests))
-        self.bests.append(best)
-        self.batches.append(list(candidates))
-        if meanwhile is not None:
-            meanwhile()
-        return [self.rule(s) for s in candidates]
-
-    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
-        return [(self.retimed or self.rule)(s) for s in candidates]
-
-    def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result:
-        return (self.proved or self.retimed or self.rule)(candidate)
+    def answers(self, asked: Request) -> list[Result]:
+        if asked.kind == "measure":
+            self.before(len(self.bests))
+            self.bests.append(asked.best)
+            self.batches.append(list(asked.candidates))
+            return [self.rule(s) for s in asked.candidates]
+        retimed = self.retimed or self.rule
+        return [((asked.kind == "prove" and self.proved) or retimed)(s) for s in asked.candidates]
 
 
 def task() -> Task:

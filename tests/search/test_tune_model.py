@@ -17,8 +17,9 @@ from stormdrop.errors import RunError, UserError
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.partition import Partition, partition
 from stormdrop.ir.tensor import Task
+from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.reservoir.store import Store
+from stormdrop.reservoir.store import Store, StoreFull
 from stormdrop.runtime.host import detect
 from stormdrop.search.events import Warned, ignore
 from stormdrop.search.goal import LatencyTargets
@@ -34,7 +35,7 @@ from stormdrop.search.model_task import least_seconds
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.strategies import Context
 from stormdrop.search.strategy import Strategy
-from stormdrop.search.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, tune_model, tune_models
+from stormdrop.search.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, tune_models
 from stormdrop.space.default import default_schedule
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
@@ -87,7 +88,7 @@ def by_knobs(task: Task, schedule: Schedule) -> Result:
 
 
 @dataclass
-class Fake:
+class Fake(AnsweringMeasurer):
     """Gives every schedule the result of a rule; every candidate takes some seconds of a clock of its own."""
 
     rule: Rule = by_knobs
@@ -101,40 +102,33 @@ class Fake:
     def clock(self) -> float:
         return self.now
 
-    def measure(
-        self,
-        task: Task,
-        candidates: Sequence[Schedule],
-        best: float | None = None,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> list[Result]:
-        self.before(len(self.batches))
-        self.batches.append((task, list(candidates)))
-        self.now += self.candidate_seconds * len(candidates)
-        if meanwhile is not None:
-            meanwhile()
+    def answers(self, asked: Request) -> list[Result]:
+        task, candidates = asked.task, asked.candidates
+        match asked.kind:
+            case "measure":
+                self.before(len(self.batches))
+                self.batches.append((task, list(candidates)))
+                self.now += self.candidate_seconds * len(candidates)
+            case "retime":
+                self.now += 0.01 * asked.rounds * len(candidates)
+            case "prove":
+                self.proofs += [(task, s) for s in candidates]
+                self.now += 0.3
+                return [(self.proved or self.rule)(task, s) for s in candidates]
         return [self.rule(task, s) for s in candidates]
-
-    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
-        self.now += 0.01 * rounds * len(candidates)
-        return [self.rule(task, s) for s in candidates]
-
-    def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result:
-        self.proofs.append((task, candidate))
-        self.now += 0.3
-        return (self.proved or self.rule)(task, candidate)
 
 
 def tuned_with(fake: Fake, parts: Partition, events: list[ModelEvent] | None = None, **more: object) -> TunedModel:
     given: Any = more
-    return tune_model(
-        parts,
+    (tuned,) = tune_models(
+        [parts],
         TARGET,
         measurer=fake,
         clock=fake.clock,
         listen=ignore if events is None else events.append,
         **given,
     )
+    return tuned
 
 
 @pytest.fixture(autouse=True)
@@ -304,9 +298,9 @@ def test_what_was_not_proved_in_time_is_not_used() -> None:
     parts, store = model(32, 48, 40), Store.in_memory()
 
     class Slow(Fake):
-        def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
-            self.now += 100.0
-            return super().retime(task, candidates, rounds)
+        def answers(self, asked: Request) -> list[Result]:
+            self.now += 100.0 if asked.kind == "retime" else 0.0
+            return super().answers(asked)
 
     tuned = tuned_with(Slow(), parts, seconds=20.0, search="random", store=store)
     proved, late = sorted(tuned.tasks, key=lambda t: t.ended == "not proved")
@@ -333,8 +327,8 @@ def test_a_winner_that_was_lucky_once_loses_against_the_default_in_turns() -> No
     default = default_schedule(parts.tasks[0].task, TARGET)
 
     class Lucky(Fake):
-        def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
-            return [timing(1e-4) for _ in candidates]
+        def answers(self, asked: Request) -> list[Result]:
+            return [timing(1e-4) for _ in asked.candidates] if asked.kind == "retime" else super().answers(asked)
 
     tuned = tuned_with(Lucky(), parts, trials=40)
     assert tuned.tasks[0].schedule == default
@@ -393,7 +387,7 @@ def test_what_there_is_no_time_for_is_taken_from_the_store() -> None:
 def test_records_name_the_model_and_its_temperature() -> None:
     parts, store = model(32, 48), Store.in_memory()
     small = replace(TARGET, l3_bytes=parts.constant_bytes - 1)
-    tuned = tune_model(parts, small, measurer=Fake(), trials=8, store=store)
+    (tuned,) = tune_models([parts], small, measurer=Fake(), trials=8, store=store)
     assert tuned.cold
     assert tuned.defaults(parts.tasks[0].task) == default_schedule(
         parts.tasks[0].task, small.with_cold_weights(True)
@@ -503,7 +497,7 @@ def test_the_report_for_scripts_holds_everything() -> None:
 def test_a_small_model_is_tuned_for_real() -> None:
     parts, store = model(32, 48, 40), Store.in_memory()
     target = detect(2)
-    tuned = tune_model(parts, target, trials=12, store=store)
+    (tuned,) = tune_models([parts], target, trials=12, store=store)
     assert tuned.trials == 12
     for t in tuned.tasks:
         assert t.seconds is not None
@@ -586,3 +580,25 @@ def test_duels_and_proofs_are_charged_to_their_task() -> None:
     tuned = tuned_with(fake, model(32, 48, 40), trials=300)
     assert fake.proofs
     assert sum(t.spent for t in tuned.tasks) == pytest.approx(fake.now)
+
+
+# ---- a store that takes no more ------------------------------------------------------------------------------------
+
+
+def test_a_store_that_takes_no_more_is_given_up_once_for_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, store, attempts = model(32, 48, 40), Store.in_memory(), 0
+
+    def full(self: Store, records: object) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise StoreFull("s.sqlite cannot grow")
+
+    monkeypatch.setattr(Store, "add", full)
+    events = list[ModelEvent]()
+    tuned = tuned_with(Fake(), parts, events, trials=60, store=store)
+    assert len(parts.tasks) > 1
+    assert attempts == 1
+    warnings = [e.message for e in events if isinstance(e, Warned)]
+    assert warnings == ["what is measured from here on is not kept: s.sqlite cannot grow"]
+    assert tuned.not_kept == "s.sqlite cannot grow"
+    assert tuned_with(Fake(), parts, trials=60).not_kept == ""

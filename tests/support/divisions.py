@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.cost.model import CostModel
-from stormdrop.ir.tensor import Task
+from stormdrop.measure.answering import Request
 from stormdrop.measure.replay import Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Result
 from stormdrop.reservoir.record import Versions
 from stormdrop.search.divide import Divide, Round, Standing, worth_a_round
 from stormdrop.search.model_task import FLOOR_TRUST
-from stormdrop.search.session import Origin, Session, Tools
+from stormdrop.search.session import Session
 from stormdrop.search.strategies import STRATEGIES
+from stormdrop.search.tools import Origin, Tools
 from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS
 from stormdrop.space.judge import judge_of
-from stormdrop.space.schedule import Schedule
 from tests.support.tables import formula_table
 
 FOLDER = Path(__file__).parents[1] / "data" / "tables"
@@ -78,19 +78,10 @@ class _Meter(TableMeasurer):
         super().__init__(table, 0.02, seed)
         self.trials = 0.0
 
-    def measure(
-        self,
-        task: Task,
-        candidates: Sequence[Schedule],
-        best: float | None = None,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> list[Result]:
-        self.trials += len(candidates)
-        return super().measure(task, candidates, best, meanwhile)
-
-    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
-        self.trials += DUEL_COST * rounds * len(candidates)
-        return super().retime(task, candidates, rounds)
+    def answers(self, asked: Request) -> list[Result]:
+        cost = {"measure": 1.0, "retime": DUEL_COST * asked.rounds, "prove": 0.0}[asked.kind]
+        self.trials += cost * len(asked.candidates)
+        return super().answers(asked)
 
 
 def recorded(table: Table, seed: int) -> RecordedTask:

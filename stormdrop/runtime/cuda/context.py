@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 import weakref
 from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
@@ -52,14 +53,20 @@ class CudaContext:
         driver.call("cuDevicePrimaryCtxRetain", byref(handle), self._device)
         self.handle = handle
         self.is_lost = False
+        self._entered = threading.local()
 
     def __enter__(self) -> CudaContext:
-        self.driver.call("cuCtxPushCurrent_v2", self.handle)
+        depth = getattr(self._entered, "depth", 0)
+        if not depth:
+            self.driver.call("cuCtxPushCurrent_v2", self.handle)
+        self._entered.depth = depth + 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(CudaError):  # after a sticky error this fails too, and hides the reason
-            self.driver.call("cuCtxPopCurrent_v2", byref(c_void_p()))
+        self._entered.depth -= 1
+        if not self._entered.depth:
+            with suppress(CudaError):  # after a sticky error this fails too, and hides the reason
+                self.driver.call("cuCtxPopCurrent_v2", byref(c_void_p()))
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call a function in this context. Raises MemoryError, CudaError."""

@@ -53,6 +53,7 @@ LOOP:
 }
 """
 """PTX that keeps a multiprocessor busy for a millisecond."""
+EMPTY = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry phase0()\n{\n\tret;\n}\n"
 
 
 class CudaDevice:
@@ -104,20 +105,31 @@ class CudaDevice:
         return graph.instantiate()
 
     def event_seconds(self) -> float:
-        """What an event inside a graph adds to the interval that it ends."""
+        """What an event between two kernels of a graph adds to the time from one to the next."""
         return self._event_seconds
 
     @cached_property
     def _event_seconds(self) -> float:
-        graph = CudaGraph(self.context)
-        events = [graph.event() for _ in range(17)]
-        ready, stream = graph.instantiate(), CudaStream(self.context)
-        gaps: list[float] = []
-        for _ in range(5):
-            ready.launch(stream.handle)
-            stream.synchronise()
-            gaps += [a.seconds_until(b) for a, b in pairwise(events)]
-        return float(np.median(gaps))
+        self._empty = self.load(Artifact(EMPTY.encode(), (), (1,), launches=(Launch(1, 32, 0),)))
+        (function, launch), stream = self._empty.launches[0], CudaStream(self.context)
+
+        def seconds(kernels: int, events: int) -> float:
+            """Of one kernel, where each of so many events follows so many."""
+            graph = CudaGraph(self.context)
+            found = [graph.event()]
+            for _ in range(events):
+                for _ in range(kernels):
+                    graph.kernel(function, launch, [])
+                found.append(graph.event())
+            ready = graph.instantiate()
+            gaps: list[float] = []
+            for _ in range(5):
+                ready.launch(stream.handle)
+                stream.synchronise()
+                gaps += [a.seconds_until(b) / kernels for a, b in pairwise(found)]
+            return float(np.median(gaps))
+
+        return max(0.0, seconds(1, 32) - seconds(32, 1))
 
 
 @cache

@@ -220,16 +220,32 @@ def _launch_seconds(device: CudaDevice) -> float:
     return float(np.median(found))
 
 
+FMA_TRIPS, FMA_THREADS = 2048, 256
+
+
+class GpuPeakMeter:
+    """The multiply-adds of a GPU, for use between timings of kernels."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        blocks = 8 * device.context.attribute(Attribute.MULTIPROCESSORS)
+        self._flops = 2.0 * FMA_CHAINS * FMA_UNROLL * FMA_TRIPS * blocks * FMA_THREADS
+        self._launch = Launch(blocks, FMA_THREADS, 0)
+
+    def gflops(self) -> float:
+        """About 20 ms."""
+        text = fma_module(FMA_THREADS, FMA_TRIPS)
+        return self._flops / _seconds(self._device, text, self._launch, 16 * self._launch.blocks * FMA_THREADS) / 1e9
+
+
 def measure_gpu_peak(device: CudaDevice, fresh: bool = False) -> GpuPeak:
     """What the cache file says, or else (or if `fresh`) measured now and written there. Raises NoAssembler."""
     if not fresh and (known := known_gpu_peak(device)) is not None:
         return known
     multiprocessors = device.context.attribute(Attribute.MULTIPROCESSORS)
     l2_bytes = device.context.attribute(Attribute.L2_BYTES)
-    blocks, threads, trips = 8 * multiprocessors, 256, 2048
-    sink_bytes = 16 * blocks * threads
-    flops = 2.0 * FMA_CHAINS * FMA_UNROLL * trips * blocks * threads
-    fma = _seconds(device, fma_module(threads, trips), Launch(blocks, threads, 0), sink_bytes)
+    threads, trips = 256, 2048
+    sink_bytes = 16 * 8 * multiprocessors * threads
     shared_bytes = 16 * threads * SHARED_LOADS
     launch = Launch(3 * multiprocessors, threads, 2 * shared_bytes)
     shared = _seconds(device, shared_module(threads, trips), launch, sink_bytes)
@@ -243,7 +259,7 @@ def measure_gpu_peak(device: CudaDevice, fresh: bool = False) -> GpuPeak:
     dram = _seconds(device, text, launch, sink_bytes, far * chunk_bytes)
     peak = GpuPeak(
         device.context.name,
-        flops / fma / 1e9,
+        GpuPeakMeter(device).gflops(),
         3 * multiprocessors * trips * shared_bytes / shared / 1e9,
         launch.blocks * l2_trips * chunk_bytes / l2 / 1e9,
         far * chunk_bytes / dram / 1e9,

@@ -58,7 +58,7 @@ class Clock(Protocol):
         ...
 
     def event_seconds(self) -> float:
-        """What an event inside a graph adds to the interval that it ends."""
+        """What an event between two kernels of a graph adds to the time from one to the next."""
         ...
 
 

@@ -1,0 +1,50 @@
+"""Measurers without workers: recorded tables, and whatever a test or a simulation answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Result
+from stormdrop.space.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a measurer is asked for: to measure candidates, to time them in turns, or to prove one."""
+
+    kind: Literal["measure", "retime", "prove"]
+    task: Task
+    candidates: Sequence[Schedule]
+    rounds: int = 1
+    best: float | None = None
+    """Seconds to beat, where candidates are measured."""
+
+
+class AnsweringMeasurer(ABC):
+    """A measurer (`Measures` in `stormdrop.search.tools`) that answers every request by one method."""
+
+    @abstractmethod
+    def answers(self, asked: Request) -> list[Result]:
+        """One result for each candidate, in order."""
+
+    def measure(
+        self,
+        task: Task,
+        candidates: Sequence[Schedule],
+        best: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Result]:
+        results = self.answers(Request("measure", task, candidates, best=best))
+        if meanwhile is not None:
+            meanwhile()
+        return results
+
+    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
+        return self.answers(Request("retime", task, candidates, rounds))
+
+    def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result:
+        return self.answers(Request("prove", task, [candidate]))[0]

@@ -1,0 +1,273 @@
+"""A model with open dimensions: one specialised model for each tuple of input shapes, found when it is called.
+
+    model = sd.compile("gpt2.onnx")           # ids: i64[batch, sequence]
+    model(ids)                                # compiled for ids.shape, or for a rounded one, on the first call
+    model.specialise({"ids": (1, 64)})        # ahead
+
+Shapes seen before are found in a dictionary. A new tuple of shapes asks `specialise`, one at a time; a model that was
+read from a file has none, and then an unknown shape is an error. The least recently used specialised models go when
+there are more than `most_models`. Specialised models share packed weights and arenas.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, index
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from stormdrop.errors import UserError
+from stormdrop.runtime.arenas import Arenas
+from stormdrop.runtime.arrays import Array
+from stormdrop.runtime.device import Seconds
+from stormdrop.runtime.executable import Executable
+from stormdrop.runtime.family import Family, Served
+from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.image import OpenPort
+from stormdrop.runtime.model import Model
+from stormdrop.runtime.package import load_any, save_family
+from stormdrop.runtime.padded_model import PaddedModel
+from stormdrop.runtime.profile import Profile
+from stormdrop.runtime.shared_weights import WeightChunk, chunk_starts, moved_weights
+
+MOST_MODELS = 64
+"""Specialised models that are held at once."""
+MOST_SHAPES = 4096
+"""Tuples of input shapes that are remembered; many may lead to one model."""
+
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
+"""One shape for each input, in order."""
+_shape_of = attrgetter("shape")
+
+
+class Specialised(Protocol):
+    """What runs arrays of one tuple of shapes: a model, or one for larger shapes and what fits arrays to it."""
+
+    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any: ...
+    def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds: ...
+    def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile: ...
+
+    @property
+    def model(self) -> Model:
+        """The model that runs."""
+        ...
+
+
+Specialise = Callable[[Shapes, bool], Specialised]
+"""Makes what runs some shapes; with True, a model of exactly these shapes."""
+
+
+class OpenModel(Model):
+    """A model of which some dimensions are open. Called like a `Model`, with arrays of any size that it can take."""
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[OpenPort],
+        outputs: Sequence[OpenPort],
+        threads: int,
+        specialise: Specialise | None,
+        most_models: int = MOST_MODELS,
+    ) -> None:
+        Executable.__init__(self, name, tuple(inputs), tuple(outputs))
+        self.threads = threads
+        self._ports, self._specialise, self._most_models = tuple(inputs), specialise, most_models
+        self._lock = threading.RLock()
+        self._found: OrderedDict[Shapes, Specialised] = OrderedDict()  # the least recently used first
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """The specialised models that are held, the least recently used first."""
+        with self._lock:
+            last = {id(found.model): found.model for found in reversed(list(self._found.values()))}
+            return tuple(reversed(last.values()))
+
+    @property
+    def shapes(self) -> list[Shapes]:
+        """The input shapes that need no compilation, the least recently used first."""
+        return list(self._found)
+
+    def specialise(self, shapes: Mapping[str, Sequence[int]]) -> Model:
+        """The model for exactly these shapes of the inputs, compiled if need be; dimensions of one name need be given
+        once. Raises UserError.
+        """
+        return self._at(complete_shapes(self._ports, shapes), is_exact=True).model
+
+    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
+        """Returns one array, or a tuple of several outputs. Raises UserError for arrays that do not match."""
+        try:
+            shapes = tuple(map(_shape_of, inputs))
+            found = self._found[shapes]
+            self._found.move_to_end(shapes)
+        except (KeyError, AttributeError):  # new shapes, or lists instead of arrays
+            inputs = tuple(map(np.asarray, inputs))
+            found = self._at(tuple(map(_shape_of, inputs)))
+        return found(*inputs, out=out)
+
+    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
+        results = self(*self._in_order(inputs))
+        return dict(zip([p.name for p in self.outputs], results if len(self.outputs) != 1 else [results]))
+
+    def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
+        """Seconds of each of `repeats` whole runs at the shapes of the inputs."""
+        arrays = tuple(map(np.asarray, inputs))
+        return self._at(tuple(map(_shape_of, arrays))).bench(*arrays, repeats=repeats)
+
+    def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
+        """As `Model.profile`, at the shapes of the inputs."""
+        arrays = tuple(map(np.asarray, inputs))
+        found = self._at(tuple(map(_shape_of, arrays)))
+        return found.profile(*arrays, repeats=repeats, standalone=standalone)
+
+    def _at(self, shapes: Shapes, is_exact: bool = False) -> Specialised:
+        """What runs these shapes. Raises UserError, which names `shapes=`, for those that it cannot take."""
+        with self._lock:
+            found = self._found.get(shapes)
+            if found is None or (is_exact and self._specialise is not None and isinstance(found, PaddedModel)):
+                self._check(shapes)
+                if self._specialise is None:
+                    raise self._unknown(shapes)
+                try:
+                    found = self._specialise(shapes, is_exact)
+                except UserError as error:
+                    told = ", ".join(f"{p.name!r}: {s}" for p, s in zip(self._ports, shapes))
+                    raise UserError(f"{error} (compiled for shapes={{{told}}})") from error
+                self.add(shapes, found)
+            else:
+                self._found.move_to_end(shapes)
+            return found
+
+    def add(self, shapes: Shapes, found: Specialised) -> None:
+        """Remember what runs some shapes, and forget the least recently used models and shapes beyond the limits."""
+        with self._lock:
+            self._found[shapes] = found
+            kept = {id(model) for model in self.models[-self._most_models :]}
+            entries = list(self._found.items())
+            for k, (old, entry) in enumerate(entries):
+                if id(entry.model) not in kept or k < len(entries) - MOST_SHAPES:
+                    del self._found[old]
+
+    def _check(self, shapes: Shapes) -> None:
+        if len(shapes) != len(self._ports):
+            wanted = ", ".join(map(repr, self._ports)) or "no inputs"
+            raise UserError(f"{self.name} takes {len(self._ports)} arrays ({wanted}), not {len(shapes)}")
+        sizes: dict[str, tuple[int, str]] = {}
+        for port, shape in zip(self._ports, shapes):
+            if port.dimensions is None:
+                continue
+            fits = len(shape) == len(port.dimensions)
+            if not fits or any(n != d for n, d in zip(shape, port.dimensions) if isinstance(d, int)):
+                raise UserError(
+                    f"input for {port!r} has shape {shape}; shapes= and calls can only fill open dimensions"
+                )
+            for n, d in zip(shape, port.dimensions):
+                if isinstance(d, str) and sizes.setdefault(d, (n, port.name))[0] != n:
+                    told = f"{sizes[d][0]} in {sizes[d][1]} and {n} in {port.name}"
+                    raise UserError(f"the dimension {d} of {self.name} is {told}; it must be one number (see shapes=)")
+
+    def _unknown(self, shapes: Shapes) -> UserError:
+        have = "; ".join(", ".join(map(str, known)) for known in self._found)
+        given = ", ".join(map(str, shapes))
+        return UserError(
+            f"{self.name} was compiled for the input shapes {have or 'none'}, not for {given}; "
+            "sd.compile(…, shapes=[…]) and --shapes add others"
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all sizes that are held to a file that `load_compiled` reads. Raises UserError, also if there are none.
+
+        What is read takes these shapes only.
+        """
+        family, chunks = self.family()
+        save_family(path, family, [chunk.memory.read(0, chunk.nbytes) for chunk in chunks])
+
+    def family(self) -> tuple[Family, list[WeightChunk]]:
+        """All sizes that are held, with one address space for their weights. Raises UserError if there are none."""
+        with self._lock:
+            models, found = self.models, list(self._found.items())
+        if not models:
+            raise UserError(f"{self.name} is compiled for no size yet; give shapes= to sd.compile, or call it")
+        chunks = list(dict.fromkeys(chunk for model in models for chunk in model.chunks))
+        starts = dict(zip(chunks, chunk_starts([chunk.nbytes for chunk in chunks])))
+        total = sum(chunk.nbytes for chunk in chunks)
+        images = tuple(moved_weights(m.image, m.chunks, [starts[chunk] for chunk in m.chunks], total) for m in models)
+        number = {id(model): k for k, model in enumerate(models)}
+        served: list[Served] = []
+        for shapes, entry in found:
+            if isinstance(entry, PaddedModel):
+                served.append(Served(shapes, number[id(entry.model)], entry.masks, entry.outputs))
+            else:
+                served.append(Served(shapes, number[id(entry.model)]))
+        outputs = tuple(port for port in self.outputs if isinstance(port, OpenPort))
+        return Family(self.name, self._ports, outputs, images, tuple(served)), chunks
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("image", "weights", "chunks"):
+            raise AttributeError(
+                f"a model with open dimensions has one {name} for each size: specialise(shapes).{name}"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        names = list(dict.fromkeys(d for port in self._ports for d in port.open_dimensions))
+        count = len(self.models)
+        told = f"open in {', '.join(names)}" if names else "several shapes"
+        return f"<model {self.name}, {told}, compiled for {count} size{'s' if count != 1 else ''}>"
+
+
+def complete_shapes(inputs: Sequence[OpenPort], given: Mapping[str, Sequence[int]]) -> Shapes:
+    """The shapes of all inputs, from those of some: dimensions of one name have one size. Raises UserError."""
+    names = ", ".join(repr(port.name) for port in inputs) or "none"
+    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f"shapes= takes shapes by name, {{{names}: shape}}, not {type(given).__name__}")
+    ports = {port.name: port for port in inputs}
+    sizes: dict[str, int] = {}
+    shapes: dict[str, Shape] = {}
+    for name, shape in given.items():
+        if name not in ports:
+            raise UserError(f"shapes= names {name!r}, which is no input; the inputs are {names}")
+        try:
+            shapes[name] = tuple(map(index, shape))
+        except TypeError as error:
+            raise UserError(f"shapes= gives no shape for {name!r}: {error}") from error
+        sizes.update((d, n) for d, n in zip(ports[name].dimensions or (), shapes[name]) if isinstance(d, str))
+    for port in inputs:
+        if port.name in shapes:
+            continue
+        missing = [d for d in port.open_dimensions if d not in sizes]
+        if missing or port.dimensions is None:
+            raise UserError(f"shapes= leaves open {', '.join(missing) or 'the rank'} of the input {port!r}")
+        shapes[port.name] = tuple(d if isinstance(d, int) else sizes[d] for d in port.dimensions)
+    return tuple(shapes[port.name] for port in inputs)
+
+
+def load_compiled(path: str | os.PathLike[str], threads: int | None = None, ordinal: int = 0) -> Model:
+    """A model that `save` wrote, an `OpenModel` if it holds several sizes; one for a GPU runs on GPU `ordinal`.
+
+    It is native code: load only what you trust. Raises UserError for any other or a damaged file, and for code that
+    this machine cannot run.
+    """
+    found, weights = load_any(path, threads)
+    if not isinstance(found, Family):
+        model = Model(found, weights, ordinal=ordinal)
+        model.attach()
+        return model
+    first = found.images[0]
+    if first.is_for_gpu:
+        models = [Model(image, weights, ordinal=ordinal) for image in found.images]
+    else:
+        device = host_device(first.threads)
+        chunk, arenas = WeightChunk(device.adopt(weights)), Arenas(device)
+        models = [Model(image, [chunk], device, arenas=arenas) for image in found.images]
+    opened = OpenModel(found.name, found.inputs, found.outputs, first.threads, None, max(MOST_MODELS, len(models)))
+    for s in found.served:
+        model = models[s.image]
+        opened.add(s.shapes, PaddedModel(model, s.masks, s.outputs) if s.is_padded else model)
+    return opened

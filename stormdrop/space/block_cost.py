@@ -1,0 +1,309 @@
+"""The cost of one stage in a thread block, at one point or a column of points.
+
+Every quantity is a formula over tile sizes; counting in the lowered program gives the same numbers. A *step* is one
+iteration of the innermost reduce loop of one thread, for its whole register tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from stormdrop.ir.expr import ITEMSIZE, Axis
+from stormdrop.ir.tensor import Tensor
+from stormdrop.space.access import settled
+from stormdrop.space.columns import Num, ceil_div, equal, maximum, minimum, prod_of, sum_of, where
+from stormdrop.space.footprint import body_cost, box_bytes, density
+from stormdrop.space.nest import LoopLevel, is_copy, nest_of
+from stormdrop.space.operands import Operand
+from stormdrop.space.structure import Stage
+from stormdrop.space.tiling import Tiling
+from stormdrop.target import ALIGN_BYTES
+from stormdrop.target.coefficients import CPU_COEFFICIENTS
+from stormdrop.target.gpu import WARP, GpuCoefficients
+from stormdrop.target.structures import LoopKind
+
+LINE_BYTES = 128  # of the L1, and one wavefront of shared memory
+BOX_ELEMENTS = 16
+"""The boxes of a pipeline begin at multiples of it, so that each is aligned as the first."""
+ROW_PADDING_BYTES = 16
+"""Added to the rows of a staged operand that neighbouring threads read down a column: rows then lie in other banks."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCost:
+    """One stage, executed by the threads of one block. `shared`: the tensors that lie in the block's shared memory."""
+
+    tiling: Tiling
+    executions: Num  # of the nest, in one block
+    operands: tuple[Operand, ...]  # the last one is the store
+    shared: frozenset[Tensor]
+    coefficients: GpuCoefficients
+    depth: Num = 1  # of the pipeline, for a copy
+
+    @property
+    def stage(self) -> Stage:
+        return self.tiling.stage
+
+    # ---- sizes -------------------------------------------------------------------------------------------------------
+
+    def count(self, axis: Axis) -> Num:
+        """Rows, or vectors, of a thread's register tile along a spatial axis."""
+        t = self.tiling
+        return t.trips[LoopLevel(axis, nest_of(self.stage).register)] * t.virtual_threads(axis)
+
+    @cached_property
+    def instances(self) -> Num:
+        """Rows times vectors of a thread's register tile."""
+        return prod_of([self.count(a) for a in self.stage.axes])
+
+    @property
+    def accumulators(self) -> Num:
+        """Elements of a thread's register tile."""
+        return self.instances * self.tiling.lanes
+
+    @cached_property
+    def warps(self) -> Num:
+        """Warps that take part."""
+        return ceil_div(self.tiling.threads, WARP)
+
+    @cached_property
+    def tiles(self) -> Num:
+        """Register tiles of one thread in one execution."""
+        serial = nest_of(self.stage).numbers(LoopKind.SERIAL)
+        return prod_of([self.tiling.trips[LoopLevel(a, n)] for n in serial for a in self.stage.axes])
+
+    @cached_property
+    def reduce_blocks(self) -> Num:
+        """Reduce blocks of one tile, between which operands are staged; 1 where the reduction is not blocked."""
+        if not self.stage.is_reduction or nest_of(self.stage).reduces_across_threads:
+            return 1
+        return prod_of([self.tiling.outer_reduce_trips(a) for a in self.stage.reduce_axes])
+
+    @cached_property
+    def steps(self) -> Num:
+        """Steps of one tile of one thread."""
+        t, stage = self.tiling, self.stage
+        if not stage.is_reduction:
+            return 1
+        if nest_of(stage).reduces_across_threads:
+            return prod_of([t.outer_reduce_trips(a) for a in stage.reduce_axes])
+        return prod_of([minimum(t.block(a) * t.outer_reduce_trips(a), t.extent[a]) for a in stage.reduce_axes])
+
+    # ---- instructions ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _operations(self) -> tuple[float, float]:
+        """Operations of one body instance and of one epilogue."""
+        return body_cost(replace(self.stage, body=settled(self.stage.body)), CPU_COEFFICIENTS)
+
+    @cached_property
+    def body_instructions(self) -> Num:
+        """Arithmetic of one step."""
+        body, finish = self._operations
+        if not self.stage.is_reduction:
+            return self.accumulators * finish
+        return self.accumulators * body * (density(self.stage) if self.stage.unrolled else 1.0)
+
+    @cached_property
+    def loads(self) -> list[tuple[Operand, Num, Num]]:
+        """Of every operand: load instructions of one step, and bytes of each."""
+        stage, t = self.stage, self.tiling
+        found: list[tuple[Operand, Num, Num]] = []
+        for o in self.operands[:-1]:
+            counts = prod_of([self.count(a) for a in stage.axes if a in o.axes])
+            width: Num = o.itemsize
+            if stage.vector in o.axes and t.lanes > 1:
+                if o.stride == 1:
+                    width = t.lanes * o.itemsize
+                else:
+                    counts = counts * t.lanes
+            elif o.tensor in self.shared and stage.is_reduction and self._ends_in_unrolled(o):
+                four = 16 // o.itemsize
+                is_together = t.unroll >= four
+                counts = where(is_together, counts / four, counts)
+                width = where(is_together, 16, o.itemsize)
+            found.append((o, counts, width))
+        return found
+
+    def _ends_in_unrolled(self, o: Operand) -> bool:
+        return bool(o.dims) and any(a is self.stage.reduce_axes[-1] and c == 1 for a, c in o.dims[0].terms)
+
+    @cached_property
+    def step_instructions(self) -> Num:
+        """All instructions of one step."""
+        guards = sum_of([n for o, n, _ in self.loads if o.guarded]) * 3
+        return self.body_instructions + sum_of([n for _, n, _ in self.loads]) + guards + self._loop_instructions
+
+    @property
+    def _loop_instructions(self) -> Num:
+        return 4.0 / self.tiling.unroll if self.stage.is_reduction else 0.0
+
+    @cached_property
+    def tile_instructions(self) -> Num:
+        """Beside the steps, for every tile: addresses, the epilogue and the store."""
+        _, finish = self._operations
+        epilogue = self.accumulators * finish if self.stage.is_reduction else 0.0
+        stores = self.instances * (1 if self._store_width > 1 else self.tiling.lanes)
+        return epilogue + stores * 2 + self.coefficients.index_instructions * (1 + self.instances / 4)
+
+    @property
+    def _store_width(self) -> int:
+        return self.tiling.lanes if self.operands[-1].stride == 1 else 1
+
+    @cached_property
+    def thread_instructions(self) -> Num:
+        """Of one thread in one block."""
+        reduce_loops = self.reduce_blocks * self.coefficients.loop_cycles if self.stage.is_reduction else 0.0
+        per_tile = self.steps * self.step_instructions + self.tile_instructions + reduce_loops
+        return self.executions * self.tiles * per_tile
+
+    @cached_property
+    def code(self) -> Num:
+        """Instructions in the code."""
+        unroll: Num = self.tiling.unroll if self.stage.is_reduction else 1
+        if self.stage.is_reduction:
+            for a in self.stage.reduce_axes[:-1]:
+                if a in self.stage.unrolled:
+                    unroll = unroll * a.extent
+            if len(self.stage.reduce_axes) > 1:
+                peeled = self.tiling.extent[self.stage.reduce_axes[-2]]
+                unroll = where(equal(self.tiling.peel, 1), unroll * minimum(peeled, 8), unroll)
+        return self.step_instructions * unroll * 1.5 + self.tile_instructions * 2
+
+    @cached_property
+    def registers(self) -> Num:
+        """32-bit registers of a thread that the tile needs: accumulators, and the operands of one step."""
+        words = self.stage.itemsize / 4
+        operands = sum_of([minimum(n * width / 4, 64) for _, n, width in self.loads])
+        if self.stage.unrolled or not self.stage.is_reduction:
+            operands = minimum(operands, 64)
+        return self.accumulators * words + operands
+
+    # ---- memory ------------------------------------------------------------------------------------------------------
+
+    def _distinct(self, o: Operand) -> Num:
+        """Threads of one warp that read different elements of an operand."""
+        t = self.tiling
+        axes = [x for x in (*self.stage.axes, *self.stage.reduce_axes) if x in o.axes]
+        threads = [t.trips[level] for a in axes for level in t.thread_levels if level.axis is a]
+        return minimum(prod_of(threads), WARP)
+
+    def _wavefronts(self, o: Operand, width: Num) -> Num:
+        """Cycles that one load instruction of a warp takes in the L1 or in shared memory."""
+        distinct = self._distinct(o)
+        dense = maximum(1.0, distinct * width / LINE_BYTES)
+        return dense if self.is_coalesced(o) else distinct
+
+    def is_coalesced(self, o: Operand) -> bool:
+        """Whether neighbouring threads read neighbouring elements, or the same."""
+        if o.tensor in self.shared or o.packed:
+            return True
+        stage = self.stage
+        along = stage.vector if stage.vector is not None else stage.reduce_axes[-1] if stage.reduce_axes else None
+        if along is None or along not in o.axes:
+            return True
+        return bool(o.dims) and any(a is along for a, _ in o.dims[0].terms)
+
+    def _cycles(self, in_shared: bool) -> Num:
+        per_step: Num = 0.0
+        for o, n, width in self.loads:
+            if (o.tensor in self.shared) == in_shared:
+                per_step = per_step + n * self._wavefronts(o, width)
+        store = self.operands[-1]
+        total = self.steps * per_step
+        if (store.tensor in self.shared) == in_shared:
+            width = self._store_width * store.itemsize
+            repeats = 1 if self._store_width > 1 else self.tiling.lanes
+            total = total + self.instances * repeats * self._wavefronts(store, width)
+        return self.executions * self.tiles * self.warps * total
+
+    @cached_property
+    def shared_cycles(self) -> Num:
+        """Wavefronts in shared memory, of one block."""
+        return self._cycles(True)
+
+    @cached_property
+    def global_cycles(self) -> Num:
+        """Wavefronts in the L1, of one block."""
+        return self._cycles(False)
+
+    @cached_property
+    def l2_bytes(self) -> Num:
+        """Bytes that one block moves from and to the L2: the box of each global operand, once in an execution."""
+        t, stage = self.tiling, self.stage
+        lens: dict[Axis, Num] = {}
+        for a in stage.axes:
+            lens[a] = minimum(t.block(a), a.extent) if stage.host is None else minimum(t.extent[a], a.extent)
+        for a in stage.reduce_axes:
+            lens[a] = t.extent[a]
+        total: Num = 0.0
+        for o in self.operands:
+            if o.tensor not in self.shared:
+                total = total + box_bytes(o, lens, 32)
+        return self.executions * total
+
+    @cached_property
+    def latency_cycles(self) -> Num:
+        """Cycles that one block waits for memory if it runs alone: batches of loads that wait for each other."""
+        k = self.coefficients
+        reads_global = any(o.tensor not in self.shared for o in self.operands[:-1])
+        batches: Num = self.tiles
+        if self.stage.is_reduction:
+            batches = self.tiles * ceil_div(self.steps, self.tiling.unroll)
+            if not reads_global:
+                return self.executions * self.tiles * self.steps * 2.0
+        if is_copy(self.stage):  # the loads of a copy do not wait for each other
+            batches = 1 + self.tiles * 0.05
+        return self.executions * batches * (k.memory_cycles if reads_global else 30.0)
+
+    @cached_property
+    def combine_cycles(self) -> Num:
+        """Cycles to combine accumulators across threads."""
+        if not self.stage.is_reduction or not nest_of(self.stage).reduces_across_threads:
+            return 0.0
+        x = self.tiling.reduce_threads
+        k = self.coefficients
+        shuffled = minimum(x, WARP) if self.stage.vector is None else 1
+        groups = x / shuffled
+        one = where(shuffled > 1, 5 * k.shuffle_cycles * self.accumulators, 0.0) if self.stage.vector is None else 0.0
+        through = 2 * k.barrier_cycles + groups * self.accumulators * 30.0 / 4
+        return self.executions * self.tiles * (one + where(groups > 1, through, 0.0))
+
+    def shared_bytes(self, threads: Num) -> Num:
+        """Shared memory of the stage's result, if it is attached, and of accumulators that threads exchange."""
+        return self._box_bytes + self._exchange_bytes(threads)
+
+    @cached_property
+    def _box_bytes(self) -> Num:
+        stage, t = self.stage, self.tiling
+        if stage.host is None:
+            return 0
+        dims = [maximum(1, t.extent[a]) for a in stage.place if isinstance(a, Axis)]
+        item = ITEMSIZE[stage.tensor.dtype]
+        if len(dims) > 1 and is_padded(stage):
+            dims[-1] = dims[-1] + ROW_PADDING_BYTES // item
+        return _lines(self._boxes(prod_of(dims)) * item)
+
+    def _boxes(self, elements: Num) -> Num:
+        """Elements of all boxes of a pipeline; one box is not rounded up."""
+        return where(self.depth > 1, self.depth * ceil_div(elements, BOX_ELEMENTS) * BOX_ELEMENTS, elements)
+
+    def _exchange_bytes(self, threads: Num) -> Num:
+        if not self.stage.is_reduction or not nest_of(self.stage).reduces_across_threads:
+            return 0
+        x = self.tiling.reduce_threads
+        shuffled = minimum(x, WARP) if self.stage.vector is None else 1
+        slots = ceil_div(threads, shuffled)
+        return where(x > shuffled, _lines(slots * self.accumulators * ITEMSIZE[self.stage.acc.dtype]), 0)
+
+
+def _lines(nbytes: Num) -> Num:
+    """Whole lines and one more, as lowering allocates scratch."""
+    return ceil_div(nbytes, ALIGN_BYTES) * ALIGN_BYTES + ALIGN_BYTES
+
+
+def is_padded(stage: Stage) -> bool:
+    """Whether a copy's rows are padded: it ends in a reduce axis, so its rows are the rows of its reader's tile."""
+    is_narrow = ITEMSIZE[stage.tensor.dtype] <= ROW_PADDING_BYTES // 2
+    return is_copy(stage) and is_narrow and bool(stage.axes) and stage.axis_id(stage.axes[-1]).startswith("r")

@@ -1,0 +1,310 @@
+"""The GPU judge: constraints, cost estimate and features, as formulas over numbers or columns.
+
+The estimate of a phase, in cycles of one multiprocessor that runs `r` blocks at a time,
+
+    max(r · max(instructions issued, shared-memory wavefronts, L1 wavefronts), one block's latencies)
+
+for every wave of blocks, but at least the bytes of L2 and DRAM over their bandwidths; plus the gap between two
+launches. One block's latencies are those of its reduce blocks, one after the other: they make splitting a long
+reduction worthwhile where there are few blocks. The estimate is made to rank points, not to predict seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.ir.memo import memoised
+from stormdrop.ir.tensor import Tensor
+from stormdrop.space import gpu_features
+from stormdrop.space.block_cost import BlockCost
+from stormdrop.space.columns import (
+    Num,
+    ceil_div,
+    maximum,
+    minimum,
+    prod_of,
+    rounded_down,
+    rounded_up,
+    sum_of,
+    where,
+    within,
+)
+from stormdrop.space.features import FeatureSet
+from stormdrop.space.footprint import body_cost, density
+from stormdrop.space.knobs import knobs_of
+from stormdrop.space.nest import is_copy, nest_of
+from stormdrop.space.operands import stage_operands
+from stormdrop.space.structure import ComputeAt, Stage, Structure
+from stormdrop.space.tiling import Tiling, tile_all
+from stormdrop.target.coefficients import CPU_COEFFICIENTS
+from stormdrop.target.gpu import WARP, Gpu
+
+
+@dataclass(frozen=True, eq=False)
+class GpuJudge:
+    """See `stormdrop.space.judge.Judge`."""
+
+    target: Gpu
+
+    @property
+    def features(self) -> FeatureSet:
+        return gpu_features.FEATURES
+
+    def assess(self, s: Structure, values: Mapping[str, Num]) -> GpuAssessment:
+        return GpuAssessment(self, s, values)
+
+    def combined(self, s: Structure, amounts: NDArray[np.float64]) -> NDArray[np.float64]:
+        total = GpuAmounts(*amounts)
+        return np.where(total.misfits == 0.0, total.seconds, np.inf)
+
+    def least_seconds(self, s: Structure) -> float:
+        """A lower bound: arithmetic at peak on all lanes, and the launches."""
+        total, target = 0.0, self.target
+        for stage in s.stages:
+            if stage.level is not ComputeAt.LOAD:
+                steps = prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
+                body, _ = body_cost(stage, CPU_COEFFICIENTS)
+                steps = steps * density(stage) if stage.unrolled else steps
+                total += steps * body / (target.fma_lanes * target.multiprocessors * target.clock_ghz * 1e9)
+                total += target.coefficients.launch_seconds * (stage.host is None)
+        return total * 0.5
+
+    def fits(self, s: Structure) -> bool:
+        """Whether the shared memory of the smallest point is within the limit."""
+        smallest = self.assess(s, {knob.name: knob.choices[0] for knob in knobs_of(s, self.target)})
+        return all(float(phase.shared_bytes) <= self.target.shared_bytes_per_block for phase in smallest.phases)
+
+
+class GpuAmounts(NamedTuple):
+    """See `stormdrop.space.judge.Assessment.amounts`."""
+
+    seconds: Num
+    misfits: Num  # components that break a constraint of their own
+
+
+@memoised()
+def _packed_tensors(s: Structure) -> frozenset[Tensor]:
+    return frozenset(stage.tensor for stage in s.stages if is_copy(stage))
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseCost:
+    """One launch: a root stage and the stages inside its blocks."""
+
+    target: Gpu
+    root: BlockCost
+    inside: tuple[BlockCost, ...]
+
+    @property
+    def stages(self) -> tuple[BlockCost, ...]:
+        return (self.root, *self.inside)
+
+    # ---- what a block needs ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def threads(self) -> Num:
+        """Threads of a block: whole warps where accumulators are combined across threads."""
+        threads = self.root.tiling.threads
+        crossing: Num = 1
+        for c in self.stages:
+            crossing = maximum(crossing, c.tiling.reduce_threads)
+        return where(crossing > 1, ceil_div(threads, WARP) * WARP, threads)
+
+    @cached_property
+    def warps(self) -> Num:
+        return ceil_div(self.threads, WARP)
+
+    @cached_property
+    def shared_bytes(self) -> Num:
+        return sum_of([c.shared_bytes(self.threads) for c in self.stages])
+
+    @cached_property
+    def registers(self) -> Num:
+        """Registers of a thread, as the assembler will need them; at most what a thread may have."""
+        return self._wanted_registers
+
+    @cached_property
+    def _wanted_registers(self) -> Num:
+        most: Num = 0
+        for c in self.inside:
+            most = maximum(most, minimum(c.registers, 64))
+        needed = maximum(self.root.registers, most) + self.target.coefficients.spare_registers
+        return maximum(32, ceil_div(needed, 8) * 8)
+
+    @cached_property
+    def code(self) -> Num:
+        return sum_of([c.code for c in self.stages])
+
+    @property
+    def demands(self) -> list[Num]:
+        t = self.target
+        allotted = minimum(t.registers_per_thread, t.registers_per_multiprocessor / (self.warps * WARP))
+        return [
+            self.threads / t.threads_per_block,
+            self.shared_bytes / t.shared_bytes_per_block,
+            self._wanted_registers / (allotted + 16),
+            self.code / t.coefficients.most_instructions if not self.root.stage.unrolled else 0.0,
+            self.blocks / (2.0**31 - 1),
+        ]
+
+    # ---- seconds -----------------------------------------------------------------------------------------------------
+
+    @property
+    def blocks(self) -> Num:
+        return self.root.tiling.units
+
+    @cached_property
+    def resident(self) -> Num:
+        """Blocks that a multiprocessor runs at a time."""
+        t = self.target
+        registers = minimum(self.registers, t.registers_per_thread)
+        by_registers = t.registers_per_multiprocessor / (registers * self.warps * WARP)
+        by_shared = t.shared_bytes_per_multiprocessor / (self.shared_bytes + 1024)
+        by_threads = t.threads_per_multiprocessor / (self.warps * WARP)
+        found = minimum(minimum(by_registers, by_shared), minimum(by_threads, t.blocks_per_multiprocessor))
+        return maximum(1, rounded_down(found))
+
+    @cached_property
+    def issue_cycles(self) -> Num:
+        """Of one block: warp instructions over the issue rate of a multiprocessor."""
+        k = self.target.coefficients
+        rate = k.issue_per_cycle * self.target.fma_lanes / 128.0
+        return sum_of([c.warps * c.thread_instructions for c in self.stages]) / rate
+
+    @cached_property
+    def shared_cycles(self) -> Num:
+        return sum_of([c.shared_cycles for c in self.stages])
+
+    @cached_property
+    def global_cycles(self) -> Num:
+        return sum_of([c.global_cycles for c in self.stages]) / self.target.coefficients.load_issue_per_cycle
+
+    @cached_property
+    def latency_cycles(self) -> Num:
+        """Of one block alone: waiting for memory, barriers, its own instructions, its start and its end."""
+        k = self.target.coefficients
+        copies = [c for c in self.inside if is_copy(c.stage)]
+        total: Num = k.block_cycles + sum_of([c.latency_cycles for c in self.stages if not is_copy(c.stage)])
+        if copies:
+            blocks, depth = self.root.reduce_blocks, self.root.tiling.depth
+            own = self.root.steps * self.root.step_instructions * maximum(1.0, self.root.warps / 4) / blocks
+            exposed = where(depth > 1, maximum(0.0, k.memory_cycles / maximum(1, depth - 1) - own), k.memory_cycles)
+            waits = where(depth > 1, k.barrier_cycles, 2 * k.barrier_cycles)
+            total = total + self.root.tiles * (blocks * (exposed + waits) + where(depth > 1, k.memory_cycles, 0.0))
+        attached = sum(not is_copy(c.stage) for c in self.inside)
+        total = total + attached * k.barrier_cycles + sum_of([c.combine_cycles for c in self.stages])
+        alone = sum_of([c.thread_instructions * maximum(1.0, c.warps / 4) for c in self.stages])
+        return total + alone * 1.2
+
+    def _wave(self, blocks: Num) -> Num:
+        """Cycles in which a multiprocessor runs so many blocks side by side."""
+        work = maximum(maximum(self.issue_cycles, self.shared_cycles), self.global_cycles)
+        return maximum(blocks * (work + self.target.coefficients.start_cycles), self.latency_cycles)
+
+    @cached_property
+    def wave_cycles(self) -> Num:
+        """Cycles of the busiest multiprocessor."""
+        per_wave = self.resident * self.target.multiprocessors
+        whole = rounded_down(self.blocks / per_wave)
+        rest = self.blocks - whole * per_wave
+        last = rounded_up(rest / self.target.multiprocessors)
+        return whole * self._wave(self.resident) + where(rest > 0, self._wave(maximum(1, last)), 0.0)
+
+    @cached_property
+    def l2_bytes(self) -> Num:
+        return self.blocks * sum_of([c.l2_bytes for c in self.stages])
+
+    @cached_property
+    def dram_bytes(self) -> float:
+        """Constants, if they are cold; else only what exceeds the L2."""
+        tensors = {o.tensor for c in self.stages for o in c.operands if o.tensor not in c.shared}
+        total = float(sum(t.nbytes for t in tensors))
+        cold = float(sum(t.nbytes for t in tensors if t.constant)) if self.target.is_cold else 0.0
+        return total if total > self.target.l2_bytes else cold
+
+    @cached_property
+    def terms(self) -> dict[str, Num]:
+        """Seconds of each bound, if the others took none."""
+        t = self.target
+        hertz = t.clock_ghz * 1e9
+        blocks = rounded_up(self.blocks / t.multiprocessors)
+        return {
+            "issue": blocks * self.issue_cycles / hertz,
+            "shared": blocks * self.shared_cycles / hertz,
+            "global": blocks * self.global_cycles / hertz,
+            "latency": self.latency_cycles / hertz,
+            "waves": self.wave_cycles / hertz,
+            "l2": self.l2_bytes / (t.l2_gbs * 1e9),
+            "dram": self.dram_bytes / (t.dram_gbs * 1e9),
+        }
+
+    @cached_property
+    def seconds(self) -> Num:
+        k, terms = self.target.coefficients, self.terms
+        bound = maximum(terms["waves"], maximum(terms["l2"], terms["dram"]))
+        total = bound + 0.1 * (terms["l2"] + terms["shared"] + terms["global"])
+        return total * (1.0 + self.code / k.code_scale) + k.launch_seconds
+
+
+class GpuAssessment:
+    """See `stormdrop.space.judge.Assessment`."""
+
+    def __init__(self, judge: GpuJudge, structure: Structure, values: Mapping[str, Num]) -> None:
+        self.judge, self.structure, self.target = judge, structure, judge.target
+        self.tilings: dict[str, Tiling] = tile_all(structure, judge.target.vector_bytes, values)
+
+    @cached_property
+    def phases(self) -> list[PhaseCost]:
+        roots = [x for x in self.structure.stages if x.level is ComputeAt.PHASE]
+        found: list[PhaseCost] = []
+        for root in roots:
+            inside = self.structure.attached(root)
+            shared = frozenset(x.tensor for x in inside)
+            costs = [self._cost(x, shared) for x in (root, *inside)]
+            found.append(PhaseCost(self.target, costs[0], tuple(costs[1:])))
+        return found
+
+    def _cost(self, stage: Stage, shared: frozenset[Tensor]) -> BlockCost:
+        tiling = self.tilings[stage.id]
+        executions: Num = 1
+        if stage.level is ComputeAt.REDUCE_BLOCK and stage.reader is not None:
+            reader = self.tilings[stage.reader]
+            blocks = prod_of([reader.outer_reduce_trips(a) for a in reader.stage.reduce_axes])
+            serial = [
+                reader.trips[level] for level in reader.trips if level.axis.kind == "spatial" and level.number == 1
+            ]
+            executions = blocks * prod_of(serial)
+            assert nest_of(reader.stage).outside_reduction == 1
+        operands = stage_operands(stage, _packed_tensors(self.structure))
+        depth = self.tilings[stage.reader].depth if is_copy(stage) and stage.reader is not None else 1
+        return BlockCost(tiling, executions, operands, shared, self.target.coefficients, depth)
+
+    @property
+    def demands(self) -> list[Num]:
+        return [demand for phase in self.phases for demand in phase.demands]
+
+    @cached_property
+    def seconds(self) -> Num:
+        total: Any = 0.0
+        for phase in self.phases:
+            total = total + phase.seconds
+        return total
+
+    @property
+    def prior(self) -> Num:
+        return self.seconds
+
+    @property
+    def amounts(self) -> GpuAmounts:
+        return GpuAmounts(self.seconds, where(within(self.demands), 0.0, 1.0))
+
+    @property
+    def features(self) -> list[Num]:
+        return gpu_features.features(self)
