@@ -57,8 +57,9 @@ from stormdrop.version import __version__
 
 if TYPE_CHECKING:
     from stormdrop.driver.compile import compile, load
-    from stormdrop.driver.mixed import MixedModel
+    from stormdrop.driver.mixed import MixedModel, OpenMixedModel
     from stormdrop.driver.tune import tune
+    from stormdrop.export.c_library import export_library
     from stormdrop.frontend.custom import CustomOperator
     from stormdrop.graph.graph import Graph
     from stormdrop.reservoir.store import Store
@@ -78,8 +79,9 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # What needs the compiler is loaded when it is first asked for.
 _LAZY = {
     "stormdrop.driver.compile": ("compile", "load"),
-    "stormdrop.driver.mixed": ("MixedModel",),
+    "stormdrop.driver.mixed": ("MixedModel", "OpenMixedModel"),
     "stormdrop.driver.tune": ("tune",),
+    "stormdrop.export.c_library": ("export_library",),
     "stormdrop.frontend.custom": ("CustomOperator",),
     "stormdrop.graph.graph": ("Graph",),
     "stormdrop.reservoir.store": ("Store",),
@@ -103,6 +105,7 @@ __all__ = [
     "Kernel",
     "MixedModel",
     "Model",
+    "OpenMixedModel",
     "OpenModel",
     "Rule",
     "RunError",
@@ -131,6 +134,7 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "export_library",
     "load",
     "load_compiled",
     "log",

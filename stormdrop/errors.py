@@ -10,7 +10,23 @@ from collections.abc import Iterable
 
 
 class StormdropError(Exception):
-    """The base of every error that Stormdrop raises on purpose."""
+    """The base of every error that Stormdrop raises on purpose.
+
+    Its text holds names out of models and files; what is not printable in them is written as an escape.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with everything that is not printable written as an escape: \\x1b, \\n, \\u202e, \\udc80.
+
+    A name can then neither move the cursor, nor turn the line round, nor begin another one. `keep` names exceptions.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 class UserError(StormdropError):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from stormdrop.arguments import path_of
 from stormdrop.errors import UserError
 
 
@@ -38,7 +39,7 @@ def text_of(path: Path) -> str:
 def destination(path: str | os.PathLike[str]) -> Path:
     """Where a path leads, links followed. There may be a file, but nothing else. Raises UserError."""
     with cannot_write(path):
-        place = Path(os.path.realpath(path))
+        place = Path(os.path.realpath(path_of(path)))
         if place.exists() and not place.is_file():
             kind = "a directory" if place.is_dir() else "no regular file"
             raise UserError(f"{os.fspath(path)!r} is {kind}; give the name of a file")

@@ -37,7 +37,14 @@ LAYERS = (
     "api",
 )
 """Lowest first."""
-LAYER_OF = {"errors": "base", "files": "base", "paths": "base", "version": "base", "__main__": "api"}
+LAYER_OF = {
+    "arguments": "base",
+    "errors": "base",
+    "files": "base",
+    "paths": "base",
+    "version": "base",
+    "__main__": "api",
+}
 """Of modules in no package; the package itself, above all others, is the API."""
 
 UPWARDS: dict[str, set[str]] = {

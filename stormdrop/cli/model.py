@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.sizes import compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
+from stormdrop.cli.sizes import MixedSized, Sized, compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
 from stormdrop.cli.source import (
-    COMPILED,
     Chosen,
     Source,
     compile_model,
@@ -19,8 +18,9 @@ from stormdrop.cli.source import (
     source_options,
     taken_option,
 )
+from stormdrop.driver import COMPILED
 from stormdrop.report.console import heading, notes, print_pairs, results, say
-from stormdrop.report.text import bytes_text, counted, span_text
+from stormdrop.report.text import bytes_text, clean, counted, span_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,7 +126,7 @@ def compile(
 
     Kernels are built as tuning has decided, the others by the analytic default.
     """
-    from stormdrop.export.c_library import export
+    from stormdrop.export.c_library import export_library
     from stormdrop.report.model import image_rows, shape_text
 
     path = Path(source.stem + COMPILED) if output is None else output
@@ -153,7 +153,7 @@ def compile(
     if header is None:
         made.model.save(path)
     else:
-        export(made.model, path, header, source.stem)
+        export_library(made.model, path, header, source.stem)
     written = time.perf_counter() - began
     sizes = {str(f): f.stat().st_size for f in files}
     if as_json:
@@ -193,7 +193,7 @@ Examples:
 )
 @source_options
 @input_options
-@options.output("--output", metavar="FILE.npz", told="Save the outputs by name.")
+@options.output("--output", metavar="FILE.npz", told="Save the outputs by name; one output alone as FILE.npy.")
 @taken_option
 @options.fallback
 @options.on_models
@@ -212,27 +212,32 @@ def run(
 
     Without --input floats are standard normal, and whole numbers and truth values 0 or 1.
     """
-    from stormdrop.compare.inputs import saved
+    from stormdrop.compare.inputs import saved, saved_alone
     from stormdrop.files import replacing
     from stormdrop.report.model import print_outputs, summary_json
 
     if output is not None:
         options.refuse_unwritable(output)
+    sizes: list[Sized] | list[MixedSized]
     if fallback is not None:
         sizes = [mixed_size(source, given, seed, threads, taken, fallback)]
     else:
         sizes = list(sizes_of(source, given, seed, None, target_name, threads, taken))
     if output is not None and len(sizes) > 1:
         raise click.UsageError("--output takes the outputs of one size: give --shapes or --input")
+    for sized in sizes:
+        if sized.opened is not None:  # told before anything is compiled
+            _refuse_one_array(output, len(sized.opened.graph.outputs))
     if not given and any(sized.arrays for sized in sizes):
         say(notes(), f"inputs are random, seed {seed}: floats standard normal, others 0 or 1; --input gives real ones")
     trees: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     for sized in sizes:
         model = sized.make().model
+        _refuse_one_array(output, len(model.outputs))
         outputs = model.run(sized.arrays)
         if output is not None:
-            data, names = saved(outputs)
+            data, names = (saved_alone(outputs), {}) if output.suffix == ".npy" else saved(outputs)
             with replacing(output) as write:
                 write(memoryview(data))
         told = {"model": source.model, "threads": model.threads, "random": not given, "seed": None if given else seed}
@@ -250,6 +255,13 @@ def run(
         for name, kept in names.items():
             if name != kept:
                 say(notes(), f"{name} is called {kept} there")
+
+
+def _refuse_one_array(output: Path | None, count: int) -> None:
+    """Raises click.UsageError where a file of one array is to hold another number of them."""
+    if output is not None and output.suffix == ".npy" and count != 1:
+        told = f"{clean(output.name)} would hold one array, and the model has {count} outputs"
+        raise click.UsageError(f"{told}: give --output a name that ends in .npz")
 
 
 @click.command(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormdrop.cli import options
-from stormdrop.driver import ZOO
+from stormdrop.driver import COMPILED, ZOO
 from stormdrop.errors import StormdropError, UserError
 from stormdrop.report.console import notes, say
 from stormdrop.report.text import clean, one_line
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from stormdrop.target.machine import Target
 
     Array = NDArray[Any]
-
-COMPILED = ".sd"
 
 
 def shape_of(value: str) -> tuple[str, tuple[int, ...]]:
@@ -297,7 +295,8 @@ class Chosen:
 class Built:
     """A model that runs, and what is known of how it was made: nothing, where it was compiled before."""
 
-    model: Model
+    model: Any
+    """A `Model`, or one of which another runtime runs a part."""
     tasks: int | None = None
     stored: int | None = None
     seconds: float | None = None

@@ -121,7 +121,8 @@ Examples:
 def ls(path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
     """List tasks: one line for each task, machine and temperature, the one measured last at the end.
 
-    The best time is that of a verified winner; with a question mark, that of a trial nobody verified yet.
+    The best time is that of a verified winner; with a question mark, that of a trial nobody verified yet. The verdict
+    is what `compile` uses: how it was decided, and how many times faster it is than the incumbent.
     """
     from stormdrop.report.store import print_summaries, summary_json
     from stormdrop.reservoir.store import Filters

@@ -118,6 +118,14 @@ def _told(v: Wanted) -> str:
     return f"{shown(v.name)}: {v.dtype}{list(v.shape)}"
 
 
+def saved_alone(arrays: Mapping[str, Array]) -> bytes:
+    """The one array there is, as an .npy file."""
+    (array,) = arrays.values()
+    whole = io.BytesIO()
+    write_array(whole, np.asarray(array), allow_pickle=False)
+    return whole.getvalue()
+
+
 def saved(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
     """Arrays as an .npz file, and the name of each in it.
 

@@ -2,3 +2,6 @@
 
 ZOO = "zoo:"
 """How a model of the zoo is named where a file could stand."""
+
+COMPILED = ".sd"
+"""How the names of compiled models end."""

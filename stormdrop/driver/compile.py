@@ -17,7 +17,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stormdrop.driver import ZOO
+from stormdrop.arguments import check_arguments
+from stormdrop.driver import COMPILED, ZOO
 from stormdrop.driver.build import Job, build_kernels
 from stormdrop.driver.fallback import OnnxRuntimeFallback, fallback_of
 from stormdrop.driver.mixed import MixedModel, OpenMixedModel
@@ -78,7 +79,11 @@ def load(
 
 
 def named(model: Source, shapes: Mapping[str, Sequence[int]] | None = None, is_open: bool = False) -> Any:
-    """A network of the zoo where the model is the name of one, else the model as it is."""
+    """A network of the zoo where the model is the name of one, else the model as it is. Raises UserError for a file
+    that is compiled already.
+    """
+    if isinstance(model, (str, os.PathLike)) and str(model).endswith(COMPILED):  # pyright: ignore[reportUnknownArgumentType]
+        raise UserError(f"{str(model)!r} is compiled already: sd.load_compiled opens it")  # pyright: ignore[reportUnknownArgumentType]
     return network(model, shapes, is_open) if isinstance(model, str) and model.startswith(ZOO) else model
 
 
@@ -156,6 +161,8 @@ def compile(
     Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
     UnsupportedOperator for operators that are not supported.
     """
+    check_arguments(schedules=schedules, threads=threads, target=target, winograd=winograd, unproved=unproved)
+    check_arguments(rules=rules, operators=operators, shapes=shapes)
     machine = target_for(target, threads)
     ahead = None if shapes is None or isinstance(shapes, Mapping) else list(shapes)
     settled = shapes if isinstance(shapes, Mapping) else None
@@ -399,7 +406,8 @@ class _Build:
 
     def _found(self, task: Task) -> Schedule | Verdict | None:
         if task.digest not in self._chosen:
-            self._chosen[task.digest] = self.schedules(task)
+            found = self._chosen[task.digest] = self.schedules(task)
+            check_arguments(schedule=scheduled(found))
         return self._chosen[task.digest]
 
     def _refuted(self, changed: set[str]) -> set[str]:

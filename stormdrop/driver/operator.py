@@ -20,6 +20,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.building import lowered, program_of
+from stormdrop.runtime.memory import check_memory
 from stormdrop.runtime.targets import peak_meter
 from stormdrop.search.curve import failures, improvements, trials_per_second
 from stormdrop.search.events import Event, Listener, Retiming, RoundEnded, TaskEnded, Trial, Tuned, Warned
@@ -186,6 +187,7 @@ def _search(plan: Plan, search: str, listen: Listener) -> Found:
 def _default(plan: Plan, tell: Callable[[str], None]) -> Found:
     began = time.perf_counter()
     task, target = plan.task, plan.target
+    check_memory(task)
     tell(f"timing the default schedule of {task.name}")
     sketch, point = default_point(task, target, plan.rules)
     schedule = sketch.schedule(point)

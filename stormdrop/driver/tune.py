@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 from numpy.typing import ArrayLike
 
+from stormdrop.arguments import check_arguments
 from stormdrop.driver.compile import Source, load, tasks_of
 from stormdrop.driver.in_model import accept
 from stormdrop.errors import StormdropError
@@ -106,6 +107,7 @@ def tune(
     the rules. The winner by an objective is in what is returned: `sd.build(task, schedule=tuned.best)`, and for a model
     `sd.compile(model, schedules=tuned.schedules)`, each with the same `rules`.
     """
+    check_arguments(target=target, **options)
     machine = target_for(target, options.pop("threads", None))
     with at_work():
         return _tune(what, machine, **options)

@@ -1,6 +1,6 @@
 """A compiled model as a C library: `libNAME.so` and a header, for programs without Python.
 
-    library = write_library(image, weights, Path("libresnet.so"), None, "resnet")      # and libresnet.h
+    library = export_library(model, "libresnet.so")      # and libresnet.h
 
     resnet_model *model = resnet_open(0);
     resnet_call(model, pixels, scores);
@@ -14,6 +14,7 @@ Invariant: a library is there whole or not at all.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import tempfile
@@ -24,6 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.arguments import path_of
 from stormdrop.codegen.emit import ENTRY, PREPARE
 from stormdrop.codegen.llvm import AnyOf, assemble
 from stormdrop.errors import UserError
@@ -52,6 +54,27 @@ class Library:
     prefix: str
 
 
+def export_library(
+    model: Model, path: str | os.PathLike[str], header: str | os.PathLike[str] | None = None, name: str | None = None
+) -> Library:
+    """Write a compiled model as a C library, and its header beside it: `sd.export_library(model, "libresnet.so")`.
+
+    A model with open dimensions is written at all sizes that are compiled. `name` begins the names of its functions, by
+    default the file's: `resnet_open` in `libresnet.so`. Raises UserError as `write_library`.
+    """
+    output, beside = path_of(path), None if header is None else path_of(header)
+    name = (output.stem.removeprefix("lib") or output.stem) if name is None else name
+    if not isinstance(model, OpenModel):
+        return write_library(model.image, model.weights, output, beside, name)
+    family, chunks = model.family()
+    images = [family.images[k] for k in {served.image for served in family.served if not served.is_padded}]
+    if not images:
+        raise UserError(f"{model.name} is compiled for rounded sizes only; give shapes= to sd.compile")
+    images.sort(key=lambda image: [port.shape for port in image.inputs])
+    weights = [chunk.memory.read(0, chunk.nbytes) for chunk in chunks]
+    return write_sizes(images, weights, output, beside, name)
+
+
 def write_library(
     image: Image,
     weights: NDArray[np.uint8],
@@ -67,19 +90,6 @@ def write_library(
     a file cannot be written, and for a model that was compiled for another architecture.
     """
     return write_sizes([image], [image.checked_weights(weights)], output, header, name, linkers)
-
-
-def export(model: Model, output: Path, header: Path | None, name: str) -> Library:
-    """As `write_library`, of a model; one with open dimensions at all sizes that are compiled. Raises UserError."""
-    if not isinstance(model, OpenModel):
-        return write_library(model.image, model.weights, output, header, name)
-    family, chunks = model.family()
-    images = [family.images[k] for k in {served.image for served in family.served if not served.is_padded}]
-    if not images:
-        raise UserError(f"{model.name} is compiled for rounded sizes only; give shapes= to sd.compile")
-    images.sort(key=lambda image: [port.shape for port in image.inputs])
-    weights = [chunk.memory.read(0, chunk.nbytes) for chunk in chunks]
-    return write_sizes(images, weights, output, header, name)
 
 
 def write_sizes(

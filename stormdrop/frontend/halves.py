@@ -27,6 +27,7 @@ MOVES = frozenset(MOVEMENT) | {
     "GatherND",
     "ReverseSequence",
     "Compress",
+    "Unique",
 }
 """Operators that take halves as they are: they move, choose or convert elements."""
 

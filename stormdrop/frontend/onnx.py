@@ -27,6 +27,7 @@ from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.halves import MOVES, narrowed, result_types, widened
+from stormdrop.frontend.learned import LEARNED
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.matrices import MATRICES
 from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
@@ -72,6 +73,7 @@ IMPORTERS: dict[str, Importer] = {
 }
 DOMAINS: dict[str, dict[str, Importer]] = {
     "": IMPORTERS,
+    "ai.onnx.ml": LEARNED,
     "ai.onnx.preview.training": TRAINING,
     "com.microsoft": {**MICROSOFT, **MICROSOFT_QUANTIZED},
 }
@@ -134,6 +136,8 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
         raise UserError(f"{option}= takes {wanted}s by name, not {type(given).__name__}")
     found: dict[str, Any] = {}
     for name, value in (given or {}).items():
+        if not isinstance(name, str):
+            raise UserError(f"{option}= takes {wanted}s by name, and {shown(str(name))} is no name")
         try:
             found[name] = convert(value)
         except (TypeError, ValueError) as error:

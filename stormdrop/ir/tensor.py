@@ -155,6 +155,8 @@ class Task:
     def __init__(
         self, outputs: Tensor | Sequence[Tensor] = (), variants: Sequence[Variant] = (), name: str = "task"
     ) -> None:
+        if not isinstance(outputs, (Tensor, Iterable)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UserError(f"a task is made of its outputs, sd.Task([output]), not of {outputs!r}")
         variants = tuple(variants) or (Variant((outputs,) if isinstance(outputs, Tensor) else tuple(outputs)),)
         object.__setattr__(self, "variants", variants)
         object.__setattr__(self, "outputs", variants[0].outputs)
@@ -231,6 +233,8 @@ def operations(e: Expr) -> int:
 
 def tensor(name: str, shape: int | Iterable[int], dtype: Dtype = "f32", constant: bool = False) -> Tensor:
     """An input of a task."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f"a tensor's name is a string, not {name!r}")
     shape = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     return Tensor(name, tuple(int(n) if _is_extent(n) else n for n in shape), dtype, constant)
 

@@ -6,6 +6,7 @@ characters. rich is imported when something is printed, so that `--help` is quic
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -18,10 +19,22 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_SIMILAR = str.maketrans("µ×…–—→←▶─│━╌²³≤≥", "ux.--><>-|=.23<>")
+"""Of the characters that our own texts use, one ASCII character each: columns stay columns."""
+
+
+def _similar(error: UnicodeError) -> tuple[str, int]:
+    """What a stream writes that cannot encode a character: a similar one, else an escape."""
+    assert isinstance(error, UnicodeEncodeError)
+    found = error.object[error.start : error.end].translate(_SIMILAR)
+    return found.encode("ascii", "backslashreplace").decode("ascii"), error.end
+
+
+codecs.register_error("stormdrop.similar", _similar)
+
+
 def results() -> Console:
     """For what the command was asked for. Colour and wrapping only on a terminal; NO_COLOR is respected."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a µ where only ASCII goes
     return _console(sys.stdout, stderr=False)
 
 
@@ -34,6 +47,8 @@ def _console(stream: TextIO | None, stderr: bool) -> Console:
     """Files and pipes are folded where COLUMNS says so; a stream that the shell closed is None."""
     from rich.console import Console
 
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="stormdrop.similar")
     columns = os.environ.get("COLUMNS", "")
     wide = int(columns) if columns.isdecimal() and int(columns) else 1000
     width = None if stream is not None and stream.isatty() else wide

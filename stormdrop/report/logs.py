@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
@@ -118,6 +119,29 @@ class _Stderr(logging.Handler):
         print(self.format(record), file=sys.stderr)
 
 
+class _LogFile(logging.FileHandler):
+    """A file that cannot be written any more is given up with one warning; the work it tells of goes on."""
+
+    is_given_up = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.is_given_up:
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802, the name is the standard library's
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        self.is_given_up = True
+        reason = error.strerror or error
+        logging.getLogger("stormdrop.log").warning("nothing more is logged in %s: %s", self.baseFilename, reason)
+
+    def close(self) -> None:
+        with suppress(OSError):  # what is left in its buffer
+            super().close()
+
+
 def configure(verbosity: int = 0, file: Path | str | None = None) -> None:
     """Say warnings (0), rounds and new bests (1) or everything (2) on stderr; append everything to `file`.
 
@@ -136,7 +160,7 @@ def configure(verbosity: int = 0, file: Path | str | None = None) -> None:
     handlers: list[logging.Handler] = [screen]
     if file is not None:
         with cannot_write(file):
-            whole = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
+            whole = _LogFile(file, encoding="utf-8", errors="backslashreplace")
         form = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
         whole.setFormatter(_OneLine(form, "%Y-%m-%d %H:%M:%S"))
         handlers.append(whole)

@@ -9,7 +9,16 @@ from rich.text import Text
 
 from stormdrop.report.console import print_table, table_lines
 from stormdrop.report.live import LiveView, elapsed_text, lines_drawn
-from stormdrop.report.text import budget_text, clean, counted, expected_text, one_line, seconds_text, speed_text
+from stormdrop.report.text import (
+    budget_text,
+    clean,
+    counted,
+    expected_text,
+    one_line,
+    seconds_text,
+    share_text,
+    speed_text,
+)
 from stormdrop.search.events import Warned
 from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
 
@@ -32,7 +41,7 @@ def cells(row: TaskRow, peak_gflops: float) -> list[str]:
         f"{row.flops / 1e9:.3f}" if row.flops else "",
         f"{best * 1e3:.3f}" if best is not None else "",
         f"{rate:.1f}" if rate is not None else "",
-        f"{rate / peak_gflops:.1%}" if rate is not None and peak_gflops else "",
+        share_text(rate, peak_gflops),
         str(row.trials),
         str(row.failed),
         f"{row.expected_gain:.2%}" if row.expected_gain else "",

@@ -10,7 +10,7 @@ from rich.text import Text
 from stormdrop.measure.result import Failure
 from stormdrop.report.live import LiveView, elapsed_text, lines_drawn
 from stormdrop.report.schedule import change_text
-from stormdrop.report.text import budget_text, clean, counted, one_line, seconds_text, speed_text
+from stormdrop.report.text import budget_text, clean, counted, one_line, seconds_text, share_text, speed_text
 from stormdrop.search import events
 from stormdrop.search.events import Event
 from stormdrop.space.schedule import Schedule
@@ -114,7 +114,7 @@ class TuningProgress(LiveView):
         if self._improvements:
             lines.append(Text(f"{'trial':>6}  {'time':>8}  {'of peak  ' if peak else ''}improvement", "bold"))
         for number, seconds, change in self._improvements:
-            share = f"{self._flops / seconds / 1e9 / peak:>7.1%}  " if peak else ""
+            share = f"{share_text(self._flops / seconds / 1e9, peak):>7}  " if peak else ""
             lines.append(Text(f"{number:>6}  {seconds_text(seconds):>8}  {share}{change}"))
         return lines_drawn(lines)
 

@@ -18,6 +18,7 @@ from stormdrop.report.text import bytes_text, counted, name_text, seconds_text, 
 from stormdrop.reservoir.donors import Donor
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import CAP_BYTES, Store, Summary
+from stormdrop.reservoir.summary import VerdictSummary
 
 SHORT = 8
 
@@ -78,6 +79,7 @@ def summary_json(s: Summary) -> dict[str, Any]:
         "verified": s.verified,
         "gflops": s.gflops,
         "created": s.created,
+        "verdict": None if s.verdict is None else {**asdict(s.verdict), "gain": s.verdict.gain},
     }
 
 
@@ -85,7 +87,8 @@ def print_summaries(console: Console, found: Sequence[Summary]) -> None:
     if not found:
         say(console, "nothing is known")
         return
-    titles = ("task", "digest", "class", "target", "temperature", "trials", "failed", "best", "GFLOP/s", "when")
+    names, figures = ("task", "digest", "class", "target", "temperature"), ("trials", "failed", "best", "GFLOP/s")
+    titles = (*names, *figures, "verdict", "when")
     rows = [
         (
             name_text(s.name),
@@ -97,11 +100,22 @@ def print_summaries(console: Console, found: Sequence[Summary]) -> None:
             str(s.failed),
             "" if s.seconds is None else seconds_text(s.seconds) + ("" if s.verified else " ?"),
             "" if s.gflops is None else f"{s.gflops:.1f}",
+            _decided(s.verdict),
             _when(s.created),
         )
         for s in found
     ]
-    print_table(console, titles, rows, words=(0, 1, 2, 3, 4, 9))
+    print_table(console, titles, rows, words=(0, 1, 2, 3, 4, 9, 10))
+
+
+def _decided(verdict: VerdictSummary | None) -> str:
+    """How it was decided, and by how much; the incumbent, an earlier verdict or the default schedule, may have stayed.
+
+    Without a verdict `compile` takes the default schedule.
+    """
+    if verdict is None:
+        return ""
+    return f"{verdict.method}, {verdict.gain:.2f}x" if verdict.is_change else f"{verdict.method}, incumbent stays"
 
 
 def best_json(summary: Summary, record: Record) -> dict[str, Any]:

@@ -7,15 +7,9 @@ from __future__ import annotations
 
 import math
 
+from stormdrop.errors import printable
 
-def clean(text: str, keep: str = "") -> str:
-    """The text with everything that is not printable written as an escape: \\x1b, \\n, \\u202e, \\udc80.
-
-    A name can then neither move the cursor, nor turn the line round, nor begin another one. `keep` names exceptions.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+clean = printable
 
 
 def name_text(name: str, most: int = 60) -> str:
@@ -88,14 +82,21 @@ def stored_text(path: str | None, not_kept: str) -> str:
     return path or "nothing is kept"
 
 
+def share_text(gflops: float | None, peak_gflops: float) -> str:
+    """Of the peak, 76.0%; empty where there is no peak, and above it: a nominal rate counts the operations of the
+    direct algorithm, and Winograd's needs fewer.
+    """
+    return f"{gflops / peak_gflops:.1%}" if gflops is not None and 0 < gflops <= peak_gflops else ""
+
+
 def speed_text(seconds: float | None, flops: float, peak_gflops: float = 0.0) -> str:
-    """A time; with its rate, and its share of the peak, where there are operations to count."""
+    """A time; with its nominal rate, and its share of the peak, where there are operations to count."""
     if seconds is None:
         return "nothing ran yet"
     parts = [seconds_text(seconds)]
     if flops and seconds > 0:
         rate = flops / seconds / 1e9
         parts.append(f"{rate:.1f} GFLOP/s")
-        if peak_gflops:
-            parts.append(f"{rate / peak_gflops:.1%} of peak")
+        if share := share_text(rate, peak_gflops):
+            parts.append(f"{share} of peak")
     return ", ".join(parts)

@@ -17,26 +17,27 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from stormdrop.arguments import path_of
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.result import Timing
 from stormdrop.paths import cache_dir
 from stormdrop.reservoir.database import Database, StoreBusy, StoreFull
 from stormdrop.reservoir.donors import Donor, donors_of, winners
 from stormdrop.reservoir.evict import Pruned, Pruning, evict, prune, used_bytes
-from stormdrop.reservoir.lines import LineReader, batched, line_of, read_lines
+from stormdrop.reservoir.lines import LineReader, line_of
 from stormdrop.reservoir.measured import TimedTrial, measured
 from stormdrop.reservoir.opening import Unwritable, copy_of, open_file
 from stormdrop.reservoir.record import Record, Versions
-from stormdrop.reservoir.rows import StoreError, TrialRow, record_of, row_of, rules_of, task_of, unknown_rules
+from stormdrop.reservoir.rows import StoreError, TrialRow, record_of, row_of, task_of
 from stormdrop.reservoir.sql import TRIALS, VERDICTS, absent_rules, allowed_rules, id_of, insert, insert_verdicts
+from stormdrop.reservoir.summary import Filters, Summary, summaries
 from stormdrop.reservoir.training import TrainingRows, training
-from stormdrop.reservoir.verdict import Verdict, VerdictRow, imported_verdict, verdict_of, verdict_row
+from stormdrop.reservoir.transfer import Imported, Refusal, import_lines, rows_of
+from stormdrop.reservoir.verdict import Verdict, VerdictRow, verdict_of, verdict_row
 from stormdrop.runtime.host import detect
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
@@ -50,59 +51,6 @@ CAP_BYTES = 1 << 30
 SLACK = 0.97
 """How much of the cap an eviction leaves filled, so that not every batch evicts."""
 TRAINING_ROWS = 20_000
-BATCH = 500
-MAX_REFUSALS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What is known of one task on one machine at one temperature."""
-
-    digest: str
-    name: str
-    class_key: str
-    target: str
-    cold: bool
-    trials: int
-    failed: int
-    seconds: float | None
-    """Of the best: verified if one was, else the fastest trial that was not stopped early."""
-    verified: bool
-    flops: float
-    created: float
-    """When the last of them was measured, by the clock of then."""
-
-    @property
-    def gflops(self) -> float | None:
-        return self.flops / self.seconds / 1e9 if self.seconds and self.flops else None
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Which trials; None asks for all. `task` is a name or the beginning of a digest, `target` a target's key."""
-
-    task: str | None = None
-    target: str | None = None
-    cold: bool | None = None
-    verified: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A line that was not kept."""
-
-    line: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """`refused` holds the first of `refusals` lines."""
-
-    kept: int
-    duplicates: int
-    refusals: int
-    refused: tuple[Refusal, ...]
 
 
 class Store:
@@ -121,7 +69,7 @@ class Store:
 
         Raises UserError if the file is damaged, another program's or a newer version's; it is left as it is.
         """
-        path = default_path() if path is None else Path(path).absolute()
+        path = default_path() if path is None else path_of(path).absolute()
         try:
             return Store(open_file(path, vfs), cap_bytes)
         except Unwritable as error:
@@ -137,7 +85,7 @@ class Store:
 
         Raises UserError where there is none.
         """
-        path = Path(path).absolute()
+        path = path_of(path).absolute()
         try:
             if not path.exists():
                 raise UserError(f"there is no store at {path}")
@@ -347,18 +295,7 @@ class Store:
 
     def summaries(self, wanted: Filters | None = None) -> list[Summary]:
         """One for each task, machine and temperature, in the order in which they were last measured."""
-        query = """SELECT task.digest, task.name, task.class_key, machine.key, g.cold, g.trials, g.failed,
-                coalesce(g.proved, g.timed), g.proved IS NOT NULL, task.flops, trial.created
-            FROM (SELECT task_id, machine_id, cold, count(*) AS trials, sum(seconds IS NULL) AS failed, max(id) AS last,
-                    min(CASE WHEN verified = 1 AND stopped_early = 0 THEN seconds END) AS proved,
-                    min(CASE WHEN stopped_early = 0 THEN seconds END) AS timed
-                FROM trial GROUP BY task_id, machine_id, cold) AS g
-            JOIN task ON task.id = g.task_id JOIN machine ON machine.id = g.machine_id JOIN trial ON trial.id = g.last
-            ORDER BY g.last"""
-        rows = self._database.read(lambda c: c.execute(query).fetchall())
-        found = [Summary(*row) for row in rows]
-        found = [replace(s, cold=bool(s.cold), verified=bool(s.verified)) for s in found]
-        return [s for s in found if wanted is None or _is_wanted(s, wanted)]
+        return self._database.read(lambda c: summaries(c, wanted or Filters()))
 
     def integrity(self) -> list[str]:
         """What is wrong with the file; empty if nothing is."""
@@ -379,30 +316,10 @@ class Store:
     def export(self, file: IO[str], wanted: Filters | None = None) -> int:
         """Write trials as lines of JSON, in order; how many."""
         count = 0
-        for row in self._rows(wanted or Filters()):
+        for row in rows_of(self._database, wanted or Filters()):
             file.write(line_of(row) + "\n")
             count += 1
         return count
-
-    def _rows(self, wanted: Filters) -> Iterator[TrialRow]:
-        """In pieces: a snapshot held for minutes would keep the log from being cut back."""
-        where, values = ["trial.id > ?"], list[Any]()
-        if wanted.task is not None:
-            digests = sorted({s.digest for s in self.summaries(Filters(task=wanted.task))})
-            where.append(f"task.digest IN ({', '.join('?' * len(digests))})")
-            values += digests
-        columns = {"machine.key": wanted.target, "trial.cold": wanted.cold, "trial.verified": wanted.verified}
-        for column, value in columns.items():
-            if value is not None:
-                where.append(f"{column} = ?")
-                values.append(value)
-        which = f"{' AND '.join(where)} ORDER BY trial.id LIMIT {BATCH}"
-        query = f"SELECT trial.id, {TRIALS.row} FROM {TRIALS.source} WHERE {which}"
-        last = -(2**63)
-        while rows := self._database.read(lambda c, at=last: c.execute(query, (at, *values)).fetchall()):
-            for _, *columns in rows:
-                yield TrialRow(*columns)
-            last = rows[-1][0]
 
     def import_(self, file: IO[bytes], here: Target | None = None, foreign: bool = False) -> Imported:
         """Read lines that `export` wrote, anywhere. A line that is not a record of this version, or that was measured
@@ -412,25 +329,9 @@ class Store:
 
         Raises StoreError where the store takes no more; the batches before are kept.
         """
-        reader = LineReader(here or detect(), foreign)
-        kept = duplicates = refusals = 0
-        refused: list[Refusal] = []
-        absent: set[str] = set()
-        for batch in batched(read_lines(file), BATCH):
-            good: list[Record] = []
-            for number, answer in reader.records(batch):
-                if isinstance(answer, Record):
-                    good.append(answer)
-                    absent |= unknown_rules(rules_of(answer.schedule.to_json()))
-                    continue
-                refusals += 1
-                if len(refused) < MAX_REFUSALS:
-                    refused.append(Refusal(number, str(answer)))
-            added = self._database.write(lambda c, records=good: _insert_imported(c, records)) if good else 0
-            kept, duplicates = kept + added, duplicates + len(good) - added
-            self._keep_to_cap()
-        self._remark(absent)
-        return Imported(kept, duplicates, refusals, tuple(refused))
+        done = import_lines(self._database, file, LineReader(here or detect(), foreign), self._keep_to_cap)
+        self._remark(set(done.absent))
+        return done
 
 
 def default_path() -> Path:
@@ -440,20 +341,3 @@ def default_path() -> Path:
 def _at(c: sqlite3.Connection, digest: str, key: str, cold: bool) -> tuple[int, int, int]:
     """Task, machine and temperature of a trial, as its row has them."""
     return id_of(c, "task", "digest", digest), id_of(c, "machine", "key", key), int(cold)
-
-
-def _insert_imported(c: sqlite3.Connection, records: Sequence[Record]) -> int:
-    """Add those that are not there yet, and a verdict for each of them that was verified; how many."""
-    added = insert(c, [row_of(record) for record in records], skip_known=True)
-    new = [record for record, is_new in zip(records, added) if is_new]
-    verified = [imported_verdict(r, r.result.seconds) for r in new if r.verified and isinstance(r.result, Timing)]
-    insert_verdicts(c, [verdict_row(verdict) for verdict in verified])
-    return len(new)
-
-
-def _is_wanted(s: Summary, wanted: Filters) -> bool:
-    task = wanted.task
-    if task is not None and s.name != task and not (len(task) >= 4 and s.digest.startswith(task)):
-        return False
-    pairs = ((wanted.target, s.target), (wanted.cold, s.cold), (wanted.verified, s.verified))
-    return all(asked is None or asked == found for asked, found in pairs)

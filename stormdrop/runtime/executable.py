@@ -49,6 +49,12 @@ class Executable(ABC, Generic[D]):
         self.name, self.inputs, self.outputs = name, inputs, outputs
         self._idle: list[Runnable] = []  # list.pop and append are atomic
 
+    def __reduce__(self) -> Any:
+        raise UserError(
+            f"{self.name} holds native code and memory of this process, and is neither pickled nor copied: save a "
+            "model with model.save(path) and open it elsewhere with sd.load_compiled(path); build a kernel again there"
+        )
+
     def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
         """Returns one array, or a tuple of several outputs. Raises UserError for arrays that do not match."""
         if self._other is not None and any(map(self._other.is_own_memory, inputs)):

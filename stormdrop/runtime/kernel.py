@@ -14,6 +14,7 @@ from functools import cached_property
 
 from numpy.typing import ArrayLike
 
+from stormdrop.arguments import check_arguments
 from stormdrop.errors import UserError
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.memo import at_work
@@ -71,6 +72,7 @@ def build(
     """
     if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"build takes a task, sd.Task([output]), not {type(task).__name__}")
+    check_arguments(schedule=schedule, threads=threads, target=target, rules=rules)
     if constants is not None and not isinstance(constants, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"constants= takes arrays by name, {{'W': array}}, not {type(constants).__name__}")
     given = dict(constants or {})

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.errors import UserError
+from stormdrop.ir.tensor import Task
 from stormdrop.target import ALIGN_BYTES
 
 HUGE_BYTES = 2 << 20
@@ -54,3 +57,13 @@ def huge(nbytes: int) -> memoryview[Any]:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE, start, size)
     return memoryview(pages)[start : start + size]
+
+
+def check_memory(task: Task) -> None:
+    """Raises UserError for a task whose arrays alone are larger than this machine's memory."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if task.minimal_bytes > total:
+        needed, present = (f"{n / (1 << 30):,.3g} GiB" for n in (task.minimal_bytes, total))
+        raise UserError(
+            f"the inputs and outputs of {task.name} need {needed}, and this machine has {present} of memory"
+        )

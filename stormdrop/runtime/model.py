@@ -131,6 +131,15 @@ class Model(Executable[Port]):
         results = self(*self._in_order(inputs))
         return dict(zip([port.name for port in self.outputs], results if len(self.outputs) != 1 else [results]))
 
+    def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
+        try:
+            return super()._checked(inputs)
+        except UserError as error:
+            shapes = [np.shape(x) for x in inputs if isinstance(x, np.ndarray)]
+            if len(shapes) != len(self.inputs) or shapes == [port.shape for port in self.inputs]:
+                raise
+            raise UserError(f"{error}; shapes= of sd.compile gives other sizes") from error
+
     def _in_order(self, inputs: Mapping[str, ArrayLike]) -> list[ArrayLike]:
         """Arrays by name, in the order of the inputs. Raises UserError for missing and unknown names."""
         if not isinstance(inputs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -29,6 +29,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.arguments import path_of
 from stormdrop.errors import UserError
 from stormdrop.files import opened, replacing
 from stormdrop.runtime.artifact import SLACK_BYTES
@@ -108,7 +109,7 @@ def load_any(path: str | os.PathLike[str], threads: int | None = None) -> tuple[
     `threads` asks for another. Raises UserError for anything but a whole, undamaged file that was compiled for a CPU
     like this one, or for a GPU: whether it fits is seen when its GPU is known.
     """
-    name = repr(os.fspath(path))
+    name = repr(str(path_of(path)))
     with opened(path, name) as file:
         try:
             kind, header, code, weights = _read(file, name)

@@ -19,6 +19,8 @@ _SPACES = {
     Scope.PACKED: ("weights",),
     Scope.WORKSPACE: ("arena",),
 }
+_WRITTEN = (Scope.OUTPUT, Scope.WORKSPACE, Scope.PACKED)
+"""Every unit of a parallel phase writes an element of one of these."""
 
 
 def verify(image: Image) -> None:
@@ -27,6 +29,10 @@ def verify(image: Image) -> None:
         names = [port.name for port in ports]
         if len(set(names)) < len(names):
             raise UserError(f"{image.name}: two inputs or two outputs have one name: {', '.join(names)}")
+    for k, kernel in enumerate(image.kernels):
+        elements = sum(b.elements for b in kernel.buffers if b.scope in _WRITTEN)
+        if (most := max((*kernel.extents, *kernel.prepare_extents), default=0)) > max(1, elements):
+            raise UserError(f"{image.name}: kernel {k} writes {elements} elements, in {most} parallel units")
     written: set[int] = set()
     for n, step in enumerate(image.calls):
         where = f"{image.name}: step {n} ({step.label})"

@@ -25,6 +25,7 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.reservoir.record import Record, group_name
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.building import code_of
+from stormdrop.runtime.memory import check_memory
 from stormdrop.search import events
 from stormdrop.search.choice import Decision, choose
 from stormdrop.search.events import Listener, Trial, Tuned
@@ -62,8 +63,9 @@ class Session:
     ) -> None:
         """`siblings`: schedules of related tasks to begin from, besides the store's.
 
-        Raises UserError where `start` is a schedule of another class.
+        Raises UserError where `start` is a schedule of another class, and for a task larger than this machine's memory.
         """
+        check_memory(task)
         self._began = time.monotonic()
         self.task, self.target, self.origin, self._rules = task, tools.target, tools.origin, tools.rules
         self._measurer, self._keeper, self._objective = tools.measurer, tools.keeper, tools.objective

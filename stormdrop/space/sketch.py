@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.arguments import check_arguments
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task
@@ -252,6 +253,7 @@ class Sketch:
 
 def sketches(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> list[Sketch]:
     """All sketches of a task, over its variants. Raises UserError for rules that cannot be told apart."""
+    check_arguments(task=task, target=target, rules=rules)
     known = checked(rules)
     return [
         Sketch(task, k, s, target, known)

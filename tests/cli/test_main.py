@@ -97,6 +97,7 @@ SEARCH_KEYS = [
     "stopped",
     "verified",
     "store",
+    "not_kept",
     "trials",
     "failed",
     "failures",
@@ -417,6 +418,14 @@ def test_doctor_names_an_unwritable_cache_and_the_way_out(tmp_path: Path) -> Non
     assert "is not writable" in done.stdout
     assert "STORMDROP_CACHE_DIR" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--default",)])
+def test_an_operator_larger_than_memory_is_refused_at_once(cache: Path, more: tuple[str, ...]) -> None:
+    done = stormdrop_cli("op", "GMM", "1", "999999999", "999999999", "999999999", *more, cache=cache)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "of memory" in done.stderr.splitlines()[-1]
+    assert "measured" not in done.stderr
 
 
 @pytest.mark.parametrize("kept", [100, 40_000])

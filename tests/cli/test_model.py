@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from onnx import TensorProto, helper
 
 from stormdrop.cli.main import main
 from stormdrop.cli.source import shape_of
@@ -21,7 +22,7 @@ from stormdrop.reservoir.store import Store, default_path
 from stormdrop.runtime.host import detect
 from tests.support.command import refusal
 from tests.support.records import make_records, make_verdict
-from tests.support.tiny_onnx import HIDDEN, INPUT, OUTPUT, added, conv, dense, reshaped
+from tests.support.tiny_onnx import HIDDEN, INPUT, OUTPUT, added, conv, dense, reshaped, saved
 
 
 @pytest.fixture(autouse=True)
@@ -429,7 +430,7 @@ def test_a_process_of_its_own_says_the_same(tmp_path: Path) -> None:
     process = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=120)
     assert process.returncode == 0, process.stderr
     assert json.loads(process.stdout) == told("run", path)
-    assert process.stderr.count("is open and taken as 1") == 1
+    assert process.stderr.count("three sizes are tried") == 1
     assert "\x1b" not in process.stdout + process.stderr
 
 
@@ -449,3 +450,14 @@ def test_a_rule_of_the_current_directory_is_derived_and_shown(tmp_path: Path, mo
 def test_a_rule_that_cannot_be_imported_is_a_usage_error(reference: str) -> None:
     for command in (("show", "zoo:alexnet"), ("op", "SFM", 4, 8)):
         assert "package.module:Class" in " ".join(refusal(ran(*command, "--rule", reference), 2).split())
+
+
+def test_one_output_is_saved_as_an_array_and_two_are_not(tmp_path: Path) -> None:
+    done("run", added(tmp_path), "--output", tmp_path / "one.npy")
+    assert isinstance(np.load(tmp_path / "one.npy", allow_pickle=False), np.ndarray)
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])]
+    two = saved(tmp_path, nodes, {"x": [3]}, {"y": TensorProto.FLOAT, "z": TensorProto.FLOAT}, file="two.onnx")
+    assert "ends in .npz" in failed("run", two, "--output", tmp_path / "two.npy", code=2)
+    assert not (tmp_path / "two.npy").exists()
+    done("run", two, "--output", tmp_path / "two.npz")
+    assert set(np.load(tmp_path / "two.npz")) == {"y", "z"}

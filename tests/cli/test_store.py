@@ -18,7 +18,16 @@ from stormdrop.driver.compile import load, tasks_of
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
-from tests.support.records import ELSEWHERE, HERE, failure, legal_records, make_records, small_task, timing
+from tests.support.records import (
+    ELSEWHERE,
+    HERE,
+    failure,
+    legal_records,
+    make_records,
+    make_verdict,
+    small_task,
+    timing,
+)
 from tests.support.tiny_onnx import conv
 
 NAME = small_task().name
@@ -94,6 +103,22 @@ def test_a_given_store_must_be_there(tmp_path: Path) -> None:
         assert "there is no store" in failed(*command, "--store", tmp_path / "none.sqlite")
 
 
+def test_ls_shows_what_was_decided(path: Path) -> None:
+    first, second = make_records(2)
+    other = make_records(1, task=small_task(7))[0]
+    with Store.open(path) as store:
+        store.add_verdicts([make_verdict(second, first), make_verdict(other)])
+    lines = good("ls", "--store", path).splitlines()
+    assert sum("duel, 2.00x" in line for line in lines) == 1
+    assert sum("duel, incumbent stays" in line for line in lines) == 1
+    tasks = json.loads(good("ls", "--store", path, "--json"))["tasks"]
+    decided = [task["verdict"] for task in tasks if task["verdict"] is not None]
+    assert [v["gain"] for v in decided] == [2.0, 1.0]
+    good("prune", "--store", path, "--max-size", "1")
+    left = json.loads(good("ls", "--store", path, "--json"))["tasks"]  # verdicts stay, and are still to be seen
+    assert [(task["trials"], task["verdict"]["method"]) for task in left] == [(0, "duel"), (0, "duel")]
+
+
 def test_ls_has_one_line_for_each_task_machine_and_temperature(path: Path) -> None:
     lines = good("ls", "--store", path).splitlines()
     assert len(lines) == 5
@@ -107,6 +132,7 @@ def test_ls_has_one_line_for_each_task_machine_and_temperature(path: Path) -> No
         "failed",
         "best",
         "GFLOP/s",
+        "verdict",
         "when",
     ]
     warm, cold = (line for line in lines if HERE.key() in line and small_task().digest[:8] in line)

@@ -199,8 +199,30 @@ def test_a_file_that_has_changed_is_not_mixed_with_what_it_was(tmp_path: Path) -
         model(rows(3))
 
 
+def test_a_model_of_one_size_names_shapes_when_it_gets_another() -> None:
+    model = sd.compile(perceptron(), shapes={"x": (2, 32)}, threads=2)
+    with pytest.raises(sd.UserError, match=r"has shape \(3, 32\); it must be \(2, 32\); shapes="):
+        model(rows(3))
+    with pytest.raises(sd.UserError, match="type float64") as error:
+        model(rows(2).astype(np.float64))
+    assert "shapes=" not in str(error.value)
+
+
 def test_several_shapes_of_a_model_without_open_dimensions_are_refused() -> None:
     ports = {"x": ("f32", [2])}
     proto = open_onnx([helper.make_node("Relu", ["x"], ["y"])], ports, {"y": ("f32", [2])}, {})
     with pytest.raises(sd.UserError, match="no open dimensions"):
         sd.compile(proto, shapes=[{"x": (2,)}])
+
+
+def test_memory_stays_flat_over_many_calls_at_different_sizes() -> None:
+    model = opened(perceptron())
+    arrays = [rows(n) for n in range(1, 5)]
+
+    def resident_after(calls: int) -> int:
+        for k in range(calls):
+            model(arrays[k % 4])
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    before = resident_after(5_000)
+    assert resident_after(50_000) < 1.02 * before

@@ -18,8 +18,9 @@ from stormdrop.driver.compile import compile as compile_model
 from stormdrop.driver.compile import tasks_of
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.passes import optimise
+from tests.fuzz.numpy_quantized import convolved, requantized
 from tests.support.one_node import OneNode
-from tests.support.quantization import convolved, network, quantized, requantized
+from tests.support.quantization import network, quantized
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)

@@ -55,7 +55,7 @@ def test_each_sequence_of_a_batch_is_written_at_its_own_place(mode: str) -> None
 
 @pytest.mark.parametrize("is_sorted", [0, 1])
 @pytest.mark.parametrize("axis", [{}, {"axis": 1}])
-def test_distinct_elements_of_a_constant_are_known(is_sorted: int, axis: dict[str, int]) -> None:
+def test_distinct_elements_of_a_constant_are_known(is_sorted: int, axis: dict[str, Any]) -> None:
     x = RNG.integers(0, 3, (2, 9))
     node = OneNode("Unique", [x], known=[0], outputs=4, sorted=is_sorted, **axis)
     assert_alike(node.compiled(), node.on_onnxruntime())
@@ -90,3 +90,18 @@ def test_a_model_of_an_old_version_will_do_where_its_operators_have_not_changed(
     assert_alike(OneNode("Not", [x], opset=1).compiled(), [~x])
     with pytest.raises(sd.UserError, match="operator set 1"):
         OneNode("Abs", [RNG.standard_normal(3)], opset=1).compiled()
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"), [("Binarizer", {"threshold": 0.25}), ("Scaler", {"offset": [0.5] * 5, "scale": [2.0] * 5})]
+)
+def test_lines_of_arithmetic_of_learned_models(op: str, attributes: dict[str, Any]) -> None:
+    node = OneNode(op, [RNG.standard_normal((3, 5)).astype(np.float32)], domain="ai.onnx.ml", **attributes)
+    assert_alike(node.compiled(), node.on_onnxruntime())
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 7)])
+def test_features_are_columns(shape: tuple[int, ...]) -> None:
+    inputs = [RNG.standard_normal(shape).astype(np.float32), np.array([[4, 0, 4]])]
+    node = OneNode("ArrayFeatureExtractor", inputs, domain="ai.onnx.ml")
+    assert_alike(node.compiled(), node.on_onnxruntime())

@@ -22,17 +22,17 @@ from tests.fuzz.recipe import Node, Recipe
 
 Array = NDArray[Any]
 COPIES = 4
-UNIT = {np.dtype(np.float32): 2.0**-21, np.dtype(np.float64): 2.0**-50}
-"""How far a rounded value is shaken, relative to itself: four units in the last place."""
+UNIT = {np.dtype(np.float32): 2.0**-21, np.dtype(np.float64): 2.0**-50, np.dtype(np.float16): 2.0**-11}
+"""How far a rounded value is shaken, relative to itself: four units in the last place, of f16 one."""
 ALLOWED = 32
 """An output may be off by this many times its spread (and as many units of its own)."""
 SUBNORMALS = 64
 """Smallest steps that a rounded value may be off by: a subnormal factor has few digits, and what it is multiplied with
 is larger.
 """
-MOST_SPREAD = {np.dtype(np.float32): 1e-3, np.dtype(np.float64): 1e-9}
+MOST_SPREAD = {np.dtype(np.float32): 1e-3, np.dtype(np.float64): 1e-9, np.dtype(np.float16): 2e-2}
 """The largest spread of an accepted value, relative to its largest element."""
-LARGEST = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e200}
+LARGEST = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e200, np.dtype(np.float16): 1e3}
 """Finite data stays below: products of such values would overflow in one order of summation and not in another."""
 
 MOVES = frozenset(

@@ -16,7 +16,11 @@ from tests.fuzz.recipe import Node
 
 Array = NDArray[Any]
 Result = Array | list[Array]
-WIDE: dict[np.dtype[Any], Any] = {np.dtype(np.float32): np.float64, np.dtype(np.float64): np.longdouble}
+WIDE: dict[np.dtype[Any], Any] = {
+    np.dtype(np.float16): np.float64,
+    np.dtype(np.float32): np.float64,
+    np.dtype(np.float64): np.longdouble,
+}
 
 
 class Undetermined(Exception):

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 
-from tests.fuzz import control_flow, numpy_pointwise, numpy_recurrent, numpy_resize, numpy_sums, numpy_windows
+from tests.fuzz import (
+    control_flow,
+    numpy_pointwise,
+    numpy_quantized,
+    numpy_recurrent,
+    numpy_resize,
+    numpy_sums,
+    numpy_windows,
+)
 from tests.fuzz.numpy_pointwise import Undetermined
 from tests.fuzz.recipe import Node, node_model
 
@@ -129,7 +137,7 @@ def _cast_like(node: Node, x: Array, like: Array) -> Array:
 
 def _converted(x: Array, dtype: np.dtype[Any]) -> Array:
     """Towards zero; saturating; NaN becomes 0."""
-    if x.dtype.kind == "f" and dtype.kind == "i":
+    if x.dtype.kind == "f" and dtype.kind in "iu":
         info = np.iinfo(dtype)
         wide = np.trunc(x.astype(np.float64))
         fits = (wide >= float(info.min)) & (wide < float(info.max) + 1 - (dtype == np.int64))
@@ -154,6 +162,7 @@ def _is_wide(a: Array) -> bool:
 NUMPY: dict[str, Callable[..., Array | list[Array]]] = {
     **numpy_pointwise.NUMPY,
     **numpy_sums.NUMPY,
+    **numpy_quantized.NUMPY,
     "AveragePool": numpy_windows.average_pool,
     "Cast": _cast,
     "CastLike": _cast_like,

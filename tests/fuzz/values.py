@@ -15,8 +15,10 @@ Array = NDArray[Any]
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], special: bool) -> Array:
     if dtype == np.bool_:
         return np.asarray(rng.random(shape) < rng.choice([0.1, 0.5, 0.5, 0.9]))
-    if dtype.kind == "i":
+    if dtype.kind in "iu":
         return _integers(rng, shape, dtype)
+    if dtype == np.float16:
+        return np.asarray(rng.standard_normal(shape)).astype(dtype)
     array = np.asarray(
         _floats(rng, shape).astype(dtype)
     )  # NumPy gives a scalar for no dimensions, onnxruntime takes arrays
@@ -46,8 +48,9 @@ def _integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[
             return np.asarray(rng.integers(-1000, 1001, shape)).astype(dtype)
         case _:
             anything = np.asarray(rng.integers(info.min, info.max, shape, dtype, endpoint=True))
-            ends = np.array([info.min, info.min + 1, info.max, info.max - 1, 0, -1, 1, 2**24 + 1, 2**31 - 1], np.int64)
-            ends = np.append(ends, [2**53 + 1, -(2**53) - 1] if dtype == np.int64 else [2**24 + 3])
+            known = [info.min, info.min + 1, info.max, info.max - 1, 0, -1, 1, 2**24 + 1, 2**31 - 1, 2**24 + 3]
+            known += [2**53 + 1, -(2**53) - 1]
+            ends = np.array([v for v in known if info.min <= v <= info.max], dtype)
             return np.where(rng.random(shape) < 0.5, rng.choice(ends, shape).astype(dtype), anything).astype(dtype)
 
 

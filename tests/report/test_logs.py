@@ -109,6 +109,15 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
         configure(0, tmp_path / "nowhere" / "log")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_file_that_takes_no_more_is_given_up_with_one_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(0, "/dev/full")
+    for number in range(3):
+        logging.getLogger("stormdrop.tune").debug("trial %d", number)
+    silence()
+    assert capsys.readouterr().err == "WARNING: nothing more is logged in /dev/full: No space left on device\n"
+
+
 def test_silence_leaves_other_handlers_alone() -> None:
     root, mine = logging.getLogger("stormdrop"), logging.NullHandler()
     root.addHandler(mine)

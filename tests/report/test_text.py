@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stormdrop.report.text import bytes_text, clean, counted, one_line, seconds_text, span_text, speed_text
+from stormdrop.report.text import bytes_text, clean, counted, one_line, seconds_text, share_text, span_text, speed_text
 from tests.support.searches import HOSTILE
 
 
@@ -56,6 +56,11 @@ def test_a_task_without_operations_has_a_time_only() -> None:
     assert speed_text(1e-6, 0.0, 100.0) == "1.00 µs"
     assert speed_text(1e-6, 50e3) == "1.00 µs, 50.0 GFLOP/s"
     assert speed_text(1e-6, 50e3, 100.0) == "1.00 µs, 50.0 GFLOP/s, 50.0% of peak"
+
+
+def test_a_nominal_rate_above_the_peak_is_no_share_of_it() -> None:
+    assert speed_text(1e-6, 198e3, 100.0) == "1.00 µs, 198.0 GFLOP/s"
+    assert (share_text(100.0, 100.0), share_text(198.0, 100.0), share_text(None, 100.0)) == ("100.0%", "", "")
 
 
 def test_amounts() -> None:

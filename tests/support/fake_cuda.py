@@ -88,6 +88,7 @@ class FakeCuda:
 
     def __init__(self, devices: int = 1, version: int = 13000) -> None:
         self.devices, self.version = devices, version
+        self.attributes = dict(H200)
         self.calls: list[str] = []
         self.blocks: dict[int, Any] = {}
         self.launched_in: list[int | None] = []
@@ -163,7 +164,7 @@ class FakeCuda:
         ctypes.memmove(text, b"NVIDIA H200\0", 12)
 
     def _devicegetattribute(self, out: Any, attribute: int, device: int) -> None:
-        out._obj.value = H200[Attribute(attribute)]
+        out._obj.value = self.attributes[Attribute(attribute)]
 
     def _devicetotalmem(self, out: Any, device: int) -> None:
         out._obj.value = 139 << 30
@@ -255,7 +256,7 @@ class FakeCuda:
         out._obj.value = {4: 40, 3: 0}[attribute]
 
     def _funcsetattribute(self, function: Any, attribute: int, value: int) -> int:
-        return INVALID_VALUE if value > H200[Attribute.SHARED_BYTES_PER_BLOCK] else 0
+        return INVALID_VALUE if value > self.attributes[Attribute.SHARED_BYTES_PER_BLOCK] else 0
 
     # ---- streams and events
 

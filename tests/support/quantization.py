@@ -1,9 +1,9 @@
-"""Quantised models: made by onnxruntime's static quantisation, and what ONNX's integer arithmetic says of a product."""
+"""Quantised models, made by onnxruntime's static quantisation."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +15,6 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 Array = NDArray[Any]
 TYPES = {"u8": QuantType.QUInt8, "i8": QuantType.QInt8}
-
-
-def requantized(total: Array, factor: Array, zero: Array) -> Array:
-    """round(f32(total) · factor) + zero, half to even, saturated to the type of `zero`."""
-    limits = np.iinfo(zero.dtype)
-    rounded = np.rint(total.astype(np.float32) * factor.astype(np.float32)).astype(np.int64) + int(zero)
-    return np.clip(rounded, limits.min, limits.max).astype(zero.dtype)
-
-
-def convolved(x: Array, w: Array, pads: Sequence[int], stride: int, groups: int) -> Array:
-    """The exact sums of a two-dimensional convolution of integers."""
-    top, left, bottom, right = pads
-    p = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    kh, kw = w.shape[2:]
-    rows, columns = ((n - k) // stride + 1 for n, k in zip(p.shape[2:], (kh, kw)))
-    outs, per_group = w.shape[0] // groups, x.shape[1] // groups
-    y = np.zeros((x.shape[0], w.shape[0], rows, columns), np.int64)
-    for i in range(kh):
-        for j in range(kw):
-            part = p[:, :, i : i + stride * rows : stride, j : j + stride * columns : stride]
-            for g in range(groups):
-                mine = slice(g * outs, (g + 1) * outs)
-                taken = part[:, g * per_group : (g + 1) * per_group]
-                y[:, mine] += np.einsum("nchw,oc->nohw", taken, w[mine, :, i, j].astype(np.int64))
-    return y
 
 
 def network(rng: np.random.Generator) -> onnx.ModelProto:

@@ -109,8 +109,8 @@ class ArrayLibrary(Protocol):
         """A copy that is C-contiguous."""
         ...
 
-    def stream(self, ordinal: int) -> int:
-        """The handle of the stream that the calling thread uses."""
+    def stream(self, ordinal: int) -> int | None:
+        """The handle of the stream that the calling thread uses; None where that is not known."""
         ...
 
 
@@ -145,7 +145,7 @@ class _Cupy:
 
 
 class _Own:
-    """Where the library is unknown: memory of ours, and the default stream, which all others wait for."""
+    """Where the library is unknown: memory of ours, and a call waits for all that went before, and for its end."""
 
     def __init__(self, context: CudaContext) -> None:
         self._context = context
@@ -158,8 +158,8 @@ class _Own:
     def plain(self, value: Any) -> Any:
         raise UserError(f"{type(value).__name__} on a GPU is not C-contiguous and aligned; copy it before the call")
 
-    def stream(self, ordinal: int) -> int:
-        return 0
+    def stream(self, ordinal: int) -> None:
+        self._context.synchronise()
 
 
 def library_of(values: Sequence[object], context: CudaContext) -> ArrayLibrary:
@@ -197,7 +197,10 @@ def run_in_place(
         sinks.append((target, view if view.is_plain else viewed(target)))
     recording.bind(sources, [_as_array(view) for _, view in sinks])
     stream = library.stream(ordinal)
-    recording.run_on(stream)
+    if stream is None:
+        recording.run()
+    else:
+        recording.run_on(stream)
     for result, (target, _) in zip(results, sinks):
         if target is not result:
             result[...] = target

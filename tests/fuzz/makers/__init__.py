@@ -15,6 +15,7 @@ from tests.fuzz.makers import (
     gathering,
     idioms,
     movement,
+    narrow,
     pointwise,
     products,
     recurrent,
@@ -38,5 +39,6 @@ MODULES = (
     attention,
     blocks,
     choices,
+    narrow,
 )
 MAKERS: dict[str, tuple[float, Maker]] = {name: made for module in MODULES for name, made in module.MAKERS.items()}

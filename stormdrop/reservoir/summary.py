@@ -1,0 +1,93 @@
+"""What a store holds, one line for each task, machine and temperature."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which trials; None asks for all. `task` is a name or the beginning of a digest, `target` a target's key."""
+
+    task: str | None = None
+    target: str | None = None
+    cold: bool | None = None
+    verified: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictSummary:
+    """The newest verdict of this installation, for the task in any model."""
+
+    method: str
+    seconds: float
+    against_seconds: float
+    is_change: bool
+    """Whether another schedule than the incumbent was chosen."""
+
+    @property
+    def gain(self) -> float:
+        """How many times faster than the incumbent; 1 where that stayed."""
+        return self.against_seconds / self.seconds if self.is_change and self.seconds else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is known of one task on one machine at one temperature."""
+
+    digest: str
+    name: str
+    class_key: str
+    target: str
+    cold: bool
+    trials: int
+    failed: int
+    seconds: float | None
+    """Of the best: verified if one was, else the fastest trial that was not stopped early."""
+    verified: bool
+    flops: float
+    created: float
+    """When the last trial was measured, by the clock of then; without trials, when it was decided."""
+    verdict: VerdictSummary | None = None
+
+    @property
+    def gflops(self) -> float | None:
+        return self.flops / self.seconds / 1e9 if self.seconds and self.flops else None
+
+
+_TRIALS = """SELECT task_id, machine_id, cold, count(*) AS trials, sum(seconds IS NULL) AS failed, max(id) AS last,
+        min(CASE WHEN verified = 1 AND stopped_early = 0 THEN seconds END) AS proved,
+        min(CASE WHEN stopped_early = 0 THEN seconds END) AS timed
+    FROM trial GROUP BY task_id, machine_id, cold"""
+_VERDICTS = """SELECT * FROM verdict WHERE id IN (SELECT max(id) FROM verdict
+    WHERE model = '' AND provenance <> 'imported' GROUP BY task_id, machine_id, cold)"""
+_QUERY = f"""WITH g AS ({_TRIALS}), v AS ({_VERDICTS}),
+        k AS (SELECT task_id, machine_id, cold FROM g UNION SELECT task_id, machine_id, cold FROM v)
+    SELECT task.digest, task.name, task.class_key, machine.key, k.cold, coalesce(g.trials, 0), coalesce(g.failed, 0),
+        coalesce(g.proved, g.timed), g.proved IS NOT NULL, task.flops, coalesce(trial.created, v.created),
+        v.method, v.seconds, v.against_seconds, v.schedule <> v.against
+    FROM k JOIN task ON task.id = k.task_id JOIN machine ON machine.id = k.machine_id
+        LEFT JOIN g ON (g.task_id, g.machine_id, g.cold) = (k.task_id, k.machine_id, k.cold)
+        LEFT JOIN v ON (v.task_id, v.machine_id, v.cold) = (k.task_id, k.machine_id, k.cold)
+        LEFT JOIN trial ON trial.id = g.last
+    ORDER BY coalesce(g.last, 0), v.id"""
+
+
+def summaries(connection: sqlite3.Connection, wanted: Filters) -> list[Summary]:
+    """In the order in which they were last measured; those of which only a verdict is left come first."""
+    found: list[Summary] = []
+    for *columns, method, seconds, against_seconds, is_change in connection.execute(_QUERY):
+        digest, name, class_key, target, cold, trials, failed, best, verified, flops, created = columns
+        verdict = None if method is None else VerdictSummary(method, seconds, against_seconds, bool(is_change))
+        counts = trials, failed, best, bool(verified), flops, created
+        found.append(Summary(digest, name, class_key, target, bool(cold), *counts, verdict))
+    return [s for s in found if _is_wanted(s, wanted)]
+
+
+def _is_wanted(s: Summary, wanted: Filters) -> bool:
+    task = wanted.task
+    if task is not None and s.name != task and not (len(task) >= 4 and s.digest.startswith(task)):
+        return False
+    pairs = ((wanted.target, s.target), (wanted.cold, s.cold), (wanted.verified, s.verified))
+    return all(asked is None or asked == found for asked, found in pairs)
