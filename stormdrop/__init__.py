@@ -57,7 +57,7 @@ from stormdrop.version import __version__
 
 if TYPE_CHECKING:
     from stormdrop.driver.compile import compile, load
-    from stormdrop.driver.mixed import MixedModel
+    from stormdrop.driver.mixed import MixedModel, OpenMixedModel
     from stormdrop.driver.tune import tune
     from stormdrop.export.c_library import export_library
     from stormdrop.frontend.custom import CustomOperator
@@ -79,7 +79,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # What needs the compiler is loaded when it is first asked for.
 _LAZY = {
     "stormdrop.driver.compile": ("compile", "load"),
-    "stormdrop.driver.mixed": ("MixedModel",),
+    "stormdrop.driver.mixed": ("MixedModel", "OpenMixedModel"),
     "stormdrop.driver.tune": ("tune",),
     "stormdrop.export.c_library": ("export_library",),
     "stormdrop.frontend.custom": ("CustomOperator",),
@@ -105,6 +105,7 @@ __all__ = [
     "Kernel",
     "MixedModel",
     "Model",
+    "OpenMixedModel",
     "OpenModel",
     "Rule",
     "RunError",

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from stormdrop.cli import options
-from stormdrop.cli.sizes import Sized, mixed_size, models_of, one_or_sizes, sizes_of
+from stormdrop.cli.sizes import MixedSized, Sized, mixed_size, models_of, one_or_sizes, sizes_of
 from stormdrop.cli.source import (
     Opened,
     Source,
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from stormdrop.runtime.model import Model
 
     Arrays = Mapping[str, NDArray[Any]]
-    Judged = Iterator[tuple[Sized, Oracle, Arrays]]  # at a size, who knows its results, inputs that are constants
+    # At a size: who knows its results, and the inputs that are constants.
+    Judged = Iterator[tuple[Sized | MixedSized, Oracle, Arrays]]
 
 ORACLES = ("onnxruntime", "reference")
 PEERS = ("onnxruntime",)
@@ -139,7 +140,7 @@ def _judged(source: Source, sizes: Iterable[Sized], against: str | None, threads
         yield sized, oracle, opened.bound
 
 
-def _judged_mixed(source: Source, sizes: Iterable[Sized]) -> Judged:
+def _judged_mixed(source: Source, sizes: Iterable[MixedSized]) -> Judged:
     """onnxruntime cannot judge what it runs itself."""
     from stormdrop.compare.inputs import read_bound
     from stormdrop.compare.oracle import OnnxReference

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.sizes import compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
+from stormdrop.cli.sizes import MixedSized, Sized, compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
 from stormdrop.cli.source import (
     Chosen,
     Source,
@@ -126,7 +126,7 @@ def compile(
 
     Kernels are built as tuning has decided, the others by the analytic default.
     """
-    from stormdrop.export.c_library import export
+    from stormdrop.export.c_library import export_library
     from stormdrop.report.model import image_rows, shape_text
 
     path = Path(source.stem + COMPILED) if output is None else output
@@ -153,7 +153,7 @@ def compile(
     if header is None:
         made.model.save(path)
     else:
-        export(made.model, path, header, source.stem)
+        export_library(made.model, path, header, source.stem)
     written = time.perf_counter() - began
     sizes = {str(f): f.stat().st_size for f in files}
     if as_json:
@@ -218,6 +218,7 @@ def run(
 
     if output is not None:
         options.refuse_unwritable(output)
+    sizes: list[Sized] | list[MixedSized]
     if fallback is not None:
         sizes = [mixed_size(source, given, seed, threads, taken, fallback)]
     else:

@@ -21,6 +21,7 @@ from stormdrop.report.console import notes, say
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from stormdrop.driver.mixed import MixedModel
     from stormdrop.driver.specialise import OpenSource
     from stormdrop.runtime.image import OpenPort, Port
     from stormdrop.runtime.model import Model
@@ -49,6 +50,27 @@ class Sized:
     def shown(self) -> str:
         """Behind a title."""
         return f" at {self.told}" if self.told else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixedBuilt:
+    """A model of which another runtime may run a part."""
+
+    model: Model | MixedModel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixedSized:
+    """Such a model at its one size, used as a `Sized` is."""
+
+    arrays: Arrays
+    built: MixedBuilt
+    opened: None = None
+    told: str = ""
+    shown: str = ""
+
+    def make(self) -> MixedBuilt:
+        return self.built
 
 
 def one_or_sizes(trees: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -102,7 +124,7 @@ def sizes_of(
 
 def mixed_size(
     source: Source, given: tuple[str, ...], seed: int, threads: int | None, taken: str | None, fallback: str
-) -> Sized:
+) -> MixedSized:
     """A model of which `fallback` may run a part, at its one size."""
     from stormdrop.compare.inputs import read_inputs
     from stormdrop.runtime.arrays import random_inputs
@@ -110,7 +132,7 @@ def mixed_size(
     model = built_mixed(source, threads, taken, fallback)
     ports = closed_ports(model.inputs)
     arrays = read_inputs(given, ports) if given else random_inputs(ports, seed)
-    return Sized(None, arrays, lambda: Built(model))
+    return MixedSized(arrays, MixedBuilt(model))
 
 
 def _at(port: OpenPort, shape: tuple[int, ...]) -> Port:

@@ -5,7 +5,7 @@ A model that runs partly in onnxruntime is compared with ONNX's reference evalua
 onnxruntime is a peer, not a part: it is imported only when asked for, and never needed. `agreement` judges one output
 by its largest error, relative to the largest magnitude that is expected: networks end in sums, whose small results
 carry the errors of large terms. NaNs and infinities must be where they are expected; whole numbers and truth values
-must be equal.
+must be equal, except that numbers of 8 bits, as quantised models give them, may differ by one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from stormdrop.graph.graph import Graph
 
 Array = NDArray[Any]
 TOLERANCE = 1e-3
+LEAST_TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
+"""A network that is rounded to halves on the way gives no more digits than these, whoever computes it."""
+QUANTA = {"int8": 1, "uint8": 1}
 LEAST_MAGNITUDE = 1e-6
 """Errors of outputs smaller than this are compared with it: zero has no relative error."""
 ERRORS_ONLY = 3
@@ -140,12 +143,14 @@ class Agreement:
 
     @property
     def ok(self) -> bool:
-        return self.absolute == 0 if self.is_exact else self.relative <= self.tolerance
+        if self.is_exact:
+            return self.absolute <= QUANTA.get(self.dtype, 0)
+        return self.relative <= max(self.tolerance, LEAST_TOLERANCE.get(self.dtype, 0.0))
 
 
 def agreement(name: str, found: Array, expected: Array, tolerance: float = TOLERANCE) -> Agreement:
     """Compare one output."""
-    is_exact = not np.issubdtype(expected.dtype, np.floating)
+    is_exact = not (np.issubdtype(expected.dtype, np.floating) or str(expected.dtype) in LEAST_TOLERANCE)
     absolute, magnitude = _difference(found, expected)
     return Agreement(
         name, found.shape, str(found.dtype), absolute, absolute / max(magnitude, LEAST_MAGNITUDE), is_exact, tolerance

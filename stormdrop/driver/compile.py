@@ -75,19 +75,16 @@ def load(
         if shapes or constants or operators:
             raise UserError("shapes=, constants= and operators= are for loading a model; this is a graph already")
         return model
-    model = named(model, shapes)
-    _refuse_compiled(model)
-    return load_onnx(model, shapes, constants, operators)
+    return load_onnx(named(model, shapes), shapes, constants, operators)
 
 
 def named(model: Source, shapes: Mapping[str, Sequence[int]] | None = None, is_open: bool = False) -> Any:
-    """A network of the zoo where the model is the name of one, else the model as it is."""
-    return network(model, shapes, is_open) if isinstance(model, str) and model.startswith(ZOO) else model
-
-
-def _refuse_compiled(model: Source) -> None:
+    """A network of the zoo where the model is the name of one, else the model as it is. Raises UserError for a file
+    that is compiled already.
+    """
     if isinstance(model, (str, os.PathLike)) and str(model).endswith(COMPILED):  # pyright: ignore[reportUnknownArgumentType]
         raise UserError(f"{str(model)!r} is compiled already: sd.load_compiled opens it")  # pyright: ignore[reportUnknownArgumentType]
+    return network(model, shapes, is_open) if isinstance(model, str) and model.startswith(ZOO) else model
 
 
 def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None, is_open: bool = False) -> Any:
@@ -228,7 +225,6 @@ def _read(
     if isinstance(model, Graph):
         return [load(model, shapes, constants, operators)]
     model = named(model, shapes, is_open)
-    _refuse_compiled(model)
     file = parsed(model)
     opened = open_source(model, file, shapes, constants, operators)
     return opened or [load_parsed(file, shapes, constants, operators)]

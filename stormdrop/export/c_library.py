@@ -59,13 +59,20 @@ def export_library(
 ) -> Library:
     """Write a compiled model as a C library, and its header beside it: `sd.export_library(model, "libresnet.so")`.
 
-    `name` begins the names of its functions, by default the file's: `resnet_open` in `libresnet.so`. Raises UserError
-    as `write_library`.
+    A model with open dimensions is written at all sizes that are compiled. `name` begins the names of its functions, by
+    default the file's: `resnet_open` in `libresnet.so`. Raises UserError as `write_library`.
     """
-    output = path_of(path)
-    beside = None if header is None else path_of(header)
-    stem = output.stem.removeprefix("lib") or output.stem
-    return write_library(model.image, model.weights, output, beside, stem if name is None else name)
+    output, beside = path_of(path), None if header is None else path_of(header)
+    name = (output.stem.removeprefix("lib") or output.stem) if name is None else name
+    if not isinstance(model, OpenModel):
+        return write_library(model.image, model.weights, output, beside, name)
+    family, chunks = model.family()
+    images = [family.images[k] for k in {served.image for served in family.served if not served.is_padded}]
+    if not images:
+        raise UserError(f"{model.name} is compiled for rounded sizes only; give shapes= to sd.compile")
+    images.sort(key=lambda image: [port.shape for port in image.inputs])
+    weights = [chunk.memory.read(0, chunk.nbytes) for chunk in chunks]
+    return write_sizes(images, weights, output, beside, name)
 
 
 def write_library(
@@ -83,19 +90,6 @@ def write_library(
     a file cannot be written, and for a model that was compiled for another architecture.
     """
     return write_sizes([image], [image.checked_weights(weights)], output, header, name, linkers)
-
-
-def export(model: Model, output: Path, header: Path | None, name: str) -> Library:
-    """As `write_library`, of a model; one with open dimensions at all sizes that are compiled. Raises UserError."""
-    if not isinstance(model, OpenModel):
-        return write_library(model.image, model.weights, output, header, name)
-    family, chunks = model.family()
-    images = [family.images[k] for k in {served.image for served in family.served if not served.is_padded}]
-    if not images:
-        raise UserError(f"{model.name} is compiled for rounded sizes only; give shapes= to sd.compile")
-    images.sort(key=lambda image: [port.shape for port in image.inputs])
-    weights = [chunk.memory.read(0, chunk.nbytes) for chunk in chunks]
-    return write_sizes(images, weights, output, header, name)
 
 
 def write_sizes(

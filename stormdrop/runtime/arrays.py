@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.errors import RunError, UserError
-from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
+from stormdrop.ir.dtypes import FLOATS, NUMPY, Dtype, integer_range
 from stormdrop.target import ALIGN_BYTES
 
 Array = NDArray[Any]
@@ -122,14 +122,16 @@ def _check_type(t: Described, array: Array, what: str) -> None:
 
 
 def random_inputs(wanted: Iterable[Wanted], seed: int = 0) -> dict[str, Array]:
-    """Floats are standard normal, whole numbers 0 or 1 (which are in range wherever something is looked up), the same
-    for a seed.
+    """Floats are standard normal, numbers of 8 bits anything (images, quantised), other whole numbers 0 or 1 (which are
+    in range wherever something is looked up); the same for a seed.
     """
     rng = np.random.default_rng(seed)
     found: dict[str, Array] = {}
     for v in wanted:
         if v.dtype in FLOATS:
             found[v.name] = rng.standard_normal(v.shape).astype(NUMPY[v.dtype])
+        elif v.dtype in ("i8", "u8"):
+            found[v.name] = rng.integers(*integer_range(v.dtype), v.shape, endpoint=True).astype(NUMPY[v.dtype])
         else:
             found[v.name] = rng.integers(0, 2, v.shape).astype(NUMPY[v.dtype])
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
@@ -88,3 +89,14 @@ def test_without_onnxruntime_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch
         OnnxRuntime(b"", 1)
     monkeypatch.setattr("stormdrop.compare.oracle.find_spec", dict[str, object]().get)
     assert not has_onnxruntime()
+
+
+def test_quantised_numbers_may_differ_by_one_and_halves_by_their_roundings() -> None:
+    x = np.array([3, 200, 0], np.uint8)
+    assert agreement("y", x, x + np.uint8(1)).ok
+    assert not agreement("y", x, x + np.uint8(2)).ok
+    assert not agreement("y", x.astype(np.int32), x.astype(np.int32) + 1).ok
+    for dtype, near, far in ((np.float16, 1.01, 1.05), (ml_dtypes.bfloat16, 1.05, 1.3)):
+        y = np.array([1.0, -2.0], dtype)
+        assert agreement("y", (y.astype(np.float32) * near).astype(dtype), y).ok
+        assert not agreement("y", (y.astype(np.float32) * far).astype(dtype), y).ok

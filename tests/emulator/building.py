@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 import llvmlite.binding as llvm
 
 from stormdrop.lower.program import Program
+from stormdrop.runtime import building
 from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.building import described, text_of
 from stormdrop.target.machine import Target
 
 
 def text_artifact(program: Program, target: Target, change: Callable[[str], str] = lambda text: text) -> Artifact:
     """`change` plants a mistake in the LLVM text."""
-    return assembled_as_text(program, change(text_of(program, target)), target)
+    with patch.object(building, "code_from", checked_text):
+        return building._artifact(program, change(building.text_of(program, target)), target)
 
 
-def assembled_as_text(program: Program, text: str, target: Target) -> Artifact:
-    """What stands for assembling where the emulator runs the kernel. Raises AssertionError for text that LLVM refuses:
-    the emulator takes its structure for granted.
+def checked_text(text: str, target: Target) -> bytes:
+    """What stands for `building.code_from` where the emulator runs a kernel: the text itself.
+
+    Raises AssertionError for text that LLVM refuses: the emulator takes its structure for granted.
     """
     with llvm.create_context() as context:
         try:
@@ -27,4 +30,4 @@ def assembled_as_text(program: Program, text: str, target: Target) -> Artifact:
                 module.verify()
         except RuntimeError as error:
             raise AssertionError(f"LLVM refuses the text: {str(error).strip()}") from error
-    return described(program, text.encode())
+    return text.encode()

@@ -80,6 +80,15 @@ def _moved_store(line: str) -> str | None:
     return f"{moved}\n{indent}store {type} {value}, {pointer} {name}, align {align}"
 
 
+def _next_remainder(line: str) -> str | None:
+    """The next stage of a ring, or another thread's share."""
+    found = re.fullmatch(r"(\s*)(%\S+) = urem (i\d+) (\S+), (\d+)", line)
+    if not found or found[5] == "1":
+        return None
+    indent, name, type, value, of = found.groups()
+    return f"{indent}{name}.off = add {type} {value}, 1\n{indent}{name} = urem {type} {name}.off, {of}"
+
+
 def _zero_identity(line: str) -> str | None:
     return line.replace("0xFFF0000000000000", "0.0") if "0xFFF0000000000000" in line else None
 
@@ -95,8 +104,13 @@ HARMFUL: dict[str, Change] = {
     "zero for the identity": _zero_identity,
 }
 """Wrong wherever the line is needed."""
-SOMETIMES: dict[str, Change] = {"open guard": _open_guard, "copy without its condition": _whole_copy}
-"""Harmless where the guard always holds, or where what is read beyond it is not used."""
+SOMETIMES: dict[str, Change] = {
+    "open guard": _open_guard,
+    "copy without its condition": _whole_copy,
+    "next remainder": _next_remainder,
+}
+"""Harmless where the guard always holds, where what is read beyond it is not used, or where threads only change places.
+"""
 
 
 def mutations(text: str, mistakes: Mapping[str, Change]) -> Iterator[Mutation]:

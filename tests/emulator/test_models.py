@@ -15,7 +15,7 @@ from stormdrop.target.gpu import gpu
 from stormdrop.zoo.bert import Bert, bert
 from stormdrop.zoo.builder import Network, NetworkBuilder
 from stormdrop.zoo.export import model as onnx_model
-from tests.emulator.building import assembled_as_text
+from tests.emulator.building import checked_text
 from tests.emulator.device import EmulatedDevice
 
 
@@ -48,7 +48,7 @@ def test_a_model_computes_on_a_gpu_what_it_computes_on_the_cpu(
     on_cpu = sd.compile(proto, threads=1)
     inputs = random_inputs(on_cpu.inputs)
     wanted = on_cpu.run(inputs)
-    monkeypatch.setattr(building, "_assembled", assembled_as_text)
+    monkeypatch.setattr(building, "code_from", checked_text)
     compiled = sd.compile(proto, target=gpu("sm_90"))
     model = Model(compiled.image, compiled.weights, EmulatedDevice(seed=1))
     for found in (model.run(inputs), model.run(inputs)):

@@ -5,12 +5,16 @@ python -m tests.emulator            more of them
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from stormdrop.runtime.artifact import Artifact
 from tests.emulator.__main__ import seed_of
 from tests.emulator.building import text_artifact
-from tests.emulator.mutate import HARMFUL, mutations
+from tests.emulator.mutate import HARMFUL, SOMETIMES, Mutation, mutations
 from tests.emulator.trials import CASES, GpuTrial, emulated
+from tests.support.trials import Case
 
 POINTS, PARTS = 152, 19
 
@@ -38,19 +42,47 @@ def test_what_failed_once_is_right(case: str) -> None:
 
 STRICT = ("dropped wait", "wait for one group fewer", "two threads for one", "moved store")
 """Noticed wherever they are made; barriers also stand around loops of one trip."""
+KERNELS = {
+    "a pipeline of copies": r"cp\.async\.wait\.group\(i32 [1-9]\)",
+    "copies without a pipeline": r"cp\.async\.wait\.group\(i32 0\)",
+    "shuffles": r"shfl\.sync",
+    "stores to shared memory": r"(?s)^(?!.*cp\.async).*barrier\.cta",
+}
 
 
-@pytest.mark.parametrize("seed", [2, 16, 18, 30])
-def test_mistakes_in_emitted_kernels_are_noticed(seed: int) -> None:
-    """In a convolution, a dot product and two products of run-time matrices."""
-    case = next(case for case in GpuTrial(seed).cases())
-    artifact = text_artifact(case.program(), case.target)
+def first_with(pattern: str) -> tuple[Case, Artifact]:
+    """The first random point whose text has something, with several threads."""
+    for seed in range(100):
+        for case in GpuTrial(seed).cases():
+            artifact = text_artifact(case.program(), case.target)
+            if re.search(pattern, artifact.code.decode()) and all(n.threads > 1 for n in artifact.launches):
+                return case, artifact
+    raise AssertionError(f"no point has {pattern}")
+
+
+def some_of_each(found: list[Mutation], most: int = 4) -> list[Mutation]:
+    """Of every mistake, the first places and the last one."""
+    chosen: list[Mutation] = []
+    for mistake in dict.fromkeys(m.mistake for m in found):
+        same = [m for m in found if m.mistake == mistake]
+        chosen += same if len(same) <= most else [*same[: most - 1], same[-1]]
+    return chosen
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_mistakes_in_emitted_kernels_are_noticed(kind: str) -> None:
+    case, artifact = first_with(KERNELS[kind])
     noticed: dict[str, list[bool]] = {}
-    for mutation in mutations(artifact.code.decode(), HARMFUL):
+    for mutation in some_of_each(list(mutations(artifact.code.decode(), {**HARMFUL, **SOMETIMES}))):
         problem = emulated(case, lambda _, text=mutation.text: text, seed=1)
         noticed.setdefault(mutation.mistake, []).append(bool(problem))
     if all(launch.blocks == 1 for launch in artifact.launches):
         noticed.pop("two blocks for one")
-    assert len(noticed) >= 3
+    assert len(noticed) >= 4
     for mistake, found in noticed.items():
-        assert all(found) if mistake in STRICT else any(found), mistake
+        if mistake in STRICT:
+            assert all(found), mistake
+        elif mistake in HARMFUL:
+            assert any(found), mistake
+    if kind == "a pipeline of copies":
+        assert any(noticed["next remainder"])

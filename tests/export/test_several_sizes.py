@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import stormdrop as sd
-from stormdrop.export.c_library import Library, export
+from stormdrop.export.c_library import Library, export_library
 from stormdrop.export.linker import linkers
 from stormdrop.runtime.open_model import OpenModel
 from tests.support.open_onnx import perceptron
@@ -46,7 +46,7 @@ def library(model: OpenModel, tmp_path_factory: pytest.TempPathFactory) -> Libra
     if not linkers():
         pytest.skip("no linker")
     folder = tmp_path_factory.mktemp("library")
-    return export(model, folder / "libnet.so", folder / "net.h", "net")
+    return export_library(model, folder / "libnet.so", folder / "net.h", "net")
 
 
 def test_each_size_gives_the_bits_of_the_model(model: OpenModel, library: Library) -> None:

@@ -7,6 +7,9 @@ from dataclasses import replace
 
 from stormdrop.lower.program import (
     Access,
+    Barrier,
+    Combine,
+    CommitCopies,
     Finish,
     For,
     If,
@@ -17,7 +20,9 @@ from stormdrop.lower.program import (
     Save,
     Start,
     Stmt,
+    Threads,
     Update,
+    WaitForCopies,
 )
 
 
@@ -27,11 +32,11 @@ def changed(program: Program, change: Callable[[Stmt], Stmt], at_load: bool = Tr
     def visit(s: Stmt) -> Stmt:
         s = change(s)
         match s:
-            case For() | ReduceLoop():
+            case For() | ReduceLoop() | Threads():
                 return replace(s, body=tuple(map(visit, s.body)))
             case If():
                 return replace(s, then=tuple(map(visit, s.then)), orelse=tuple(map(visit, s.orelse)))
-            case Start() | Update() | Save() | Finish():
+            case Start() | Update() | Save() | Finish() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
                 return s
 
     def phase(p: Phase) -> Phase:
@@ -45,7 +50,7 @@ def with_tiles(program: Program, change: Callable[[RegisterTile], RegisterTile],
     tiles: dict[RegisterTile, RegisterTile] = {}
 
     def visit(s: Stmt) -> Stmt:
-        if isinstance(s, (For, If)):
+        if isinstance(s, (For, If, Threads, Barrier, CommitCopies, WaitForCopies)):
             return s
         if s.tile not in tiles:
             tiles[s.tile] = change(s.tile)

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from stormdrop.ir.affine import Affine
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var
 from stormdrop.lower.program import (
+    Barrier,
+    Combine,
+    CommitCopies,
     Finish,
     For,
     If,
@@ -22,7 +25,9 @@ from stormdrop.lower.program import (
     Save,
     Start,
     Stmt,
+    Threads,
     Update,
+    WaitForCopies,
     statements,
 )
 from stormdrop.space.structure import ComputeAt, Stage
@@ -138,6 +143,8 @@ def _walk_phase(phase: Phase, found: dict[str, Walk]) -> None:
                 case Save(tile) | Finish(tile):
                     visit = _visit(tile, loops, reduced.get(tile, ()), isinstance(s, Finish))
                     found.setdefault(tile.stage.id, Walk()).visits.append(visit)
+                case Threads() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
+                    raise AssertionError("the walk is through a CPU's programs")
                 case Start() | Update():
                     pass
 
