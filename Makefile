@@ -4,19 +4,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TORCH_VENV := .venv-torch
+TORCH_STAMP := $(TORCH_VENV)/.installed
 
 # The fast tests: structure, golden texts, contracts. Everything else builds and runs many kernels.
 FAST := tests/ir tests/target tests/ops tests/graph tests/cost tests/report tests/test_layers.py tests/test_package.py \
 	tests/lower/test_golden.py tests/lower/test_verify.py tests/space/test_moves.py tests/space/test_columns.py \
 	tests/space/test_rule_names.py tests/search/test_contracts.py
 
-.PHONY: help env demo check test fuzz emulate bench sizes clean
+.PHONY: help env demo check test torch fuzz emulate bench sizes clean
 
 help:
 	@echo "make env     create $(VENV) and install stormdrop with what its tests need"
 	@echo "make demo    a whole model compiled, checked, tuned for a minute, and raced against onnxruntime (about two minutes)"
 	@echo "make check   ruff, pyright and the fast tests, in about a minute"
 	@echo "make test    all tests, ruff, pyright"
+	@echo "make torch   the tests that need PyTorch, in $(TORCH_VENV): networks, and the samples of its operators (an hour)"
 	@echo "make fuzz    random models against other implementations until Ctrl-C; goes on where it was stopped (FUZZ='--special' for NaN and infinities)"
 	@echo "make emulate  5,000 random GPU kernels in the emulator; goes on where it was stopped"
 	@echo "make bench   measure figures of kernels; of models: python -m benchmarks.models --help; of the search: benchmarks.search"
@@ -53,6 +56,17 @@ test: $(STAMP)
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+$(TORCH_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python -m pip install --quiet torch==2.13.0
+	$(TORCH_VENV)/bin/python -m pip install --quiet --no-deps torchvision==0.28.0
+	$(TORCH_VENV)/bin/python -m pip install --quiet --editable '.[torch]' transformers==5.22.2 pillow expecttest pytest pytest-timeout
+	@touch $@
+
+torch: $(TORCH_STAMP)
+	$(TORCH_VENV)/bin/python -m pytest tests/pytorch
+	$(TORCH_VENV)/bin/python -m tests.pytorch.suite
+
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
@@ -66,4 +80,4 @@ sizes: $(STAMP)
 	$(BIN)/python -m benchmarks.sizes
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) $(TORCH_VENV) .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from stormdrop.errors import (
     BuildError,
+    ModelError,
     RunError,
     ScheduleError,
     StormdropError,
@@ -105,6 +106,7 @@ __all__ = [
     "Kernel",
     "MixedModel",
     "Model",
+    "ModelError",
     "OpenMixedModel",
     "OpenModel",
     "Rule",
@@ -164,3 +166,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'stormdrop' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -33,7 +33,18 @@ class UserError(StormdropError):
     """A bad model, an unsupported operator, a wrong argument: the message says what to do about it."""
 
 
-class Unsupported(UserError):
+class ModelError(UserError):
+    """A model that cannot be read or imported.
+
+    `file` is its path, None if it came from memory; `node` names the node at fault, None if it is none of them.
+    """
+
+    def __init__(self, message: str, file: str | None = None, node: str | None = None) -> None:
+        super().__init__(message)
+        self.file, self.node = file, node
+
+
+class Unsupported(ModelError):
     """A model that is right, but needs something that Stormdrop does not do."""
 
 

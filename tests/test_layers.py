@@ -25,6 +25,7 @@ LAYERS = (
     "lower",
     "codegen",
     "runtime",
+    "pytorch",
     "measure",
     "cost",
     "reservoir",
@@ -49,6 +50,7 @@ LAYER_OF = {
 
 UPWARDS: dict[str, set[str]] = {
     "stormdrop.search.events": {"stormdrop.report.html"},  # a notebook shows a `Tuned` as a page
+    "stormdrop.search.model_events": {"stormdrop.report.model_html"},  # and so a `TunedModel`
 }
 CYCLES: set[frozenset[str]] = {
     frozenset({"stormdrop.ir.expr", "stormdrop.ir.printer"}),

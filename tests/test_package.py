@@ -28,7 +28,16 @@ def test_importing_loads_neither_the_compiler_nor_the_search_nor_the_store() -> 
     )
     assert "stormdrop.ir.tensor" in loaded
     assert (
-        not {"llvmlite", "sqlite3", "rich", "matplotlib", "lightgbm", "stormdrop.search.tune", "stormdrop.space.sketch"}
+        not {
+            "llvmlite",
+            "sqlite3",
+            "rich",
+            "matplotlib",
+            "lightgbm",
+            "torch",
+            "stormdrop.search.tune",
+            "stormdrop.space.sketch",
+        }
         & loaded
     )
 

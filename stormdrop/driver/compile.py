@@ -12,7 +12,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,6 +39,7 @@ from stormdrop.ir.memo import at_work
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.winograd import TRANSFORMS
+from stormdrop.pytorch import compile_module, graph_of, is_torch
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
@@ -53,10 +55,13 @@ from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
 
+if TYPE_CHECKING:
+    from stormdrop.pytorch.compiled import CompiledModule
+
 GIVE_BACK_BYTES = 4 << 20
 
 Array = NDArray[Any]
-Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto, which is not imported here
+Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto or of PyTorch, which are not imported here
 ArenaKey = StorageBuffer | tuple[int, int]
 """A buffer of activations, or the working memory of a call: its number, and that of the kernel's buffer."""
 
@@ -66,15 +71,18 @@ def load(
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
     operators: Sequence[CustomOperator] = (),
+    example_inputs: Any = None,
 ) -> Graph:
-    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is.
+    """A model as a graph: from a file, bytes, an ONNX model, `zoo:NAME`, or a graph as it is; a PyTorch module, with
+    example inputs, or an exported program.
 
     `operators` are the caller's own. Raises UserError, for operators that are not supported UnsupportedOperator.
     """
-    if isinstance(model, Graph):
+    if isinstance(model, Graph) or is_torch(model):
         if shapes or constants or operators:
-            raise UserError("shapes=, constants= and operators= are for loading a model; this is a graph already")
-        return model
+            what = "a PyTorch module" if is_torch(model) else "a graph already"
+            raise UserError(f"shapes=, constants= and operators= are for loading an ONNX model; this is {what}")
+        return model if isinstance(model, Graph) else graph_of(model, example_inputs)
     return load_onnx(named(model, shapes), shapes, constants, operators)
 
 
@@ -97,42 +105,37 @@ def network(name: str, shapes: Mapping[str, Sequence[int]] | None = None, is_ope
     return zoo.build(name.removeprefix(ZOO), leading.pop() if len(leading) == 1 and 0 not in leading else 1)
 
 
+class CompileOptions(TypedDict, total=False):
+    """The options of `compile`, but `fallback`."""
+
+    schedules: Schedules | None
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None
+    constants: Mapping[str, ArrayLike] | None
+    threads: int | None
+    target: Target | str | None
+    winograd: bool
+    rules: Sequence[Rule]
+    unproved: bool
+    operators: Sequence[CustomOperator]
+
+
 @overload
-def compile(
-    model: Source,
-    *,
-    schedules: Schedules | None = None,
-    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
-    constants: Mapping[str, ArrayLike] | None = None,
-    threads: int | None = None,
-    target: Target | str | None = None,
-    winograd: bool = True,
-    rules: Sequence[Rule] = RULES,
-    unproved: bool = False,
-    operators: Sequence[CustomOperator] = (),
-    fallback: None = None,
-) -> Model: ...
+def compile(model: Source, *, fallback: None = None, **options: Unpack[CompileOptions]) -> Model: ...
 
 
 @overload
 def compile(
-    model: Source,
-    *,
-    schedules: Schedules | None = None,
-    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
-    constants: Mapping[str, ArrayLike] | None = None,
-    threads: int | None = None,
-    target: Target | str | None = None,
-    winograd: bool = True,
-    rules: Sequence[Rule] = RULES,
-    unproved: bool = False,
-    operators: Sequence[CustomOperator] = (),
-    fallback: str,
+    model: Source, *, fallback: str, **options: Unpack[CompileOptions]
 ) -> Model | MixedModel | OpenMixedModel: ...
 
 
+@overload
+def compile(model: Source, example_inputs: Any, **options: Unpack[CompileOptions]) -> CompiledModule: ...
+
+
 def compile(
     model: Source,
+    example_inputs: Any = None,
     *,
     schedules: Schedules | None = None,
     shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
@@ -144,9 +147,12 @@ def compile(
     unproved: bool = False,
     operators: Sequence[CustomOperator] = (),
     fallback: str | None = None,
-) -> Model | MixedModel | OpenMixedModel:
+) -> Model | MixedModel | OpenMixedModel | CompiledModule:
     """A model that runs on this machine: on its CPU, or with `target="cuda"` on its GPU (`runtime.targets` has other
     names; a model for a GPU that is not here can be saved).
+
+    A PyTorch module is compiled for `example_inputs`, a tuple of its arguments or a mapping by name, and called like
+    the module; an exported program has examples of its own.
 
     A model with open dimensions is an `OpenModel`, compiled for each size when it is first called with it. `shapes`
     gives the shapes of inputs by name: what it settles is open no more. A list of such mappings leaves dimensions open
@@ -164,6 +170,14 @@ def compile(
     check_arguments(schedules=schedules, threads=threads, target=target, winograd=winograd, unproved=unproved)
     check_arguments(rules=rules, operators=operators, shapes=shapes)
     machine = target_for(target, threads)
+    if is_torch(model):
+        if shapes or constants or operators or fallback:
+            told = "shapes=, constants=, operators= and fallback= are for ONNX models"
+            raise UserError(f"{told}; a PyTorch module takes the shapes of example_inputs")
+        options = {"schedules": schedules, "target": machine, "winograd": winograd, "rules": rules}
+        return compile_module(model, example_inputs, partial(compile, **options, unproved=unproved))
+    if example_inputs is not None:
+        raise UserError(f"example_inputs are for PyTorch modules, not for {type(model).__name__}")
     ahead = None if shapes is None or isinstance(shapes, Mapping) else list(shapes)
     settled = shapes if isinstance(shapes, Mapping) else None
 

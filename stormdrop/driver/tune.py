@@ -9,7 +9,7 @@ A model is whatever `sd.compile` takes, or a partition that was made before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack, overload
 
 from numpy.typing import ArrayLike
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from stormdrop.arguments import check_arguments
 from stormdrop.driver.compile import Source, load, tasks_of
 from stormdrop.driver.in_model import accept
-from stormdrop.errors import StormdropError
+from stormdrop.errors import StormdropError, UserError
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.memo import at_work
@@ -31,6 +31,7 @@ from stormdrop.search.model_events import ModelListener, TunedModel
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory
 from stormdrop.search.tools import Measures, Objective
+from stormdrop.search.tune import DEFAULT_SEARCH
 from stormdrop.search.tune import tune as tune_task
 from stormdrop.search.tune_model import tune_models
 from stormdrop.space.rules import RULES, Rule
@@ -42,12 +43,10 @@ from stormdrop.target.machine import Target
 class TuneOptions(TypedDict, total=False):
     """What both kinds of tuning take; see `tune` in `stormdrop.search.tune`."""
 
-    threads: int | None
     search: str | StrategyFactory
     trials: int | None
     seconds: float | None
     seed: int
-    store: Store | None
     objective: Objective | None
     cold: bool | None
     settings: TuneSettings | None
@@ -58,15 +57,20 @@ class TuneOptions(TypedDict, total=False):
 
 
 class TaskOptions(TuneOptions, total=False):
+    threads: int | None
+    store: Store | None
     start: Schedule | None
     spaces: Sequence[Sketch] | None
     listen: Listener
 
 
 class ModelOptions(TuneOptions, total=False):
+    threads: int | None
+    store: Store | None
     shapes: Mapping[str, Sequence[int]] | None
     constants: Mapping[str, ArrayLike] | None
     operators: Sequence[CustomOperator]
+    example_inputs: Any
     winograd: bool
     divide: Divide | None
     goal: Goal | None
@@ -92,7 +96,32 @@ def tune(
 
 
 def tune(
-    what: Task | Partition | Source | Sequence[Any], target: Target | str | None = None, **options: Any
+    what: Task | Partition | Source | Sequence[Any],
+    target: Target | str | None = None,
+    *,
+    threads: int | None = None,
+    trials: int | None = None,
+    seconds: float | None = None,
+    search: str | StrategyFactory = DEFAULT_SEARCH,
+    seed: int = 0,
+    store: Store | None = None,
+    objective: Objective | None = None,
+    cold: bool | None = None,
+    settings: TuneSettings | None = None,
+    measurer: Measures | None = None,
+    rules: Sequence[Rule] = RULES,
+    reuse: str = "seed",
+    donors: Sequence[str] | None = None,
+    listen: Callable[[Any], None] = ignore,
+    start: Schedule | None = None,
+    spaces: Sequence[Sketch] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] | None = None,
+    example_inputs: Any = None,
+    winograd: bool = True,
+    divide: Divide | None = None,
+    goal: Goal | None = None,
 ) -> Tuned | TunedModel | tuple[TunedModel, ...]:
     """Search for the fastest schedule of a task, of every task of a model, or of several models at once.
 
@@ -106,34 +135,61 @@ def tune(
     `Timing` to what is minimised; `(*sd.RULES, Mine())`. The store keeps times and finds them again for whoever passes
     the rules. The winner by an objective is in what is returned: `sd.build(task, schedule=tuned.best)`, and for a model
     `sd.compile(model, schedules=tuned.schedules)`, each with the same `rules`.
+
+    `start` and `spaces` are for a task; `shapes`, `constants`, `operators` and `example_inputs` (how models are read),
+    `winograd`, `divide` and `goal` are for models.
     """
-    check_arguments(target=target, **options)
-    machine = target_for(target, options.pop("threads", None))
-    with at_work():
-        return _tune(what, machine, **options)
-
-
-def _tune(
-    what: Task | Partition | Source | Sequence[Any], machine: Target, **options: Any
-) -> Tuned | TunedModel | tuple[TunedModel, ...]:
+    common: TuneOptions = {
+        "trials": trials,
+        "seconds": seconds,
+        "search": search,
+        "seed": seed,
+        "objective": objective,
+        "cold": cold,
+        "settings": settings,
+        "measurer": measurer,
+        "rules": rules,
+        "reuse": reuse,
+        "donors": donors,
+    }
+    reading: dict[str, Any] = {
+        "shapes": shapes,
+        "constants": constants,
+        "operators": operators or None,
+        "example_inputs": example_inputs,
+    }
+    check_arguments(target=target, threads=threads, store=store, listen=listen, start=start, spaces=spaces, **common)
+    check_arguments(shapes=shapes, operators=operators, winograd=winograd, divide=divide, goal=goal)
+    machine = target_for(target, threads)
     if isinstance(what, Task):
-        return tune_task(what, machine, **options)
-    reading = {name: options.pop(name) for name in ("shapes", "constants", "operators") if name in options}
-    winograd = options.pop("winograd", True)
+        of_models = {**reading, "divide": divide, "goal": goal, "winograd": None if winograd else False}
+        _refuse(of_models, "models; this is a task")
+        with at_work():
+            return tune_task(what, machine, store=store, start=start, spaces=spaces, listen=listen, **common)
+    _refuse({"start": start, "spaces": spaces}, "a task; this is a model")
+    given = {name: value for name, value in reading.items() if value is not None}
     models: Sequence[Any] = what if isinstance(what, (list, tuple)) else [what]
-    parts = [m if isinstance(m, Partition) else tasks_of(load(m, **reading), winograd) for m in models]
-    store: Store | None = options.pop("store", None)
-    store = Store.open() if store is None else store
-    found = tune_models(parts, machine, store=store, **options)
-    if options.get("objective") is None and options.get("measurer") is None:
-        found = tuple(_accepted(p, tuned, store, **options) for p, tuned in zip(parts, found))
+    with at_work():
+        parts = [m if isinstance(m, Partition) else tasks_of(load(m, **given), winograd) for m in models]
+        store = Store.open() if store is None else store
+        found = tune_models(parts, machine, store=store, divide=divide, goal=goal, listen=listen, **common)
+        if objective is None and measurer is None:
+            found = tuple(_accepted(p, tuned, store, rules, listen) for p, tuned in zip(parts, found))
     return found if models is what else found[0]
 
 
-def _accepted(parts: Partition, tuned: TunedModel, store: Store, **options: Any) -> TunedModel:
+def _refuse(options: Mapping[str, object], whose: str) -> None:
+    """Raises UserError for options that were given."""
+    if given := [f"{name}=" for name, value in options.items() if value is not None]:
+        raise UserError(f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} for {whose}")
+
+
+def _accepted(
+    parts: Partition, tuned: TunedModel, store: Store, rules: Sequence[Rule], listen: Callable[[Any], None]
+) -> TunedModel:
     """What the model itself accepts; all that was found, with a warning, where it cannot be timed."""
     try:
-        return accept(parts, tuned, store, rules=options.get("rules", RULES))
+        return accept(parts, tuned, store, rules=rules)
     except StormdropError as error:
-        options.get("listen", ignore)(Warned(f"{tuned.name} itself could not be timed: {error}"))
+        listen(Warned(f"{tuned.name} itself could not be timed: {error}"))
         return tuned

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.errors import UnsupportedOperator, UserError
+from stormdrop.errors import ModelError, UnsupportedOperator, UserError
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Array, AttributeReader, Value, shown
 
@@ -18,7 +18,7 @@ def qualified(domain: str, op: str) -> str:
     return shown(op) if domain in ("", "ai.onnx") else f"{shown(domain)}.{shown(op)}"
 
 
-class NeedsConstant(UserError):
+class NeedsConstant(ModelError):
     """A value that decides shapes is computed at run time; `value` names it."""
 
     def __init__(self, message: str, value: str) -> None:

@@ -28,12 +28,13 @@ from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_i
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.halves import MOVES, narrowed, result_types, widened
 from stormdrop.frontend.learned import LEARNED
+from stormdrop.frontend.located import located
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.matrices import MATRICES
 from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
 from stormdrop.frontend.movement import MOVEMENT
 from stormdrop.frontend.ngrams import NGRAMS
-from stormdrop.frontend.node_reader import NeedsConstant, NodeReader, qualified
+from stormdrop.frontend.node_reader import NodeReader, qualified
 from stormdrop.frontend.nodes import check_names, label_of, nested, ordered
 from stormdrop.frontend.optionals import OPTIONALS
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
@@ -89,7 +90,7 @@ def load(
 ) -> Graph:
     """Read a model; `operators` are the caller's own, and come before all others.
 
-    Raises UserError for files that are not ONNX, and for models that cannot be imported, saying where and why.
+    Raises ModelError for files that are not ONNX, and for models that cannot be imported, saying where and why.
     """
     return load_parsed(parsed(model), shapes, constants, operators)
 
@@ -100,7 +101,7 @@ def load_parsed(
     constants: Mapping[str, ArrayLike] | None = None,
     operators: Sequence[CustomOperator] = (),
 ) -> Graph:
-    """As `load`, of a model that is parsed already; its proto may be changed by this. Raises UserError."""
+    """As `load`, of a model that is parsed already; its proto may be changed by this. Raises ModelError."""
     return imported(file, shapes, constants, operators, lambda *given: ModelImport(*given).run())
 
 
@@ -112,22 +113,19 @@ def imported(
     run: Callable[..., T],
 ) -> T:
     """What `run` makes of a model: it takes what a `ModelImport` takes. Its errors name the model."""
-    try:
+    with located(file.label, file=file.path):
         given = _by_name(shapes, "shapes", lambda shape: tuple(map(operator.index, shape)), "shape")
         bound = _by_name(constants, "constants", np.asarray, "array")
-        return run(file.proto, file.folder, given, bound, importers_of(operators))
-    except UserError as error:
-        raise _prefixed(error, file.label) from error
-    except RecursionError as error:
-        raise UserError(f"{file.label}: it is nested too deeply") from error
+        try:
+            return run(file.proto, file.folder, given, bound, importers_of(operators))
+        except RecursionError as error:
+            raise UserError("it is nested too deeply") from error
 
 
 def check_operators(file: ParsedModel, operators: Sequence[CustomOperator] = ()) -> None:
     """Raises UnsupportedOperator that names all operators of a model that are not supported, whatever the shapes."""
-    try:
+    with located(file.label, file=file.path):
         ModelImport(file.proto, file.folder, {}, {}, importers_of(operators)).check_operators()
-    except UserError as error:
-        raise _prefixed(error, file.label) from error
 
 
 def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str) -> dict[str, Any]:
@@ -145,20 +143,6 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
     return found
 
 
-def _prefixed(error: UserError, text: str, operator: str = "") -> UserError:
-    """The same error with a text before its message; what an operator needs and is not supported becomes its error."""
-    message = f"{text}: {error}"
-    match error:
-        case NeedsConstant():
-            return NeedsConstant(message, error.value)
-        case UnsupportedOperator():
-            return UnsupportedOperator(message, error.operators)
-        case Unsupported():
-            return UnsupportedOperator(message, [operator]) if operator else Unsupported(message)
-        case _:
-            return UserError(message)
-
-
 @dataclass(frozen=True, slots=True)
 class ParsedModel:
     """An onnx.ModelProto, the folder of its external data, and its name in messages."""
@@ -167,9 +151,19 @@ class ParsedModel:
     folder: str | None
     label: str
 
+    @property
+    def path(self) -> str | None:
+        """Of its file, if it came from one."""
+        return self.label if self.folder is not None else None
+
 
 def parsed(model: Any) -> ParsedModel:
-    """Raises UserError for anything but a path, bytes or an onnx.ModelProto."""
+    """Raises ModelError for anything but a path, bytes or an onnx.ModelProto."""
+    with located(file=os.fsdecode(model) if isinstance(model, (str, os.PathLike)) else None):
+        return _parsed(model)
+
+
+def _parsed(model: Any) -> ParsedModel:
     try:
         from google.protobuf.message import DecodeError
         from onnx import ModelProto
@@ -406,12 +400,8 @@ class ModelImport:
         for o in node.output:
             if o and o in env:
                 raise UserError(f"node {shown(label)} computes {shown(o)}, which exists already")
-        try:
+        with located(f"{node.op_type} node {shown(label)}", node=label, operator=operator):
             self._node(node, env, depth, label)
-        except UserError as error:
-            if "node " in str(error) and type(error) is not Unsupported:  # the innermost one names itself
-                raise
-            raise _prefixed(error, f"{node.op_type} node {shown(label)}", operator) from error
         missing = [o for o in node.output if o and o not in env]
         if missing:
             message = f"{node.op_type} node {shown(label)}: its output {shown(missing[0])} is not supported"

@@ -198,6 +198,10 @@ class Task:
         """What must at least be moved: every input read once, every output written once."""
         return sum(t.nbytes for t in (*self.inputs, *self.outputs))
 
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(repr, tensors)) for tensors in (self.inputs, self.outputs))
+        return f"<task {self.name}, {inputs} → {outputs}>"
+
     def __str__(self) -> str:
         from stormdrop.ir.printer import show_task
 

@@ -60,6 +60,9 @@ class Store:
         self._database, self._cap_bytes = database, cap_bytes
         self._remarked: set[str] = set()
 
+    def __repr__(self) -> str:
+        return f"<store {self.path or 'in memory'}>"
+
     @staticmethod
     def open(path: Path | None = None, cap_bytes: int | None = CAP_BYTES, vfs: str = "") -> Store:
         """The store in a file, by default `default_path()`; made, or brought to this version, as needed.

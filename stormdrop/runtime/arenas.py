@@ -44,6 +44,11 @@ class Arenas:
             arena = Arena(self.device, self._largest)
         return arena
 
+    def forget(self, model: object) -> None:
+        """Drop what was recorded for a model in idle blocks."""
+        for arena in list(self._idle):
+            arena.recordings.pop(model, None)
+
     def give(self, arena: Arena) -> None:
         """Hand a block back. One that is not handed back, after an error, is freed with its last reference."""
         self._idle.append(arena)

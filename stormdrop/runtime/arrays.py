@@ -31,6 +31,13 @@ class Described(Protocol):
     def nbytes(self) -> int: ...
 
 
+class NamedArray(Described, Protocol):
+    """An array that is an input or output of something."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class Wanted(Protocol):
     """A port of a model, or a value of a graph."""
 
@@ -47,10 +54,7 @@ _DTYPES = {name: np.dtype(kind) for name, kind in NUMPY.items()}
 
 def checked(t: Described, value: ArrayLike) -> Array:
     """An array of the wanted shape and type, C-contiguous and aligned, copied only if it must be. Raises UserError."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise UserError(f"input for {t!r} is no array: {error}") from error
+    array = value if isinstance(value, np.ndarray) else _array(t, value)
     _check_type(t, array, "input")
     try:
         return array if is_plain(array) else np.array(array, order="C", copy=True)
@@ -58,6 +62,23 @@ def checked(t: Described, value: ArrayLike) -> Array:
         raise RunError(
             f"there is no memory for a copy of {t!r}: {t.nbytes:,} bytes; a C-contiguous array needs none"
         ) from error
+
+
+def array_from(value: Any) -> Array:
+    """An array as it is, of another library's memory in place (DLPack), else of numbers. Raises UserError."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
+    except (ValueError, TypeError, BufferError, RuntimeError) as error:
+        raise UserError(f"is no array: {error}") from error
+
+
+def _array(t: Described, value: Any) -> Array:
+    try:
+        return array_from(value)
+    except UserError as error:
+        raise UserError(f"input for {t!r} {error}") from error
 
 
 def checked_outputs(

@@ -3,21 +3,23 @@
 C-contiguous and aligned arrays are read and written in place, others through a copy (`runtime.arrays`). Concurrent
 calls use different recordings, each with its own working memory, so several Python threads may call at once; idle
 recordings are reused. A call takes no lock in Python code, and releases the GIL in native code.
+
+An executable holds machine code, weights and working memory until it is closed or nobody refers to it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
-from stormdrop.runtime.arrays import Array, Described, checked, checked_outputs, is_plain, new_array
+from stormdrop.runtime.arrays import Array, NamedArray, checked, checked_outputs, is_plain, new_array
 
-D = TypeVar("D", bound=Described)
+D = TypeVar("D", bound=NamedArray)
 
 
 class Runnable(Protocol):
@@ -48,6 +50,7 @@ class Executable(ABC, Generic[D]):
     def __init__(self, name: str, inputs: tuple[D, ...], outputs: tuple[D, ...]) -> None:
         self.name, self.inputs, self.outputs = name, inputs, outputs
         self._idle: list[Runnable] = []  # list.pop and append are atomic
+        self._is_closed = False
 
     def __reduce__(self) -> Any:
         raise UserError(
@@ -55,9 +58,14 @@ class Executable(ABC, Generic[D]):
             "model with model.save(path) and open it elsewhere with sd.load_compiled(path); build a kernel again there"
         )
 
-    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
-        """Returns one array, or a tuple of several outputs. Raises UserError for arrays that do not match."""
-        if self._other is not None and any(map(self._other.is_own_memory, inputs)):
+    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None, **named: ArrayLike) -> Any:
+        """Returns one array, or a tuple of several outputs.
+
+        Inputs are given in order, or by name. Raises UserError for arrays that do not match.
+        """
+        if named:
+            inputs = self._in_order(inputs, named)
+        if not self._is_closed and self._other is not None and any(map(self._other.is_own_memory, inputs)):
             found = self._run_in_place(self._other, inputs, out)
             return found[0] if len(found) == 1 else tuple(found)
         arrays = self._checked(inputs)
@@ -72,6 +80,21 @@ class Executable(ABC, Generic[D]):
                     t[...] = d
         return targets[0] if len(targets) == 1 else tuple(targets)
 
+    def close(self) -> None:
+        """Free what the executable holds. Calls that are under way end as usual, later ones raise UserError."""
+        self._is_closed = True
+        self._idle.clear()
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _release(self) -> None:
+        """Drop the references to code and weights."""
+
     @cached_property
     def _other(self) -> TakesOtherArrays | None:
         """The device, if it takes arrays in its own memory."""
@@ -81,12 +104,31 @@ class Executable(ABC, Generic[D]):
     def _record(self) -> Runnable:
         """A new recording; it serves one call at a time."""
 
+    def _in_order(self, inputs: Sequence[ArrayLike], named: Mapping[str, ArrayLike]) -> tuple[ArrayLike, ...]:
+        """All inputs in order: the first by position, the others by name. Raises UserError for other names."""
+        names = [port.name for port in self.inputs]
+        known = ", ".join(map(repr, names)) or "none"
+        for name in named:
+            if name not in names:
+                raise UserError(f"{self.name} has no input {name!r}; its inputs: {known}")
+            if name in names[: len(inputs)]:
+                raise UserError(f"{self.name} takes {name!r} once; it is given by position and by name")
+        missing = [repr(name) for name in names[len(inputs) :] if name not in named]
+        if missing:
+            raise UserError(f"{self.name} needs {', '.join(missing)}; its inputs: {known}")
+        return (*inputs, *(named[name] for name in names[len(inputs) :]))
+
+    def _closed(self) -> UserError:
+        return UserError(f"{self.name} is closed")
+
     def _check_count(self, inputs: Sequence[object]) -> None:
         if len(inputs) != len(self.inputs):
             wanted = ", ".join(map(repr, self.inputs)) or "no inputs"
             raise UserError(f"{self.name} takes {len(self.inputs)} arrays ({wanted}), not {len(inputs)}")
 
     def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
+        if self._is_closed:
+            raise self._closed()
         self._check_count(inputs)
         return [checked(t, x) for t, x in zip(self.inputs, inputs)]
 
@@ -99,7 +141,7 @@ class Executable(ABC, Generic[D]):
             raise UserError(f"out= needs {len(self.outputs)} arrays, not {len(given)}")
         recording = self._taken()
         found = device.run_in_place(recording, list(zip(self.inputs, inputs)), list(zip(self.outputs, given)))
-        self._idle.append(recording)
+        self._give(recording)
         return found
 
     def _taken(self) -> Runnable:
@@ -109,8 +151,13 @@ class Executable(ABC, Generic[D]):
         except IndexError:
             return self._record()
 
+    def _give(self, recording: Runnable) -> None:
+        """Let others use a recording."""
+        if not self._is_closed:
+            self._idle.append(recording)
+
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         recording = self._taken()
         recording.bind(inputs, outputs)
         recording.run()
-        self._idle.append(recording)
+        self._give(recording)

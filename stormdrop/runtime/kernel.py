@@ -43,15 +43,20 @@ class Kernel(Executable[Tensor]):
         device: Device | None = None,
     ) -> None:
         super().__init__(task.name, task.runtime_inputs, task.outputs)
-        self.task, self.schedule, self.threads, self._new_recording = task, schedule, threads, record
-        self._device = device
+        self.task, self.schedule, self.threads, self._device = task, schedule, threads, device
+        self._new_recording: Callable[[], Runnable] | None = record
 
     @cached_property
     def _other(self) -> TakesOtherArrays | None:
         return self._device if isinstance(self._device, TakesOtherArrays) else None
 
     def _record(self) -> Runnable:
-        return self._new_recording()
+        if (record := self._new_recording) is None:
+            raise self._closed()
+        return record()
+
+    def _release(self) -> None:
+        self._new_recording = None
 
     def __repr__(self) -> str:
         return f"<kernel {self.task.name}, {self.threads} thread{'s' if self.threads != 1 else ''}>"

@@ -3,7 +3,9 @@
     model = Model(image, weights)
     y = model(x)                          # inputs in the order of model.inputs; several outputs come as a tuple
     model(x, out=y)
-    named = model.run({"input": x})       # arrays by name, in and out
+    model(input=x)                        # inputs by name
+    named = model.run({"input": x})       # arrays by name, in and out; run(…, outputs=["logits"]) gives some
+    with model: ...                       # code and weights are freed in the end, as by model.close()
 
 Arrays are taken, and calls of several Python threads run, as `runtime.executable` says. Models that share chunks of
 weights or arenas (`runtime.open_model`) are given both.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -114,6 +117,8 @@ class Model(Executable[Port]):
 
     @cached_property
     def _on(self) -> _OnDevice:
+        if self._is_closed:
+            raise self._closed()
         device, given = self._given_device, self._given_weights
         if device is None:
             device = gpu_for(self.image, self._ordinal) if self.image.is_for_gpu else host_device(self.image.threads)
@@ -126,11 +131,6 @@ class Model(Executable[Port]):
         device = self._on.device
         return device if isinstance(device, TakesOtherArrays) else None
 
-    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
-        results = self(*self._in_order(inputs))
-        return dict(zip([port.name for port in self.outputs], results if len(self.outputs) != 1 else [results]))
-
     def _checked(self, inputs: Sequence[ArrayLike]) -> list[Array]:
         try:
             return super()._checked(inputs)
@@ -140,18 +140,22 @@ class Model(Executable[Port]):
                 raise
             raise UserError(f"{error}; shapes= of sd.compile gives other sizes") from error
 
-    def _in_order(self, inputs: Mapping[str, ArrayLike]) -> list[ArrayLike]:
-        """Arrays by name, in the order of the inputs. Raises UserError for missing and unknown names."""
+    def run(self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str] | None = None) -> dict[str, Array]:
+        """All outputs by name, or those named by `outputs`.
+
+        Raises UserError for arrays it does not take, and for missing and unknown names.
+        """
         if not isinstance(inputs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UserError(f"run takes arrays by name, {{{self._known()}: array}}, not {type(inputs).__name__}")
-        known = {port.name for port in self.inputs}
-        unknown = [repr(name) for name in inputs if name not in known]
-        if unknown:
-            raise UserError(f"{self.name} has no input {', '.join(unknown)}; its inputs: {self._known()}")
-        missing = [repr(port.name) for port in self.inputs if port.name not in inputs]
-        if missing:
-            raise UserError(f"{self.name} needs {', '.join(missing)}; its inputs: {self._known()}")
-        return [inputs[port.name] for port in self.inputs]
+        if isinstance(outputs, str):
+            raise UserError(f"outputs= is a list of names: [{outputs!r}]")
+        known = [port.name for port in self.outputs]
+        for name in outputs or ():
+            if name not in known:
+                raise UserError(f"{self.name} has no output {name!r}; its outputs: {', '.join(map(repr, known))}")
+        results = self(*self._in_order((), inputs))
+        found = dict(zip(known, results if len(known) != 1 else [results]))
+        return found if outputs is None else {name: found[name] for name in outputs}
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
         """Seconds of each of `repeats` whole runs, timed natively, after a few that do not count."""
@@ -202,7 +206,16 @@ class Model(Executable[Port]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
+        if self._is_closed:
+            raise self._closed()
         save(path, self.image, self.weights)
+
+    def _release(self) -> None:
+        self._given_weights = np.empty(0, np.uint8)
+        if self._arenas is not None:
+            self._arenas.forget(self)
+        with suppress(AttributeError):  # it was never attached
+            del self._on
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         if self._arenas is None:
@@ -239,6 +252,10 @@ class Model(Executable[Port]):
         return RunError(f"there is no memory for a run of {self.name}: {nbytes}")
 
     def _calls(self, arena: Memory) -> list[BoundCall]:
+        on = self._on
+        if self._is_closed:  # then it may be without weights
+            raise self._closed()
+
         def argument(address: Address | None) -> Argument:
             if address is None:
                 return None
@@ -250,14 +267,10 @@ class Model(Executable[Port]):
                 case "arena":
                     return BufferPlace(arena, address.offset)
                 case "weights":
-                    return self._weight(address.offset)
+                    k = min(bisect_right(on.starts, address.offset), len(on.chunks)) - 1
+                    return BufferPlace(on.chunks[k].memory, address.offset - on.starts[k])
 
-        return [BoundCall(self._on.kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
-
-    def _weight(self, offset: int) -> BufferPlace:
-        on = self._on
-        k = min(bisect_right(on.starts, offset), len(on.chunks)) - 1
-        return BufferPlace(on.chunks[k].memory, offset - on.starts[k])
+        return [BoundCall(on.kernels[c.kernel], tuple(map(argument, c.addresses))) for c in self.image.calls]
 
     def _known(self) -> str:
         return ", ".join(repr(port.name) for port in self.inputs) or "none"

@@ -21,9 +21,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import UserError
+from stormdrop.errors import ModelError, UserError
 from stormdrop.runtime.arenas import Arenas
-from stormdrop.runtime.arrays import Array
+from stormdrop.runtime.arrays import Array, array_from
 from stormdrop.runtime.device import Seconds
 from stormdrop.runtime.executable import Executable
 from stormdrop.runtime.family import Family, Served
@@ -99,21 +99,21 @@ class OpenModel(Model):
         """
         return self._at(complete_shapes(self._ports, shapes), is_exact=True).model
 
-    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
-        """Returns one array, or a tuple of several outputs. Raises UserError for arrays that do not match."""
+    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None, **named: ArrayLike) -> Any:
+        """Returns one array, or a tuple of several outputs.
+
+        Inputs are given in order, or by name. Raises UserError for arrays that do not match.
+        """
+        if named:
+            inputs = self._in_order(inputs, named)
         try:
             shapes = tuple(map(_shape_of, inputs))
             found = self._found[shapes]
             self._found.move_to_end(shapes)
         except (KeyError, AttributeError):  # new shapes, or lists instead of arrays
-            inputs = tuple(map(np.asarray, inputs))
+            inputs = tuple(map(array_from, inputs))
             found = self._at(tuple(map(_shape_of, inputs)))
         return found(*inputs, out=out)
-
-    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
-        results = self(*self._in_order(inputs))
-        return dict(zip([p.name for p in self.outputs], results if len(self.outputs) != 1 else [results]))
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
         """Seconds of each of `repeats` whole runs at the shapes of the inputs."""
@@ -129,6 +129,8 @@ class OpenModel(Model):
     def _at(self, shapes: Shapes, is_exact: bool = False) -> Specialised:
         """What runs these shapes. Raises UserError, which names `shapes=`, for those that it cannot take."""
         with self._lock:
+            if self._is_closed:
+                raise self._closed()
             found = self._found.get(shapes)
             if found is None or (is_exact and self._specialise is not None and isinstance(found, PaddedModel)):
                 self._check(shapes)
@@ -143,6 +145,13 @@ class OpenModel(Model):
             else:
                 self._found.move_to_end(shapes)
             return found
+
+    def _release(self) -> None:
+        with self._lock:
+            for model in self.models:
+                model.close()
+            self._found.clear()
+            self._specialise = None
 
     def add(self, shapes: Shapes, found: Specialised) -> None:
         """Remember what runs some shapes, and forget the least recently used models and shapes beyond the limits."""
@@ -251,10 +260,13 @@ def complete_shapes(inputs: Sequence[OpenPort], given: Mapping[str, Sequence[int
 def load_compiled(path: str | os.PathLike[str], threads: int | None = None, ordinal: int = 0) -> Model:
     """A model that `save` wrote, an `OpenModel` if it holds several sizes; one for a GPU runs on GPU `ordinal`.
 
-    It is native code: load only what you trust. Raises UserError for any other or a damaged file, and for code that
-    this machine cannot run.
+    It is native code: load only what you trust. Raises ModelError for any other or a damaged file, UserError for code
+    that this machine cannot run.
     """
-    found, weights = load_any(path, threads)
+    try:
+        found, weights = load_any(path, threads)
+    except UserError as error:
+        raise ModelError(str(error), os.fsdecode(path)) from error
     if not isinstance(found, Family):
         model = Model(found, weights, ordinal=ordinal)
         model.attach()

@@ -65,6 +65,9 @@ class Tuned:
         builds = sorted(t.result.build_seconds for t in self.history if not isinstance(t.result, Failure))
         return builds[len(builds) // 2] if builds else 0.0
 
+    def __repr__(self) -> str:
+        return f"<tuned {self.task.name}, {self.seconds * 1e6:.3g} µs, {self.trials} trials>"
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         from stormdrop.report.html import tuned_html  # reports read events, so not before it is needed

@@ -185,6 +185,16 @@ class TunedModel:
     def interrupted(self) -> bool:
         return self.stopped == "interrupted"
 
+    def __repr__(self) -> str:
+        tuned = sum(t.schedule not in (None, t.default) for t in self.tasks)
+        return f"<tuned model {self.name}, {tuned} of {len(self.tasks)} tasks tuned, {self.trials} trials>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from stormdrop.report.model_html import model_html  # reports read events, so not before it is needed
+
+        return model_html(self)
+
     def to_json(self) -> dict[str, object]:
         return {
             "model": self.name,

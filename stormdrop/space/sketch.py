@@ -52,6 +52,9 @@ class Sketch:
         """One row: the first choice of every knob; it need be neither canonical nor legal."""
         return np.array([[k.choices[0] for k in self.knobs]], dtype=np.int64)
 
+    def __repr__(self) -> str:
+        return f"<sketch of {self.task.name}, {len(self.structure.stages)} stages, {len(self.knobs)} knobs>"
+
     @property
     def knobs(self) -> tuple[Knob, ...]:
         return self._knobs  # a plain property: protocols of spaces ask for one

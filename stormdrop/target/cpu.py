@@ -125,6 +125,9 @@ class Cpu:
     coefficients: CpuCoefficients = CPU_COEFFICIENTS
     """Of the estimate."""
 
+    def __repr__(self) -> str:
+        return f"<cpu {self.name}, {self.isa}, {self.threads} thread{'s' if self.threads != 1 else ''}>"
+
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
         del values["temperature"], values["coefficients"]

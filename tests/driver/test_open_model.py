@@ -215,6 +215,17 @@ def test_several_shapes_of_a_model_without_open_dimensions_are_refused() -> None
         sd.compile(proto, shapes=[{"x": (2,)}])
 
 
+def test_it_is_called_by_name_and_closed_with_all_its_sizes() -> None:
+    proto = perceptron()
+    with opened(proto) as model:
+        np.testing.assert_array_equal(model(x=rows(3)), model(rows(3)))
+        assert list(model.run({"x": rows(2)}, outputs=["y"])) == ["y"]
+        (first, second) = model.models
+    for use in (lambda: model(rows(3)), lambda: model(rows(4)), lambda: first(rows(3)), lambda: second(rows(2))):
+        with pytest.raises(sd.UserError, match="is closed"):
+            use()
+
+
 def test_memory_stays_flat_over_many_calls_at_different_sizes() -> None:
     model = opened(perceptron())
     arrays = [rows(n) for n in range(1, 5)]
