@@ -98,9 +98,9 @@ def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[
 Examples:
   stormdrop compile resnet50.onnx                  writes resnet50.sd
   stormdrop compile resnet50.onnx -o build/resnet50.sd --threads 4
-  stormdrop compile resnet50.onnx --target cuda:sm_80    for an A100 elsewhere
+  stormdrop compile resnet50.onnx --target cuda:sm_80   for an A100
   stormdrop compile zoo:mobilenet_v2 -o libmobilenet.so --header mobilenet.h
-  stormdrop compile m.onnx --shapes x=1x3x224x224 --shapes x=8x3x224x224     one file for both sizes
+  stormdrop compile m.onnx --shapes x=1x8 --shapes x=4x8   two sizes, one file
 """,
 )
 @source_options

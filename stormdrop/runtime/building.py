@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from stormdrop.codegen.emit import emit
@@ -77,25 +77,30 @@ def artifact_of(program: Program, target: Target) -> Artifact:
 
 def _artifact(program: Program, text: str, target: Target) -> Artifact:
     """The artifact of a program whose LLVM IR is given."""
-    artifact = described(program, code_from(text, target))
-    if not isinstance(target, Gpu):
-        return artifact
-    host = detect(1)
-    prepare = emit_prepare(program, host)
-    launches = tuple(Launch(p.extent, p.threads, p.shared_bytes) for p in program.phases if not p.at_load)
-    return replace(artifact, launches=launches, prepare_code=b"" if prepare is None else assemble(prepare, host))
+    return described(program, code_from(text, target))
 
 
 def described(program: Program, code: bytes) -> Artifact:
-    """The artifact of a program whose machine code is given."""
+    """The artifact of a program whose machine code is given: that of the call phases alone, for a GPU."""
     used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
+    calls = [p for p in program.phases if not p.at_load]
+    is_gpu = any(p.threads for p in calls)
     return Artifact(
         code,
         tuple(BufferSpec(b.name, b.dtype, b.scope, b.elements, b in used) for b in program.buffers),
-        tuple(p.extent for p in program.phases if not p.at_load),
+        tuple(p.extent for p in calls),
         tuple(p.extent for p in program.phases if p.at_load),
         program.scratch_bytes,
+        tuple(Launch(p.extent, p.threads, p.shared_bytes) for p in calls) if is_gpu else (),
+        _host_code(program) if is_gpu else b"",
     )
+
+
+def _host_code(program: Program) -> bytes:
+    """The load-time phases of a GPU's program, for this machine."""
+    host = detect(1)
+    prepare = emit_prepare(program, host)
+    return b"" if prepare is None else assemble(prepare, host)
 
 
 def build_artifact(

@@ -45,7 +45,7 @@ def _floats() -> NDArray[np.float32]:
         middle = (exact + above) / 2
         sides = [np.nextafter(middle, np.float32(s)) for s in (-np.inf, np.inf)]
     others = np.array([65504, 65519.996, 65520, 65536, 1e38, 2.0**-25, 2.0**-26, 1e-45, -(2.0**-25)], np.float32)
-    return np.concatenate([exact, middle, *sides, others])
+    return np.concatenate([exact, middle, *sides, others]).astype(np.float32)
 
 
 @pytest.mark.parametrize("isa", ISAS)

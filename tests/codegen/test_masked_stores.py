@@ -40,7 +40,8 @@ class AlongTheLast(Given):
 
 @pytest.mark.parametrize("to", DTYPES)
 def test_a_conversion_writes_its_live_lanes_and_nothing_else(to: Dtype) -> None:
-    tasks = {f"{source} to {to} {shape}": cast(shape, source, to) for source in DTYPES for shape in SHAPES}
+    shapes = {source: SHAPES[(DTYPES.index(source) + DTYPES.index(to)) % len(SHAPES)] for source in DTYPES}
+    tasks = {f"{source} to {to} {shape}": cast(shape, source, to) for source, shape in shapes.items()}
     outcome = crew.check([AlongTheLast(title, task) for title, task in tasks.items()])
     assert outcome.points
     assert not outcome.failures, "\n\n".join(outcome.failures[:3])

@@ -45,8 +45,10 @@ CONVOLUTIONS = {
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-@pytest.mark.parametrize(("of_x", "of_w"), [(np.uint8, np.int8), (np.int8, np.int8), (np.uint8, np.uint8)])
-@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize(
+    ("of_x", "of_w", "per_channel"),
+    [(np.uint8, np.int8, False), (np.uint8, np.int8, True), (np.int8, np.int8, True), (np.uint8, np.uint8, True)],
+)
 def test_a_convolution_is_exact(name: str, of_x: Any, of_w: Any, per_channel: bool) -> None:
     """The border holds the zero point: a pixel outside the image adds nothing."""
     ci, co, kernel, pads, stride, groups = CONVOLUTIONS[name]
@@ -123,7 +125,7 @@ def test_scales_of_channels_and_of_blocks_spread_along_their_axis(axis: int) -> 
 @pytest.mark.parametrize("as_operators", [False, True])
 @pytest.mark.parametrize(
     ("activations", "weights", "per_channel"),
-    [("u8", "i8", False), ("u8", "i8", True), ("i8", "i8", False), ("i8", "i8", True), ("u8", "u8", False)],
+    [("u8", "i8", True), ("i8", "i8", False), ("u8", "u8", False)],
 )
 def test_a_network_that_onnxruntime_quantised_is_exact(
     tmp_path: Path, as_operators: bool, activations: str, weights: str, per_channel: bool

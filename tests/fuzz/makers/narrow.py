@@ -35,7 +35,7 @@ def move(d: Draft) -> str:
     x = _taken(d)
     rank = d.rank(x)
     match d.among("Transpose", "Concat", "Reshape", "Gather", "Pad", "Where"):
-        case "Transpose":
+        case "Transpose" if rank:
             return d.one("Transpose", x, perm=[int(p) for p in d.rng.permutation(rank)])
         case "Concat" if rank:
             return d.one("Concat", x, d.value(d.shape(x), d.dtype(x)), axis=d.whole(0, rank - 1))
