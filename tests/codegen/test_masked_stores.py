@@ -40,7 +40,9 @@ class AlongTheLast(Given):
 
 @pytest.mark.parametrize("to", DTYPES)
 def test_a_conversion_writes_its_live_lanes_and_nothing_else(to: Dtype) -> None:
-    shapes = {source: SHAPES[(DTYPES.index(source) + DTYPES.index(to)) % len(SHAPES)] for source in DTYPES}
+    shapes: dict[Dtype, tuple[int, ...]] = {
+        source: SHAPES[(DTYPES.index(source) + DTYPES.index(to)) % len(SHAPES)] for source in DTYPES
+    }
     tasks = {f"{source} to {to} {shape}": cast(shape, source, to) for source, shape in shapes.items()}
     outcome = crew.check([AlongTheLast(title, task) for title, task in tasks.items()])
     assert outcome.points
