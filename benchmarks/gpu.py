@@ -166,6 +166,8 @@ def torch_model(name: str) -> float:
     import torch  # pyright: ignore[reportMissingImports]
     import torchvision  # pyright: ignore[reportMissingImports]
 
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     found: list[float] = []
     for order in (torch.contiguous_format, torch.channels_last):
         network = getattr(torchvision.models, name)(weights=None).eval().cuda().to(memory_format=order)

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from stormdrop.arguments import path_of
 from stormdrop.errors import ModelError, UserError
 from stormdrop.runtime.arenas import Arenas
 from stormdrop.runtime.arrays import Array, array_from
@@ -263,6 +264,7 @@ def load_compiled(path: str | os.PathLike[str], threads: int | None = None, ordi
     It is native code: load only what you trust. Raises ModelError for any other or a damaged file, UserError for code
     that this machine cannot run.
     """
+    path = path_of(path)
     try:
         found, weights = load_any(path, threads)
     except UserError as error:

@@ -67,7 +67,7 @@ def test_inputs_outputs_and_attributes_are_counted_and_typed() -> None:
         (node("Softmax", "x", "y", axis="last"), "a text, not an integer"),
         (node("LeakyRelu", "x", "y", alpha="much"), "a text, not a number"),
         (node("Transpose", "x", "y", perm=[0.5, 1.0]), "a list of numbers, not a list of integers"),
-        (node("Cast", "x", "y", to=TensorProto.FLOAT16), "element type float16"),
+        (node("Cast", "x", "y", to=TensorProto.FLOAT8E5M2), "element type float8e5m2"),
         (node("Cast", "x", "y", to=999), "type 999"),
     ]
     for wrong, message in mistakes:

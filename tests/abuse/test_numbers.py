@@ -293,16 +293,6 @@ def test_a_running_sum_over_many_needs_little_memory_to_plan(monkeypatch: pytest
     assert peak < 200 << 20
 
 
-def test_shifts_are_refused_by_name() -> None:
-    m = model(
-        [node("BitShift", "x x", "y", direction="LEFT"), node("Identity", "x", "z")],
-        [port("x", (3,), L)],
-        [port("z", None, L)],
-    )
-    with pytest.raises(sd.UserError, match="BitShift"):
-        sd.load(m)
-
-
 def test_constants_of_any_bits_are_kept() -> None:
     c = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45], np.float32)
     found = sd.compile(model([node("Identity", "c", "y")], [], "y", [held("c", c)]))()

@@ -85,7 +85,7 @@ class Meter:
 def tuner(monkeypatch: pytest.MonkeyPatch) -> Tuner:
     made_up = Tuner()
     monkeypatch.setattr(operator, "tune", made_up)
-    monkeypatch.setattr(operator, "PeakMeter", Meter)
+    monkeypatch.setattr(operator, "peak_meter", Meter)
     return made_up
 
 

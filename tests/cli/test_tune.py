@@ -270,15 +270,16 @@ def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch:
     stores = [options.pop("store") for *_, options in given]
     assert [s.path for s in stores[:3]] == [default_path()] * 3  # where compiling looks
     assert stores[3] is mine
-    assert [options for *_, options in given] == [{"trials": 7}, {}, {}, {"seconds": 2.5}]
+    budgets = [(options["trials"], options["seconds"]) for *_, options in given]
+    assert budgets == [(7, None), (None, None), (None, None), (None, 2.5)]
 
-    def of_a_task(*args: object, **options: object) -> None:
-        tasks.append((args, options))
+    def of_a_task(*args: object, **options: Any) -> None:
+        tasks.append((args, options["trials"], options["store"]))
 
     tasks: list[object] = []
     monkeypatch.setattr("stormdrop.driver.tune.tune_task", of_a_task)
     sd.tune(parts.tasks[0].task, trials=3)
-    assert tasks == [((parts.tasks[0].task, detect()), {"trials": 3})]
+    assert tasks == [((parts.tasks[0].task, detect()), 3, None)]
 
 
 def test_a_model_is_tuned_from_another_models_schedules_alone(tmp_path: Path) -> None:

@@ -197,7 +197,10 @@ measurer.measure(task, [loop])
 
 def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path):
     (tmp_path / "parent.py").write_text(ORPHANS)
-    with subprocess.Popen([sys.executable, "parent.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as parent:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}  # it imports tests.support
+    with subprocess.Popen(
+        [sys.executable, "parent.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         pids = [int(p) for p in parent.stdout.readline().split()]
         assert len(pids) == 3

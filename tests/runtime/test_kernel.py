@@ -550,7 +550,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a negative extent": (lambda: sd.tensor("Z", (-1,)), "Z: bad shape"),
     "a fractional extent": (lambda: sd.tensor("Z", (wrong(1.5),)), "Z: bad shape"),
     "a fractional axis": (lambda: sd.axis(wrong(1.5)), "extent is a non-negative integer"),
-    "an unknown type": (lambda: sd.tensor("Z", (8,), wrong("f16")), "Z: unknown element type 'f16'.*f32"),
+    "an unknown type": (lambda: sd.tensor("Z", (8,), wrong("f8")), "Z: unknown element type 'f8'.*f32"),
     "a float among integers": (lambda: INT8[I8] * 1.5, "1.5 is a float.*i32"),
     "an integer that does not fit": (lambda: INT8[I8] + 2**40, f"{2**40} does not fit.*i32"),
     "two types": (lambda: X8[I8] + INT8[I8], "f32 and i32.*cast"),
