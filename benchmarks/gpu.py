@@ -7,7 +7,8 @@
 
 All is f32 without TF32, batch 1. Our operators are timed by events around graphs; PyTorch's are ten calls in a CUDA
 graph with `cudnn.benchmark`, the better of NCHW and NHWC; only matrix products and convolutions have a PyTorch twin
-here. PyTorch's figures for models are stored by `anchors`: eager in a CUDA graph. Every row names its GPU.
+here. PyTorch's figures for models are stored by `anchors`: torchvision's networks, eager in a CUDA graph, with TF32 or
+(`--no-tf32`) without.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ CASES = HERE / "operators.json"
 REPEATS = 50
 MODELS = ("resnet50", "mobilenet_v2", "squeezenet1_0", "densenet121", "vgg16", "bert_base_seq128")
 TORCH_CALLS = 10
+ANCHORS = ("anchors", "anchors with TF32")
 
 
 def cases(names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
@@ -161,13 +163,13 @@ def torch_convolution(name: str, case: tuple[int, ...]) -> float:
     return min(found)
 
 
-def torch_model(name: str) -> float:
+def torch_model(name: str, tf32: bool) -> float:
     """A network of torchvision, eager in a CUDA graph, the better of NCHW and NHWC."""
     import torch  # pyright: ignore[reportMissingImports]
     import torchvision  # pyright: ignore[reportMissingImports]
 
     torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     found: list[float] = []
     for order in (torch.contiguous_format, torch.channels_last):
         network = getattr(torchvision.models, name)(weights=None).eval().cuda().to(memory_format=order)
@@ -197,16 +199,13 @@ def table(results: Mapping[str, Any]) -> str:
                     mean = geometric_mean(ratios)
                     lines += ["", f"{way}: {mean:.2f} times PyTorch, least {min(ratios):.2f}, of {len(ratios)} cases"]
         if rows := parts.get("models"):
-            lines += ["", "| model | untuned ms | tuned ms | its kernels | PyTorch ms | speed | error |"]
+            lines += ["", "| model | untuned ms | tuned ms | its kernels | PyTorch ms | with TF32 | error |"]
             lines.append("|---|---:|---:|---:|---:|---:|---:|")
             for name, r in rows.items():
-                best, peer = r.get("tuned", r["untuned"]), parts.get("anchors", {}).get(name)
-                shown = [
-                    f"{1e3 * s:.3f}" if s is not None else ""
-                    for s in (r["untuned"], r.get("tuned"), r["kernels"], peer)
-                ]
-                speed = f"{peer / best:.2f}" if peer is not None else ""
-                lines.append(f"| {name} | {' | '.join(shown)} | {speed} | {r['error']:.1e} |")
+                peers = [parts.get(part, {}).get(name) for part in ANCHORS]
+                cells = [r["untuned"], r.get("tuned"), r["kernels"], *peers]
+                shown = [f"{1e3 * s:.3f}" if s is not None else "" for s in cells]
+                lines.append(f"| {name} | {' | '.join(shown)} | {r['error']:.1e} |")
     return "\n".join(lines)
 
 
@@ -216,6 +215,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="operators or models; all of them if none is named")
     parser.add_argument("--trials", type=int, help="also tune operators, with so many candidates each")
     parser.add_argument("--seconds", type=float, help="also tune models, each for so long")
+    parser.add_argument("--no-tf32", action="store_true", help="PyTorch's networks in f32 alone")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where results are kept")
     parser.add_argument("--table", action="store_true", help="print what is stored")
     given = parser.parse_args()
@@ -223,7 +223,8 @@ def main() -> None:
     if given.table or given.part is None:
         say(table(results))
         return
-    rows = results.setdefault(target_for("cuda").name, {}).setdefault(given.part, {})
+    part = ANCHORS[1] if given.part == "anchors" and not given.no_tf32 else given.part
+    rows = results.setdefault(target_for("cuda").name, {}).setdefault(part, {})
 
     def kept(label: str, measured: Callable[[], Any]) -> None:
         try:
@@ -245,7 +246,7 @@ def main() -> None:
         case _:
             for name in given.names or MODELS:
                 if not name.startswith("bert"):
-                    kept(name, lambda name=name: torch_model(name))
+                    kept(name, lambda name=name: torch_model(name, not given.no_tf32))
 
 
 if __name__ == "__main__":
