@@ -28,7 +28,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 import stormdrop
-from benchmarks import core, models, ranking, replayed, scaling, search
+from benchmarks import core, gpu, models, ranking, replayed, scaling, search
 from stormdrop.cli.main import main
 from stormdrop.driver.compile import load, tasks_of
 from tests.support.tiny_onnx import saved
@@ -247,7 +247,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> str:
 
     ranking.show(recorded("ranking"))
     tables = [core.table(recorded("core")), models.table(recorded("models")), replayed.report(recorded("replayed"))]
-    tables.append(scaling.table(recorded("scaling")))
+    tables += [scaling.table(recorded("scaling")), gpu.table(recorded("gpu"))]
     tables += [search.table(recorded(name)) for name in ("search", "search-emeraldrapids")]
     return "\n".join([*tables, capsys.readouterr().out])
 
