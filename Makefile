@@ -12,14 +12,15 @@ FAST := tests/ir tests/target tests/ops tests/graph tests/cost tests/report test
 	tests/lower/test_golden.py tests/lower/test_verify.py tests/space/test_moves.py tests/space/test_columns.py \
 	tests/space/test_rule_names.py tests/search/test_contracts.py
 
-.PHONY: help env demo check test torch fuzz emulate bench sizes clean
+.PHONY: help env demo check test torch torch-env torch-operators fuzz emulate bench sizes clean
 
 help:
 	@echo "make env     create $(VENV) and install stormdrop with what its tests need"
 	@echo "make demo    a whole model compiled, checked, tuned for a minute, and raced against onnxruntime (about two minutes)"
 	@echo "make check   ruff, pyright and the fast tests, in about a minute"
 	@echo "make test    all tests, ruff, pyright"
-	@echo "make torch   the tests that need PyTorch, in $(TORCH_VENV): networks, and the samples of its operators (an hour)"
+	@echo "make torch   the tests that need PyTorch, in $(TORCH_VENV): both front doors, and 17 networks (some minutes)"
+	@echo "make torch-operators  PyTorch's samples of its operators (an hour)"
 	@echo "make fuzz    random models against other implementations until Ctrl-C; goes on where it was stopped (FUZZ='--special' for NaN and infinities)"
 	@echo "make emulate  5,000 random GPU kernels in the emulator; goes on where it was stopped"
 	@echo "make bench   measure figures of kernels; of models: python -m benchmarks.models --help; of the search: benchmarks.search"
@@ -63,9 +64,14 @@ $(TORCH_STAMP): pyproject.toml
 	$(TORCH_VENV)/bin/python -m pip install --quiet --editable '.[torch]' transformers==5.22.2 pillow expecttest pytest pytest-timeout
 	@touch $@
 
+torch-env: $(TORCH_STAMP)
+
 torch: $(TORCH_STAMP)
 	$(TORCH_VENV)/bin/python -m pytest tests/pytorch
-	$(TORCH_VENV)/bin/python -m tests.pytorch.suite
+	$(TORCH_VENV)/bin/python -m tests.pytorch.suite --no-operators
+
+torch-operators: $(TORCH_STAMP)
+	$(TORCH_VENV)/bin/python -m tests.pytorch.suite --no-models
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz $(FUZZ)
