@@ -1,4 +1,4 @@
-"""A loop program as an LLVM module for NVIDIA GPUs, and its launches.
+"""A loop program as an LLVM module for NVIDIA GPUs.
 
     define ptx_kernel void @phase0(ptr %b0, ptr %b1, …)
 
@@ -10,12 +10,11 @@ the host runs them (`emit_prepare`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stormdrop.codegen import routines
 from stormdrop.codegen.block import BlockWriter
 from stormdrop.codegen.emit import StatementWriter, emit
-from stormdrop.codegen.llvm import assembly
 from stormdrop.codegen.memory import Pages
 from stormdrop.codegen.text import Writer
 from stormdrop.codegen.tile import TileWriter
@@ -30,17 +29,8 @@ SHARED = "@shared"
 MOST_SHORT_ELEMENTS = 1 << 31  # of every buffer: indices are then 32-bit integers
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The launch of one phase."""
-
-    blocks: int
-    threads: int
-    shared_bytes: int
-
-
-def build(program: Program, target: Gpu) -> tuple[str, tuple[Grid, ...]]:
-    """The text of the LLVM module, and the launch of every call phase."""
+def emit_module(program: Program, target: Gpu) -> str:
+    """The text of the LLVM module: a function for every call phase."""
     phases = [phase for phase in program.phases if not phase.at_load]
     declarations: set[str] = set()
     pages = Pages({})
@@ -49,19 +39,13 @@ def build(program: Program, target: Gpu) -> tuple[str, tuple[Grid, ...]]:
     called = routines.definitions(body, "nounwind", declarations)
     head = [f'target datalayout = "{LAYOUT}"', f'target triple = "{GPU_TRIPLE}"']
     shared = [f"{SHARED} = external addrspace(3) global [0 x i8], align 128"]
-    text = "\n".join([*head, *shared, *pages.definitions(), *called, body, *sorted(declarations), "!0 = !{}", ""])
-    return text, tuple(Grid(phase.extent, phase.threads, phase.shared_bytes) for phase in phases)
+    return "\n".join([*head, *shared, *pages.definitions(), *called, body, *sorted(declarations), "!0 = !{}", ""])
 
 
 def emit_prepare(program: Program, host: Cpu) -> str | None:
     """The LLVM module of the load-time phases for the host; None where there are none."""
     phases = tuple(phase for phase in program.phases if phase.at_load)
     return emit(replace(program, phases=phases), host) if phases else None
-
-
-def ptx(text: str, target: Gpu) -> str:
-    """PTX of a module. Raises BuildError."""
-    return assembly(text, target)
 
 
 def _phase(program: Program, phase: Phase, number: int, target: Gpu, pages: Pages, declarations: set[str]) -> str:

@@ -94,7 +94,7 @@ def calibrate(
 
 def _fitted(target: Cpu, store: Store | None, tell: Callable[[str], None]) -> tuple[Fit | None, str]:
     trials = [] if store is None else store.measured(target, MOST_TRIALS)
-    seconds = np.array([t.seconds for t in trials])
+    seconds = np.array([t.seconds for t in trials], np.float64)
     observations = [
         Observation(rows.sketch, rows.points, seconds[rows.places], trials[rows.places[0]].group)
         for rows in by_sketch(trials, target, RULES)

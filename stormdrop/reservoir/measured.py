@@ -24,12 +24,12 @@ from stormdrop.target.machine import Target
 
 @dataclass(frozen=True, slots=True)
 class TimedTrial:
-    """One trial: NaN seconds where it failed."""
+    """One trial: no seconds where it failed."""
 
     task: Task
     schedule: Schedule
     cold: bool
-    seconds: float
+    seconds: float | None
 
     @property
     def group(self) -> str:
@@ -43,16 +43,20 @@ def measured(c: sqlite3.Connection, target: Target, limit: int, rules: Sequence[
     known = c.execute(f"SELECT id, 2 * task_id + cold, seconds FROM trial WHERE {which} ORDER BY id", (machine,))
     rows = known.fetchall()
     groups, seconds = np.array([r[1] for r in rows], np.int64), np.array([r[2] for r in rows], np.float64)
-    chosen = json.dumps([rows[k][0] for k in sampled(groups, seconds, limit).tolist()])
-    query = """SELECT task.json, schedule, cold, seconds FROM trial JOIN task ON task.id = task_id
+    return list(trials_of(c, [rows[k][0] for k in sampled(groups, seconds, limit).tolist()]).values())
+
+
+def trials_of(c: sqlite3.Connection, ids: Sequence[int]) -> dict[int, TimedTrial]:
+    """Trials by their id, in that order; without those that another version wrote in its own way."""
+    query = """SELECT trial.id, task.json, schedule, cold, seconds FROM trial JOIN task ON task.id = task_id
         WHERE trial.id IN (SELECT value FROM json_each(?)) ORDER BY trial.id"""
-    found: list[TimedTrial] = []
-    for task_json, schedule, cold, took in c.execute(query, (chosen,)).fetchall():
+    found: dict[int, TimedTrial] = {}
+    for id, task_json, schedule, cold, seconds in c.execute(query, (json.dumps(ids),)).fetchall():
         try:
             task = task_of(task_json)
-            found.append(TimedTrial(task, read("schedule", Schedule.from_json, schedule).of(task), bool(cold), took))
+            found[id] = TimedTrial(task, read("schedule", Schedule.from_json, schedule).of(task), bool(cold), seconds)
         except UserError:
-            continue  # written by another version
+            continue
     return found
 
 

@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
-from stormdrop.reservoir.measured import TimedTrial, by_sketch
+from stormdrop.reservoir.measured import by_sketch, trials_of
 from stormdrop.reservoir.record import group_name
-from stormdrop.reservoir.rows import read, target_of, task_of
+from stormdrop.reservoir.rows import target_of
 from stormdrop.reservoir.sample import sampled
 from stormdrop.reservoir.sql import id_of
 from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import RULES
-from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 
@@ -81,15 +80,7 @@ def _judges_alike(text: str, target: Target) -> bool:
 
 def _computed_anew(c: sqlite3.Connection, ids: list[int], target: Target) -> dict[int, bytes]:
     """Features by the id of the trial; without those whose schedules cannot be replayed."""
-    query = """SELECT trial.id, task.json, schedule, cold, seconds FROM trial JOIN task ON task.id = task_id
-        WHERE trial.id IN (SELECT value FROM json_each(?))"""
-    trials: dict[int, TimedTrial] = {}
-    for id, task_json, schedule, cold, seconds in c.execute(query, (json.dumps(ids),)):
-        try:
-            task = task_of(task_json)
-            trials[id] = TimedTrial(task, read("schedule", Schedule.from_json, schedule).of(task), bool(cold), seconds)
-        except UserError:
-            continue  # written by another version
+    trials = trials_of(c, ids)
     found: dict[int, bytes] = {}
     names = list(trials)
     for rows in by_sketch(list(trials.values()), target, RULES):

@@ -8,8 +8,7 @@ from typing import Any
 
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.fingerprint import fingerprint, has_fingerprint
-from stormdrop.codegen.gpu import build as build_module
-from stormdrop.codegen.gpu import emit_prepare
+from stormdrop.codegen.gpu import emit_module, emit_prepare
 from stormdrop.codegen.llvm import assemble, assembly
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.lower import lower
@@ -58,7 +57,7 @@ def lowered(sketch: Sketch, point: Sequence[int] | Points, views: Views | None =
 
 def text_of(program: Program, target: Target) -> str:
     """A program as LLVM IR: for a GPU, without its load-time phases."""
-    return build_module(program, target)[0] if isinstance(target, Gpu) else emit(program, target)
+    return emit_module(program, target) if isinstance(target, Gpu) else emit(program, target)
 
 
 def code_from(text: str, target: Target) -> bytes:

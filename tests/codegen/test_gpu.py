@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stormdrop.codegen.gpu import build, ptx
+from stormdrop.codegen.gpu import emit_module
+from stormdrop.codegen.llvm import assembly
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import Barrier, CommitCopies, Finish, Program, WaitForCopies, statements
@@ -107,9 +108,10 @@ def test_a_pipeline_of_any_depth_computes_a_product(depth: int, sizes: tuple[int
 def test_a_product_is_assembled_with_wide_accesses_and_asynchronous_copies(architecture: str) -> None:
     target = gpu(architecture)
     sketch = staged_product(256, 256, 256)
-    text, (grid,) = build(lowered(sketch, point_of(sketch, **TILE, depth=3)), target)
-    code = ptx(text, target)
-    assert (grid.blocks, grid.threads) == (16 * 8, 16)
+    program = lowered(sketch, point_of(sketch, **TILE, depth=3))
+    code = assembly(emit_module(program, target), target)
+    phase = next(phase for phase in program.phases if not phase.at_load)
+    assert (phase.extent, phase.threads) == (16 * 8, 16)
     assert f".target {architecture}" in code
     assert {"cp.async.cg.shared.global", "ld.shared.v4", "st.global.v4", "fma.rn.f32"} <= {
         word for word in ("cp.async.cg.shared.global", "ld.shared.v4", "st.global.v4", "fma.rn.f32") if word in code
@@ -125,7 +127,7 @@ def test_the_reduction_of_a_row_is_divided_among_the_threads_of_a_block() -> Non
     program = lowered(sketch, np.array([values[name] for name in sketch.names]))
     verify(program)
     assert program.phases[0].threads == 128
-    text, _ = build(program, TARGET)
+    text = emit_module(program, TARGET)
     assert text.count("llvm.nvvm.shfl.sync.bfly.f32(i32 -1") == 5
     check_computes(task, program)
 

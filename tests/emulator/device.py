@@ -16,7 +16,6 @@ import numpy as np
 from stormdrop.errors import BuildError
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.device import (
-    Account,
     Argument,
     Array,
     BoundCall,
@@ -24,7 +23,6 @@ from stormdrop.runtime.device import (
     Bytes,
     InputArray,
     OutputArray,
-    Seconds,
 )
 from stormdrop.runtime.host_device import HostMemory, HostPacker, host_device
 from stormdrop.runtime.memory import aligned
@@ -32,6 +30,7 @@ from stormdrop.target.scope import Scope
 from tests.emulator.launch import Order, launch
 from tests.emulator.memory import POISON, GlobalBuffer, Pointer
 from tests.emulator.reading import read
+from tests.support.copying_recording import CopyingRecording
 
 
 class EmulatedMemory:
@@ -67,7 +66,7 @@ class EmulatedDevice:
         return EmulatedKernel(artifact, self)
 
     def record(self, calls: Sequence[BoundCall]) -> EmulatedRecording:
-        return EmulatedRecording(calls, self)
+        return EmulatedRecording(calls, self.allocate)
 
 
 class EmulatedKernel:
@@ -113,39 +112,7 @@ class EmulatedKernel:
             )
 
 
-class EmulatedRecording:
-    def __init__(self, calls: Sequence[BoundCall], device: EmulatedDevice) -> None:
-        self._calls, self._device = list(calls), device
-        self._inputs: list[tuple[Array, EmulatedMemory]] = []
-        self._outputs: list[tuple[Array, EmulatedMemory]] = []
-
-    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        self._inputs, self._outputs = (
-            [(array, self._device.allocate(array.nbytes)) for array in arrays] for arrays in (inputs, outputs)
-        )
-
-    def run(self) -> None:
-        self.profile(1)
-
-    def bench(self, repeats: int) -> Seconds:
-        return self.profile(repeats).sum(axis=1)
-
-    def profile(self, repeats: int, calls: range | None = None) -> Seconds:
-        chosen = calls if calls is not None else range(len(self._calls))
-        for array, memory in (*self._inputs, *self._outputs):  # of outputs, what no call writes stays as it is
-            memory.write(0, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-        seconds = np.array([[self._timed(self._calls[n]) for n in chosen] for _ in range(repeats)]).reshape(repeats, -1)
-        for array, memory in self._outputs:
-            array[...] = memory.read(0, array.nbytes).view(array.dtype).reshape(array.shape)
-        return seconds
-
-    def each(self, calls: range) -> Seconds:
-        return self.profile(1, calls).ravel()
-
-    def account(self, repeats: int, calls: range | None = None) -> Account:
-        seconds = self.profile(repeats, calls)
-        return Account(seconds, 0 * seconds, seconds, 0 * seconds)
-
+class EmulatedRecording(CopyingRecording[EmulatedMemory]):
     def _timed(self, call: BoundCall) -> float:
         assert isinstance(call.kernel, EmulatedKernel)
         start = time.perf_counter()

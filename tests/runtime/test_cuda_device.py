@@ -16,39 +16,24 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
-from stormdrop.codegen import ENTRY
-from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import BuildError, RunError, UserError
-from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
+from stormdrop.runtime.artifact import Artifact, Launch
 from stormdrop.runtime.cuda.context import CudaContext
 from stormdrop.runtime.cuda.detect import described, unfit_gpu
 from stormdrop.runtime.cuda.driver import CudaError, Driver, NoGpu
 from stormdrop.runtime.cuda.memory import DeviceArray
 from stormdrop.runtime.cuda.recording import BATCH_RUNS, CudaRecording
 from stormdrop.runtime.device import BoundCall, BufferPlace, InputArray, OutputArray
-from stormdrop.runtime.host import detect
 from stormdrop.runtime.image import Port
 from stormdrop.runtime.model import Model, pack
-from stormdrop.target.scope import Scope
+from tests.support.adder import adder as host_adder
 from tests.support.fake_cuda import FakeCuda, FakeCudaDevice, as_launched
 from tests.support.images import Draft
 
 
 @cache
 def adder() -> Artifact:
-    """Y[0] = X[0] + 1, of one i64."""
-    text = f"""
-define void @{ENTRY}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {{
-  %at = getelementptr ptr, ptr %buffers, i64 1
-  %x = load ptr, ptr %buffers
-  %y = load ptr, ptr %at
-  %old = load i64, ptr %x
-  %new = add i64 %old, 1
-  store i64 %new, ptr %y
-  ret void
-}}"""
-    buffers = BufferSpec("X", "i64", Scope.INPUT, 1), BufferSpec("Y", "i64", Scope.OUTPUT, 1)
-    return as_launched(Artifact(assemble(text, detect(1)), buffers, (1,)))
+    return as_launched(host_adder())
 
 
 def adding(device: FakeCudaDevice) -> CudaRecording:

@@ -15,11 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 import stormdrop as sd
-from stormdrop.codegen import ENTRY
-from stormdrop.codegen.llvm import assemble
 from stormdrop.ops import catalogue
 from stormdrop.ops.winograd import winograd_conv2d
-from stormdrop.runtime.artifact import Artifact, BufferSpec
+from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.device import BoundCall, BufferPlace, Device, InputArray, OutputArray
 from stormdrop.runtime.host import detect
@@ -33,6 +31,7 @@ from stormdrop.space.sketch import sketches
 from stormdrop.target import ALIGN_BYTES, whole_lines
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
+from tests.support.adder import adder
 from tests.support.distant_device import DistantDevice
 from tests.support.fake_cuda import FakeCudaDevice
 from tests.support.images import Draft
@@ -91,23 +90,6 @@ def close(found: Array, wanted: Array) -> None:
 
 def empty() -> Array:
     return np.full((N, M), np.nan, np.float32)
-
-
-@cache
-def adder() -> Artifact:
-    """Y[0] = X[0] + 1, of one i64."""
-    text = f"""
-define void @{ENTRY}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {{
-  %at = getelementptr ptr, ptr %buffers, i64 1
-  %x = load ptr, ptr %buffers
-  %y = load ptr, ptr %at
-  %old = load i64, ptr %x
-  %new = add i64 %old, 1
-  store i64 %new, ptr %y
-  ret void
-}}"""
-    buffers = BufferSpec("X", "i64", Scope.INPUT, 1), BufferSpec("Y", "i64", Scope.OUTPUT, 1)
-    return Artifact(assemble(text, detect(1)), buffers, (1,))
 
 
 # ---- memory -----------------------------------------------------------------------------------------------------

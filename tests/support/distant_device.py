@@ -17,7 +17,6 @@ from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.device import (
-    Account,
     Argument,
     Array,
     BoundCall,
@@ -29,6 +28,7 @@ from stormdrop.runtime.device import (
 )
 from stormdrop.runtime.memory import aligned
 from stormdrop.target.scope import Scope
+from tests.support.copying_recording import CopyingRecording
 
 Function = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, use_errno=False
@@ -99,41 +99,14 @@ class DistantKernel:
             entry(ctypes.addressof(pointers), scratch.ctypes.data, phase, 0, extent)
 
 
-class DistantRecording:
+class DistantRecording(CopyingRecording[DistantMemory]):
     def __init__(self, calls: Sequence[BoundCall], device: DistantDevice) -> None:
-        self._calls, self._device = list(calls), device
-        self._inputs: list[tuple[Array, DistantMemory]] = []
-        self._outputs: list[tuple[Array, DistantMemory]] = []
-
-    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        self._inputs, self._outputs = (
-            [(array, self._device.allocate(array.nbytes)) for array in arrays] for arrays in (inputs, outputs)
-        )
-
-    def run(self) -> None:
-        self.profile(1)
-
-    def bench(self, repeats: int) -> Seconds:
-        return self.profile(repeats).sum(axis=1)
+        super().__init__(calls, device.allocate)
+        self._device = device
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
-        chosen = calls if calls is not None else range(len(self._calls))
-        self._device.profiled.append(chosen)
-        for array, memory in self._inputs:
-            memory.write(0, array.reshape(-1).view(np.uint8))
-        for array, memory in self._outputs:
-            memory.write(0, array.reshape(-1).view(np.uint8))  # what no call writes stays as it is
-        seconds = np.array([[self._timed(self._calls[n]) for n in chosen] for _ in range(repeats)]).reshape(repeats, -1)
-        for array, memory in self._outputs:
-            array[...] = memory.read(0, array.nbytes).view(array.dtype).reshape(array.shape)
-        return seconds
-
-    def each(self, calls: range) -> Seconds:
-        return self.profile(1, calls).ravel()
-
-    def account(self, repeats: int, calls: range | None = None) -> Account:
-        seconds = self.profile(repeats, calls)
-        return Account(seconds, 0 * seconds, seconds, 0 * seconds)
+        self._device.profiled.append(calls if calls is not None else range(len(self._calls)))
+        return super().profile(repeats, calls)
 
     def _timed(self, call: BoundCall) -> float:
         assert isinstance(call.kernel, DistantKernel)
