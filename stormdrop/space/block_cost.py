@@ -231,7 +231,7 @@ class BlockCost:
         """Threads of one warp that read different elements of an operand."""
         return minimum(prod_of([n for a, n in self._warp.items() if a in o.axes]), WARP)
 
-    def _wavefronts(self, o: Operand, width: Num) -> Num:
+    def wavefronts(self, o: Operand, width: Num) -> Num:
         """Cycles that one load instruction of a warp takes in the L1 or in shared memory."""
         distinct = self._distinct(o)
         dense = maximum(1.0, distinct * width / LINE_BYTES)
@@ -275,12 +275,12 @@ class BlockCost:
         per_step: Num = 0.0
         for o, n, width in self.loads:
             if (o.tensor in self.shared) == in_shared:
-                per_step = per_step + n * self._wavefronts(o, width)
+                per_step = per_step + n * self.wavefronts(o, width)
         store = self.operands[-1]
         total = self.steps * per_step
         if (store.tensor in self.shared) == in_shared:
             width = self.tiling.lanes / self._stores * store.itemsize
-            once = self._wavefronts(store, width) * self._store_conflicts
+            once = self.wavefronts(store, width) * self._store_conflicts
             total = total + self.instances * self._stores * once
         return self.executions * self.tiles * self.warps * total
 
