@@ -277,6 +277,8 @@ class BlockCost:
             if (o.tensor in self.shared) == in_shared:
                 per_step = per_step + n * self.wavefronts(o, width)
         store = self.operands[-1]
+        if not in_shared and nest_of(self.stage).numbers(LoopKind.VIRTUAL_THREAD):
+            per_step = per_step * self.coefficients.unstaged_factor
         total = self.steps * per_step
         if (store.tensor in self.shared) == in_shared:
             width = self.tiling.lanes / self._stores * store.itemsize

@@ -47,6 +47,10 @@ from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from stormdrop.target.gpu import WARP, Gpu
 
 
+SPARED_REGISTERS = 16
+"""By how much the assembler may need fewer registers than are counted. Not relied on where several blocks must fit."""
+
+
 @dataclass(frozen=True, eq=False)
 class GpuJudge:
     """See `stormdrop.space.judge.Judge`."""
@@ -156,7 +160,7 @@ class PhaseCost:
         return [
             self.threads / t.threads_per_block,
             self.shared_bytes / t.shared_bytes_per_block,
-            self._wanted_registers / (self._allotted + 16),
+            self._wanted_registers / (self._allotted + where(residents > 1, 0, SPARED_REGISTERS)),
             residents * self.warps * WARP / t.threads_per_multiprocessor,
             residents * (self.shared_bytes + 1024) / t.shared_bytes_per_multiprocessor,
             self.code / t.coefficients.most_instructions if not self.root.stage.unrolled else 0.0,
@@ -263,7 +267,9 @@ class PhaseCost:
         k, terms = self.target.coefficients, self.terms
         bound = maximum(terms["waves"], maximum(terms["l2"], terms["dram"]))
         total = bound + 0.1 * (terms["l2"] + terms["shared"] + terms["global"])
-        return total * (1.0 + self.code / k.code_scale) + k.launch_seconds
+        tiling = self.root.tiling
+        preference = self.code / k.code_scale + 1e-4 * (tiling.residents + tiling.group)  # of equals take the simplest
+        return total * (1.0 + preference) + k.launch_seconds
 
 
 class GpuAssessment:
