@@ -131,7 +131,7 @@ def table(results: Mapping[str, Any]) -> str:
         if rows := parts.get("models"):
             lines += [
                 "",
-                "| model | untuned ms | tuned ms | its kernels | eager ms | Inductor ms | with TF32 | speed |",
+                "| model | untuned ms | tuned ms | its kernels | eager ms | Inductor ms | with TF32 | speed | error |",
             ]
             lines.append("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
             for name, r in rows.items():
