@@ -94,7 +94,7 @@ class Twins(Measurer):
 
 
 def chosen(twins: Twins, task: Task, gain: float, seed: int) -> dict[str, Any]:
-    """One search: whether its choice left the incumbent, whether for the planted candidate, and the kernel's seconds."""
+    """One search: whether its choice left the incumbent, whether it was the planted candidate, the kernel's seconds."""
     twins.begin(gain)
     tuned = tune(task, twins.target, measurer=twins, search="random", trials=TRIALS, seed=seed)
     return {
