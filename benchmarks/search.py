@@ -11,7 +11,7 @@
 rate    candidates per second of one whole search, from before its process starts until it has ended
 reach   wall time from nothing to TVM's share of peak after 300 trials
 fresh   the recorded seconds of winners against another fresh process
-ranker  the learned model against random ranking, 100 trials of storm
+ranker  the learned model against random ranking and against the estimate alone, 100 trials of storm
 gain    what droplets add to storms of several sizes; gain-unseeded: to storms that begin from random points
 long    the default search (a storm of at most 300 trials, then droplets) against a storm of 2,000
 longest the same against 10,000 trials, few operators
@@ -56,7 +56,7 @@ from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.storm import Storm
 from stormdrop.search.strategies import Context, StrategyFactory, best_of_each
-from stormdrop.search.strategy import Candidate, Strategy, candidate
+from stormdrop.search.strategy import Candidate, Space, Strategy, candidate
 from stormdrop.search.tools import Origin, Tools
 from stormdrop.search.tune import tune, versions
 from stormdrop.space.cpu_features import FEATURES
@@ -189,10 +189,14 @@ class _BlindRanker:
         return self._rng.random(len(points))
 
 
-def _blind_storm(context: Context) -> Strategy:
-    """The storm with that ranking; its first batch is the same."""
-    ranker = _BlindRanker(np.random.default_rng(context.rng.integers(2**32)))
-    return Storm(context.spaces, ranker, context.rng, context.settings.storm, context.seeds)
+class _EstimateRanker:
+    """The estimate alone: nothing is learned from what is measured."""
+
+    def __init__(self, spaces: Sequence[Space]) -> None:
+        self._spaces = spaces
+
+    def score(self, sketch: int, points: Points) -> NDArray[np.float64]:
+        return -np.log(self._spaces[sketch].prior(points))
 
 
 def _unseeded_storm(context: Context) -> Strategy:
@@ -200,11 +204,17 @@ def _unseeded_storm(context: Context) -> Strategy:
 
 
 def _unseeded_blind_storm(context: Context) -> Strategy:
-    return _blind_storm(replace(context, seeds=()))
+    ranker = _BlindRanker(np.random.default_rng(context.rng.integers(2**32)))
+    return _unseeded_storm(replace(context, ranker=ranker))
+
+
+def _unseeded_estimate_storm(context: Context) -> Strategy:
+    return _unseeded_storm(replace(context, ranker=_EstimateRanker(context.spaces)))
 
 
 def part_ranker(bench: Bench) -> None:
-    """How much slower the best of 100 trials is where the ranking is random; the seeds are withheld from both."""
+    """How much slower the best of 100 trials is where the ranking is random, and where it is the estimate's; the seeds
+    are withheld from all."""
     for case in bench.cases(ONE_EACH):
         for seed in range(bench.seeds):
 
@@ -213,10 +223,10 @@ def part_ranker(bench: Bench) -> None:
                 with bench.measurer(seed) as measurer:
                     found = [
                         tune(task, bench.target, search=s, trials=100, seed=seed, measurer=measurer)
-                        for s in (_unseeded_storm, _unseeded_blind_storm)
+                        for s in (_unseeded_storm, _unseeded_blind_storm, _unseeded_estimate_storm)
                     ]
                 seconds = seconds_in_turns(bench, task, [t.best for t in found])
-                return {"loss": ratio(seconds[1], seconds[0])}
+                return {"loss": ratio(seconds[1], seconds[0]), "estimate": ratio(seconds[2], seconds[0])}
 
             bench.once("ranker", f"{label(*case)} seed {seed}", measure)
 
@@ -317,6 +327,9 @@ def table(results: Mapping[str, Any]) -> str:
             f"- ranker: random ranking is {geometric_mean([r['loss'] for r in rows.values()]):.3f}x slower at 100 "
             "trials"
         )
+        if alone := [r["estimate"] for r in rows.values() if "estimate" in r]:
+            shown = f"{geometric_mean(alone):.3f}x slower in {len(alone)} searches"
+            lines.append(f"- ranker: ranking by the estimate alone is {shown}")
     for part in ("gain", "gain-unseeded"):
         rows = results.get(part, {})
         lines += [
