@@ -31,7 +31,7 @@ from stormdrop import zoo
 from stormdrop.driver.compile import load, suited, tasks_of
 from stormdrop.driver.in_model import accept
 from stormdrop.errors import RunError, ScheduleError, StormdropError
-from stormdrop.graph.partition import Partition, TaskUse
+from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.settings import MeasureSettings
@@ -79,11 +79,11 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What recording needs of a model: its tasks with a share worth recording."""
+    """What recording needs of a model: the tasks that take a share worth recording, and how often it calls each."""
 
     name: str
     is_cold: bool
-    uses: tuple[TaskUse, ...]
+    tasks: tuple[tuple[Task, int], ...]
 
 
 def partition_of(name: str) -> Partition:
@@ -95,7 +95,8 @@ def network_of(name: str, parts: Partition, target: Cpu, share: float) -> Networ
     own = suited(target, parts)
     seconds = {use.id: use.count * least_seconds(use.task, own) for use in parts.tasks}
     least = share * sum(seconds.values())
-    return Network(name, own.is_cold, tuple(use for use in parts.tasks if seconds[use.id] >= least))
+    found = [(use.task, use.count) for use in parts.tasks if seconds[use.id] >= least]
+    return Network(name, own.is_cold, tuple(found))
 
 
 def commit() -> str:
@@ -140,10 +141,10 @@ class Recorder:
         """Add recipients that the table does not have, and models that share those that it has."""
         calls: dict[str, dict[str, int]] = {}
         for network in networks:
-            for use in network.uses:
-                id = recipient_id(use.task.digest, network.is_cold)
-                self._tasks.setdefault(id, use.task)
-                calls.setdefault(id, {})[network.name] = use.count
+            for task, count in network.tasks:
+                id = recipient_id(task.digest, network.is_cold)
+                self._tasks.setdefault(id, task)
+                calls.setdefault(id, {})[network.name] = count
         for id, found in calls.items():
             task, known = self._tasks[id], self.table.recipients.get(id)
             before = {} if known is None else dict(known.calls)
