@@ -29,7 +29,8 @@ from stormdrop.errors import UserError
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.mixed import cut
 from stormdrop.frontend.onnx import load as load_onnx
-from stormdrop.frontend.onnx import load_parsed, parsed
+from stormdrop.frontend.onnx import load_parsed
+from stormdrop.frontend.parsed import parsed
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
