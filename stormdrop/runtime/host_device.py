@@ -7,7 +7,7 @@ tables of its calls. `bind` rewrites only the entries of the caller's arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -70,9 +70,8 @@ class HostDevice:
         return HostRecording(calls, [_own(call.kernel, HostKernel).phases for call in calls], self)
 
 
-@cache
 def host_device(threads: int) -> HostDevice:
-    """The process-wide host device with `threads` threads."""
+    """The host with the process-wide pool of `threads` threads."""
     return HostDevice(shared_pool(threads))
 
 
