@@ -46,7 +46,6 @@ from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from stormdrop.target.gpu import WARP, Gpu
 
-
 SPARED_REGISTERS = 16
 """By how much the assembler may need fewer registers than are counted. Not relied on where several blocks must fit."""
 
