@@ -95,7 +95,7 @@ class Source:
         """The model where it leaves dimensions open that `--shapes` does not give. Raises UserError."""
         from stormdrop.compare.inputs import read_bound
         from stormdrop.driver.specialise import open_source
-        from stormdrop.frontend.onnx import parsed
+        from stormdrop.frontend.parsed import parsed
 
         if self.model.startswith(ZOO) and not self.sizes:
             return None
