@@ -51,6 +51,7 @@ from stormdrop.runtime.pool import Pool
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
 from stormdrop.runtime.targets import device_for
+from stormdrop.space.offer import Offer
 from stormdrop.space.rule_names import received
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
@@ -100,11 +101,13 @@ class BuilderRole:
             given, code = request.get("schedule"), request.get("code")
             schedule = Schedule.from_json(given) if given else None
             packing = Packing.from_json(request["packing"]) if request.get("packing") else None
-            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing)
+            offer = Offer.from_json(request["offer"], self.target) if request.get("offer") else None
+            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, offer)
         seconds = time.perf_counter() - start
         layout = built.layout.to_json() if built.layout is not None else None
-        artifact = built.artifact.to_message()
-        return {"artifact": artifact, "is_same": not built.is_changed, "layout": layout, "seconds": seconds}
+        taken = built.taken.to_json() if built.taken is not None else None
+        told = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds, "taken": taken}
+        return {"artifact": built.artifact.to_message(), **told}
 
 
 def _pinned(target: Target) -> HostDevice:
