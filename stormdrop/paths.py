@@ -1,4 +1,4 @@
-"""The cache directory, and the directory this package is imported from."""
+"""The cache directory, the directory of portfolios, and the directory this package is imported from."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def cache_dir() -> Path:
         # of that name in the working directory: every caller knows what to do without a cache.
         return Path(os.devnull) / "stormdrop"
     return Path(folder).absolute()
+
+
+def portfolio_dir() -> Path:
+    """`STORMDROP_PORTFOLIO`, else the directory of the portfolios that come with this package."""
+    named = os.environ.get("STORMDROP_PORTFOLIO")
+    return Path(os.path.expanduser(named)).absolute() if named else Path(__file__).resolve().parent / "portfolio"
 
 
 def package_root() -> Path:

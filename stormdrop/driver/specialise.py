@@ -21,8 +21,9 @@ from stormdrop.driver.model_source import ModelSource
 from stormdrop.driver.packings import Packings
 from stormdrop.errors import UserError
 from stormdrop.frontend.custom import CustomOperator
-from stormdrop.frontend.onnx import ParsedModel, check_operators, load_parsed
+from stormdrop.frontend.onnx import check_operators, load_parsed
 from stormdrop.frontend.open_dimensions import DeclaredPort, Interface, Skeleton, interface, parameters, skeleton
+from stormdrop.frontend.parsed import ParsedModel
 from stormdrop.graph.graph import Array, Graph
 from stormdrop.graph.padding import PaddedGraph, padded
 from stormdrop.ir.padding import Padding
