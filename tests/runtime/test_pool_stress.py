@@ -182,7 +182,10 @@ PLANTED = {
         "  %r.0 = insertvalue {i64, i1} undef, i64 %seen, 0\n"
         "  %r = insertvalue {i64, i1} %r.0, i1 true, 1\n",
     ),
-    "sleepers are not woken": replaced("  %none = icmp eq i32 %sleepers, 0\n", "  %none = icmp uge i32 %sleepers, 0\n"),
+    "who waits for a phase is not woken": replaced(
+        "  call void @raise(ptr %phase.at)\n  ret i1 true\n",
+        "  %raised = atomicrmw add ptr %phase.at, i32 1 seq_cst, align 4\n  ret i1 true\n",
+    ),
 }
 
 
