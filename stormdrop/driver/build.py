@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
@@ -22,6 +23,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import BuiltKernel, Packing, build_for_model
 from stormdrop.runtime.threads import available_cpus
+from stormdrop.space.offer import Offer, Taken
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
@@ -37,7 +39,7 @@ class Job:
     """A kernel to build: a task, how (None: by default), and by name the strides of tensors that are not row-major.
 
     `code` is the fingerprint that the schedule's code should have; None: nobody asks. `packing`: its constants are
-    shared with other models.
+    shared with other models. `offer`: without a schedule, what it may take instead of the default.
     """
 
     task: Task
@@ -45,6 +47,7 @@ class Job:
     strides: dict[str, tuple[int, ...]]
     code: str | None = None
     packing: Packing | None = None
+    offer: Offer | None = None
 
 
 def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: set[str] | None = None) -> BuiltKernel:
@@ -61,6 +64,9 @@ def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: 
                 _log.warning("%s is computed by default, its schedule cannot be replayed: %s", job.task.name, error)
             told.add(job.task.digest)
     try:
+        if job.offer is not None:
+            with suppress(BuildError):  # of what it took: the default is built instead
+                return build_for_model(job.task, None, target, views, rules, packing=job.packing, offer=job.offer)
         return build_for_model(job.task, None, target, views, rules, packing=job.packing)
     except ScheduleError as error:
         outputs = ", ".join(map(repr, job.task.outputs))
@@ -91,7 +97,8 @@ def build_kernels(
             except (RequestFailed, RunError):
                 return  # this process builds it, and says what is wrong
             layout = PackedLayout.from_json(reply["layout"]) if reply["layout"] else None
-            built[k] = BuiltKernel(Artifact.from_message(reply["artifact"]), not reply["is_same"], layout)
+            taken = Taken.from_json(reply["taken"]) if reply["taken"] else None
+            built[k] = BuiltKernel(Artifact.from_message(reply["artifact"]), not reply["is_same"], layout, taken)
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]
@@ -114,4 +121,5 @@ def _request(job: Job) -> dict[str, Any]:
     schedule = None if job.schedule is None else job.schedule.to_json()
     views = {name: list(s) for name, s in job.strides.items()}
     packing = job.packing.to_json() if job.packing is not None else None
-    return {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing}
+    offer = job.offer.to_json() if job.offer is not None else None
+    return {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing, "offer": offer}

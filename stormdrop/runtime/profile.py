@@ -16,7 +16,7 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -54,6 +54,8 @@ class ProfileRow:
     standalone: float | None = None
     busy_alone: float | None = None
     judged: float | None = None
+    origin: str = ""
+    """Where its schedule came from; empty for a model that was loaded."""
 
     @property
     def computing(self) -> float:
@@ -96,8 +98,9 @@ class Profile:
         )
         alone = any(row.standalone is not None for row in self.rows)
         head = ["µs", "share", "late", "waiting", "off", *(["alone µs", "slower by", "judged µs"] if alone else [])]
-        head += ["GFLOP/s", "of peak", "GB/s", "count", "kernel"]
-        table = [head, *(_cells(row, alone) for row in self.rows)]
+        from_ = any(row.origin for row in self.rows)
+        head += ["GFLOP/s", "of peak", "GB/s", "count", *(["from"] if from_ else []), "kernel"]
+        table = [head, *(_cells(row, alone, from_) for row in self.rows)]
         widths = [max(len(line[c]) for line in table) for c in range(len(head) - 1)]
         lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(line, widths)), line[-1]]) for line in table]
         return "\n".join([title, *lines])
@@ -110,8 +113,11 @@ def profile_of(
     account: Account,
     peak_gflops: float,
     alone: Sequence[Alone] | None = None,
+    origins: Mapping[str, str] | None = None,
 ) -> Profile:
-    """The profile of an account; `alone` has the times of each call alone."""
+    """The profile of an account; `alone` has the times of each call alone; `origins`, by the digest of a call's task,
+    where its schedule came from.
+    """
     runs = np.argsort(account.seconds.sum(axis=1))
     middle = runs[len(runs) // 4 : len(runs) - len(runs) // 4]
     parts = (account.seconds, account.late, account.waiting, account.off)
@@ -133,6 +139,7 @@ def profile_of(
             standalone=by_itself and by_itself.seconds,
             busy_alone=by_itself and by_itself.busy,
             judged=by_itself and by_itself.judged,
+            origin=(origins or {}).get(call.digest, ""),
         )
         rows.append(_rated(row, total, peak_gflops))
     return Profile(name, threads, len(runs), total, peak_gflops, tuple(rows))
@@ -166,7 +173,7 @@ def _together(rows: Sequence[ProfileRow], total: float, peak_gflops: float) -> P
     return _rated(row, total, peak_gflops)
 
 
-def _cells(row: ProfileRow, alone: bool) -> list[str]:
+def _cells(row: ProfileRow, alone: bool, from_: bool) -> list[str]:
     whole = row.seconds or 1.0
     cells = [f"{row.seconds * 1e6:.2f}", f"{row.share:.1%}"]
     cells += [f"{part / whole:.1%}" for part in (row.late, row.waiting, row.off)]
@@ -175,7 +182,8 @@ def _cells(row: ProfileRow, alone: bool) -> list[str]:
         cells.append("" if row.slowdown is None else f"{row.slowdown / whole:.1%}")
         cells.append("" if row.judged is None else f"{row.judged * 1e6:.2f}")
     cells += [f"{row.gflops:.1f}", f"{row.peak_share:.1%}"] if row.flops else ["", ""]
-    return [*cells, f"{row.gbs:.1f}" if row.nbytes else "", str(row.count), _printable(row.label)]
+    cells += [f"{row.gbs:.1f}" if row.nbytes else "", str(row.count), *([row.origin] if from_ else [])]
+    return [*cells, _printable(row.label)]
 
 
 def _printable(text: str) -> str:

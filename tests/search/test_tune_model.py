@@ -6,7 +6,6 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -572,11 +571,21 @@ def test_candidates_are_timed_in_the_surroundings_of_the_largest_model_of_their_
     between = replace(TARGET, l3_bytes=(small.constant_bytes + large.constant_bytes) // 2)
     around: dict[bool, Surroundings | None] = {}
 
-    def measurer(target: Target, settings: MeasureSettings, **_: object) -> AbstractContextManager[Fake]:
-        around[target.is_cold] = settings.surroundings
-        return nullcontext(Fake())
+    class Noting(Fake):
+        """Notes how it is asked to measure."""
 
-    monkeypatch.setattr("stormdrop.search.tune_model.Measurer", measurer)
+        def __init__(self, target: Target, settings: MeasureSettings, **_: object) -> None:
+            super().__init__()
+            around[target.is_cold] = settings.surroundings
+
+        def __enter__(self) -> Noting:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def warm_up(self, task: Task) -> None: ...
+
+    monkeypatch.setattr("stormdrop.search.tune_model.Measurer", Noting)
     tune_models([tiny, small, large], between, trials=8)
     assert around == {False: small.surroundings, True: large.surroundings}
 
