@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -26,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reuse.figures import gain, matrix, model_values, pool_curve, task_values, zero
+from benchmarks.reuse.networks import measurers_for, network_of, partition_of
 from benchmarks.reuse.picture import save_matrix
-from benchmarks.reuse.recording import PASSES, Budgets, Pass, Recorder, measurers_for, network_of, partition_of
+from benchmarks.reuse.recording import PASSES, Budgets, Pass, Recorder
 from benchmarks.reuse.table import Table, TableFile, path_for, read_rows
 from benchmarks.reuse.text import PARTS, report, value_text
-from benchmarks.reuse.zero import choose
+from benchmarks.reuse.zero import learn
 from stormdrop import zoo
 from stormdrop.errors import UserError
 from stormdrop.reservoir.store import Store
@@ -49,7 +51,7 @@ MODELS = (
     "shufflenet_v2_x1_0",
     "bert_base_seq128",
 )
-USUAL: tuple[Pass, ...] = ("winners", "donors", "reuse", "model")
+USUAL: tuple[Pass, ...] = ("winners", "donors", "reuse", "zero", "model")
 
 
 def say(text: str) -> None:
@@ -72,6 +74,7 @@ def record(given: argparse.Namespace, path: Path) -> None:
     budgets = Budgets(given.seconds_per_task, given.trials, given.long_trials)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        os.environ["STORMDROP_PORTFOLIO"] = str(folder / "none")  # a portfolio may know the models that are held out
         if given.dry_run:
             path = copied(path, folder)
         trials = stack.enter_context(Store.open(path.with_suffix(".sqlite"), cap_bytes=None))
@@ -91,7 +94,7 @@ def record(given: argparse.Namespace, path: Path) -> None:
                 case "reuse":
                     recorder.reuse(folder)
                 case "zero":
-                    recorder.zero(choose, folder)
+                    recorder.zero(learn, folder)
                 case "long":
                     recorder.long()
                 case "model":

@@ -16,8 +16,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Literal, get_args
@@ -25,33 +24,26 @@ from typing import Literal, get_args
 import numpy as np
 
 from benchmarks.reuse.held_out import HeldOutStores, keep_trials
+from benchmarks.reuse.networks import Network, worth_in_model
 from benchmarks.reuse.table import GAIN, Recipient, Row, SearchKind, Table, TableFile, family_of, mark_of, recipient_id
 from benchmarks.reuse.turns import Turns, in_turns
-from stormdrop import zoo
-from stormdrop.driver.compile import load, suited, tasks_of
-from stormdrop.driver.in_model import accept
+from benchmarks.reuse.zero import Choose, Learn
 from stormdrop.errors import RunError, ScheduleError, StormdropError
-from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.measurer import Measurer
-from stormdrop.measure.settings import MeasureSettings
+from stormdrop.measure.result import Timing
 from stormdrop.reservoir.donors import Kinship, kinship
+from stormdrop.reservoir.record import DONOR, Record
 from stormdrop.reservoir.store import Store
 from stormdrop.search.events import Event, NewBest
-from stormdrop.search.model_events import TunedModel, TunedTask
-from stormdrop.search.model_task import least_seconds
 from stormdrop.search.tools import Measures
-from stormdrop.search.tune import tune
+from stormdrop.search.tune import tune, versions
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import replay
 from stormdrop.target.cpu import Cpu
 
 Pass = Literal["winners", "donors", "reuse", "zero", "long", "model"]
-Choose = Callable[[Task, Cpu, Store], Schedule | None]
-"""From a task, the machine at its temperature and a store of what may be known, to the schedule that compiling takes
-without measuring; None: the default.
-"""
 PASSES: tuple[Pass, ...] = get_args(Pass)
 DONOR_LOADS, DONOR_ROUNDS = 2, 3
 CURVE_LOADS, CURVE_ROUNDS = 4, 2
@@ -75,28 +67,6 @@ class Budgets:
     seconds: float | None = 6.0
     trials: int | None = None
     long_trials: int = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """What recording needs of a model: the tasks that take a share worth recording, and how often it calls each."""
-
-    name: str
-    is_cold: bool
-    tasks: tuple[tuple[Task, int], ...]
-
-
-def partition_of(name: str) -> Partition:
-    return tasks_of(load(zoo.build(name)))
-
-
-def network_of(name: str, parts: Partition, target: Cpu, share: float) -> Network:
-    """With the tasks that take at least this share of the model's estimated time."""
-    own = suited(target, parts)
-    seconds = {use.id: use.count * least_seconds(use.task, own) for use in parts.tasks}
-    least = share * sum(seconds.values())
-    found = [(use.task, use.count) for use in parts.tasks if seconds[use.id] >= least]
-    return Network(name, own.is_cold, tuple(found))
 
 
 def commit() -> str:
@@ -307,9 +277,24 @@ class Recorder:
                 "empty": sum(not each for each in found.values()),
             }
         )
+        if self._trials is not None:
+            self._trials.add(self._donated(recipient, schedules, turns))
         best = min((r.both for r in ratios.values()), default=1.0)
         failed = f", {len(turns.failures)} failed" if turns.failures else ""
         return f"{len(donors)} donors, {len(schedules)} candidates{failed}, the best {1 / best:.3f}"
+
+    def _donated(self, recipient: Recipient, schedules: Iterable[Schedule], turns: Turns) -> list[Record]:
+        """What was timed, as a search that begins from donors would have kept it."""
+        task, target = self._tasks[recipient.id], self.target_of(recipient)
+        found: list[Record] = []
+        for schedule in (s for s in schedules if s in turns.loads):
+            sketch, point = replay(task, schedule, target)
+            seconds = turns.ratio(schedule) * turns.default_seconds
+            timing = Timing(seconds, 0.0, DONOR_LOADS * DONOR_ROUNDS, 0.0, samples=(seconds,))
+            features = sketch.features(point[None])[0].astype(np.float32)
+            record = Record(task, schedule, target, timing, versions(target), DONOR, features=features)
+            found.append(replace(record, model=next(iter(recipient.calls)), created=time.time()))
+        return found
 
     def duels(self) -> None:
         """The best known of every recipient against its default, where something better may be known now."""
@@ -372,15 +357,22 @@ class Recorder:
 
     # ---- zero measurement ------------------------------------------------------------------------------------------
 
-    def zero(self, choose: Choose, folder: Path) -> None:
+    def zero(self, learn: Learn, folder: Path) -> None:
         """`folder` is for temporary stores."""
         stores = HeldOutStores(self.table, self._tasks, self._target, self._trials, folder)
-        todo = [r for r in self.recipients if r.id in self.table.links and r.id not in self.table.unmeasured]
-        self._each("zero", todo, lambda r: self._choose(r, choose, stores))
+        choosers: dict[tuple[frozenset[str], bool], Choose] = {}
 
-    def _choose(self, recipient: Recipient, choose: Choose, stores: HeldOutStores) -> str:
-        with stores.store_for(recipient) as store:
-            schedule = choose(self._tasks[recipient.id], self.target_of(recipient), store)
+        def decide(recipient: Recipient) -> str:
+            key = self.table.families(recipient), recipient.is_cold
+            if key not in choosers:
+                with stores.store_for(recipient) as store:
+                    choosers[key] = learn(store, self.target_of(recipient))
+            return self._take_unmeasured(recipient, choosers[key](self._tasks[recipient.id]))
+
+        todo = [r for r in self.recipients if r.id in self.table.links and r.id not in self.table.unmeasured]
+        self._each("zero", todo, decide)
+
+    def _take_unmeasured(self, recipient: Recipient, schedule: Schedule | None) -> str:
         if schedule is None or schedule == self.default_of(recipient):
             self._append({"kind": "unmeasured", "id": recipient.id, "ratio": None})
             return "default"
@@ -391,39 +383,12 @@ class Recorder:
         self._append({"kind": "unmeasured", "id": recipient.id, "ratio": ratio, "schedule": schedule.to_json()})
         return f"{1 / ratio:.3f} times the default's speed"
 
-    # ---- models ----------------------------------------------------------------------------------------------------
-
-    def models(self, names: Sequence[str], seconds: float = 2.0) -> None:
+    def models(self, names: Sequence[str]) -> None:
         for name in names:
-            if name in self.table.models:
-                continue
-            parts = partition_of(name)
-            target = suited(self._target, parts)
-            tasks: list[TunedTask] = []
-            for use in parts.tasks:
-                best = self.table.best.get(recipient_id(use.task.digest, target.is_cold))
-                about = use.id, use.calls[0].label, use.count, use.task.flops
-                is_better = best is not None and not best.is_default
-                schedule = best.schedule if best is not None and is_better else None
-                tasks.append(TunedTask(*about, task=use.task, schedule=schedule, default=None, verified=is_better))
-            offered = sum(t.schedule is not None for t in tasks)
-            tuned = TunedModel(name, target, "recorded", 0, tuple(tasks), 0.0, "recorded")
-            accepted = accept(parts, tuned, seconds=seconds)
-            worth = accepted.in_model
-            assert worth is not None
-            changed = sum(t.schedule is not None and t.phase != "reverted" for t in accepted.tasks)
-            times = {"seconds": worth.seconds, "default_seconds": worth.default_seconds}
-            self._append(
-                {
-                    "kind": "model",
-                    "model": name,
-                    "families": [family_of(name)],
-                    **times,
-                    "changed": changed,
-                    "offered": offered,
-                }
-            )
-            self._say(f"model {name}: {worth.default_seconds / worth.seconds:.3f} times the default's speed")
+            if name not in self.table.models:
+                worth = worth_in_model(name, self._target, self.table)
+                self._append({"kind": "model", "families": [family_of(name)], **asdict(worth)})
+                self._say(f"model {name}: {worth.default_seconds / worth.seconds:.3f} times the default's speed")
 
     # ---- what it will take -----------------------------------------------------------------------------------------
 
@@ -455,12 +420,3 @@ def spread(bests: Sequence[tuple[float, int, Schedule]], most: int) -> list[tupl
         return list(bests)
     chosen = np.unique(np.linspace(0, len(bests) - 1, most).round().astype(int))
     return [bests[k] for k in chosen.tolist()]
-
-
-def measurers_for(target: Cpu, networks: Sequence[Network], stack: ExitStack) -> dict[bool, Measures]:
-    """One for each temperature that is needed."""
-    settings = MeasureSettings(final_seconds=0.05)
-    return {
-        is_cold: stack.enter_context(Measurer(target.with_cold_weights(is_cold), settings, shared_proofs=True))
-        for is_cold in sorted({n.is_cold for n in networks})
-    }
