@@ -7,13 +7,15 @@ from pathlib import Path
 
 import platformdirs
 
+from stormdrop.environment import variable
+
 
 def cache_dir() -> Path:
     """`STORMDROP_CACHE_DIR`, else the user's cache directory; it need not exist, nor be writable.
 
     A leading `~` is the home directory: files of environment variables and unit files have no shell that expands it.
     """
-    folder = os.path.expanduser(os.environ.get("STORMDROP_CACHE_DIR") or platformdirs.user_cache_dir("stormdrop"))
+    folder = os.path.expanduser(variable("STORMDROP_CACHE_DIR") or platformdirs.user_cache_dir("stormdrop"))
     if folder.startswith("~"):
         # There is no home directory, and `~` stands there as it is. A place that cannot be made is better than a folder
         # of that name in the working directory: every caller knows what to do without a cache.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from stormdrop.cost.sample import sampled
 from stormdrop.space.features import FeatureSet, widened
 from stormdrop.space.scorer import Scorer, TreeNode
 
@@ -52,7 +53,7 @@ class CostSettings:
     growth: float = 0.2
     """Trees are grown anew when their rows have become more by this share."""
     max_rows: int = 20_000
-    """What is kept: one half the most recent, the other the fastest of the rest."""
+    """What is kept: of more rows a sample of all groups, as the store gives one too."""
     prior_share: float = 0.3
     seed: int = 0
 
@@ -261,13 +262,11 @@ class CostModel:
         return np.asarray(trees.predict(wide, raw_score=True, num_threads=THREADS), dtype=np.float64)
 
     def _gathered(self) -> _Rows:
-        """All rows that are held, at most `max_rows`: the most recent, and the fastest of the others."""
+        """All rows that are held, at most `max_rows`: of each group its fastest, and rows of all ages."""
         pieces, most = [self._held, *self._pieces], self.settings.max_rows
         rows = _Rows(*(np.concatenate(a) for a in zip(*((p.features, p.values, p.group) for p in pieces))))
         if len(rows) > most:
-            older = rows[np.arange(len(rows) - (most + 1) // 2)]
-            fast = np.sort(np.argsort(-self._labels(older), kind="stable")[: most // 2])
-            rows = rows[np.concatenate([fast, np.arange(len(older), len(rows))])]
+            rows = rows[sampled(rows.group, rows.values, most)]
         self._held, self._pieces = rows, []
         return rows
 

@@ -46,10 +46,12 @@ from stormdrop.pytorch import compile_module, graph_of, is_torch
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
+from stormdrop.runtime.host_device import HostDevice
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
-from stormdrop.runtime.targets import target_for
+from stormdrop.runtime.pool import Pool
+from stormdrop.runtime.targets import host_for, target_for
 from stormdrop.space.offer import Offer, Taken
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
@@ -120,6 +122,9 @@ class CompileOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None
     constants: Mapping[str, ArrayLike] | None
     threads: int | None
+    spin: float | None
+    affinity: str | Sequence[int] | None
+    pool: Pool | str | None
     target: Target | str | None
     winograd: bool
     rules: Sequence[Rule]
@@ -150,6 +155,9 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
     threads: int | None = None,
+    spin: float | None = None,
+    affinity: str | Sequence[int] | None = None,
+    pool: Pool | str | None = None,
     target: Target | str | None = None,
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
@@ -178,19 +186,26 @@ def compile(
     less. `operators` are the caller's own (`sd.CustomOperator`). With `fallback="onnxruntime"` what is not supported
     runs there, and the result is a `MixedModel` if anything does.
 
+    `threads`, `spin` (microseconds that a waiting thread spins before it sleeps) and `affinity` (where threads run:
+    "none", "compact", "spread" or the CPU of each) are as for `sd.Pool`. `pool` is one of those, which several models
+    may use, "own" for one that no other model uses, or "shared", the default: all models with these settings.
+
     Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
     UnsupportedOperator for operators that are not supported.
     """
     check_arguments(schedules=schedules, threads=threads, target=target, winograd=winograd, unproved=unproved)
-    check_arguments(rules=rules, operators=operators, shapes=shapes)
+    check_arguments(rules=rules, operators=operators, shapes=shapes, spin=spin, pool=pool)
     if reuse not in REUSES:
         raise UserError(f"reuse={reuse!r}: give one of {', '.join(REUSES)}")
-    machine = target_for(target, threads)
+    machine = target_for(target, threads, pool)
+    host = host_for(machine.threads, isinstance(machine, Gpu), spin, affinity, pool)
     if is_torch(model):
         if shapes or constants or operators or fallback:
             told = "shapes=, constants=, operators= and fallback= are for ONNX models"
             raise UserError(f"{told}; a PyTorch module takes the shapes of example_inputs")
-        options = {"schedules": schedules, "target": machine, "winograd": winograd, "rules": rules, "reuse": reuse}
+        own = None if isinstance(machine, Gpu) else host.pool
+        options = {"schedules": schedules, "target": machine, "winograd": winograd, "rules": rules}
+        options |= {"reuse": reuse, "pool": own}
         return compile_module(model, example_inputs, partial(compile, **options, unproved=unproved))
     if example_inputs is not None:
         raise UserError(f"example_inputs are for PyTorch modules, not for {type(model).__name__}")
@@ -202,7 +217,7 @@ def compile(
         with at_work():
             parts = tasks_of(graph.pop(), winograd)
             is_reusing = reuse != "off" and sharing is None
-            return build_model(parts, machine, schedules, rules, unproved, shared, is_reusing)
+            return build_model(parts, machine, schedules, rules, unproved, shared, is_reusing, host)
 
     with at_work():
         if fallback is not None:
@@ -216,7 +231,7 @@ def compile(
                 raise UserError("shapes= lists several shapes, but the model has no open dimensions: give none")
             return build(read)
         references(rules)
-        return open_model(read, machine.threads, build, ahead or ())
+        return open_model(read, machine.threads, host, build, ahead or ())
 
 
 def _mixed(
@@ -280,11 +295,12 @@ def build_model(
     unproved: bool = False,
     sharing: Sharing | None = None,
     reuse: bool = True,
+    host: HostDevice | None = None,
 ) -> Model:
     """Machine code, memory and packed weights for a partition; by default with what the user's store knows, and with
     `reuse` what it predicts.
 
-    With `sharing`, weights and arenas are those of other models too.
+    With `sharing`, weights and arenas are those of other models too. `host` has the threads that run a CPU's model.
     """
     target = suited(target, parts)
     references(rules)  # told now, not only where there are enough kernels for another process
@@ -299,10 +315,12 @@ def build_model(
         image, chunks = sharing.weights.packed(image, build.constants_of, build.copied_constants())
         give_back()
         return Model(image, chunks, sharing.weights.device, arenas=sharing.arenas, origins=build.origins)
-    weights = pack(image, build.constants_of)
+    own = None if image.is_for_gpu else host
+    weights = pack(image, build.constants_of, own)
     for offset, raw in build.copied_constants():
         weights[offset : offset + raw.nbytes] = raw
-    return Model(image, weights, ordinal=target.ordinal if isinstance(target, Gpu) else 0, origins=build.origins)
+    ordinal = target.ordinal if isinstance(target, Gpu) else 0
+    return Model(image, weights, own, ordinal=ordinal, origins=build.origins)
 
 
 def memory_of(parts: Partition, target: Target) -> tuple[int, int]:

@@ -39,7 +39,7 @@ from stormdrop.lower.program import View
 from stormdrop.measure.gpu_workbench import GpuWorkbench
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.measure.stopwatch import Bench, Runs, repeat
+from stormdrop.measure.stopwatch import Bench, Runs, repeat, turn
 from stormdrop.measure.wire import Inbox, frame
 from stormdrop.measure.workbench import Workbench, WrongOutput
 from stormdrop.runtime.artifact import Artifact
@@ -171,8 +171,8 @@ class RunnerRole:
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = self._load(request, is_kept=True)
-        again = float(held.bench(1)[0])  # the others' data is in the caches
-        return self._timing(held, again, None, self.settings.turn_seconds)
+        runs = turn(held.bench, self.settings)
+        return self._checked(held, runs) | {"samples": [float(runs.each.min())]}
 
     def drop(self, request: Message) -> Message:
         self._held.clear()
@@ -217,7 +217,9 @@ class RunnerRole:
         return Held(timed.bench, first, variant)
 
     def _timing(self, held: Held, first: float, best: float | None, min_seconds: float) -> Message:
-        runs: Runs = repeat(held.bench, first, best, replace(self.settings, min_seconds=min_seconds))
+        return self._checked(held, repeat(held.bench, first, best, replace(self.settings, min_seconds=min_seconds)))
+
+    def _checked(self, held: Held, runs: Runs) -> Message:
         self._bench.check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
         return {
             "seconds": runs.seconds,

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.cost.sample import sampled
 from stormdrop.errors import UserError
 from stormdrop.reservoir.measured import by_sketch, trials_of
 from stormdrop.reservoir.record import group_name
 from stormdrop.reservoir.rows import target_of
-from stormdrop.reservoir.sample import sampled
 from stormdrop.reservoir.sql import id_of
 from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import RULES

@@ -7,7 +7,7 @@ tables of its calls. `bind` rewrites only the entries of the caller's arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -18,8 +18,9 @@ from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.arrays import address_of
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
+from stormdrop.runtime.cpus import allowed_cpus, nodes_of
 from stormdrop.runtime.device import Account, Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds
-from stormdrop.runtime.memory import aligned
+from stormdrop.runtime.memory import aligned, interleave
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
 from stormdrop.target import ALIGN_BYTES
@@ -52,12 +53,16 @@ class HostDevice:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
+        self._nodes = nodes_of(pool.cpus or allowed_cpus())
 
     def allocate(self, nbytes: int) -> HostMemory:
-        return HostMemory(aligned(nbytes))
+        block = aligned(nbytes)
+        interleave(block, self._nodes)
+        return HostMemory(block)
 
     def adopt(self, data: Bytes) -> HostMemory:
         if data.flags.c_contiguous and data.ctypes.data % ALIGN_BYTES == 0:
+            interleave(data, self._nodes)
             return HostMemory(data)
         copy = self.allocate(data.nbytes)
         copy.write(0, data)
@@ -70,9 +75,8 @@ class HostDevice:
         return HostRecording(calls, [_own(call.kernel, HostKernel).phases for call in calls], self)
 
 
-@cache
 def host_device(threads: int) -> HostDevice:
-    """The process-wide host device with `threads` threads."""
+    """The host with the process-wide pool of `threads` threads."""
     return HostDevice(shared_pool(threads))
 
 

@@ -215,7 +215,7 @@ class Model(Executable[Port]):
         save(path, self.image, self.weights)
 
     def _release(self) -> None:
-        self._given_weights = np.empty(0, np.uint8)
+        self._given_weights, self._given_device = np.empty(0, np.uint8), None
         if self._arenas is not None:
             self._arenas.forget(self)
         with suppress(AttributeError):  # it was never attached

@@ -27,7 +27,7 @@ from stormdrop.reservoir.verdict import NO_CHALLENGER, Verdict
 from stormdrop.runtime.building import code_of
 from stormdrop.runtime.memory import check_memory
 from stormdrop.search import events
-from stormdrop.search.choice import Decision, choose
+from stormdrop.search.choice import FINAL, Decision, choose
 from stormdrop.search.events import Listener, Trial, Tuned
 from stormdrop.search.located import CandidateSpace
 from stormdrop.search.reuse import Source, refitted, stored_sources
@@ -360,8 +360,7 @@ class Session:
             results = self._measurer.retime(self.task, [self._points.schedule(c) for c in candidates], rounds)
             return {c: self._samples(result) for c, result in zip(candidates, results)}
 
-        settings = replace(self._settings.droplet.duel, min_gain=self._settings.gain)
-        decision = choose(incumbent, challengers, in_turns, settings)
+        decision = choose(incumbent, challengers, in_turns, replace(FINAL, min_gain=self._settings.gain))
         self.final_values |= {self._points.schedule(c): decision.value(c) for c in decision.samples}
         return decision
 

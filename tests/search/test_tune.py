@@ -361,7 +361,6 @@ def test_seconds_that_are_over_before_the_first_round_still_measure_the_default(
     assert measurer.batches[0][0] == default_schedule(task(), TARGET)
 
 
-
 def test_seconds_end_a_search() -> None:
     tuned = tune(task(), TARGET, measurer=Replay(), seconds=0.3, search="random")
     assert tuned.stopped == "seconds"
