@@ -226,7 +226,19 @@ def path_beside(store: Path, target: Target) -> Path:
 def save(path: Path, experience: Experience) -> None:
     """Raises UserError where it cannot be written."""
     with replacing(path, follow_links=False) as write:
-        write(compact(experience.to_json()).encode())
+        write(readable(experience.to_json()).encode())
+
+
+def readable(tree: Mapping[str, Any]) -> str:
+    """JSON with a line for each value, and for each of a list."""
+    lines: list[str] = []
+    for name, value in tree.items():
+        if isinstance(value, list) and value and not isinstance(value[0], (int, float)):
+            rows = ",\n  ".join(compact(row) for row in value)
+            lines.append(f"{compact(name)}: [\n  {rows}\n ]")
+        else:
+            lines.append(f"{compact(name)}: {compact(value)}")
+    return "{\n " + ",\n ".join(lines) + "\n}\n"
 
 
 def load(path: Path, target: Target) -> Experience | None:
