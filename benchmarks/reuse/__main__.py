@@ -2,6 +2,8 @@
 
     python -m benchmarks.reuse record                          # ten models on all threads of this machine, resumable
     python -m benchmarks.reuse record --isa avx2               # the same with narrower vectors, into another table
+    python -m benchmarks.reuse record --share 0.02 --seconds-per-task 4     # fewer tasks, shorter searches
+    python -m benchmarks.reuse record --dry-run                # how long it would take
     python -m benchmarks.reuse record resnet50 mobilenet_v2 --threads 8 --seconds-per-task 15
     python -m benchmarks.reuse record --passes long            # tasks with something to gain, 2,000 trials each
     python -m benchmarks.reuse value                           # best known against default: tasks, models, in the model
@@ -129,8 +131,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--isa", choices=["avx2", "avx512", "sse"], default=None)
     parser.add_argument("--results", type=Path, default=None, help="the table, if not that of this machine")
     parser.add_argument("--passes", nargs="+", choices=PASSES, help=f"default: {' '.join(USUAL)}")
-    parser.add_argument("--seconds-per-task", type=float, default=6.0, help="of a search (default: 6)")
-    parser.add_argument("--share", type=float, default=0.01, help="of a model's time that a task needs to be recorded")
+    parser.add_argument("--seconds-per-task", type=float, default=5.0, help="of a search (default: 5)")
+    parser.add_argument("--share", type=float, default=0.015, help="of a model's time that a task must take")
     parser.add_argument("--trials", type=int, default=None, help="of a search, at most")
     parser.add_argument("--long-trials", type=int, default=2000)
     parser.add_argument("--dry-run", action="store_true", help="say what recording would take, and do nothing")

@@ -35,8 +35,10 @@ from stormdrop.reservoir.donors import Kinship, kinship
 from stormdrop.reservoir.record import DONOR, Record
 from stormdrop.reservoir.store import Store
 from stormdrop.search.events import Event, NewBest
+from stormdrop.search.settings import TuneSettings
 from stormdrop.search.tools import Measures
 from stormdrop.search.tune import tune, versions
+from stormdrop.search.tune_model import MODEL_SETTINGS
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule
@@ -53,7 +55,7 @@ CURVE_POINTS = 10
 """Improvements of a search that are timed again."""
 BETTER = 0.99
 """A winner duels the default if it seems to take less than this share of the best known's time."""
-SEARCH_ENDS, DONORS_TAKE, REUSE_TAKES, ZERO_TAKES, MODEL_TAKES = 2.5, 5.0, 5.0, 1.0, 15.0
+SEARCH_ENDS, DONORS_TAKE, REUSE_TAKES, ZERO_TAKES, MODEL_TAKES = 3.0, 4.5, 5.5, 1.0, 15.0
 """Seconds to expect: of a search's final duel and proof, of one recipient's donors and duel, of a search from donors
 alone, of a choice, of a model."""
 LONG_RATE = 30.0
@@ -64,7 +66,7 @@ LONG_RATE = 30.0
 class Budgets:
     """Of one search. `long_trials`: of the long one."""
 
-    seconds: float | None = 6.0
+    seconds: float | None = 5.0
     trials: int | None = None
     long_trials: int = 2000
 
@@ -195,18 +197,21 @@ class Recorder:
             if isinstance(event, NewBest):
                 bests.append((self._clock() - began, event.trial.number, event.trial.schedule))
 
-        search, reuse = "storm" if kind == "long" else "storm+droplet", kind if stores is not None else "off"
+        is_long = kind == "long"
         tuned = tune(
             task,
             target,
-            search=search,
+            search="storm" if is_long else "storm+droplet",
+            settings=TuneSettings() if is_long else MODEL_SETTINGS,
             trials=trials,
             seconds=seconds,
             store=store,
             measurer=self._measurers[recipient.is_cold],
-            reuse=reuse,
+            reuse="off" if stores is None else kind,
             listen=listen,
         )
+        if tuned.interrupted:
+            raise KeyboardInterrupt
         spent = self._clock() - began
         points = [*spread(bests, CURVE_POINTS), (spent, tuned.trials, tuned.best)]
         turns = self._in_turns(recipient, [s for _, _, s in points], CURVE_LOADS, CURVE_ROUNDS)
