@@ -49,7 +49,11 @@ def value_text(table: Table, most: int | None = MOST_TASKS) -> str:
 
 def matrix_text(table: Table) -> str:
     found = matrix(table)
-    lines = [_row("model", *found.models, "our choice", "by classes", "nearest of all", "all donors", "best known")]
+    lines = [
+        _row(
+            "model", *found.models, "chosen by gain", "chosen by classes", "nearest of all", "all donors", "best known"
+        )
+    ]
     lines += ["|---|" + "---:|" * (len(found.models) + 5)]
     for m in found.models:
         one = [f"{found.by_donor[m][d]:.3f}" for d in found.models]
