@@ -73,7 +73,7 @@ def record(given: argparse.Namespace, path: Path) -> None:
         raise UserError(f"no networks of the zoo: {', '.join(unknown)}")
     say(f"{target}; reading {', '.join(names)}")
     networks = [network_of(name, partition_of(name), target, given.share) for name in names]
-    budgets = Budgets(given.seconds_per_task, given.trials, given.long_trials)
+    budgets = Budgets(given.seconds_per_task, given.trials, given.gain_seconds, given.long_trials)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         os.environ["STORMDROP_PORTFOLIO"] = str(folder / "none")  # a portfolio may know the models that are held out
@@ -132,6 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=None, help="the table, if not that of this machine")
     parser.add_argument("--passes", nargs="+", choices=PASSES, help=f"default: {' '.join(USUAL)}")
     parser.add_argument("--seconds-per-task", type=float, default=5.0, help="of a search (default: 5)")
+    parser.add_argument("--gain-seconds", type=float, default=15.0, help="of searches that are compared (default: 15)")
     parser.add_argument("--share", type=float, default=0.015, help="of a model's time that a task must take")
     parser.add_argument("--trials", type=int, default=None, help="of a search, at most")
     parser.add_argument("--long-trials", type=int, default=2000)

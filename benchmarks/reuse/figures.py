@@ -232,8 +232,8 @@ class Gain:
     """Of the tasks with something to gain. Without enough of them (`is_claim`), nothing is claimed.
 
     `reached`: seconds until within 2 % of the best known, by kind of search, for each task; a search that never got
-    there counts as the whole budget. `saved`: what a search with reuse saved after 5 % of the time of the long search,
-    as a share of what that saved in the end; `long_trials` is the median of its trials.
+    there counts as the whole budget, that of the search from nothing. `saved`: what a search with reuse saved after 5 %
+    of the time of the long search, as a share of what that saved in the end.
     """
 
     tasks: int
@@ -251,17 +251,16 @@ class Gain:
 
     def time_ratio(self, kind: SearchKind) -> float:
         """Geometric mean of the seconds with reuse over those from nothing."""
-        return geometric_mean(a / b for a, b in zip(self.reached[kind], self.reached["nothing"], strict=True))
+        return geometric_mean(a / b for a, b in zip(self.reached[kind], self.reached["again"], strict=True))
 
 
 def gain(table: Table) -> Gain:
     tasks = gain_tasks(table)
     kinds: tuple[SearchKind, ...] = ("only", "seed")
-    searched = [r for r in tasks if all((r.id, kind) in table.searches for kind in ("nothing", *kinds))]
-    reached: dict[SearchKind, list[float]] = {kind: [] for kind in ("nothing", *kinds)}
+    searched = [r for r in tasks if all((r.id, kind) in table.searches for kind in ("again", *kinds))]
+    reached: dict[SearchKind, list[float]] = {kind: [] for kind in ("again", *kinds)}
     for recipient in searched:
-        nothing = table.searches[recipient.id, "nothing"]
-        budget = max(nothing.seconds, nothing.budget_seconds or 0.0)
+        budget = table.searches[recipient.id, "again"].seconds
         wanted = NEAR * best_ratio(table, recipient)
         for kind, seconds in reached.items():
             until = table.searches[recipient.id, kind].seconds_until(wanted)

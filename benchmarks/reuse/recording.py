@@ -3,7 +3,7 @@
     winners   every recipient is searched from nothing
     donors    the winners of all other recipients are re-fitted and timed in turns; the best known duels the default
     reuse     every recipient is searched from donors alone, its models held out; tasks with something to gain also
-              from donors and then as from nothing
+              from donors and then as from nothing, and once more from nothing, with the same budget
     zero      every recipient gets the schedule that compiling would take unmeasured, its models held out
     long      tasks with something to gain are searched from nothing with many trials
     model     every model with the best known schedules against defaults, in turns
@@ -64,11 +64,24 @@ LONG_RATE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Of one search. `long_trials`: of the long one."""
+    """Of one search. `gain_seconds`: of those that are compared on tasks with something to gain."""
 
     seconds: float | None = 5.0
     trials: int | None = None
+    gain_seconds: float | None = 15.0
     long_trials: int = 2000
+
+    def of(self, kind: SearchKind) -> tuple[float | None, int | None]:
+        """Seconds and trials; neither: the search ends by itself."""
+        match kind:
+            case "nothing":
+                return self.seconds, self.trials
+            case "seed" | "again":
+                return self.gain_seconds, self.trials
+            case "only":
+                return None, None
+            case "long":
+                return None, self.long_trials
 
 
 def commit() -> str:
@@ -165,13 +178,12 @@ class Recorder:
         """`folder` is for temporary stores."""
         stores = HeldOutStores(self.table, self._tasks, self._target, self._trials, folder)
         self._each("reuse only", self._without("only"), lambda r: self._search(r, "only", stores))
-        gaining = [r for r in self._without("seed") if self.has_gain(r)]
-        self._each("reuse seed", gaining, lambda r: self._search(r, "seed", stores))
+        self._each("reuse seed", self._gaining("seed"), lambda r: self._search(r, "seed", stores))
+        self._each("once more", self._gaining("again"), lambda r: self._search(r, "again", None))
         self.duels()
 
     def long(self) -> None:
-        gaining = [r for r in self._without("long") if self.has_gain(r)]
-        self._each("long", gaining, lambda r: self._search(r, "long", None))
+        self._each("long", self._gaining("long"), lambda r: self._search(r, "long", None))
         self.duels()
 
     def has_gain(self, recipient: Recipient) -> bool:
@@ -179,17 +191,16 @@ class Recorder:
         found = self.table.first_best.get(recipient.id)
         return found is not None and found.ratio <= 1 / (1 + GAIN)
 
+    def _gaining(self, kind: SearchKind) -> list[Recipient]:
+        return [r for r in self._without(kind) if self.has_gain(r)]
+
     def _without(self, kind: SearchKind) -> list[Recipient]:
         return [r for r in self.recipients if (r.id, kind) not in self.table.searches]
 
     def _search(self, recipient: Recipient, kind: SearchKind, stores: HeldOutStores | None) -> str:
-        task, target, budgets = self._tasks[recipient.id], self.target_of(recipient), self._budgets
+        task, target = self._tasks[recipient.id], self.target_of(recipient)
         store = Store.in_memory() if stores is None else stores.store_for(recipient)
-        seconds, trials = budgets.seconds, budgets.trials
-        if kind == "long":
-            seconds, trials = None, budgets.long_trials
-        elif kind == "only":
-            seconds, trials = None, None
+        seconds, trials = self._budgets.of(kind)
         bests: list[tuple[float, int, Schedule]] = []
         began = self._clock()
 
@@ -205,6 +216,7 @@ class Recorder:
             settings=TuneSettings() if is_long else MODEL_SETTINGS,
             trials=trials,
             seconds=seconds,
+            seed=int(kind == "again"),
             store=store,
             measurer=self._measurers[recipient.is_cold],
             reuse="off" if stores is None else kind,
@@ -398,20 +410,21 @@ class Recorder:
     # ---- what it will take -----------------------------------------------------------------------------------------
 
     def expected_seconds(self, passes: Iterable[Pass]) -> dict[Pass, float]:
-        """Of each pass, of what is left to do. Until it is known, a third of the tasks is taken to have a gain."""
+        """Of each pass, of what is left to do. Until it is known, a fifth of the tasks is taken to have a gain."""
         n = len(self.recipients)
         undecided = sum(r.id not in self.table.first_best for r in self.recipients)
-        gaining = sum(map(self.has_gain, self.recipients)) + undecided / 3
+        gaining = sum(map(self.has_gain, self.recipients)) + undecided / 5
         search = (self._budgets.seconds or (self._budgets.trials or 300) / LONG_RATE) + SEARCH_ENDS
         untimed = sum(r.id not in self.table.links for r in self.recipients)
         without: dict[SearchKind, int] = {k: len(self._without(k)) for k in get_args(SearchKind)}
         share = gaining / max(1, n)
+        compared = (self._budgets.gain_seconds or search) + SEARCH_ENDS
         undecided_choices = sum(r.id not in self.table.unmeasured for r in self.recipients)
         models = len({m for r in self.recipients for m in r.calls} - set(self.table.models))
         found: dict[Pass, float] = {
             "winners": without["nothing"] * search,
             "donors": untimed * DONORS_TAKE,
-            "reuse": without["only"] * REUSE_TAKES + share * without["seed"] * search,
+            "reuse": without["only"] * REUSE_TAKES + share * (without["seed"] + without["again"]) * compared,
             "zero": undecided_choices * ZERO_TAKES,
             "long": share * without["long"] * (self._budgets.long_trials / LONG_RATE + SEARCH_ENDS),
             "model": models * MODEL_TAKES,
