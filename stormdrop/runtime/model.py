@@ -19,7 +19,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -193,15 +193,18 @@ class Model(Executable[Port]):
                     bench.bench(WARM_UP_RUNS)
                 near_seconds, judged_seconds = (float(np.median(b.bench(repeats))) for b in (near, judged))
                 alone.append(Alone(near_seconds, float(np.median(near.busy(repeats))), judged_seconds))
-        peak = gpu_limits(self._on.device)[0] if self.image.is_for_gpu else peak_gflops(detect(self.threads))
-        return profile_of(self.name, self.threads, self.image.calls, joined(accounts[1:]), peak, alone, self.origins)
+        peak, gbs = (
+            gpu_limits(self._on.device)[:2] if self.image.is_for_gpu else (peak_gflops(detect(self.threads)), 0.0)
+        )
+        found = profile_of(self.name, self.threads, self.image.calls, joined(accounts[1:]), peak, alone, self.origins)
+        return replace(found, peak_gbs=gbs)
 
     def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[tuple[Rotation, Rotation]]:
         """Two benches of each call, one call after the other: run again and again, with weights as cold as in the
         model, and as tuning times it, which on a GPU is the same.
         """
         device = self._on.device
-        cache_bytes = gpu_limits(device)[1] if self.image.is_for_gpu else detect(self.threads).l3_bytes
+        cache_bytes = gpu_limits(device)[2] if self.image.is_for_gpu else detect(self.threads).l3_bytes
         is_cold = self.image.weights_bytes > cache_bytes
         block = device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
         weights = {id(chunk.memory) for chunk in self.chunks}

@@ -69,7 +69,7 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profiled model. `seconds` is the sum of its rows, `peak_gflops` that of all its threads, in f32."""
+    """A profiled model. `seconds` is the sum of its rows, `peak_gflops` what all its threads reached in f32."""
 
     name: str
     threads: int
@@ -77,6 +77,8 @@ class Profile:
     seconds: float
     peak_gflops: float
     rows: tuple[ProfileRow, ...]
+    peak_gbs: float = 0.0
+    """What reading a GPU's memory reached; 0 on a CPU, whose kernels find most of their operands in caches."""
 
     def by_task(self) -> Profile:
         """Rows of equal tasks added up under the first one's label, the most expensive first."""
@@ -99,8 +101,9 @@ class Profile:
         alone = any(row.standalone is not None for row in self.rows)
         head = ["µs", "share", "late", "waiting", "off", *(["alone µs", "slower by", "judged µs"] if alone else [])]
         from_ = any(row.origin for row in self.rows)
-        head += ["GFLOP/s", "of peak", "GB/s", "count", *(["from"] if from_ else []), "kernel"]
-        table = [head, *(_cells(row, alone, from_) for row in self.rows)]
+        head += ["GFLOP/s", "of peak", "GB/s", *(["of memory"] if self.peak_gbs else [])]
+        head += ["count", *(["from"] if from_ else []), "kernel"]
+        table = [head, *(_cells(row, alone, from_, self.peak_gbs) for row in self.rows)]
         widths = [max(len(line[c]) for line in table) for c in range(len(head) - 1)]
         lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(line, widths)), line[-1]]) for line in table]
         return "\n".join([title, *lines])
@@ -173,7 +176,7 @@ def _together(rows: Sequence[ProfileRow], total: float, peak_gflops: float) -> P
     return _rated(row, total, peak_gflops)
 
 
-def _cells(row: ProfileRow, alone: bool, from_: bool) -> list[str]:
+def _cells(row: ProfileRow, alone: bool, from_: bool, peak_gbs: float) -> list[str]:
     whole = row.seconds or 1.0
     cells = [f"{row.seconds * 1e6:.2f}", f"{row.share:.1%}"]
     cells += [f"{part / whole:.1%}" for part in (row.late, row.waiting, row.off)]
@@ -182,8 +185,10 @@ def _cells(row: ProfileRow, alone: bool, from_: bool) -> list[str]:
         cells.append("" if row.slowdown is None else f"{row.slowdown / whole:.1%}")
         cells.append("" if row.judged is None else f"{row.judged * 1e6:.2f}")
     cells += [f"{row.gflops:.1f}", f"{row.peak_share:.1%}"] if row.flops else ["", ""]
-    cells += [f"{row.gbs:.1f}" if row.nbytes else "", str(row.count), *([row.origin] if from_ else [])]
-    return [*cells, _printable(row.label)]
+    cells.append(f"{row.gbs:.1f}" if row.nbytes else "")
+    if peak_gbs:
+        cells.append(f"{row.gbs / peak_gbs:.1%}" if row.nbytes else "")
+    return [*cells, str(row.count), *([row.origin] if from_ else []), _printable(row.label)]
 
 
 def _printable(text: str) -> str:

@@ -97,11 +97,12 @@ def gpu_for(image: Image, ordinal: int) -> Device:
     return device
 
 
-def gpu_limits(device: Device) -> tuple[float, int]:
-    """The measured GFLOP/s of a GPU, and the bytes of its L2."""
+def gpu_limits(device: Device) -> tuple[float, float, int]:
+    """The measured GFLOP/s of a GPU, the measured GB/s of its memory, and the bytes of its L2."""
     from stormdrop.runtime.cuda.context import Attribute
     from stormdrop.runtime.cuda.device import CudaDevice
     from stormdrop.runtime.cuda.peak import measure_gpu_peak
 
     assert isinstance(device, CudaDevice)
-    return measure_gpu_peak(device).gflops, device.context.attribute(Attribute.L2_BYTES)
+    peak = measure_gpu_peak(device)
+    return peak.gflops, peak.dram_gbs, device.context.attribute(Attribute.L2_BYTES)
