@@ -19,7 +19,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -101,6 +101,8 @@ class Model(Executable[Port]):
         Empty for a model that was loaded."""
         self._given_weights = image.checked_weights(weights) if isinstance(weights, np.ndarray) else tuple(weights)
         self._given_device, self.ordinal, self._arenas = device, ordinal, arenas
+        if arenas is not None:
+            self._results.clear()  # one of many sizes: each would keep memory of its own
         if device is not None or not image.is_for_gpu:
             self.attach()
 
