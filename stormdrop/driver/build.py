@@ -21,6 +21,7 @@ from stormdrop.measure.process import RequestFailed, Worker, message_of
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import BuiltKernel, Packing, build_for_model
+from stormdrop.runtime.summary import PhaseSummary
 from stormdrop.runtime.threads import available_cpus
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -55,13 +56,13 @@ def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: 
     told = set() if told is None else told
     if job.schedule is not None:
         try:
-            return build_for_model(job.task, job.schedule, target, views, rules, job.code, job.packing)
+            return build_for_model(job.task, job.schedule, target, views, rules, job.code, job.packing, True)
         except ScheduleError as error:
             if job.task.digest not in told:
                 _log.warning("%s is computed by default, its schedule cannot be replayed: %s", job.task.name, error)
             told.add(job.task.digest)
     try:
-        return build_for_model(job.task, None, target, views, rules, packing=job.packing)
+        return build_for_model(job.task, None, target, views, rules, packing=job.packing, summarise=True)
     except ScheduleError as error:
         outputs = ", ".join(map(repr, job.task.outputs))
         text = f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?"
@@ -91,7 +92,8 @@ def build_kernels(
             except (RequestFailed, RunError):
                 return  # this process builds it, and says what is wrong
             layout = PackedLayout.from_json(reply["layout"]) if reply["layout"] else None
-            built[k] = BuiltKernel(Artifact.from_message(reply["artifact"]), not reply["is_same"], layout)
+            phases = tuple(map(PhaseSummary.from_json, reply["phases"]))
+            built[k] = BuiltKernel(Artifact.from_message(reply["artifact"]), not reply["is_same"], layout, phases)
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]
@@ -114,4 +116,5 @@ def _request(job: Job) -> dict[str, Any]:
     schedule = None if job.schedule is None else job.schedule.to_json()
     views = {name: list(s) for name, s in job.strides.items()}
     packing = job.packing.to_json() if job.packing is not None else None
-    return {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing}
+    request = {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing}
+    return {**request, "summarise": True}

@@ -61,7 +61,7 @@ def _numbers(images: Sequence[Image]) -> dict[str, int]:
     calls = [call for image in images for call in image.calls]
     pointers = sum(len(call.addresses) for call in calls)
     tables = BLOCK_ALIGN + -(-block_bytes(MOST_THREADS) // BLOCK_ALIGN) * BLOCK_ALIGN
-    words = pointers + STEP_WORDS * sum(len(group.steps) for image in images for group in image.all_groups)
+    words = pointers + STEP_WORDS * sum(len(group.phases) for image in images for group in image.all_groups)
     arena = whole_lines(tables + 8 * words)
     return {
         "THREADS": images[0].threads,

@@ -100,11 +100,13 @@ class BuilderRole:
             given, code = request.get("schedule"), request.get("code")
             schedule = Schedule.from_json(given) if given else None
             packing = Packing.from_json(request["packing"]) if request.get("packing") else None
-            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing)
+            summarise = bool(request.get("summarise"))
+            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, summarise)
         seconds = time.perf_counter() - start
         layout = built.layout.to_json() if built.layout is not None else None
         artifact = built.artifact.to_message()
-        return {"artifact": artifact, "is_same": not built.is_changed, "layout": layout, "seconds": seconds}
+        told = {"layout": layout, "phases": [phase.to_json() for phase in built.phases], "seconds": seconds}
+        return {"artifact": artifact, "is_same": not built.is_changed, **told}
 
 
 def _pinned(target: Target) -> HostDevice:

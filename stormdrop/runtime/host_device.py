@@ -163,7 +163,7 @@ class HostRecording:
             places = [(phases[r.call][0], table.ctypes.data + begins[r.call], scratch.address, stride) for r in rows]
             records = [(*place, *row.words) for place, row in zip(places, rows)]
             of_call = np.array([row.call for row in rows], np.int64)
-            sizes = [len(group.steps) for group in groups]
+            sizes = [len(group.phases) for group in groups]
             return _Steps(np.array(records, np.int64).reshape(-1, STEP_WORDS), of_call, sizes, len(calls))
 
         singles = single_groups(extents)

@@ -43,9 +43,9 @@ guard:
   %is.open = call i1 @enter(ptr %block, ptr %reading, i32 %go)
   br i1 %is.open, label %read, label %out
 read:
-  %size.at = getelementptr %step, ptr %step, i64 0, i32 8
+  %size.at = getelementptr %step, ptr %step, i64 0, i32 7
   %size = load i64, ptr %size.at, align 8
-  %extent.at = getelementptr %step, ptr %step, i64 0, i32 9
+  %extent.at = getelementptr %step, ptr %step, i64 0, i32 6
   %extent = load i64, ptr %extent.at, align 8
   br i1 %caller, label %visit, label %unguard
 unguard:

@@ -5,7 +5,6 @@
 
 PHASES = """
 declare i64 @llvm.umin.i64(i64, i64)
-declare i64 @llvm.usub.sat.i64(i64, i64)
 define internal ptr @seat(ptr %block, i64 %t) nounwind {  ; thread %t's claim word
   %seats = getelementptr i8, ptr %block, i64 $SEATS$
   %at = getelementptr [128 x i8], ptr %seats, i64 %t
@@ -41,7 +40,7 @@ none:
 ; Enters in the account the ticks that each step took, unless that is null.
 define internal void @run_steps(ptr %first, i64 %t, i64 %low, i64 %high, ptr %entries) nounwind {
   %unaccounted = icmp eq ptr %entries, null
-  %size.at = getelementptr %step, ptr %first, i64 0, i32 8
+  %size.at = getelementptr %step, ptr %first, i64 0, i32 7
   %size = load i64, ptr %size.at, align 8
   br label %head
 head:
@@ -57,10 +56,9 @@ each:
   %stride = extractvalue %step %it, 3
   %p = extractvalue %step %it, 4
   %extent = extractvalue %step %it, 5
-  %offset = extractvalue %step %it, 6
-  %span = extractvalue %step %it, 7
-  %begin = call i64 @place(i64 %low, i64 %extent, i64 %offset, i64 %span)
-  %end = call i64 @place(i64 %high, i64 %extent, i64 %offset, i64 %span)
+  %group = extractvalue %step %it, 6
+  %begin = call i64 @place(i64 %low, i64 %extent, i64 %group)
+  %end = call i64 @place(i64 %high, i64 %extent, i64 %group)
   %some = icmp ult i64 %begin, %end
   br i1 %some, label %ready, label %next
 ready:
@@ -87,16 +85,14 @@ out:
   ret void
 }
 
-; Where iteration %x of a group is in a step's own range, which covers %span iterations of the group from %offset on.
-define internal i64 @place(i64 %x, i64 %extent, i64 %offset, i64 %span) nounwind {
-  %inside = call i64 @llvm.usub.sat.i64(i64 %x, i64 %offset)
-  %at = call i64 @llvm.umin.i64(i64 %inside, i64 %span)
-  %is.same = icmp eq i64 %extent, %span
+; Where iteration %x of a group of %group iterations is in the range of a step of %extent.
+define internal i64 @place(i64 %x, i64 %extent, i64 %group) nounwind {
+  %is.same = icmp eq i64 %extent, %group
   br i1 %is.same, label %same, label %scaled
 same:
-  ret i64 %at
+  ret i64 %x
 scaled:
-  %place = call i64 @begin(i64 %extent, i64 %at, i64 %span)
+  %place = call i64 @begin(i64 %extent, i64 %x, i64 %group)
   ret i64 %place
 }
 

@@ -18,8 +18,8 @@ sleepers if it counts any. No wake-up is lost: the waker writes the word and the
 the count and then has the kernel compare the word, and all four are sequentially consistent.
 
 **Groups.** A job is a list of steps, each a phase of a kernel, and consecutive steps form groups (`runtime.group`); a
-barrier follows each group. A step covers `span` iterations of its group, from `offset` on: group iterations [a, b) run
-the step's iterations [⌈extent·(a - offset)/span⌉, ⌈extent·(b - offset)/span⌉), of all steps in order, on one thread.
+barrier follows each group. Iterations [a, b) of a group of n run iterations [⌈extent·a/n⌉, ⌈extent·b/n⌉) of each of its
+steps, one step after the other on one thread.
 
 Thread t's share of a group is [⌈extent·t/T⌉, ⌈extent·(t+1)/T⌉), in up to `PARTS` parts: the same fraction of every
 group, so that a thread finds in its caches what it wrote in the group before. A thread claims
@@ -54,7 +54,7 @@ from stormdrop.runtime.machine_ir import MACHINES, SYSTEM_CALLS
 from stormdrop.runtime.phases_ir import CPUS, PHASES
 
 SEATS_OFFSET, SEAT_BYTES, BLOCK_ALIGN = 640, 128, 128
-STEP_WORDS = 10  # of %step
+STEP_WORDS = 8  # of %step
 HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET, SPREAD_OFFSET = 392, 512, 520, 536
 PARTS = 8  # at most, into which a thread's share of a group is cut
 LINGER_TICKS = 1500  # before a thread whose share is done claims parts of others: balanced shares end within this
@@ -71,9 +71,8 @@ _WAITING = """
 }
 %job = type { ptr, i64, i64, i64, ptr, ptr }  ; steps, their number, float mode, first epoch, marks, account
 %entry = type { i64, i64, i64 }  ; of an account
-%step = type {  ; entry, buffers, scratch, its stride, phase, extent, offset, span, steps of its group, their extent
-  ptr, ptr, ptr, i64, i64, i64, i64, i64, i64, i64
-}
+; entry, buffers, scratch, its stride, phase, extent, that of its group, steps of the group that it begins
+%step = type { ptr, ptr, ptr, i64, i64, i64, i64, i64 }
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
   %v = zext i32 %value to i64  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
