@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
@@ -43,14 +43,18 @@ from stormdrop.pytorch import compile_module, graph_of, is_torch
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
+from stormdrop.runtime.group import Group
+from stormdrop.runtime.grouping import PlacedPhase, concurrent_calls, grouped, means_from
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
+from stormdrop.runtime.summary import PhaseSummary
 from stormdrop.runtime.targets import target_for
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
+from stormdrop.target.cpu import Cpu
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
@@ -289,7 +293,7 @@ def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
     Nothing is built: what schedules need besides is not known.
     """
     build = _Build(parts, target, lambda task: None, RULES)
-    return len(build.laid.calls), plan([life for _, life in build._lifetimes([])])[1]
+    return len(build.laid.calls), plan([life for _, life in build._lifetimes([], [])])[1]
 
 
 @dataclass(slots=True)
@@ -331,12 +335,14 @@ class _Build:
         self._given_up = 0  # bytes of them
         self._chosen: dict[str, Schedule | Verdict | None] = {}
         self._kernels: list[Artifact] = []
+        self._summaries: list[tuple[PhaseSummary, ...]] = []
         self._weights = _Weights()
         self._sources: list[Mapping[str, Value]] = []  # per step: constants by their buffer's name
 
     def image(self) -> Image:
         kernels = self._build_all()
-        lifetimes = self._lifetimes(kernels)
+        groups = self._groups(kernels)
+        lifetimes = self._lifetimes(kernels, groups)
         offsets, total = plan([life for _, life in lifetimes])
         arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
         numbered = enumerate(zip(self.laid.calls, kernels))
@@ -356,6 +362,7 @@ class _Build:
             target.triple,
             target.cpu,
             target.features,
+            groups,
         )
 
     def constants_of(self, step: int) -> Mapping[str, Array]:
@@ -416,7 +423,28 @@ class _Build:
                 if sharing is not None and kernel.layout is not None and kernel.layout.tensors:
                     sharing.packings.note(call, kernel.layout, kernel.artifact)
         self._kernels = [kernel.artifact for kernel in built]
+        self._summaries = [kernel.phases for kernel in built]
         return of_call
+
+    def _groups(self, kernels: Sequence[int]) -> tuple[Group, ...]:
+        """The phases of all calls that need no barrier between them."""
+        if not isinstance(self.target, Cpu):
+            return ()
+        phases: list[PlacedPhase] = []
+        for k, (call, kernel) in enumerate(zip(self.laid.calls, kernels)):
+            artifact, runtime = self._kernels[kernel], iter(self._runtime(call))
+            places: list[tuple[Hashable, int] | None] = []
+            for s, buffer in enumerate(artifact.buffers):
+                if buffer.scope in (Scope.INPUT, Scope.OUTPUT):
+                    place = self.laid.places[next(runtime) if buffer.scope is Scope.INPUT else call.output]
+                    places.append((place.buffer, place.offset * ITEMSIZE[buffer.dtype]))
+                else:
+                    places.append(((k, s), 0) if buffer.scope is Scope.WORKSPACE else None)
+            constant_bytes = sum(buffer.nbytes for buffer in artifact.buffers if buffer.is_kept)
+            for p, summary in enumerate(self._summaries[kernel]):
+                if artifact.extents[p]:
+                    phases.append(PlacedPhase(k, p, summary, places, constant_bytes))
+        return grouped(phases, self.target, means_from())
 
     def _found(self, task: Task) -> Schedule | Verdict | None:
         if task.digest not in self._chosen:
@@ -446,14 +474,18 @@ class _Build:
 
     # ---- memory
 
-    def _lifetimes(self, kernels: Sequence[int]) -> list[tuple[ArenaKey, Lifetime]]:
-        """Every buffer of the arena from its first to its last use, and the working memory of every step."""
+    def _lifetimes(self, kernels: Sequence[int], groups: Sequence[Group]) -> list[tuple[ArenaKey, Lifetime]]:
+        """Every buffer of the arena from its first to its last use, and the working memory of every step. Calls of one
+        group may run at the same time.
+        """
         spans: dict[StorageBuffer, tuple[int, int]] = {}
-        for k, call in enumerate(self.laid.calls):
+        concurrent = concurrent_calls(groups, len(self.laid.calls))
+        for call, (first, last) in zip(self.laid.calls, concurrent):
             for v in (*self._runtime(call), call.output):
                 buffer = self.laid.places[v].buffer
                 if buffer.kind == "arena":
-                    spans[buffer] = (spans[buffer][0] if buffer in spans else k, k)
+                    known = spans.get(buffer, (first, last))
+                    spans[buffer] = min(known[0], first), max(known[1], last)
         found: list[tuple[ArenaKey, Lifetime]] = [
             (buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last))
             for buffer, (first, last) in spans.items()
@@ -461,7 +493,7 @@ class _Build:
         for k, kernel in enumerate(kernels):
             for s, buffer in enumerate(self._kernels[kernel].buffers):
                 if buffer.scope is Scope.WORKSPACE:
-                    found.append(((k, s), Lifetime(buffer.nbytes, k, k)))
+                    found.append(((k, s), Lifetime(buffer.nbytes, *concurrent[k])))
         return found
 
     def _call(self, k: int, call: TaskCall, kernel: int, arena: Mapping[ArenaKey, int]) -> KernelCall:

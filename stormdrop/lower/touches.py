@@ -3,7 +3,9 @@
     parallel s1: oh in 7, co in 4        out: written, bytes [0, 256) + 3584·oh + 256·co
 
 An interval holds every byte that an iteration reads, or writes, and maybe others: inner loops, lanes and conditions are
-bounded apart from each other.
+bounded apart from each other. Part of an array's columns lies in intervals that come again every row, its `Columns`:
+
+    out[n, h, w, 16:40] of 64 channels: bytes 64 to 160 of every 256
 """
 
 from __future__ import annotations
@@ -43,6 +45,22 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class Columns:
+    """Bytes [begin, end) of every `period`, counted from the beginning of the buffer; 0 <= begin < period."""
+
+    begin: int
+    end: int
+    period: int
+
+    def meets(self, offset: int, other: Columns, other_offset: int) -> bool:
+        """Whether these columns and others, each moved by an offset, may have a byte in common."""
+        if self.period != other.period:
+            return True
+        begin = (self.begin + offset - other.begin - other_offset) % self.period  # from the beginning of the others
+        return begin < other.end - other.begin or begin + self.end - self.begin > self.period
+
+
+@dataclass(frozen=True, slots=True)
 class Touch:
     """Bytes [low, high) of a buffer, moved by the strides of the phase's parallel loops; `slot` is the buffer's."""
 
@@ -51,6 +69,8 @@ class Touch:
     low: int
     high: int
     strides: tuple[int, ...]
+    columns: Columns | None = None
+    """Where known, those of all iterations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +103,7 @@ def touches_of(phase: Phase) -> PhaseTouches:
     """Of a phase of a CPU's program."""
     walk = _Walk(phase)
     walk.body(phase.body)
-    found = tuple(Touch(*key[:2], low, high, key[2]) for key, (low, high) in walk.found.items())
+    found = tuple(Touch(*key[:2], low, high, *key[2:]) for key, (low, high) in walk.found.items())
     return PhaseTouches(tuple(n for _, n in phase.loops), found)
 
 
@@ -94,7 +114,7 @@ class _Walk:
         self.parallel = [var for var, _ in phase.loops]
         self.intervals: dict[Expr, Interval] = {var: (0, n - 1) for var, n in phase.loops}
         self.loops: list[ReduceLoop] = []
-        self.found: dict[tuple[int, bool, tuple[int, ...]], tuple[int, int]] = {}
+        self.found: dict[tuple[int, bool, tuple[int, ...], Columns | None], tuple[int, int]] = {}
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for s in body:
@@ -143,7 +163,7 @@ class _Walk:
             strides, (low, high) = (0,) * len(strides), ANYWHERE
         else:
             low, high = interval[0] * size, (interval[1] + 1) * size
-        key = (buffer.slot, is_written, tuple(c * size for c in strides))
+        key = (buffer.slot, is_written, tuple(c * size for c in strides), _columns(tile, access, size))
         before = self.found.get(key, (low, high))
         self.found[key] = min(before[0], low), max(before[1], high)
 
@@ -173,6 +193,22 @@ class _Walk:
                 low, high = known
         width = tile.vectors * tile.lanes if axis is tile.stage.vector else 1
         return low, high + width - 1
+
+
+def _columns(tile: RegisterTile, access: Access, size: int) -> Columns | None:
+    """Those of the shortest period: of all terms of the address that are no multiple of it, the range is shorter."""
+    first, moves = access.outer, dict(access.coefficients)
+    for axis, c in moves.items():
+        first = first + tile.base[axis].scaled(-c)
+    has_dead_lanes = not access.masked and (tile.live is not None or tile.stage.vector_is_reduced)
+    if first.terms or access.atoms or has_dead_lanes or access.has_dead or min(moves.values(), default=0) < 0:
+        return None
+    for period in sorted({c for c in moves.values() if c > 1}):
+        width = 1 + sum(c * (axis.extent - 1) for axis, c in moves.items() if c % period)
+        if width < period:
+            begin = first.constant % period
+            return Columns(begin * size, (begin + width) * size, period * size)
+    return None
 
 
 def _scaled(interval: Interval | None, c: int) -> Interval | None:

@@ -5,12 +5,12 @@ their time on one thread and on all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from stormdrop.lower.program import Program
-from stormdrop.lower.touches import ANYWHERE, PhaseTouches, Touch, touches_of
-from stormdrop.runtime.strict import LARGEST, SIZE
+from stormdrop.lower.touches import ANYWHERE, Columns, PhaseTouches, Touch, touches_of
+from stormdrop.runtime.strict import LARGEST, SIZE, Nullable
 from stormdrop.space.cpu_judge import CpuAssessment, CpuJudge
 from stormdrop.space.sketch import Points, Sketch
 from stormdrop.target.cpu import Cpu
@@ -20,7 +20,7 @@ SUMMARY_FORM = {
     "seconds": float,
     "alone": float,
     "loops": [SIZE],
-    "touches": [(SIZE, bool, _PLACE, _PLACE, [_PLACE])],
+    "touches": [(SIZE, bool, _PLACE, _PLACE, [_PLACE], Nullable((SIZE, SIZE, range(1, LARGEST + 1))))],
 }
 """Of `PhaseSummary.to_json`, for `strict.conform`."""
 
@@ -34,13 +34,19 @@ class PhaseSummary:
     memory: PhaseTouches
 
     def to_json(self) -> dict[str, object]:
-        touches = [[t.slot, t.is_written, t.low, t.high, list(t.strides)] for t in self.memory.touches]
+        touches = [
+            [t.slot, t.is_written, t.low, t.high, list(t.strides), list(astuple(t.columns)) if t.columns else None]
+            for t in self.memory.touches
+        ]
         return {"seconds": self.seconds, "alone": self.alone, "loops": list(self.memory.loops), "touches": touches}
 
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> PhaseSummary:
         """The inverse of `to_json`, for a tree that conforms to `SUMMARY_FORM`."""
-        touches = tuple(Touch(slot, w, low, high, tuple(strides)) for slot, w, low, high, strides in tree["touches"])
+        touches = tuple(
+            Touch(slot, is_written, low, high, tuple(strides), columns and Columns(*columns))
+            for slot, is_written, low, high, strides, columns in tree["touches"]
+        )
         return PhaseSummary(float(tree["seconds"]), float(tree["alone"]), PhaseTouches(tuple(tree["loops"]), touches))
 
 
