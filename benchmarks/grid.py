@@ -2,8 +2,9 @@
 programs.
 
 A grid has a home, a point that proved good. First it grows: knobs are widened one after the other, over their whole
-range, those first that make good points rarest by the prior. Then choices are taken out again that too many good points
-have in common, by an estimate: good kernels abound, and a table full of them would tell no search from another.
+range, those first that make good points rarest. Then choices are taken out again that too many good points have in
+common: good kernels abound, and a table full of them would tell no search from another. What is good, an estimate says
+that was learned from measured times: the prior's own would give tables on which the prior is right.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def chosen_spaces(homes: Sequence[tuple[Sketch, Points]], points: int, estimate:
     """Spaces whose rows are to be measured, about `points` in all, few of them good: seconds are NaN so far."""
     grown: list[TableSpace] = []
     for sketch, home in homes:
-        space = space_of(sketch, grown_grid(sketch, home, GROWN * points // len(homes)))
+        space = space_of(sketch, grown_grid(sketch, home, GROWN * points // len(homes), estimate))
         grown.append(replace(space, seconds=estimate(sketch, space.points).astype(np.float32)))
     found = shrunk(grown, points, GOOD, [home for _, home in homes])
     return tuple(replace(s, seconds=np.full(len(s.points), np.nan, np.float32)) for s in found)
@@ -80,7 +81,7 @@ def _combinations(grid: Grid) -> int:
 # -----------------------------------------------------------------------------------------------------------
 
 
-def grown_grid(sketch: Sketch, home: Points, points: int) -> Grid:
+def grown_grid(sketch: Sketch, home: Points, points: int, estimate: Estimate) -> Grid:
     """From one choice each: the knob goes first that makes good points rarest for the rows it adds."""
     places = [int(np.searchsorted(k.choices, v)) for k, v in zip(sketch.knobs, home)]
     sizes: Sizes = (1,) * len(places)
@@ -95,7 +96,7 @@ def grown_grid(sketch: Sketch, home: Points, points: int) -> Grid:
                 continue
             rows = legal_rows(sketch, grid)
             if len(rows) > count:
-                rarer = _good(sketch.prior(rows), GOOD)
+                rarer = _good(estimate(sketch, rows), GOOD)
                 options.append((float(np.log(share / rarer) / np.log(len(rows) / count)), others, len(rows), rarer))
         if not options:
             break

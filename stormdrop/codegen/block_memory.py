@@ -1,8 +1,10 @@
 """Loads and stores of one GPU thread.
 
-Lanes are never masked: a vector is wholly live or wholly dead. A guarded element is read from the first element of its
-buffer where the guard fails, and replaced after the load, so that there is no branch. Vectors are accessed whole where
-their alignment is known, else lane by lane.
+Lanes are never masked: a vector is wholly live or wholly dead. There is no branch around a guarded read: where the
+guard fails, the first element of the buffer is read and replaced after the load. A staged operand is read at its own
+address: its box in shared memory has room for every instance of its reader's tile (`Access.has_dead`), while the
+buffer's first element may be in a box that is being filled. Vectors are accessed whole where their alignment is known,
+else lane by lane.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ class BlockMemoryWriter(MemoryWriter):
             tests += self.at.undecided_limits(mentioned)
         inside = self.w.integer(conjunction(tests)) if tests else None
         dtype, lanes = access.buffer.dtype, 1 if access.spread is Spread.ONE else self.at.lanes
-        if lanes == 1 and inside is None and (found := self._one_of_four(access)) is not None:
-            return found
-        value = self._from_memory(self._loaded(access, lanes, inside), dtype, lanes)
+        value = self._one_of_four(access) if lanes == 1 and (inside is None or access.has_dead) else None
+        if value is None:
+            value = self._from_memory(self._loaded(access, lanes, inside), dtype, lanes)
         if inside is None or otherwise is None:
             return value
         return v.choice(self.w, SsaValue(inside, "bool"), value, v.constant(otherwise, dtype, 1))
@@ -53,7 +55,7 @@ class BlockMemoryWriter(MemoryWriter):
         return self._joined(parts, kind)
 
     def _load_at(self, address: str, access: Access, type: str, align: int, inside: str | None) -> str:
-        if inside is not None:
+        if inside is not None and not access.has_dead:
             address = self.w.op(f"select i1 {inside}, ptr {address}, ptr {self.pointers[access.buffer]}")
         is_constant = access.buffer.scope in (Scope.CONSTANT, Scope.PACKED)
         hint = ", !invariant.load !0" if is_constant else ""

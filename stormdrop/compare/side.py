@@ -33,7 +33,7 @@ def loaded(request: dict[str, Any]) -> Callable[[], object]:
         return lambda: peer.run_prepared(fed)
     from stormdrop.runtime.open_model import load_compiled
 
-    model = load_compiled(request["path"])
+    model = load_compiled(request["path"], **request["settings"])
     return lambda: model.run(arrays)
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +41,8 @@ class Side:
     path: Path
     threads: int
     inputs: Mapping[str, Array]
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """`spin`, `affinity` and `pool` of a compiled model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class _Process:
                     "runtime": side.runtime,
                     "path": str(side.path),
                     "threads": side.threads,
+                    "settings": dict(side.settings),
                     "names": list(side.inputs),
                     "inputs": str(inputs),
                     "warm_up": warm_up,

@@ -194,5 +194,5 @@ def _decoded(data: bytes) -> list[BuiltKernel]:
         end += len(code)
         layout = PackedLayout.from_json(row["layout"]) if row["layout"] is not None else None
         phases = tuple(map(PhaseSummary.from_json, row["phases"]))
-        found.append(BuiltKernel(Artifact.from_json(row, code), row["is_changed"], layout, phases))
+        found.append(BuiltKernel(Artifact.from_json(row, code), row["is_changed"], layout, phases=phases))
     return found

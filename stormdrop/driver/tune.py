@@ -22,6 +22,7 @@ from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task
+from stormdrop.reservoir.learning import keep_learned
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.targets import target_for
 from stormdrop.search.divide import Divide
@@ -175,7 +176,16 @@ def tune(
         found = tune_models(parts, machine, store=store, divide=divide, goal=goal, listen=listen, **common)
         if objective is None and measurer is None:
             found = tuple(_accepted(p, tuned, store, rules, listen) for p, tuned in zip(parts, found))
+            learn(store, machine, lambda told: listen(Warned(told)))
     return found if models is what else found[0]
+
+
+def learn(store: Store, target: Target, warn: Callable[[str], None]) -> None:
+    """Keep what the store teaches for tasks that will never be measured; `warn` hears why that is not possible."""
+    try:
+        keep_learned(store, target)
+    except StormdropError as error:
+        warn(f"nothing is learned for models to come: {error}")
 
 
 def _refuse(options: Mapping[str, object], whose: str) -> None:

@@ -25,7 +25,6 @@ from stormdrop.runtime.group import step_rows
 from stormdrop.runtime.host_device import scratch_stride
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.memory import HUGE_BYTES, HUGE_FROM_BYTES
-from stormdrop.runtime.pool import CROWDED_SPIN_SECONDS, SPIN_SECONDS
 from stormdrop.runtime.pool_ir import (
     BLOCK_ALIGN,
     SPIN_TICKS_OFFSET,
@@ -35,6 +34,7 @@ from stormdrop.runtime.pool_ir import (
     block_bytes,
     pool_ir,
 )
+from stormdrop.runtime.pool_settings import CROWDED_SPIN_MICROSECONDS, SPIN_MICROSECONDS
 from stormdrop.runtime.threads import MOST_THREADS
 from stormdrop.target import whole_lines
 
@@ -80,8 +80,8 @@ def _numbers(images: Sequence[Image]) -> dict[str, int]:
         "SPREAD_OFFSET": SPREAD_OFFSET,
         "HUGE": HUGE_BYTES,
         "HUGE_FROM": HUGE_FROM_BYTES,
-        "SPIN": round(SPIN_SECONDS * 1e9),
-        "CROWDED_SPIN": round(CROWDED_SPIN_SECONDS * 1e9),
+        "SPIN": round(SPIN_MICROSECONDS * 1e3),
+        "CROWDED_SPIN": round(CROWDED_SPIN_MICROSECONDS * 1e3),
     }
 
 

@@ -23,6 +23,11 @@ class MeasureSettings:
     """One this much slower is repeated for a quarter of `min_seconds` only."""
     turn_seconds: float = 0.003
     """Spent on each candidate in each round where several are timed in turns."""
+    turn_runs: int = 8
+    """Runs of a turn at least. On a busy machine a fifth of all runs of 2 ms, and half of those of 5 to 10 ms, are
+    interrupted: the fastest of eight is hardly ever one of them."""
+    longest_turn_seconds: float = 0.06
+    """No further run is begun after so long, however few there were."""
     final_seconds: float = 0.1
     """Spent on a winner in its fresh process."""
     memory_limit_bytes: int = 4 << 30

@@ -6,7 +6,7 @@ The median is reported, since on shared machines a few runs always take many tim
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 import numpy as np
@@ -76,3 +76,14 @@ def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSett
             return Runs(np.concatenate(batches), stopped)
         left = min(settings.min_seconds - spent, settings.min_seconds / SHARE)
         size = ceil(left * size / max(lasted, 1e-9))
+
+
+def turn(bench: Bench, settings: MeasureSettings) -> Runs:
+    """One candidate's turn where several are timed in turns: `turn_seconds` of runs, and `turn_runs` at least, unless
+    those take more than `longest_turn_seconds`. The first run finds the others' data in the caches.
+    """
+    first = float(bench(1)[0])
+    each = repeat(bench, first, None, replace(settings, min_seconds=settings.turn_seconds)).each
+    while len(each) < settings.turn_runs and each.sum() < settings.longest_turn_seconds:
+        each = np.append(each, bench(1))
+    return Runs(each, False)

@@ -39,7 +39,7 @@ from stormdrop.lower.program import View
 from stormdrop.measure.gpu_workbench import GpuWorkbench
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.measure.stopwatch import Bench, Runs, repeat
+from stormdrop.measure.stopwatch import Bench, Runs, repeat, turn
 from stormdrop.measure.wire import Inbox, frame
 from stormdrop.measure.workbench import Workbench, WrongOutput
 from stormdrop.runtime.artifact import Artifact
@@ -51,6 +51,7 @@ from stormdrop.runtime.pool import Pool
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
 from stormdrop.runtime.targets import device_for
+from stormdrop.space.offer import Offer
 from stormdrop.space.rule_names import received
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
@@ -100,13 +101,15 @@ class BuilderRole:
             given, code = request.get("schedule"), request.get("code")
             schedule = Schedule.from_json(given) if given else None
             packing = Packing.from_json(request["packing"]) if request.get("packing") else None
+            offer = Offer.from_json(request["offer"], self.target) if request.get("offer") else None
             summarise = bool(request.get("summarise"))
-            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, summarise)
+            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, offer, summarise)
         seconds = time.perf_counter() - start
         layout = built.layout.to_json() if built.layout is not None else None
-        artifact = built.artifact.to_message()
-        told = {"layout": layout, "phases": [phase.to_json() for phase in built.phases], "seconds": seconds}
-        return {"artifact": artifact, "is_same": not built.is_changed, **told}
+        taken = built.taken.to_json() if built.taken is not None else None
+        told = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds, "taken": taken}
+        phases = [phase.to_json() for phase in built.phases]
+        return {"artifact": built.artifact.to_message(), "phases": phases, **told}
 
 
 def _pinned(target: Target) -> HostDevice:
@@ -170,8 +173,8 @@ class RunnerRole:
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = self._load(request, is_kept=True)
-        again = float(held.bench(1)[0])  # the others' data is in the caches
-        return self._timing(held, again, None, self.settings.turn_seconds)
+        runs = turn(held.bench, self.settings)
+        return self._checked(held, runs) | {"samples": [float(runs.each.min())]}
 
     def drop(self, request: Message) -> Message:
         self._held.clear()
@@ -216,7 +219,9 @@ class RunnerRole:
         return Held(timed.bench, first, variant)
 
     def _timing(self, held: Held, first: float, best: float | None, min_seconds: float) -> Message:
-        runs: Runs = repeat(held.bench, first, best, replace(self.settings, min_seconds=min_seconds))
+        return self._checked(held, repeat(held.bench, first, best, replace(self.settings, min_seconds=min_seconds)))
+
+    def _checked(self, held: Held, runs: Runs) -> Message:
         self._bench.check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
         return {
             "seconds": runs.seconds,

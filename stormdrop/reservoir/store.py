@@ -26,7 +26,7 @@ from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.paths import cache_dir
 from stormdrop.reservoir.database import Database, StoreBusy, StoreFull
-from stormdrop.reservoir.donors import Donor, donors_of, winners
+from stormdrop.reservoir.donors import Donor, decided, donors_of, winners
 from stormdrop.reservoir.evict import Pruned, Pruning, evict, prune, used_bytes
 from stormdrop.reservoir.lines import LineReader, line_of
 from stormdrop.reservoir.measured import TimedTrial, measured
@@ -277,6 +277,27 @@ class Store:
         """
         rows = self._database.read(lambda c: winners(c, task, models, rules))
         return donors_of(rows, task, target)[:limit]
+
+    def decided(self, target: Target, rules: Sequence[Rule] = RULES) -> list[tuple[Verdict, str]]:
+        """What tuning here decided for on this kind of machine with any number of threads, each with the name of the
+        model that was tuned; without default schedules that nobody challenged, and without what was imported.
+        """
+        rows = self._database.read(lambda c: decided(c, rules))
+        found: list[tuple[Verdict, str]] = []
+        for row, model in rows:
+            try:
+                verdict = verdict_of(row, task_of(row.task_json), target)
+            except UserError:
+                continue
+            if verdict.target.with_threads(target.threads).key() == target.key():
+                found.append((verdict, model))
+        return found
+
+    def digests(self, models: Collection[str]) -> set[str]:
+        """The tasks that were measured while these models were tuned."""
+        query = f"""SELECT DISTINCT digest FROM task JOIN trial ON task_id = task.id
+            WHERE model IN ({", ".join("?" * len(models))})"""
+        return {row[0] for row in self._database.read(lambda c: c.execute(query, list(models)).fetchall())}
 
     def known(self, task: Task, target: Target, cold: bool | None = None) -> int:
         """How many trials of a task there are, whatever rules they follow."""

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stormdrop.environment import variable
 from stormdrop.errors import UserError
 from stormdrop.lower.touches import Ints, Touch
 from stormdrop.runtime.group import Group
@@ -30,7 +31,7 @@ from stormdrop.runtime.summary import PhaseSummary
 from stormdrop.target.cpu import Cpu
 
 MEANS = ("serial", "independent", "local")
-"""All ways in which phases join a group; `STORMDROP_GROUPS` names those to use, separated by commas, for debugging."""
+"""All ways in which phases join a group."""
 MOST_CHAIN_SECONDS = 15e-6
 """Of a serial group: threads that wait for longer than they spin fall asleep."""
 MOST_ITERATIONS = 1 << 15
@@ -43,10 +44,12 @@ IMBALANCE = 0.02
 
 def means_from(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
     """The ways to use. Raises UserError for unknown ones."""
-    text = environ.get("STORMDROP_GROUPS")
-    found = frozenset(MEANS if text is None else filter(None, (part.strip() for part in text.split(","))))
+    text = variable("STORMDROP_GROUPS", environ)
+    if not text or text == "none":
+        return frozenset(() if text else MEANS)
+    found = frozenset(part.strip() for part in text.split(","))
     if not found <= set(MEANS):
-        raise UserError(f"STORMDROP_GROUPS is {text!r}; it takes {', '.join(MEANS)}, separated by commas")
+        raise UserError(f"STORMDROP_GROUPS is {text!r}; it takes none, or some of {', '.join(MEANS)}")
     return found
 
 

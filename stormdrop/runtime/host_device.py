@@ -8,7 +8,7 @@ list has every phase in a group of its own: calls are timed apart with that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -19,9 +19,10 @@ from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.arrays import address_of
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
+from stormdrop.runtime.cpus import allowed_cpus, nodes_of
 from stormdrop.runtime.device import Account, Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds
 from stormdrop.runtime.group import Group, single_groups, step_rows
-from stormdrop.runtime.memory import aligned
+from stormdrop.runtime.memory import aligned, interleave
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
 from stormdrop.target import ALIGN_BYTES
@@ -56,12 +57,16 @@ class HostDevice:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
+        self._nodes = nodes_of(pool.cpus or allowed_cpus())
 
     def allocate(self, nbytes: int) -> HostMemory:
-        return HostMemory(aligned(nbytes))
+        block = aligned(nbytes)
+        interleave(block, self._nodes)
+        return HostMemory(block)
 
     def adopt(self, data: Bytes) -> HostMemory:
         if data.flags.c_contiguous and data.ctypes.data % ALIGN_BYTES == 0:
+            interleave(data, self._nodes)
             return HostMemory(data)
         copy = self.allocate(data.nbytes)
         copy.write(0, data)
@@ -74,9 +79,8 @@ class HostDevice:
         return HostRecording(calls, [_own(call.kernel, HostKernel).phases for call in calls], self, groups)
 
 
-@cache
 def host_device(threads: int) -> HostDevice:
-    """The process-wide host device with `threads` threads."""
+    """The host with the process-wide pool of `threads` threads."""
     return HostDevice(shared_pool(threads))
 
 
@@ -172,9 +176,9 @@ class HostRecording:
         self._held = (tuple(calls), scratch, table, self._steps, self._single_steps)  # what the steps point to
         self._entries = table.data  # a memoryview: writes of one entry are faster
         self._pool = device.pool
-        # Nobody is woken for what one thread does.
-        pool = shared_pool(1) if groups and all(group.is_serial for group in groups) else device.pool
-        self.run = partial(pool.run, self._steps.address, len(self._steps), self._held)
+        is_serial = bool(groups) and all(group.is_serial for group in groups)
+        run = device.pool.run_alone if is_serial else device.pool.run
+        self.run = partial(run, self._steps.address, len(self._steps), self._held)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         entries = self._entries

@@ -177,6 +177,7 @@ serial:
   call void @alone(ptr %steps, i64 %count, ptr %marks)
   ret void
 parallel:
+  call void @settle(ptr %block)
   %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
   %threads = load i64, ptr %threads.at, align 8
   %limit.at = getelementptr %block, ptr %block, i64 0, i32 14

@@ -90,10 +90,14 @@ class Model(Executable[Port]):
         device: Device | None = None,
         ordinal: int = 0,
         arenas: Arenas | None = None,
+        origins: Mapping[str, str] | None = None,
     ) -> None:
         verify(image)
         super().__init__(image.name, image.inputs, image.outputs)
         self.image, self.threads = image, image.threads
+        self.origins = dict(origins or {})
+        """Where the schedule of each task came from, by the task's digest: default, verdict, given, donor, portfolio.
+        Empty for a model that was loaded."""
         self._given_weights = image.checked_weights(weights) if isinstance(weights, np.ndarray) else tuple(weights)
         self._given_device, self._ordinal, self._arenas = device, ordinal, arenas
         if device is not None or not image.is_for_gpu:
@@ -186,7 +190,7 @@ class Model(Executable[Port]):
                 bench.bench(WARM_UP_RUNS)
                 alone.append((float(np.median(bench.bench(repeats))), float(np.median(bench.busy(repeats)))))
         peak = gpu_limits(self._on.device)[0] if self.image.is_for_gpu else peak_gflops(detect(self.threads))
-        return profile_of(self.name, self.threads, self.image.calls, joined(accounts[1:]), peak, alone)
+        return profile_of(self.name, self.threads, self.image.calls, joined(accounts[1:]), peak, alone, self.origins)
 
     def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[Rotation]:
         """A bench of each call, one after the other."""
@@ -211,7 +215,7 @@ class Model(Executable[Port]):
         save(path, self.image, self.weights)
 
     def _release(self) -> None:
-        self._given_weights = np.empty(0, np.uint8)
+        self._given_weights, self._given_device = np.empty(0, np.uint8), None
         if self._arenas is not None:
             self._arenas.forget(self)
         with suppress(AttributeError):  # it was never attached

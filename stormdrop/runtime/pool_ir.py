@@ -8,6 +8,7 @@ The control block, in bytes; every word that threads spin on has a line of its o
     384  mutex     i32 futex, one job at a time       388  stop: workers leave   392  hurry: a timing loop ends early
     512  threads   i64      520  spin ticks i64       528  epoch i64: `phase` without its wrap-around, between jobs
     536  spread    i64: whether workers leave a CPU that they share
+    544  home      i64: the CPU that the caller of a job goes to, plus one; 0: it stays where it is
     640  seats, 128 bytes a thread: claim i64, the epoch of a group << 16 | the number of parts that are claimed of the
          thread's share of it; reading i32, set while the thread reads the job or its steps; in the second half of
          every fourth seat, i64: iterations that have been run of the shares of four threads
@@ -35,7 +36,8 @@ claim nothing of it.
 **CPUs.** The system may put two threads on one CPU and leave them there: beside another program that keeps a CPU busy,
 for ever, since a thread that waits sleeps and lets its CPU look half idle. A worker that begins a group on the CPU of
 the caller or of a worker before it therefore moves to one that no thread of the pool uses. Its affinity mask stays as
-it was, and the caller, a thread of the user's, is never moved.
+it was, and the caller, a thread of the user's, is never moved. Where workers are bound to CPUs, nobody could make room
+for the caller: it moves to its own CPU, `home`, when it begins a job elsewhere, if its mask allows that.
 
 **Jobs.** A job is a list of steps, whose memory the caller may free when the job is over. A worker therefore sets
 `reading` and then compares `go` with the value it came for, before it reads the job or a step; the caller makes `go`
@@ -55,7 +57,8 @@ from stormdrop.runtime.phases_ir import CPUS, PHASES
 
 SEATS_OFFSET, SEAT_BYTES, BLOCK_ALIGN = 640, 128, 128
 STEP_WORDS = 8  # of %step
-HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET, SPREAD_OFFSET = 392, 512, 520, 536
+HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET, SPREAD_OFFSET, HOME_OFFSET = 392, 512, 520, 536, 544
+MOST_HOMES = 1024  # CPUs of the masks of `phases_ir`
 PARTS = 8  # at most, into which a thread's share of a group is cut
 LINGER_TICKS = 1500  # before a thread whose share is done claims parts of others: balanced shares end within this
 
@@ -185,7 +188,7 @@ done:
 def pool_ir(machine: str) -> str:
     """The native half's text for one of `MACHINES`."""
     numbers = {"SEATS": SEATS_OFFSET, "PARTS": PARTS, "PARTS.1": PARTS - 1, "LINGER": LINGER_TICKS}
-    numbers |= {"SPREAD": SPREAD_OFFSET, **SYSTEM_CALLS[machine]}
+    numbers |= {"SPREAD": SPREAD_OFFSET, "HOME": HOME_OFFSET, **SYSTEM_CALLS[machine]}
     text = MACHINES[machine] + _WAITING + PHASES + CPUS + JOBS
     for name, value in numbers.items():
         text = text.replace(f"${name}$", str(value))

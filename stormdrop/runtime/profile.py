@@ -14,7 +14,7 @@ longer in the model is the price of data and code that are not in the near cache
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -42,6 +42,8 @@ class ProfileRow:
     off: float = 0.0
     standalone: float | None = None
     busy_alone: float | None = None
+    origin: str = ""
+    """Where its schedule came from; empty for a model that was loaded."""
 
     @property
     def computing(self) -> float:
@@ -84,8 +86,9 @@ class Profile:
         )
         alone = any(row.standalone is not None for row in self.rows)
         head = ["µs", "share", "late", "waiting", "off", *(["alone µs", "slower by"] if alone else [])]
-        head += ["GFLOP/s", "of peak", "GB/s", "count", "kernel"]
-        table = [head, *(_cells(row, alone) for row in self.rows)]
+        from_ = any(row.origin for row in self.rows)
+        head += ["GFLOP/s", "of peak", "GB/s", "count", *(["from"] if from_ else []), "kernel"]
+        table = [head, *(_cells(row, alone, from_) for row in self.rows)]
         widths = [max(len(line[c]) for line in table) for c in range(len(head) - 1)]
         lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(line, widths)), line[-1]]) for line in table]
         return "\n".join([title, *lines])
@@ -98,8 +101,11 @@ def profile_of(
     account: Account,
     peak_gflops: float,
     alone: Sequence[tuple[float, float]] | None = None,
+    origins: Mapping[str, str] | None = None,
 ) -> Profile:
-    """The profile of an account; `alone` has the time of each call alone, and the computing in it."""
+    """The profile of an account; `alone` has the time of each call alone, and the computing in it; `origins`, by the
+    digest of a call's task, where its schedule came from.
+    """
     runs = np.argsort(account.seconds.sum(axis=1))
     middle = runs[len(runs) // 4 : len(runs) - len(runs) // 4]
     parts = (account.seconds, account.late, account.waiting, account.off)
@@ -120,6 +126,7 @@ def profile_of(
             off=float(off[k]),
             standalone=standalone,
             busy_alone=busy_alone,
+            origin=(origins or {}).get(call.digest, ""),
         )
         rows.append(_rated(row, total, peak_gflops))
     return Profile(name, threads, len(runs), total, peak_gflops, tuple(rows))
@@ -152,7 +159,7 @@ def _together(rows: Sequence[ProfileRow], total: float, peak_gflops: float) -> P
     return _rated(row, total, peak_gflops)
 
 
-def _cells(row: ProfileRow, alone: bool) -> list[str]:
+def _cells(row: ProfileRow, alone: bool, from_: bool) -> list[str]:
     whole = row.seconds or 1.0
     cells = [f"{row.seconds * 1e6:.2f}", f"{row.share:.1%}"]
     cells += [f"{part / whole:.1%}" for part in (row.late, row.waiting, row.off)]
@@ -160,7 +167,8 @@ def _cells(row: ProfileRow, alone: bool) -> list[str]:
         cells.append("" if row.standalone is None else f"{row.standalone * 1e6:.2f}")
         cells.append("" if row.slowdown is None else f"{row.slowdown / whole:.1%}")
     cells += [f"{row.gflops:.1f}", f"{row.peak_share:.1%}"] if row.flops else ["", ""]
-    return [*cells, f"{row.gbs:.1f}" if row.nbytes else "", str(row.count), _printable(row.label)]
+    cells += [f"{row.gbs:.1f}" if row.nbytes else "", str(row.count), *([row.origin] if from_ else [])]
+    return [*cells, _printable(row.label)]
 
 
 def _printable(text: str) -> str:

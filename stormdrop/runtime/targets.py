@@ -14,9 +14,10 @@ from typing import Protocol
 from stormdrop.errors import UserError
 from stormdrop.runtime.device import Device
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.host_device import HostDevice, host_device
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.peak import PeakMeter
+from stormdrop.runtime.pool import Pool, pool_for
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target.gpu import Gpu, gpu
 from stormdrop.target.machine import Target
@@ -24,10 +25,13 @@ from stormdrop.target.machine import Target
 USAGE = "host, cuda, cuda:0 or cuda:sm_80"
 
 
-def target_for(target: Target | str | None, threads: int | None = None) -> Target:
-    """What to build for where the caller gave this much: `threads` stands above the target's, the target's above all
-    that `detect` asks. Raises UserError for a wrong number of threads, an unknown name, and where there is no such GPU.
+def target_for(target: Target | str | None, threads: int | None = None, pool: Pool | str | None = None) -> Target:
+    """What to build for where the caller gave this much: `threads` stands above the pool's, the pool's above the
+    target's, the target's above all that `detect` asks. Raises UserError for a wrong number of threads, an unknown
+    name, and where there is no such GPU.
     """
+    if threads is None and isinstance(pool, Pool):
+        threads = pool.threads
     if target is None or target == "host":
         return detect(threads)
     if not isinstance(target, str):
@@ -49,6 +53,20 @@ def device_for(target: Target) -> Device:
 
         return cuda_device(target.ordinal)
     return host_device(target.threads)
+
+
+def host_for(
+    threads: int, is_for_gpu: bool, spin: float | None, affinity: object, pool: Pool | str | None
+) -> HostDevice:
+    """The host with the threads that a caller asked for, to run a model, or to pack the constants of a GPU's.
+
+    Raises UserError.
+    """
+    if not is_for_gpu:
+        return HostDevice(pool_for(threads, spin, affinity, pool))
+    if not (spin is None and affinity is None and pool is None):
+        raise UserError("spin=, affinity= and pool= are about the CPU's threads: leave them out for a GPU")
+    return host_device(thread_count())
 
 
 class Meter(Protocol):

@@ -10,7 +10,7 @@ from stormdrop.ir.expr import Axis
 from stormdrop.ir.memo import memoised
 from stormdrop.space.access import transposing_axis
 from stormdrop.space.nest import Trips, cuts, depth_knob, nest_of, peel_knob, unroll_knob, vectors_knob
-from stormdrop.space.rules import FEWEST_PARTS, even_parts
+from stormdrop.space.rules import FEWEST_PARTS, SPLIT_TILE, even_parts
 from stormdrop.space.structure import OpenSplit, Stage, Structure
 from stormdrop.space.tiling import cooperative_lanes, granules_of, power_above
 from stormdrop.target.gpu import Gpu
@@ -19,6 +19,7 @@ from stormdrop.target.structures import LoopKind
 
 MAX_ROWS = 28
 MOST_PARTS_PER_THREAD = 16
+LIKELY_BLOCKS = 2  # of a multiprocessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,17 @@ def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
         counts, most = {2, 4, 8, 16, 32, 64}, 64
     fitting = {even_count(splits, n) for n in counts if FEWEST_PARTS <= n <= most}
     return Knob(PARTS, tuple(sorted(fitting)), "parts")
+
+
+def likely_parts(splits: Sequence[OpenSplit], target: Target) -> tuple[int, ...]:
+    """The choices of `parts` worth an estimate before anything is measured. On a GPU: from the number that gives every
+    multiprocessor `LIKELY_BLOCKS` blocks of a typical tile to four times as many.
+    """
+    choices = parts_knob(splits, target).choices
+    if not isinstance(target, Gpu):
+        return choices
+    ideal = LIKELY_BLOCKS * target.multiprocessors * SPLIT_TILE / max(1, max(split.results for split in splits))
+    return tuple(n for n in choices if ideal / 1.5 <= n <= ideal * 6) or (Knob(PARTS, choices).nearest(ideal),)
 
 
 def even_count(splits: Sequence[OpenSplit], parts: int) -> int:

@@ -20,6 +20,7 @@ from stormdrop.runtime.arrays import random_inputs
 from stormdrop.runtime.building import artifact_of
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.targets import device_for, target_for
+from tests.cuda import device
 from tests.emulator.trials import GpuTrial, results
 from tests.support.tasks import NAMES, random_task
 from tests.support.trials import EPS, GRAPHS, compare, random_array
@@ -66,8 +67,13 @@ def models() -> Iterator[Check]:
         yield Check(f"models {name}", partial(model, name))
 
 
+def devices() -> Iterator[Check]:
+    for name, check in device.CHECKS.items():
+        yield Check(f"device {name}", check)
+
+
 def checks(points_count: int = POINTS) -> list[Check]:
-    return [*operators(), *points(points_count), *models()]
+    return [*operators(), *points(points_count), *models(), *devices()]
 
 
 def operator(name: str, most: int) -> None:

@@ -11,9 +11,9 @@ from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Result, Timing
 from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.record import DONOR, Record
 from stormdrop.reservoir.store import Store
-from stormdrop.search.reuse import DONOR, refitted, related
+from stormdrop.search.reuse import refitted, related
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.tune import tune, versions
 from stormdrop.space.default import default_schedule
