@@ -15,6 +15,7 @@ VARIABLES = {
     "STORMDROP_GROUPS": "for debugging, how phases of a compiled model may share a barrier: none, or some of serial, "
     "independent, local",
     "STORMDROP_CACHE_DIR": "the folder of the store and of what was measured of this machine",
+    "STORMDROP_PORTFOLIO": "the folder of portfolios, instead of those that come with the package",
 }
 
 

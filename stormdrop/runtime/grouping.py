@@ -147,19 +147,15 @@ class _Maker:
         self.written_serially |= {key: is_serial for key, _, touch in phase.touched() if touch.is_written}
 
     def _is_faster_alone(self, phase: PlacedPhase) -> bool:
-        """Whether one thread is estimated to need less than all of them: these need a barrier, and what is in another
-        thread's cache comes at the rate of the L3.
+        """Whether one thread is estimated to need less than all of them: these need a barrier, the one has to fetch
+        what others wrote.
         """
-        threads, per_thread = self.target.threads, self.target.l3_gbs * 1e9 / self.target.threads
-        alone, together = phase.summary.alone, phase.summary.seconds + self.target.barrier_seconds
+        threads, seconds = self.target.threads, phase.summary.alone
         for key, _, touch in phase.touched():
-            if not touch.is_written:
-                nbytes = _span(phase, touch)
-                if self.written_serially.get(key, True):
-                    together += nbytes / threads / per_thread
-                else:
-                    alone += nbytes * (threads - 1) / threads / per_thread
-        return alone <= together
+            if not touch.is_written and not self.written_serially.get(key, True):
+                nbytes = _span(phase, touch) * (threads - 1) / threads
+                seconds += nbytes / (self.target.handover_gbs * 1e9 / threads)
+        return seconds <= phase.summary.seconds + self.target.barrier_seconds
 
     def _chained(self, group: _Draft, phase: PlacedPhase, is_short: bool) -> bool:
         """Whether the phase was appended to a serial group."""
