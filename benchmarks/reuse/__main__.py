@@ -75,7 +75,7 @@ def record(given: argparse.Namespace, path: Path) -> None:
         raise UserError(f"no networks of the zoo: {', '.join(unknown)}")
     say(f"{target}; reading {', '.join(names)}")
     networks = [network_of(name, partition_of(name), target, given.share) for name in names]
-    budgets = Budgets(given.seconds_per_task, given.trials, given.gain_seconds, given.long_trials)
+    budgets = Budgets(given.seconds_per_task, given.trials, given.gain_seconds, given.long_trials, given.donors)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         os.environ["STORMDROP_PORTFOLIO"] = str(folder / "none")  # a portfolio may know the models that are held out
@@ -138,6 +138,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--gain-seconds", type=float, default=15.0, help="of searches that are compared (default: 15)")
     parser.add_argument("--share", type=float, default=0.015, help="of a model's time that a task must take")
     parser.add_argument("--trials", type=int, default=None, help="of a search, at most")
+    parser.add_argument("--donors", type=int, default=4, help="of each model, the nearest to a task (default: 4)")
     parser.add_argument("--long-trials", type=int, default=2000)
     parser.add_argument("--dry-run", action="store_true", help="say what recording would take, and do nothing")
     parser.add_argument("--table", action="store_true", help="what is stored, as docs/figures.md has it")
