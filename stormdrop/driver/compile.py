@@ -204,9 +204,8 @@ def compile(
             told = "shapes=, constants=, operators= and fallback= are for ONNX models"
             raise UserError(f"{told}; a PyTorch module takes the shapes of example_inputs")
         own = None if isinstance(machine, Gpu) else host.pool
-        options = {"schedules": schedules, "target": machine, "winograd": winograd, "rules": rules}
-        options |= {"reuse": reuse, "pool": own}
-        return compile_module(model, example_inputs, partial(compile, **options, unproved=unproved))
+        options = {"schedules": schedules, "target": machine, "winograd": winograd, "rules": rules, "reuse": reuse}
+        return compile_module(model, example_inputs, partial(compile, **options, unproved=unproved, pool=own))
     if example_inputs is not None:
         raise UserError(f"example_inputs are for PyTorch modules, not for {type(model).__name__}")
     ahead = None if shapes is None or isinstance(shapes, Mapping) else list(shapes)
@@ -319,8 +318,7 @@ def build_model(
     weights = pack(image, build.constants_of, own)
     for offset, raw in build.copied_constants():
         weights[offset : offset + raw.nbytes] = raw
-    ordinal = target.ordinal if isinstance(target, Gpu) else 0
-    return Model(image, weights, own, ordinal=ordinal, origins=build.origins)
+    return Model(image, weights, own, ordinal=target.ordinal if isinstance(target, Gpu) else 0, origins=build.origins)
 
 
 def memory_of(parts: Partition, target: Target) -> tuple[int, int]:

@@ -192,12 +192,13 @@ class Experience:
             stamp = str(data["target"]), str(data["judged_by"]), int(data["features"]), str(data["rules"])
             evidence = Evidence(*data["evidence"]) if data["evidence"] else None
             found = Experience(*stamp, donors, evidence=evidence, made=dict(data["made"]))
-            if data["scorer"] is None or data["margin"] is None or not found.is_current(target):
+            if data["scorer"] is None or not found.is_current(target):
                 return found
-            margin, scorer = float(data["margin"]), Scorer.from_json(data["scorer"], judge_of(target).features)
+            margin = None if data["margin"] is None else float(data["margin"])
+            scorer = Scorer.from_json(data["scorer"], judge_of(target).features)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise UserError(f"not an experience: {error!r}") from error
-        if not (isfinite(margin) and margin >= 1.0):
+        if margin is not None and not (isfinite(margin) and margin >= 1.0):
             raise UserError(f"not an experience: a margin of {margin}")
         return replace(found, scorer=scorer, margin=margin)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.runtime.artifact import Artifact
+from stormdrop.target import Surroundings
 from stormdrop.target.gpu import GPU_TRIPLE
 
 Space = Literal["input", "output", "arena", "weights"]
@@ -118,6 +119,11 @@ class Image:
     def scratch_bytes(self) -> int:
         """Per thread."""
         return max((k.scratch_bytes for k in self.kernels), default=0)
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """The model as its kernels meet it."""
+        return Surroundings(self.weights_bytes, self.arena_bytes)
 
     def checked_weights(self, weights: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The bytes of an array that are its weights. Raises UserError for anything but enough contiguous bytes."""
