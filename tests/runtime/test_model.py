@@ -5,6 +5,7 @@ ones.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import threading
@@ -480,9 +481,18 @@ def test_a_profile_has_a_row_for_each_step_and_adds_up() -> None:
         assert row.peak_share == pytest.approx(row.gflops / profile.peak_gflops)
         assert row.computing + row.off + row.late + row.waiting == pytest.approx(row.seconds)
         assert row.busy_alone is not None
+        assert row.judged is not None
+        assert row.judged > 0
         assert row.slowdown == pytest.approx(row.computing - row.busy_alone)
     assert profile.seconds == pytest.approx(sum(row.seconds for row in profile.rows))
     assert (profile.name, profile.threads, profile.repeats) == ("tiny", 2, 5)
+
+
+def test_inputs_that_cannot_be_written_are_profiled_alone() -> None:
+    """Interludes write to inputs: to copies of the caller's."""
+    pages = mmap.mmap(-1, X.nbytes, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    zeros = np.frombuffer(pages, X.dtype).reshape(X.shape)
+    assert shared_model().profile(zeros, U, repeats=2, standalone=True).repeats == 2
 
 
 def test_equal_tasks_of_a_profile_are_added_up() -> None:
