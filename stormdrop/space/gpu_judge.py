@@ -203,6 +203,11 @@ class PhaseCost:
     def global_cycles(self) -> Num:
         return sum_of([c.global_cycles for c in self.stages]) / self.target.coefficients.load_issue_per_cycle
 
+    @property
+    def _l2_bytes_per_cycle(self) -> float:
+        """Of one multiprocessor, if all of them read."""
+        return self.target.l2_gbs / (self.target.multiprocessors * self.target.clock_ghz)
+
     @cached_property
     def latency_cycles(self) -> Num:
         """Of one block alone: waiting for memory, barriers, its own instructions, its start and its end."""
@@ -212,11 +217,13 @@ class PhaseCost:
         if copies:
             blocks, depth = self.root.reduce_blocks, self.root.tiling.depth
             own = self.root.steps * self.root.step_instructions * maximum(1.0, self.root.warps / 4) / blocks
-            waits_for_loads = depth <= 1
+            through_registers: Num = False
             for c in copies:
-                waits_for_loads = waits_for_loads | (c.is_asynchronous < 1)
+                through_registers = through_registers | (c.is_asynchronous < 1)
             hidden = maximum(0.0, k.memory_cycles / maximum(1, depth - 1) - own)
-            exposed = where(waits_for_loads, k.memory_cycles, hidden)
+            transferred = sum_of([c.l2_bytes / c.executions for c in copies]) / self._l2_bytes_per_cycle
+            hidden = where(through_registers, maximum(hidden, 0.5 * k.memory_cycles), hidden)
+            exposed = where(depth <= 1, k.memory_cycles + transferred, hidden)
             waits = where(depth > 1, k.barrier_cycles, 2 * k.barrier_cycles)
             total = total + self.root.tiles * (blocks * (exposed + waits) + where(depth > 1, k.memory_cycles, 0.0))
         attached = sum(not is_copy(c.stage) for c in self.inside)
