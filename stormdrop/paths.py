@@ -25,7 +25,7 @@ def cache_dir() -> Path:
 
 def portfolio_dir() -> Path:
     """`STORMDROP_PORTFOLIO`, else the directory of the portfolios that come with this package."""
-    named = os.environ.get("STORMDROP_PORTFOLIO")
+    named = variable("STORMDROP_PORTFOLIO")
     return Path(os.path.expanduser(named)).absolute() if named else Path(__file__).resolve().parent / "portfolio"
 
 
