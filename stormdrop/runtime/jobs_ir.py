@@ -30,6 +30,7 @@ define internal void @share(ptr %block, ptr %steps, i64 %count, i64 %first, i32 
   %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
   %seat = call ptr @seat(ptr %block, i64 %t)
   %reading = getelementptr i8, ptr %seat, i64 8
+  %working = getelementptr i8, ptr %seat, i64 16
   br label %head
 head:
   %k = phi i64 [ 0, %0 ], [ %k.next, %ended ]
@@ -101,8 +102,10 @@ apart:
 at.work:
   %entry.at = getelementptr %entry, ptr %own, i64 %k
   %entry = select i1 %unaccounted, ptr null, ptr %entry.at
+  store atomic i32 1, ptr %working monotonic, align 4
   %over = call i1 @work(ptr %block, %step %it, i64 %p, i64 %extent, i64 %e.2, i64 %t, i64 %threads, ptr %mark,
                         ptr %entry)
+  store atomic i32 0, ptr %working monotonic, align 4
   br i1 %over, label %passed, label %wait
 wait:
   %final.step = icmp eq i64 %k.next, %count
@@ -112,7 +115,8 @@ wait:
   %leave = and i1 %final, %worker
   br i1 %leave, label %done, label %stay
 stay:
-  %v = call i32 @await(ptr %phase.at, i32 %phase, i64 %limit)
+  %rest = call i64 @rescue(ptr %block, ptr %phase.at, i32 %phase, i64 %t, i64 %threads, i64 %limit)
+  %v = call i32 @await(ptr %phase.at, i32 %phase, i64 %rest)
   br label %passed
 passed:
   br label %turn
@@ -180,6 +184,7 @@ define void @worker(ptr %block, i64 %t) nounwind {  ; the life of thread %t > 0,
   %job.at = getelementptr %block, ptr %block, i64 0, i32 2
   %seat = call ptr @seat(ptr %block, i64 %t)
   %reading = getelementptr i8, ptr %seat, i64 8
+  call void @sign(ptr %block, i64 %t)
   br label %idle
 idle:
   %seen = phi i32 [ 0, %0 ], [ %go, %awake ], [ %seen, %guard ], [ %go, %begin ], [ %go, %restore ]
@@ -228,6 +233,7 @@ serial:
   ret void
 parallel:
   call void @settle(ptr %block)
+  call void @sign(ptr %block, i64 0)
   %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
   %threads = load i64, ptr %threads.at, align 8
   %limit.at = getelementptr %block, ptr %block, i64 0, i32 14
