@@ -44,7 +44,7 @@ class Side:
     threads: int
     inputs: Mapping[str, Array]
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """`spin`, `affinity` and `pool` of a compiled model."""
+    """`spin`, `affinity`, `pool` and `ordinal` of a compiled model."""
     callers: int = 1
     """Python threads that call the model in loops of their own at the same time."""
     beside: Side | None = None

@@ -63,13 +63,14 @@ class Donor:
 
 def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, rules: Sequence[Rule]) -> list[TrialRow]:
     """The fastest verified record of every task that shares a key with this one, on each machine and at each
-    temperature; with `models`, only of those that were measured while these were tuned.
+    temperature; with `models`, only of those that were measured while these were tuned, or on machines of these keys.
     """
     values: list[str] = [task.class_key, task.anchor_key]
     measured = ""
     if models is not None:
-        measured = f"AND model IN ({', '.join('?' * len(models))})"
-        values += models
+        places = ", ".join("?" * len(models))
+        measured = f"AND (model IN ({places}) OR machine_id IN (SELECT id FROM machine WHERE key IN ({places})))"
+        values += [*models, *models]
     query = f"""SELECT {TRIALS.row} FROM {TRIALS.source}
         WHERE trial.id IN (SELECT id FROM (SELECT id, min(seconds) FROM trial
         WHERE task_id IN (SELECT id FROM task WHERE class_key = ? OR (anchor_key = ? AND anchor_key <> ''))
@@ -91,8 +92,12 @@ def decided(c: sqlite3.Connection, rules: Sequence[Rule]) -> list[tuple[VerdictR
     return [(VerdictRow(*row[:-1]), row[-1]) for row in c.execute(query)]
 
 
-def donors_of(rows: Iterable[TrialRow], task: Task, target: Target) -> list[Donor]:
-    """The rows that can help a task on a target, the best first. What cannot be read any more is left out."""
+def donors_of(
+    rows: Iterable[TrialRow], task: Task, target: Target, models: Collection[str] | None = None
+) -> list[Donor]:
+    """The rows that can help a task on a target, the best first. What cannot be read any more is left out, and what
+    was measured on another kind of machine, unless its key is among `models`.
+    """
     found: list[Donor] = []
     for row in rows:
         try:
@@ -101,7 +106,8 @@ def donors_of(rows: Iterable[TrialRow], task: Task, target: Target) -> list[Dono
             continue
         is_own = record.task.digest == task.digest
         is_equal = record.target.key() == target.key() and record.target.is_cold == target.is_cold
-        if (is_own and is_equal) or record.target.with_threads(target.threads).key() != target.key():
+        is_alike = record.target.with_threads(target.threads).key() == target.key()
+        if (is_own and is_equal) or not (is_alike or record.target.key() in (models or ())):
             continue
         kin = kinship(record.task, record.schedule, task)
         if kin is not None:

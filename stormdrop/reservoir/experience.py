@@ -192,12 +192,13 @@ class Experience:
             stamp = str(data["target"]), str(data["judged_by"]), int(data["features"]), str(data["rules"])
             evidence = Evidence(*data["evidence"]) if data["evidence"] else None
             found = Experience(*stamp, donors, evidence=evidence, made=dict(data["made"]))
-            if data["scorer"] is None or data["margin"] is None or not found.is_current(target):
+            if data["scorer"] is None or not found.is_current(target):
                 return found
-            margin, scorer = float(data["margin"]), Scorer.from_json(data["scorer"], judge_of(target).features)
+            margin = None if data["margin"] is None else float(data["margin"])
+            scorer = Scorer.from_json(data["scorer"], judge_of(target).features)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise UserError(f"not an experience: {error!r}") from error
-        if not (isfinite(margin) and margin >= 1.0):
+        if margin is not None and not (isfinite(margin) and margin >= 1.0):
             raise UserError(f"not an experience: a margin of {margin}")
         return replace(found, scorer=scorer, margin=margin)
 
@@ -226,7 +227,19 @@ def path_beside(store: Path, target: Target) -> Path:
 def save(path: Path, experience: Experience) -> None:
     """Raises UserError where it cannot be written."""
     with replacing(path, follow_links=False) as write:
-        write(compact(experience.to_json()).encode())
+        write(readable(experience.to_json()).encode())
+
+
+def readable(tree: Mapping[str, Any]) -> str:
+    """JSON with a line for each value, and for each of a list."""
+    lines: list[str] = []
+    for name, value in tree.items():
+        if isinstance(value, list) and value and not isinstance(value[0], (int, float)):
+            rows = ",\n  ".join(compact(row) for row in value)
+            lines.append(f"{compact(name)}: [\n  {rows}\n ]")
+        else:
+            lines.append(f"{compact(name)}: {compact(value)}")
+    return "{\n " + ",\n ".join(lines) + "\n}\n"
 
 
 def load(path: Path, target: Target) -> Experience | None:

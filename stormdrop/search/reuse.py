@@ -35,7 +35,9 @@ Source = tuple[Task, Schedule]
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """What a search may take from other tasks. `models`: only what was measured while these were tuned; None: all."""
+    """What a search may take from other tasks. `models`: only what was measured while these were tuned, or on machines
+    of these keys; None: all.
+    """
 
     mode: ReuseMode = "seed"
     models: tuple[str, ...] | None = None
