@@ -2,6 +2,8 @@
 
     python -m benchmarks.reuse record                          # ten models on all threads of this machine, resumable
     python -m benchmarks.reuse record --isa avx2               # the same with narrower vectors, into another table
+    python -m benchmarks.reuse record --share 0.02 --seconds-per-task 4     # fewer tasks, shorter searches
+    python -m benchmarks.reuse record --dry-run                # how long it would take
     python -m benchmarks.reuse record resnet50 mobilenet_v2 --threads 8 --seconds-per-task 15
     python -m benchmarks.reuse record --passes long            # tasks with something to gain, 2,000 trials each
     python -m benchmarks.reuse value                           # best known against default: tasks, models, in the model
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -26,11 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reuse.figures import gain, matrix, model_values, pool_curve, task_values, zero
+from benchmarks.reuse.networks import measurers_for, network_of, partition_of
 from benchmarks.reuse.picture import save_matrix
-from benchmarks.reuse.recording import PASSES, Budgets, Pass, Recorder, measurers_for, network_of, partition_of
+from benchmarks.reuse.recording import PASSES, Budgets, Pass, Recorder
 from benchmarks.reuse.table import Table, TableFile, path_for, read_rows
 from benchmarks.reuse.text import PARTS, report, value_text
-from benchmarks.reuse.zero import choose
+from benchmarks.reuse.zero import learn
 from stormdrop import zoo
 from stormdrop.errors import UserError
 from stormdrop.reservoir.store import Store
@@ -49,7 +53,7 @@ MODELS = (
     "shufflenet_v2_x1_0",
     "bert_base_seq128",
 )
-USUAL: tuple[Pass, ...] = ("winners", "donors", "reuse", "model")
+USUAL: tuple[Pass, ...] = ("winners", "donors", "reuse", "zero", "model")
 
 
 def say(text: str) -> None:
@@ -69,9 +73,10 @@ def record(given: argparse.Namespace, path: Path) -> None:
         raise UserError(f"no networks of the zoo: {', '.join(unknown)}")
     say(f"{target}; reading {', '.join(names)}")
     networks = [network_of(name, partition_of(name), target, given.share) for name in names]
-    budgets = Budgets(given.seconds_per_task, given.trials, given.long_trials)
+    budgets = Budgets(given.seconds_per_task, given.trials, given.gain_seconds, given.long_trials)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        os.environ["STORMDROP_PORTFOLIO"] = str(folder / "none")  # a portfolio may know the models that are held out
         if given.dry_run:
             path = copied(path, folder)
         trials = stack.enter_context(Store.open(path.with_suffix(".sqlite"), cap_bytes=None))
@@ -91,7 +96,7 @@ def record(given: argparse.Namespace, path: Path) -> None:
                 case "reuse":
                     recorder.reuse(folder)
                 case "zero":
-                    recorder.zero(choose, folder)
+                    recorder.zero(learn, folder)
                 case "long":
                     recorder.long()
                 case "model":
@@ -126,8 +131,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--isa", choices=["avx2", "avx512", "sse"], default=None)
     parser.add_argument("--results", type=Path, default=None, help="the table, if not that of this machine")
     parser.add_argument("--passes", nargs="+", choices=PASSES, help=f"default: {' '.join(USUAL)}")
-    parser.add_argument("--seconds-per-task", type=float, default=6.0, help="of a search (default: 6)")
-    parser.add_argument("--share", type=float, default=0.01, help="of a model's time that a task needs to be recorded")
+    parser.add_argument("--seconds-per-task", type=float, default=5.0, help="of a search (default: 5)")
+    parser.add_argument("--gain-seconds", type=float, default=15.0, help="of searches that are compared (default: 15)")
+    parser.add_argument("--share", type=float, default=0.015, help="of a model's time that a task must take")
     parser.add_argument("--trials", type=int, default=None, help="of a search, at most")
     parser.add_argument("--long-trials", type=int, default=2000)
     parser.add_argument("--dry-run", action="store_true", help="say what recording would take, and do nothing")

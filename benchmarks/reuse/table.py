@@ -33,8 +33,9 @@ GAIN = 0.05
 FAMILIES = {"googlenet": "inception"}
 """Of models whose names do not say it."""
 Row = dict[str, Any]
-SearchKind = Literal["nothing", "only", "seed", "long"]
-"""From nothing; from donors with a short descent; from donors, then as from nothing; from nothing with many trials."""
+SearchKind = Literal["nothing", "only", "seed", "again", "long"]
+"""From nothing; from donors with a short descent; from donors, then as from nothing; from nothing once more, with
+another seed and more time; from nothing with many trials."""
 
 
 def family_of(model: str) -> str:

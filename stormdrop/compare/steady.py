@@ -42,7 +42,7 @@ class Side:
     threads: int
     inputs: Mapping[str, Array]
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """`spin`, `affinity` and `pool` of a compiled model."""
+    """`spin`, `affinity`, `pool` and `ordinal` of a compiled model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -100,7 +100,7 @@ class Model(Executable[Port]):
         """Where the schedule of each task came from, by the task's digest: default, verdict, given, donor, portfolio.
         Empty for a model that was loaded."""
         self._given_weights = image.checked_weights(weights) if isinstance(weights, np.ndarray) else tuple(weights)
-        self._given_device, self._ordinal, self._arenas = device, ordinal, arenas
+        self._given_device, self.ordinal, self._arenas = device, ordinal, arenas
         if arenas is not None:
             self._results.clear()  # one of many sizes: each would keep memory of its own
         if device is not None or not image.is_for_gpu:
@@ -128,7 +128,7 @@ class Model(Executable[Port]):
             raise self._closed()
         device, given = self._given_device, self._given_weights
         if device is None:
-            device = gpu_for(self.image, self._ordinal) if self.image.is_for_gpu else host_device(self.image.threads)
+            device = gpu_for(self.image, self.ordinal) if self.image.is_for_gpu else host_device(self.image.threads)
         chunks = (WeightChunk(device.adopt(given)),) if isinstance(given, np.ndarray) else given
         starts = chunk_starts([chunk.nbytes for chunk in chunks])
         return _OnDevice(device, chunks, starts, [device.load(kernel) for kernel in self.image.kernels])
@@ -195,18 +195,18 @@ class Model(Executable[Port]):
                     bench.bench(WARM_UP_RUNS)
                 near_seconds, judged_seconds = (float(np.median(b.bench(repeats))) for b in (near, judged))
                 alone.append(Alone(near_seconds, float(np.median(near.busy(repeats))), judged_seconds))
-        peak, gbs = (
-            gpu_limits(self._on.device)[:2] if self.image.is_for_gpu else (peak_gflops(detect(self.threads)), 0.0)
-        )
-        found = profile_of(self.name, self.threads, self.image.calls, joined(accounts[1:]), peak, alone, self.origins)
-        return replace(found, peak_gbs=gbs)
+        limits = gpu_limits(self._on.device) if self.image.is_for_gpu else None
+        peak = peak_gflops(detect(self.threads)) if limits is None else limits.gflops
+        memory_gbs = 0.0 if limits is None else limits.dram_gbs
+        account = joined(accounts[1:])
+        return profile_of(self.name, self.threads, self.image.calls, account, peak, alone, self.origins, memory_gbs)
 
     def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[tuple[Rotation, Rotation]]:
         """Two benches of each call, one call after the other: run again and again, with weights as cold as in the
         model, and as tuning times it, which on a GPU is the same.
         """
         device = self._on.device
-        cache_bytes = gpu_limits(device)[2] if self.image.is_for_gpu else detect(self.threads).l3_bytes
+        cache_bytes = gpu_limits(device).l2_bytes if self.image.is_for_gpu else detect(self.threads).l3_bytes
         is_cold = self.image.weights_bytes > cache_bytes
         block = device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
         weights = {id(chunk.memory) for chunk in self.chunks}

@@ -48,6 +48,8 @@ class ProfileRow:
     gflops: float = 0.0
     gbs: float = 0.0
     peak_share: float = 0.0
+    memory_share: float = 0.0
+    """Of the bandwidth of memory, by the bytes of all arguments; more than 1 where they come from a cache."""
     late: float = 0.0
     waiting: float = 0.0
     off: float = 0.0
@@ -77,8 +79,8 @@ class Profile:
     seconds: float
     peak_gflops: float
     rows: tuple[ProfileRow, ...]
-    peak_gbs: float = 0.0
-    """What reading a GPU's memory reached; 0 on a CPU, whose kernels find most of their operands in caches."""
+    memory_gbs: float = 0.0
+    """The bandwidth of a GPU's memory; 0: not known."""
 
     def by_task(self) -> Profile:
         """Rows of equal tasks added up under the first one's label, the most expensive first."""
@@ -86,7 +88,7 @@ class Profile:
         for row in self.rows:
             found.setdefault(row.digest, []).append(row)
         total = sum(row.seconds for row in self.rows)
-        rows = [_together(same, total, self.peak_gflops) for same in found.values()]
+        rows = [_together(same, total, self.peak_gflops, self.memory_gbs) for same in found.values()]
         return replace(self, rows=tuple(sorted(rows, key=lambda row: -row.seconds)))
 
     def to_json(self) -> dict[str, object]:
@@ -101,9 +103,16 @@ class Profile:
         alone = any(row.standalone is not None for row in self.rows)
         head = ["µs", "share", "late", "waiting", "off", *(["alone µs", "slower by", "judged µs"] if alone else [])]
         from_ = any(row.origin for row in self.rows)
-        head += ["GFLOP/s", "of peak", "GB/s", *(["of memory"] if self.peak_gbs else [])]
-        head += ["count", *(["from"] if from_ else []), "kernel"]
-        table = [head, *(_cells(row, alone, from_, self.peak_gbs) for row in self.rows)]
+        head += [
+            "GFLOP/s",
+            "of peak",
+            "GB/s",
+            *(["of memory"] if self.memory_gbs else []),
+            "count",
+            *(["from"] if from_ else []),
+            "kernel",
+        ]
+        table = [head, *(_cells(row, alone, from_, bool(self.memory_gbs)) for row in self.rows)]
         widths = [max(len(line[c]) for line in table) for c in range(len(head) - 1)]
         lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(line, widths)), line[-1]]) for line in table]
         return "\n".join([title, *lines])
@@ -117,6 +126,7 @@ def profile_of(
     peak_gflops: float,
     alone: Sequence[Alone] | None = None,
     origins: Mapping[str, str] | None = None,
+    memory_gbs: float = 0.0,
 ) -> Profile:
     """The profile of an account; `alone` has the times of each call alone; `origins`, by the digest of a call's task,
     where its schedule came from.
@@ -144,18 +154,19 @@ def profile_of(
             judged=by_itself and by_itself.judged,
             origin=(origins or {}).get(call.digest, ""),
         )
-        rows.append(_rated(row, total, peak_gflops))
-    return Profile(name, threads, len(runs), total, peak_gflops, tuple(rows))
+        rows.append(_rated(row, total, peak_gflops, memory_gbs))
+    return Profile(name, threads, len(runs), total, peak_gflops, tuple(rows), memory_gbs)
 
 
-def _rated(row: ProfileRow, total: float, peak_gflops: float) -> ProfileRow:
+def _rated(row: ProfileRow, total: float, peak_gflops: float, memory_gbs: float) -> ProfileRow:
     """The row with its rates and shares; `total` is the seconds of all rows."""
     gflops, gbs = (row.flops / row.seconds / 1e9, row.nbytes / row.seconds / 1e9) if row.seconds > 0 else (0.0, 0.0)
     share, peak_share = row.seconds / total if total > 0 else 0.0, gflops / peak_gflops if peak_gflops > 0 else 0.0
-    return replace(row, share=share, gflops=gflops, gbs=gbs, peak_share=peak_share)
+    memory_share = gbs / memory_gbs if memory_gbs > 0 else 0.0
+    return replace(row, share=share, gflops=gflops, gbs=gbs, peak_share=peak_share, memory_share=memory_share)
 
 
-def _together(rows: Sequence[ProfileRow], total: float, peak_gflops: float) -> ProfileRow:
+def _together(rows: Sequence[ProfileRow], total: float, peak_gflops: float, memory_gbs: float) -> ProfileRow:
     def added(values: Iterable[float | None]) -> float | None:
         known = [v for v in values if v is not None]
         return sum(known) if known else None
@@ -173,10 +184,10 @@ def _together(rows: Sequence[ProfileRow], total: float, peak_gflops: float) -> P
         busy_alone=added(row.busy_alone for row in rows),
         judged=added(row.judged for row in rows),
     )
-    return _rated(row, total, peak_gflops)
+    return _rated(row, total, peak_gflops, memory_gbs)
 
 
-def _cells(row: ProfileRow, alone: bool, from_: bool, peak_gbs: float) -> list[str]:
+def _cells(row: ProfileRow, alone: bool, from_: bool, with_memory: bool) -> list[str]:
     whole = row.seconds or 1.0
     cells = [f"{row.seconds * 1e6:.2f}", f"{row.share:.1%}"]
     cells += [f"{part / whole:.1%}" for part in (row.late, row.waiting, row.off)]
@@ -186,9 +197,10 @@ def _cells(row: ProfileRow, alone: bool, from_: bool, peak_gbs: float) -> list[s
         cells.append("" if row.judged is None else f"{row.judged * 1e6:.2f}")
     cells += [f"{row.gflops:.1f}", f"{row.peak_share:.1%}"] if row.flops else ["", ""]
     cells.append(f"{row.gbs:.1f}" if row.nbytes else "")
-    if peak_gbs:
-        cells.append(f"{row.gbs / peak_gbs:.1%}" if row.nbytes else "")
-    return [*cells, str(row.count), *([row.origin] if from_ else []), _printable(row.label)]
+    if with_memory:
+        cells.append(f"{row.memory_share:.1%}" if row.nbytes else "")
+    cells += [str(row.count), *([row.origin] if from_ else [])]
+    return [*cells, _printable(row.label)]
 
 
 def _printable(text: str) -> str:

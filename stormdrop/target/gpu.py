@@ -36,6 +36,7 @@ class GpuCoefficients:
     issue_per_cycle: float = 4.0  # nominal: four schedulers
     shared_bytes_per_cycle: float = 128.0  # nominal: one wavefront of 32 banks
     load_issue_per_cycle: float = 1.0  # nominal: warp-wide requests to the L1 that one multiprocessor takes
+    unstaged_factor: float = 4.0  # what a tile's operands cost that every thread loads from the L1; h200
     sector_bytes: float = 32.0  # nominal: what a request moves of every cache line it touches
     function_instructions: float = 20.0  # exp, tanh, erf, ...; counted
     division_instructions: float = 10.0  # counted
@@ -60,7 +61,7 @@ class GpuCoefficients:
     code_scale: float = 2e5  # of two equal programs take the shorter
 
 
-GPU_COEFFICIENTS = GpuCoefficients(version=1)
+GPU_COEFFICIENTS = GpuCoefficients(version=2)
 
 
 @dataclass(frozen=True, slots=True)
