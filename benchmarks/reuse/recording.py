@@ -1,7 +1,7 @@
 """The passes that measure. Each leaves out what the table already has.
 
     winners   every recipient is searched from nothing
-    donors    the winners of all other recipients are re-fitted and timed in turns; the best known duels the default
+    donors    winners of other recipients are re-fitted and timed in turns; the best known duels the default
     reuse     every recipient is searched from donors alone, its models held out; tasks with something to gain also
               from donors and then as from nothing, and once more from nothing, with the same budget
     zero      every recipient gets the schedule that compiling would take unmeasured, its models held out
@@ -35,6 +35,7 @@ from stormdrop.reservoir.donors import Kinship, kinship
 from stormdrop.reservoir.record import DONOR, Record
 from stormdrop.reservoir.store import Store
 from stormdrop.search.events import Event, NewBest
+from stormdrop.search.reuse import MOST_DONORS
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.tools import Measures
 from stormdrop.search.tune import tune, versions
@@ -55,9 +56,9 @@ CURVE_POINTS = 10
 """Improvements of a search that are timed again."""
 BETTER = 0.99
 """A winner duels the default if it seems to take less than this share of the best known's time."""
-SEARCH_ENDS, DONORS_TAKE, REUSE_TAKES, ZERO_TAKES, MODEL_TAKES = 3.0, 4.5, 5.5, 1.0, 15.0
-"""Seconds to expect: of a search's final duel and proof, of one recipient's donors and duel, of a search from donors
-alone, of a choice, of a model."""
+SEARCH_ENDS, DUEL_TAKES, DONOR_TAKES, REUSE_TAKES, ZERO_TAKES, MODEL_TAKES = 3.0, 1.5, 0.13, 5.5, 1.0, 15.0
+"""Seconds to expect: of a search's final duel and proof, of a recipient's duel, of one donor's candidates, of a search
+from donors alone, of a choice, of a model."""
 LONG_RATE = 30.0
 """Trials in a second."""
 
@@ -70,6 +71,8 @@ class Budgets:
     trials: int | None = None
     gain_seconds: float | None = 15.0
     long_trials: int = 2000
+    donors: int = 4
+    """Of each model: the nearest so many of its tasks give to a recipient."""
 
     def of(self, kind: SearchKind) -> tuple[float | None, int | None]:
         """Seconds and trials; neither: the search ends by itself."""
@@ -256,9 +259,15 @@ class Recorder:
         self.duels()
 
     def _fresh_donors(self, recipient: Recipient, searched: Sequence[Recipient]) -> list[Recipient]:
+        """Of each model the nearest few, and the nearest of all; without those that were timed before."""
+        others = [d for d in searched if d.digest != recipient.digest]
+        kin = {d.id: (*found.order, d.id) for d in others if (found := self._kin(d, recipient)) is not None}
+        near = sorted((d for d in others if d.id in kin), key=lambda d: kin[d.id])
+        chosen = {d.id for d in near[:MOST_DONORS]}
+        for model in self.table.model_names:
+            chosen |= {d.id for d in [d for d in near if model in d.calls][: self._budgets.donors]}
         known = {link.donor for link in self.table.links.get(recipient.id, ())}
-        others = [d for d in searched if d.digest != recipient.digest and d.id not in known]
-        return [d for d in others if self._kin(d, recipient) is not None]
+        return [d for d in near if d.id in chosen - known]
 
     def _kin(self, donor: Recipient, recipient: Recipient) -> Kinship | None:
         return kinship(self._tasks[donor.id], self._winner(donor), self._tasks[recipient.id])
@@ -423,7 +432,7 @@ class Recorder:
         models = len({m for r in self.recipients for m in r.calls} - set(self.table.models))
         found: dict[Pass, float] = {
             "winners": without["nothing"] * search,
-            "donors": untimed * DONORS_TAKE,
+            "donors": untimed * (DUEL_TAKES + DONOR_TAKES * min(n, self._budgets.donors * len(self.table.model_names))),
             "reuse": without["only"] * REUSE_TAKES + share * (without["seed"] + without["again"]) * compared,
             "zero": undecided_choices * ZERO_TAKES,
             "long": share * without["long"] * (self._budgets.long_trials / LONG_RATE + SEARCH_ENDS),

@@ -48,6 +48,10 @@ def path_for(target: Cpu) -> Path:
     return RESULTS / f"reuse-{target.cpu}-{target.isa}-{target.threads}.jsonl"
 
 
+def stored_tables() -> list[Path]:
+    return sorted(RESULTS.glob("reuse-*.jsonl"))
+
+
 def mark_of(schedule: Schedule) -> str:
     """A short name of a schedule: equal schedules have equal marks."""
     return sha256(json.dumps(schedule.to_json(), sort_keys=True).encode()).hexdigest()[:10]

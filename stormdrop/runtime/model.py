@@ -247,7 +247,9 @@ class Model(Executable[Port]):
             arena = self._arenas.take(self._arena_bytes)
             recording = arena.recordings.get(self)
             if recording is None:
-                recording = arena.recordings[self] = self._on.device.record(self._calls(arena.memory))
+                recording = arena.recordings[self] = self._on.device.record(
+                    self._calls(arena.memory), self.image.groups
+                )
         except MemoryError as error:
             raise self._no_memory() from error
         recording.bind(inputs, outputs)
@@ -261,7 +263,7 @@ class Model(Executable[Port]):
         """The calls of one run, with an arena of their own, and what runs them."""
         try:
             calls = self._calls(self._on.device.allocate(self._arena_bytes))
-            return calls, self._on.device.record(calls)
+            return calls, self._on.device.record(calls, self.image.groups)
         except MemoryError as error:
             raise self._no_memory() from error
 

@@ -24,6 +24,7 @@ from stormdrop.measure.result import Failure, Result
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.record import DONOR
 from stormdrop.reservoir.store import Store
+from stormdrop.search.reuse import MOST_DONORS
 from stormdrop.search.tune import tune
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
@@ -131,6 +132,19 @@ def test_every_task_is_timed_with_the_winners_of_all_others(recorded: Path) -> N
         assert {link.donor for link in links} == set(table.recipients) - {id}
         assert all(link.marks and link.key == "class" for link in links)
         assert all(mark in table.ratios[id] for link in links for mark in link.marks)
+
+
+def test_the_nearest_tasks_of_all_and_of_each_model_give(tmp_path: Path) -> None:
+    near = Network("alexnet", False, tuple((build("GMM", (1, 16 + n, 24, 40)), 1) for n in range(8)))
+    far = Network("vgg16", False, ((build("GMM", (1, 96, 64, 80)), 1),))
+    file = TableFile(tmp_path / "table.jsonl")
+    found = Recorder(file, (near, far), TARGET, {False: Formula()}, replace(BUDGETS, donors=1, trials=4))
+    found.winners()
+    found.donors()
+    table = found.table
+    first = next(iter(table.recipients.values()))
+    ids = [r.id for r in table.recipients.values()]
+    assert {link.donor for link in table.links[first.id]} == {*ids[1 : 1 + MOST_DONORS], ids[-1]}
 
 
 def test_the_best_known_is_at_least_as_fast_as_what_a_search_or_a_donor_gave(recorded: Path) -> None:
