@@ -150,10 +150,11 @@ def scouted(
 ) -> tuple[list[tuple[int, Points]], Estimate]:
     """The fastest of some points of each of the best few sketches, and what a cost model learned from them all.
 
-    Points are the best and a spread by the prior, but never its favourite: a grid around that would make it look wiser
-    than it is. A sketch of `donated` schedules has the fastest of those.
+    Points are the best and a spread by the prior. A sketch of `donated` schedules has the fastest of those. The prior's
+    favourite, with which a search begins, is beside each.
     """
-    order = sorted(range(len(found)), key=lambda k: ranked([found[k]])[0][2])[:most]
+    favourites = [ranked([sketch])[0] for sketch in found]
+    order = sorted(range(len(found)), key=lambda k: favourites[k][2])[:most]
     model, homes, each = CostModel(FEATURES), list[tuple[int, Points]](), SCOUTS // (2 * len(order))
     for k in order:
         points = found[k].sample_legal(SAMPLES, np.random.default_rng(0))
@@ -166,7 +167,7 @@ def scouted(
         values = np.array([np.nan if s is None else s for s in seconds])
         eligible = values[: len(refits)] if np.isfinite(values[: len(refits)]).any() else values
         if np.isfinite(eligible).any():
-            homes.append((k, points[int(np.nanargmin(eligible))]))
+            homes.append((k, np.stack([points[int(np.nanargmin(eligible))], favourites[k][1]])))
             model.add(task.name, found[k].features(points), values)
     model.refresh()
     return homes, lambda sketch, points: np.exp2(-model.predict(sketch.features(points), task.name))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 
 from benchmarks.reuse.table import GAIN, DonorLink, ModelWorth, Recipient, SearchKind, Table, donors_in, family_of
+from stormdrop.search.reuse import MOST_DONORS
 
 NEAR = 1.02
 """A search is there when it is within 2 % of the best known."""
@@ -21,8 +22,8 @@ EARLY = 0.05
 """Of the time of a long search."""
 BEHIND = 0.01
 """What a task may be slower than its default by noise."""
-NEAREST = 6
-"""Donors that `stormdrop.search.reuse` re-fits for one task."""
+CLEARLY = 0.98
+"""A candidate must take less than this share of the default's time in one half of its timings to be chosen."""
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -108,7 +109,7 @@ def reused_ratio(table: Table, recipient: Recipient, donors: Collection[str], mo
     if not halves:
         return 1.0
     first, second = min(halves, key=lambda h: h.first), min(halves, key=lambda h: h.second)
-    judged = first.second if first.first < 1 else 1.0, second.first if second.second < 1 else 1.0
+    judged = first.second if first.first < CLEARLY else 1.0, second.first if second.second < CLEARLY else 1.0
     return sum(judged) / 2
 
 
@@ -147,7 +148,9 @@ def _expected(table: Table, link: DonorLink) -> float:
 
 
 def shared_classes(table: Table, model: str, donor: str) -> float:
-    """The choice of the transfer-tuning paper: Σ over classes of the class's share of the time · √(its donors)."""
+    """The choice of `stormdrop store donors` and of the transfer-tuning paper: Σ over classes of P · √W, P the class's
+    share of the time and W the number of the donor model's winners of the class.
+    """
     weights: dict[str, float] = {}
     donors: dict[str, set[str]] = {}
     for recipient in table.of_model(model):
@@ -166,8 +169,9 @@ class Matrix:
     models: Sequence[str]
     by_donor: Mapping[str, Mapping[str, float]]
     chosen: Mapping[str, str]
-    """The donor model that is expected to help most, of those outside of the family; empty where there is none."""
+    """By `expected_gain`, of the models outside of the family; empty where there is none."""
     chosen_by_classes: Mapping[str, str]
+    """By `shared_classes`."""
     all_donors: Mapping[str, float]
     """From all models outside of the family, every candidate measured."""
     nearest: Mapping[str, float]
@@ -184,7 +188,7 @@ def matrix(table: Table) -> Matrix:
         {m: max(outside[m], key=lambda d: expected_gain(table, m, d), default="") for m in models},
         {m: max(outside[m], key=lambda d: shared_classes(table, m, d), default="") for m in models},
         {m: pool_speed(table, m, outside[m]) for m in models},
-        {m: pool_speed(table, m, outside[m], NEAREST) for m in models},
+        {m: pool_speed(table, m, outside[m], MOST_DONORS) for m in models},
         {m: speed(table, m, lambda r: best_ratio(table, r)) for m in models},
     )
 
@@ -207,7 +211,7 @@ def pool_curve(table: Table, most: int = 10) -> list[PoolPoint]:
         PoolPoint(
             size,
             geometric_mean(pool_speed(table, m, ranked[m][:size]) for m in models),
-            geometric_mean(pool_speed(table, m, ranked[m][:size], NEAREST) for m in models),
+            geometric_mean(pool_speed(table, m, ranked[m][:size], MOST_DONORS) for m in models),
         )
         for size in sizes
     ]
@@ -227,8 +231,8 @@ class Gain:
     """Of the tasks with something to gain. Without enough of them (`is_claim`), nothing is claimed.
 
     `reached`: seconds until within 2 % of the best known, by kind of search, for each task; a search that never got
-    there counts as the whole budget. `saved`: what a search with reuse saved after 5 % of the time of the long search,
-    as a share of what that saved in the end; `long_trials` is the median of its trials.
+    there counts as the whole budget, that of the search from nothing. `saved`: what a search with reuse saved after 5 %
+    of the time of the long search, as a share of what that saved in the end.
     """
 
     tasks: int
@@ -246,17 +250,16 @@ class Gain:
 
     def time_ratio(self, kind: SearchKind) -> float:
         """Geometric mean of the seconds with reuse over those from nothing."""
-        return geometric_mean(a / b for a, b in zip(self.reached[kind], self.reached["nothing"], strict=True))
+        return geometric_mean(a / b for a, b in zip(self.reached[kind], self.reached["again"], strict=True))
 
 
 def gain(table: Table) -> Gain:
     tasks = gain_tasks(table)
     kinds: tuple[SearchKind, ...] = ("only", "seed")
-    searched = [r for r in tasks if all((r.id, kind) in table.searches for kind in ("nothing", *kinds))]
-    reached: dict[SearchKind, list[float]] = {kind: [] for kind in ("nothing", *kinds)}
+    searched = [r for r in tasks if all((r.id, kind) in table.searches for kind in ("again", *kinds))]
+    reached: dict[SearchKind, list[float]] = {kind: [] for kind in ("again", *kinds)}
     for recipient in searched:
-        nothing = table.searches[recipient.id, "nothing"]
-        budget = max(nothing.seconds, nothing.budget_seconds or 0.0)
+        budget = table.searches[recipient.id, "again"].seconds
         wanted = NEAR * best_ratio(table, recipient)
         for kind, seconds in reached.items():
             until = table.searches[recipient.id, kind].seconds_until(wanted)

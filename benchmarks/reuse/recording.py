@@ -1,9 +1,9 @@
 """The passes that measure. Each leaves out what the table already has.
 
     winners   every recipient is searched from nothing
-    donors    the winners of all other recipients are re-fitted and timed in turns; the best known duels the default
+    donors    winners of other recipients are re-fitted and timed in turns; the best known duels the default
     reuse     every recipient is searched from donors alone, its models held out; tasks with something to gain also
-              from donors and then as from nothing
+              from donors and then as from nothing, and once more from nothing, with the same budget
     zero      every recipient gets the schedule that compiling would take unmeasured, its models held out
     long      tasks with something to gain are searched from nothing with many trials
     model     every model with the best known schedules against defaults, in turns
@@ -16,8 +16,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Literal, get_args
@@ -25,33 +24,29 @@ from typing import Literal, get_args
 import numpy as np
 
 from benchmarks.reuse.held_out import HeldOutStores, keep_trials
+from benchmarks.reuse.networks import Network, worth_in_model
 from benchmarks.reuse.table import GAIN, Recipient, Row, SearchKind, Table, TableFile, family_of, mark_of, recipient_id
 from benchmarks.reuse.turns import Turns, in_turns
-from stormdrop import zoo
-from stormdrop.driver.compile import load, suited, tasks_of
-from stormdrop.driver.in_model import accept
+from benchmarks.reuse.zero import Choose, Learn
 from stormdrop.errors import RunError, ScheduleError, StormdropError
-from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.measurer import Measurer
-from stormdrop.measure.settings import MeasureSettings
+from stormdrop.measure.result import Timing
 from stormdrop.reservoir.donors import Kinship, kinship
+from stormdrop.reservoir.record import DONOR, Record
 from stormdrop.reservoir.store import Store
 from stormdrop.search.events import Event, NewBest
-from stormdrop.search.model_events import TunedModel, TunedTask
-from stormdrop.search.model_task import least_seconds
+from stormdrop.search.reuse import MOST_DONORS
+from stormdrop.search.settings import TuneSettings
 from stormdrop.search.tools import Measures
-from stormdrop.search.tune import tune
+from stormdrop.search.tune import tune, versions
+from stormdrop.search.tune_model import MODEL_SETTINGS
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import replay
 from stormdrop.target.cpu import Cpu
 
 Pass = Literal["winners", "donors", "reuse", "zero", "long", "model"]
-Choose = Callable[[Task, Cpu, Store], Schedule | None]
-"""From a task, the machine at its temperature and a store of what may be known, to the schedule that compiling takes
-without measuring; None: the default.
-"""
 PASSES: tuple[Pass, ...] = get_args(Pass)
 DONOR_LOADS, DONOR_ROUNDS = 2, 3
 CURVE_LOADS, CURVE_ROUNDS = 4, 2
@@ -61,42 +56,35 @@ CURVE_POINTS = 10
 """Improvements of a search that are timed again."""
 BETTER = 0.99
 """A winner duels the default if it seems to take less than this share of the best known's time."""
-SEARCH_ENDS, DONORS_TAKE, REUSE_TAKES, ZERO_TAKES, MODEL_TAKES = 2.5, 5.0, 5.0, 1.0, 15.0
-"""Seconds to expect: of a search's final duel and proof, of one recipient's donors and duel, of a search from donors
-alone, of a choice, of a model."""
+SEARCH_ENDS, DUEL_TAKES, DONOR_TAKES, REUSE_TAKES, ZERO_TAKES, MODEL_TAKES = 3.0, 1.5, 0.13, 5.5, 1.0, 15.0
+"""Seconds to expect: of a search's final duel and proof, of a recipient's duel, of one donor's candidates, of a search
+from donors alone, of a choice, of a model."""
 LONG_RATE = 30.0
 """Trials in a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Of one search. `long_trials`: of the long one."""
+    """Of one search. `gain_seconds`: of those that are compared on tasks with something to gain."""
 
-    seconds: float | None = 6.0
+    seconds: float | None = 5.0
     trials: int | None = None
+    gain_seconds: float | None = 15.0
     long_trials: int = 2000
+    donors: int = 4
+    """Of each model: the nearest so many of its tasks give to a recipient."""
 
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """What recording needs of a model: the tasks that take a share worth recording, and how often it calls each."""
-
-    name: str
-    is_cold: bool
-    tasks: tuple[tuple[Task, int], ...]
-
-
-def partition_of(name: str) -> Partition:
-    return tasks_of(load(zoo.build(name)))
-
-
-def network_of(name: str, parts: Partition, target: Cpu, share: float) -> Network:
-    """With the tasks that take at least this share of the model's estimated time."""
-    own = suited(target, parts)
-    seconds = {use.id: use.count * least_seconds(use.task, own) for use in parts.tasks}
-    least = share * sum(seconds.values())
-    found = [(use.task, use.count) for use in parts.tasks if seconds[use.id] >= least]
-    return Network(name, own.is_cold, tuple(found))
+    def of(self, kind: SearchKind) -> tuple[float | None, int | None]:
+        """Seconds and trials; neither: the search ends by itself."""
+        match kind:
+            case "nothing":
+                return self.seconds, self.trials
+            case "seed" | "again":
+                return self.gain_seconds, self.trials
+            case "only":
+                return None, None
+            case "long":
+                return None, self.long_trials
 
 
 def commit() -> str:
@@ -193,13 +181,12 @@ class Recorder:
         """`folder` is for temporary stores."""
         stores = HeldOutStores(self.table, self._tasks, self._target, self._trials, folder)
         self._each("reuse only", self._without("only"), lambda r: self._search(r, "only", stores))
-        gaining = [r for r in self._without("seed") if self.has_gain(r)]
-        self._each("reuse seed", gaining, lambda r: self._search(r, "seed", stores))
+        self._each("reuse seed", self._gaining("seed"), lambda r: self._search(r, "seed", stores))
+        self._each("once more", self._gaining("again"), lambda r: self._search(r, "again", None))
         self.duels()
 
     def long(self) -> None:
-        gaining = [r for r in self._without("long") if self.has_gain(r)]
-        self._each("long", gaining, lambda r: self._search(r, "long", None))
+        self._each("long", self._gaining("long"), lambda r: self._search(r, "long", None))
         self.duels()
 
     def has_gain(self, recipient: Recipient) -> bool:
@@ -207,17 +194,16 @@ class Recorder:
         found = self.table.first_best.get(recipient.id)
         return found is not None and found.ratio <= 1 / (1 + GAIN)
 
+    def _gaining(self, kind: SearchKind) -> list[Recipient]:
+        return [r for r in self._without(kind) if self.has_gain(r)]
+
     def _without(self, kind: SearchKind) -> list[Recipient]:
         return [r for r in self.recipients if (r.id, kind) not in self.table.searches]
 
     def _search(self, recipient: Recipient, kind: SearchKind, stores: HeldOutStores | None) -> str:
-        task, target, budgets = self._tasks[recipient.id], self.target_of(recipient), self._budgets
+        task, target = self._tasks[recipient.id], self.target_of(recipient)
         store = Store.in_memory() if stores is None else stores.store_for(recipient)
-        seconds, trials = budgets.seconds, budgets.trials
-        if kind == "long":
-            seconds, trials = None, budgets.long_trials
-        elif kind == "only":
-            seconds, trials = None, None
+        seconds, trials = self._budgets.of(kind)
         bests: list[tuple[float, int, Schedule]] = []
         began = self._clock()
 
@@ -225,18 +211,22 @@ class Recorder:
             if isinstance(event, NewBest):
                 bests.append((self._clock() - began, event.trial.number, event.trial.schedule))
 
-        search, reuse = "storm" if kind == "long" else "storm+droplet", kind if stores is not None else "off"
+        is_long = kind == "long"
         tuned = tune(
             task,
             target,
-            search=search,
+            search="storm" if is_long else "storm+droplet",
+            settings=TuneSettings() if is_long else MODEL_SETTINGS,
             trials=trials,
             seconds=seconds,
+            seed=int(kind == "again"),
             store=store,
             measurer=self._measurers[recipient.is_cold],
-            reuse=reuse,
+            reuse="off" if stores is None else kind,
             listen=listen,
         )
+        if tuned.interrupted:
+            raise KeyboardInterrupt
         spent = self._clock() - began
         points = [*spread(bests, CURVE_POINTS), (spent, tuned.trials, tuned.best)]
         turns = self._in_turns(recipient, [s for _, _, s in points], CURVE_LOADS, CURVE_ROUNDS)
@@ -269,9 +259,15 @@ class Recorder:
         self.duels()
 
     def _fresh_donors(self, recipient: Recipient, searched: Sequence[Recipient]) -> list[Recipient]:
+        """Of each model the nearest few, and the nearest of all; without those that were timed before."""
+        others = [d for d in searched if d.digest != recipient.digest]
+        kin = {d.id: (*found.order, d.id) for d in others if (found := self._kin(d, recipient)) is not None}
+        near = sorted((d for d in others if d.id in kin), key=lambda d: kin[d.id])
+        chosen = {d.id for d in near[:MOST_DONORS]}
+        for model in self.table.model_names:
+            chosen |= {d.id for d in [d for d in near if model in d.calls][: self._budgets.donors]}
         known = {link.donor for link in self.table.links.get(recipient.id, ())}
-        others = [d for d in searched if d.digest != recipient.digest and d.id not in known]
-        return [d for d in others if self._kin(d, recipient) is not None]
+        return [d for d in near if d.id in chosen - known]
 
     def _kin(self, donor: Recipient, recipient: Recipient) -> Kinship | None:
         return kinship(self._tasks[donor.id], self._winner(donor), self._tasks[recipient.id])
@@ -307,9 +303,24 @@ class Recorder:
                 "empty": sum(not each for each in found.values()),
             }
         )
+        if self._trials is not None:
+            self._trials.add(self._donated(recipient, schedules, turns))
         best = min((r.both for r in ratios.values()), default=1.0)
         failed = f", {len(turns.failures)} failed" if turns.failures else ""
         return f"{len(donors)} donors, {len(schedules)} candidates{failed}, the best {1 / best:.3f}"
+
+    def _donated(self, recipient: Recipient, schedules: Iterable[Schedule], turns: Turns) -> list[Record]:
+        """What was timed, as a search that begins from donors would have kept it."""
+        task, target = self._tasks[recipient.id], self.target_of(recipient)
+        found: list[Record] = []
+        for schedule in (s for s in schedules if s in turns.loads):
+            sketch, point = replay(task, schedule, target)
+            seconds = turns.ratio(schedule) * turns.default_seconds
+            timing = Timing(seconds, 0.0, DONOR_LOADS * DONOR_ROUNDS, 0.0, samples=(seconds,))
+            features = sketch.features(point[None])[0].astype(np.float32)
+            record = Record(task, schedule, target, timing, versions(target), DONOR, features=features)
+            found.append(replace(record, model=next(iter(recipient.calls)), created=time.time()))
+        return found
 
     def duels(self) -> None:
         """The best known of every recipient against its default, where something better may be known now."""
@@ -372,15 +383,22 @@ class Recorder:
 
     # ---- zero measurement ------------------------------------------------------------------------------------------
 
-    def zero(self, choose: Choose, folder: Path) -> None:
+    def zero(self, learn: Learn, folder: Path) -> None:
         """`folder` is for temporary stores."""
         stores = HeldOutStores(self.table, self._tasks, self._target, self._trials, folder)
-        todo = [r for r in self.recipients if r.id in self.table.links and r.id not in self.table.unmeasured]
-        self._each("zero", todo, lambda r: self._choose(r, choose, stores))
+        choosers: dict[tuple[frozenset[str], bool], Choose] = {}
 
-    def _choose(self, recipient: Recipient, choose: Choose, stores: HeldOutStores) -> str:
-        with stores.store_for(recipient) as store:
-            schedule = choose(self._tasks[recipient.id], self.target_of(recipient), store)
+        def decide(recipient: Recipient) -> str:
+            key = self.table.families(recipient), recipient.is_cold
+            if key not in choosers:
+                with stores.store_for(recipient) as store:
+                    choosers[key] = learn(store, self.target_of(recipient))
+            return self._take_unmeasured(recipient, choosers[key](self._tasks[recipient.id]))
+
+        todo = [r for r in self.recipients if r.id in self.table.links and r.id not in self.table.unmeasured]
+        self._each("zero", todo, decide)
+
+    def _take_unmeasured(self, recipient: Recipient, schedule: Schedule | None) -> str:
         if schedule is None or schedule == self.default_of(recipient):
             self._append({"kind": "unmeasured", "id": recipient.id, "ratio": None})
             return "default"
@@ -391,57 +409,31 @@ class Recorder:
         self._append({"kind": "unmeasured", "id": recipient.id, "ratio": ratio, "schedule": schedule.to_json()})
         return f"{1 / ratio:.3f} times the default's speed"
 
-    # ---- models ----------------------------------------------------------------------------------------------------
-
-    def models(self, names: Sequence[str], seconds: float = 2.0) -> None:
+    def models(self, names: Sequence[str]) -> None:
         for name in names:
-            if name in self.table.models:
-                continue
-            parts = partition_of(name)
-            target = suited(self._target, parts)
-            tasks: list[TunedTask] = []
-            for use in parts.tasks:
-                best = self.table.best.get(recipient_id(use.task.digest, target.is_cold))
-                about = use.id, use.calls[0].label, use.count, use.task.flops
-                is_better = best is not None and not best.is_default
-                schedule = best.schedule if best is not None and is_better else None
-                tasks.append(TunedTask(*about, task=use.task, schedule=schedule, default=None, verified=is_better))
-            offered = sum(t.schedule is not None for t in tasks)
-            tuned = TunedModel(name, target, "recorded", 0, tuple(tasks), 0.0, "recorded")
-            accepted = accept(parts, tuned, seconds=seconds)
-            worth = accepted.in_model
-            assert worth is not None
-            changed = sum(t.schedule is not None and t.phase != "reverted" for t in accepted.tasks)
-            times = {"seconds": worth.seconds, "default_seconds": worth.default_seconds}
-            self._append(
-                {
-                    "kind": "model",
-                    "model": name,
-                    "families": [family_of(name)],
-                    **times,
-                    "changed": changed,
-                    "offered": offered,
-                }
-            )
-            self._say(f"model {name}: {worth.default_seconds / worth.seconds:.3f} times the default's speed")
+            if name not in self.table.models:
+                worth = worth_in_model(name, self._target, self.table)
+                self._append({"kind": "model", "families": [family_of(name)], **asdict(worth)})
+                self._say(f"model {name}: {worth.default_seconds / worth.seconds:.3f} times the default's speed")
 
     # ---- what it will take -----------------------------------------------------------------------------------------
 
     def expected_seconds(self, passes: Iterable[Pass]) -> dict[Pass, float]:
-        """Of each pass, of what is left to do. Until it is known, a third of the tasks is taken to have a gain."""
+        """Of each pass, of what is left to do. Until it is known, a fifth of the tasks is taken to have a gain."""
         n = len(self.recipients)
         undecided = sum(r.id not in self.table.first_best for r in self.recipients)
-        gaining = sum(map(self.has_gain, self.recipients)) + undecided / 3
+        gaining = sum(map(self.has_gain, self.recipients)) + undecided / 5
         search = (self._budgets.seconds or (self._budgets.trials or 300) / LONG_RATE) + SEARCH_ENDS
         untimed = sum(r.id not in self.table.links for r in self.recipients)
         without: dict[SearchKind, int] = {k: len(self._without(k)) for k in get_args(SearchKind)}
         share = gaining / max(1, n)
+        compared = (self._budgets.gain_seconds or search) + SEARCH_ENDS
         undecided_choices = sum(r.id not in self.table.unmeasured for r in self.recipients)
         models = len({m for r in self.recipients for m in r.calls} - set(self.table.models))
         found: dict[Pass, float] = {
             "winners": without["nothing"] * search,
-            "donors": untimed * DONORS_TAKE,
-            "reuse": without["only"] * REUSE_TAKES + share * without["seed"] * search,
+            "donors": untimed * (DUEL_TAKES + DONOR_TAKES * min(n, self._budgets.donors * len(self.table.model_names))),
+            "reuse": without["only"] * REUSE_TAKES + share * (without["seed"] + without["again"]) * compared,
             "zero": undecided_choices * ZERO_TAKES,
             "long": share * without["long"] * (self._budgets.long_trials / LONG_RATE + SEARCH_ENDS),
             "model": models * MODEL_TAKES,
@@ -455,12 +447,3 @@ def spread(bests: Sequence[tuple[float, int, Schedule]], most: int) -> list[tupl
         return list(bests)
     chosen = np.unique(np.linspace(0, len(bests) - 1, most).round().astype(int))
     return [bests[k] for k in chosen.tolist()]
-
-
-def measurers_for(target: Cpu, networks: Sequence[Network], stack: ExitStack) -> dict[bool, Measures]:
-    """One for each temperature that is needed."""
-    settings = MeasureSettings(final_seconds=0.05)
-    return {
-        is_cold: stack.enter_context(Measurer(target.with_cold_weights(is_cold), settings, shared_proofs=True))
-        for is_cold in sorted({n.is_cold for n in networks})
-    }

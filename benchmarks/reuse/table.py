@@ -33,8 +33,9 @@ GAIN = 0.05
 FAMILIES = {"googlenet": "inception"}
 """Of models whose names do not say it."""
 Row = dict[str, Any]
-SearchKind = Literal["nothing", "only", "seed", "long"]
-"""From nothing; from donors with a short descent; from donors, then as from nothing; from nothing with many trials."""
+SearchKind = Literal["nothing", "only", "seed", "again", "long"]
+"""From nothing; from donors with a short descent; from donors, then as from nothing; from nothing once more, with
+another seed and more time; from nothing with many trials."""
 
 
 def family_of(model: str) -> str:
@@ -45,6 +46,10 @@ def family_of(model: str) -> str:
 
 def path_for(target: Cpu) -> Path:
     return RESULTS / f"reuse-{target.cpu}-{target.isa}-{target.threads}.jsonl"
+
+
+def stored_tables() -> list[Path]:
+    return sorted(RESULTS.glob("reuse-*.jsonl"))
 
 
 def mark_of(schedule: Schedule) -> str:

@@ -241,7 +241,8 @@ def bench(
             model.save(file)
             if pool:
                 model = load_compiled(file, model.threads, **pool)
-            sides = {"stormdrop": Side("stormdrop", file, model.threads, arrays, pool)}
+            where = {"ordinal": models_of(model)[-1].ordinal} if image.is_for_gpu else {}
+            sides = {"stormdrop": Side("stormdrop", file, model.threads, arrays, {**pool, **where})}
             if against is not None and opened is not None:
                 all_arrays = {**arrays, **opened.bound}
                 settings["onnxruntime"] = _doubt(opened, model, peer_threads, arrays, all_arrays)

@@ -1,8 +1,15 @@
-"""How to measure: nothing that changes what a candidate is or what its seconds mean, which the target says."""
+"""How to measure: nothing that changes what a candidate is.
+
+What its seconds mean is said by the target's temperature and by `surroundings`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from stormdrop.target import Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +45,15 @@ class MeasureSettings:
     """Compared with the reference before a winner is recorded; all others are compared with another schedule's output.
     """
     seed: int = 0
+    surroundings: Surroundings | None = None
+    """The model whose kernels are measured on a CPU: candidates are timed in the state of the caches that a run of it
+    leaves to them. None: a candidate is run again and again, and finds what its last run left.
+    """
+
+    @staticmethod
+    def from_message(data: Mapping[str, Any]) -> MeasureSettings:
+        """The inverse of `dataclasses.asdict`."""
+        values = dict(data)
+        if values["surroundings"] is not None:
+            values["surroundings"] = Surroundings(**values["surroundings"])
+        return MeasureSettings(**values)

@@ -9,7 +9,7 @@ Everything of CUDA is imported when a GPU is asked for.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from stormdrop.errors import UserError
 from stormdrop.runtime.device import Device
@@ -97,11 +97,19 @@ def gpu_for(image: Image, ordinal: int) -> Device:
     return device
 
 
-def gpu_limits(device: Device) -> tuple[float, int]:
-    """The measured GFLOP/s of a GPU, and the bytes of its L2."""
+class GpuLimits(NamedTuple):
+    """The measured rates of a GPU, and the bytes of its L2."""
+
+    gflops: float
+    dram_gbs: float
+    l2_bytes: int
+
+
+def gpu_limits(device: Device) -> GpuLimits:
     from stormdrop.runtime.cuda.context import Attribute
     from stormdrop.runtime.cuda.device import CudaDevice
     from stormdrop.runtime.cuda.peak import measure_gpu_peak
 
     assert isinstance(device, CudaDevice)
-    return measure_gpu_peak(device).gflops, device.context.attribute(Attribute.L2_BYTES)
+    peak = measure_gpu_peak(device)
+    return GpuLimits(peak.gflops, peak.dram_gbs, device.context.attribute(Attribute.L2_BYTES))

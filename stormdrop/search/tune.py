@@ -141,6 +141,7 @@ def cost_model(target: Target, store: Store | None, settings: TuneSettings) -> C
     if store is not None:
         rows = store.training(target, settings.training_rows)
         cost.add_rows(rows.features, rows.seconds, rows.group, rows.names)
+        cost.refresh()  # donors are ranked before anything is asked of a strategy
     return cost
 
 

@@ -196,7 +196,7 @@ def _taken_together(point: Points, rows: Points) -> list[Points]:
 
 def _axes_of_moves(sketch: Sketch) -> NDArray[np.int64]:
     """For every move: the number of the axis of its knob."""
-    names = [k.name.rpartition(".")[0] if k.unit != "flag" else k.name for k in sketch.knobs]
+    names = [k.axis or k.name for k in sketch.knobs]
     numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[names[m.knob]] for m in moves_of(sketch.knobs)], dtype=np.int64)
 

@@ -9,7 +9,19 @@ from dataclasses import dataclass, replace
 from stormdrop.ir.expr import Axis
 from stormdrop.ir.memo import memoised
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.nest import Trips, cuts, depth_knob, nest_of, peel_knob, unroll_knob, vectors_knob
+from stormdrop.space.nest import (
+    Trips,
+    cuts,
+    depth_knob,
+    group_knob,
+    layout_knob,
+    nest_of,
+    peel_knob,
+    pieces_knob,
+    residents_knob,
+    unroll_knob,
+    vectors_knob,
+)
 from stormdrop.space.rules import FEWEST_PARTS, SPLIT_TILE, even_parts
 from stormdrop.space.structure import OpenSplit, Stage, Structure
 from stormdrop.space.tiling import cooperative_lanes, granules_of, power_above
@@ -22,12 +34,17 @@ MOST_PARTS_PER_THREAD = 16
 LIKELY_BLOCKS = 2  # of a multiprocessor
 
 
+TILE_UNITS = frozenset({"trips", "rows", "few rows", "vectors"})
+GROUPS = (1, 2, 4, 8, 16)
+
+
 @dataclass(frozen=True, slots=True)
 class Knob:
     """One coordinate of a point.
 
     `unit`, what a value counts: trips; rows or few rows (of the register tile); vectors; steps (unroll factor); parts
-    (of a reduction); depth (of a pipeline); flag.
+    (of a reduction); depth (of a pipeline); pieces (of a vector); residents (blocks of a multiprocessor); group
+    (rows of blocks); flag.
     """
 
     name: str
@@ -37,7 +54,7 @@ class Knob:
     @property
     def axis(self) -> str | None:
         """The axis that the knob tiles, `s2.a0`: knobs of one axis can exchange factors. None: not a tile size."""
-        return None if self.unit in ("flag", "steps", "parts", "depth") else self.name.rpartition(".")[0] or None
+        return None if self.unit not in TILE_UNITS else self.name.rpartition(".")[0] or None
 
     @property
     def stage(self) -> str:
@@ -184,6 +201,13 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
     name = peel_knob(stage)
     if name is not None:
         found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))
+    others = (
+        (layout_knob, (0, 1), "flag"),
+        (pieces_knob, _up_to(lanes, (1, 2, 4)), "pieces"),
+        (residents_knob, (1, 2, 3, 4), "residents"),
+        (group_knob, GROUPS, "group"),
+    )
+    found += [Knob(name, choices, unit) for knob, choices, unit in others if (name := knob(stage)) is not None]
     return tuple(found)
 
 

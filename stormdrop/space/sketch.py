@@ -138,7 +138,9 @@ class Sketch:
         found: list[tuple[Points, NDArray[np.float64]]] = []
         for k in self.knobs:
             choices = np.asarray(k.choices, dtype=np.int64)
-            power = {"rows": 1.0, "few rows": 2.0, "vectors": 1.0, "steps": 1.0}.get(k.unit, 0.0)
+            power = {"rows": 1.0, "few rows": 2.0, "vectors": 1.0, "steps": 1.0, "residents": 1.0, "group": 1.0}.get(
+                k.unit, 0.0
+            )
             weights = np.maximum(choices, 1.0) ** -power
             shares = (weights / weights.sum()).cumsum()
             found.append((choices, shares / shares[-1]))

@@ -11,15 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reuse.recording import Budgets, Network, Recorder, commit, spread
+from benchmarks.reuse.held_out import HeldOutStores
+from benchmarks.reuse.networks import Network
+from benchmarks.reuse.recording import Budgets, Recorder, commit, spread
 from benchmarks.reuse.table import Table, TableFile, mark_of, read_rows
 from benchmarks.reuse.turns import in_turns, together
+from benchmarks.reuse.zero import Choose
 from stormdrop.errors import RunError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result
 from stormdrop.ops.catalogue import build
+from stormdrop.reservoir.record import DONOR
 from stormdrop.reservoir.store import Store
+from stormdrop.search.reuse import MOST_DONORS
 from stormdrop.search.tune import tune
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
@@ -27,7 +32,7 @@ from stormdrop.target.cpu import cross
 from tests.search.test_tune import by_knobs
 
 TARGET = cross("avx2").with_threads(2)
-BUDGETS = Budgets(seconds=None, trials=12, long_trials=40)
+BUDGETS = Budgets(seconds=None, trials=12, gain_seconds=None, long_trials=40)
 
 
 class Killed(BaseException):
@@ -60,6 +65,11 @@ def networks() -> tuple[Network, ...]:
     return first, Network("vgg16", False, ((b, 1), (shared, 1))), Network("vgg19", False, ((c, 1), (shared, 3)))
 
 
+def digests() -> tuple[str, set[str]]:
+    """Of alexnet's task, and of those of the other family."""
+    return networks()[0].tasks[0][0].digest, {t.digest for n in networks()[1:] for t, _ in n.tasks}
+
+
 def recorder(path: Path, measurer: Formula | None = None, models: Iterable[Network] = ()) -> Recorder:
     measurers = {False: measurer or Formula()}
     trials = Store.open(path.with_suffix(".sqlite"))
@@ -89,7 +99,7 @@ def test_every_task_is_searched_once_whatever_the_number_of_its_models(recorded:
     table = Table.of(read_rows(recorded))
     assert len(table.recipients) == 4
     assert set(table.searches) == {(id, how) for id in table.recipients for how in ("nothing", "only")} | {
-        (id, "seed") for id in table.recipients if table.first_best[id].ratio <= 1 / 1.05
+        (id, how) for id in table.recipients for how in ("seed", "again") if table.first_best[id].ratio <= 1 / 1.05
     }
     assert [dict(r.calls) for r in table.recipients.values()][2] == {"vgg16": 1, "vgg19": 3}
     assert set(table.best) == set(table.recipients)
@@ -122,6 +132,19 @@ def test_every_task_is_timed_with_the_winners_of_all_others(recorded: Path) -> N
         assert {link.donor for link in links} == set(table.recipients) - {id}
         assert all(link.marks and link.key == "class" for link in links)
         assert all(mark in table.ratios[id] for link in links for mark in link.marks)
+
+
+def test_the_nearest_tasks_of_all_and_of_each_model_give(tmp_path: Path) -> None:
+    near = Network("alexnet", False, tuple((build("GMM", (1, 16 + n, 24, 40)), 1) for n in range(8)))
+    far = Network("vgg16", False, ((build("GMM", (1, 96, 64, 80)), 1),))
+    file = TableFile(tmp_path / "table.jsonl")
+    found = Recorder(file, (near, far), TARGET, {False: Formula()}, replace(BUDGETS, donors=1, trials=4))
+    found.winners()
+    found.donors()
+    table = found.table
+    first = next(iter(table.recipients.values()))
+    ids = [r.id for r in table.recipients.values()]
+    assert {link.donor for link in table.links[first.id]} == {*ids[1 : 1 + MOST_DONORS], ids[-1]}
 
 
 def test_the_best_known_is_at_least_as_fast_as_what_a_search_or_a_donor_gave(recorded: Path) -> None:
@@ -182,13 +205,14 @@ def test_searches_with_reuse_know_nothing_of_the_held_out_models(
     rows: dict[str, int] = {}
 
     def watched(task: Task, *args: object, store: Store, **options: object) -> object:
-        seen[task.digest] = {d.record.task.digest for d in store.donors(task, TARGET)}
-        rows[task.digest] = len(store.training(TARGET).seconds)
+        if options["reuse"] != "off":
+            seen[task.digest] = {d.record.task.digest for d in store.donors(task, TARGET)}
+            rows[task.digest] = len(store.training(TARGET).seconds)
         return tune(task, *args, store=store, **options)  # pyright: ignore
 
     monkeypatch.setattr("benchmarks.reuse.recording.tune", watched)
     found.reuse(tmp_path)
-    alexnet, vggs = networks()[0].tasks[0][0].digest, {t.digest for n in networks()[1:] for t, _ in n.tasks}
+    alexnet, vggs = digests()
     assert seen[alexnet] == vggs
     assert all(seen[digest] == {alexnet} for digest in vggs)
     assert rows[alexnet] > rows[min(vggs)] > 0
@@ -198,17 +222,38 @@ def test_a_choice_without_measuring_sees_a_store_without_its_models(tmp_path: Pa
     path = tmp_path / "table.jsonl"
     path.write_bytes(recorded.read_bytes())
     found = recorder(path)  # without the trials: the winners of the table are what is known
-    asked: list[set[str]] = []
+    alexnet, vggs = digests()
+    known: list[set[str]] = []
 
-    def choose(task: Task, target: object, store: Store) -> Schedule | None:
-        donors = store.donors(task, TARGET)
-        asked.append({d.record.task.digest for d in donors})
-        return None if len(asked) % 2 else found.table.best[f"{task.digest[:12]}/warm"].schedule
+    def learn(store: Store, target: object) -> Choose:
+        known.append({summary.digest for summary in store.summaries()})
+        return lambda task: None if task.digest == alexnet else found.table.best[f"{task.digest[:12]}/warm"].schedule
 
-    found.zero(choose, tmp_path)
+    found.zero(learn, tmp_path)
+    assert known == [vggs, {alexnet}]
     assert len(found.table.unmeasured) == 4
-    assert sorted(map(len, asked)) == [1, 1, 1, 3]
+    assert found.table.unmeasured[f"{alexnet[:12]}/warm"] is None
     assert any(ratio is not None and ratio < 1 for ratio in found.table.unmeasured.values())
+
+
+def test_trials_of_candidates_from_held_out_donors_are_held_out_too(tmp_path: Path) -> None:
+    path = tmp_path / "table.jsonl"
+    found = recorder(path)
+    found.winners()
+    found.donors()
+    table, tasks = found.table, {t.digest: t for n in networks() for t, _ in n.tasks}
+    trials = Store.open(path.with_suffix(".sqlite"))
+    ids = {id: tasks[r.digest] for id, r in table.recipients.items()}
+    alexnet, vggs = digests()
+    held_out = next(r for r in table.recipients.values() if r.digest == alexnet)
+    store = HeldOutStores(table, ids, TARGET, trials, tmp_path).store_for(held_out)
+    for id, task in ids.items():
+        given = {mark_of(r.schedule) for r in store.trials(task, TARGET) if r.strategy == DONOR}
+        allowed = {m for link in table.links[id] if link.donor != held_out.id for m in link.marks}
+        every = {mark_of(r.schedule) for r in trials.trials(task, TARGET) if r.strategy == DONOR}
+        assert every == set(table.ratios[id])
+        assert given == (allowed if task.digest in vggs else set())
+        assert given < every
 
 
 def test_a_candidate_that_fails_is_counted_and_left_out() -> None:

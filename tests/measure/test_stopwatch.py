@@ -31,6 +31,13 @@ def test_repeats_fill_the_budget_and_no_more(seconds: float, runs: tuple[int, in
     assert not found.stopped_early
 
 
+def test_the_budget_pays_for_what_passes_between_runs():
+    clock = Clock(1e-4)
+    found = repeat(clock, 1e-4, None, SETTINGS, between=3e-4)
+    assert 50 <= clock.runs <= 70
+    assert found.seconds == pytest.approx(1e-4)
+
+
 def test_the_first_run_alone_condemns_only_what_no_cold_cache_explains():
     slow = Clock(0.1)
     assert repeat(slow, 0.1, 0.001, SETTINGS).stopped_early
