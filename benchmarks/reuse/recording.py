@@ -48,7 +48,7 @@ from stormdrop.target.cpu import Cpu
 
 Pass = Literal["winners", "donors", "reuse", "zero", "long", "model"]
 PASSES: tuple[Pass, ...] = get_args(Pass)
-DONOR_LOADS, DONOR_ROUNDS = 2, 3
+DONOR_LOADS, DONOR_ROUNDS = 2, 2
 CURVE_LOADS, CURVE_ROUNDS = 4, 2
 DUEL_LOADS = 12
 FINALISTS = 4
