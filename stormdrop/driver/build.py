@@ -22,6 +22,7 @@ from stormdrop.measure.process import RequestFailed, Worker, message_of
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import BuiltKernel, Packing, build_for_model
+from stormdrop.runtime.summary import PhaseSummary
 from stormdrop.runtime.threads import available_cpus
 from stormdrop.space.offer import Offer, Taken
 from stormdrop.space.rules import RULES, Rule
@@ -58,7 +59,7 @@ def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: 
     told = set() if told is None else told
     if job.schedule is not None:
         try:
-            return build_for_model(job.task, job.schedule, target, views, rules, job.code, job.packing)
+            return build_for_model(job.task, job.schedule, target, views, rules, job.code, job.packing, summarise=True)
         except ScheduleError as error:
             if job.task.digest not in told:
                 _log.warning("%s is computed by default, its schedule cannot be replayed: %s", job.task.name, error)
@@ -66,8 +67,10 @@ def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: 
     try:
         if job.offer is not None:
             with suppress(BuildError):  # of what it took: the default is built instead
-                return build_for_model(job.task, None, target, views, rules, packing=job.packing, offer=job.offer)
-        return build_for_model(job.task, None, target, views, rules, packing=job.packing)
+                return build_for_model(
+                    job.task, None, target, views, rules, packing=job.packing, offer=job.offer, summarise=True
+                )
+        return build_for_model(job.task, None, target, views, rules, packing=job.packing, summarise=True)
     except ScheduleError as error:
         outputs = ", ".join(map(repr, job.task.outputs))
         text = f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?"
@@ -98,7 +101,9 @@ def build_kernels(
                 return  # this process builds it, and says what is wrong
             layout = PackedLayout.from_json(reply["layout"]) if reply["layout"] else None
             taken = Taken.from_json(reply["taken"]) if reply["taken"] else None
-            built[k] = BuiltKernel(Artifact.from_message(reply["artifact"]), not reply["is_same"], layout, taken)
+            phases = tuple(map(PhaseSummary.from_json, reply["phases"]))
+            artifact = Artifact.from_message(reply["artifact"])
+            built[k] = BuiltKernel(artifact, not reply["is_same"], layout, taken, phases)
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]
@@ -122,4 +127,5 @@ def _request(job: Job) -> dict[str, Any]:
     views = {name: list(s) for name, s in job.strides.items()}
     packing = job.packing.to_json() if job.packing is not None else None
     offer = job.offer.to_json() if job.offer is not None else None
-    return {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing, "offer": offer}
+    request = {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing}
+    return {**request, "offer": offer, "summarise": True}

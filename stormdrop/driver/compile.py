@@ -24,6 +24,7 @@ from stormdrop.driver import COMPILED, ZOO
 from stormdrop.driver.build import Job, build_kernels
 from stormdrop.driver.fallback import OnnxRuntimeFallback, fallback_of
 from stormdrop.driver.mixed import MixedModel, OpenMixedModel
+from stormdrop.driver.placed import placed_phases
 from stormdrop.driver.specialise import OpenSource, Sharing, open_interface, open_model, open_source
 from stormdrop.driver.stored import DEFAULT, Renews, Schedules, origin_of, proved_again, scheduled, stored_schedules
 from stormdrop.driver.unmeasured import unmeasured
@@ -46,17 +47,21 @@ from stormdrop.pytorch import compile_module, graph_of, is_torch
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
+from stormdrop.runtime.group import Group
+from stormdrop.runtime.grouping import concurrent_calls, grouped, means_from
 from stormdrop.runtime.host_device import HostDevice
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.pool import Pool
+from stormdrop.runtime.summary import PhaseSummary
 from stormdrop.runtime.targets import host_for, target_for
 from stormdrop.space.offer import Offer, Taken
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
+from stormdrop.target.cpu import Cpu
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
@@ -327,7 +332,7 @@ def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
     Nothing is built: what schedules need besides is not known.
     """
     build = _Build(parts, target, lambda task: None, RULES)
-    return len(build.laid.calls), plan([life for _, life in build._lifetimes([])])[1]
+    return len(build.laid.calls), plan([life for _, life in build._lifetimes([], [])])[1]
 
 
 @dataclass(slots=True)
@@ -371,12 +376,14 @@ class _Build:
         self.origins: dict[str, str] = {}
         """Where the schedule of each task came from, by digest."""
         self._kernels: list[Artifact] = []
+        self._summaries: list[tuple[PhaseSummary, ...]] = []
         self._weights = _Weights()
         self._sources: list[Mapping[str, Value]] = []  # per step: constants by their buffer's name
 
     def image(self) -> Image:
         kernels = self._build_all()
-        lifetimes = self._lifetimes(kernels)
+        groups = self._groups(kernels)
+        lifetimes = self._lifetimes(kernels, groups)
         offsets, total = plan([life for _, life in lifetimes])
         arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
         numbered = enumerate(zip(self.laid.calls, kernels))
@@ -396,6 +403,7 @@ class _Build:
             target.triple,
             target.cpu,
             target.features,
+            groups,
         )
 
     def constants_of(self, step: int) -> Mapping[str, Array]:
@@ -457,9 +465,17 @@ class _Build:
                 if sharing is not None and kernel.layout is not None and kernel.layout.tensors:
                     sharing.packings.note(call, kernel.layout, kernel.artifact)
         self._kernels = [kernel.artifact for kernel in built]
+        self._summaries = [kernel.phases for kernel in built]
         self.origins = {job.task.digest: self._origin(job.task, kernel.taken) for job, kernel in zip(jobs, built)}
         self.origins |= dict.fromkeys(refuted, DEFAULT)
         return of_call
+
+    def _groups(self, kernels: Sequence[int]) -> tuple[Group, ...]:
+        """The phases of all calls that need no barrier between them."""
+        if not isinstance(self.target, Cpu):
+            return ()
+        phases = placed_phases(self.laid, [self._kernels[k] for k in kernels], [self._summaries[k] for k in kernels])
+        return grouped(phases, self.target, means_from())
 
     def _origin(self, task: Task, taken: Taken | None) -> str:
         if taken is not None:
@@ -496,14 +512,18 @@ class _Build:
 
     # ---- memory
 
-    def _lifetimes(self, kernels: Sequence[int]) -> list[tuple[ArenaKey, Lifetime]]:
-        """Every buffer of the arena from its first to its last use, and the working memory of every step."""
+    def _lifetimes(self, kernels: Sequence[int], groups: Sequence[Group]) -> list[tuple[ArenaKey, Lifetime]]:
+        """Every buffer of the arena from its first to its last use, and the working memory of every step. Calls of one
+        group may run at the same time.
+        """
         spans: dict[StorageBuffer, tuple[int, int]] = {}
-        for k, call in enumerate(self.laid.calls):
+        concurrent = concurrent_calls(groups, len(self.laid.calls))
+        for call, (first, last) in zip(self.laid.calls, concurrent):
             for v in (*self._runtime(call), call.output):
                 buffer = self.laid.places[v].buffer
                 if buffer.kind == "arena":
-                    spans[buffer] = (spans[buffer][0] if buffer in spans else k, k)
+                    known = spans.get(buffer, (first, last))
+                    spans[buffer] = min(known[0], first), max(known[1], last)
         found: list[tuple[ArenaKey, Lifetime]] = [
             (buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last))
             for buffer, (first, last) in spans.items()
@@ -511,7 +531,7 @@ class _Build:
         for k, kernel in enumerate(kernels):
             for s, buffer in enumerate(self._kernels[kernel].buffers):
                 if buffer.scope is Scope.WORKSPACE:
-                    found.append(((k, s), Lifetime(buffer.nbytes, k, k)))
+                    found.append(((k, s), Lifetime(buffer.nbytes, *concurrent[k])))
         return found
 
     def _call(self, k: int, call: TaskCall, kernel: int, arena: Mapping[ArenaKey, int]) -> KernelCall:

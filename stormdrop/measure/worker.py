@@ -104,12 +104,14 @@ class BuilderRole:
             schedule = Schedule.from_json(given) if given else None
             packing = Packing.from_json(request["packing"]) if request.get("packing") else None
             offer = Offer.from_json(request["offer"], self.target) if request.get("offer") else None
-            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, offer)
+            summarise = bool(request.get("summarise"))
+            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, offer, summarise)
         seconds = time.perf_counter() - start
         layout = built.layout.to_json() if built.layout is not None else None
         taken = built.taken.to_json() if built.taken is not None else None
         told = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds, "taken": taken}
-        return {"artifact": built.artifact.to_message(), **told}
+        phases = [phase.to_json() for phase in built.phases]
+        return {"artifact": built.artifact.to_message(), "phases": phases, **told}
 
 
 def _pinned(target: Target) -> HostDevice:

@@ -19,7 +19,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -101,6 +101,8 @@ class Model(Executable[Port]):
         Empty for a model that was loaded."""
         self._given_weights = image.checked_weights(weights) if isinstance(weights, np.ndarray) else tuple(weights)
         self._given_device, self.ordinal, self._arenas = device, ordinal, arenas
+        if arenas is not None:
+            self._results.clear()  # one of many sizes: each would keep memory of its own
         if device is not None or not image.is_for_gpu:
             self.attach()
 
@@ -245,7 +247,9 @@ class Model(Executable[Port]):
             arena = self._arenas.take(self._arena_bytes)
             recording = arena.recordings.get(self)
             if recording is None:
-                recording = arena.recordings[self] = self._on.device.record(self._calls(arena.memory))
+                recording = arena.recordings[self] = self._on.device.record(
+                    self._calls(arena.memory), self.image.groups
+                )
         except MemoryError as error:
             raise self._no_memory() from error
         recording.bind(inputs, outputs)
@@ -259,7 +263,7 @@ class Model(Executable[Port]):
         """The calls of one run, with an arena of their own, and what runs them."""
         try:
             calls = self._calls(self._on.device.allocate(self._arena_bytes))
-            return calls, self._on.device.record(calls)
+            return calls, self._on.device.record(calls, self.image.groups)
         except MemoryError as error:
             raise self._no_memory() from error
 

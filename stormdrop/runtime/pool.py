@@ -1,11 +1,11 @@
 """The native thread pool: Python starts the threads, native code does the rest.
 
-A kernel is `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)` and a list of extents, one per phase.
-The iterations of a phase are divided among the threads, each with scratch of its own, as `pool_ir` says: a share for
-each, and parts of it for whoever comes first. No iteration of a phase begins before all of the phase before are done.
-The caller is thread 0. Workers wait for `go` in native code, without the GIL: they spin for a while, then sleep on a
-futex (`pool_settings`). A job is a list of such kernels: the threads go through all of it together, and Python is not
-asked in between. `pool_ir` has the protocol.
+A kernel is `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)`, and each of its phases has an extent. A
+job is a list of phases in groups: the iterations of a group are divided among the threads, each with scratch of its
+own, as `pool_ir` says: a share for each, and parts of it for whoever comes first. No iteration of a group begins before
+all of the group before are done. The caller is thread 0. Workers wait for `go` in native code, without the GIL: they
+spin for a while, then sleep on a futex (`pool_settings`). The threads go through all of a job together, and
+Python is not asked in between.
 
 Invariants: one job at a time (a native mutex, which no signal can leave locked); the caller's floating-point mode holds
 on all threads; a forked child starts workers of its own when it first needs them; at exit, workers stay where they are,
@@ -72,14 +72,18 @@ class Pool:
         _pools.add(self)
 
     def run(self, steps: int, count: int, held: object = None) -> None:
-        """Run `count` kernels one after another; `steps` is the address of their records.
+        """Run `count` steps; `steps` is the address of their records.
 
         A record is `STEP_WORDS` int64: the kernel's address, its pointer table, thread 0's scratch, bytes from one
-        thread's scratch to the next one's, the address of int64[phases] extents, and the number of phases. `held` owns
-        what the records point to: it lives as long as a call that was bound to it.
+        thread's scratch to the next one's, and what `group.step_rows` says of the step. `held` owns what the records
+        point to: it lives as long as a call that was bound to it.
         """
         crew = self._crew or self._assemble_crew()  # held here: the block lives as long as anybody is inside
         self._native.run(crew.block, steps, count)
+
+    def run_alone(self, steps: int, count: int, held: object = None) -> None:
+        """As `run`, by the caller alone: no worker is woken, and other jobs are not waited for."""
+        self._native.run(0, steps, count)
 
     def bench(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
         """Run a job as `run` does, `repeats` times natively, and return the seconds of each run.
@@ -91,21 +95,34 @@ class Pool:
         return self._timed(steps, count, repeats, 1)[:, 0]
 
     def profile(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
-        """As `bench`, but seconds by run and step; reading the clock adds its 20 ns to every step."""
+        """As `bench`, but seconds by run and step, where every step is a group of its own; reading the clock adds its
+        20 ns to every step.
+        """
         return self._timed(steps, count, repeats, count)
 
-    def account(self, steps: int, count: int, repeats: int) -> Account:
-        """As `profile`, and what the threads did; reading the clocks adds half a microsecond to every step."""
+    def account(self, steps: int, sizes: Sequence[int], repeats: int) -> Account:
+        """Seconds by run and step, and what the threads did, of a job whose groups have so many steps; reading the
+        clocks adds half a microsecond to every group.
+
+        The steps of a group divide its time as they divide the time that threads spend in them.
+        """
+        count = sum(sizes)
         entries = np.zeros((repeats, self.threads, count, 3), np.int64)
         ticks = self._ticks(steps, count, repeats, count, entries.ctypes.data)
-        seconds = np.diff(ticks, axis=1) * _seconds_per_tick()
         if self.threads == 1:
+            seconds = np.diff(ticks, axis=1) * _seconds_per_tick()
             return Account(seconds, np.zeros_like(seconds), seconds, np.zeros_like(seconds))
-        began, busy, on = np.moveaxis(entries[: len(ticks)], -1, 0).astype(np.float64)
-        late = np.where(began > 0, began - ticks[:, None, :-1], 0.0) * _seconds_per_tick()
-        busy *= _seconds_per_tick()
-        off = np.maximum(busy - on * 1e-9, 0.0)
-        return Account(seconds, late.mean(axis=1), busy.mean(axis=1), off.mean(axis=1))
+        ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        firsts, group = ends[:-1], np.repeat(np.arange(len(sizes)), sizes)
+        began, _, on = np.moveaxis(entries[: len(ticks), :, firsts], -1, 0).astype(np.float64)
+        late = np.where(began > 0, began - ticks[:, None, firsts], 0.0).mean(axis=1) * _seconds_per_tick()
+        busy = entries[: len(ticks), ..., 1] * _seconds_per_tick()
+        together = np.add.reduceat(busy, firsts, axis=2) if len(sizes) else busy
+        off = np.maximum(together - on * 1e-9, 0.0).mean(axis=1)
+        busy, together = busy.mean(axis=1), together.mean(axis=1)[:, group]
+        share = np.divide(busy, together, out=1.0 / np.asarray(sizes, float)[group] + 0 * busy, where=together > 0)
+        seconds = np.diff(ticks[:, ends], axis=1) * _seconds_per_tick()
+        return Account(seconds[:, group] * share, late[:, group] * share, busy, off[:, group] * share)
 
     def _timed(self, steps: int, count: int, repeats: int, parts: int) -> npt.NDArray[np.float64]:
         seconds: npt.NDArray[np.float64] = (

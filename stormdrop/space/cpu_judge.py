@@ -287,6 +287,11 @@ class CpuAssessment:
         constants = {o.tensor: o.tensor.nbytes for o in c.operands if o.tensor.constant}
         return sum(constants.values()) / (self._coefficients.cold_bandwidth_share * self._target.dram_gbs * 1e9)
 
+    @property
+    def each_seconds(self) -> list[Num]:
+        """Seconds of each stage of `costs`, without forks."""
+        return [self.stage_seconds(terms) + self._fetched(c) for c, terms in zip(self.costs, self.terms)]
+
     @cached_property
     def seconds(self) -> Num:
         """Seconds summed over the stages, without forks."""

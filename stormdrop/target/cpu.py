@@ -199,6 +199,11 @@ class Cpu:
         return self.peak_gflops / (2 * self.lanes("f32") * self.fma_per_cycle)
 
     @property
+    def barrier_seconds(self) -> float:
+        """What a barrier of all threads costs, with what they need to begin what follows it."""
+        return self.coefficients.thread_barrier_seconds * self.threads
+
+    @property
     def reach_bytes(self) -> int:
         """How far from its pointer an address may lie without an instruction to compute it."""
         return {"neon": 16384, "sve512": 256}.get(self.isa, 1 << 31)

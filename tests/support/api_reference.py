@@ -41,7 +41,7 @@ ABOUT = {
 }
 """Names that have no docstring."""
 
-INTERNAL = {"Pool": {"run", "bench", "profile", "account", "pin"}}
+INTERNAL = {"Pool": {"run", "run_alone", "bench", "profile", "account", "pin"}}
 """Methods that models call, not users: no part of what is promised."""
 
 Definition = ast.FunctionDef | ast.ClassDef

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from stormdrop.codegen.llvm import AnyOf, Code, assemble, host
 from stormdrop.runtime.pool import Pool
-from stormdrop.runtime.pool_ir import STEP_WORDS
-from tests.support.pool_kernels import MIRROR
+from tests.support.pool_kernels import MIRROR, records
 
 # `tally`: count[i] += 1 for every iteration.
 # `meet`: raises a count and waits, for a second or so, until it is 2; notes what it saw last.
@@ -64,10 +63,9 @@ class PoolJob:
 
 def pool_job(kernel: str, buffers: list[int], extents: list[int], steps: int = 1) -> PoolJob:
     """So many steps that each run a kernel's phases."""
-    table, sizes = np.array(buffers, np.int64), np.array(extents, np.int64)
-    records = np.zeros((steps, STEP_WORDS), np.int64)
-    records[:, :6] = CODE.address(kernel), table.ctypes.data, 0, 0, sizes.ctypes.data, len(extents)
-    return PoolJob(records, (table, sizes))
+    table = np.array(buffers, np.int64)
+    place = (CODE.address(kernel), table.ctypes.data, 0, 0)
+    return PoolJob(records([place] * steps, [extents] * steps), (table,))
 
 
 def mirrors(pool: Pool, repeats: int, n: int = 61, phases: int = 12) -> bool:
