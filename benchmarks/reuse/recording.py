@@ -310,17 +310,26 @@ class Recorder:
         return f"{len(donors)} donors, {len(schedules)} candidates{failed}, the best {1 / best:.3f}"
 
     def _donated(self, recipient: Recipient, schedules: Iterable[Schedule], turns: Turns) -> list[Record]:
-        """What was timed, as a search that begins from donors would have kept it."""
+        """What was timed, as a search that begins from donors would have kept it: beside the default's trial."""
         task, target = self._tasks[recipient.id], self.target_of(recipient)
         found: list[Record] = []
+        base = self._default_trial(recipient) or turns.default_seconds
         for schedule in (s for s in schedules if s in turns.loads):
             sketch, point = replay(task, schedule, target)
-            seconds = turns.ratio(schedule) * turns.default_seconds
+            seconds = turns.ratio(schedule) * base
             timing = Timing(seconds, 0.0, DONOR_LOADS * DONOR_ROUNDS, 0.0, samples=(seconds,))
             features = sketch.features(point[None])[0].astype(np.float32)
             record = Record(task, schedule, target, timing, versions(target), DONOR, features=features)
             found.append(replace(record, model=next(iter(recipient.calls)), created=time.time()))
         return found
+
+    def _default_trial(self, recipient: Recipient) -> float | None:
+        """Seconds of the default in the search from nothing."""
+        if self._trials is None:
+            return None
+        records = self._trials.trials(self._tasks[recipient.id], self.target_of(recipient))
+        results = [r.result for r in records if r.schedule == self.default_of(recipient)]
+        return next((r.floor for r in results if isinstance(r, Timing)), None)
 
     def duels(self) -> None:
         """The best known of every recipient against its default, where something better may be known now."""
