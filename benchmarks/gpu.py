@@ -3,12 +3,13 @@
     python -m benchmarks.gpu operators                         # every case, by default schedules and PyTorch's
     python -m benchmarks.gpu operators --trials 100 GMM C2D    # and tuned, some operators
     python -m benchmarks.gpu models resnet50 --seconds 60      # untuned, and after so many seconds of tuning
+    python -m benchmarks.gpu tensor --trials 100 bf16 4096     # matrix products by matrix instructions
     python -m benchmarks.gpu --table                           # print what is stored
 
-All is f32 without TF32, batch 1. Our operators are timed by events around graphs; PyTorch's are ten calls in a CUDA
-graph with `cudnn.benchmark`, the better of NCHW and NHWC; only matrix products and convolutions have a PyTorch twin
-here. PyTorch's figures for models are stored by `anchors`: torchvision's networks, eager in a CUDA graph, with TF32 or
-(`--no-tf32`) without.
+Operators and models are f32 without TF32, batch 1. Our operators are timed by events around graphs; PyTorch's are ten
+calls in a CUDA graph with `cudnn.benchmark`, the better of NCHW and NHWC; only matrix products and convolutions have a
+PyTorch twin here. PyTorch's figures for models are stored by `anchors`: torchvision's networks, eager in a CUDA graph,
+with TF32 or (`--no-tf32`) without.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from typing import Any
 import numpy as np
 
 import stormdrop as sd
+from benchmarks import tensor
 from benchmarks.core import geometric_mean, say
 from benchmarks.models import keep, stored
+from benchmarks.torch_timing import torch_seconds
 from stormdrop import zoo
 from stormdrop.driver.stored import Schedules
 from stormdrop.errors import StormdropError
@@ -38,7 +41,6 @@ RESULTS = HERE / "results" / "gpu.json"
 CASES = HERE / "operators.json"
 REPEATS = 50
 MODELS = ("resnet50", "mobilenet_v2", "squeezenet1_0", "densenet121", "vgg16", "bert_base_seq128")
-TORCH_CALLS = 10
 ANCHORS = ("anchors", "anchors with TF32")
 
 
@@ -101,28 +103,6 @@ def model_row(name: str, seconds: float | None) -> dict[str, Any]:
 
 
 # ---- PyTorch's -------------------------------------------------------------------------------------------------------
-
-
-def torch_seconds(call: Callable[[], object], calls: int = TORCH_CALLS) -> float:
-    """The median seconds of one call, `calls` of them in a CUDA graph."""
-    import torch  # pyright: ignore[reportMissingImports]
-
-    for _ in range(5):
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            call()
-    found: list[float] = []
-    for k in range(40):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        found += [begin.elapsed_time(end) * 1e-3 / calls] if k >= 20 else []
-    return float(np.median(found))
 
 
 def torch_operator(name: str, case: tuple[int, ...]) -> float | None:
@@ -198,6 +178,14 @@ def table(results: Mapping[str, Any]) -> str:
                 if ratios:
                     mean = geometric_mean(ratios)
                     lines += ["", f"{way}: {mean:.2f} times PyTorch, least {min(ratios):.2f}, of {len(ratios)} cases"]
+        if rows := parts.get("tensor"):
+            lines += ["", "| product | default TFLOP/s | tuned TFLOP/s | PyTorch TFLOP/s | error |"]
+            lines.append("|---|---:|---:|---:|---:|")
+            for name, r in rows.items():
+                speeds = [
+                    f"{r['flops'] / r[way] * 1e-12:.0f}" if way in r else "" for way in ("default", "tuned", "torch")
+                ]
+                lines.append(f"| {name} | {' | '.join(speeds)} | {r['error']:.1e} |")
         if rows := parts.get("models"):
             lines += ["", "| model | untuned ms | tuned ms | its kernels | PyTorch ms | with TF32 | error |"]
             lines.append("|---|---:|---:|---:|---:|---:|---:|")
@@ -211,8 +199,10 @@ def table(results: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=("operators", "models", "anchors"))
-    parser.add_argument("names", nargs="*", help="operators or models; all of them if none is named")
+    parser.add_argument("part", nargs="?", choices=("operators", "models", "anchors", "tensor"))
+    parser.add_argument(
+        "names", nargs="*", help="operators, models, or precisions and sizes; all of them if none is named"
+    )
     parser.add_argument("--trials", type=int, help="also tune operators, with so many candidates each")
     parser.add_argument("--seconds", type=float, help="also tune models, each for so long")
     parser.add_argument("--no-tf32", action="store_true", help="PyTorch's networks in f32 alone")
@@ -240,6 +230,9 @@ def main() -> None:
             for name, case in cases(given.names):
                 label = f"{name} {' '.join(map(str, case))}"
                 kept(label, lambda name=name, case=case: operator_row(name, case, given.trials))
+        case "tensor":
+            for precision, size in tensor.cases(given.names):
+                kept(f"{precision} {size}", partial(tensor.row, precision, size, given.trials))
         case "models":
             for name in given.names or MODELS:
                 kept(name, lambda name=name: model_row(name, given.seconds))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from stormdrop.codegen import values as v
+from stormdrop.codegen.block_memory import BlockMemoryWriter
 from stormdrop.codegen.evaluate import Evaluator
+from stormdrop.codegen.matrix_product import MatrixWriter
 from stormdrop.codegen.memory import InnerLoop, Pages
 from stormdrop.codegen.outer_product import outer_product_of
 from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
@@ -65,6 +67,11 @@ class TileWriter:
     def update(self, s: Update, only: int | None = None) -> None:
         """One reduction step for every accumulator, or for accumulator `only`; neutral updates are dropped."""
         assert self.stage.combiner is not None
+        if s.fragments is not None:
+            memory = self.evaluator.memory
+            assert isinstance(memory, BlockMemoryWriter)
+            self.accs = MatrixWriter(self.w, self.at, memory).update(s, self.accs)
+            return
         neutral = identity_of(self.stage.combiner, s.value.dtype)
         self.evaluator.reads = s.reads
         numbers: list[int] = []
@@ -209,7 +216,8 @@ class TileWriter:
         """Steps written out at constant positions: all steps of one accumulator, then the next, so that few operands
         are live at once.
         """
-        for i in range(len(self.accs)) if len(positions) > 1 else [None]:
+        is_by_accumulator = len(positions) > 1 and update.fragments is None
+        for i in range(len(self.accs)) if is_by_accumulator else [None]:
             for _ in self.at.steps(loop.axis, positions):
                 self.update(update, i)
 

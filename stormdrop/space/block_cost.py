@@ -136,6 +136,16 @@ class BlockCost:
         return self.body_instructions + sum_of([n for _, n, _ in self.loads]) + guards + self._loop_instructions
 
     @property
+    def step_cycles(self) -> Num:
+        """Cycles of one step of a warp that has its part of a multiprocessor to itself."""
+        return self.step_instructions
+
+    @cached_property
+    def matrix_products(self) -> Num:
+        """Multiply-adds of matrix instructions, of one block, in those of bf16."""
+        return 0.0
+
+    @property
     def _loop_instructions(self) -> Num:
         return 4.0 / self.tiling.unroll if self.stage.is_reduction else 0.0
 
@@ -157,6 +167,14 @@ class BlockCost:
         reduce_loops = self.reduce_blocks * self.coefficients.loop_cycles if self.stage.is_reduction else 0.0
         per_tile = self.steps * self.step_instructions + self.tile_instructions + reduce_loops
         return self.executions * self.tiles * per_tile
+
+    @property
+    def thread_cycles(self) -> Num:
+        """Of a thread's instructions, if its warp has its part of a multiprocessor to itself."""
+        if self.stage.matrix is None:
+            return self.thread_instructions
+        waiting = self.executions * self.tiles * self.steps * (self.step_cycles - self.step_instructions)
+        return self.thread_instructions + waiting
 
     @cached_property
     def code(self) -> Num:
@@ -281,8 +299,8 @@ class BlockCost:
             return 0
         dims = [maximum(1, t.extent[a]) for a in stage.place if isinstance(a, Axis)]
         item = ITEMSIZE[stage.tensor.dtype]
-        if len(dims) > 1 and is_padded(stage):
-            dims[-1] = dims[-1] + ROW_PADDING_BYTES // item
+        if len(dims) > 1:
+            dims[-1] = dims[-1] + row_padding_bytes(stage) // item
         return _lines(self._boxes(prod_of(dims)) * item)
 
     def _boxes(self, elements: Num) -> Num:
@@ -301,6 +319,11 @@ class BlockCost:
 def _lines(nbytes: Num) -> Num:
     """Whole lines and one more, as lowering allocates scratch."""
     return ceil_div(nbytes, ALIGN_BYTES) * ALIGN_BYTES + ALIGN_BYTES
+
+
+def row_padding_bytes(stage: Stage) -> int:
+    """Bytes behind every row of a copy in shared memory."""
+    return stage.row_padding or (ROW_PADDING_BYTES if is_padded(stage) else 0)
 
 
 def is_padded(stage: Stage) -> bool:

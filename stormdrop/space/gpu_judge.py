@@ -39,6 +39,7 @@ from stormdrop.space.columns import (
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.footprint import body_cost, density
 from stormdrop.space.knobs import knobs_of
+from stormdrop.space.matrix_cost import MatrixCost
 from stormdrop.space.nest import is_copy, nest_of
 from stormdrop.space.operands import stage_operands
 from stormdrop.space.structure import ComputeAt, Stage, Structure
@@ -173,10 +174,13 @@ class PhaseCost:
 
     @cached_property
     def issue_cycles(self) -> Num:
-        """Of one block: warp instructions over the issue rate of a multiprocessor."""
+        """Of one block: warp instructions over the issue rate of a multiprocessor, matrix products over theirs."""
         k = self.target.coefficients
         rate = k.issue_per_cycle * self.target.fma_lanes / 128.0
-        return sum_of([c.warps * c.thread_instructions for c in self.stages]) / rate
+        issued = sum_of([c.warps * c.thread_instructions for c in self.stages]) / rate
+        if self.root.stage.matrix is None:
+            return issued
+        return maximum(issued, self.root.matrix_products / self.target.matrix_products)
 
     @cached_property
     def shared_cycles(self) -> Num:
@@ -194,13 +198,13 @@ class PhaseCost:
         total: Num = k.block_cycles + sum_of([c.latency_cycles for c in self.stages if not is_copy(c.stage)])
         if copies:
             blocks, depth = self.root.reduce_blocks, self.root.tiling.depth
-            own = self.root.steps * self.root.step_instructions * maximum(1.0, self.root.warps / 4) / blocks
+            own = self.root.steps * self.root.step_cycles * maximum(1.0, self.root.warps / 4) / blocks
             exposed = where(depth > 1, maximum(0.0, k.memory_cycles / maximum(1, depth - 1) - own), k.memory_cycles)
             waits = where(depth > 1, k.barrier_cycles, 2 * k.barrier_cycles)
             total = total + self.root.tiles * (blocks * (exposed + waits) + where(depth > 1, k.memory_cycles, 0.0))
         attached = sum(not is_copy(c.stage) for c in self.inside)
         total = total + attached * k.barrier_cycles + sum_of([c.combine_cycles for c in self.stages])
-        alone = sum_of([c.thread_instructions * maximum(1.0, c.warps / 4) for c in self.stages])
+        alone = sum_of([c.thread_cycles * maximum(1.0, c.warps / 4) for c in self.stages])
         return total + alone * 1.2
 
     def _wave(self, blocks: Num) -> Num:
@@ -284,7 +288,8 @@ class GpuAssessment:
             assert nest_of(reader.stage).outside_reduction == 1
         operands = stage_operands(stage, _packed_tensors(self.structure))
         depth = self.tilings[stage.reader].depth if is_copy(stage) and stage.reader is not None else 1
-        return BlockCost(tiling, executions, operands, shared, self.target.coefficients, depth)
+        kind = BlockCost if stage.matrix is None else MatrixCost
+        return kind(tiling, executions, operands, shared, self.target.coefficients, depth)
 
     @property
     def demands(self) -> list[Num]:

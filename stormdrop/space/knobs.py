@@ -133,11 +133,11 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
     """The knobs of a stage in a thread block."""
     lanes, granules = cooperative_lanes(s, stage, vector_bytes), granules_of(s, stage, vector_bytes)
     nest = nest_of(stage)
-    has_reuse = bool(nest.numbers(LoopKind.VIRTUAL_THREAD))
+    has_reuse = nest.stages_operands
     kinds = {level.number: level.kind for level in nest.spatial}
     found: list[Knob] = []
     for axis, levels in cuts(stage):
-        steps = -(-axis.extent // (lanes if axis is stage.vector else granules.get(axis, 1)))
+        steps = -(-axis.extent // granules.get(axis, lanes if axis is stage.vector else 1))
         for cut in reversed(levels):
             if cut.source is not Trips.KNOB:
                 continue
@@ -149,6 +149,11 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
                 found.append(Knob(name, _up_to(most, (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64))))
             elif kinds[cut.loop.number] is LoopKind.VIRTUAL_THREAD:
                 found.append(Knob(name, _up_to(steps, (1, 2, 4)), "few rows"))
+            elif kinds[cut.loop.number] is LoopKind.WARP:
+                found.append(Knob(name, _up_to(steps, (1, 2, 4, 8))))
+            elif stage.matrix is not None:
+                is_group = axis in granules
+                found.append(Knob(name, _up_to(steps, (1, 2, 3, 4, 6, 8, 16) if is_group else (1, 2, 4, 7, 8)), "rows"))
             elif kinds[cut.loop.number] is LoopKind.THREAD:
                 most = min(steps, MOST_TILE_THREADS) if has_reuse else steps
                 even = {-(-steps // n) for n in range(1, 5)}
