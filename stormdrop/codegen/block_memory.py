@@ -1,8 +1,10 @@
 """Loads and stores of one GPU thread.
 
-Lanes are never masked: a vector is wholly live or wholly dead. A guarded element is read from the first element of its
-buffer where the guard fails, and replaced after the load, so that there is no branch. Vectors are accessed whole where
-their alignment is known, else lane by lane.
+Lanes are never masked: a vector is wholly live or wholly dead. There is no branch around a guarded read: where the
+guard fails, the first element of the buffer is read and replaced after the load. A staged operand is read at its own
+address: its box in shared memory has room for every instance of its reader's tile (`Access.has_dead`), while the
+buffer's first element may be in a box that is being filled. Vectors are accessed whole where their alignment is known,
+else lane by lane.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ class BlockMemoryWriter(MemoryWriter):
             tests += self.at.undecided_limits(mentioned)
         inside = self.w.integer(conjunction(tests)) if tests else None
         dtype, lanes = access.buffer.dtype, 1 if access.spread is Spread.ONE else self.at.lanes
-        if lanes == 1 and inside is None and (found := self._one_of_four(access)) is not None:
-            return found
-        value = self._from_memory(self._loaded(access, lanes, inside), dtype, lanes)
+        value = self._one_of_four(access) if lanes == 1 and (inside is None or access.has_dead) else None
+        if value is None:
+            value = self._from_memory(self._loaded(access, lanes, inside), dtype, lanes)
         if inside is None or otherwise is None:
             return value
         return v.choice(self.w, SsaValue(inside, "bool"), value, v.constant(otherwise, dtype, 1))
@@ -53,7 +55,7 @@ class BlockMemoryWriter(MemoryWriter):
         return self._joined(parts, kind)
 
     def _load_at(self, address: str, access: Access, type: str, align: int, inside: str | None) -> str:
-        if inside is not None:
+        if inside is not None and not access.has_dead:
             address = self.w.op(f"select i1 {inside}, ptr {address}, ptr {self.pointers[access.buffer]}")
         is_constant = access.buffer.scope in (Scope.CONSTANT, Scope.PACKED)
         hint = ", !invariant.load !0" if is_constant else ""
@@ -70,39 +72,49 @@ class BlockMemoryWriter(MemoryWriter):
 
         None where there is no such axis, or the group of neighbours is not aligned.
         """
-        dtype = access.buffer.dtype
-        n = WIDEST_BYTES // ITEMSIZE[dtype]
-        axis = self._unrolled_axis(access)
-        if axis is None or n > 4 or access.buffer.scope is not Scope.SCRATCH or access.buffer.elements % n:
+        axis, n = self._unrolled_axis(access)
+        if axis is None or access.buffer.scope is not Scope.SCRATCH:
             return None
+        dtype = access.buffer.dtype
         here = self.at.offset[axis]
-        self.at.offset[axis] = here // n * n
-        constant = sum(c * self.at.offset[a] for a, c in access.coefficients)
         found = None
-        if self._alignment(access) >= WIDEST_BYTES:
-            key = (access.buffer, self._form(access, with_inner=True), constant)
-            if key not in self.blocks:
-                type = vector_type(MEMORY[dtype], n)
-                whole = self.w.op(f"load {type}, ptr {self.address(access)}, align {WIDEST_BYTES}")
-                self.blocks[key] = [self.w.op(f"extractelement {type} {whole}, i64 {i}") for i in range(n)]
-            found = self.blocks[key][here % n]
+        while n > 1 and found is None:
+            nbytes = n * ITEMSIZE[dtype]
+            self.at.offset[axis] = here // n * n
+            if access.buffer.elements % n == 0 and self._alignment(access) >= nbytes:
+                constant = sum(c * self.at.offset[a] for a, c in access.coefficients)
+                key = (access.buffer, self._form(access, with_inner=True), constant, n)
+                if key not in self.blocks:
+                    type = vector_type(MEMORY[dtype], n)
+                    whole = self.w.op(f"load {type}, ptr {self.address(access)}, align {nbytes}")
+                    self.blocks[key] = [self.w.op(f"extractelement {type} {whole}, i64 {i}") for i in range(n)]
+                found = self.blocks[key][here % n]
+            n //= 2
         self.at.offset[axis] = here
         return None if found is None else self._from_memory(found, dtype, 1)
 
-    def _unrolled_axis(self, access: Access) -> Axis | None:
-        """The axis of unit stride whose positions are written out: the innermost loop's, or a row's."""
-        if self.is_finishing or access.atoms:
-            return None
-        inner = self.inner
+    def _unrolled_axis(self, access: Access) -> tuple[Axis | None, int]:
+        """The axis of unit stride whose positions are written out, the innermost loop's or a row's, and how many of
+        them, a power of two, one access reaches.
+        """
+        most = WIDEST_BYTES // ITEMSIZE[access.buffer.dtype]
+        if self.is_finishing or access.atoms or most > 4:
+            return None, 1
+        inner, rows = self.inner, dict(self.at.tile.rows)
         for a, c in access.coefficients:
             if c != 1:
                 continue
             if inner is not None and a is inner.axis:
-                return a if inner.step >= WIDEST_BYTES // ITEMSIZE[access.buffer.dtype] else None
-            if a in self.at.open:
-                return None
-            return a
-        return None
+                together = inner.step
+            elif a in rows:
+                own = [n for axis, n, _ in self.at.tile.repeats if axis is a]
+                together = own[0] if own else rows[a]
+            else:
+                return (None, 1) if a in self.at.open else (a, most)
+            while together % most:
+                most //= 2
+            return a, most
+        return None, 1
 
     # Addresses
 

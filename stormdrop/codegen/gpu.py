@@ -68,7 +68,7 @@ def _phase(program: Program, phase: Phase, number: int, target: Gpu, pages: Page
     w.line("ret void")
     parameters = ", ".join(f"ptr %b{k}" for k in range(len(program.buffers)))
     # With one block as the least, the assembler spills no register for the sake of occupancy.
-    attributes = f'nounwind "nvvm.maxntid"="{phase.threads}" "nvvm.minctasm"="1"'
+    attributes = f'nounwind "nvvm.maxntid"="{phase.threads}" "nvvm.minctasm"="{phase.residents}"'
     return w.function(f"ptx_kernel void @phase{number}({parameters}) {attributes}")
 
 

@@ -14,6 +14,7 @@ from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
 from stormdrop.ir.affine import conjunction, conjuncts
 from stormdrop.ir.expr import FLOATS, ITEMSIZE, Bin, Const, Expr, Var, identity_of, substitute
 from stormdrop.lower.program import Buffer, Finish, For, ReduceLoop, RegisterTile, Save, Spread, Start, Stmt, Update
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 
 Body = Callable[[tuple[Stmt, ...]], None]
@@ -213,11 +214,11 @@ class TileWriter:
         self._rolled(loop, low, high, step, may_be_empty, body)
 
     def _straight(self, loop: ReduceLoop, positions: range, update: Update) -> None:
-        """Steps written out at constant positions: all steps of one accumulator, then the next, so that few operands
-        are live at once.
+        """Steps written out at constant positions. On a CPU all steps of one accumulator, then the next, so that few
+        operands are live at once; a GPU's registers hold all accumulators, so its operands of one step are.
         """
-        is_by_accumulator = len(positions) > 1 and update.fragments is None
-        for i in range(len(self.accs)) if is_by_accumulator else [None]:
+        by_accumulator = len(positions) > 1 and not isinstance(self.target, Gpu)
+        for i in range(len(self.accs)) if by_accumulator else [None]:
             for _ in self.at.steps(loop.axis, positions):
                 self.update(update, i)
 

@@ -113,6 +113,7 @@ class CompileOptions(TypedDict, total=False):
     constants: Mapping[str, ArrayLike] | None
     threads: int | None
     target: Target | str | None
+    precision: str | None
     winograd: bool
     rules: Sequence[Rule]
     unproved: bool
@@ -142,6 +143,7 @@ def compile(
     constants: Mapping[str, ArrayLike] | None = None,
     threads: int | None = None,
     target: Target | str | None = None,
+    precision: str | None = None,
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
@@ -149,7 +151,8 @@ def compile(
     fallback: str | None = None,
 ) -> Model | MixedModel | OpenMixedModel | CompiledModule:
     """A model that runs on this machine: on its CPU, or with `target="cuda"` on its GPU (`runtime.targets` has other
-    names; a model for a GPU that is not here can be saved).
+    names; a model for a GPU that is not here can be saved). `precision`, on a GPU, is that of the factors of f32
+    products and convolutions: "f32", or by matrix instructions "tf32", "3xtf32", "bf16", "fp16".
 
     A PyTorch module is compiled for `example_inputs`, a tuple of its arguments or a mapping by name, and called like
     the module; an exported program has examples of its own.
@@ -168,8 +171,9 @@ def compile(
     UnsupportedOperator for operators that are not supported.
     """
     check_arguments(schedules=schedules, threads=threads, target=target, winograd=winograd, unproved=unproved)
+    check_arguments(precision=precision)
     check_arguments(rules=rules, operators=operators, shapes=shapes)
-    machine = target_for(target, threads)
+    machine = target_for(target, threads, precision)
     if is_torch(model):
         if shapes or constants or operators or fallback:
             told = "shapes=, constants=, operators= and fallback= are for ONNX models"

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from stormdrop.ir.affine import ZERO, Affine, affine, bounds, conjunction
-from stormdrop.ir.expr import ITEMSIZE, Axis, Const, Expr, Load, Var, binary, compare, select, substitute
-from stormdrop.ir.shape import row_strides
+from stormdrop.ir.expr import Axis, Const, Expr, Load, Var, binary, compare, select, substitute
 from stormdrop.lower.borders import narrowed
 from stormdrop.lower.context import LoweringContext, needed_spans, parallel_loops
 from stormdrop.lower.fragments import LANE, MatrixLowering
@@ -38,8 +37,8 @@ from stormdrop.lower.regions import Region, access_of
 from stormdrop.lower.spans import Span, split, whole
 from stormdrop.lower.tiles import MOST_WRITTEN_OUT
 from stormdrop.space.access import settled
-from stormdrop.space.block_cost import BOX_ELEMENTS, row_padding_bytes
-from stormdrop.space.nest import LoopLevel, nest_of
+from stormdrop.space.boxes import BOX_ELEMENTS, box_elements, box_strides
+from stormdrop.space.nest import LoopLevel, nest_of, row_axis
 from stormdrop.space.structure import ComputeAt, Stage
 from stormdrop.target.gpu import WARP
 from stormdrop.target.structures import LoopKind
@@ -49,7 +48,7 @@ def lower_block(context: LoweringContext, stage: Stage) -> Phase:
     """The phase of a root stage: one thread block for every iteration of its parallel range."""
     context.scratch, most_scratch = 0, context.most_scratch
     spans = {a: whole(a) for a in (*stage.axes, *stage.reduce_axes)}
-    loops = parallel_loops(context, stage, spans)
+    loops = _grouped(context, stage, parallel_loops(context, stage, spans), spans)
     context.spans[stage.id] = dict(spans)
     inside = [x for x in context.structure.attached(stage) if x.level is ComputeAt.UNIT]
     threads = int(context.tilings[stage.id].threads)
@@ -59,9 +58,31 @@ def lower_block(context: LoweringContext, stage: Stage) -> Phase:
     for x in inside:
         body += [*_attached(context, x, threads), Barrier()]
     body += _Nest(context, stage, spans, threads, None).statements()
-    phase = Phase(stage.id, loops, tuple(body), False, threads, context.scratch)
+    residents = int(context.tilings[stage.id].residents)
+    phase = Phase(stage.id, loops, tuple(body), False, threads, context.scratch, residents)
     context.most_scratch = most_scratch
     return phase
+
+
+def _grouped(
+    context: LoweringContext, stage: Stage, loops: tuple[tuple[Var, int], ...], spans: dict[Axis, Span]
+) -> tuple[tuple[Var, int], ...]:
+    """The parallel loops with `group` rows of blocks together: neighbours in time share columns in the L2.
+
+    for m in M, n in N   ->   for m_outer in M / group, n in N, m_inner in group:  m = m_outer * group + m_inner
+    """
+    group, axis = int(context.tilings[stage.id].group), row_axis(stage)
+    if group == 1 or axis is None:
+        return loops
+    (var,) = (v for v, _ in loops if spans[axis].base.coefficient(v))
+    outer, inner = Var(f"{var.name}_group"), Var(f"{var.name}_row")
+    trips = dict(loops)[var] // group
+    context.known |= {outer: (0, trips - 1), inner: (0, group - 1)}
+    whole_number = Affine(((outer, group), (inner, 1)))
+    span = spans[axis]
+    length = substitute(span.length, {var: whole_number.expr()})
+    spans[axis] = Span(span.base.replace({var: whole_number}), length, span.lengths)
+    return (*((outer, trips) if v is var else (v, n) for v, n in loops), (inner, group))
 
 
 def _attached(context: LoweringContext, stage: Stage, threads: int) -> list[Stmt]:
@@ -79,11 +100,9 @@ class _Box:
         own = context.tilings[stage.id]
         self.order = [a for a in stage.place if isinstance(a, Axis)]
         self.sizes = {a: int(own.extent[a]) for a in self.order}
-        dims = [max(1, n) for n in self.sizes.values()]
-        if len(dims) > 1:
-            dims[-1] += row_padding_bytes(stage) // ITEMSIZE[stage.tensor.dtype]
-        self.strides = row_strides(tuple(dims))
-        self.elements = prod(dims)
+        dims = {a: max(1, n) for a, n in self.sizes.items()}
+        self.strides = box_strides(stage, dims, int(own.layout))
+        self.elements = int(box_elements(stage, dims, int(own.layout)))
         if count > 1:
             self.elements = -(-self.elements // BOX_ELEMENTS) * BOX_ELEMENTS
         self.buffer = context.allocate(stage.tensor.name, stage.tensor, self.elements * count)
@@ -259,7 +278,7 @@ class _Nest:
                 repeats.append((a, own, int(tiling.span[LoopLevel(a, level)])))
         rows = tuple((a, n) for a, n in counts.items() if a is not stage.vector)
         vectors = counts[stage.vector] if stage.vector is not None else 1
-        return self._limited(RegisterTile(stage, base, rows, vectors, tiling.lanes, None, tuple(repeats)))
+        return self._limited(RegisterTile(stage, base, rows, vectors, int(tiling.lanes), None, tuple(repeats)))
 
     def _limited(self, tile: RegisterTile) -> RegisterTile:
         """The tile with the limits that it may exceed."""

@@ -63,7 +63,7 @@ class MatrixLowering:
         return {a: form + by[a] if a in by else form for a, form in self.base.items()}
 
     def tile(self, base: dict[Axis, Affine]) -> RegisterTile:
-        stage, lanes, level = self.stage, self.tiling.lanes, nest_of(self.stage).register
+        stage, lanes, level = self.stage, int(self.tiling.lanes), nest_of(self.stage).register
         counts = {a: int(self.tiling.trips[LoopLevel(a, level)]) for a in stage.axes}
         rows = tuple((a, n) for a, n in counts.items() if a is not stage.vector)
         in_group = MATRIX_LANES // lanes

@@ -320,6 +320,7 @@ class Phase:
     at_load: bool = False
     threads: int = 0  # of a thread block; 0: the phase runs on a CPU
     shared_bytes: int = 0  # scratch of a thread block
+    residents: int = 1  # blocks that a multiprocessor must have registers for at the same time
 
     @property
     def extent(self) -> int:
@@ -382,6 +383,7 @@ def _program_lines(p: Program) -> Iterator[str]:
     for phase in p.phases:
         loops = ", ".join(f"{v} in {n}" for v, n in phase.loops) or "once"
         block = f", {phase.threads} threads, {phase.shared_bytes} bytes shared" if phase.threads else ""
+        block += f", {phase.residents} resident" if phase.residents > 1 else ""
         yield f"{'load' if phase.at_load else 'parallel'} {phase.name}: {loops}{block}"
         yield from _lines(phase.body, "  ")
 

@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 
 from stormdrop.space.columns import ColumnProgram, Num, maximum, traced, where, within
 from stormdrop.space.judge import judge_of
-from stormdrop.space.nest import cuts, depth_knob, peel_knob, unroll_knob, vectors_knob
+from stormdrop.space.nest import (
+    cuts,
+    depth_knob,
+    group_knob,
+    layout_knob,
+    peel_knob,
+    pieces_knob,
+    residents_knob,
+    unroll_knob,
+    vectors_knob,
+)
 from stormdrop.space.structure import Structure
 from stormdrop.target.machine import Target
 
@@ -56,6 +66,8 @@ def canonical(a: Appraisal) -> Sequence[Num]:
     for t in a.assessment.tilings.values():
         clamped |= {cut.knob: t.trips[cut.loop] for _, levels in cuts(t.stage) for cut in levels}
         flags = ((vectors_knob, t.vectors), (unroll_knob, t.unroll), (peel_knob, t.peel), (depth_knob, t.depth))
+        flags += ((layout_knob, t.layout), (pieces_knob, t.pieces), (residents_knob, t.residents))
+        flags += ((group_knob, t.group),)
         for knob, value in flags:
             clamped[knob(t.stage) or ""] = value
     return [clamped[name] for name in a.names]

@@ -6,15 +6,17 @@ iteration of the innermost reduce loop of one thread, for its whole register til
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from stormdrop.ir.expr import ITEMSIZE, Axis
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.access import settled
-from stormdrop.space.columns import Num, ceil_div, equal, maximum, minimum, prod_of, sum_of, where
+from stormdrop.space.boxes import BOX_ELEMENTS, box_elements, is_contiguous, split_axes
+from stormdrop.space.columns import Num, ceil_div, equal, is_multiple, is_one, maximum, minimum, prod_of, sum_of, where
 from stormdrop.space.footprint import body_cost, box_bytes, density
-from stormdrop.space.nest import LoopLevel, is_copy, nest_of
+from stormdrop.space.nest import LoopLevel, has_layouts, is_copy, nest_of
 from stormdrop.space.operands import Operand
 from stormdrop.space.structure import Stage
 from stormdrop.space.tiling import Tiling
@@ -24,10 +26,7 @@ from stormdrop.target.gpu import WARP, GpuCoefficients
 from stormdrop.target.structures import LoopKind
 
 LINE_BYTES = 128  # of the L1, and one wavefront of shared memory
-BOX_ELEMENTS = 16
-"""The boxes of a pipeline begin at multiples of it, so that each is aligned as the first."""
-ROW_PADDING_BYTES = 16
-"""Added to the rows of a staged operand that neighbouring threads read down a column: rows then lie in other banks."""
+VECTOR_BYTES = 16  # of the widest access of a thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +39,7 @@ class BlockCost:
     shared: frozenset[Tensor]
     coefficients: GpuCoefficients
     depth: Num = 1  # of the pipeline, for a copy
+    copies: Mapping[Tensor, Tiling] = field(default_factory=dict[Tensor, Tiling])  # the staged operands
 
     @property
     def stage(self) -> Stage:
@@ -113,21 +113,36 @@ class BlockCost:
         for o in self.operands[:-1]:
             counts = prod_of([self.count(a) for a in stage.axes if a in o.axes])
             width: Num = o.itemsize
-            if stage.vector in o.axes and t.lanes > 1:
+            if stage.vector in o.axes and not is_one(t.lanes):
                 if o.stride == 1:
                     width = t.lanes * o.itemsize
                 else:
                     counts = counts * t.lanes
-            elif o.tensor in self.shared and stage.is_reduction and self._ends_in_unrolled(o):
-                four = 16 // o.itemsize
-                is_together = t.unroll >= four
-                counts = where(is_together, counts / four, counts)
-                width = where(is_together, 16, o.itemsize)
+            elif o.tensor in self.shared and stage.is_reduction:
+                together = self._together(o)
+                counts, width = counts / together, together * o.itemsize
             found.append((o, counts, width))
         return found
 
-    def _ends_in_unrolled(self, o: Operand) -> bool:
-        return bool(o.dims) and any(a is self.stage.reduce_axes[-1] and c == 1 for a, c in o.dims[0].terms)
+    def _together(self, o: Operand) -> Num:
+        """Elements of shared memory that one load takes: neighbours along the unrolled reduce axis, or along the rows
+        of a thread's tile.
+        """
+        most, copy = VECTOR_BYTES // o.itemsize, self.copies.get(o.tensor)
+        ends_in_unrolled = bool(o.dims) and any(a is self.stage.reduce_axes[-1] and c == 1 for a, c in o.dims[0].terms)
+        along_steps = _divisor(self.tiling.unroll, most) if ends_in_unrolled else 1
+        if copy is None or not has_layouts(copy.stage):
+            return along_steps
+        return where(copy.layout, _divisor(self._rows(self._row_axis(copy.stage)), most), along_steps)
+
+    def _row_axis(self, copy: Stage) -> Axis:
+        """The innermost axis of a staged operand that is spatial in this stage."""
+        spatial, _ = split_axes(copy)
+        return self.stage.axis(copy.axis_id(spatial[-1]))
+
+    def _rows(self, axis: Axis) -> Num:
+        """Neighbouring rows of a thread's tile."""
+        return self.tiling.trips[LoopLevel(axis, nest_of(self.stage).register)]
 
     @cached_property
     def step_instructions(self) -> Num:
@@ -154,12 +169,27 @@ class BlockCost:
         """Beside the steps, for every tile: addresses, the epilogue and the store."""
         _, finish = self._operations
         epilogue = self.accumulators * finish if self.stage.is_reduction else 0.0
-        stores = self.instances * (1 if self._store_width > 1 else self.tiling.lanes)
-        return epilogue + stores * 2 + self.coefficients.index_instructions * (1 + self.instances / 4)
+        return (
+            epilogue
+            + self.instances * self._stores * 2
+            + self.coefficients.index_instructions * (1 + self.instances / 4)
+        )
+
+    @cached_property
+    def _stores(self) -> Num:
+        """Store instructions of one vector."""
+        is_whole = is_contiguous(self.stage, self.tiling.layout) if self._is_staged else self.operands[-1].stride == 1
+        return where(is_whole, 1, self.tiling.lanes)
 
     @property
-    def _store_width(self) -> int:
-        return self.tiling.lanes if self.operands[-1].stride == 1 else 1
+    def _is_staged(self) -> bool:
+        """Whether the stage copies an operand into shared memory."""
+        return is_copy(self.stage) and self.stage.host is not None
+
+    @property
+    def is_asynchronous(self) -> Num:
+        """Whether the copies of a pipeline need no registers: what a thread copies at once lies together."""
+        return (self._stores <= 1) & (self.tiling.lanes * self.operands[-1].itemsize >= 4)
 
     @cached_property
     def thread_instructions(self) -> Num:
@@ -200,18 +230,54 @@ class BlockCost:
 
     # ---- memory ------------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _warp(self) -> dict[Axis, Num]:
+        """The threads of one warp along every axis: the last digit of a thread's number is filled first."""
+        t, stage = self.tiling, self.stage
+        spatial = [*(a for a in stage.axes if a is not stage.vector), *(a for a in stage.axes if a is stage.vector)]
+        crossing = [a for a in stage.reduce_axes if nest_of(stage).reduces_across_threads]
+        order = [*spatial, *crossing] if stage.vector is None else [*crossing, *spatial]
+        found: dict[Axis, Num] = {}
+        left: Num = WARP
+        for a in reversed(order):
+            n = prod_of([t.trips[level] for level in t.thread_levels if level.axis is a])
+            found[a] = minimum(n, left)
+            left = ceil_div(left, found[a])
+        return found
+
     def _distinct(self, o: Operand) -> Num:
         """Threads of one warp that read different elements of an operand."""
-        t = self.tiling
-        axes = [x for x in (*self.stage.axes, *self.stage.reduce_axes) if x in o.axes]
-        threads = [t.trips[level] for a in axes for level in t.thread_levels if level.axis is a]
-        return minimum(prod_of(threads), WARP)
+        return minimum(prod_of([n for a, n in self._warp.items() if a in o.axes]), WARP)
 
     def _wavefronts(self, o: Operand, width: Num) -> Num:
         """Cycles that one load instruction of a warp takes in the L1 or in shared memory."""
         distinct = self._distinct(o)
         dense = maximum(1.0, distinct * width / LINE_BYTES)
-        return dense if self.is_coalesced(o) else distinct
+        return dense * self._conflicts(o, width) if self.is_coalesced(o) else distinct
+
+    def _conflicts(self, o: Operand, width: Num) -> Num:
+        """How often a load of a staged operand is repeated because rows of different threads lie in the same banks."""
+        copy = self.copies.get(o.tensor)
+        if copy is None or not has_layouts(copy.stage):
+            return 1.0
+        axis = self._row_axis(copy.stage)
+        _, reduced = split_axes(copy.stage)
+        row = prod_of([copy.extent[a] for a in reduced]) * o.itemsize + VECTOR_BYTES
+        return where(copy.layout, 1.0, _same_banks(self._warp[axis], self._rows(axis) * row, width))
+
+    @cached_property
+    def _store_conflicts(self) -> Num:
+        """The same of the stores of a staged operand whose reduce axes come first, if threads go along one of them."""
+        stage, t = self.stage, self.tiling
+        if not has_layouts(stage) or stage.vector is None:
+            return 1.0
+        spatial, reduced = split_axes(stage)
+        if stage.vector not in reduced:
+            return 1.0
+        item = ITEMSIZE[stage.tensor.dtype]
+        row = ceil_div(prod_of([t.extent[a] for a in spatial]) * item, VECTOR_BYTES) * VECTOR_BYTES + VECTOR_BYTES
+        beside = ceil_div(WARP, self._warp[stage.vector]) * item
+        return where(t.layout, _same_banks(self._warp[stage.vector], t.lanes * row, beside), 1.0)
 
     def is_coalesced(self, o: Operand) -> bool:
         """Whether neighbouring threads read neighbouring elements, or the same."""
@@ -231,9 +297,9 @@ class BlockCost:
         store = self.operands[-1]
         total = self.steps * per_step
         if (store.tensor in self.shared) == in_shared:
-            width = self._store_width * store.itemsize
-            repeats = 1 if self._store_width > 1 else self.tiling.lanes
-            total = total + self.instances * repeats * self._wavefronts(store, width)
+            width = self.tiling.lanes / self._stores * store.itemsize
+            once = self._wavefronts(store, width) * self._store_conflicts
+            total = total + self.instances * self._stores * once
         return self.executions * self.tiles * self.warps * total
 
     @cached_property
@@ -297,11 +363,8 @@ class BlockCost:
         stage, t = self.stage, self.tiling
         if stage.host is None:
             return 0
-        dims = [maximum(1, t.extent[a]) for a in stage.place if isinstance(a, Axis)]
-        item = ITEMSIZE[stage.tensor.dtype]
-        if len(dims) > 1:
-            dims[-1] = dims[-1] + row_padding_bytes(stage) // item
-        return _lines(self._boxes(prod_of(dims)) * item)
+        dims = {a: maximum(1, t.extent[a]) for a in stage.place if isinstance(a, Axis)}
+        return _lines(self._boxes(box_elements(stage, dims, t.layout)) * ITEMSIZE[stage.tensor.dtype])
 
     def _boxes(self, elements: Num) -> Num:
         """Elements of all boxes of a pipeline; one box is not rounded up."""
@@ -321,12 +384,24 @@ def _lines(nbytes: Num) -> Num:
     return ceil_div(nbytes, ALIGN_BYTES) * ALIGN_BYTES + ALIGN_BYTES
 
 
-def row_padding_bytes(stage: Stage) -> int:
-    """Bytes behind every row of a copy in shared memory."""
-    return stage.row_padding or (ROW_PADDING_BYTES if is_padded(stage) else 0)
+def _divisor(n: Num, most: int) -> Num:
+    """The largest power of two up to `most` that divides `n`."""
+    found: Num = 1
+    while most > 1 and not isinstance(n, int):
+        found = where(is_multiple(n, most) & equal(found, 1), most, found)
+        most //= 2
+    while isinstance(n, int) and n % most:
+        most //= 2
+    return most if isinstance(n, int) else found
 
 
-def is_padded(stage: Stage) -> bool:
-    """Whether a copy's rows are padded: it ends in a reduce axis, so its rows are the rows of its reader's tile."""
-    is_narrow = ITEMSIZE[stage.tensor.dtype] <= ROW_PADDING_BYTES // 2
-    return is_copy(stage) and is_narrow and bool(stage.axes) and stage.axis_id(stage.axes[-1]).startswith("r")
+def _same_banks(threads: Num, stride_bytes: Num, width: Num) -> Num:
+    """By how much threads at a stride take longer than threads side by side, each accessing `width` bytes.
+
+    At a multiple of 128 bytes all begin in the same bank, at one of 64 every other, and so on.
+    """
+    apart: Num = minimum(32.0, maximum(1.0, LINE_BYTES / width))  # threads that one wavefront serves at best
+    served = apart
+    for nbytes in (16, 32, 64, 128):
+        served = where(is_multiple(stride_bytes, nbytes), minimum(served, LINE_BYTES / nbytes), served)
+    return maximum(1.0, minimum(threads, apart) / served)

@@ -116,7 +116,7 @@ class _Race:
         """Add sketches, and sweep until no sketch within the slack of the best improves."""
         for sketch in found:
             components = [
-                self._components.get(p.structure.stages) or _Component(p, sketch, self._samples)
+                self._components.get(p.structure.stages) or _Component(p.likely(), p is sketch, self._samples)
                 for p in sketch.components()
             ]
             self._components.update((p.sketch.structure.stages, p) for p in components)
@@ -196,7 +196,7 @@ def _taken_together(point: Points, rows: Points) -> list[Points]:
 
 def _axes_of_moves(sketch: Sketch) -> NDArray[np.int64]:
     """For every move: the number of the axis of its knob."""
-    names = [k.name.rpartition(".")[0] if k.unit != "flag" else k.name for k in sketch.knobs]
+    names = [k.axis or k.name for k in sketch.knobs]
     numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[names[m.knob]] for m in moves_of(sketch.knobs)], dtype=np.int64)
 
@@ -204,9 +204,8 @@ def _axes_of_moves(sketch: Sketch) -> NDArray[np.int64]:
 class _Component:
     """A component of one or more sketches, and its descent."""
 
-    def __init__(self, sketch: Sketch, whole: Sketch, samples: int) -> None:
-        self.sketch = sketch
-        self._alone = sketch is whole
+    def __init__(self, sketch: Sketch, alone: bool, samples: int) -> None:
+        self.sketch, self._alone = sketch, alone
         points = sketch.draw(samples, np.random.default_rng(0))
         seconds = self.seconds_at(points)
         if np.count_nonzero(np.isfinite(seconds)) < STARTS:

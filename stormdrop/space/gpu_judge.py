@@ -128,8 +128,15 @@ class PhaseCost:
 
     @cached_property
     def registers(self) -> Num:
-        """Registers of a thread, as the assembler will need them; at most what a thread may have."""
-        return self._wanted_registers
+        """Registers of a thread: what the assembler will need, at most what the resident blocks leave it."""
+        return minimum(self._wanted_registers, self._allotted)
+
+    @cached_property
+    def _allotted(self) -> Num:
+        """Registers that a thread may have if `residents` blocks are to run at the same time."""
+        t = self.target
+        share = t.registers_per_multiprocessor / (self.warps * WARP * self.root.tiling.residents)
+        return maximum(8, minimum(t.registers_per_thread, rounded_down(share / 8) * 8))
 
     @cached_property
     def _wanted_registers(self) -> Num:
@@ -146,11 +153,13 @@ class PhaseCost:
     @property
     def demands(self) -> list[Num]:
         t = self.target
-        allotted = minimum(t.registers_per_thread, t.registers_per_multiprocessor / (self.warps * WARP))
+        residents = self.root.tiling.residents
         return [
             self.threads / t.threads_per_block,
             self.shared_bytes / t.shared_bytes_per_block,
-            self._wanted_registers / (allotted + 16),
+            self._wanted_registers / (self._allotted + 16),
+            residents * self.warps * WARP / t.threads_per_multiprocessor,
+            residents * (self.shared_bytes + 1024) / t.shared_bytes_per_multiprocessor,
             self.code / t.coefficients.most_instructions if not self.root.stage.unrolled else 0.0,
             self.blocks / (2.0**31 - 1),
         ]
@@ -199,7 +208,11 @@ class PhaseCost:
         if copies:
             blocks, depth = self.root.reduce_blocks, self.root.tiling.depth
             own = self.root.steps * self.root.step_cycles * maximum(1.0, self.root.warps / 4) / blocks
-            exposed = where(depth > 1, maximum(0.0, k.memory_cycles / maximum(1, depth - 1) - own), k.memory_cycles)
+            waits_for_loads = depth <= 1
+            for c in copies:
+                waits_for_loads = waits_for_loads | (c.is_asynchronous < 1)
+            hidden = maximum(0.0, k.memory_cycles / maximum(1, depth - 1) - own)
+            exposed = where(waits_for_loads, k.memory_cycles, hidden)
             waits = where(depth > 1, k.barrier_cycles, 2 * k.barrier_cycles)
             total = total + self.root.tiles * (blocks * (exposed + waits) + where(depth > 1, k.memory_cycles, 0.0))
         attached = sum(not is_copy(c.stage) for c in self.inside)
@@ -288,8 +301,9 @@ class GpuAssessment:
             assert nest_of(reader.stage).outside_reduction == 1
         operands = stage_operands(stage, _packed_tensors(self.structure))
         depth = self.tilings[stage.reader].depth if is_copy(stage) and stage.reader is not None else 1
+        copies = {x.tensor: self.tilings[x.id] for x in self.structure.stages if x.reader == stage.id}
         kind = BlockCost if stage.matrix is None else MatrixCost
-        return kind(tiling, executions, operands, shared, self.target.coefficients, depth)
+        return kind(tiling, executions, operands, shared, self.target.coefficients, depth, copies)
 
     @property
     def demands(self) -> list[Num]:

@@ -9,8 +9,20 @@ from dataclasses import dataclass, replace
 from stormdrop.ir.expr import Axis
 from stormdrop.ir.memo import memoised
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.nest import Trips, cuts, depth_knob, nest_of, peel_knob, unroll_knob, vectors_knob
-from stormdrop.space.rules import FEWEST_PARTS, even_parts
+from stormdrop.space.nest import (
+    Trips,
+    cuts,
+    depth_knob,
+    group_knob,
+    layout_knob,
+    nest_of,
+    peel_knob,
+    pieces_knob,
+    residents_knob,
+    unroll_knob,
+    vectors_knob,
+)
+from stormdrop.space.rules import FEWEST_PARTS, SPLIT_TILE, even_parts
 from stormdrop.space.structure import OpenSplit, Stage, Structure
 from stormdrop.space.tiling import cooperative_lanes, granules_of, power_above
 from stormdrop.target.gpu import Gpu
@@ -19,6 +31,11 @@ from stormdrop.target.structures import LoopKind
 
 MAX_ROWS = 28
 MOST_PARTS_PER_THREAD = 16
+LIKELY_BLOCKS = 2  # of a multiprocessor
+
+
+TILE_UNITS = frozenset({"trips", "rows", "few rows", "vectors"})
+GROUPS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +43,8 @@ class Knob:
     """One coordinate of a point.
 
     `unit`, what a value counts: trips; rows or few rows (of the register tile); vectors; steps (unroll factor); parts
-    (of a reduction); depth (of a pipeline); flag.
+    (of a reduction); depth (of a pipeline); pieces (of a vector); residents (blocks of a multiprocessor); group
+    (rows of blocks); flag.
     """
 
     name: str
@@ -36,7 +54,7 @@ class Knob:
     @property
     def axis(self) -> str | None:
         """The axis that the knob tiles, `s2.a0`: knobs of one axis can exchange factors. None: not a tile size."""
-        return None if self.unit in ("flag", "steps", "parts", "depth") else self.name.rpartition(".")[0] or None
+        return None if self.unit not in TILE_UNITS else self.name.rpartition(".")[0] or None
 
     @property
     def stage(self) -> str:
@@ -111,6 +129,17 @@ def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
     return Knob(PARTS, tuple(sorted(fitting)), "parts")
 
 
+def likely_parts(splits: Sequence[OpenSplit], target: Target) -> tuple[int, ...]:
+    """The choices of `parts` worth an estimate before anything is measured. On a GPU: from the number that gives every
+    multiprocessor `LIKELY_BLOCKS` blocks of a typical tile to four times as many.
+    """
+    choices = parts_knob(splits, target).choices
+    if not isinstance(target, Gpu):
+        return choices
+    ideal = LIKELY_BLOCKS * target.multiprocessors * SPLIT_TILE / max(1, max(split.results for split in splits))
+    return tuple(n for n in choices if ideal / 1.5 <= n <= ideal * 6) or (Knob(PARTS, choices).nearest(ideal),)
+
+
 def even_count(splits: Sequence[OpenSplit], parts: int) -> int:
     """The canonical value of `parts`: the largest `even_parts` over the splits."""
     return max(even_parts(split.extent, parts) for split in splits)
@@ -177,6 +206,13 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
     name = peel_knob(stage)
     if name is not None:
         found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))
+    others = (
+        (layout_knob, (0, 1), "flag"),
+        (pieces_knob, _up_to(lanes, (1, 2, 4)), "pieces"),
+        (residents_knob, (1, 2, 3, 4), "residents"),
+        (group_knob, GROUPS, "group"),
+    )
+    found += [Knob(name, choices, unit) for knob, choices, unit in others if (name := knob(stage)) is not None]
     return tuple(found)
 
 

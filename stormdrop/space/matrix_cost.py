@@ -33,13 +33,13 @@ class MatrixCost(BlockCost):
         return self.instances * MATRIX_LANES
 
     @cached_property
-    def _columns(self) -> Num:
+    def _column_groups(self) -> Num:
         """Groups of columns."""
         assert self.stage.vector is not None
         return self.tiling.trips[LoopLevel(self.stage.vector, nest_of(self.stage).register)]
 
     @cached_property
-    def _rows(self) -> Num:
+    def _row_groups(self) -> Num:
         """Groups of rows."""
         level = nest_of(self.stage).register
         return prod_of([self.tiling.trips[LoopLevel(a, level)] for a in self.stage.axes if a is not self.stage.vector])
@@ -53,7 +53,7 @@ class MatrixCost(BlockCost):
     @cached_property
     def _instructions(self) -> Num:
         """Matrix instructions of one step; a last group of rows takes one alone."""
-        return ceil_div(self._rows, 2) * self._columns * self.matrix.kernel.products
+        return ceil_div(self._row_groups, 2) * self._column_groups * self.matrix.kernel.products
 
     @cached_property
     def _step_products(self) -> Num:
@@ -72,7 +72,7 @@ class MatrixCost(BlockCost):
         if self.matrix.kernel.operand != "f32":
             return self._instructions
         conversions = 1 if self.matrix.kernel.products == 1 else 3
-        return self._instructions + conversions * 2 * (self._rows + self._columns)
+        return self._instructions + conversions * 2 * (self._row_groups + self._column_groups)
 
     @property
     def step_cycles(self) -> Num:
@@ -83,7 +83,7 @@ class MatrixCost(BlockCost):
         """Four 8 × 8 matrices at once by ldmatrix; 32-bit elements that are not contiguous along k one by one."""
         inner = self.stage.reduce_axes[-1]
         found: list[tuple[Operand, Num, Num]] = []
-        for o, groups in zip(self.operands[:-1], (self._rows, self._columns)):
+        for o, groups in zip(self.operands[:-1], (self._row_groups, self._column_groups)):
             is_across = not any(a is inner for a, _ in o.dims[0].terms)
             if is_across and o.itemsize == 4:
                 found.append((o, groups * 2, 4))
@@ -94,7 +94,7 @@ class MatrixCost(BlockCost):
     @cached_property
     def registers(self) -> Num:
         split = 2 if self.matrix.kernel.products > 1 else 1
-        fragments = ceil_div(self._rows, 2) * 4 + self._columns * 2
+        fragments = ceil_div(self._row_groups, 2) * 4 + self._column_groups * 2
         return self.accumulators + fragments * split
 
     def _distinct(self, o: Operand) -> Num:

@@ -253,6 +253,43 @@ def depth_knob(stage: Stage) -> str | None:
     return f"{stage.id}.depth" if nest_of(stage).stages_operands else None
 
 
+def has_layouts(stage: Stage) -> bool:
+    """Whether a copy in shared memory can lie there in two orders (`space.boxes`): it ends in a reduce axis. Fragments
+    of matrix instructions are read in the order of the source.
+    """
+    kinds = [stage.axis_id(a).startswith("r") for a in stage.axes]
+    is_staged = stage.level is ComputeAt.REDUCE_BLOCK and is_copy(stage) and nest_of(stage).is_cooperative
+    return is_staged and len(kinds) > 1 and kinds[-1] and not all(kinds) and not stage.row_padding
+
+
+def layout_knob(stage: Stage) -> str | None:
+    """The flag that puts the reduce axes of a staged operand first in shared memory."""
+    return f"{stage.id}.layout" if has_layouts(stage) else None
+
+
+def pieces_knob(stage: Stage) -> str | None:
+    """The knob for the pieces in which a vector of a staged operand is copied: 1 is the widest copy of a thread."""
+    is_staged = stage.level is ComputeAt.REDUCE_BLOCK and is_copy(stage) and nest_of(stage).is_cooperative
+    return f"{stage.id}.pieces" if is_staged and stage.vector is not None else None
+
+
+def residents_knob(stage: Stage) -> str | None:
+    """The knob for the blocks that a multiprocessor must have registers for at the same time."""
+    return f"{stage.id}.residents" if stage.host is None and depth_knob(stage) is not None else None
+
+
+def group_knob(stage: Stage) -> str | None:
+    """The knob for the order of blocks: so many rows of blocks are passed together, column by column."""
+    return f"{stage.id}.group" if row_axis(stage) is not None else None
+
+
+def row_axis(stage: Stage) -> Axis | None:
+    """The axis whose blocks may be grouped: the innermost but the vector axis; None: blocks have one order only."""
+    if stage.host is not None or depth_knob(stage) is None or stage.vector not in stage.axes or len(stage.axes) < 2:
+        return None
+    return [a for a in stage.axes if a is not stage.vector][-1]
+
+
 def peel_knob(stage: Stage) -> str | None:
     """The flag that fully unrolls the second innermost reduce loop: one copy of the innermost loop per value."""
     tuned = len(stage.reduce_axes) > 1 and stage.level is not ComputeAt.LOAD and not stage.unrolled

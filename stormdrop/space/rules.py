@@ -195,7 +195,7 @@ class RFactor:
         for r in s.stages:
             stages += [first, second] if r is stage else [r]
         done = s.with_stages(stages)
-        split = OpenSplit(len(s.steps), axis.extent)
+        split = OpenSplit(len(s.steps), axis.extent, prod(a.extent for a in stage.axes))
         return replace(done, splits=(*s.splits, split)) if is_open else done
 
 

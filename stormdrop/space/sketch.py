@@ -20,7 +20,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.space import appraisal
 from stormdrop.space.appraisal import Appraisal, Points, Query
 from stormdrop.space.derive import derive, divided, enumerate_structures
-from stormdrop.space.knobs import PARTS, Knob, even_count, knobs_of, merged, parts_knob
+from stormdrop.space.knobs import PARTS, Knob, even_count, knobs_of, likely_parts, merged, parts_knob
 from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import FEWEST_PARTS, RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -41,12 +41,17 @@ class Sketch:
     structure: Structure
     target: Target
     rules: tuple[Rule, ...] = RULES
-    narrow: tuple[tuple[str, int], ...] = ()
-    """Knobs with one choice only."""
+    narrow: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Knobs with some of their choices only."""
 
-    def narrowed(self, knob: str, choice: int) -> Sketch:
-        """The same sketch with one choice of a knob."""
-        return replace(self, narrow=(*self.narrow, (knob, choice)))
+    def narrowed(self, knob: str, *choices: int) -> Sketch:
+        """The same sketch with some choices of a knob."""
+        return replace(self, narrow=(*self.narrow, (knob, choices)))
+
+    def likely(self) -> Sketch:
+        """The sketch with the numbers of parts that are likely to be best (`likely_parts`): each costs a trace."""
+        splits = self.structure.splits
+        return self.narrowed(PARTS, *likely_parts(splits, self.target)) if splits else self
 
     def smallest(self) -> Points:
         """One row: the first choice of every knob; it need be neither canonical nor legal."""
@@ -62,7 +67,7 @@ class Sketch:
     @cached_property
     def _knobs(self) -> tuple[Knob, ...]:
         only = dict(self.narrow)
-        return tuple(replace(k, choices=(only[k.name],)) if k.name in only else k for k in self._all_knobs())
+        return tuple(replace(k, choices=only[k.name]) if k.name in only else k for k in self._all_knobs())
 
     def _all_knobs(self) -> tuple[Knob, ...]:
         if not self.structure.splits:
@@ -133,7 +138,9 @@ class Sketch:
         found: list[tuple[Points, NDArray[np.float64]]] = []
         for k in self.knobs:
             choices = np.asarray(k.choices, dtype=np.int64)
-            power = {"rows": 1.0, "few rows": 2.0, "vectors": 1.0, "steps": 1.0}.get(k.unit, 0.0)
+            power = {"rows": 1.0, "few rows": 2.0, "vectors": 1.0, "steps": 1.0, "residents": 1.0, "group": 1.0}.get(
+                k.unit, 0.0
+            )
             weights = np.maximum(choices, 1.0) ** -power
             shares = (weights / weights.sum()).cumsum()
             found.append((choices, shares / shares[-1]))

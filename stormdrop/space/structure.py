@@ -140,6 +140,7 @@ class OpenSplit:
 
     step: int  # index into Structure.steps
     extent: int  # of the reduce axis
+    results: int  # elements that the reduction computes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

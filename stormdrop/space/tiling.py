@@ -34,9 +34,14 @@ from stormdrop.space.nest import (
     Trips,
     cuts,
     depth_knob,
+    group_knob,
     is_copy,
+    layout_knob,
     nest_of,
     peel_knob,
+    pieces_knob,
+    residents_knob,
+    row_axis,
     unroll_knob,
     vectors_knob,
 )
@@ -56,7 +61,7 @@ class Tiling:
     """The sizes of one stage. `trips`: iterations of a loop; `span`: elements of its axis in one iteration."""
 
     stage: Stage
-    lanes: int
+    lanes: Num  # a column for a staged operand only
     extent: dict[Axis, Num]
     trips: dict[LoopLevel, Num]
     span: dict[LoopLevel, Num]
@@ -64,6 +69,10 @@ class Tiling:
     unroll: Num = 1
     peel: Num = 0
     depth: Num = 1
+    layout: Num = 0  # of a staged operand: see `space.boxes`
+    pieces: Num = 1
+    residents: Num = 1  # blocks that a multiprocessor must have registers for
+    group: Num = 1  # rows of blocks that are passed together
 
     def tile(self, axis: Axis) -> Num:
         """Elements of the register tile along a spatial axis."""
@@ -119,8 +128,7 @@ def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict
         reader = done.get(stage.reader or "")
         if nest_of(stage).is_cooperative:
             lanes = cooperative_lanes(s, stage, vector_bytes)
-        has_panels = reader is not None and reader.stage.matrix is None and not reader.stage.vector_is_reduced
-        if reader is not None and has_panels and stage.vector is not None:
+        elif reader is not None and stage.vector is not None and not reader.stage.vector_is_reduced:
             lanes = min(lanes, reader.lanes)  # panel width is the reader's, which has fewer lanes for wider elements
         extent: dict[Axis, Num] = {a: a.extent for a in (*stage.axes, *stage.reduce_axes)}
         if stage.host is not None:
@@ -134,7 +142,7 @@ def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict
 
 def _tile_stage(
     stage: Stage,
-    lanes: int,
+    lanes: Num,
     values: Mapping[str, Num],
     extent: dict[Axis, Num],
     reader: Tiling | None,
@@ -147,8 +155,11 @@ def _tile_stage(
     `lone`: no stage is attached in its loops. Trips along an axis of extent 1 are then the constant 1, not a column.
     `threads`: of the block around an attached stage. `granules`: see `granules_of`.
     """
-    t = Tiling(stage, lanes, extent, {}, {}, 1)
-    budget = threads
+    name, pieces = pieces_knob(stage), 1
+    if name is not None and lanes > 1:
+        pieces = minimum(values[name], lanes)
+    t = Tiling(stage, ceil_div(lanes, pieces), extent, {}, {}, 1, pieces=pieces)
+    budget, lanes = threads, t.lanes
     register = nest_of(stage).register
     name = vectors_knob(stage)
     if name is not None and stage.vector is not None:
@@ -181,8 +192,13 @@ def _tile_stage(
         name = depth_knob(stage)
         if name is not None:
             t.depth = minimum(values[name], prod_of([t.outer_reduce_trips(a) for a in stage.reduce_axes]))
+        name = residents_knob(stage)
+        t.residents = values[name] if name is not None else 1
+        t.group = _group(t, values)
         name = peel_knob(stage)
         t.peel = where(_can_peel(t), values[name], 0) if name is not None else 0
+    name = layout_knob(stage)
+    t.layout = values[name] if name is not None else 0
     return t
 
 
@@ -264,6 +280,15 @@ def matrix_granules(stage: Stage) -> dict[Axis, int]:
     return {stage.matrix.rows: kernel.m // 2, stage.vector: kernel.n, stage.reduce_axes[-1]: kernel.k}
 
 
+def _group(t: Tiling, values: Mapping[str, Num]) -> Num:
+    """The rows of blocks that are passed together: a divisor of all, where there are several columns too."""
+    name, axis, vector = group_knob(t.stage), row_axis(t.stage), t.stage.vector
+    if name is None or axis is None or vector is None:
+        return 1
+    rows, columns = (t.trips[LoopLevel(a, 0)] for a in (axis, vector))
+    return where((columns > 1) & is_multiple(rows, values[name]), values[name], 1)
+
+
 def power_above(n: int) -> int:
     """The least power of two that is not below `n`."""
     return 1 << max(0, n - 1).bit_length()
@@ -278,7 +303,7 @@ def _power_below(n: Num, most: Num) -> Num:
     return result
 
 
-def _trips(cut: Cut, values: Mapping[str, Num], rest: Num, lanes: int, reader: Tiling | None, lone: bool) -> Num:
+def _trips(cut: Cut, values: Mapping[str, Num], rest: Num, lanes: Num, reader: Tiling | None, lone: bool) -> Num:
     """The trip count of one loop; `rest` is what the levels inside it leave of the axis."""
     match cut.source:
         case Trips.REST:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from stormdrop.ir.tensor import Variant
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
+from stormdrop.target.microkernels import MATRIX_KERNELS
 
 EPS = 2.0**-23
+NETWORK_ERRORS = 16.0
+"""The errors of a network's outputs, in those of one product: a hundred layers add random errors up to some ten."""
 
 
 def error_bound(variant: Variant, target: Target) -> float:
@@ -21,3 +24,8 @@ def error_bound(variant: Variant, target: Target) -> float:
     sums = sum(t.compute is not None and t.compute.combiner == "sum" for t in variant.stages)
     u = kernel.roundoff
     return variant.error_bound + max(1, sums) * (2.0 * u + u * u) / EPS
+
+
+def network_tolerance(precision: str) -> float:
+    """The error of a network's outputs, relative to the largest, that its products' precision explains; 0 of f32."""
+    return max((NETWORK_ERRORS * 2.0 * k.roundoff for p, k in MATRIX_KERNELS.items() if p == precision), default=0.0)

@@ -154,13 +154,12 @@ class Gpu:
         """The matrix instruction for products of f32 at the target's precision; None: they are computed in f32."""
         return MATRIX_KERNELS.get(self.precision)
 
-    def with_precision(self, precision: Precision | None) -> "Gpu":
-        """The same GPU at another precision; None: at its own. Raises UserError for an unknown one."""
-        if precision is None or precision == self.precision:
-            return self
-        if precision not in PRECISIONS:
-            raise UserError(f"unknown precision {precision!r:.60}; known are {', '.join(PRECISIONS)}")
-        return replace(self, precision=precision)
+    def with_precision(self, precision: str) -> "Gpu":
+        """The same GPU at a precision. Raises UserError for an unknown one."""
+        for known in PRECISIONS:
+            if known == precision:
+                return replace(self, precision=known)
+        raise UserError(f"unknown precision {precision!r:.60}; known are {', '.join(PRECISIONS)}")
 
     @property
     def vector_bytes(self) -> int:

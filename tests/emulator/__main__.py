@@ -1,24 +1,27 @@
 """Many random points in the emulator; goes on where it was stopped.
 
     python -m tests.emulator                      5,000 points in all, on all cores
+    python -m tests.emulator --processes 16 --seconds 300
     python -m tests.emulator --case 145:1         one point again, as a failure names it
 
-The log has a line for each trial; the table counts points by operator and by what is in their programs.
+The log has a line for each trial: its number, the operator, seconds, for every point the marks of its program (bits,
+in the order of `MARKS`), and what is wrong by point. The table counts points by operator and by mark.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.emulator.trials import CASES, GpuTrial, emulated, marks
+from tests.emulator.trials import CASES, MARKS, GpuTrial, emulated, outcome
 from tests.fuzz.workers import Died, outcomes
 from tests.support.trials import GRAPHS
 
@@ -27,12 +30,13 @@ def tried(number: int) -> dict[str, Any]:
     """What became of the points of one trial, as it is logged."""
     began = time.monotonic()
     trial = GpuTrial(seed_of(number))
-    row: dict[str, Any] = {"number": number, "seed": trial.seed, "name": trial.name, "points": []}
+    row: dict[str, Any] = {"number": number, "name": trial.name, "marks": [], "wrong": {}}
     for case in trial.cases():
-        row["points"].append({"problem": emulated(case), "marks": sorted(marks(case))})
-        if row["points"][-1]["problem"]:
-            row["points"][-1]["case"] = str(case)
-    return row | {"seconds": round(time.monotonic() - began, 3)}
+        problem, found = outcome(case, lambda text: text, None)
+        row["marks"].append(sum(1 << k for k, mark in enumerate(MARKS) if mark in found))
+        if problem:
+            row["wrong"][str(case.number)] = f"{problem}\n{case}"
+    return row | {"seconds": round(time.monotonic() - began, 2)}
 
 
 def seed_of(number: int) -> int:
@@ -50,33 +54,41 @@ def main() -> int:
     left = [n for n in range(given.points // CASES) if n not in known]
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
+
+    def within_limit() -> Iterator[int]:
+        for number in left:
+            if time.monotonic() - began > given.seconds:
+                return
+            yield number
+
     with log.open("a") as file:
         try:
-            for number, outcome in outcomes(left, tried, given.processes):
-                row: dict[str, Any] = outcome
-                if isinstance(outcome, Died):
-                    row = {"number": number, "name": "?", "points": [{"problem": outcome.cause, "marks": []}]}
+            for number, done in outcomes(within_limit(), tried, given.processes):
+                row: dict[str, Any] = done
+                if isinstance(done, Died):
+                    row = {"number": number, "name": "?", "marks": [], "wrong": {"": done.cause}, "seconds": 0.0}
                 print(json.dumps(row), file=file, flush=True)
                 rows.append(row)
-                for k, point in enumerate(row["points"]):
-                    if point["problem"]:
-                        print(f"{seed_of(number)}:{k}: {point['problem']}", flush=True)
+                for k, problem in row["wrong"].items():
+                    print(f"{seed_of(number)}:{k}: {problem}", flush=True)
                 if len(rows) % 100 == 0:
                     print(f"… {len(rows)} trials, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             print("stopped; the next run goes on from here", file=sys.stderr)
     print(table(rows))
-    return int(any(point["problem"] for row in rows for point in row["points"]))
+    return int(any(row["wrong"] for row in rows))
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
-    points = [(row["name"], point) for row in rows for point in row["points"]]
-    wrong = sum(bool(point["problem"]) for _, point in points)
-    lines = [f"{len(points)} points, {wrong} wrong"]
-    for counts in (
-        Counter(name for name, _ in points),
-        Counter(mark for _, point in points for mark in point["marks"]),
-    ):
+    names: Counter[str] = Counter()
+    marks: Counter[str] = Counter()
+    wrong = 0
+    for row in rows:
+        names[row["name"]] += len(row["marks"])
+        marks.update(mark for bits in row["marks"] for k, mark in enumerate(MARKS) if bits >> k & 1)
+        wrong += len(row["wrong"])
+    lines = [f"{names.total()} points, {wrong} wrong"]
+    for counts in (names, marks):
         lines += [f"{n:8d}  {name}" for name, n in sorted(counts.items())]
     return "\n".join(lines)
 
@@ -98,6 +110,7 @@ def _arguments() -> argparse.Namespace:
         "--points", type=int, default=5000, metavar="N", help="so many in all, those of the log included"
     )
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
+    parser.add_argument("--seconds", type=float, default=math.inf, metavar="S", help="begin no trial after so long")
     parser.add_argument("--log", type=Path, default=Path(".emulate/log.jsonl"), help="decides where to go on")
     parser.add_argument("--case", default="", metavar="SEED[:NUMBER]", help="one trial, or one point of it")
     return parser.parse_args()

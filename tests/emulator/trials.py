@@ -23,6 +23,7 @@ from stormdrop.lower.verify import verify
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.device import Device
 from stormdrop.runtime.prepared import PreparedKernel
+from stormdrop.space.rules import RULES
 from stormdrop.space.sketch import sketches
 from stormdrop.target.gpu import gpu
 from stormdrop.target.machine import Target
@@ -79,18 +80,26 @@ def poisoned(t: Tensor) -> Array:
 
 def emulated(case: Case, change: Callable[[str], str] = lambda text: text, seed: int | None = None) -> str:
     """What is wrong with a point; empty: nothing. `change` plants a mistake in the LLVM text."""
+    return outcome(case, change, seed)[0]
+
+
+def outcome(case: Case, change: Callable[[str], str], seed: int | None) -> tuple[str, frozenset[str]]:
+    """What is wrong with a point, and what its program and text have (of `MARKS`)."""
+    found = frozenset[str]()
     try:
         program = case.program()
         if case.number == 0:  # the verifier takes as long as the emulator
             verify(program)
         artifact = text_artifact(program, case.target, change)
+        found = marks(case, artifact)
         order = zlib.crc32(f"{case.trial.title}:{case.number}".encode()) % 1_000_000 if seed is None else seed
-        return compare(case, results(case.trial.task, case.trial.arrays, artifact, EmulatedDevice(order)))
+        problem = compare(case, results(case.trial.task, case.trial.arrays, artifact, EmulatedDevice(order)))
     except (Fault, Unsupported, StormdropError) as error:
-        return f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {error}"
+    return problem, found
 
 
-MARKS = {
+PATTERNS = {
     "barrier": r"barrier\.cta",
     "asynchronous copy": r"cp\.async\.c[ag]",
     "shuffle": r"shfl\.sync",
@@ -101,15 +110,18 @@ MARKS = {
     "page": r"ptr @page",
     "64-bit indices": r"zext i32 %v\d+ to i64",
 }
+PHASES = ("1 phase", "2 phases", "3 phases or more")
+MARKS = (*PATTERNS, *(f"rule {rule.name}" for rule in RULES), *PHASES, "packed at load", "one block")
+"""What points are counted by."""
 
 
-def marks(case: Case) -> set[str]:
-    """What a point's program and text have."""
-    artifact = text_artifact(case.program(), case.target)
+def marks(case: Case, artifact: Artifact) -> frozenset[str]:
     text = artifact.code.decode()
-    found = {name for name, pattern in MARKS.items() if re.search(pattern, text)}
+    found = {name for name, pattern in PATTERNS.items() if re.search(pattern, text)}
     found |= {f"rule {step.rule}" for step in case.sketch.structure.steps}
-    found.add(f"{min(3, len(artifact.launches))} phases")
-    found.add("packed at load" if artifact.prepare_extents else "nothing packed at load")
-    found.add("one block" if all(launch.blocks == 1 for launch in artifact.launches) else "several blocks")
-    return found
+    found.add(PHASES[min(len(PHASES), len(artifact.launches)) - 1])
+    if artifact.prepare_extents:
+        found.add("packed at load")
+    if all(launch.blocks == 1 for launch in artifact.launches):
+        found.add("one block")
+    return frozenset(found)
