@@ -40,6 +40,7 @@ class MatrixWriter:
         self.tile: RegisterTile = at.tile
         assert self.tile.stage.matrix is not None
         self.kernel: Microkernel = self.tile.stage.matrix.kernel
+        self.is_rounded = self.tile.stage.matrix.is_rounded
         self.inner: Axis = self.tile.stage.reduce_axes[-1]
 
     def update(self, s: Update, accs: Sequence[SsaValue]) -> list[SsaValue]:
@@ -157,13 +158,15 @@ class MatrixWriter:
         c = [*c, *["0.0"] * (4 - len(c))]
         if kernel.operand != "f32":
             return self._instruction(a, b, c)[: 2 * rows]
-        large_a, large_b = ([self._tf32(x) for x in registers] for registers in (a, b))
+        large_a, large_b = (self._large(*pair) for pair in zip((a, b), self.is_rounded))
         if kernel.products == 1:
             return self._instruction(large_a, large_b, c)[: 2 * rows]
         small_a, small_b = ([self._rest(x, large) for x, large in zip(*pair)] for pair in ((a, large_a), (b, large_b)))
+        step = ["0.0"] * 4
         for left, right in ((small_a, large_b), (large_a, small_b), (large_a, large_b)):
-            c = self._instruction(left, right, c)
-        return c[: 2 * rows]
+            step = self._instruction(left, right, step)
+        # The instructions truncate sums; an addition of its own rounds them to the nearest.
+        return [self.w.op(f"fadd float {x}, {y}") for x, y in zip(c[: 2 * rows], step)]
 
     def _instruction(self, a: Registers, b: Registers, c: Registers) -> Registers:
         name, type = _MULTIPLY[self.kernel.operand]
@@ -173,6 +176,10 @@ class MatrixWriter:
         args = [*((type, x) for x in operands), *(("float", x) for x in c)]
         whole = self.w.intrinsic(f"nvvm.{name}", _RESULT, *args)
         return [self.w.op(f"extractvalue {_RESULT} {whole}, {n}") for n in range(4)]
+
+    def _large(self, registers: Registers, is_rounded: bool) -> Registers:
+        """The fragments rounded to tf32, unless the tensor was rounded ahead."""
+        return registers if is_rounded else [self._tf32(x) for x in registers]
 
     def _tf32(self, x: str) -> str:
         """An f32 rounded to the nearest tf32, ties away from zero."""

@@ -11,6 +11,7 @@ from stormdrop.codegen.matrix_product import MatrixWriter
 from stormdrop.codegen.memory import InnerLoop, Pages
 from stormdrop.codegen.outer_product import outer_product_of
 from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
+from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts
 from stormdrop.ir.expr import FLOATS, ITEMSIZE, Bin, Const, Expr, Var, identity_of, substitute
 from stormdrop.lower.program import Buffer, Finish, For, ReduceLoop, RegisterTile, Save, Spread, Start, Stmt, Update
@@ -69,8 +70,12 @@ class TileWriter:
         """One reduction step for every accumulator, or for accumulator `only`; neutral updates are dropped."""
         assert self.stage.combiner is not None
         if s.fragments is not None:
-            memory = self.evaluator.memory
+            memory, matrix = self.evaluator.memory, self.stage.matrix
             assert isinstance(memory, BlockMemoryWriter)
+            assert matrix is not None
+            if matrix.kernel not in self.target.microkernels:
+                told = "which the schedule asks for, are not the precision of the target"
+                raise BuildError(f"{self.stage.id}: products by {matrix.kernel.name}, {told}")
             self.accs = MatrixWriter(self.w, self.at, memory).update(s, self.accs)
             return
         neutral = identity_of(self.stage.combiner, s.value.dtype)

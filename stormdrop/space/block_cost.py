@@ -19,7 +19,7 @@ from stormdrop.space.footprint import body_cost, box_bytes, density
 from stormdrop.space.nest import LoopLevel, has_layouts, is_copy, nest_of
 from stormdrop.space.operands import Operand
 from stormdrop.space.structure import Stage
-from stormdrop.space.tiling import Tiling
+from stormdrop.space.tiling import Tiling, has_cast
 from stormdrop.target import ALIGN_BYTES
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from stormdrop.target.gpu import WARP, GpuCoefficients
@@ -27,6 +27,7 @@ from stormdrop.target.structures import LoopKind
 
 LINE_BYTES = 128  # of the L1, and one wavefront of shared memory
 VECTOR_BYTES = 16  # of the widest access of a thread
+ROUNDING_INSTRUCTIONS = 7  # of an f32 to a half
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,8 @@ class BlockCost:
         """Arithmetic of one step."""
         body, finish = self._operations
         if not self.stage.is_reduction:
-            return self.accumulators * finish
+            rounding = ROUNDING_INSTRUCTIONS if self.stage.row_padding and has_cast(self.stage.finish) else 0
+            return self.accumulators * (finish + rounding)
         return self.accumulators * body * (density(self.stage) if self.stage.unrolled else 1.0)
 
     @cached_property
@@ -158,6 +160,11 @@ class BlockCost:
     @cached_property
     def matrix_products(self) -> Num:
         """Multiply-adds of matrix instructions, of one block, in those of bf16."""
+        return 0.0
+
+    @cached_property
+    def waiting_cycles(self) -> Num:
+        """Cycles in which matrix instructions wait for all warps of a block, beside what other warps hide."""
         return 0.0
 
     @property

@@ -175,7 +175,10 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
                 found.append(Knob(name, _up_to(power_above(steps), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))))
             elif axis.kind == "reduce":
                 most = min(steps, MOST_REDUCE_BLOCK // granules.get(axis, 1))
-                found.append(Knob(name, _up_to(most, (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64))))
+                few = (
+                    (1, 2, 3, 4, 8, 16, 32, 64) if stage.matrix is not None else (*range(1, 9), 12, 16, 24, 32, 48, 64)
+                )
+                found.append(Knob(name, _up_to(most, few)))
             elif kinds[cut.loop.number] is LoopKind.VIRTUAL_THREAD:
                 found.append(Knob(name, _up_to(steps, (1, 2, 4)), "few rows"))
             elif kinds[cut.loop.number] is LoopKind.WARP:

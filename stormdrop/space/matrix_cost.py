@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stormdrop.space.block_cost import BlockCost
-from stormdrop.space.columns import Num, ceil_div, prod_of, sum_of
+from stormdrop.space.columns import Num, ceil_div, maximum, prod_of, sum_of
 from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.operands import Operand
 from stormdrop.space.structure import MatrixTile
 from stormdrop.space.tiling import MATRIX_LANES
 from stormdrop.target.gpu import WARP
 
-WARP_PRODUCTS = 256.0
+WARP_PRODUCTS = 370.0
 """bf16 multiply-adds in a cycle of a warp that is alone on its quarter of a multiprocessor."""
 
 
@@ -71,12 +71,21 @@ class MatrixCost(BlockCost):
         """Matrix instructions, and the conversions of fragments."""
         if self.matrix.kernel.operand != "f32":
             return self._instructions
-        conversions = 1 if self.matrix.kernel.products == 1 else 3
-        return self._instructions + conversions * 2 * (self._row_groups + self._column_groups)
+        groups = zip((self._row_groups, self._column_groups), self.matrix.is_rounded)
+        rounding = sum_of([4 * n for n, is_rounded in groups if not is_rounded])
+        if self.matrix.kernel.products == 1:
+            return self._instructions + rounding
+        return self._instructions + 3 * rounding + self.accumulators  # two parts, and additions of the steps
+
+    @cached_property
+    def waiting_cycles(self) -> Num:
+        """Cycles in which no warp multiplies: all wait at a barrier, or for the first fragments of a loop's trip."""
+        k, turns = self.coefficients, self.steps / self.tiling.unroll
+        return self.executions * self.tiles * (self.reduce_blocks * k.barrier_cycles + turns * k.loop_cycles)
 
     @property
     def step_cycles(self) -> Num:
-        return self.step_instructions + self._step_products / WARP_PRODUCTS
+        return maximum(self.step_instructions, self._step_products / WARP_PRODUCTS)
 
     @cached_property
     def loads(self) -> list[tuple[Operand, Num, Num]]:

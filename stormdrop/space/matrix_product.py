@@ -9,7 +9,22 @@ from typing import NamedTuple, cast
 from stormdrop.errors import ScheduleError
 from stormdrop.ir import build
 from stormdrop.ir.affine import index_condition
-from stormdrop.ir.expr import Axis, Bin, Cast, Const, Expr, Load, Select, binary, compare, loads, rewrite, substitute
+from stormdrop.ir.expr import (
+    Axis,
+    Bin,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    binary,
+    call,
+    compare,
+    loads,
+    rewrite,
+    select,
+    substitute,
+)
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import axes_of, choosing_axes, operand_load, operands, walks
 from stormdrop.space.packing import copied_operand, guarded_operand, with_copy
@@ -22,6 +37,8 @@ from stormdrop.target.structures import CPU_STRUCTURES, GPU_STRUCTURES, MATRIX_S
 HALF_PADDING_BYTES, WORD_PADDING_BYTES = 16, 32
 """Behind a row of 16-bit elements, so that eight rows of 16 bytes lie in different banks; and behind a row of 32-bit
 elements of which the lanes of a warp read eight neighbours in each of four rows."""
+HALF_OF_LAST_BIT = 0x1000
+"""Of a tf32's mantissa, in the bits of an f32: rounds to the nearest, ties away from zero, as cvt.rna does."""
 
 
 class Factors(NamedTuple):
@@ -39,8 +56,9 @@ class MatrixProduct:
                                          per warp:         C[16,8] += A'[16,k] * B'[k,8]
 
     Arguments: the precision, the axis of the rows, and where each operand is rounded. `block`: in the copy to shared
-    memory, or where fragments are read (tf32); `root`, `load`: the whole tensor ahead, in a phase of its own, or when
-    constants are packed. The innermost reduce axis is padded with zeros to whole instructions.
+    memory, or of tf32 where fragments are read; `root`, `load`: the whole tensor ahead, in a phase of its own, or when
+    constants are packed. What is split into a large and a small part is not rounded before. The innermost reduce axis
+    is padded with zeros to whole instructions.
     """
 
     name, version = "mma", 1
@@ -63,7 +81,7 @@ class MatrixProduct:
     def _places(self, s: Structure, op: Expr, kernel: Microkernel) -> list[ComputeAt]:
         """Where an operand may be rounded."""
         tensor = operand_load(op).tensor
-        if op.dtype == kernel.operand:
+        if kernel.products > 1 or op.dtype == kernel.operand != "f32":
             return [ComputeAt.REDUCE_BLOCK]
         if tensor.constant:
             return [ComputeAt.LOAD]
@@ -81,15 +99,17 @@ class MatrixProduct:
         if row_axis not in factors.row_axes:
             raise ScheduleError(f"{stage.id}: {rows} is no axis of the rows")
         reader = _padded(stage, kernel)
-        reader = replace(reader, tiling=MATRIX_STRUCTURE, matrix=MatrixTile(kernel, row_axis))
-        pairs = zip((factors.row, factors.column), (row_axis, stage.vector), places, strict=True)
+        levels = [ComputeAt(place) for place in places]
+        is_rounded = [kernel.operand != "f32" or level is not ComputeAt.REDUCE_BLOCK for level in levels]
+        matrix = MatrixTile(kernel, row_axis, (is_rounded[0], is_rounded[1]))
+        reader = replace(reader, tiling=MATRIX_STRUCTURE, matrix=matrix)
+        pairs = zip((factors.row, factors.column), (row_axis, stage.vector), levels, strict=True)
         fragments: list[Expr] = []
-        for number, (op, along, place) in enumerate(pairs):
+        for number, (op, along, level) in enumerate(pairs):
             element = guarded_operand(stage.body, op)
             assert element is not None
             element = _within(element, stage.reduce_axes[-1], reader.reduce_axes[-1])
-            level = ComputeAt(place)
-            if element.dtype != kernel.operand and level is not ComputeAt.REDUCE_BLOCK:
+            if level is not ComputeAt.REDUCE_BLOCK:
                 s, element = _rounded_ahead(s, reader.id, stage, element, kernel, number, level)
             copy, load = _staged(reader, element, kernel, number, along)
             s = with_copy(s, stage, operand_load(op).tensor, ComputeAt.REDUCE_BLOCK, (copy, stage))
@@ -154,6 +174,14 @@ def _within(element: Expr, axis: Axis, longer: Axis) -> Expr:
     return Select(inside, moved, Const(0, moved.dtype))
 
 
+def _rounded(x: Expr, kernel: Microkernel) -> Expr:
+    """A number as the instruction takes it: of another type, or an f32 of which the mantissa has 10 bits."""
+    if kernel.operand != "f32":
+        return build.cast(x, kernel.operand)
+    bits = binary("add", call("bits_as_i32", x), HALF_OF_LAST_BIT)
+    return select(compare("eq", x, x), call("bits_as_f32", binary("bitand", bits, -2 * HALF_OF_LAST_BIT)), x)
+
+
 def _rounded_ahead(
     s: Structure, id: str, stage: Stage, element: Expr, kernel: Microkernel, number: int, level: ComputeAt
 ) -> tuple[Structure, Expr]:
@@ -161,7 +189,7 @@ def _rounded_ahead(
     load = loads(element)[0]
     source = load.tensor
     axes = tuple(Axis(f"i{d}", n, "spatial") for d, n in enumerate(source.shape))
-    body = build.cast(Load(source, axes), kernel.operand)
+    body = _rounded(Load(source, axes), kernel)
     name = f"{source.name}.{kernel.operand}"
     rounded = Tensor(name, source.shape, kernel.operand, source.constant, Compute(axes, body))
     is_load = level is ComputeAt.LOAD

@@ -270,7 +270,7 @@ def layout_knob(stage: Stage) -> str | None:
 def pieces_knob(stage: Stage) -> str | None:
     """The knob for the pieces in which a vector of a staged operand is copied: 1 is the widest copy of a thread."""
     is_staged = stage.level is ComputeAt.REDUCE_BLOCK and is_copy(stage) and nest_of(stage).is_cooperative
-    return f"{stage.id}.pieces" if is_staged and stage.vector is not None else None
+    return f"{stage.id}.pieces" if is_staged and stage.vector is not None and not stage.row_padding else None
 
 
 def residents_knob(stage: Stage) -> str | None:

@@ -60,6 +60,8 @@ class MatrixTile:
 
     kernel: Microkernel
     rows: Axis
+    is_rounded: tuple[bool, bool] = (False, False)
+    """Whether the operand of the rows, and that of the columns, is in shared memory as the instruction takes it."""
 
 
 @dataclass(frozen=True, eq=False)
