@@ -36,6 +36,8 @@ LIKELY_BLOCKS = 2  # of a multiprocessor
 
 TILE_UNITS = frozenset({"trips", "rows", "few rows", "vectors"})
 GROUPS = (1, 2, 4, 8, 16)
+MOST_SPLIT_STEPS = 2
+"""Steps of split operands in one trip of a loop: of more, the assembler holds too many parts at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,8 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
     name = unroll_knob(stage)
     if name is not None:
         inner = stage.reduce_axes[-1].extent
-        found.append(Knob(name, _up_to(min(inner, 32), sorted({1, 2, 4, 8, 16, 32, inner})), "steps"))
+        most = 32 if stage.matrix is None or stage.matrix.kernel.products == 1 else MOST_SPLIT_STEPS
+        found.append(Knob(name, _up_to(min(inner, most), sorted({1, 2, 4, 8, 16, 32, inner})), "steps"))
     name = peel_knob(stage)
     if name is not None:
         found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))

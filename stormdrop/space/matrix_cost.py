@@ -15,6 +15,8 @@ from stormdrop.space.structure import MatrixTile
 from stormdrop.space.tiling import MATRIX_LANES
 from stormdrop.target.gpu import WARP
 
+SPLIT_REGISTERS = 5
+"""Registers for each of a fragment that is split: the assembler splits those of later steps ahead."""
 WARP_PRODUCTS = 370.0
 """bf16 multiply-adds in a cycle of a warp that is alone on its quarter of a multiprocessor."""
 
@@ -102,7 +104,7 @@ class MatrixCost(BlockCost):
 
     @cached_property
     def registers(self) -> Num:
-        split = 2 if self.matrix.kernel.products > 1 else 1
+        split = SPLIT_REGISTERS if self.matrix.kernel.products > 1 else 1
         fragments = ceil_div(self._row_groups, 2) * 4 + self._column_groups * 2
         return self.accumulators + fragments * split
 

@@ -25,7 +25,7 @@ from stormdrop.runtime.device import Device
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.space.rules import RULES
 from stormdrop.space.sketch import sketches
-from stormdrop.target.gpu import gpu
+from stormdrop.target.gpu import Gpu, gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import Precision
 from tests.emulator.building import text_artifact
@@ -73,7 +73,8 @@ class MatrixTrial(GpuTrial):
 
     def cases(self) -> Iterator[Case]:
         rng = np.random.default_rng([6, self.seed])
-        target = TARGETS[int(rng.integers(len(TARGETS)))].with_precision(self.precision)
+        drawn = TARGETS[int(rng.integers(len(TARGETS)))]
+        target = (self.machine if isinstance(self.machine, Gpu) else drawn).with_precision(self.precision)
         found = [s for s in sketches(self.task, target) if any(step.rule == "mma" for step in s.structure.steps)]
         for number in range(CASES if found else 0):
             sketch = found[int(rng.integers(len(found)))]
