@@ -1,7 +1,9 @@
 """Whether the final choice moves without reason, and finds what is faster: on hardware, through a whole small search.
 
     python -m benchmarks.choice                      # five kernels of 5 µs to 5 ms, 40 runs each way
-    python -m benchmarks.choice --runs 200 --gain 0.02 --only SFM
+    python -m benchmarks.choice --minutes 9          # what fits into so many minutes; run again to go on
+    python -m benchmarks.choice --table              # print what is stored
+    python -m benchmarks.choice --runs 200 --gain 0.02 --only SFM --results elsewhere.json
 
 Every schedule that the search proposes is built as a copy of the default schedule's code, loaded and timed like any
 other candidate. Without a planted gain no choice but the incumbent, the default, is right. With one, the times of one
@@ -11,11 +13,16 @@ copy are scaled.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
 from typing import Any
 
-from benchmarks.core import label, say
+from benchmarks.core import label
+from benchmarks.stored import StoredRows, TimeIsUp
 from stormdrop.codegen.emit import emit
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Candidate, HandWritten, Measurer
@@ -28,7 +35,8 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
-KERNELS = (
+RESULTS = Path(__file__).parent / "results" / "choice.json"
+KERNELS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("GMM", (1, 64, 64, 128)),
     ("SFM", (512, 512)),
     ("GMM", (1, 256, 256, 256)),
@@ -39,19 +47,19 @@ TRIALS = 8
 
 
 class Twins(Measurer):
-    """Measures a copy of one program in place of every candidate; one of them seems faster by `gain`."""
+    """Measures a copy of one program in place of every candidate; one of them seems faster by a gain."""
 
-    def __init__(self, task: Task, target: Target, gain: float) -> None:
+    def __init__(self, task: Task, target: Target) -> None:
         super().__init__(target, shared_proofs=True)
-        self.default, self._gain = default_schedule(task, target), gain
+        self.default, self._gain = default_schedule(task, target), 0.0
         self.planted: Schedule | None = None
         program = program_of(task, self.default, target)
         self._text, self._like = emit(program, target), artifact_of(program, target)
         self._twins: dict[Candidate, Any] = {}
 
-    def forget(self) -> None:
+    def begin(self, gain: float) -> None:
         """Begin another search: another candidate is the one that seems faster."""
-        self.planted = None
+        self.planted, self._gain = None, gain
 
     def _kept_or_built(self, builder: Any, task: Any, candidate: Candidate) -> Any:
         if candidate not in self._twins:
@@ -85,37 +93,71 @@ class Twins(Measurer):
         ]
 
 
-def chosen(task: Task, target: Target, gain: float, runs: int) -> tuple[int, int, float]:
-    """How often the choice left the incumbent, how often for the planted candidate, and the seconds of the kernel."""
-    moved = found = 0
-    seconds = 0.0
-    twins = Twins(task, target, gain)
-    with twins:
+def chosen(twins: Twins, task: Task, gain: float, seed: int) -> dict[str, Any]:
+    """One search: whether its choice left the incumbent, whether it was the planted candidate, the kernel's seconds."""
+    twins.begin(gain)
+    tuned = tune(task, twins.target, measurer=twins, search="random", trials=TRIALS, seed=seed)
+    return {
+        "moved": tuned.best != twins.default,
+        "found": tuned.best == twins.planted,
+        "seconds": tuned.seconds,
+    }
+
+
+def measure(rows: StoredRows, target: Target, gain: float, runs: int, only: Sequence[str]) -> None:
+    """All searches, the first of every kernel before the second of any."""
+    with ExitStack() as stack:
+        cases = [(label(*case), build(*case)) for case in KERNELS if not only or case[0] in only]
+        twins = {name: Twins(task, target) for name, task in cases}
+        for each in twins.values():
+            stack.enter_context(each)
         for seed in range(runs):
-            twins.forget()
-            tuned = tune(task, target, measurer=twins, search="random", trials=TRIALS, seed=seed)
-            moved += tuned.best != twins.default
-            found += tuned.best == twins.planted
-            seconds = tuned.seconds
-    return moved, found, seconds
+            for name, task in cases:
+                for planted in (0.0, gain):
+                    key = f"{name} seed {seed}"
+                    rows.once(part_of(planted), key, partial(chosen, twins[name], task, planted, seed))
+
+
+def part_of(gain: float) -> str:
+    return f"{gain:.1%} planted"
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """For every planted gain and kernel, how often a choice moved, and how often to the candidate that seems faster."""
+    lines = [f"{results.get('machine', '?')}, {results.get('threads', '?')} threads, f32", ""]
+    lines += ["| gain | kernel | µs | choices | left the incumbent | found the gain |", "|---|---|---|---|---|---|"]
+    for part in sorted(p for p in results if p.endswith(" planted")):
+        gain, kernels = part.removesuffix(" planted"), [label(*case) for case in KERNELS]
+        rows = {name: [r for k, r in results[part].items() if k.startswith(f"{name} seed")] for name in kernels}
+        for name, each in [*rows.items(), ("all", [r for found in rows.values() for r in found])]:
+            if each:
+                middle = f"{median(r['seconds'] for r in each) * 1e6:.1f}" if name != "all" else ""
+                moved, found = (sum(r[what] for r in each) for what in ("moved", "found"))
+                shown = found if gain != "0.0%" else "–"
+                lines.append(f"| {gain} | {name} | {middle} | {len(each)} | {moved} | {shown} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("python -m benchmarks.choice", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=40, help="searches of each kernel, with and without a gain")
     parser.add_argument("--gain", type=float, default=0.03, help="the share of its time that one copy seems to save")
     parser.add_argument("--only", nargs="*", default=[], help="operators")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--minutes", type=float, help="begin nothing that would probably last longer than so many")
+    parser.add_argument("--table", action="store_true", help="print the stored results")
+    parser.add_argument("--again", action="store_true", help="forget what is stored")
     given = parser.parse_args()
-    target = detect(given.threads)
-    for name, args in KERNELS:
-        if given.only and name not in given.only:
-            continue
-        task = build(name, args)
-        moved, _, seconds = chosen(task, target, 0.0, given.runs)
-        _, found, _ = chosen(task, target, given.gain, given.runs)
-        without = f"moved {moved} of {given.runs} times without a gain"
-        say(f"{label(name, args)}, {seconds * 1e6:.1f} µs: {without}, found {given.gain:.0%} {found} times")
+    rows = StoredRows(given.results, given.minutes)
+    if not given.table:
+        target = detect(given.threads)
+        if given.again:
+            rows.results.clear()
+        rows.results |= {"machine": target.name, "threads": target.threads}
+        with suppress(TimeIsUp):
+            measure(rows, target, given.gain, given.runs, given.only)
+    print(table(rows.results))
 
 
 if __name__ == "__main__":

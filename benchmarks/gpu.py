@@ -3,13 +3,14 @@
     python -m benchmarks.gpu operators                         # every case, by default schedules and PyTorch's
     python -m benchmarks.gpu operators --trials 100 GMM C2D    # and tuned, some operators
     python -m benchmarks.gpu models resnet50 --seconds 60      # untuned, and after so many seconds of tuning
+    python -m benchmarks.gpu anchors --inductor                # PyTorch's networks
     python -m benchmarks.gpu tensor --trials 100 bf16 4096     # matrix products by matrix instructions
     python -m benchmarks.gpu --table                           # print what is stored
 
-Operators and models are f32 without TF32, batch 1. Our operators are timed by events around graphs; PyTorch's are ten
-calls in a CUDA graph with `cudnn.benchmark`, the better of NCHW and NHWC; only matrix products and convolutions have a
-PyTorch twin here. PyTorch's figures for models are stored by `anchors`: torchvision's networks, eager in a CUDA graph,
-with TF32 or (`--no-tf32`) without.
+All but `tensor` is f32 without TF32, batch 1, timed by events around CUDA graphs; `gpu_torch.py` is PyTorch's side.
+Its figures for models are stored by `anchors`: torchvision's networks and BERT, eager in a CUDA graph and
+(`--inductor`) by Inductor, with TF32 where asked for (`--tf32`). A row that is there is measured again unless
+`--missing` is given; each row names the commit it comes from.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from subprocess import run
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,6 @@ import stormdrop as sd
 from benchmarks import tensor
 from benchmarks.core import geometric_mean, say
 from benchmarks.models import keep, stored
-from benchmarks.torch_timing import torch_seconds
 from stormdrop import zoo
 from stormdrop.driver.stored import Schedules
 from stormdrop.errors import StormdropError
@@ -42,6 +43,7 @@ CASES = HERE / "operators.json"
 REPEATS = 50
 MODELS = ("resnet50", "mobilenet_v2", "squeezenet1_0", "densenet121", "vgg16", "bert_base_seq128")
 ANCHORS = ("anchors", "anchors with TF32")
+PEERS = ("eager", "inductor")
 
 
 def cases(names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
@@ -71,9 +73,11 @@ def operator_row(name: str, case: tuple[int, ...], trials: int | None) -> dict[s
     if trials is not None:
         tuned = sd.tune(task, target="cuda", trials=trials)
         row |= {"tuned": min(row["default"], kernel_seconds(task, tuned.best)), "trials": tuned.trials}
-    if (peer := torch_operator(name, case)) is not None:
-        row["torch"] = peer
-    return row
+    try:
+        from benchmarks.gpu_torch import operator_seconds
+    except ImportError:
+        return row
+    return row | {"torch": operator_seconds(name, case)}
 
 
 def _defaults(task: sd.Task) -> None:
@@ -102,61 +106,10 @@ def model_row(name: str, seconds: float | None) -> dict[str, Any]:
     return row
 
 
-# ---- PyTorch's -------------------------------------------------------------------------------------------------------
+def torch_network(name: str, given: argparse.Namespace) -> dict[str, float]:
+    from benchmarks.gpu_torch import network_seconds
 
-
-def torch_operator(name: str, case: tuple[int, ...]) -> float | None:
-    """A matrix product or a convolution by cuBLAS or cuDNN; None for others, and without PyTorch."""
-    try:
-        import torch  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        return None
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    with torch.no_grad():
-        if name in ("GMM", "DEN"):
-            batch, n, m, k = case
-            a, b = (torch.randn(batch, *size, device="cuda") for size in ((n, k), (k, m)))
-            return torch_seconds(partial(torch.matmul, a, b))
-        if name in ("C1D", "C2D", "C3D", "DIL", "GRP", "DEP"):
-            return torch_convolution(name, case)
-    return None
-
-
-def torch_convolution(name: str, case: tuple[int, ...]) -> float:
-    import torch  # pyright: ignore[reportMissingImports]
-
-    rank = {"C1D": 1, "C3D": 3}.get(name, 2)
-    sizes, rest = case[1 : 1 + rank], list(case[1 + rank :])
-    channels = rest[:1] * 2 if name == "DEP" else rest[:2]
-    kernel, stride, pad, *last = rest[1 if name == "DEP" else 2 :]
-    more = {"GRP": {"groups": last[-1:]}, "DIL": {"dilation": last[-1:]}, "DEP": {"groups": channels[:1]}}.get(name, {})
-    kind = getattr(torch.nn, f"Conv{rank}d")
-    formats = [torch.contiguous_format]
-    formats += {2: [torch.channels_last], 3: [torch.channels_last_3d]}.get(rank, [])
-    found: list[float] = []
-    for order in formats:
-        options = {option: value[0] for option, value in more.items()}
-        layer = kind(*channels, kernel, stride, pad, bias=False, **options).cuda().to(memory_format=order)
-        x = torch.randn(case[0], channels[0], *sizes, device="cuda").to(memory_format=order)
-        found.append(torch_seconds(partial(layer, x)))
-    return min(found)
-
-
-def torch_model(name: str, tf32: bool) -> float:
-    """A network of torchvision, eager in a CUDA graph, the better of NCHW and NHWC."""
-    import torch  # pyright: ignore[reportMissingImports]
-    import torchvision  # pyright: ignore[reportMissingImports]
-
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    found: list[float] = []
-    for order in (torch.contiguous_format, torch.channels_last):
-        network = getattr(torchvision.models, name)(weights=None).eval().cuda().to(memory_format=order)
-        x = torch.randn(1, 3, 224, 224, device="cuda").to(memory_format=order)
-        with torch.no_grad():
-            found.append(torch_seconds(partial(network, x), calls=1))
-    return min(found)
+    return network_seconds(name, given.tf32, given.inductor)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -187,14 +140,25 @@ def table(results: Mapping[str, Any]) -> str:
                 ]
                 lines.append(f"| {name} | {' | '.join(speeds)} | {r['error']:.1e} |")
         if rows := parts.get("models"):
-            lines += ["", "| model | untuned ms | tuned ms | its kernels | PyTorch ms | with TF32 | error |"]
-            lines.append("|---|---:|---:|---:|---:|---:|---:|")
+            lines += [
+                "",
+                "| model | untuned ms | tuned ms | its kernels | eager ms | Inductor ms | with TF32 | speed | error |",
+            ]
+            lines.append("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
             for name, r in rows.items():
-                peers = [parts.get(part, {}).get(name) for part in ANCHORS]
-                cells = [r["untuned"], r.get("tuned"), r["kernels"], *peers]
-                shown = [f"{1e3 * s:.3f}" if s is not None else "" for s in cells]
-                lines.append(f"| {name} | {' | '.join(shown)} | {r['error']:.1e} |")
+                peers, loose = (parts.get(part, {}).get(name, {}) for part in ANCHORS)
+                times = [r["untuned"], r.get("tuned"), r["kernels"], *map(peers.get, PEERS), loose.get(PEERS[0])]
+                shown = [f"{1e3 * s:.3f}" if s is not None else "" for s in times]
+                best = r.get("tuned", r["untuned"])
+                speed = f"{min(peers[way] for way in PEERS if way in peers) / best:.2f}" if peers else ""
+                lines.append(f"| {name} | {' | '.join(shown)} | {speed} | {r['error']:.1e} |")
     return "\n".join(lines)
+
+
+def commit() -> str:
+    """Of this checkout; empty outside one."""
+    found = run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
 
 
 def main() -> None:
@@ -205,7 +169,10 @@ def main() -> None:
     )
     parser.add_argument("--trials", type=int, help="also tune operators, with so many candidates each")
     parser.add_argument("--seconds", type=float, help="also tune models, each for so long")
-    parser.add_argument("--no-tf32", action="store_true", help="PyTorch's networks in f32 alone")
+    parser.add_argument("--tf32", action="store_true", help="PyTorch's networks with TF32")
+    parser.add_argument("--inductor", action="store_true", help="PyTorch's networks also by Inductor (minutes each)")
+    parser.add_argument("--missing", action="store_true", help="only what is not stored yet")
+    parser.add_argument("--commit", default=commit(), help="what is measured; by default what git says")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where results are kept")
     parser.add_argument("--table", action="store_true", help="print what is stored")
     given = parser.parse_args()
@@ -213,12 +180,15 @@ def main() -> None:
     if given.table or given.part is None:
         say(table(results))
         return
-    part = ANCHORS[1] if given.part == "anchors" and not given.no_tf32 else given.part
+    part = ANCHORS[1] if given.part == "anchors" and given.tf32 else given.part
+    needed = "tuned" if given.trials or given.seconds else ("inductor" if given.inductor else "")
     rows = results.setdefault(target_for("cuda").name, {}).setdefault(part, {})
 
     def kept(label: str, measured: Callable[[], Any]) -> None:
+        if given.missing and label in rows and (not needed or needed in rows[label]):
+            return
         try:
-            rows[label] = measured()
+            rows[label] = measured() | {"commit": given.commit}
         except (StormdropError, MemoryError) as error:
             say(f"{label}: {error}")
             return
@@ -238,8 +208,7 @@ def main() -> None:
                 kept(name, lambda name=name: model_row(name, given.seconds))
         case _:
             for name in given.names or MODELS:
-                if not name.startswith("bert"):
-                    kept(name, lambda name=name: torch_model(name, not given.no_tf32))
+                kept(name, lambda name=name: torch_network(name, given))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Which part of a task's space a table records: of some sketches a grid of choices with about the wanted number of
 programs.
 
-A grid has a home, a point that proved good. First it grows: knobs are widened one after the other, over their whole
-range, those first that make good points rarest by the prior. Then choices are taken out again that too many good points
-have in common, by an estimate: good kernels abound, and a table full of them would tell no search from another.
+A grid has homes, points that it must hold: one that proved good, and the estimate's favourite, with which a search
+begins. First it grows: knobs are widened one after the other, over their whole
+range, those first that make good points rarest. Then choices are taken out again that too many good points have in
+common: good kernels abound, and a table full of them would tell no search from another. What is good, an estimate says
+that was learned from measured times: the prior's own would give tables on which the prior is right.
 """
 
 from __future__ import annotations
@@ -34,12 +36,15 @@ Estimate = Callable[[Sketch, Points], NDArray[np.float64]]
 
 
 def chosen_spaces(homes: Sequence[tuple[Sketch, Points]], points: int, estimate: Estimate) -> tuple[TableSpace, ...]:
-    """Spaces whose rows are to be measured, about `points` in all, few of them good: seconds are NaN so far."""
+    """Spaces whose rows are to be measured, about `points` in all, few of them good: seconds are NaN so far.
+
+    Each sketch comes with the points that its space must hold, or with one.
+    """
     grown: list[TableSpace] = []
     for sketch, home in homes:
-        space = space_of(sketch, grown_grid(sketch, home, GROWN * points // len(homes)))
+        space = space_of(sketch, grown_grid(sketch, np.atleast_2d(home), GROWN * points // len(homes), estimate))
         grown.append(replace(space, seconds=estimate(sketch, space.points).astype(np.float32)))
-    found = shrunk(grown, points, GOOD, [home for _, home in homes])
+    found = shrunk(grown, points, GOOD, [np.atleast_2d(home) for _, home in homes])
     return tuple(replace(s, seconds=np.full(len(s.points), np.nan, np.float32)) for s in found)
 
 
@@ -80,11 +85,12 @@ def _combinations(grid: Grid) -> int:
 # -----------------------------------------------------------------------------------------------------------
 
 
-def grown_grid(sketch: Sketch, home: Points, points: int) -> Grid:
-    """From one choice each: the knob goes first that makes good points rarest for the rows it adds."""
-    places = [int(np.searchsorted(k.choices, v)) for k, v in zip(sketch.knobs, home)]
+def grown_grid(sketch: Sketch, homes: Points, points: int, estimate: Estimate) -> Grid:
+    """From the choices of the homes: the knob goes first that makes good points rarest for the rows it adds."""
+    places = [np.searchsorted(k.choices, values).tolist() for k, values in zip(sketch.knobs, homes.T)]
     sizes: Sizes = (1,) * len(places)
-    count, share = 1, 1.0
+    rows = legal_rows(sketch, _grid(sketch.knobs, places, sizes))
+    count, share = len(rows), _good(estimate(sketch, rows), GOOD)
     while count < points:
         options: list[tuple[float, Sizes, int, float]] = []
         for i, k in enumerate(sketch.knobs):
@@ -95,7 +101,7 @@ def grown_grid(sketch: Sketch, home: Points, points: int) -> Grid:
                 continue
             rows = legal_rows(sketch, grid)
             if len(rows) > count:
-                rarer = _good(sketch.prior(rows), GOOD)
+                rarer = _good(estimate(sketch, rows), GOOD)
                 options.append((float(np.log(share / rarer) / np.log(len(rows) / count)), others, len(rows), rarer))
         if not options:
             break
@@ -103,8 +109,10 @@ def grown_grid(sketch: Sketch, home: Points, points: int) -> Grid:
     return _grid(sketch.knobs, places, sizes)
 
 
-def _grid(knobs: Sequence[Knob], home: Sequence[int], sizes: Sizes) -> Grid:
-    return tuple(tuple(k.choices[i] for i in spread_over(len(k.choices), h, n)) for k, h, n in zip(knobs, home, sizes))
+def _grid(knobs: Sequence[Knob], places: Sequence[Sequence[int]], sizes: Sizes) -> Grid:
+    """Choices of every knob spread over its range, the homes' places among them."""
+    spread = [{*spread_over(len(k.choices), own[0], n), *own} for k, own, n in zip(knobs, places, sizes)]
+    return tuple(tuple(k.choices[i] for i in sorted(each)) for k, each in zip(knobs, spread))
 
 
 def spread_over(count: int, home: int, n: int) -> list[int]:
@@ -169,7 +177,7 @@ def _smaller(
         for smaller in _without_one_choice(space, choices):
             others = (*spaces[:k], smaller, *spaces[k + 1 :])
             seconds = _seconds(others)
-            keeps_home = not homes or bool(smaller.legal(homes[k][None, :])[0])
+            keeps_home = not homes or bool(smaller.legal(homes[k]).all())
             is_enough = points <= len(seconds) < count and len(smaller.points) >= least
             if is_enough and keeps_home and np.isfinite(seconds).any():
                 options.append((float(np.log(share / _good(seconds, slack)) / np.log(count / len(seconds))), others))

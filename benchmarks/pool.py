@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.codegen.llvm import Code, assemble, host
+from stormdrop.runtime.group import single_groups, step_rows
 from stormdrop.runtime.pool import Pool
 from stormdrop.runtime.threads import available_cpus
 
@@ -41,16 +42,17 @@ def microseconds(action: Callable[[], object], repeats: int, pause: float = 0.0)
 
 def measure_pool(threads: int, code: Code) -> None:
     pool = Pool(threads)
-    sizes = np.full(16, 1000, np.int64)
 
-    def step(phases: int) -> NDArray[np.int64]:
-        return np.array([code.address("k"), 0, 0, 0, sizes.ctypes.data, phases], np.int64)
+    def steps_of(phases: int) -> NDArray[np.int64]:
+        extents = [[1000] * phases]
+        rows = step_rows(extents, single_groups(extents))
+        return np.array([(code.address("k"), 0, 0, 0, *row.words) for row in rows], np.int64)
 
-    one = step(1)
+    one = steps_of(1)
     print(f"{threads} threads" + (" (more than CPUs)" if threads > available_cpus() else ""))
     for phases in (1, 2, 16):
-        steps = step(phases)
-        seconds = pool.bench(steps.ctypes.data, 1, 20_000 if threads <= available_cpus() else 500)
+        steps = steps_of(phases)
+        seconds = pool.bench(steps.ctypes.data, phases, 20_000 if threads <= available_cpus() else 500)
         low, median, high = np.quantile(seconds, [0.0, 0.5, 0.99]) * 1e6
         print(
             f"  {phases:2d} empty regions   {median:8.2f} µs median  {low:8.2f} least  {high:8.2f} 99 %"

@@ -1,11 +1,14 @@
 """Record a table that searches are replayed on: the seconds of every program of a grid, measured on this machine.
 
     python -m benchmarks.record C2D 1 14 14 64 64 3 1 1 --points 12000 -o tests/data/tables/c2d.npz
+    python -m benchmarks.record DEP 1 28 28 64 3 1 1 --isa avx2 --threads 1 --points 2400 -o donor.npz
+    python -m benchmarks.record DEP 1 28 28 96 3 1 1 --isa avx2 --threads 1 --points 2400 --donor donor.npz -o task.npz
 
-Takes some minutes, on a machine that does nothing else. What is measured is kept in a file beside the output: run the
-same command again to go on where it was broken off. Programs are measured in random order, so that a drift of the
-machine wrongs no part of the grid; at the end those that were disturbed are measured again, and the fastest are timed
-in turns.
+Takes some minutes. What is measured is kept in a file beside the output: run the same command again to go on where it
+was broken off. Programs are measured in random order, so that a drift of the machine wrongs no part of the grid, and
+each by its fastest run, since noise only ever slows; at the end those that seem good are measured again, and the
+fastest are timed in turns. With `--donor`, the grid is laid around what re-fitting the fastest programs of another
+table gives, so that reuse can be replayed.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
+from stormdrop.search.reuse import refitted
 from stormdrop.search.tools import Measures
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.default import ranked
@@ -43,8 +47,8 @@ from stormdrop.target.machine import Target
 SAMPLES = 2048  # points of a sketch that the prior looks at
 SCOUTS = 384  # points of all sketches that are measured before a grid is chosen
 BATCH = 128
-DISTURBED = 0.15  # the middle half of a program's runs spans more than this share of their median
 CLOSE = 1.5  # only what is at most this many times slower than the best is worth measuring again
+DONATED = 4  # the fastest so many programs of a donor's table are re-fitted
 FINALISTS = 0.02  # the share of programs that are timed in turns at the end
 GROUP = 31  # so many of them at once, beside the fastest of all,
 LOADS, ROUNDS = 3, 4  # loaded so often, since where code and data lie matters too, and each time in so many rounds
@@ -142,36 +146,56 @@ class Partial:
 
 
 def scouted(
-    task: Task, found: Sequence[Sketch], most: int, measurer: Measures
+    task: Task, found: Sequence[Sketch], most: int, measurer: Measures, donated: Sequence[Schedule] = ()
 ) -> tuple[list[tuple[int, Points]], Estimate]:
     """The fastest of some points of each of the best few sketches, and what a cost model learned from them all.
 
-    Points are the best and a spread by the prior, but never its favourite: a grid around that would make it look wiser
-    than it is.
+    Points are the best and a spread by the prior. A sketch of `donated` schedules has the fastest of those. The prior's
+    favourite, with which a search begins, is beside each.
     """
-    order = sorted(range(len(found)), key=lambda k: ranked([found[k]])[0][2])[:most]
+    favourites = [ranked([sketch])[0] for sketch in found]
+    order = sorted(range(len(found)), key=lambda k: favourites[k][2])[:most]
     model, homes, each = CostModel(FEATURES), list[tuple[int, Points]](), SCOUTS // (2 * len(order))
     for k in order:
         points = found[k].sample_legal(SAMPLES, np.random.default_rng(0))
         points = points[np.argsort(found[k].prior(points), kind="stable")]
         spread = np.linspace(0, len(points) - 1, each).astype(np.int64)
         points = points[np.union1d(np.arange(min(each, len(points))), spread)]
+        refits = _points_of(found[k], donated)
+        points = np.concatenate([refits, points])
         seconds, _ = _columns(measurer.measure(task, [found[k].schedule(p) for p in points]))
         values = np.array([np.nan if s is None else s for s in seconds])
-        if np.isfinite(values).any():
-            homes.append((k, points[int(np.nanargmin(values))]))
+        eligible = values[: len(refits)] if np.isfinite(values[: len(refits)]).any() else values
+        if np.isfinite(eligible).any():
+            homes.append((k, np.stack([points[int(np.nanargmin(eligible))], favourites[k][1]])))
             model.add(task.name, found[k].features(points), values)
     model.refresh()
     return homes, lambda sketch, points: np.exp2(-model.predict(sketch.features(points), task.name))
 
 
-def prepared(task: Task, points: int, most: int, partial: Partial, measurer: Measurer) -> Recording:
+def _points_of(sketch: Sketch, schedules: Sequence[Schedule]) -> Points:
+    mine = [s for s in schedules if (s.variant, s.steps) == (sketch.variant, sketch.structure.steps)]
+    rows = [[s.by_name[name] for name in sketch.names] for s in mine]
+    return sketch.canonical(np.array(rows, dtype=np.int64).reshape(-1, len(sketch.names)))
+
+
+def refits_of(table: Table, task: Task, target: Target) -> list[Schedule]:
+    """What re-fitting the fastest programs of a table to another task gives."""
+    places = [(float(v), k, i) for k, s in enumerate(table.spaces) for i, v in enumerate(s.seconds) if np.isfinite(v)]
+    fastest = [table.spaces[k].schedule(table.spaces[k].points[i]) for _, k, i in sorted(places)[:DONATED]]
+    return refitted(task, [(table.task, schedule) for schedule in fastest], target)
+
+
+def prepared(
+    task: Task, points: int, most: int, partial: Partial, measurer: Measurer, donor: Table | None = None
+) -> Recording:
     """The recording that the partial file began, or a new one. Raises RunError where nothing can be timed."""
     target = measurer.target
     found = sketches(task, target)
     if not partial.lines:
         _say(f"{task.name} on {target}: choosing programs")
-        homes, estimate = scouted(task, found, most, measurer)
+        donated = [] if donor is None else refits_of(donor, task, target)
+        homes, estimate = scouted(task, found, most, measurer, donated)
         if not homes:
             raise RunError(f"{task.name}: nothing can be timed")
         spaces = chosen_spaces([(found[k], home) for k, home in homes], points, estimate)
@@ -212,19 +236,18 @@ def record(recording: Recording, partial: Partial, measurer: Measures) -> Table:
 
 
 def measure_again(recording: Recording, measurer: Measures) -> None:
-    """Once more what was disturbed and may be good; the faster timing is the truer one."""
+    """Once more what may be good; the faster timing is the truer one."""
     best = recording.best
     if best is None:
         return
     again = [p for p in recording.fastest(len(recording.order())) if recording.value(p) < CLOSE * best]
-    again = [p for p in again if recording.spread[p[0]][p[1]] > DISTURBED]
     for begin in range(0, len(again), BATCH):
         places = again[begin : begin + BATCH]
         results = measurer.measure(recording.task, recording.schedules(places))
         for place, result in zip(places, results):
-            if isinstance(result, Timing) and result.seconds < recording.value(place):
-                recording.take([place], [result.seconds], [result.spread])
-    _say(f"{len(again)} disturbed programs measured again")
+            if isinstance(result, Timing) and result.floor < recording.value(place):
+                recording.take([place], [result.floor], [result.spread])
+    _say(f"{len(again)} programs that may be good measured again")
 
 
 def time_in_turns(recording: Recording, measurer: Measures, most: int) -> None:
@@ -251,7 +274,7 @@ def time_in_turns(recording: Recording, measurer: Measures, most: int) -> None:
 
 def _columns(results: Sequence[Result]) -> tuple[list[float | None], list[float]]:
     timings = [r if isinstance(r, Timing) else None for r in results]
-    return [t.seconds if t else None for t in timings], [round(t.spread, 4) if t else 0.0 for t in timings]
+    return [t.floor if t else None for t in timings], [round(t.spread, 4) if t else 0.0 for t in timings]
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -274,20 +297,24 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=12_000, help="programs to measure, about")
     parser.add_argument("--sketches", type=int, default=3, help="the best so many by the prior, at most")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--isa", help="a narrower instruction set than this machine's: avx2, sse")
+    parser.add_argument("--donor", type=Path, help="the table of another task of the class")
     given = parser.parse_args()
     target = detect(given.threads)
+    target = target if given.isa is None else target.with_isa(given.isa)
     settings = MeasureSettings(min_seconds=0.003)
     try:
         task = build(given.operator, given.sizes)
         identity = {"task": task.digest, "points": given.points, "sketches": given.sketches, "target": target.to_json()}
         partial = Partial(given.output.with_suffix(".partial"), identity | {"settings": asdict(settings)})
         with Measurer(target, settings) as measurer:
-            recording = prepared(task, given.points, given.sketches, partial, measurer)
+            donor = None if given.donor is None else Table.load(given.donor)
+            recording = prepared(task, given.points, given.sketches, partial, measurer, donor)
             table = record(recording, partial, measurer)
     except StormdropError as error:
         sys.exit(f"error: {error}")
-    if table.share_within(0.05) >= MOST_NEAR:
-        table = replace(table, spaces=pruned(table.spaces, min(LEAST_POINTS, table.size), MOST_NEAR, 0.05))
+    if table.size >= LEAST_POINTS and table.share_within(0.05) >= MOST_NEAR:
+        table = replace(table, spaces=pruned(table.spaces, LEAST_POINTS, MOST_NEAR, 0.05))
         _say(f"choices taken out that too many good programs have in common: {table.size} programs are left")
     table.save(given.output)
     partial.remove()

@@ -6,13 +6,15 @@
     python -m benchmarks.search --table              # print what is stored
     python -m benchmarks.search rate --again         # measure a part anew
     python -m benchmarks.search long --only GMM C2D --results elsewhere.json
+    python -m benchmarks.search long --minutes 9     # what fits into so many minutes; run again to go on
 
 rate    candidates per second of one whole search, from before its process starts until it has ended
 reach   wall time from nothing to TVM's share of peak after 300 trials
 fresh   the recorded seconds of winners against another fresh process
-ranker  the learned model against random ranking, 100 trials of storm
+ranker  the learned model against random ranking and against the estimate alone, 100 trials of storm
 gain    what droplets add to storms of several sizes; gain-unseeded: to storms that begin from random points
-long    storm of 300 and droplets against long storms
+long    the default search (a storm of at most 300 trials, then droplets) against a storm of 2,000
+longest the same against 10,000 trials, few operators
 
 Two kernels are compared by timing them in turns in a process that has seen neither. All searches begin without a store.
 """
@@ -27,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -35,7 +38,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.core import geometric_mean, label, say
+from benchmarks.core import geometric_mean, label
+from benchmarks.long_storm import LONG_PARTS, long_table
+from benchmarks.search_bench import ONE_EACH, ROUNDS, TURN_SECONDS, Bench, Case, ratio, seconds_in_turns
+from benchmarks.stored import StoredRows, TimeIsUp
 from stormdrop.cost.model import CostModel
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
@@ -45,97 +51,25 @@ from stormdrop.ops.catalogue import build
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.peak import PeakMeter
 from stormdrop.search.droplet import Droplet
-from stormdrop.search.events import Event, NewBest, Trial, Tuned
+from stormdrop.search.events import Event, NewBest, Trial
 from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.storm import Storm
 from stormdrop.search.strategies import Context, StrategyFactory, best_of_each
-from stormdrop.search.strategy import Candidate, Strategy, candidate
+from stormdrop.search.strategy import Candidate, Space, Strategy, candidate
 from stormdrop.search.tools import Origin, Tools
 from stormdrop.search.tune import tune, versions
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, replay
-from stormdrop.target.machine import Target
-
-Case = tuple[str, tuple[int, ...]]
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
-ROUNDS = 15
-TURN_SECONDS = 0.02  # of each candidate in each round, where two are compared
 REACH: tuple[tuple[Case, float, float], ...] = (  # a case, TVM's share of peak after 300 trials, the seconds it took
     (("GMM", (1, 512, 512, 512)), 0.96, 215),
     (("C2D", (1, 56, 56, 64, 64, 3, 1, 1)), 0.98, 285),
     (("C2D", (1, 14, 14, 256, 256, 3, 1, 1)), 0.98, 262),
 )
-ONE_EACH: tuple[Case, ...] = (
-    ("GMM", (1, 512, 512, 512)),
-    ("C1D", (1, 64, 256, 256, 5, 1, 2)),
-    ("C2D", (1, 14, 14, 256, 256, 3, 1, 1)),
-    ("C3D", (1, 16, 7, 7, 512, 512, 3, 1, 1)),
-    ("GRP", (1, 14, 14, 256, 256, 3, 1, 1, 4)),
-    ("DIL", (1, 7, 7, 512, 512, 3, 1, 1, 2)),
-    ("DEP", (1, 112, 112, 32, 3, 1, 1)),
-    ("T2D", (1, 8, 8, 256, 128, 4, 2, 1)),
-    ("CAP", (1, 8, 8, 32, 32, 3, 1, 1)),
-    ("NRM", (1, 512, 512)),
-    ("SFM", (512, 512)),
-    ("CBR", (1, 28, 28, 128, 256, 1, 2, 0)),
-    ("TBG", (1, 128, 12, 64)),
-    ("MXP", (1, 56, 56, 192, 3, 2, 1)),
-    ("ADR", (1, 56, 56, 256)),
-    ("GMV", (1000, 2048)),
-    ("DOT", (1048576,)),
-    ("TRN", (1024, 1024)),
-    ("DEN", (12, 128, 128, 64)),
-)
-LONG_TRIALS = 2000
-LONGEST: tuple[Case, ...] = (
-    ("GMM", (1, 128, 128, 128)),
-    ("C2D", (1, 56, 56, 64, 64, 1, 1, 0)),
-    ("CAP", (1, 8, 8, 16, 16, 3, 1, 1)),
-)
-LONGEST_TRIALS = 10_000
 SIZES = (10, 25, 50, 100, 200, 300)
-
-
-class Bench:
-    """The machine, the results so far, and how many seeds are wanted."""
-
-    def __init__(self, target: Target, seeds: int, results: dict[str, Any], path: Path, only: Sequence[str]) -> None:
-        self.target, self.seeds, self.results, self.path, self._only = target, seeds, results, path, only
-
-    def cases(self, some: Sequence[Case]) -> list[Case]:
-        return [case for case in some if not self._only or case[0] in self._only]
-
-    def once(self, part: str, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The stored row of a part, measured and stored if it is not there."""
-        rows = self.results.setdefault(part, {})
-        if key not in rows:
-            rows[key] = measure()
-            say(f"{part}: {key}: {json.dumps(rows[key])[:300]}")
-            self.path.parent.mkdir(exist_ok=True)
-            temporary = self.path.with_suffix(".new")
-            temporary.write_text(json.dumps(self.results, indent=1) + "\n")
-            temporary.replace(self.path)
-        return rows[key]
-
-    def measurer(self, seed: int = 0, turn: float = 0.003) -> Measurer:
-        return Measurer(self.target, MeasureSettings(seed=seed, turn_seconds=turn))
-
-
-def seconds_in_turns(
-    bench: Bench, task: Task, schedules: Sequence[Schedule], rounds: int = ROUNDS
-) -> list[list[float]]:
-    """Seconds of every round, in a process that has seen none of the schedules."""
-    with bench.measurer(12345, TURN_SECONDS) as measurer:
-        results = measurer.retime(task, schedules, rounds)
-    return [list(r.samples) if isinstance(r, Timing) else [float("nan")] for r in results]
-
-
-def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:
-    """How much faster the second is: the median of the rounds' ratios."""
-    return median(a / b for a, b in zip(slow, fast))
 
 
 # ---- from nothing --------------------------------------------------------------------------------------------------
@@ -255,10 +189,14 @@ class _BlindRanker:
         return self._rng.random(len(points))
 
 
-def _blind_storm(context: Context) -> Strategy:
-    """The storm with that ranking; its first batch is the same."""
-    ranker = _BlindRanker(np.random.default_rng(context.rng.integers(2**32)))
-    return Storm(context.spaces, ranker, context.rng, context.settings.storm, context.seeds)
+class _EstimateRanker:
+    """The estimate alone: nothing is learned from what is measured."""
+
+    def __init__(self, spaces: Sequence[Space]) -> None:
+        self._spaces = spaces
+
+    def score(self, sketch: int, points: Points) -> NDArray[np.float64]:
+        return -np.log(self._spaces[sketch].prior(points))
 
 
 def _unseeded_storm(context: Context) -> Strategy:
@@ -266,11 +204,17 @@ def _unseeded_storm(context: Context) -> Strategy:
 
 
 def _unseeded_blind_storm(context: Context) -> Strategy:
-    return _blind_storm(replace(context, seeds=()))
+    ranker = _BlindRanker(np.random.default_rng(context.rng.integers(2**32)))
+    return _unseeded_storm(replace(context, ranker=ranker))
+
+
+def _unseeded_estimate_storm(context: Context) -> Strategy:
+    return _unseeded_storm(replace(context, ranker=_EstimateRanker(context.spaces)))
 
 
 def part_ranker(bench: Bench) -> None:
-    """How much slower the best of 100 trials is where the ranking is random; the seeds are withheld from both."""
+    """How much slower the best of 100 trials is where the ranking is random, and where it is the estimate's; the seeds
+    are withheld from all."""
     for case in bench.cases(ONE_EACH):
         for seed in range(bench.seeds):
 
@@ -279,10 +223,10 @@ def part_ranker(bench: Bench) -> None:
                 with bench.measurer(seed) as measurer:
                     found = [
                         tune(task, bench.target, search=s, trials=100, seed=seed, measurer=measurer)
-                        for s in (_unseeded_storm, _unseeded_blind_storm)
+                        for s in (_unseeded_storm, _unseeded_blind_storm, _unseeded_estimate_storm)
                     ]
                 seconds = seconds_in_turns(bench, task, [t.best for t in found])
-                return {"loss": ratio(seconds[1], seconds[0])}
+                return {"loss": ratio(seconds[1], seconds[0]), "estimate": ratio(seconds[2], seconds[0])}
 
             bench.once("ranker", f"{label(*case)} seed {seed}", measure)
 
@@ -359,46 +303,6 @@ def _droplet_from(
     return start, start if end is None else session.spaces[end.sketch].schedule(end.point), session.measured
 
 
-def part_long(bench: Bench) -> None:
-    for seed in range(bench.seeds):
-        for case in bench.cases(ONE_EACH):
-            bench.once("long", f"{label(*case)} seed {seed}", lambda c=case, s=seed: _long(bench, c, s, LONG_TRIALS))
-
-
-def part_longest(bench: Bench) -> None:
-    for seed in range(bench.seeds):
-        for case in bench.cases(LONGEST):
-            bench.once(
-                "longest", f"{label(*case)} seed {seed}", lambda c=case, s=seed: _long(bench, c, s, LONGEST_TRIALS)
-            )
-
-
-def _long(bench: Bench, case: Case, seed: int, trials: int) -> dict[str, Any]:
-    """A short search with droplets against a long storm, both with the same code and settings."""
-    task = build(*case)
-    short = tune(task, bench.target, seed=seed)
-    long = tune(task, bench.target, search="storm", trials=trials, seed=seed)
-    seconds = seconds_in_turns(bench, task, [long.best, short.best])
-    return {
-        "speed": ratio(seconds[0], seconds[1]),
-        "time": short.tuning_seconds / long.tuning_seconds,
-        "short_trials": short.trials,
-        "short_seconds": short.tuning_seconds,
-        "long_trials": long.trials,
-        "long_seconds": long.tuning_seconds,
-        "reached": _reached(long, short.seconds),
-        "seconds": [median(s) for s in seconds],
-    }
-
-
-def _reached(tuned: Tuned, seconds: float) -> list[float] | None:
-    """The trial and the time at which a search first measured something as fast."""
-    for t in tuned.history:
-        if isinstance(t.result, Timing) and t.result.seconds <= seconds:
-            return [t.number, t.elapsed]
-    return None
-
-
 # ---- showing -------------------------------------------------------------------------------------------------------
 
 
@@ -423,6 +327,9 @@ def table(results: Mapping[str, Any]) -> str:
             f"- ranker: random ranking is {geometric_mean([r['loss'] for r in rows.values()]):.3f}x slower at 100 "
             "trials"
         )
+        if alone := [r["estimate"] for r in rows.values() if "estimate" in r]:
+            shown = f"{geometric_mean(alone):.3f}x slower in {len(alone)} searches"
+            lines.append(f"- ranker: ranking by the estimate alone is {shown}")
     for part in ("gain", "gain-unseeded"):
         rows = results.get(part, {})
         lines += [
@@ -438,18 +345,9 @@ def table(results: Mapping[str, Any]) -> str:
                 lines.append(
                     f"| {size} | {geometric_mean(gains):.3f} | {min(gains):.3f} | {max(gains):.3f} | {trials:.0f} |"
                 )
-    for part in ("long", "longest"):
+    for part in LONG_PARTS:
         if rows := results.get(part):
-            lines += [
-                "",
-                f"| {part} | speed against the long storm | share of its time | it got there after |",
-                "|---|---|---|---|",
-            ]
-            for key, r in rows.items():
-                reached = "never" if r["reached"] is None else f"{r['reached'][0]:.0f} trials, {r['reached'][1]:.0f} s"
-                lines.append(f"| {key} | {r['speed']:.3f} | {r['time']:.2f} | {reached} |")
-            speed, share = (geometric_mean([r[k] for r in rows.values()]) for k in ("speed", "time"))
-            lines.append(f"| geometric mean | {speed:.3f} | {share:.2f} | |")
+            lines += ["", *long_table(part, rows)]
     return "\n".join(lines)
 
 
@@ -495,8 +393,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "ranker": part_ranker,
     "gain": part_gain,
     "gain-unseeded": part_gain_unseeded,
-    "long": part_long,
-    "longest": part_longest,
+    **LONG_PARTS,
 }
 
 
@@ -512,13 +409,15 @@ def main(arguments: Iterable[str] | None = None) -> None:
         "--only", nargs="+", default=(), metavar="OP", help="some operators, where a part has one case of each"
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--minutes", type=float, help="begin nothing that would probably last longer than so many")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args(None if arguments is None else list(arguments))
     if given.child:
         child((given.child[0], tuple(map(int, given.child[1:]))), given.seed, given.threads)
         return
-    results: dict[str, Any] = json.loads(given.results.read_text()) if given.results.exists() else {}
+    rows = StoredRows(given.results, given.minutes)
+    results = rows.results
     for name in given.parts:
         if name not in PARTS:
             parser.error(f"unknown part {name}")
@@ -527,10 +426,12 @@ def main(arguments: Iterable[str] | None = None) -> None:
     elif not given.table:
         target = detect(given.threads)
         results |= {"machine": target.name, "threads": target.threads}
-        for name in given.parts or PARTS:
-            if given.again:
+        if given.again:
+            for name in given.parts or PARTS:
                 results.pop(name, None)
-            PARTS[name](Bench(target, given.seeds, results, given.results, given.only))
+        with suppress(TimeIsUp):
+            for name in given.parts or PARTS:
+                PARTS[name](Bench(target, given.seeds, rows, given.only))
     print(table(results))
 
 

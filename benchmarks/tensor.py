@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 import stormdrop as sd
-from benchmarks.torch_timing import torch_seconds
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.targets import target_for
 from stormdrop.space.schedule import Schedule
@@ -69,9 +68,11 @@ def _timed(task: sd.Task, target: Gpu, schedule: Schedule | None) -> tuple[float
 def _torch(precision: Precision, size: int) -> float | None:
     try:
         import torch  # pyright: ignore[reportMissingImports]
+
+        from benchmarks.gpu_torch import seconds, set_precision
     except ImportError:
         return None
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    set_precision(precision == "tf32")
     a, b = (torch.randn(size, size, device="cuda").to(kind) for _ in range(2))
-    return torch_seconds(partial(torch.matmul, a, b))
+    return seconds(partial(torch.matmul, a, b))

@@ -1,6 +1,8 @@
 """How often a schedule that is carried from one task to another is invalid.
 
-    python -m benchmarks.transfer invalid --pairs 5000        # goes on where it was broken off
+    python -m benchmarks.transfer invalid --pairs 5000                # goes on where it was broken off
+    python -m benchmarks.transfer invalid --pairs 5000 --isa avx2     # the same with narrower vectors
+    python -m benchmarks.transfer invalid --table                     # what is stored
 
 Donors and tasks are kernels of the zoo's networks that share a class, or an anchor class alone. A donor's schedule, its
 default or a random legal point in turn, is re-fitted to the task. Each candidate is built and run, and 256 elements of
@@ -35,9 +37,13 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import READER_RULES, refit
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay, sketches
+from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import Target
+from stormdrop.version import __version__
 
-RESULTS = Path(__file__).parent / "results" / "transfer.jsonl"
+RESULTS = Path(__file__).parent / "results"
+SUMMARY = RESULTS / "transfer.json"
+"""Counts of finished runs, by instruction set."""
 NETWORKS = (
     "resnet18",
     "resnet50",
@@ -139,19 +145,43 @@ def examined(number: int, key: str, donor: Task, task: Task, measurer: Measurer)
     }
 
 
-def summary(pairs: Sequence[Mapping[str, Any]]) -> str:
-    lines = [f"{'key':8} {'pairs':>6} {'invalid':>8} {'candidates':>11} {'keep steps, not the default':>28}"]
+def summary(pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By key and in all: pairs, invalid ones, candidates, and the share of pairs whose candidates keep the donor's
+    steps and are not all the default schedule.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for key in (*KEYS, "all"):
         some = [p for p in pairs if key in (p["key"], "all")]
-        if not some:
-            continue
-        invalid = sum(bool(p["problems"]) for p in some)
-        useful = sum(p["keeps_steps"] and p["differs"] for p in some) / len(some)
-        lines.append(f"{key:8} {len(some):6} {invalid:8} {sum(p['candidates'] for p in some):11} {useful:28.1%}")
-    return "\n".join(lines)
+        found[key] = {
+            "pairs": len(some),
+            "invalid": sum(bool(p["problems"]) for p in some),
+            "candidates": sum(p["candidates"] for p in some),
+            "useful": sum(p["keeps_steps"] and p["differs"] for p in some) / max(1, len(some)),
+        }
+    return found
 
 
-def invalid(pairs: int, path: Path, seed: int, threads: int | None) -> list[dict[str, Any]]:
+def table(results: Mapping[str, Any]) -> str:
+    """The stored counts as Markdown."""
+    lines = ["| instruction set | key | pairs | invalid | candidates | keep the donor's steps, not the default |"]
+    lines += ["|---|---|---:|---:|---:|---:|"]
+    for isa, run in results.items():
+        for key, row in run["keys"].items():
+            counts = f"{row['pairs']} | {row['invalid']} | {row['candidates']}"
+            lines.append(f"| {isa} | {key} | {counts} | {row['useful']:.1%} |")
+    machines = sorted({f"{run['machine']}, {run['threads']} threads" for run in results.values()})
+    return "\n".join(["; ".join(machines), "", *lines])
+
+
+def store(path: Path, found: Sequence[Mapping[str, Any]], target: Cpu) -> None:
+    """Into the file as it is now, beside the counts of other instruction sets."""
+    results = json.loads(path.read_text()) if path.exists() else {}
+    about = {"machine": target.name, "threads": target.threads, "stormdrop": __version__}
+    results[target.isa] = {**about, "keys": summary(found)}
+    path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def invalid(pairs: int, path: Path, seed: int, target: Cpu) -> list[dict[str, Any]]:
     """Examine pairs until there are so many in the file; all that are in it."""
     done: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     if len(done) >= pairs:
@@ -160,7 +190,7 @@ def invalid(pairs: int, path: Path, seed: int, threads: int | None) -> list[dict
     tasks = kernels(NETWORKS)
     todo = islice(drawn(tasks, seed), len(done), pairs)
     settings = MeasureSettings(min_seconds=0.0005, max_repeats=2)
-    with Measurer(detect(threads), settings) as measurer, path.open("a") as file:
+    with Measurer(target, settings) as measurer, path.open("a") as file:
         for number, (key, donor, task) in enumerate(todo, len(done)):
             done.append(examined(number, key, donor, task, measurer))
             file.write(json.dumps(done[-1]) + "\n")
@@ -174,14 +204,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("what", choices=["invalid"])
     parser.add_argument("--pairs", type=int, default=500)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="one line of JSON for each pair")
+    parser.add_argument("--results", type=Path, default=None, help="one line of JSON for each pair")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--isa", default=None, help="narrower vectors than this machine has: avx2, sse")
+    parser.add_argument("--table", action="store_true", help="print the stored counts")
     given = parser.parse_args()
-    found = invalid(given.pairs, given.results, given.seed, given.threads)
-    print(summary(found))
-    for pair in (p for p in found if p["problems"]):
-        print(f"{pair['pair']}: {pair['donor']} -> {pair['task']}: {pair['problems'][0][:200]}")
+    if not given.table:
+        target = detect(given.threads)
+        target = target if given.isa is None else target.with_isa(given.isa)
+        found = invalid(given.pairs, given.results or RESULTS / f"transfer-{target.isa}.jsonl", given.seed, target)
+        store(SUMMARY, found, target)
+        for pair in (p for p in found if p["problems"]):
+            print(f"{pair['pair']}: {pair['donor']} -> {pair['task']}: {pair['problems'][0][:200]}")
+    print(table(json.loads(SUMMARY.read_text())))
 
 
 if __name__ == "__main__":

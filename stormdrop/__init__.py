@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from stormdrop.runtime.kernel import Kernel, build
     from stormdrop.runtime.model import Model
     from stormdrop.runtime.open_model import OpenModel, load_compiled
+    from stormdrop.runtime.pool import Pool
     from stormdrop.search.events import Tuned
     from stormdrop.search.model_events import TunedModel
     from stormdrop.space.rules import RULES, Rule
@@ -90,6 +91,7 @@ _LAZY = {
     "stormdrop.runtime.kernel": ("Kernel", "build"),
     "stormdrop.runtime.model": ("Model",),
     "stormdrop.runtime.open_model": ("OpenModel", "load_compiled"),
+    "stormdrop.runtime.pool": ("Pool",),
     "stormdrop.search.events": ("Tuned",),
     "stormdrop.search.model_events": ("TunedModel",),
     "stormdrop.space.rules": ("RULES", "Rule"),
@@ -109,6 +111,7 @@ __all__ = [
     "ModelError",
     "OpenMixedModel",
     "OpenModel",
+    "Pool",
     "Rule",
     "RunError",
     "Schedule",

@@ -49,6 +49,10 @@ _TAKEN: dict[str, tuple[Callable[[object], bool], str]] = {
     "measurer": (_has("measure", "retime", "prove"), "a measurer"),
     "objective": _FUNCTION,
     "operators": (_is_list, "a list of sd.CustomOperator values"),
+    "pool": (
+        lambda value: isinstance(value, str) or _has("threads", "settings")(value),
+        "'shared', 'own' or sd.Pool(…)",
+    ),
     "rules": (_is_list, "a list of rules, such as (*sd.RULES, Mine())"),
     "schedule": (_has("steps", "values"), "a schedule (sd.Schedule)"),
     "schedules": (callable, "a function from tasks to schedules, such as tuned.schedules"),
@@ -62,6 +66,7 @@ _TAKEN: dict[str, tuple[Callable[[object], bool], str]] = {
         "shapes by name, {'input': (1, 3, 224, 224)}, or a list of such",
     ),
     "spaces": (_is_list, "a list of sketches"),
+    "spin": (_is_number, "a number of microseconds"),
     "start": (_has("steps", "values"), "a schedule (sd.Schedule)"),
     "store": (_has("add", "verdict"), "a store, sd.Store.open(path)"),
     "target": (lambda value: isinstance(value, str) or _has("with_cold_weights")(value), "a target, or its name"),

@@ -32,3 +32,9 @@ def chosen_case(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(autouse=True)
+def no_portfolio(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests begin without the experience that comes with the package: what they see must not depend on the machine."""
+    monkeypatch.setenv("STORMDROP_PORTFOLIO", str(tmp_path_factory.getbasetemp() / "no-portfolio"))

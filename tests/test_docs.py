@@ -28,7 +28,9 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 import stormdrop
-from benchmarks import core, gpu, models, ranking, replayed, scaling, search
+from benchmarks import core, gpu, models, ranking, replayed, scaling, search, transfer
+from benchmarks.reuse.table import Table, read_rows, stored_tables
+from benchmarks.reuse.text import report
 from stormdrop.cli.main import main
 from stormdrop.driver.compile import load, tasks_of
 from tests.support.tiny_onnx import saved
@@ -249,6 +251,8 @@ def printed(capsys: pytest.CaptureFixture[str]) -> str:
     tables = [core.table(recorded("core")), models.table(recorded("models")), replayed.report(recorded("replayed"))]
     tables += [scaling.table(recorded("scaling")), gpu.table(recorded("gpu"))]
     tables += [search.table(recorded(name)) for name in ("search", "search-emeraldrapids")]
+    tables += [transfer.table(recorded("transfer"))]
+    tables += [report(Table.of(read_rows(path))) for path in stored_tables()]
     return "\n".join([*tables, capsys.readouterr().out])
 
 

@@ -40,6 +40,7 @@ LAYERS = (
 """Lowest first."""
 LAYER_OF = {
     "arguments": "base",
+    "environment": "base",
     "errors": "base",
     "files": "base",
     "paths": "base",

@@ -169,6 +169,7 @@ Examples:
   stormdrop bench resnet50.onnx
   stormdrop bench resnet50.onnx --against onnxruntime --threads 2
   stormdrop bench resnet50.onnx --against onnxruntime --busy 1
+  stormdrop bench resnet50.onnx --spin 0 --affinity compact
   stormdrop bench resnet50.sd --repeats 200 --profile
   stormdrop bench zoo:mobilenet_v2 --against onnxruntime --json | jq .speedup
 """,
@@ -187,6 +188,7 @@ Examples:
     help="Also time beside N programs that each keep a CPU busy; may be repeated.",
 )
 @click.option("--profile", is_flag=True, help="Also say where the time goes, kernel by kernel.")
+@options.pool
 @input_options
 @taken_option
 @options.on_models
@@ -201,6 +203,8 @@ def bench(
     warm_up: int,
     busy: tuple[int, ...],
     profile: bool,
+    spin: float | None,
+    affinity: str | None,
     given: tuple[str, ...],
     seed: int,
     taken: str | None,
@@ -215,8 +219,14 @@ def bench(
     """
     from stormdrop.compare.steady import Side, steady
     from stormdrop.report.versus import bench_json, print_bench, print_profile
+    from stormdrop.runtime.open_model import load_compiled
+    from stormdrop.runtime.pool_settings import PoolSettings
     from stormdrop.runtime.threads import thread_count
 
+    pool: dict[str, Any] = {k: v for k, v in (("spin", spin), ("affinity", affinity)) if v is not None}
+    if pool:  # what is wrong is told before anything is compiled
+        with options.wrong_usage():
+            PoolSettings.of(threads, spin, affinity).cpus()
     if repeats is not None and ctx.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
         raise click.UsageError("--repeats and --seconds both say how long: give one of them")
     if source.is_compiled and (against is not None or compiled is not None):
@@ -227,12 +237,15 @@ def bench(
         model, arrays, opened = made.model, sized.arrays, sized.opened
         model.run(arrays)  # a model with open dimensions is compiled for these
         image = models_of(model)[-1].image
-        settings = {"stormdrop": f"{made.told}; {image.units}"}
+        settings = {"stormdrop": "; ".join([made.told, image.units, *(f"{k} {v}" for k, v in pool.items())])}
         peer_threads = thread_count(threads) if image.is_for_gpu else model.threads
         with TemporaryDirectory() as folder:
             file = Path(folder) / "model.sd"
             model.save(file)
-            sides = {"stormdrop": Side("stormdrop", file, model.threads, arrays)}
+            if pool:
+                model = load_compiled(file, model.threads, **pool)
+            where = {"ordinal": models_of(model)[-1].ordinal} if image.is_for_gpu else {}
+            sides = {"stormdrop": Side("stormdrop", file, model.threads, arrays, {**pool, **where})}
             if against is not None and opened is not None:
                 all_arrays = {**arrays, **opened.bound}
                 settings["onnxruntime"] = _doubt(opened, model, peer_threads, arrays, all_arrays)

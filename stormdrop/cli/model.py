@@ -11,8 +11,8 @@ import click
 from stormdrop.cli import options
 from stormdrop.cli.sizes import MixedSized, Sized, compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
 from stormdrop.cli.source import (
-    Chosen,
     Source,
+    chosen_for,
     compile_model,
     input_options,
     source_options,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from stormdrop.graph.partition import Partition, TaskUse
     from stormdrop.report.model import Listed
+    from stormdrop.space.offer import Taken
     from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
     from stormdrop.target.machine import Target
@@ -86,11 +87,11 @@ def info(source: Source, passes: bool, target_name: str | None, threads: int | N
     options.show(as_json, tree, lambda console: print_model(console, tree, listed))
 
 
-def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...]) -> tuple[Listed, ...]:
+def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...], taken: str | None = None) -> tuple[Listed, ...]:
     from stormdrop.report.model import Listed
 
-    chosen = Chosen(target, None, notes(), rules, parts.digest)
-    return tuple(Listed(use, chosen(use.task) is not None) for use in parts.tasks)
+    chosen = chosen_for(parts, target, taken, rules)
+    return tuple(Listed(use, chosen.settled(use.task)[1]) for use in parts.tasks)
 
 
 @click.command(
@@ -124,7 +125,8 @@ def compile(
 ) -> None:
     """Make native code of a MODEL (an ONNX file or zoo:NAME) for this machine and write it to a file.
 
-    Kernels are built as tuning has decided, the others by the analytic default.
+    Kernels are built as tuning has decided; of the others, those as a related task's that are predicted to be enough
+    faster so than by default; all others by the analytic default.
     """
     from stormdrop.export.c_library import export_library
     from stormdrop.report.model import image_rows, shape_text
@@ -164,6 +166,7 @@ def compile(
                 "threads": image.threads,
                 "tasks": made.tasks,
                 "stored_tasks": made.stored,
+                "reused_tasks": made.reused,
                 "kernels": len(image.calls),
                 "weights_bytes": image.weights_bytes,
                 "arena_bytes": image.arena_bytes,
@@ -293,13 +296,12 @@ def show(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Show how a TASK of a MODEL is computed: as tuning has decided, or by default.
+    """Show how a TASK of a MODEL is computed: as tuning has decided, as a related task is, unmeasured, or by default.
 
     TASK is an id as `info` lists it, the beginning of a digest, the name of a node or value, or a part of a name or
     label.
     """
     from stormdrop.driver.compile import suited
-    from stormdrop.driver.stored import scheduled
     from stormdrop.report.model import find_task, print_tasks
 
     if task is None and parts:
@@ -307,18 +309,18 @@ def show(
     rules, found = source.rules, source.open().parts
     target = suited(options.machine(target_name, threads), found)
     if task is None:
-        listed = _listed(found, target, rules)
+        listed = _listed(found, target, rules, taken)
         tree = {"model": source.model, "tasks": [t.to_json() for t in listed]}
         options.show(as_json, tree, lambda console: print_tasks(console, listed))
         return
     use = find_task(found, task)
-    stored = scheduled(Chosen(target, taken, notes(), rules, found.digest)(use.task))
-    _show(use, stored, target, parts or SHOWN_UNASKED, as_json, rules)
+    settled = chosen_for(found, target, taken, rules).settled(use.task)
+    _show(use, settled, target, parts or SHOWN_UNASKED, as_json, rules)
 
 
 def _show(
     use: TaskUse,
-    stored: Schedule | None,
+    settled: tuple[Schedule | None, str, Taken | None],
     target: Target,
     parts: tuple[str, ...],
     as_json: bool,
@@ -330,8 +332,11 @@ def _show(
     from stormdrop.runtime.building import program_of
     from stormdrop.space.default import default_schedule
 
+    stored, origin, taken = settled
     schedule = stored or default_schedule(use.task, target, rules)
-    origin = "as tuning has decided" if stored is not None else "by default"
+    told = {"verdict": "as tuning has decided", "given": "the fastest trial, unproved"}.get(origin, "by default")
+    if taken is not None:
+        told = f"unmeasured, that of {taken.donor} ({origin}); predicted {taken.predicted:.2f}x over the default"
     levels = [level for level in ("loops", "llvm", "asm") if level in parts]
     code: list[tuple[str, str]] = []
     if levels:
@@ -339,7 +344,9 @@ def _show(
     if as_json:
         texts = {"task": str(use.task)} if "task" in parts else {}
         texts |= zip(levels, (text for _, text in code))
-        tree = Listed(use, stored is not None).to_json()
+        tree = Listed(use, origin).to_json()
+        if taken is not None:
+            tree |= {"donor": taken.donor, "predicted": taken.predicted}
         tree |= {"threads": target.threads, "schedule": schedule.to_json(), "text": texts}
         options.print_json(tree | ({"sketches": sketches_json(use.task, target, rules)} if "sketch" in parts else {}))
         return
@@ -352,4 +359,4 @@ def _show(
         console.print()
         print_sketches(console, use.task, target, rules)
     lines = "\n".join(f"  {line}" for line in schedule_lines(schedule))
-    print_sections(console, [*([(f"schedule, {origin}", lines)] if "schedule" in parts else []), *code])
+    print_sections(console, [*([(f"schedule, {told}", lines)] if "schedule" in parts else []), *code])

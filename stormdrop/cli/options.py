@@ -91,6 +91,10 @@ _told = "Where measurements are kept and found again; 'none': nowhere.  [default
 kept = click.option("--store", "store_path", metavar="PATH", help=_told)
 _told = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPUs this process may use]"
 threads = count("--threads", _told)
+_told = "Microseconds that a waiting thread spins before it sleeps.  [default: STORMDROP_SPIN, else 30]"
+spin = click.option("--spin", type=click.FloatRange(0), metavar="N", help=_told)
+_told = "Where threads run: none, compact, spread, or CPUs such as 0-3,8.  [default: STORMDROP_AFFINITY, else none]"
+affinity = click.option("--affinity", metavar="CPUS", help=_told)
 _told = "A derivation rule of your own, beside the built-in ones; found from here too; may be repeated."
 rule = click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=_told)
 _told = "An operator of your own (sd.CustomOperator); found from here too; may be repeated."
@@ -225,6 +229,11 @@ def on_models(command: Any) -> Any:
     told = "Of the factors of f32 products on a GPU; all but f32 use matrix instructions.  [default: f32]"
     chosen = click.option("--precision", type=click.Choice(PRECISIONS), help=told)
     return target(chosen(threads(as_json(log(run)))))
+
+
+def pool(command: Any) -> Any:
+    """How the threads of a model wait, and where they run: `--spin` and `--affinity`."""
+    return spin(affinity(command))
 
 
 def log_options(ctx: click.Context) -> LogOptions:

@@ -215,6 +215,7 @@ def _open_model(source: Source, target_name: str | None, threads: int | None, ta
         winograd=source.winograd,
         rules=source.rules,
         unproved=taken == "trials",
+        reuse="off" if taken == "verdicts" else "predicted",
         operators=options.operators_of(source.own_operators),
     )
     return Built(model, is_open=True)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from stormdrop.reservoir.verdict import Verdict
     from stormdrop.runtime.image import Image, Port
     from stormdrop.runtime.model import Model
+    from stormdrop.space.offer import Offer, Taken
     from stormdrop.space.rules import Rule
     from stormdrop.space.schedule import Schedule
     from stormdrop.target.machine import Target
@@ -94,7 +95,7 @@ class Source:
         """The model where it leaves dimensions open that `--shapes` does not give. Raises UserError."""
         from stormdrop.compare.inputs import read_bound
         from stormdrop.driver.specialise import open_source
-        from stormdrop.frontend.onnx import parsed
+        from stormdrop.frontend.parsed import parsed
 
         if self.model.startswith(ZOO) and not self.sizes:
             return None
@@ -234,12 +235,18 @@ def _sizes(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[dict[str, tup
     return tuple(sizes)
 
 
+REUSED = ("donor", "portfolio")
+"""Where schedules come from that were taken unmeasured."""
+
+
 def taken_option(command: Any) -> Any:
-    """Which schedules are taken: `--untuned` or `--unproved`, given to the command as one `taken`."""
-    told = "Take default schedules for all kernels, whatever the store knows."
-    untuned = click.option("--untuned", "taken", flag_value="defaults", help=told)
+    """Which schedules are taken: `--untuned`, `--no-reuse` or `--unproved`, given to the command as one `taken`."""
     told = "Where tuning has decided nothing, take the fastest trial, though nobody proved it."
-    return untuned(click.option("--unproved", "taken", flag_value="trials", help=told)(command))
+    command = click.option("--unproved", "taken", flag_value="trials", help=told)(command)
+    told = "Where tuning has decided nothing, take default schedules, whatever related tasks' schedules promise."
+    command = click.option("--no-reuse", "taken", flag_value="verdicts", help=told)(command)
+    told = "Take default schedules for all kernels, whatever the store knows."
+    return click.option("--untuned", "taken", flag_value="defaults", help=told)(command)
 
 
 _told = "Run this file, made of MODEL with `stormdrop compile`, instead of compiling."
@@ -252,23 +259,40 @@ def input_options(command: Any) -> Any:
     return given(options.seed("random inputs")(command))
 
 
+def chosen_for(
+    parts: Partition,
+    target: Target,
+    taken: str | None,
+    rules: tuple[Rule, ...],
+    tell: Callable[[str], None] = lambda _: None,
+) -> Chosen:
+    """The schedules of a model's tasks."""
+    from stormdrop.driver.unmeasured import worth_reuse
+
+    return Chosen(target, taken, notes(), rules, parts.digest, worth_reuse(parts, target), tell)
+
+
 @dataclass(slots=True)
 class Chosen:
     """Schedules for a model's tasks, and how many the store knew; a store that cannot be read is told of once."""
 
     target: Target
     taken: str | None
-    """`defaults`, `trials`, or None: verdicts."""
+    """`defaults`, `verdicts`, `trials`, or None: verdicts, and what is predicted to be faster than the default."""
     console: Console
     rules: tuple[Rule, ...]
     model: str
     """The digest of the partition."""
+    worth: frozenset[str]
+    """The tasks that may take a related one's schedule unmeasured. The partition is not held: it has the constants."""
     tell: Callable[[str], None] = lambda _: None
     asked: int = 0
     known: set[str] = field(default_factory=set[str])
     _stored: Schedules | None = None
 
-    def __call__(self, task: Task) -> Schedule | Verdict | None:
+    def __call__(self, task: Task) -> Schedule | Verdict | Offer | None:
+        from stormdrop.driver.stored import scheduled
+
         self.asked += 1
         self.tell(f"{self.asked} kernels: {task.name}")
         if self.taken == "defaults":
@@ -276,16 +300,30 @@ class Chosen:
         try:
             if self._stored is None:
                 from stormdrop.driver.stored import stored_schedules
+                from stormdrop.driver.unmeasured import Unmeasured
 
-                self._stored = stored_schedules(self.target, self.rules, self.model, self.taken == "trials")
+                offers = None if self.taken == "verdicts" else Unmeasured(self.worth, self.target, self.rules)
+                is_unproved = self.taken == "trials"
+                self._stored = stored_schedules(self.target, self.rules, self.model, is_unproved, offers)
             found = self._stored(task)
         except StormdropError as error:
             self.taken = "defaults"
             say(self.console, f"default schedules are used, since the store cannot be read: {one_line(str(error))}")
             return None
-        if found is not None:
+        if scheduled(found) is not None:
             self.known.add(task.digest)
         return found
+
+    def settled(self, task: Task) -> tuple[Schedule | None, str, Taken | None]:
+        """The schedule (None: the default), where it came from, and what was taken of an offer, as compiling would."""
+        from stormdrop.driver.stored import DEFAULT, origin_of, scheduled
+        from stormdrop.space.offer import Offer, pick
+
+        found = self(task)
+        if not isinstance(found, Offer):
+            return scheduled(found), origin_of(found), None
+        _, _, taken = pick(task, found, self.target, self.rules)
+        return (None, DEFAULT, None) if taken is None else (taken.schedule, taken.origin, taken)
 
     def renew(self, verdicts: Sequence[Verdict]) -> None:
         from stormdrop.driver.stored import Renews
@@ -313,11 +351,18 @@ class Built:
             return "compiled for each size"
         if self.tasks is None:
             return "compiled before"
-        if not self.stored:
-            return "all kernels by default, none is in the store"
         if self.stored == self.tasks:
             return "all kernels as the store knows them"
-        return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
+        known = f"{self.stored} of {self.tasks} tasks from the store" if self.stored else ""
+        reused = f"{self.reused} from related tasks, unmeasured" if self.reused else ""
+        if not known and not reused:
+            return "all kernels by default, none is in the store"
+        return ", ".join(filter(None, (known, reused, "the others by default")))
+
+    @property
+    def reused(self) -> int:
+        """Tasks that took a related task's schedule unmeasured."""
+        return sum(origin in REUSED for origin in getattr(self.model, "origins", {}).values())
 
 
 def closed_ports(ports: Sequence[Port | ForeignPort]) -> list[Port]:
@@ -347,6 +392,7 @@ def built_mixed(source: Source, threads: int | None, taken: str | None, fallback
         winograd=source.winograd,
         rules=source.rules,
         unproved=taken == "trials",
+        reuse="off" if taken == "verdicts" else "predicted",
         operators=options.operators_of(source.own_operators),
         fallback=fallback,
     )
@@ -393,6 +439,6 @@ def compile_model(opened: Opened, target: Target, taken: str | None, rules: tupl
         def tell(text: str) -> None:
             status.update(Text(f"compiling, {one_line(text)}"))
 
-        chosen = Chosen(suited(target, parts), taken, console, rules, parts.digest, tell)
+        chosen = chosen_for(parts, suited(target, parts), taken, rules, tell)
         model = build_model(parts, target, chosen, rules)
     return Built(model, chosen.asked, len(chosen.known), time.perf_counter() - began)

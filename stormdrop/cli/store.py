@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.source import Source, source_options
+from stormdrop.cli.reuse import donors, is_there, learn, place_of, portfolio, store_option, transfer, viewed, written
 from stormdrop.errors import UserError
 from stormdrop.report.console import results
 from stormdrop.report.text import bytes_text, clean, counted
@@ -23,6 +23,8 @@ Examples:
   stormdrop store ls                                what is known, one line for each task
   stormdrop store best "C2D 1 56 56 64 64 3 1 1"    the fastest schedule of one of them
   stormdrop store donors zoo:resnet18               whose schedules would help this model
+  stormdrop store transfer resnet50 zoo:resnet18    what one model gives another
+  stormdrop store portfolio -o file.json            the few schedules that cover each class
   stormdrop store export trials.jsonl               everything, as lines of JSON
   stormdrop store import trials.jsonl               take over what another installation measured
   stormdrop store prune --max-size 200MB            forget the oldest trials
@@ -32,41 +34,10 @@ SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "
 AGES = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
 
 
-_told = "The store's file.  [default: reservoir.sqlite in STORMDROP_CACHE_DIR, else in the user's cache directory]"
-store_option = options.output("--store", "path", metavar="PATH", told=_told)
-
-
 def filter_options(command: Any) -> Any:
     target = click.option("--target", metavar="KEY", help="Only this machine's, named as `ls` prints it.")
     cold = click.option("--cold/--warm", "cold", default=None, help="Only trials with weights out of cache, or in it.")
     return target(cold(command))
-
-
-def _place(path: Path | None) -> Path:
-    from stormdrop.reservoir.store import default_path
-
-    return default_path() if path is None else path.absolute()
-
-
-def _viewed(path: Path | None) -> Store:
-    """To look at. There need not be a store in the default place: then nothing is known."""
-    from stormdrop.reservoir.store import Store
-
-    place = _place(path)
-    return Store.in_memory() if path is None and not _is_there(place) else Store.view(place)
-
-
-def _is_there(place: Path) -> bool:
-    try:
-        return place.exists()
-    except OSError as error:
-        raise UserError(f"{place} cannot be read: {error.strerror or error}") from error
-
-
-def _written(store: Store, path: Path | None) -> Store:
-    if store.is_memory:
-        raise UserError(f"{_place(path)} cannot be written")
-    return store
 
 
 @click.group(epilog=EXAMPLES)
@@ -85,7 +56,7 @@ def store() -> None:
 @options.as_json
 def path(path: Path | None, as_json: bool) -> None:
     """Print where the store is, or would be."""
-    place = _place(path)
+    place = place_of(path)
     if as_json:
         options.print_json({"path": str(place), "exists": place.exists()})
     else:
@@ -101,8 +72,8 @@ def size(path: Path | None, as_json: bool) -> None:
     """Say how large the store is, and how many trials of how many tasks it holds."""
     from stormdrop.report.store import print_size, size_of
 
-    with _viewed(path) as opened:
-        found = size_of(opened, _place(path))
+    with viewed(path) as opened:
+        found = size_of(opened, place_of(path))
     options.show(as_json, found, lambda console: print_size(console, found))
 
 
@@ -127,7 +98,7 @@ def ls(path: Path | None, target: str | None, cold: bool | None, as_json: bool) 
     from stormdrop.report.store import print_summaries, summary_json
     from stormdrop.reservoir.store import Filters
 
-    with _viewed(path) as opened:
+    with viewed(path) as opened:
         found = opened.summaries(Filters(target=target, cold=cold))
     tree = {"tasks": [summary_json(s) for s in found]}
     options.show(as_json, tree, lambda console: print_summaries(console, found))
@@ -151,7 +122,7 @@ def best(task: str, path: Path | None, target: str | None, cold: bool | None, as
     from stormdrop.report.store import best_json, print_best
     from stormdrop.reservoir.store import Filters
 
-    with _viewed(path) as opened:
+    with viewed(path) as opened:
         wanted = Filters(task, target, cold)
         summaries = _found(opened, wanted)
         pairs = [(s, r) for s in summaries if (r := opened.best_of(s)) is not None]
@@ -164,42 +135,6 @@ def best(task: str, path: Path | None, target: str | None, cold: bool | None, as
         if number:
             click.echo()
         print_best(results(), summary, record)
-
-
-@store.command(
-    short_help="Whose schedules would help a model.",
-    epilog="""\b
-Examples:
-  stormdrop store donors zoo:resnet18
-  stormdrop store donors model.onnx --donor resnet50 --threads 1
-""",
-)
-@source_options
-@click.option("--donor", "donors", multiple=True, metavar="NAME", help="Of this model's only; may be repeated.")
-@options.threads
-@store_option
-@options.as_json
-def donors(source: Source, donors: tuple[str, ...], threads: int | None, path: Path | None, as_json: bool) -> None:
-    """Show for each task of a MODEL which winners of other tasks `stormdrop tune` would begin from.
-
-    A winner of the task's class has the same stages, at other sizes; one of its anchor class has another epilogue. The
-    distance is 1 for a factor of two in one extent.
-    """
-    from stormdrop.driver.compile import suited
-    from stormdrop.report.store import TaskDonors, donors_json, print_donors
-    from stormdrop.runtime.host import detect
-
-    parts = source.open().parts
-    target = suited(detect(threads), parts)
-    with _viewed(path) as opened:
-        found = [
-            TaskDonors(use, opened.known(use.task, target), opened.donors(use.task, target, None, donors or None))
-            for use in parts.tasks
-        ]
-    if as_json:
-        options.print_json({"tasks": [donors_json(line) for line in found]})
-    else:
-        print_donors(results(), found)
 
 
 def _found(opened: Store, wanted: Filters) -> list[Any]:
@@ -238,7 +173,7 @@ def export(
 
     if as_json and file == "-":
         raise click.UsageError("the lines themselves go to stdout: give a FILE to have a report with --json")
-    with _viewed(path) as opened:
+    with viewed(path) as opened:
         try:
             with click.open_file(file, "w", encoding="utf-8", atomic=True) as lines:
                 count = opened.export(lines, Filters(task, target, cold, True if verified else None))
@@ -274,7 +209,7 @@ def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> 
     """
     from stormdrop.reservoir.store import Store
 
-    with _written(Store.open(path), path) as opened:
+    with written(Store.open(path), path) as opened:
         done = opened.import_(file, foreign=foreign)
     if as_json:
         options.print_json(asdict(done))
@@ -322,11 +257,15 @@ def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path 
         raise click.UsageError("--winners goes with --older-than")
     from stormdrop.reservoir.evict import Pruned, Pruning, prune_file
 
-    place, older_than = _place(path), None if age is None else time.time() - age
+    place, older_than = place_of(path), None if age is None else time.time() - age
     wanted = Pruning(None if max_bytes is None else int(max_bytes), older_than, winners)
-    done = Pruned(0, 0, 0) if path is None and not _is_there(place) else prune_file(place, wanted)
+    done = Pruned(0, 0, 0) if path is None and not is_there(place) else prune_file(place, wanted)
     if as_json:
         options.print_json(asdict(done))
     else:
         told = f"{bytes_text(done.before_bytes)} before, {bytes_text(done.after_bytes)} now"
         click.echo(f"{counted(done.removed, 'trial')} forgotten; {told}")
+
+
+for command in (donors, transfer, portfolio, learn):
+    store.add_command(command)

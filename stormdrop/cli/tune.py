@@ -88,6 +88,7 @@ def tune(
     and untuned; what makes it slower is reverted. `stormdrop compile`, `run` and `bench` take what was decided.
     """
     rules, models = sources[0].rules, [source.open().parts for source in sources]  # graphs as imported are not kept
+    from stormdrop.driver.tune import learn
     from stormdrop.report.logs import LogListener
     from stormdrop.report.model_progress import ModelProgress, print_tuned
     from stormdrop.runtime.targets import peak_meter
@@ -134,6 +135,9 @@ def tune(
         reports.append({**tuned.to_json(), **more})
         if not as_json:
             _print_summary(tuned, kept)
+    if store is not None:
+        with console.status("learning from what was measured"):
+            learn(store, target, lambda told: say(console, one_line(told, 500)))
     if as_json:
         options.print_json(reports[0] if len(reports) == 1 else {"models": reports})
 

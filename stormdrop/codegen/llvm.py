@@ -139,11 +139,13 @@ _SHT_SYMTAB = 2
 _STB_LOCAL = 0
 
 
-def _global_symbols(data: bytes) -> tuple[list[str], list[str]]:
-    """The names that a 64-bit ELF object defines and the names that it needs from elsewhere."""
+def _global_symbols(data: bytes) -> tuple[dict[str, tuple[int, int]], list[str]]:
+    """The names that a 64-bit ELF object defines, each with its offset in its section and the section's size, and the
+    names that it needs from elsewhere.
+    """
     if data[:6] != b"\x7fELF\x02\x01":
         raise BuildError("not a 64-bit little-endian ELF object")
-    defined: list[str] = []
+    defined: dict[str, tuple[int, int]] = {}
     needed: list[str] = []
     try:
         header = _HEADER.unpack_from(data)
@@ -157,11 +159,14 @@ def _global_symbols(data: bytes) -> tuple[list[str], list[str]]:
                 continue
             names = sections[link][4]
             for at in range(offset + first_global * entry_size, offset + size, entry_size):
-                name, info, _, section, _, _ = _SYMBOL.unpack_from(data, at)
+                name, info, _, section, value, _ = _SYMBOL.unpack_from(data, at)
                 if info >> 4 == _STB_LOCAL:
                     continue
                 text = data[names + name : data.index(b"\0", names + name)].decode()
-                (defined if section else needed).append(text)
+                if section:
+                    defined[text] = value, sections[section][5]
+                else:
+                    needed.append(text)
     except (struct.error, IndexError, ValueError) as error:
         raise BuildError(f"a damaged ELF object: {error}") from error
     return defined, needed
@@ -211,7 +216,7 @@ class Code:
         for name in defined:
             builder.export_symbol(name)
         self._library = _link(builder)
-        self.symbols = tuple(defined)
+        self._defined, self.symbols = defined, tuple(defined)
 
     def address(self, symbol: str) -> int:
         """Where `symbol` is in memory. Raises BuildError if the object does not define it or has been closed."""
@@ -220,6 +225,12 @@ class Code:
         if symbol not in self.symbols:
             raise BuildError(f"the object defines no {symbol!r}; it defines {', '.join(self.symbols) or 'nothing'}")
         return self._library[symbol]
+
+    def section(self, symbol: str) -> tuple[int, int]:
+        """The address and the size in bytes of the section that holds `symbol`. Raises as `address`."""
+        address = self.address(symbol)
+        offset, nbytes = self._defined[symbol]
+        return address - offset, nbytes
 
     def close(self) -> None:
         """Free the code now; nobody may be running it."""

@@ -12,14 +12,16 @@ The model is a function of its rows, in whatever order they came, and of its set
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stormdrop.space.features import FeatureSet
+from stormdrop.cost.sample import sampled
+from stormdrop.space.features import FeatureSet, widened
+from stormdrop.space.scorer import Scorer, TreeNode
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -51,7 +53,7 @@ class CostSettings:
     growth: float = 0.2
     """Trees are grown anew when their rows have become more by this share."""
     max_rows: int = 20_000
-    """What is kept: one half the most recent, the other the fastest of the rest."""
+    """What is kept: of more rows a sample of all groups, as the store gives one too."""
     prior_share: float = 0.3
     seed: int = 0
 
@@ -89,9 +91,7 @@ class CostModel:
 
     def __init__(self, features: FeatureSet, settings: CostSettings | None = None) -> None:
         self.settings = settings or CostSettings()
-        self._width, self._prior = len(features), features.index("prior")
-        self._terms = [features.index(name) for name in features.terms]
-        self._ratios = [(features.index(a), features.index(b)) for a, b in features.ratios]
+        self._features, self._width, self._prior = features, len(features), features.index("prior")
         self._held = _Rows(np.zeros((0, self._width), np.float32), np.zeros(0), np.zeros(0, np.int64))
         self._pieces: list[_Rows] = []  # added since
         self._number: dict[str, int] = {}
@@ -159,6 +159,14 @@ class CostModel:
             if own:
                 scores += self._output(own, wide)
         return np.nan_to_num(scores, nan=-LARGE, posinf=LARGE, neginf=-LARGE)
+
+    def scorer(self) -> Scorer | None:
+        """The shared trees as data: what `predict` gives for a group of which nothing is known. None without trees."""
+        if self._shared is None:
+            return None
+        dumped = self._shared.trees.dump_model()["tree_info"]
+        trees = tuple(_flat(tree["tree_structure"]) for tree in dumped)
+        return Scorer(trees, self.settings.prior_share)
 
     def _base(
         self, prior: NDArray[np.float64], wide: NDArray[np.float32], shared: Booster | None
@@ -254,13 +262,11 @@ class CostModel:
         return np.asarray(trees.predict(wide, raw_score=True, num_threads=THREADS), dtype=np.float64)
 
     def _gathered(self) -> _Rows:
-        """All rows that are held, at most `max_rows`: the most recent, and the fastest of the others."""
+        """All rows that are held, at most `max_rows`: of each group its fastest, and rows of all ages."""
         pieces, most = [self._held, *self._pieces], self.settings.max_rows
         rows = _Rows(*(np.concatenate(a) for a in zip(*((p.features, p.values, p.group) for p in pieces))))
         if len(rows) > most:
-            older = rows[np.arange(len(rows) - (most + 1) // 2)]
-            fast = np.sort(np.argsort(-self._labels(older), kind="stable")[: most // 2])
-            rows = rows[np.concatenate([fast, np.arange(len(older), len(rows))])]
+            rows = rows[sampled(rows.group, rows.values, most)]
         self._held, self._pieces = rows, []
         return rows
 
@@ -271,15 +277,27 @@ class CostModel:
         return rows if len(rows) else np.zeros((0, self._width))
 
     def _widened(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """The features, and ratios among them that mean the same at every size: differences of logarithms."""
-        n, terms = self._width, self._terms
-        wide = np.empty((len(rows), n + len(terms) + len(self._ratios)), np.float32)
-        wide[:, :n] = rows
-        with np.errstate(invalid="ignore"):
-            wide[:, n : n + len(terms)] = rows[:, terms] - rows[:, self._prior, None]
-            for k, (a, b) in enumerate(self._ratios, n + len(terms)):
-                wide[:, k] = rows[:, a] - rows[:, b]
-        return wide
+        return widened(rows, self._features)
+
+
+def _flat(root: Mapping[str, Any]) -> tuple[TreeNode, ...]:
+    """The nodes of one of LightGBM's trees, a parent before its children."""
+    order = [root]
+    for node in order:
+        if "leaf_value" not in node:
+            order += [node["left_child"], node["right_child"]]
+    place = {id(node): k for k, node in enumerate(order)}
+    return tuple(
+        (float(node["leaf_value"]),)
+        if "leaf_value" in node
+        else (
+            int(node["split_feature"]),
+            float(node["threshold"]),
+            place[id(node["left_child"])],
+            place[id(node["right_child"])],
+        )
+        for node in order
+    )
 
 
 def _is_due(rows: int, before: int, least: int, growth: float) -> bool:

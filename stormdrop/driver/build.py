@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
@@ -21,7 +22,9 @@ from stormdrop.measure.process import RequestFailed, Worker, message_of
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import BuiltKernel, Packing, build_for_model
+from stormdrop.runtime.summary import PhaseSummary
 from stormdrop.runtime.threads import available_cpus
+from stormdrop.space.offer import Offer, Taken
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
@@ -37,7 +40,7 @@ class Job:
     """A kernel to build: a task, how (None: by default), and by name the strides of tensors that are not row-major.
 
     `code` is the fingerprint that the schedule's code should have; None: nobody asks. `packing`: its constants are
-    shared with other models.
+    shared with other models. `offer`: without a schedule, what it may take instead of the default.
     """
 
     task: Task
@@ -45,6 +48,7 @@ class Job:
     strides: dict[str, tuple[int, ...]]
     code: str | None = None
     packing: Packing | None = None
+    offer: Offer | None = None
 
 
 def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: set[str] | None = None) -> BuiltKernel:
@@ -55,13 +59,18 @@ def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: 
     told = set() if told is None else told
     if job.schedule is not None:
         try:
-            return build_for_model(job.task, job.schedule, target, views, rules, job.code, job.packing)
+            return build_for_model(job.task, job.schedule, target, views, rules, job.code, job.packing, summarise=True)
         except ScheduleError as error:
             if job.task.digest not in told:
                 _log.warning("%s is computed by default, its schedule cannot be replayed: %s", job.task.name, error)
             told.add(job.task.digest)
     try:
-        return build_for_model(job.task, None, target, views, rules, packing=job.packing)
+        if job.offer is not None:
+            with suppress(BuildError):  # of what it took: the default is built instead
+                return build_for_model(
+                    job.task, None, target, views, rules, packing=job.packing, offer=job.offer, summarise=True
+                )
+        return build_for_model(job.task, None, target, views, rules, packing=job.packing, summarise=True)
     except ScheduleError as error:
         outputs = ", ".join(map(repr, job.task.outputs))
         text = f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?"
@@ -91,7 +100,10 @@ def build_kernels(
             except (RequestFailed, RunError):
                 return  # this process builds it, and says what is wrong
             layout = PackedLayout.from_json(reply["layout"]) if reply["layout"] else None
-            built[k] = BuiltKernel(Artifact.from_message(reply["artifact"]), not reply["is_same"], layout)
+            taken = Taken.from_json(reply["taken"]) if reply["taken"] else None
+            phases = tuple(map(PhaseSummary.from_json, reply["phases"]))
+            artifact = Artifact.from_message(reply["artifact"])
+            built[k] = BuiltKernel(artifact, not reply["is_same"], layout, taken, phases)
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]
@@ -114,4 +126,6 @@ def _request(job: Job) -> dict[str, Any]:
     schedule = None if job.schedule is None else job.schedule.to_json()
     views = {name: list(s) for name, s in job.strides.items()}
     packing = job.packing.to_json() if job.packing is not None else None
-    return {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing}
+    offer = job.offer.to_json() if job.offer is not None else None
+    request = {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing}
+    return {**request, "offer": offer, "summarise": True}

@@ -8,6 +8,7 @@ The parts are elsewhere; this module puts them together, and knows of nothing bu
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,13 +24,16 @@ from stormdrop.driver import COMPILED, ZOO
 from stormdrop.driver.build import Job, build_kernels
 from stormdrop.driver.fallback import OnnxRuntimeFallback, fallback_of
 from stormdrop.driver.mixed import MixedModel, OpenMixedModel
+from stormdrop.driver.placed import placed_phases
 from stormdrop.driver.specialise import OpenSource, Sharing, open_interface, open_model, open_source
-from stormdrop.driver.stored import Renews, Schedules, proved_again, scheduled, stored_schedules
+from stormdrop.driver.stored import DEFAULT, Renews, Schedules, origin_of, proved_again, scheduled, stored_schedules
+from stormdrop.driver.unmeasured import unmeasured
 from stormdrop.errors import UserError
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.mixed import cut
 from stormdrop.frontend.onnx import load as load_onnx
-from stormdrop.frontend.onnx import load_parsed, parsed
+from stormdrop.frontend.onnx import load_parsed
+from stormdrop.frontend.parsed import parsed
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import Partition, TaskCall, partition
 from stormdrop.graph.passes import optimise
@@ -43,14 +47,21 @@ from stormdrop.pytorch import compile_module, graph_of, is_torch
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
+from stormdrop.runtime.group import Group
+from stormdrop.runtime.grouping import concurrent_calls, grouped, means_from
+from stormdrop.runtime.host_device import HostDevice
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
-from stormdrop.runtime.targets import target_for
+from stormdrop.runtime.pool import Pool
+from stormdrop.runtime.summary import PhaseSummary
+from stormdrop.runtime.targets import host_for, target_for
+from stormdrop.space.offer import Offer, Taken
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
+from stormdrop.target.cpu import Cpu
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
@@ -58,7 +69,11 @@ from stormdrop.target.scope import Scope
 if TYPE_CHECKING:
     from stormdrop.pytorch.compiled import CompiledModule
 
+_log = logging.getLogger("stormdrop.compile")
+
 GIVE_BACK_BYTES = 4 << 20
+REUSES = ("predicted", "off")
+"""What compiling may take of other tasks' schedules."""
 
 Array = NDArray[Any]
 Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto or of PyTorch, which are not imported here
@@ -112,11 +127,15 @@ class CompileOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None
     constants: Mapping[str, ArrayLike] | None
     threads: int | None
+    spin: float | None
+    affinity: str | Sequence[int] | None
+    pool: Pool | str | None
     target: Target | str | None
     precision: str | None
     winograd: bool
     rules: Sequence[Rule]
     unproved: bool
+    reuse: str
     operators: Sequence[CustomOperator]
 
 
@@ -142,11 +161,15 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     constants: Mapping[str, ArrayLike] | None = None,
     threads: int | None = None,
+    spin: float | None = None,
+    affinity: str | Sequence[int] | None = None,
+    pool: Pool | str | None = None,
     target: Target | str | None = None,
     precision: str | None = None,
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
+    reuse: str = "predicted",
     operators: Sequence[CustomOperator] = (),
     fallback: str | None = None,
 ) -> Model | MixedModel | OpenMixedModel | CompiledModule:
@@ -163,23 +186,35 @@ def compile(
 
     `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
     those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
-    that the store has no verdict on. `rules` are those that schedules may follow. With `winograd=False` convolutions
-    are summed directly, which rounds less. `operators` are the caller's own (`sd.CustomOperator`). With
-    `fallback="onnxruntime"` what is not supported runs there, and the result is a `MixedModel` if anything does.
+    that the store has no verdict on. Where the store knows nothing of a task, a schedule of a related one is taken,
+    re-fitted and unmeasured, if what tuning has learned predicts enough gain (`stormdrop.driver.unmeasured`);
+    `reuse="off"` takes the default there, and so do models with open dimensions. `Model.origins` says what was taken.
+
+    `rules` are those that schedules may follow. With `winograd=False` convolutions are summed directly, which rounds
+    less. `operators` are the caller's own (`sd.CustomOperator`). With `fallback="onnxruntime"` what is not supported
+    runs there, and the result is a `MixedModel` if anything does.
+
+    `threads`, `spin` (microseconds that a waiting thread spins before it sleeps) and `affinity` (where threads run:
+    "none", "compact", "spread" or the CPU of each) are as for `sd.Pool`. `pool` is one of those, which several models
+    may use, "own" for one that no other model uses, or "shared", the default: all models with these settings.
 
     Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
     UnsupportedOperator for operators that are not supported.
     """
     check_arguments(schedules=schedules, threads=threads, target=target, winograd=winograd, unproved=unproved)
+    check_arguments(rules=rules, operators=operators, shapes=shapes, spin=spin, pool=pool)
     check_arguments(precision=precision)
-    check_arguments(rules=rules, operators=operators, shapes=shapes)
-    machine = target_for(target, threads, precision)
+    if reuse not in REUSES:
+        raise UserError(f"reuse={reuse!r}: give one of {', '.join(REUSES)}")
+    machine = target_for(target, threads, pool, precision)
+    host = host_for(machine.threads, isinstance(machine, Gpu), spin, affinity, pool)
     if is_torch(model):
         if shapes or constants or operators or fallback:
             told = "shapes=, constants=, operators= and fallback= are for ONNX models"
             raise UserError(f"{told}; a PyTorch module takes the shapes of example_inputs")
-        options = {"schedules": schedules, "target": machine, "winograd": winograd, "rules": rules}
-        return compile_module(model, example_inputs, partial(compile, **options, unproved=unproved))
+        own = None if isinstance(machine, Gpu) else host.pool
+        options = {"schedules": schedules, "target": machine, "winograd": winograd, "rules": rules, "reuse": reuse}
+        return compile_module(model, example_inputs, partial(compile, **options, unproved=unproved, pool=own))
     if example_inputs is not None:
         raise UserError(f"example_inputs are for PyTorch modules, not for {type(model).__name__}")
     ahead = None if shapes is None or isinstance(shapes, Mapping) else list(shapes)
@@ -188,7 +223,9 @@ def compile(
     def build(graph: list[Graph], sharing: Sharing | None = None) -> Model:
         shared = sharing if not isinstance(machine, Gpu) else None  # arenas and weights of a GPU are each model's own
         with at_work():
-            return build_model(tasks_of(graph.pop(), winograd), machine, schedules, rules, unproved, shared)
+            parts = tasks_of(graph.pop(), winograd)
+            is_reusing = reuse != "off" and sharing is None
+            return build_model(parts, machine, schedules, rules, unproved, shared, is_reusing, host)
 
     with at_work():
         if fallback is not None:
@@ -202,7 +239,7 @@ def compile(
                 raise UserError("shapes= lists several shapes, but the model has no open dimensions: give none")
             return build(read)
         references(rules)
-        return open_model(read, machine.threads, build, ahead or ())
+        return open_model(read, machine.threads, host, build, ahead or ())
 
 
 def _mixed(
@@ -265,14 +302,19 @@ def build_model(
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
     sharing: Sharing | None = None,
+    reuse: bool = True,
+    host: HostDevice | None = None,
 ) -> Model:
-    """Machine code, memory and packed weights for a partition; by default with what the user's store knows.
+    """Machine code, memory and packed weights for a partition; by default with what the user's store knows, and with
+    `reuse` what it predicts.
 
-    With `sharing`, weights and arenas are those of other models too.
+    With `sharing`, weights and arenas are those of other models too. `host` has the threads that run a CPU's model.
     """
     target = suited(target, parts)
     references(rules)  # told now, not only where there are enough kernels for another process
-    schedules = schedules or stored_schedules(target, rules, parts.digest, unproved)
+    if schedules is None:
+        offers = unmeasured(parts, target, rules) if reuse else None
+        schedules = stored_schedules(target, rules, parts.digest, unproved, offers)
     build = _Build(parts, target, schedules, rules, sharing)
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
@@ -280,11 +322,12 @@ def build_model(
     if sharing is not None:
         image, chunks = sharing.weights.packed(image, build.constants_of, build.copied_constants())
         give_back()
-        return Model(image, chunks, sharing.weights.device, arenas=sharing.arenas)
-    weights = pack(image, build.constants_of)
+        return Model(image, chunks, sharing.weights.device, arenas=sharing.arenas, origins=build.origins)
+    own = None if image.is_for_gpu else host
+    weights = pack(image, build.constants_of, own)
     for offset, raw in build.copied_constants():
         weights[offset : offset + raw.nbytes] = raw
-    return Model(image, weights, ordinal=target.ordinal if isinstance(target, Gpu) else 0)
+    return Model(image, weights, own, ordinal=target.ordinal if isinstance(target, Gpu) else 0, origins=build.origins)
 
 
 def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
@@ -293,7 +336,7 @@ def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
     Nothing is built: what schedules need besides is not known.
     """
     build = _Build(parts, target, lambda task: None, RULES)
-    return len(build.laid.calls), plan([life for _, life in build._lifetimes([])])[1]
+    return len(build.laid.calls), plan([life for _, life in build._lifetimes([], [])])[1]
 
 
 @dataclass(slots=True)
@@ -333,14 +376,18 @@ class _Build:
         self._outputs = tuple(Port(name, v.shape, v.dtype) for name, v in zip(graph.output_names, graph.outputs))
         self._constants = dict(graph.constants)
         self._given_up = 0  # bytes of them
-        self._chosen: dict[str, Schedule | Verdict | None] = {}
+        self._chosen: dict[str, Schedule | Verdict | Offer | None] = {}
+        self.origins: dict[str, str] = {}
+        """Where the schedule of each task came from, by digest."""
         self._kernels: list[Artifact] = []
+        self._summaries: list[tuple[PhaseSummary, ...]] = []
         self._weights = _Weights()
         self._sources: list[Mapping[str, Value]] = []  # per step: constants by their buffer's name
 
     def image(self) -> Image:
         kernels = self._build_all()
-        lifetimes = self._lifetimes(kernels)
+        groups = self._groups(kernels)
+        lifetimes = self._lifetimes(kernels, groups)
         offsets, total = plan([life for _, life in lifetimes])
         arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
         numbered = enumerate(zip(self.laid.calls, kernels))
@@ -360,6 +407,7 @@ class _Build:
             target.triple,
             target.cpu,
             target.features,
+            groups,
         )
 
     def constants_of(self, step: int) -> Mapping[str, Array]:
@@ -400,7 +448,8 @@ class _Build:
                 shaped = {t.name: given for t, given in zip(tensors, strides) if given is not None}
                 found = self._found(call.task)
                 code = found.code if isinstance(found, Verdict) else None
-                jobs.append(Job(call.task, scheduled(found), shaped, code))
+                offer = found if isinstance(found, Offer) else None
+                jobs.append(Job(call.task, scheduled(found), shaped, code, offer=offer))
                 served.append([])
             served[numbers[key]].append(call)
             of_call.append(numbers[key])
@@ -420,9 +469,26 @@ class _Build:
                 if sharing is not None and kernel.layout is not None and kernel.layout.tensors:
                     sharing.packings.note(call, kernel.layout, kernel.artifact)
         self._kernels = [kernel.artifact for kernel in built]
+        self._summaries = [kernel.phases for kernel in built]
+        self.origins = {job.task.digest: self._origin(job.task, kernel.taken) for job, kernel in zip(jobs, built)}
+        self.origins |= dict.fromkeys(refuted, DEFAULT)
         return of_call
 
-    def _found(self, task: Task) -> Schedule | Verdict | None:
+    def _groups(self, kernels: Sequence[int]) -> tuple[Group, ...]:
+        """The phases of all calls that need no barrier between them."""
+        if not isinstance(self.target, Cpu):
+            return ()
+        phases = placed_phases(self.laid, [self._kernels[k] for k in kernels], [self._summaries[k] for k in kernels])
+        return grouped(phases, self.target, means_from())
+
+    def _origin(self, task: Task, taken: Taken | None) -> str:
+        if taken is not None:
+            told = "%s is computed as %s, unmeasured (%s): predicted to be %.2f times as fast as by default"
+            _log.info(told, task.name, taken.donor, taken.origin, taken.predicted)
+            return taken.origin
+        return origin_of(self._found(task))
+
+    def _found(self, task: Task) -> Schedule | Verdict | Offer | None:
         if task.digest not in self._chosen:
             found = self._chosen[task.digest] = self.schedules(task)
             check_arguments(schedule=scheduled(found))
@@ -450,14 +516,18 @@ class _Build:
 
     # ---- memory
 
-    def _lifetimes(self, kernels: Sequence[int]) -> list[tuple[ArenaKey, Lifetime]]:
-        """Every buffer of the arena from its first to its last use, and the working memory of every step."""
+    def _lifetimes(self, kernels: Sequence[int], groups: Sequence[Group]) -> list[tuple[ArenaKey, Lifetime]]:
+        """Every buffer of the arena from its first to its last use, and the working memory of every step. Calls of one
+        group may run at the same time.
+        """
         spans: dict[StorageBuffer, tuple[int, int]] = {}
-        for k, call in enumerate(self.laid.calls):
+        concurrent = concurrent_calls(groups, len(self.laid.calls))
+        for call, (first, last) in zip(self.laid.calls, concurrent):
             for v in (*self._runtime(call), call.output):
                 buffer = self.laid.places[v].buffer
                 if buffer.kind == "arena":
-                    spans[buffer] = (spans[buffer][0] if buffer in spans else k, k)
+                    known = spans.get(buffer, (first, last))
+                    spans[buffer] = min(known[0], first), max(known[1], last)
         found: list[tuple[ArenaKey, Lifetime]] = [
             (buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last))
             for buffer, (first, last) in spans.items()
@@ -465,7 +535,7 @@ class _Build:
         for k, kernel in enumerate(kernels):
             for s, buffer in enumerate(self._kernels[kernel].buffers):
                 if buffer.scope is Scope.WORKSPACE:
-                    found.append(((k, s), Lifetime(buffer.nbytes, k, k)))
+                    found.append(((k, s), Lifetime(buffer.nbytes, *concurrent[k])))
         return found
 
     def _call(self, k: int, call: TaskCall, kernel: int, arena: Mapping[ArenaKey, int]) -> KernelCall:

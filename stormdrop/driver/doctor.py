@@ -16,8 +16,11 @@ import numpy as np
 
 from stormdrop.driver.checks import Check, guarded
 from stormdrop.driver.gpu_doctor import gpu_checks
+from stormdrop.environment import VARIABLES, unknown_variables, variable
 from stormdrop.errors import UserError
 from stormdrop.paths import cache_dir
+from stormdrop.runtime.cpus import cpu_text
+from stormdrop.runtime.pool_settings import PoolSettings
 from stormdrop.runtime.threads import _quotas, thread_count
 
 
@@ -42,6 +45,7 @@ def diagnose(threads: int | None = None, target_name: str | None = None) -> Diag
     """
     checks = [_python(), *_packages(), _platform(), _threads(threads)]
     count = thread_count(threads) if checks[-1].ok else 0
+    checks.append(_environment(count or 1))
     checks.append(guarded("cpu", lambda: _cpu(count or 1), "this CPU could not be described; please report it"))
     checks.append(
         guarded("estimate", lambda: _estimate(count or 1), "this CPU could not be described; please report it")
@@ -109,7 +113,7 @@ def _threads(requested: int | None) -> Check:
     """How many, and why."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = list(_quotas(Path("/")))
-    text = os.environ.get("STORMDROP_THREADS", "").strip()
+    text = variable("STORMDROP_THREADS")
     try:
         count = thread_count(requested)
     except UserError as error:
@@ -123,6 +127,20 @@ def _threads(requested: int | None) -> Check:
     else:
         why = "the affinity mask" + ("; a quota does not lower it" if quotas else "; no quota")
     return Check("threads", True, f"{count} ({why}; the mask allows {affinity} of {os.cpu_count()} CPUs)")
+
+
+def _environment(threads: int) -> Check:
+    """What other variables say: how threads wait, and where they run."""
+    unknown = unknown_variables()
+    if unknown:
+        return Check("environment", False, f"{unknown[0]} is no setting", f"known are {', '.join(VARIABLES)}")
+    try:
+        settings = PoolSettings.of(threads)
+    except UserError as error:
+        return Check("environment", False, str(error), "unset the variable, or set it to what the message says")
+    spin = f"threads spin for {settings.spin_seconds * 1e6:g} µs before they sleep"
+    cpus = settings.cpus()
+    return Check("environment", True, f"{spin}, {f'on CPUs {cpu_text(cpus)}' if cpus else 'on any CPU'}")
 
 
 def _cache() -> Check:

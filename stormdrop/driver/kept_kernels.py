@@ -32,6 +32,7 @@ from stormdrop.paths import cache_dir, package_root
 from stormdrop.runtime.artifact import ARTIFACT_FORM, Artifact
 from stormdrop.runtime.building import BuiltKernel
 from stormdrop.runtime.strict import LARGEST, Nullable, conform, parsed
+from stormdrop.runtime.summary import SUMMARY_FORM, PhaseSummary
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 from stormdrop.version import __version__
@@ -39,10 +40,16 @@ from stormdrop.version import __version__
 _log = logging.getLogger("stormdrop.compile")
 
 MOST_BYTES = 1 << 30
-FORMAT = 1
+FORMAT = 2
 _MAGIC = b"\x89SDKRN\r\n"
 _DIGEST_BYTES = 32
-_KERNEL = {"code_bytes": range(1, LARGEST + 1), "is_changed": bool, "layout": Nullable(list), **ARTIFACT_FORM}
+_KERNEL = {
+    "code_bytes": range(1, LARGEST + 1),
+    "is_changed": bool,
+    "layout": Nullable(list),
+    "phases": [SUMMARY_FORM],
+    **ARTIFACT_FORM,
+}
 
 
 def default_folder() -> Path:
@@ -160,6 +167,7 @@ def _encoded(built: Sequence[BuiltKernel]) -> bytes:
                 "code_bytes": len(kernel.artifact.code),
                 "is_changed": kernel.is_changed,
                 "layout": kernel.layout.to_json() if kernel.layout is not None else None,
+                "phases": [phase.to_json() for phase in kernel.phases],
                 **kernel.artifact.to_json(),
             }
             for kernel in built
@@ -185,5 +193,6 @@ def _decoded(data: bytes) -> list[BuiltKernel]:
             raise ValueError("kernels are cut short")
         end += len(code)
         layout = PackedLayout.from_json(row["layout"]) if row["layout"] is not None else None
-        found.append(BuiltKernel(Artifact.from_json(row, code), row["is_changed"], layout))
+        phases = tuple(map(PhaseSummary.from_json, row["phases"]))
+        found.append(BuiltKernel(Artifact.from_json(row, code), row["is_changed"], layout, phases=phases))
     return found

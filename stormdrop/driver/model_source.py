@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import Any
 
 from stormdrop.errors import UserError
-from stormdrop.frontend.onnx import ParsedModel, parsed
 from stormdrop.frontend.open_dimensions import external_digest
+from stormdrop.frontend.parsed import ParsedModel, parsed
 from stormdrop.frontend.tensors import read_file
 
 

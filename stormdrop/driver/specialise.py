@@ -1,6 +1,6 @@
 """Compiling a model with open dimensions for one tuple of input shapes after another.
 
-    model = open_model(source, constants, machine.threads, build, pinned)
+    model = open_model(source, threads, host, build, ahead)
 
 `build` makes a model of a graph, with weights and arenas that all specialised models share. Nothing is compiled before
 it is asked for, but operators that no size could make supported are refused at once.
@@ -21,13 +21,14 @@ from stormdrop.driver.model_source import ModelSource
 from stormdrop.driver.packings import Packings
 from stormdrop.errors import UserError
 from stormdrop.frontend.custom import CustomOperator
-from stormdrop.frontend.onnx import ParsedModel, check_operators, load_parsed
+from stormdrop.frontend.onnx import check_operators, load_parsed
 from stormdrop.frontend.open_dimensions import DeclaredPort, Interface, Skeleton, interface, parameters, skeleton
+from stormdrop.frontend.parsed import ParsedModel
 from stormdrop.graph.graph import Array, Graph
 from stormdrop.graph.padding import PaddedGraph, padded
 from stormdrop.ir.padding import Padding
 from stormdrop.runtime.arenas import Arenas
-from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.host_device import HostDevice
 from stormdrop.runtime.image import OpenPort
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.open_model import OpenModel, Shapes, Specialised
@@ -115,9 +116,11 @@ def _fixed(declared: Interface, shapes: Given) -> Interface:
     return Interface(declared.name, tuple(map(fixed, declared.inputs)), tuple(map(fixed, declared.outputs)))
 
 
-def open_model(opened: OpenSource, threads: int, build: Build, ahead: Sequence[Given] = ()) -> OpenModel:
+def open_model(
+    opened: OpenSource, threads: int, host: HostDevice, build: Build, ahead: Sequence[Given] = ()
+) -> OpenModel:
     """A model that is compiled for each size it meets, and for those of `ahead` at once."""
-    specialiser = Specialiser(opened, threads, build)
+    specialiser = Specialiser(opened, host, build)
     inputs, outputs = (
         [OpenPort.of(p.name, p.dimensions, p.dtype) for p in ports]
         for ports in (opened.interface.inputs, opened.interface.outputs)
@@ -139,10 +142,9 @@ class Specialiser:
     one model.
     """
 
-    def __init__(self, opened: OpenSource, threads: int, build: Build) -> None:
+    def __init__(self, opened: OpenSource, host: HostDevice, build: Build) -> None:
         self._opened, self._build = opened, build
-        device = host_device(threads)
-        self._sharing = Sharing(SharedWeights(device), Arenas(device), Packings(), KeptKernels())
+        self._sharing = Sharing(SharedWeights(host), Arenas(host), Packings(), KeptKernels())
         self._candidates = _roundings(opened.interface)
         self._rounded: WeakValueDictionary[Shapes, Model] = WeakValueDictionary()
         self.compilations = 0

@@ -19,14 +19,18 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store, default_path
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.building import code_of
+from stormdrop.space.offer import Offer
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 _log = logging.getLogger("stormdrop.compile")
 
-Schedules = Callable[[Task], Schedule | Verdict | None]
-"""How to compute a task; None: by its default schedule. The code of a verdict is compared with what is built."""
+Schedules = Callable[[Task], Schedule | Verdict | Offer | None]
+"""How to compute a task; None: by its default schedule. The code of a verdict is compared with what is built. Of an
+offer something is taken where enough gain is predicted; else the default schedule is.
+"""
+Offers = Callable[[Task], Offer | None]
 
 
 @runtime_checkable
@@ -36,8 +40,22 @@ class Renews(Protocol):
     def renew(self, verdicts: Sequence[Verdict]) -> None: ...
 
 
-def scheduled(found: Schedule | Verdict | None) -> Schedule | None:
+def scheduled(found: Schedule | Verdict | Offer | None) -> Schedule | None:
+    """The schedule that was named; None: what an offer comes to, or the default."""
+    if isinstance(found, Offer):
+        return None
     return found.schedule if isinstance(found, Verdict) else found
+
+
+DEFAULT, VERDICT, GIVEN = "default", "verdict", "given"
+"""Where a schedule came from, besides an offer's origin; given: by whoever compiles, or an unproved trial."""
+
+
+def origin_of(found: Schedule | Verdict | Offer | None) -> str:
+    """Where a schedule came from, if nothing was taken of an offer."""
+    if isinstance(found, Verdict):
+        return VERDICT
+    return GIVEN if isinstance(found, Schedule) else DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +63,7 @@ class StoredSchedules:
     """What a store knows for a target: verdicts at its temperature, else at the other one.
 
     `model` is the digest of the partition that is compiled: what it accepted as a whole comes first. `unproved` takes
-    the fastest trial of a task without a verdict.
+    the fastest trial of a task without a verdict. `offers` is asked for tasks of which nothing is known.
     """
 
     store: Store
@@ -53,8 +71,9 @@ class StoredSchedules:
     rules: Sequence[Rule] = RULES
     model: str = ""
     unproved: bool = False
+    offers: Offers | None = None
 
-    def __call__(self, task: Task) -> Schedule | Verdict | None:
+    def __call__(self, task: Task) -> Schedule | Verdict | Offer | None:
         temperatures = self.target.is_cold, not self.target.is_cold
         for cold in temperatures:
             for model in dict.fromkeys((self.model, "")):
@@ -63,7 +82,7 @@ class StoredSchedules:
         for cold in temperatures if self.unproved else ():
             if best := self.store.best(task, self.target, cold, rules=self.rules):
                 return best.schedule
-        return None
+        return self.offers(task) if self.offers is not None else None
 
     def renew(self, verdicts: Sequence[Verdict]) -> None:
         try:
@@ -73,11 +92,17 @@ class StoredSchedules:
 
 
 def stored_schedules(
-    target: Target, rules: Sequence[Rule] = RULES, model: str = "", unproved: bool = False
+    target: Target,
+    rules: Sequence[Rule] = RULES,
+    model: str = "",
+    unproved: bool = False,
+    offers: Offers | None = None,
 ) -> Schedules:
-    """What the user's store knows."""
+    """What the user's store knows; `offers`, if any, for what it does not."""
     path = default_path()
-    return StoredSchedules(Store.view(path), target, rules, model, unproved) if path.exists() else lambda task: None
+    if not path.exists():
+        return offers or (lambda task: None)
+    return StoredSchedules(Store.view(path), target, rules, model, unproved, offers)
 
 
 def proved_again(verdicts: Sequence[Verdict], target: Target, rules: Sequence[Rule]) -> list[Verdict]:

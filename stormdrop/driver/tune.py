@@ -22,6 +22,7 @@ from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task
+from stormdrop.reservoir.learning import keep_learned
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.targets import target_for
 from stormdrop.search.divide import Divide
@@ -163,7 +164,7 @@ def tune(
     }
     check_arguments(target=target, threads=threads, store=store, listen=listen, start=start, spaces=spaces, **common)
     check_arguments(shapes=shapes, operators=operators, winograd=winograd, divide=divide, goal=goal)
-    machine = target_for(target, threads, precision)
+    machine = target_for(target, threads, precision=precision)
     if isinstance(what, Task):
         of_models = {**reading, "divide": divide, "goal": goal, "winograd": None if winograd else False}
         _refuse(of_models, "models; this is a task")
@@ -178,7 +179,16 @@ def tune(
         found = tune_models(parts, machine, store=store, divide=divide, goal=goal, listen=listen, **common)
         if objective is None and measurer is None:
             found = tuple(_accepted(p, tuned, store, rules, listen) for p, tuned in zip(parts, found))
+            learn(store, machine, lambda told: listen(Warned(told)))
     return found if models is what else found[0]
+
+
+def learn(store: Store, target: Target, warn: Callable[[str], None]) -> None:
+    """Keep what the store teaches for tasks that will never be measured; `warn` hears why that is not possible."""
+    try:
+        keep_learned(store, target)
+    except StormdropError as error:
+        warn(f"nothing is learned for models to come: {error}")
 
 
 def _refuse(options: Mapping[str, object], whose: str) -> None:

@@ -21,10 +21,10 @@ from stormdrop.export.processor import fits_text
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import required_features
+from stormdrop.runtime.group import step_rows
 from stormdrop.runtime.host_device import scratch_stride
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.memory import HUGE_BYTES, HUGE_FROM_BYTES
-from stormdrop.runtime.pool import CROWDED_SPIN_SECONDS, SPIN_SECONDS
 from stormdrop.runtime.pool_ir import (
     BLOCK_ALIGN,
     SPIN_TICKS_OFFSET,
@@ -34,6 +34,7 @@ from stormdrop.runtime.pool_ir import (
     block_bytes,
     pool_ir,
 )
+from stormdrop.runtime.pool_settings import CROWDED_SPIN_MICROSECONDS, SPIN_MICROSECONDS
 from stormdrop.runtime.threads import MOST_THREADS
 from stormdrop.target import whole_lines
 
@@ -60,7 +61,7 @@ def _numbers(images: Sequence[Image]) -> dict[str, int]:
     calls = [call for image in images for call in image.calls]
     pointers = sum(len(call.addresses) for call in calls)
     tables = BLOCK_ALIGN + -(-block_bytes(MOST_THREADS) // BLOCK_ALIGN) * BLOCK_ALIGN
-    words = pointers + STEP_WORDS * len(calls)
+    words = pointers + STEP_WORDS * sum(len(group.phases) for image in images for group in image.all_groups)
     arena = whole_lines(tables + 8 * words)
     return {
         "THREADS": images[0].threads,
@@ -79,18 +80,16 @@ def _numbers(images: Sequence[Image]) -> dict[str, int]:
         "SPREAD_OFFSET": SPREAD_OFFSET,
         "HUGE": HUGE_BYTES,
         "HUGE_FROM": HUGE_FROM_BYTES,
-        "SPIN": round(SPIN_SECONDS * 1e9),
-        "CROWDED_SPIN": round(CROWDED_SPIN_SECONDS * 1e9),
+        "SPIN": round(SPIN_MICROSECONDS * 1e3),
+        "CROWDED_SPIN": round(CROWDED_SPIN_MICROSECONDS * 1e3),
     }
 
 
 def _tables(images: Sequence[Image], prefix: str, numbers: Mapping[str, int]) -> str:
     """What is known of every size, every pointer and every step when the library is made."""
     lines = [f"@{prefix}_weights = external hidden constant [{images[0].weights_bytes} x i8]"]
-    for k, kernel in enumerate(kernel for image in images for kernel in image.kernels):
+    for k in range(sum(len(image.kernels) for image in images)):
         lines.append(f"declare hidden void @{prefix}_kernel_{k}(ptr, ptr, i64, i64, i64)")
-        extents = ", ".join(f"i64 {n}" for n in kernel.extents)
-        lines.append(f"@extents.{k} = internal constant [{len(kernel.extents)} x i64] [{extents}]")
     pointers: list[str] = []
     binds: list[str] = []
     steps: list[str] = []
@@ -98,17 +97,10 @@ def _tables(images: Sequence[Image], prefix: str, numbers: Mapping[str, int]) ->
     kernels = 0  # of the images before
     for image in images:
         first, begin = len(binds), numbers["STEPS_AT"] + 8 * len(steps)
-        for step in image.calls:
-            kernel, number = image.kernels[step.kernel], kernels + step.kernel
-            steps += [
-                _word(f"@{prefix}_kernel_{number}"),
-                _word(offset=numbers["POINTERS_AT"] + 8 * len(pointers), is_relative=True),
-                _word(offset=numbers["SCRATCH_AT"], is_relative=True),
-                _word(offset=numbers["STRIDE"]),
-                _word(f"@extents.{number}"),
-                _word(offset=len(kernel.extents)),
-            ]
-            for buffer, a in zip(kernel.buffers, step.addresses):
+        tables: list[int] = []  # where the pointers of each call begin
+        for call in image.calls:
+            tables.append(numbers["POINTERS_AT"] + 8 * len(pointers))
+            for buffer, a in zip(image.kernels[call.kernel].buffers, call.addresses):
                 word = _word()  # of an address that `run` sets, or that nobody reads
                 if a is not None and a.space == "weights":
                     word = _word(f"@{prefix}_weights", a.offset)
@@ -118,8 +110,17 @@ def _tables(images: Sequence[Image], prefix: str, numbers: Mapping[str, int]) ->
                     fields = (len(pointers), a.index, a.offset, ITEMSIZE[buffer.dtype] - 1, int(a.space == "input"))
                     binds.append(_row("bind", *fields))
                 pointers.append(word)
+        listed = step_rows(image.extents, image.all_groups)
+        for row in listed:
+            steps += [
+                _word(f"@{prefix}_kernel_{kernels + image.calls[row.call].kernel}"),
+                _word(offset=tables[row.call], is_relative=True),
+                _word(offset=numbers["SCRATCH_AT"], is_relative=True),
+                _word(offset=numbers["STRIDE"]),
+                *(_word(offset=n) for n in row.words),
+            ]
         kernels += len(image.kernels)
-        sizes.append(_row("size", first, len(binds), begin, len(image.calls)))
+        sizes.append(_row("size", first, len(binds), begin, len(listed)))
     for name, rows in (("word", [*pointers, *steps]), ("bind", binds), ("size", sizes)):
         lines.append(f"@{name}s = internal constant [{len(rows)} x %{name}] [{', '.join(rows)}]")
     return "\n".join(lines)

@@ -23,7 +23,8 @@ from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.functions import CODES
 from stormdrop.frontend.node_reader import NeedsConstant, qualified
 from stormdrop.frontend.nodes import label_of, ordered, read_names
-from stormdrop.frontend.onnx import ModelImport, ParsedModel, imported
+from stormdrop.frontend.onnx import ModelImport, imported
+from stormdrop.frontend.parsed import ParsedModel
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
 from stormdrop.graph.graph import Array, Graph, Node, Value, shown
 

@@ -16,7 +16,6 @@ import logging
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,17 +34,18 @@ from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
 from stormdrop.frontend.movement import MOVEMENT
 from stormdrop.frontend.ngrams import NGRAMS
 from stormdrop.frontend.node_reader import NodeReader, qualified
-from stormdrop.frontend.nodes import check_names, label_of, nested, ordered
+from stormdrop.frontend.nodes import check_names, label_of, ordered
 from stormdrop.frontend.optionals import OPTIONALS
+from stormdrop.frontend.parsed import ParsedModel, is_standard, parsed, version_of
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
 from stormdrop.frontend.quantized import MICROSOFT_QUANTIZED, QUANTIZED
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
 from stormdrop.frontend.regions import REGIONS
 from stormdrop.frontend.resize import RESIZE
-from stormdrop.frontend.schema import NEWEST, OLDEST, check, form_of, is_unchanged
+from stormdrop.frontend.schema import check, form_of
 from stormdrop.frontend.signal import SIGNAL
-from stormdrop.frontend.tensors import array_of, read_file
+from stormdrop.frontend.tensors import array_of
 from stormdrop.frontend.training import TRAINING
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.builder import MOST_NODES, GraphBuilder
@@ -143,79 +143,6 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedModel:
-    """An onnx.ModelProto, the folder of its external data, and its name in messages."""
-
-    proto: Any
-    folder: str | None
-    label: str
-
-    @property
-    def path(self) -> str | None:
-        """Of its file, if it came from one."""
-        return self.label if self.folder is not None else None
-
-
-def parsed(model: Any) -> ParsedModel:
-    """Raises ModelError for anything but a path, bytes or an onnx.ModelProto."""
-    with located(file=os.fsdecode(model) if isinstance(model, (str, os.PathLike)) else None):
-        return _parsed(model)
-
-
-def _parsed(model: Any) -> ParsedModel:
-    try:
-        from google.protobuf.message import DecodeError
-        from onnx import ModelProto
-    except ImportError as error:
-        raise UserError("reading ONNX models needs the package onnx: pip install onnx") from error
-    if isinstance(model, ModelProto):
-        return ParsedModel(model, None, "model")
-    folder: str | None = None
-    label = "model"
-    if isinstance(model, (str, os.PathLike)):
-        path = os.fspath(model)
-        if not isinstance(path, str):
-            raise UserError("a path must be text")
-        folder, label = os.path.dirname(os.path.abspath(path)), path
-        model = read_file(path)
-    if not isinstance(model, (bytes, bytearray, memoryview)):
-        raise UserError(f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}")
-    proto = ModelProto()
-    try:
-        proto.ParseFromString(bytes(model))
-    except (DecodeError, ValueError) as error:
-        raise UserError(f"{label} is no ONNX model: {error}") from error
-    if not proto.HasField("graph") or (not proto.graph.node and not proto.graph.output):
-        raise UserError(f"{label} is no ONNX model: it holds no graph")
-    return ParsedModel(proto, folder, label)
-
-
-def is_standard(domain: str) -> bool:
-    return domain in ("", "ai.onnx")
-
-
-def _version_of(proto: Any) -> int:
-    """The version of the standard operators. Raises UserError where it is missing, ambiguous or not supported.
-
-    A model without standard operators need not say one. A version before the oldest one that is supported will do
-    where all its operators are still the same in that.
-    """
-    versions = [int(o.version) for o in proto.opset_import if is_standard(o.domain)]
-    standard = {n.op_type for n in nested(proto.graph.node) if is_standard(n.domain)}
-    if not versions and proto.opset_import and not standard:
-        return NEWEST
-    if len(set(versions)) != 1:
-        raise UserError(f"versions of the standard operators: {versions or 'none'}; is the file complete?")
-    (version,) = set(versions)
-    if version < OLDEST and standard and all(is_unchanged(op, version) for op in standard):
-        return OLDEST
-    if not OLDEST <= version <= NEWEST:
-        known = f"{OLDEST} and newer, up to {NEWEST}, are supported"
-        raise UserError(f"it uses operator set {version}; {known} (see onnx.version_converter)")
-    return version
-
-
 def _tensor_type(type: Any) -> Any:
     """The type of a tensor, or of an optional one, which is taken as given; empty for anything else."""
     return type.optional_type.elem_type.tensor_type if type.HasField("optional_type") else type.tensor_type
@@ -233,7 +160,7 @@ class ModelImport:
         own: Mapping[tuple[str, str], Importer],
     ) -> None:
         check_names(proto)
-        self.version = _version_of(proto)
+        self.version = version_of(proto)
         self.versions = {"" if is_standard(o.domain) else o.domain: int(o.version) for o in proto.opset_import}
         self.proto = local_functions_inlined(proto)
         self.folder, self.shapes, self.given, self.own = folder, shapes, constants, own

@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from stormdrop.errors import UserError
-from stormdrop.frontend.onnx import ParsedModel
+from stormdrop.frontend.parsed import ParsedModel
 from stormdrop.frontend.pointwise import element_type
 from stormdrop.frontend.tensors import EXTERNAL, array_of
 from stormdrop.graph.graph import Array, shown

@@ -27,6 +27,7 @@ from stormdrop.ir.expr import Const, Expr
 from stormdrop.ir.tensor import Task, Tensor, Variant, compute, tensor
 from stormdrop.ops.broadcast import axes_for, read
 from stormdrop.ops.winograd import TRANSFORMS, winograd_conv2d
+from stormdrop.target import Surroundings
 
 OUTPUT = "out"
 """The name of every call's result; no other tensor of a task has it."""
@@ -91,6 +92,13 @@ class Partition:
     def constant_bytes(self) -> int:
         """The weights that one run of the model reads."""
         return sum(v.nbytes for v in self.graph.constants)
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """The model as its kernels meet it; its arena holds the operands of every one of them."""
+        constants = self.graph.constants
+        operands = ([c.output, *(v for v in c.inputs if v not in constants)] for c in self.calls)
+        return Surroundings(self.constant_bytes, max((sum(v.nbytes for v in some) for some in operands), default=0))
 
     def __str__(self) -> str:
         reads = [", ".join(f"%{shown(v.name)}" for v in call.inputs) for call in self.calls]

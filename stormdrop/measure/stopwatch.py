@@ -6,7 +6,7 @@ The median is reported, since on shared machines a few runs always take many tim
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 import numpy as np
@@ -47,8 +47,9 @@ class Runs:
         return [float(s) for s in self.each[picked]]
 
 
-def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSettings) -> Runs:
-    """Time a kernel whose first run took `first` seconds. Two verdicts end it early:
+def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSettings, between: float = 0.0) -> Runs:
+    """Time a kernel whose first run took `first` seconds; `between` two runs pass so many more, which the budget pays.
+    Two verdicts end it early:
 
     slower than `slow_factor` times the best in every run so far (two suffice), or slower than `slower_factor` times in
     every run of a whole part of the budget.
@@ -59,7 +60,7 @@ def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSett
     batches = [np.array([first])] if first >= LONG_SECONDS else []
     spent, count = sum(float(b.sum()) for b in batches), 0
     patience = settings.run_timeout / 4
-    size = max(2, min(64, ceil(SETTLE_SECONDS / max(first, 1e-9))))
+    size = max(2, min(64, ceil(SETTLE_SECONDS / max(first + between, 1e-9))))
     if first > max(slow, LONG_SECONDS):
         size = 1  # it need only be slow twice
     fastest = inf
@@ -67,7 +68,7 @@ def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSett
         size = max(1, min(size, settings.max_repeats - count))
         batches.append(bench(size))
         count += size
-        lasted = float(batches[-1].sum())
+        lasted = float(batches[-1].sum()) + between * size
         spent += lasted
         fastest = min(fastest, float(batches[-1].min()))
         stopped = fastest > slow or (fastest > slower and spent >= settings.min_seconds / SHARE)
@@ -76,3 +77,14 @@ def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSett
             return Runs(np.concatenate(batches), stopped)
         left = min(settings.min_seconds - spent, settings.min_seconds / SHARE)
         size = ceil(left * size / max(lasted, 1e-9))
+
+
+def turn(bench: Bench, settings: MeasureSettings, between: float = 0.0) -> Runs:
+    """One candidate's turn where several are timed in turns: `turn_seconds` of runs, and `turn_runs` at least, unless
+    those take more than `longest_turn_seconds`. The first run finds the others' data in the caches.
+    """
+    first = float(bench(1)[0])
+    each = repeat(bench, first, None, replace(settings, min_seconds=settings.turn_seconds), between).each
+    while len(each) < settings.turn_runs and each.sum() < settings.longest_turn_seconds:
+        each = np.append(each, bench(1))
+    return Runs(each, False)

@@ -79,6 +79,7 @@ class Workbench:
         self.outputs = [Guarded.make(t) for t in task.outputs]
         self.references = sample(task, self.arrays, sample_points, rng)
         self.nbytes = sum(t.nbytes for t in (*task.inputs, *task.outputs))
+        self._rewritable: dict[str, Array] = {}
 
     def arrays_of(self, artifact: Artifact) -> tuple[list[Array], list[Array]]:
         """The inputs and outputs of a kernel, in its order. Raises BuildError if it was built for something else."""
@@ -90,6 +91,19 @@ class Workbench:
             [_fitting(b, self.arrays.get(b.name)) for b in artifact.buffers if b.scope is Scope.INPUT],
             [_fitting(b, given[k] if k < len(given) else None) for k, b in enumerate(wanted)],
         )
+
+    def rewritable(self, inputs: Sequence[Array]) -> list[Array]:
+        """Inputs of a kernel with the same values in memory that can be written: the same memory for all kernels."""
+        names = {id(array): name for name, array in self.arrays.items()}
+        found: list[Array] = []
+        for array in inputs:
+            name = names[id(array)]
+            if name not in self._rewritable:
+                copy = aligned(array.nbytes).view(array.dtype).reshape(array.shape)
+                copy[...] = array
+                self._rewritable[name] = copy
+            found.append(self._rewritable[name])
+        return found
 
     def poison(self) -> None:
         for output in self.outputs:

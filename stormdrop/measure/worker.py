@@ -28,6 +28,7 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
@@ -39,18 +40,20 @@ from stormdrop.lower.program import View
 from stormdrop.measure.gpu_workbench import GpuWorkbench
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.measure.stopwatch import Bench, Runs, repeat
+from stormdrop.measure.stopwatch import Bench, Runs, repeat, turn
 from stormdrop.measure.wire import Inbox, frame
 from stormdrop.measure.workbench import Workbench, WrongOutput
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import BuiltKernel, Packing, build_for_model, code_from
-from stormdrop.runtime.device import Device, Memory
+from stormdrop.runtime.device import Array, BoundCall, Device, Memory
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice, HostPacker, host_device
+from stormdrop.runtime.interlude import SurroundedBenches
 from stormdrop.runtime.pool import Pool
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
 from stormdrop.runtime.targets import device_for
+from stormdrop.space.offer import Offer
 from stormdrop.space.rule_names import received
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
@@ -100,11 +103,15 @@ class BuilderRole:
             given, code = request.get("schedule"), request.get("code")
             schedule = Schedule.from_json(given) if given else None
             packing = Packing.from_json(request["packing"]) if request.get("packing") else None
-            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing)
+            offer = Offer.from_json(request["offer"], self.target) if request.get("offer") else None
+            summarise = bool(request.get("summarise"))
+            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, offer, summarise)
         seconds = time.perf_counter() - start
         layout = built.layout.to_json() if built.layout is not None else None
-        artifact = built.artifact.to_message()
-        return {"artifact": artifact, "is_same": not built.is_changed, "layout": layout, "seconds": seconds}
+        taken = built.taken.to_json() if built.taken is not None else None
+        told = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds, "taken": taken}
+        phases = [phase.to_json() for phase in built.phases]
+        return {"artifact": built.artifact.to_message(), "phases": phases, **told}
 
 
 def _pinned(target: Target) -> HostDevice:
@@ -121,9 +128,13 @@ def _pinned(target: Target) -> HostDevice:
 class Held:
     """A loaded candidate, right on its first run."""
 
+    call: BoundCall
+    arrays: tuple[list[Array], list[Array]]
     bench: Bench
     first: float
     variant: int | None
+    between: float = 0.0
+    """Seconds that pass between two runs."""
 
 
 class RunnerRole:
@@ -160,16 +171,18 @@ class RunnerRole:
         return {}
 
     def time(self, request: Message) -> Message:
-        held = self._load(request)
-        return self._timing(held, held.first, request["best"], self.settings.min_seconds)
+        held, best = self._load(request), request["best"]
+        if not self._is_hopeless(held, best):
+            held = self._in_surroundings(held)
+        return self._timing(held, held.first, best, self.settings.min_seconds)
 
     def round(self, request: Message) -> Message:
         key = Artifact.from_message(request["artifact"]), request["variant"]
         held = self._held.get(key)
         if held is None:
-            held = self._held[key] = self._load(request, is_kept=True)
-        again = float(held.bench(1)[0])  # the others' data is in the caches
-        return self._timing(held, again, None, self.settings.turn_seconds)
+            held = self._held[key] = self._in_surroundings(self._load(request, is_kept=True), is_kept=True)
+        runs = turn(held.bench, self.settings, held.between)
+        return self._checked(held, runs) | {"samples": [float(runs.each.min())]}
 
     def drop(self, request: Message) -> Message:
         self._held.clear()
@@ -184,6 +197,7 @@ class RunnerRole:
             expected = [o.array.copy() for o in self._bench.outputs]
         held = self._load(request)
         self._bench.compare(expected)
+        held = self._in_surroundings(held)
         return self._timing(held, held.first, None, self.settings.final_seconds)
 
     @property
@@ -205,16 +219,44 @@ class RunnerRole:
         except KeyError as error:
             raise BuildError(f"the kernel wants constant {error}, which the task does not have") from error
         call, arrays = kernel.call(), self._bench.arrays_of(artifact)
-        weights = [k for k, buffer in enumerate(artifact.buffers) if buffer.is_kept] if self.target.is_cold else []
+        is_cold = self.target.is_cold and self._surrounded is None
+        weights = [k for k, buffer in enumerate(artifact.buffers) if buffer.is_kept] if is_cold else []
         timed = Rotation(self._device, call, weights, self._block(is_kept)) if weights else self._device.record([call])
         timed.bind(*arrays)
         self._bench.poison()
         first = float(timed.bench(1)[0])
         self._bench.check(variant, poisoned=True)
-        return Held(timed.bench, first, variant)
+        return Held(call, arrays, timed.bench, first, variant)
+
+    def _is_hopeless(self, held: Held, best: float | None) -> bool:
+        """Whether a candidate is too slow even with everything in the near caches: its constants need no copies."""
+        if self._surrounded is None or best is None:
+            return False
+        return float(held.bench(2).min()) > self.settings.slow_factor * best
+
+    def _in_surroundings(self, held: Held, is_kept: bool = False) -> Held:
+        """The candidate to be timed as its model meets it, if it has one. Its first run was on read-only inputs."""
+        if self._surrounded is None:
+            return held
+        inputs, outputs = held.arrays
+        constants = [k for k, buffer in enumerate(held.call.kernel.artifact.buffers) if buffer.is_kept]
+        timed = self._surrounded.bench(held.call, constants, is_kept)
+        timed.bind(self._bench.rewritable(inputs), outputs)
+        timed.bench(1)
+        return replace(held, bench=timed.bench, between=timed.interlude_seconds)
+
+    @cached_property
+    def _surrounded(self) -> SurroundedBenches | None:
+        surroundings, device = self.settings.surroundings, self._device
+        if surroundings is None or isinstance(self.target, Gpu) or not isinstance(device, HostDevice):
+            return None
+        return SurroundedBenches(device, self.target, surroundings)
 
     def _timing(self, held: Held, first: float, best: float | None, min_seconds: float) -> Message:
-        runs: Runs = repeat(held.bench, first, best, replace(self.settings, min_seconds=min_seconds))
+        how = replace(self.settings, min_seconds=min_seconds)
+        return self._checked(held, repeat(held.bench, first, best, how, held.between))
+
+    def _checked(self, held: Held, runs: Runs) -> Message:
         self._bench.check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
         return {
             "seconds": runs.seconds,
@@ -245,7 +287,7 @@ def explain(error: Exception) -> Message:
 
 
 def start(request: Message) -> BuilderRole | RunnerRole:
-    settings, target = MeasureSettings(**request["settings"]), target_from_json(request["target"])
+    settings, target = MeasureSettings.from_message(request["settings"]), target_from_json(request["target"])
     role = (
         RunnerRole(target, settings) if request["role"] == "runner" else BuilderRole(target, received(request["rules"]))
     )

@@ -56,10 +56,15 @@ def shapes_text(call: TaskCall, most: int = 3) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listed:
-    """A task of a model, and whether the store knows a schedule of it."""
+    """A task of a model, and where its schedule comes from: default, verdict, given, donor or portfolio."""
 
     use: TaskUse
-    is_stored: bool
+    origin: str
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the store knows a schedule of it."""
+        return self.origin in ("verdict", "given")
 
     def to_json(self) -> dict[str, Any]:
         use = self.use
@@ -71,6 +76,7 @@ class Listed:
             "count": use.count,
             "gflop": use.task.flops / 1e9,
             "stored": self.is_stored,
+            "origin": self.origin,
         }
 
 
@@ -89,7 +95,7 @@ def print_tasks(console: Console, listed: Sequence[Listed]) -> None:
 
 
 def _task_cells(listed: Listed, most: int) -> tuple[str, ...]:
-    use, schedule = listed.use, "stored" if listed.is_stored else "default"
+    use, schedule = listed.use, "stored" if listed.is_stored else listed.origin
     what = one_line(use.calls[0].label, LABEL), shapes_text(use.calls[0], most), str(use.count)
     return use.id, *what, f"{use.task.flops / 1e9:.3f}", use.task.digest[:SHORT], schedule
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from stormdrop.graph.partition import TaskUse
 from stormdrop.measure.result import Timing
 from stormdrop.report.console import block, heading, print_pairs, print_table, say
 from stormdrop.report.schedule import schedule_lines
 from stormdrop.report.text import bytes_text, counted, name_text, seconds_text, speed_text
-from stormdrop.reservoir.donors import Donor
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import CAP_BYTES, Store, Summary
 from stormdrop.reservoir.summary import VerdictSummary
@@ -135,51 +133,6 @@ def best_json(summary: Summary, record: Record) -> dict[str, Any]:
         "failed": summary.failed,
         "schedule": record.schedule.to_json(),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class TaskDonors:
-    """One task of a model: how many of its trials the store knows, and whose schedules can be re-fitted to it."""
-
-    use: TaskUse
-    known: int
-    donors: Sequence[Donor]
-
-
-def donors_json(line: TaskDonors) -> dict[str, Any]:
-    task = line.use.task
-    names = {"id": line.use.id, "label": line.use.calls[0].label, "digest": task.digest, "class": task.class_key}
-    donors = [
-        {
-            "name": donor.record.task.name,
-            "digest": donor.record.task.digest,
-            "model": donor.record.model,
-            "key": donor.kinship.key,
-            "distance": donor.kinship.distance,
-            "threads": donor.record.target.threads,
-            "temperature": _temperature(donor.record.target.is_cold),
-            "equal": donor.is_equal,
-        }
-        for donor in line.donors
-    ]
-    return {**names, "known": line.known, "donors": donors}
-
-
-def print_donors(console: Console, found: Sequence[TaskDonors]) -> None:
-    """One line for each task, with its best donor."""
-    titles = ("task", "", "class", "known", "donors", "best donor", "key", "distance", "measured")
-    rows: list[tuple[str, ...]] = []
-    for line in found:
-        task = line.use.task
-        best: tuple[str, ...] = ("", "", "", "")
-        if line.donors:
-            donor, record = line.donors[0], line.donors[0].record
-            measured = "" if donor.is_equal else f"{record.target.threads} threads, "
-            measured += "" if donor.is_equal else _temperature(record.target.is_cold)
-            best = name_text(str(donor)), donor.kinship.key, f"{donor.kinship.distance:.1f}", measured
-        counts = str(line.known), str(len(line.donors))
-        rows.append((line.use.id, line.use.calls[0].label, task.class_key[:SHORT], *counts, *best))
-    print_table(console, titles, rows, words=(0, 1, 2, 5, 6, 8))
 
 
 def print_best(console: Console, summary: Summary, record: Record) -> None:

@@ -22,7 +22,8 @@ from stormdrop.ir.keys import extents
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.rows import TrialRow, record_of, task_of
-from stormdrop.reservoir.sql import TRIALS, allowed_rules
+from stormdrop.reservoir.sql import TRIALS, VERDICTS, allowed_rules
+from stormdrop.reservoir.verdict import NO_CHALLENGER, VerdictRow
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
@@ -62,13 +63,14 @@ class Donor:
 
 def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, rules: Sequence[Rule]) -> list[TrialRow]:
     """The fastest verified record of every task that shares a key with this one, on each machine and at each
-    temperature; with `models`, only of those that were measured while these were tuned.
+    temperature; with `models`, only of those that were measured while these were tuned, or on machines of these keys.
     """
     values: list[str] = [task.class_key, task.anchor_key]
     measured = ""
     if models is not None:
-        measured = f"AND model IN ({', '.join('?' * len(models))})"
-        values += models
+        places = ", ".join("?" * len(models))
+        measured = f"AND (model IN ({places}) OR machine_id IN (SELECT id FROM machine WHERE key IN ({places})))"
+        values += [*models, *models]
     query = f"""SELECT {TRIALS.row} FROM {TRIALS.source}
         WHERE trial.id IN (SELECT id FROM (SELECT id, min(seconds) FROM trial
         WHERE task_id IN (SELECT id FROM task WHERE class_key = ? OR (anchor_key = ? AND anchor_key <> ''))
@@ -77,8 +79,25 @@ def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, r
     return [TrialRow(*row) for row in c.execute(query, values)]
 
 
-def donors_of(rows: Iterable[TrialRow], task: Task, target: Target) -> list[Donor]:
-    """The rows that can help a task on a target, the best first. What cannot be read any more is left out."""
+def decided(c: sqlite3.Connection, rules: Sequence[Rule]) -> list[tuple[VerdictRow, str]]:
+    """The verdict that holds for each task, on each machine and at each temperature, unless it is that nobody
+    challenged the default; with the name of the model in which the task was measured last.
+    """
+    query = f"""SELECT {VERDICTS.row}, coalesce((SELECT trial.model FROM trial WHERE trial.task_id = verdict.task_id
+            AND trial.model <> '' ORDER BY trial.id DESC LIMIT 1), '')
+        FROM {VERDICTS.source} WHERE verdict.id IN (SELECT max(id) FROM verdict
+            WHERE model = '' AND provenance <> 'imported' AND rules_id IN ({allowed_rules(c, rules)})
+            GROUP BY task_id, machine_id, cold)
+        AND NOT (verdict.method = '{NO_CHALLENGER}' AND verdict.schedule = verdict.against) ORDER BY verdict.id"""
+    return [(VerdictRow(*row[:-1]), row[-1]) for row in c.execute(query)]
+
+
+def donors_of(
+    rows: Iterable[TrialRow], task: Task, target: Target, models: Collection[str] | None = None
+) -> list[Donor]:
+    """The rows that can help a task on a target, the best first. What cannot be read any more is left out, and what
+    was measured on another kind of machine, unless its key is among `models`.
+    """
     found: list[Donor] = []
     for row in rows:
         try:
@@ -87,7 +106,8 @@ def donors_of(rows: Iterable[TrialRow], task: Task, target: Target) -> list[Dono
             continue
         is_own = record.task.digest == task.digest
         is_equal = record.target.key() == target.key() and record.target.is_cold == target.is_cold
-        if (is_own and is_equal) or record.target.with_threads(target.threads).key() != target.key():
+        is_alike = record.target.with_threads(target.threads).key() == target.key()
+        if (is_own and is_equal) or not (is_alike or record.target.key() in (models or ())):
             continue
         kin = kinship(record.task, record.schedule, task)
         if kin is not None:
@@ -103,9 +123,10 @@ def kinship(origin: Task, schedule: Schedule, task: Task) -> Kinship | None:
     same_class = [v for v in task.variants if v.class_key == donor.class_key]
     same_anchor = [v for v in task.variants if donor.anchor_key and v.anchor_key == donor.anchor_key]
     for variant in (*same_class, *same_anchor):
-        return Kinship("class" if same_class else "anchor", _distance(extents(donor), extents(variant)))
+        return Kinship("class" if same_class else "anchor", distance(extents(donor), extents(variant)))
     return None
 
 
-def _distance(a: Sequence[int], b: Sequence[int]) -> float:
+def distance(a: Sequence[int], b: Sequence[int]) -> float:
+    """Of the extents of two variants that share a key."""
     return float(np.linalg.norm(np.log2(np.maximum(a, 1)) - np.log2(np.maximum(b, 1))))

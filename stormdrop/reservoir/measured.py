@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.cost.sample import sampled
 from stormdrop.errors import StormdropError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.record import group_name
 from stormdrop.reservoir.rows import read, task_of
-from stormdrop.reservoir.sample import sampled
 from stormdrop.reservoir.sql import allowed_rules, id_of
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule

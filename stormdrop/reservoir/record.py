@@ -12,6 +12,9 @@ from stormdrop.measure.result import Result
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
+DONOR = "donor"
+"""The strategy, in records, and the phase of a candidate that was re-fitted from another task's schedule."""
+
 
 @dataclass(frozen=True, slots=True)
 class Versions:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,7 +27,7 @@ from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.paths import cache_dir
 from stormdrop.reservoir.database import Database, StoreBusy, StoreFull
-from stormdrop.reservoir.donors import Donor, donors_of, winners
+from stormdrop.reservoir.donors import Donor, decided, donors_of, winners
 from stormdrop.reservoir.evict import Pruned, Pruning, evict, prune, used_bytes
 from stormdrop.reservoir.lines import LineReader, line_of
 from stormdrop.reservoir.measured import TimedTrial, measured
@@ -273,10 +274,46 @@ class Store:
     ) -> list[Donor]:
         """Winners of other tasks whose schedules can be re-fitted to this one, the best first, at most `limit`.
 
-        With `models`, only what was measured while these models were tuned.
+        With `models`, only what was measured while these models were tuned, or on machines of these keys.
         """
         rows = self._database.read(lambda c: winners(c, task, models, rules))
-        return donors_of(rows, task, target)[:limit]
+        return donors_of(rows, task, target, models)[:limit]
+
+    def decided(self, target: Target, rules: Sequence[Rule] = RULES) -> list[tuple[Verdict, str]]:
+        """What tuning here decided for on this kind of machine with any number of threads, each with the name of the
+        model that was tuned; without default schedules that nobody challenged, and without what was imported.
+        """
+        rows = self._database.read(lambda c: decided(c, rules))
+        found: list[tuple[Verdict, str]] = []
+        for row, model in rows:
+            try:
+                verdict = verdict_of(row, task_of(row.task_json), target)
+            except UserError:
+                continue
+            if verdict.target.with_threads(target.threads).key() == target.key():
+                found.append((verdict, model))
+        return found
+
+    def tasks(self, target: Target) -> list[tuple[Task, bool]]:
+        """The tasks that were measured on a machine, each with the temperature; without those of another version."""
+        query = """SELECT DISTINCT task.json, cold FROM trial JOIN task ON task.id = task_id
+            WHERE machine_id = (SELECT id FROM machine WHERE key = ?) ORDER BY task.id, cold"""
+        found: list[tuple[Task, bool]] = []
+        for text, cold in self._database.read(lambda c: c.execute(query, (target.key(),)).fetchall()):
+            with suppress(UserError):
+                found.append((task_of(text), bool(cold)))
+        return found
+
+    def models(self) -> set[str]:
+        """The names of all models that were tuned."""
+        rows = self._database.read(lambda c: c.execute("SELECT DISTINCT model FROM trial WHERE model <> ''").fetchall())
+        return {row[0] for row in rows}
+
+    def digests(self, models: Collection[str]) -> set[str]:
+        """The tasks that were measured while these models were tuned."""
+        query = f"""SELECT DISTINCT digest FROM task JOIN trial ON task_id = task.id
+            WHERE model IN ({", ".join("?" * len(models))})"""
+        return {row[0] for row in self._database.read(lambda c: c.execute(query, list(models)).fetchall())}
 
     def known(self, task: Task, target: Target, cold: bool | None = None) -> int:
         """How many trials of a task there are, whatever rules they follow."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.cost.sample import sampled
 from stormdrop.errors import UserError
 from stormdrop.reservoir.measured import by_sketch, trials_of
 from stormdrop.reservoir.record import group_name
 from stormdrop.reservoir.rows import target_of
-from stormdrop.reservoir.sample import sampled
 from stormdrop.reservoir.sql import id_of
 from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import RULES
@@ -36,6 +37,12 @@ class TrainingRows:
     """Of the groups: a task's digest and the temperature, `…/warm` or `…/cold`."""
     left_out: int
     """Of the rows that were chosen, those without features whose schedules cannot be replayed."""
+    strategies: tuple[str, ...] = ()
+    """Of the searches that proposed the rows."""
+    models: tuple[str, ...] = ()
+    """That were tuned when the rows were measured; empty for a single operator."""
+    floors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Of the fastest runs: noise only ever slows. NaN where the candidate failed."""
 
 
 def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
@@ -51,12 +58,12 @@ def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
     rows = c.execute(
         """SELECT CASE WHEN feature_version = ? AND length(features) = ?
                 AND trial.target_id IN (SELECT value FROM json_each(?)) THEN features END,
-            seconds, 2 * task_id + cold, trial.id
+            seconds, 2 * task_id + cold, trial.id, strategy, model, samples
         FROM trial WHERE trial.id IN (SELECT value FROM json_each(?)) ORDER BY trial.id""",
         (wanted.version, 4 * len(wanted), json.dumps(current), json.dumps([known[k][0] for k in chosen])),
     ).fetchall()
     anew = _computed_anew(c, [row[3] for row in rows if row[0] is None], target)
-    found = [(anew.get(row[3]) if row[0] is None else row[0], *row[1:3]) for row in rows]
+    found: list[Any] = [(anew.get(row[3]) if row[0] is None else row[0], *row[1:3], *row[4:]) for row in rows]
     kept = [row for row in found if row[0] is not None]
     features = np.frombuffer(b"".join([row[0] or b"" for row in kept]), "<f4").astype(np.float32)
     keys, group = np.unique(np.array([row[2] for row in kept], dtype=np.int64), return_inverse=True)
@@ -67,7 +74,14 @@ def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
         group.astype(np.int64).reshape(len(kept)),
         tuple(group_name(digests[k // 2], bool(k % 2)) for k in keys.tolist()),
         len(found) - len(kept),
+        tuple(row[3] for row in kept),
+        tuple(row[4] for row in kept),
+        np.array([_floor(row[1], row[5]) for row in kept], dtype=np.float64),
     )
+
+
+def _floor(seconds: float | None, samples: bytes) -> float:
+    return np.nan if seconds is None else min([seconds, *np.frombuffer(samples, "<f8").tolist()])
 
 
 def _judges_alike(text: str, target: Target) -> bool:

@@ -22,6 +22,8 @@ from stormdrop.target.machine import Target
 Provenance = Literal["measured", "imported", "migrated"]
 """Decided by this installation; read from a file of lines; made of a verified record of a store that had no verdicts.
 """
+NO_CHALLENGER = "no challenger"
+"""The method of a verdict for an incumbent that nothing seemed faster than."""
 PROOF_CHARACTERS = 500
 
 

@@ -16,10 +16,13 @@ from stormdrop.lower.packed_layout import PackedLayout, layout_of, sharing_point
 from stormdrop.lower.program import Program, View, buffers_of
 from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
 from stormdrop.runtime.host import detect
+from stormdrop.runtime.summary import PhaseSummary, summaries_of
 from stormdrop.space.default import resolve
+from stormdrop.space.offer import Offer, Taken, pick
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch
+from stormdrop.target.cpu import Cpu
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 
@@ -123,6 +126,10 @@ class BuiltKernel:
     """Its schedule's code has another fingerprint than was expected."""
     layout: PackedLayout | None = None
     """Of its constants, where they are shared."""
+    taken: Taken | None = None
+    """What it took of an offer; None: nothing, or there was none."""
+    phases: tuple[PhaseSummary, ...] = ()
+    """Of a call, where they were asked for; a GPU's have none."""
 
 
 def build_for_model(
@@ -133,12 +140,18 @@ def build_for_model(
     rules: Sequence[Rule] = RULES,
     code: str | None = None,
     packing: Packing | None = None,
+    offer: Offer | None = None,
+    summarise: bool = False,
 ) -> BuiltKernel:
     """As `build_artifact`. `code` is the fingerprint that a schedule's code for row-major arrays should have.
 
-    With `packing`, constants are packed as in other models where that costs little.
+    With `packing`, constants are packed as in other models where that costs little. With an `offer` and without a
+    schedule, a schedule of another task is taken where enough gain is predicted. `summarise`: tell of the phases.
     """
-    if packing is None:
+    taken: Taken | None = None
+    if schedule is None and offer is not None and packing is None:
+        sketch, point, taken = pick(task, offer, target, rules)
+    elif packing is None:
         sketch, point = resolve(task, schedule, target, rules)
     else:
         sketch, point = sharing_point(task, schedule, target, rules, packing.known, packing.may_own)
@@ -150,4 +163,5 @@ def build_for_model(
     is_same = True
     if schedule is not None and code is not None:
         is_same = has_fingerprint(text_of(lowered(sketch, point), target) if views else text, code)
-    return BuiltKernel(_artifact(program, text, target), not is_same, layout)
+    phases = summaries_of(program, sketch, point, target) if summarise and isinstance(target, Cpu) else ()
+    return BuiltKernel(_artifact(program, text, target), not is_same, layout, taken, phases)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.group import Group
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -171,6 +172,8 @@ class Device(Protocol):
         """Make an artifact's code ready to run. Raises BuildError for code of another machine."""
         ...
 
-    def record(self, calls: Sequence[BoundCall]) -> Recording:
-        """Make calls ready to be run. Raises MemoryError."""
+    def record(self, calls: Sequence[BoundCall], groups: Sequence[Group] = ()) -> Recording:
+        """Make calls ready to be run. `groups`: phases of theirs that need no barrier between them; a device may run
+        them one after the other all the same. Raises MemoryError.
+        """
         ...

@@ -13,8 +13,9 @@ from typing import Any
 
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.runtime.artifact import ARTIFACT_FORM, Artifact
+from stormdrop.runtime.group import GROUP_FORM, Group
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
-from stormdrop.runtime.strict import DTYPE, LARGEST, SIZE, Nullable, conform, parsed
+from stormdrop.runtime.strict import DTYPE, LARGEST, SIZE, Nullable, Optional, conform, parsed
 from stormdrop.runtime.threads import MOST_THREADS
 from stormdrop.runtime.verify import verify
 
@@ -42,6 +43,7 @@ IMAGE_FORM = {
             "bytes": SIZE,
         }
     ],
+    "groups": Optional([GROUP_FORM]),
 }
 
 
@@ -74,6 +76,7 @@ def image_tree(image: Image, versions: dict[str, str]) -> dict[str, object]:
             }
             for s in image.calls
         ],
+        **({"groups": [group.to_json() for group in image.groups]} if image.groups else {}),
     }
 
 
@@ -101,6 +104,7 @@ def image_from(head: dict[str, Any], code: memoryview, weights_bytes: int) -> Im
         triple=head["triple"],
         cpu=head["cpu"],
         features=head["features"],
+        groups=tuple(map(Group.from_json, head.get("groups", ()))),
     )
     verify(image)
     return image

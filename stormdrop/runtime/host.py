@@ -12,6 +12,7 @@ from stormdrop.codegen.llvm import host
 from stormdrop.files import text_of
 from stormdrop.runtime.calibration import calibrated
 from stormdrop.runtime.compatible import sve_bytes
+from stormdrop.runtime.cpus import cpu_list
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target.cpu import ISAS, Caches, Cpu, cpu_target
 
@@ -67,7 +68,7 @@ def _read_caches(cpu: Path) -> Caches:
                 found = replace(found, l1_bytes=size, line_bytes=line, l1_ways=ways)
             case "2":
                 # A cluster's L2 (efficiency cores, Apple) is divided among its cores, not among hyperthreads.
-                cores = len(_cpu_list(text_of(index / "shared_cpu_list"))) // _hyperthreads(cpu)
+                cores = len(cpu_list(text_of(index / "shared_cpu_list"))) // _hyperthreads(cpu)
                 found = replace(found, l2_bytes=size // max(1, cores))
                 level3 = max(level3, size)
             case "3":
@@ -83,7 +84,7 @@ def hyperthreads() -> int:
 
 
 def _hyperthreads(cpu: Path) -> int:
-    return max(1, len(_cpu_list(text_of(cpu / "topology" / "thread_siblings_list"))))
+    return max(1, len(cpu_list(text_of(cpu / "topology" / "thread_siblings_list"))))
 
 
 def _size(text: str) -> int:
@@ -91,15 +92,6 @@ def _size(text: str) -> int:
     scale = {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
     digits = text[:-1] if scale else text
     return int(digits) << scale if digits.isdecimal() else 0
-
-
-def _cpu_list(text: str) -> list[int]:
-    """'0-2,8' -> [0, 1, 2, 8]; empty for anything else."""
-    spans = [part.partition("-") for part in text.split(",") if part]
-    try:
-        return [cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1)]
-    except ValueError:
-        return []
 
 
 # ---- what the operating system says ----------------------------------------------------------------------------------

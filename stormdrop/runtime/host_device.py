@@ -1,13 +1,14 @@
 """The host CPU as a device: the process's memory and a thread pool.
 
-A recording is one list of steps for the pool (`pool_ir`), one step per call, and one table: the concatenated pointer
-tables of its calls. `bind` rewrites only the entries of the caller's arrays.
+A recording is one list of steps for the pool (`pool_ir`), one step per phase of a call, and one table: the concatenated
+pointer tables of its calls. `bind` rewrites only the entries of the caller's arrays. Where phases are grouped, another
+list has every phase in a group of its own: calls are timed apart with that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -18,14 +19,18 @@ from stormdrop.codegen.llvm import Code
 from stormdrop.ir.expr import NUMPY
 from stormdrop.runtime.arrays import address_of
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
+from stormdrop.runtime.cpus import allowed_cpus, nodes_of
 from stormdrop.runtime.device import Account, Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds
-from stormdrop.runtime.memory import aligned
+from stormdrop.runtime.group import Group, single_groups, step_rows
+from stormdrop.runtime.memory import aligned, interleave
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
 from stormdrop.target import ALIGN_BYTES
 from stormdrop.target.scope import Scope
 
 T = TypeVar("T")
+Phases = tuple[int, tuple[int, ...]]
+"""The address of a function, and the extents of its phases."""
 
 
 def scratch_stride(scratch_bytes: int) -> int:
@@ -52,12 +57,16 @@ class HostDevice:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
+        self._nodes = nodes_of(pool.cpus or allowed_cpus())
 
     def allocate(self, nbytes: int) -> HostMemory:
-        return HostMemory(aligned(nbytes))
+        block = aligned(nbytes)
+        interleave(block, self._nodes)
+        return HostMemory(block)
 
     def adopt(self, data: Bytes) -> HostMemory:
         if data.flags.c_contiguous and data.ctypes.data % ALIGN_BYTES == 0:
+            interleave(data, self._nodes)
             return HostMemory(data)
         copy = self.allocate(data.nbytes)
         copy.write(0, data)
@@ -66,13 +75,12 @@ class HostDevice:
     def load(self, artifact: Artifact) -> HostKernel:
         return HostKernel(artifact, self)
 
-    def record(self, calls: Sequence[BoundCall]) -> HostRecording:
-        return HostRecording(calls, [_own(call.kernel, HostKernel).phases for call in calls], self)
+    def record(self, calls: Sequence[BoundCall], groups: Sequence[Group] = ()) -> HostRecording:
+        return HostRecording(calls, [_own(call.kernel, HostKernel).phases for call in calls], self, groups)
 
 
-@cache
 def host_device(threads: int) -> HostDevice:
-    """The process-wide host device with `threads` threads."""
+    """The host with the process-wide pool of `threads` threads."""
     return HostDevice(shared_pool(threads))
 
 
@@ -83,7 +91,6 @@ class HostKernel:
         self.artifact, self._device = artifact, device
         self.code = Code(artifact.code)
         self.phases = _phases(self.code, ENTRY, artifact.extents)
-        """The address of the entry function, and the extents of its phases."""
 
     def prepare(self, constants: Mapping[str, Array], places: Sequence[BufferPlace | None]) -> None:
         HostPacker(self.artifact, self._device, self.code).prepare(constants, places)
@@ -97,7 +104,7 @@ class HostPacker:
 
     def __init__(self, artifact: Artifact, device: HostDevice, code: Code | None = None) -> None:
         self.artifact, self._device = artifact, device
-        self._phases: tuple[int, NDArray[np.int64]] | None = None
+        self._phases: Phases | None = None
         if artifact.prepare_extents:
             self._code = code or Code(artifact.prepare_code or artifact.code)
             self._phases = _phases(self._code, PREPARE, artifact.prepare_extents)
@@ -121,15 +128,19 @@ class HostPacker:
             HostRecording([BoundCall(self, tuple(arguments))], [self._phases], self._device).run()
 
 
-def _phases(code: Code, name: str, extents: Sequence[int]) -> tuple[int, NDArray[np.int64]]:
-    return code.address(name), np.array(extents, np.int64)
+def _phases(code: Code, name: str, extents: Sequence[int]) -> Phases:
+    return code.address(name), tuple(extents)
 
 
 class HostRecording:
     """Steps for the pool, and their pointers. `phases`: for each call, the entry function and its phases' extents."""
 
     def __init__(
-        self, calls: Sequence[BoundCall], phases: Sequence[tuple[int, NDArray[np.int64]]], device: HostDevice
+        self,
+        calls: Sequence[BoundCall],
+        phases: Sequence[Phases],
+        device: HostDevice,
+        groups: Sequence[Group] = (),
     ) -> None:
         kernels = {id(call.kernel): call.kernel for call in calls}.values()
         stride = scratch_stride(max((kernel.artifact.scratch_bytes for kernel in kernels), default=0))
@@ -137,9 +148,9 @@ class HostRecording:
         pointers: list[int] = []
         self._inputs: dict[int, list[tuple[int, int]]] = {}  # array index: (table entry, byte offset) of each use
         self._outputs: dict[int, list[tuple[int, int]]] = {}
-        steps: list[tuple[int, ...]] = []
-        for call, (entry, extents) in zip(calls, phases):
-            steps.append((entry, 8 * len(pointers), scratch.address, stride, address_of(extents), len(extents)))
+        begins: list[int] = []
+        for call in calls:
+            begins.append(8 * len(pointers))
             for argument in call.arguments:
                 if isinstance(argument, BufferPlace):
                     pointers.append(_own(argument.memory, HostMemory).address + argument.offset)
@@ -149,12 +160,25 @@ class HostRecording:
                     uses.setdefault(argument.index, []).append((len(pointers), argument.offset))
                 pointers.append(0)
         table = np.array(pointers, np.int64)
-        records = np.array(steps, np.int64).reshape(-1, STEP_WORDS)
-        records[:, 1] += table.ctypes.data
-        self._held = (tuple(calls), tuple(phases), scratch, table, records)  # what the steps point to
+        extents = [extents for _, extents in phases]
+
+        def steps(groups: Sequence[Group]) -> _Steps:
+            rows = step_rows(extents, groups)
+            places = [(phases[r.call][0], table.ctypes.data + begins[r.call], scratch.address, stride) for r in rows]
+            records = [(*place, *row.words) for place, row in zip(places, rows)]
+            of_call = np.array([row.call for row in rows], np.int64)
+            sizes = [len(group.phases) for group in groups]
+            return _Steps(np.array(records, np.int64).reshape(-1, STEP_WORDS), of_call, sizes, len(calls))
+
+        singles = single_groups(extents)
+        self._single_steps = steps(singles)
+        self._steps = steps(groups) if groups and tuple(groups) != singles else self._single_steps
+        self._held = (tuple(calls), scratch, table, self._steps, self._single_steps)  # what the steps point to
         self._entries = table.data  # a memoryview: writes of one entry are faster
-        self._pool, self._steps, self._count = device.pool, records.ctypes.data, len(records)
-        self.run = partial(device.pool.run, self._steps, self._count, self._held)
+        self._pool = device.pool
+        is_serial = bool(groups) and all(group.is_serial for group in groups)
+        run = device.pool.run_alone if is_serial else device.pool.run
+        self.run = partial(run, self._steps.address, len(self._steps), self._held)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         entries = self._entries
@@ -165,21 +189,45 @@ class HostRecording:
                     entries[at] = address + offset
 
     def bench(self, repeats: int) -> Seconds:
-        return self._pool.bench(self._steps, self._count, repeats)
+        return self._pool.bench(self._steps.address, len(self._steps), repeats)
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
-        return self._pool.profile(*self._part(calls), repeats)
+        part = self._single_steps.part(calls)
+        return part.by_call(self._pool.profile(part.address, len(part), repeats))
 
     def each(self, calls: range) -> Seconds:
         return self.profile(1, calls).ravel()
 
     def account(self, repeats: int, calls: range | None = None) -> Account:
-        return self._pool.account(*self._part(calls), repeats)
+        part = self._steps if calls is None else self._single_steps.part(calls)
+        found = self._pool.account(part.address, part.sizes, repeats)
+        return Account(*(part.by_call(values) for values in (found.seconds, found.late, found.busy, found.off)))
 
-    def _part(self, calls: range | None) -> tuple[int, int]:
-        """The address of the first step of some calls, and their number."""
-        part = calls if calls is not None else range(self._count)
-        return self._steps + 8 * STEP_WORDS * part.start, len(part)
+
+class _Steps:
+    """Records for the pool, in groups of so many; `of_call`: the call of each, from 0 to `calls` - 1."""
+
+    def __init__(
+        self, records: NDArray[np.int64], of_call: NDArray[np.int64], sizes: Sequence[int], calls: int
+    ) -> None:
+        self._records, self._of_call, self.sizes, self._calls = records, of_call, sizes, calls
+        self.address = records.ctypes.data
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def part(self, calls: range | None) -> _Steps:
+        """The steps of some calls, where every step is a group."""
+        if calls is None:
+            return self
+        begin, end = map(int, np.searchsorted(self._of_call, [calls.start, calls.stop]))
+        return _Steps(self._records[begin:end], self._of_call[begin:end] - calls.start, [1] * (end - begin), len(calls))
+
+    def by_call(self, values: Seconds) -> Seconds:
+        """Amounts by run and step, added up by call."""
+        found = np.zeros((self._calls, len(values)))
+        np.add.at(found, self._of_call, values.T)
+        return found.T
 
 
 def _own(thing: object, kind: type[T]) -> T:

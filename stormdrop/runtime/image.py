@@ -5,6 +5,7 @@ written to a file. Memory is in four spaces: the caller's input and output array
 already planned), and the weights (one read-only block, packed when the model was compiled).
 
 Invariant: every output is written by some step, and a step reads only what inputs, weights and steps before it hold.
+Iterations of a group of phases touch nothing that another iteration of the group writes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.group import Group, single_groups
+from stormdrop.target import Surroundings
 from stormdrop.target.gpu import GPU_TRIPLE
 
 Space = Literal["input", "output", "arena", "weights"]
@@ -104,6 +107,18 @@ class Image:
     triple: str
     cpu: str
     features: str
+    groups: tuple[Group, ...] = ()
+    """Phases of the calls with no barrier between them; none given: every phase is a group of its own."""
+
+    @property
+    def extents(self) -> list[tuple[int, ...]]:
+        """Of the phases of each call."""
+        return [self.kernels[call.kernel].extents for call in self.calls]
+
+    @property
+    def all_groups(self) -> tuple[Group, ...]:
+        """The phases of all calls in groups, given or not."""
+        return self.groups or single_groups(self.extents)
 
     @property
     def is_for_gpu(self) -> bool:
@@ -118,6 +133,11 @@ class Image:
     def scratch_bytes(self) -> int:
         """Per thread."""
         return max((k.scratch_bytes for k in self.kernels), default=0)
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """The model as its kernels meet it."""
+        return Surroundings(self.weights_bytes, self.arena_bytes)
 
     def checked_weights(self, weights: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The bytes of an array that are its weights. Raises UserError for anything but enough contiguous bytes."""

@@ -18,79 +18,47 @@ no:
   ret i1 false
 }
 
-; Runs thread %t through the phases of a list of steps. A worker leaves when `go` is no longer %go. Who ends
-; step k writes the ticks to %marks[k + 1] unless that is null.
+; Runs thread %t through the groups of a list of steps. A worker leaves when `go` is no longer %go. Who ends
+; the group before step k writes the ticks to %marks[k] unless that is null.
 define internal void @share(ptr %block, ptr %steps, i64 %count, i64 %first, i32 %go, i64 %t, i64 %threads, i64 %limit,
                             ptr %marks, ptr %account) nounwind {
   %unaccounted = icmp eq ptr %account, null
   %before = mul i64 %t, %count
   %own = getelementptr %entry, ptr %account, i64 %before
-  %wanted = icmp ne ptr %marks, null
+  %unmarked = icmp eq ptr %marks, null
   %caller = icmp eq i64 %t, 0
   %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
   %seat = call ptr @seat(ptr %block, i64 %t)
   %reading = getelementptr i8, ptr %seat, i64 8
   br label %head
 head:
-  %k = phi i64 [ 0, %0 ], [ %k.next, %ended ]
-  %e = phi i64 [ %first, %0 ], [ %e.2, %ended ]
+  %k = phi i64 [ 0, %0 ], [ %k.next, %passed ]
+  %e = phi i64 [ %first, %0 ], [ %e.next, %passed ]
   %left = icmp slt i64 %k, %count
   br i1 %left, label %turn, label %done
 turn:
-  %p = phi i64 [ 0, %head ], [ %p.next, %passed ]
-  %e.2 = phi i64 [ %e, %head ], [ %e.next, %passed ]
-  %k.next = add i64 %k, 1
+  %step = getelementptr %step, ptr %steps, i64 %k
   br i1 %caller, label %read, label %guard
 guard:
   %is.open = call i1 @enter(ptr %block, ptr %reading, i32 %go)
   br i1 %is.open, label %read, label %out
 read:
-  %step.at = getelementptr %step, ptr %steps, i64 %k
-  %it = load %step, ptr %step.at, align 8
-  %phases = extractvalue %step %it, 5
-  %more = icmp slt i64 %p, %phases
-  br i1 %more, label %extent.read, label %no.extent
-extent.read:
-  %extents = extractvalue %step %it, 4
-  %extent.at = getelementptr i64, ptr %extents, i64 %p
+  %size.at = getelementptr %step, ptr %step, i64 0, i32 7
+  %size = load i64, ptr %size.at, align 8
+  %extent.at = getelementptr %step, ptr %step, i64 0, i32 6
   %extent = load i64, ptr %extent.at, align 8
   br i1 %caller, label %visit, label %unguard
 unguard:
   store atomic i32 0, ptr %reading release, align 4
   br label %visit
-no.extent:
-  br i1 %caller, label %empty, label %unguard.2
-empty:
-  %no.phase = icmp eq i64 %phases, 0
-  %empty.marked = and i1 %no.phase, %wanted
-  %empty.at = getelementptr i64, ptr %marks, i64 %k.next
-  %empty.mark = select i1 %empty.marked, ptr %empty.at, ptr null
-  call void @mark(ptr %empty.mark)
-  br label %ended
-unguard.2:
-  store atomic i32 0, ptr %reading release, align 4
-  br label %ended
 visit:
-  %p.next = add i64 %p, 1
-  %e.next = add i64 %e.2, 1
-  %phase = trunc i64 %e.2 to i32
+  %k.next = add i64 %k, %size
+  %e.next = add i64 %e, 1
+  %phase = trunc i64 %e to i32
   %now = load atomic i32, ptr %phase.at acquire, align 4
   %current = icmp eq i32 %now, %phase
   br i1 %current, label %do, label %passed
 do:
-  %is.last = icmp eq i64 %p.next, %phases
-  %marked = and i1 %is.last, %wanted
-  %mark.at = getelementptr i64, ptr %marks, i64 %k.next
-  %mark = select i1 %marked, ptr %mark.at, ptr null
-  %nothing = icmp eq i64 %extent, 0
-  br i1 %nothing, label %skip, label %some
-skip:
-  br i1 %caller, label %skipped, label %wait
-skipped:
-  call void @mark(ptr %mark)
-  call void @raise(ptr %phase.at)
-  br label %passed
-some:
   %spread.at = getelementptr i8, ptr %block, i64 $SPREAD$
   %spread = load i64, ptr %spread.at, align 8
   %alone = icmp eq i64 %spread, 0
@@ -99,42 +67,38 @@ apart:
   call void @spread(ptr %block, i64 %t, i64 %threads)
   br label %at.work
 at.work:
-  %entry.at = getelementptr %entry, ptr %own, i64 %k
-  %entry = select i1 %unaccounted, ptr null, ptr %entry.at
-  %over = call i1 @work(ptr %block, %step %it, i64 %p, i64 %extent, i64 %e.2, i64 %t, i64 %threads, ptr %mark,
-                        ptr %entry)
+  %mark.at = getelementptr i64, ptr %marks, i64 %k.next
+  %mark = select i1 %unmarked, ptr null, ptr %mark.at
+  %entries.at = getelementptr %entry, ptr %own, i64 %k
+  %entries = select i1 %unaccounted, ptr null, ptr %entries.at
+  %over = call i1 @work(ptr %block, ptr %step, i64 %extent, i64 %e, i64 %t, i64 %threads, ptr %mark, ptr %entries)
   br i1 %over, label %passed, label %wait
 wait:
-  %final.step = icmp eq i64 %k.next, %count
-  %final.phase = icmp eq i64 %p.next, %phases
-  %final = and i1 %final.step, %final.phase
+  %final = icmp eq i64 %k.next, %count
   %worker = xor i1 %caller, true
   %leave = and i1 %final, %worker
-  br i1 %leave, label %done, label %stay
+  br i1 %leave, label %out, label %stay
 stay:
   %v = call i32 @await(ptr %phase.at, i32 %phase, i64 %limit)
   br label %passed
 passed:
-  br label %turn
-ended:
   br label %head
 done:
-  %e.end = phi i64 [ %e, %head ], [ %e.next, %wait ]
   br i1 %caller, label %keep, label %out
 keep:
   %epoch.at = getelementptr %block, ptr %block, i64 0, i32 15
-  store i64 %e.end, ptr %epoch.at, align 8
+  store i64 %e, ptr %epoch.at, align 8
   br label %out
 out:
   ret void
 }
 
-; All phases of all steps by the caller alone.
+; All steps by the caller alone.
 define internal void @alone(ptr %steps, i64 %count, ptr %marks) nounwind {
   %unmarked = icmp eq ptr %marks, null
   br label %head
 head:
-  %k = phi i64 [ 0, %0 ], [ %k.next, %ended ], [ %k.next, %mark ]
+  %k = phi i64 [ 0, %0 ], [ %k.next, %step ], [ %k.next, %mark ]
   %left = icmp slt i64 %k, %count
   br i1 %left, label %step, label %done
 step:
@@ -144,23 +108,9 @@ step:
   %entry = extractvalue %step %it, 0
   %buffers = extractvalue %step %it, 1
   %scratch = extractvalue %step %it, 2
-  %extents = extractvalue %step %it, 4
-  %phases = extractvalue %step %it, 5
-  br label %turn
-turn:
-  %p = phi i64 [ 0, %step ], [ %p.next, %phase ], [ %p.next, %call ]
-  %more = icmp slt i64 %p, %phases
-  br i1 %more, label %phase, label %ended
-phase:
-  %extent.at = getelementptr i64, ptr %extents, i64 %p
-  %extent = load i64, ptr %extent.at, align 8
-  %p.next = add i64 %p, 1
-  %some = icmp ne i64 %extent, 0
-  br i1 %some, label %call, label %turn
-call:
+  %p = extractvalue %step %it, 4
+  %extent = extractvalue %step %it, 5
   call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 0, i64 %extent)
-  br label %turn
-ended:
   br i1 %unmarked, label %head, label %mark
 mark:
   %time = call i64 @ticks()
@@ -227,6 +177,7 @@ serial:
   call void @alone(ptr %steps, i64 %count, ptr %marks)
   ret void
 parallel:
+  call void @settle(ptr %block)
   %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
   %threads = load i64, ptr %threads.at, align 8
   %limit.at = getelementptr %block, ptr %block, i64 0, i32 14
@@ -280,9 +231,9 @@ define void @stop(ptr %block) nounwind {  ; after the job that runs, send the wo
 
 ; Runs the job %repeats times and returns how often it did: fewer than asked if told to hurry. Unless
 ; %times is null, each run fills a row of it: the ticks at the run's beginning and end, and with %each, between them, at
-; the end of every step but the last. Unless %account is null, each run fills entries of it by thread and step: the
-; ticks when the thread began its first part, the ticks that it spent in parts, and the nanoseconds of these that it was
-; on a CPU. All stay 0 where it ran none.
+; the end of every group but the last, in the place of the group's last step. Unless %account is null, each run fills
+; entries of it by thread and step: the ticks when the thread began its first part of the group that the step begins,
+; the ticks that it spent in the step, and the nanoseconds on a CPU in parts of the group. All stay 0 where it ran none.
 define i64 @bench(ptr %block, ptr %steps, i64 %count, i64 %repeats, ptr %times, i32 %each, ptr %account) nounwind {
   %unaccounted = icmp eq ptr %account, null
   %many = icmp ne i32 %each, 0

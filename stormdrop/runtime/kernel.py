@@ -91,7 +91,7 @@ def build(
     if missing:
         raise UserError(f"{task.name} needs constants={{…}} for {', '.join(missing)}")
     arrays = {name: checked(known[name], value) for name, value in given.items()}
-    machine = target_for(target, threads, precision)
+    machine = target_for(target, threads, precision=precision)
     if is_empty(task):
         copies = {name: array.copy() for name, array in arrays.items()}
         return Kernel(task, None, machine.threads, lambda: _Interpreted(task, copies))

@@ -31,7 +31,7 @@ define internal i64 @system(i64 %number, i64 %a, i64 %b, i64 %c) nounwind {  ; a
   ret i64 %r
 }
 
-define internal i32 @cpu() nounwind {  ; the number of this CPU, plus one
+define internal i32 @cpu() nounwind {  ; the number of this CPU, plus one; 0 where it is not known
   %r = call {i64, i64, i64} asm sideeffect "rdtscp", "={rax},={rdx},={rcx},~{dirflag},~{fpsr},~{flags}"()
   %aux = extractvalue {i64, i64, i64} %r, 2
   %low = and i64 %aux, 4095  ; Linux keeps the NUMA node above

@@ -4,6 +4,9 @@ Ordinary pages lie anywhere in physical memory: some of them share cache sets, o
 varies by several percent from one process to the next (measured: 5 % on products of 512² matrices). Within a huge page
 addresses decide alone. Mappings are private: Linux gives no huge pages to shared ones by default, and a forked child
 must not write into its parent's.
+
+On a machine with several NUMA nodes, blocks are interleaved over the nodes of the threads that use them: first touch
+would put all weights on the node of the thread that packs or loads them.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import platform
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +28,9 @@ from stormdrop.target import ALIGN_BYTES
 
 HUGE_BYTES = 2 << 20
 HUGE_FROM_BYTES = 128 << 10
+
+_MBIND = {"x86_64": 237, "aarch64": 235}  # system calls, by what platform.machine() says on Linux
+_MPOL_INTERLEAVE, _MPOL_MF_MOVE = 3, 2
 
 
 def aligned(nbytes: int, align: int = ALIGN_BYTES) -> NDArray[np.uint8]:
@@ -57,6 +66,30 @@ def huge(nbytes: int) -> memoryview[Any]:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE, start, size)
     return memoryview(pages)[start : start + size]
+
+
+def interleave(block: NDArray[np.uint8], nodes: Sequence[int]) -> bool:
+    """Spread the huge pages of a block of `aligned` over NUMA nodes, those that are in use too, or do nothing where it
+    has none. Whether the system did: it need not know nodes, and containers often forbid the call.
+    """
+    number = _MBIND.get(platform.machine())
+    if not nodes or number is None or block.nbytes < HUGE_FROM_BYTES or block.ctypes.data % HUGE_BYTES:
+        return False
+    words = (ctypes.c_ulong * (max(nodes) // 64 + 1))()
+    for node in nodes:
+        words[node // 64] |= 1 << node % 64
+    nbytes = -(-block.nbytes // HUGE_BYTES) * HUGE_BYTES  # of its mapping, which nothing else uses
+    most = 64 * len(words) + 1  # the kernel takes one off
+    return not _system_call()(
+        number, block.ctypes.data, nbytes, _MPOL_INTERLEAVE, ctypes.addressof(words), most, _MPOL_MF_MOVE
+    )
+
+
+@cache
+def _system_call() -> Any:
+    call = ctypes.CDLL(None).syscall
+    call.restype, call.argtypes = ctypes.c_long, [ctypes.c_long] * 7
+    return call
 
 
 def check_memory(task: Task) -> None:

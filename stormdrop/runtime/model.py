@@ -49,9 +49,10 @@ from stormdrop.runtime.executable import Executable, TakesOtherArrays
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice, HostPacker, host_device
 from stormdrop.runtime.image import Address, Image, Port
+from stormdrop.runtime.interlude import SurroundedBenches
 from stormdrop.runtime.package import save
 from stormdrop.runtime.peak import peak_gflops
-from stormdrop.runtime.profile import Profile, profile_of
+from stormdrop.runtime.profile import Alone, Profile, profile_of
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
 from stormdrop.runtime.shared_weights import Constants, WeightChunk, chunk_starts
 from stormdrop.runtime.targets import gpu_for, gpu_limits
@@ -90,12 +91,18 @@ class Model(Executable[Port]):
         device: Device | None = None,
         ordinal: int = 0,
         arenas: Arenas | None = None,
+        origins: Mapping[str, str] | None = None,
     ) -> None:
         verify(image)
         super().__init__(image.name, image.inputs, image.outputs)
         self.image, self.threads = image, image.threads
+        self.origins = dict(origins or {})
+        """Where the schedule of each task came from, by the task's digest: default, verdict, given, donor, portfolio.
+        Empty for a model that was loaded."""
         self._given_weights = image.checked_weights(weights) if isinstance(weights, np.ndarray) else tuple(weights)
-        self._given_device, self._ordinal, self._arenas = device, ordinal, arenas
+        self._given_device, self.ordinal, self._arenas = device, ordinal, arenas
+        if arenas is not None:
+            self._results.clear()  # one of many sizes: each would keep memory of its own
         if device is not None or not image.is_for_gpu:
             self.attach()
 
@@ -121,7 +128,7 @@ class Model(Executable[Port]):
             raise self._closed()
         device, given = self._given_device, self._given_weights
         if device is None:
-            device = gpu_for(self.image, self._ordinal) if self.image.is_for_gpu else host_device(self.image.threads)
+            device = gpu_for(self.image, self.ordinal) if self.image.is_for_gpu else host_device(self.image.threads)
         chunks = (WeightChunk(device.adopt(given)),) if isinstance(given, np.ndarray) else given
         starts = chunk_starts([chunk.nbytes for chunk in chunks])
         return _OnDevice(device, chunks, starts, [device.load(kernel) for kernel in self.image.kernels])
@@ -166,7 +173,7 @@ class Model(Executable[Port]):
 
     def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
         """The time of each kernel inside the running model, and where it went; with `standalone`, also of each one
-        alone, its weights as cold as in the model.
+        alone: run again and again, and in the state in which tuning times it.
         """
         arrays, results = self._checked(inputs), [new_array(port) for port in self.outputs]
         calls, recording = self._recorded()
@@ -178,26 +185,41 @@ class Model(Executable[Port]):
             return accounts[-1].seconds
 
         _in_turns(timed, repeats)
-        alone: list[tuple[float, float]] | None = None
+        alone: list[Alone] | None = None
         if standalone:  # a kernel that works in place now reads what it wrote: its time is that of any other values
+            own = [np.array(array) for array in arrays]  # interludes rewrite inputs, and the caller's may be read-only
             alone = []
-            for bench in self._benches_alone(calls):
-                bench.bind(arrays, results)
-                bench.bench(WARM_UP_RUNS)
-                alone.append((float(np.median(bench.bench(repeats))), float(np.median(bench.busy(repeats)))))
-        peak = gpu_limits(self._on.device)[0] if self.image.is_for_gpu else peak_gflops(detect(self.threads))
-        return profile_of(self.name, self.threads, self.image.calls, joined(accounts[1:]), peak, alone)
+            for near, judged in self._benches_alone(calls):
+                for bench in (near, judged):
+                    bench.bind(own, results)
+                    bench.bench(WARM_UP_RUNS)
+                near_seconds, judged_seconds = (float(np.median(b.bench(repeats))) for b in (near, judged))
+                alone.append(Alone(near_seconds, float(np.median(near.busy(repeats))), judged_seconds))
+        limits = gpu_limits(self._on.device) if self.image.is_for_gpu else None
+        peak = peak_gflops(detect(self.threads)) if limits is None else limits.gflops
+        memory_gbs = 0.0 if limits is None else limits.dram_gbs
+        account = joined(accounts[1:])
+        return profile_of(self.name, self.threads, self.image.calls, account, peak, alone, self.origins, memory_gbs)
 
-    def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[Rotation]:
-        """A bench of each call, one after the other."""
+    def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[tuple[Rotation, Rotation]]:
+        """Two benches of each call, one call after the other: run again and again, with weights as cold as in the
+        model, and as tuning times it, which on a GPU is the same.
+        """
         device = self._on.device
-        cache_bytes = gpu_limits(device)[1] if self.image.is_for_gpu else detect(self.threads).l3_bytes
+        cache_bytes = gpu_limits(device).l2_bytes if self.image.is_for_gpu else detect(self.threads).l3_bytes
         is_cold = self.image.weights_bytes > cache_bytes
         block = device.allocate(rotation_bytes(cache_bytes) if is_cold else 0)
         weights = {id(chunk.memory) for chunk in self.chunks}
+        surrounded: SurroundedBenches | None = None
+        if isinstance(device, HostDevice):
+            places = [a for call in calls for a in call.arguments if isinstance(a, BufferPlace)]
+            arena = next((place.memory for place in places if id(place.memory) not in weights), None)
+            target = detect(self.threads).with_cold_weights(is_cold)
+            surrounded = SurroundedBenches(device, target, self.image.surroundings, arena)
         for call in calls:
             kept = [k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and id(a.memory) in weights]
-            yield Rotation(device, call, kept if is_cold else (), block)
+            near = Rotation(device, call, kept if is_cold else (), block)
+            yield near, near if surrounded is None else surrounded.bench(call, kept)
 
     @property
     def model(self) -> Model:
@@ -211,7 +233,7 @@ class Model(Executable[Port]):
         save(path, self.image, self.weights)
 
     def _release(self) -> None:
-        self._given_weights = np.empty(0, np.uint8)
+        self._given_weights, self._given_device = np.empty(0, np.uint8), None
         if self._arenas is not None:
             self._arenas.forget(self)
         with suppress(AttributeError):  # it was never attached
@@ -225,7 +247,9 @@ class Model(Executable[Port]):
             arena = self._arenas.take(self._arena_bytes)
             recording = arena.recordings.get(self)
             if recording is None:
-                recording = arena.recordings[self] = self._on.device.record(self._calls(arena.memory))
+                recording = arena.recordings[self] = self._on.device.record(
+                    self._calls(arena.memory), self.image.groups
+                )
         except MemoryError as error:
             raise self._no_memory() from error
         recording.bind(inputs, outputs)
@@ -239,7 +263,7 @@ class Model(Executable[Port]):
         """The calls of one run, with an arena of their own, and what runs them."""
         try:
             calls = self._calls(self._on.device.allocate(self._arena_bytes))
-            return calls, self._on.device.record(calls)
+            return calls, self._on.device.record(calls, self.image.groups)
         except MemoryError as error:
             raise self._no_memory() from error
 

@@ -21,20 +21,21 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.arguments import path_of
+from stormdrop.arguments import check_arguments, path_of
 from stormdrop.errors import ModelError, UserError
 from stormdrop.runtime.arenas import Arenas
 from stormdrop.runtime.arrays import Array, array_from
 from stormdrop.runtime.device import Seconds
 from stormdrop.runtime.executable import Executable
 from stormdrop.runtime.family import Family, Served
-from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.image import OpenPort
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.package import load_any, save_family
 from stormdrop.runtime.padded_model import PaddedModel
+from stormdrop.runtime.pool import Pool
 from stormdrop.runtime.profile import Profile
 from stormdrop.runtime.shared_weights import WeightChunk, chunk_starts, moved_weights
+from stormdrop.runtime.targets import host_for
 
 MOST_MODELS = 64
 """Specialised models that are held at once."""
@@ -258,28 +259,39 @@ def complete_shapes(inputs: Sequence[OpenPort], given: Mapping[str, Sequence[int
     return tuple(shapes[port.name] for port in inputs)
 
 
-def load_compiled(path: str | os.PathLike[str], threads: int | None = None, ordinal: int = 0) -> Model:
+def load_compiled(
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    ordinal: int = 0,
+    *,
+    spin: float | None = None,
+    affinity: str | Sequence[int] | None = None,
+    pool: Pool | str | None = None,
+) -> Model:
     """A model that `save` wrote, an `OpenModel` if it holds several sizes; one for a GPU runs on GPU `ordinal`.
 
-    It is native code: load only what you trust. Raises ModelError for any other or a damaged file, UserError for code
-    that this machine cannot run.
+    `threads`, `spin`, `affinity` and `pool` are as for `sd.compile`. It is native code: load only what you trust.
+    Raises ModelError for any other or a damaged file, UserError for code that this machine cannot run.
     """
     path = path_of(path)
+    check_arguments(threads=threads, spin=spin, pool=pool)
+    if threads is None and isinstance(pool, Pool):
+        threads = pool.threads
     try:
         found, weights = load_any(path, threads)
     except UserError as error:
         raise ModelError(str(error), os.fsdecode(path)) from error
+    first = found.images[0] if isinstance(found, Family) else found
+    host = host_for(first.threads, first.is_for_gpu, spin, affinity, pool)
     if not isinstance(found, Family):
-        model = Model(found, weights, ordinal=ordinal)
+        model = Model(found, weights, None if first.is_for_gpu else host, ordinal=ordinal)
         model.attach()
         return model
-    first = found.images[0]
     if first.is_for_gpu:
         models = [Model(image, weights, ordinal=ordinal) for image in found.images]
     else:
-        device = host_device(first.threads)
-        chunk, arenas = WeightChunk(device.adopt(weights)), Arenas(device)
-        models = [Model(image, [chunk], device, arenas=arenas) for image in found.images]
+        chunk, arenas = WeightChunk(host.adopt(weights)), Arenas(host)
+        models = [Model(image, [chunk], host, arenas=arenas) for image in found.images]
     opened = OpenModel(found.name, found.inputs, found.outputs, first.threads, None, max(MOST_MODELS, len(models)))
     for s in found.served:
         model = models[s.image]

@@ -43,7 +43,7 @@ from stormdrop.target import ALIGN_BYTES
 from stormdrop.version import __version__
 
 MAGIC = b"\x89SDMDL\r\n"  # not text, and a transfer that takes it for text does not leave it alone
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: without groups of phases
 _IMAGE, _FAMILY = 0, 1
 _PREAMBLE = struct.Struct("<8sIIQQQ")
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -165,10 +165,10 @@ def _read(file: io.BufferedReader, name: str) -> tuple[int, bytes, bytes, NDArra
     magic, version, kind, header_bytes, code_bytes, weights_bytes = _PREAMBLE.unpack(read(_PREAMBLE.size))
     if magic != MAGIC:
         raise UserError(f"{name} is no compiled model (Model.save writes them, sd.compile makes one from an ONNX file)")
-    if version != FORMAT_VERSION:
+    if not 1 <= version <= FORMAT_VERSION:
         whose = (
             f"{'a newer' if version > FORMAT_VERSION else 'another'} Stormdrop (format {version}, "
-            f"this one reads {FORMAT_VERSION})"
+            f"this one reads 1 to {FORMAT_VERSION})"
         )
         raise UserError(f"{name} was written by {whose}; {_AGAIN} with this one")
     padding = _padding(header_bytes, code_bytes)

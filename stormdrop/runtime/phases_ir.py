@@ -1,4 +1,4 @@
-"""How the thread pool divides a phase, and how its workers keep apart, as LLVM IR text.
+"""How the thread pool divides a group of phases, and how its workers keep apart, as LLVM IR text.
 
 `pool_ir` explains the protocol and has the control block; numbers between dollar signs are filled in there.
 """
@@ -11,7 +11,7 @@ define internal ptr @seat(ptr %block, i64 %t) nounwind {  ; thread %t's claim wo
   ret ptr %at
 }
 
-; Claims the next part of the phase %epoch at a claim word; its number, or -1 if all %parts are claimed.
+; Claims the next part of the group %epoch at a claim word; its number, or -1 if all %parts are claimed.
 define internal i64 @claim(ptr %word, i64 %epoch, i64 %parts) nounwind {
   %tag = shl i64 %epoch, 16
   %stop = add i64 %tag, %parts
@@ -36,9 +36,69 @@ none:
   ret i64 -1
 }
 
-; Runs parts of thread %owner's share of a phase, %most at most, and returns the number of iterations.
-define internal i64 @take(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %owner,
-                          i64 %threads, i64 %most) nounwind {
+; Runs iterations [%low, %high) of the group that begins at %first, as thread %t: those of each of its steps, in order.
+; Enters in the account the ticks that each step took, unless that is null.
+define internal void @run_steps(ptr %first, i64 %t, i64 %low, i64 %high, ptr %entries) nounwind {
+  %unaccounted = icmp eq ptr %entries, null
+  %size.at = getelementptr %step, ptr %first, i64 0, i32 7
+  %size = load i64, ptr %size.at, align 8
+  br label %head
+head:
+  %j = phi i64 [ 0, %0 ], [ %j.next, %next ]
+  %left = icmp ult i64 %j, %size
+  br i1 %left, label %each, label %out
+each:
+  %at = getelementptr %step, ptr %first, i64 %j
+  %it = load %step, ptr %at, align 8
+  %entry = extractvalue %step %it, 0
+  %buffers = extractvalue %step %it, 1
+  %base = extractvalue %step %it, 2
+  %stride = extractvalue %step %it, 3
+  %p = extractvalue %step %it, 4
+  %extent = extractvalue %step %it, 5
+  %group = extractvalue %step %it, 6
+  %begin = call i64 @place(i64 %low, i64 %extent, i64 %group)
+  %end = call i64 @place(i64 %high, i64 %extent, i64 %group)
+  %some = icmp ult i64 %begin, %end
+  br i1 %some, label %ready, label %next
+ready:
+  %distance = mul i64 %stride, %t
+  %scratch = getelementptr i8, ptr %base, i64 %distance
+  br i1 %unaccounted, label %plain, label %timed
+plain:
+  call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 %begin, i64 %end)
+  br label %next
+timed:
+  %before = call i64 @ticks()
+  call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 %begin, i64 %end)
+  %after = call i64 @ticks()
+  %lasted = sub i64 %after, %before
+  %busy.at = getelementptr %entry, ptr %entries, i64 %j, i32 1
+  %busy = load i64, ptr %busy.at, align 8
+  %busy.new = add i64 %busy, %lasted
+  store i64 %busy.new, ptr %busy.at, align 8
+  br label %next
+next:
+  %j.next = add i64 %j, 1
+  br label %head
+out:
+  ret void
+}
+
+; Where iteration %x of a group of %group iterations is in the range of a step of %extent.
+define internal i64 @place(i64 %x, i64 %extent, i64 %group) nounwind {
+  %is.same = icmp eq i64 %extent, %group
+  br i1 %is.same, label %same, label %scaled
+same:
+  ret i64 %x
+scaled:
+  %place = call i64 @begin(i64 %extent, i64 %x, i64 %group)
+  ret i64 %place
+}
+
+; Runs parts of thread %owner's share of a group as thread %t, %most at most, and returns the number of iterations.
+define internal i64 @take(ptr %block, ptr %step, i64 %extent, i64 %epoch, i64 %owner, i64 %t, i64 %threads, i64 %most,
+                          ptr %entries) nounwind {
   %owner.next = add i64 %owner, 1
   %begin = call i64 @begin(i64 %extent, i64 %owner, i64 %threads)
   %end = call i64 @begin(i64 %extent, i64 %owner.next, i64 %threads)
@@ -54,8 +114,6 @@ some:
   %up.1 = sub i64 %up, 1
   %parts = udiv i64 %up.1, %size
   %word = call ptr @seat(ptr %block, i64 %owner)
-  %entry = extractvalue %step %it, 0
-  %buffers = extractvalue %step %it, 1
   br label %next
 next:
   %n = phi i64 [ 0, %some ], [ %n.next, %run ]
@@ -70,9 +128,8 @@ run:
   %offset = mul i64 %part, %size
   %low = add i64 %begin, %offset
   %high.up = add i64 %low, %size
-  %cut = icmp ult i64 %high.up, %end
-  %high = select i1 %cut, i64 %high.up, i64 %end
-  call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 %low, i64 %high)
+  %high = call i64 @llvm.umin.i64(i64 %high.up, i64 %end)
+  call void @run_steps(ptr %step, i64 %t, i64 %low, i64 %high, ptr %entries)
   %count = sub i64 %high, %low
   %done.next = add i64 %done, %count
   %n.next = add i64 %n, 1
@@ -93,39 +150,34 @@ define internal i64 @cpu_time() nounwind {  ; nanoseconds that this thread has b
   ret i64 %all
 }
 
-; As @take, and enters in the account what it took, unless that is null.
-define internal i64 @charge(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %owner,
-                            i64 %threads, i64 %most, ptr %entry) nounwind {
-  %unaccounted = icmp eq ptr %entry, null
+; As @take, and enters in the account of the group's first step when the thread began and how long it had a CPU, unless
+; that is null.
+define internal i64 @charge(ptr %block, ptr %step, i64 %extent, i64 %epoch, i64 %owner, i64 %t, i64 %threads, i64 %most,
+                            ptr %entries) nounwind {
+  %unaccounted = icmp eq ptr %entries, null
   br i1 %unaccounted, label %plain, label %timed
 plain:
-  %count = call i64 @take(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %owner,
-                          i64 %threads, i64 %most)
+  %count = call i64 @take(ptr %block, ptr %step, i64 %extent, i64 %epoch, i64 %owner, i64 %t, i64 %threads, i64 %most,
+                          ptr null)
   ret i64 %count
 timed:
   %cpu.0 = call i64 @cpu_time()
   %time.0 = call i64 @ticks()
-  %done = call i64 @take(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %owner,
-                         i64 %threads, i64 %most)
-  %time.1 = call i64 @ticks()
+  %done = call i64 @take(ptr %block, ptr %step, i64 %extent, i64 %epoch, i64 %owner, i64 %t, i64 %threads, i64 %most,
+                         ptr %entries)
   %cpu.1 = call i64 @cpu_time()
   %none = icmp eq i64 %done, 0
   br i1 %none, label %out, label %enter
 enter:
-  %old = load %entry, ptr %entry, align 8
-  %begin = extractvalue %entry %old, 0
-  %busy = extractvalue %entry %old, 1
-  %cpu = extractvalue %entry %old, 2
+  %begin = load i64, ptr %entries, align 8
   %is.first = icmp eq i64 %begin, 0
   %begin.new = select i1 %is.first, i64 %time.0, i64 %begin
-  %lasted = sub i64 %time.1, %time.0
+  store i64 %begin.new, ptr %entries, align 8
+  %cpu.at = getelementptr %entry, ptr %entries, i64 0, i32 2
+  %cpu = load i64, ptr %cpu.at, align 8
   %on = sub i64 %cpu.1, %cpu.0
-  %busy.new = add i64 %busy, %lasted
   %cpu.new = add i64 %cpu, %on
-  %e0 = insertvalue %entry zeroinitializer, i64 %begin.new, 0
-  %e1 = insertvalue %entry %e0, i64 %busy.new, 1
-  %e2 = insertvalue %entry %e1, i64 %cpu.new, 2
-  store %entry %e2, ptr %entry, align 8
+  store i64 %cpu.new, ptr %cpu.at, align 8
   br label %out
 out:
   ret i64 %done
@@ -150,7 +202,7 @@ define internal i64 @begin(i64 %extent, i64 %t, i64 %threads) nounwind {  ; wher
   ret i64 %begin
 }
 
-; Counts iterations of %owner's share of the current phase as done; whether they were the last of the phase, in which
+; Counts iterations of %owner's share of the current group as done; whether they were the last of the group, in which
 ; case the next one has begun.
 define internal i1 @finish(ptr %block, i64 %count, i64 %extent, i64 %owner, i64 %threads, ptr %mark) nounwind {
   %first = and i64 %owner, -4
@@ -182,17 +234,13 @@ early:
   ret i1 false
 }
 
-; Thread %t's work on a phase: its own share, then what others have left. Returns whether the phase is over.
-define internal i1 @work(ptr %block, %step %it, i64 %p, i64 %extent, i64 %epoch, i64 %t, i64 %threads,
-                         ptr %mark, ptr %entry) nounwind {
-  %base = extractvalue %step %it, 2
-  %stride = extractvalue %step %it, 3
-  %offset = mul i64 %stride, %t
-  %scratch = getelementptr i8, ptr %base, i64 %offset
+; Thread %t's work on a group: its own share, then what others have left. Returns whether the group is over.
+define internal i1 @work(ptr %block, ptr %step, i64 %extent, i64 %epoch, i64 %t, i64 %threads, ptr %mark,
+                         ptr %entries) nounwind {
   %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
   %phase = trunc i64 %epoch to i32
-  %own = call i64 @charge(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %t, i64 %threads,
-                          i64 -1, ptr %entry)
+  %own = call i64 @charge(ptr %block, ptr %step, i64 %extent, i64 %epoch, i64 %t, i64 %t, i64 %threads, i64 -1,
+                          ptr %entries)
   %none = icmp eq i64 %own, 0
   br i1 %none, label %linger, label %count
 count:
@@ -208,8 +256,8 @@ look:
 victim:
   %sum = add i64 %t, %d
   %v = urem i64 %sum, %threads
-  %got = call i64 @charge(ptr %block, %step %it, ptr %scratch, i64 %p, i64 %extent, i64 %epoch, i64 %v, i64 %threads,
-                          i64 1, ptr %entry)
+  %got = call i64 @charge(ptr %block, ptr %step, i64 %extent, i64 %epoch, i64 %v, i64 %t, i64 %threads, i64 1,
+                          ptr %entries)
   %nil = icmp eq i64 %got, 0
   br i1 %nil, label %empty, label %helped
 empty:
@@ -283,6 +331,9 @@ define internal void @spread(ptr %block, i64 %t, i64 %threads) nounwind {
   %cpus = call ptr @seat(ptr %block, i64 %threads)  ; they follow the seats
   %own.at = getelementptr i32, ptr %cpus, i64 %t
   %cpu = call i32 @cpu()
+  %unknown = icmp eq i32 %cpu, 0
+  br i1 %unknown, label %done, label %compare
+compare:
   %own = load atomic i32, ptr %own.at monotonic, align 4
   %callers = load atomic i32, ptr %cpus monotonic, align 4
   %stayed = icmp eq i32 %own, %cpu
@@ -308,6 +359,49 @@ move:
   call void @hop(ptr %cpus, i64 %threads)
   %now = call i32 @cpu()
   store atomic i32 %now, ptr %own.at monotonic, align 4
+  br label %done
+done:
+  ret void
+}
+
+; Moves the caller of a job to its CPU, if it has one, is elsewhere and may use it. Its affinity mask stays as it was.
+define internal void @settle(ptr %block) nounwind {
+  %mask = alloca [16 x i64], align 8
+  %one = alloca [16 x i64], align 8
+  %home.at = getelementptr i8, ptr %block, i64 $HOME$
+  %home = load i64, ptr %home.at, align 8
+  %anywhere = icmp eq i64 %home, 0
+  br i1 %anywhere, label %done, label %look
+look:
+  %here = call i32 @cpu()
+  %unknown = icmp eq i32 %here, 0
+  %here.64 = zext i32 %here to i64
+  %is.home = icmp eq i64 %here.64, %home
+  %stays = or i1 %unknown, %is.home
+  br i1 %stays, label %done, label %ask
+ask:
+  %mask.address = ptrtoint ptr %mask to i64
+  %one.address = ptrtoint ptr %one to i64
+  store [16 x i64] zeroinitializer, ptr %mask, align 8
+  store [16 x i64] zeroinitializer, ptr %one, align 8
+  %size = call i64 @system(i64 $GET_AFFINITY$, i64 0, i64 128, i64 %mask.address)
+  %failed = icmp sle i64 %size, 0
+  br i1 %failed, label %done, label %check
+check:
+  %cpu = sub i64 %home, 1
+  %word = lshr i64 %cpu, 6
+  %place = and i64 %cpu, 63
+  %bit = shl i64 1, %place
+  %mask.at = getelementptr i64, ptr %mask, i64 %word
+  %one.at = getelementptr i64, ptr %one, i64 %word
+  %bits = load i64, ptr %mask.at, align 8
+  %allowed = and i64 %bits, %bit
+  %forbidden = icmp eq i64 %allowed, 0
+  br i1 %forbidden, label %done, label %move
+move:
+  store i64 %bit, ptr %one.at, align 8
+  %there = call i64 @system(i64 $SET_AFFINITY$, i64 0, i64 128, i64 %one.address)
+  %again = call i64 @system(i64 $SET_AFFINITY$, i64 0, i64 128, i64 %mask.address)
   br label %done
 done:
   ret void

@@ -1,11 +1,11 @@
 """The native thread pool: Python starts the threads, native code does the rest.
 
-A kernel is `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)` and a list of extents, one per phase.
-The iterations of a phase are divided among the threads, each with scratch of its own, as `pool_ir` says: a share for
-each, and parts of it for whoever comes first. No iteration of a phase begins before all of the phase before are done.
-The caller is thread 0. Workers wait for `go` in native code, without the GIL: they spin
-for `SPIN_SECONDS`, then sleep on a futex. A job is a list of such kernels: the threads go through all of it together,
-and Python is not asked in between. `pool_ir` has the protocol.
+A kernel is `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)`, and each of its phases has an extent. A
+job is a list of phases in groups: the iterations of a group are divided among the threads, each with scratch of its
+own, as `pool_ir` says: a share for each, and parts of it for whoever comes first. No iteration of a group begins before
+all of the group before are done. The caller is thread 0. Workers wait for `go` in native code, without the GIL: they
+spin for a while, then sleep on a futex (`pool_settings`). The threads go through all of a job together, and
+Python is not asked in between.
 
 Invariants: one job at a time (a native mutex, which no signal can leave locked); the caller's floating-point mode holds
 on all threads; a forked child starts workers of its own when it first needs them; at exit, workers stay where they are,
@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -31,51 +31,59 @@ import numpy as np
 import numpy.typing as npt
 
 from stormdrop.errors import UserError
+from stormdrop.runtime.cpus import cpu_text
 from stormdrop.runtime.device import Account
 from stormdrop.runtime.machine_ir import MACHINES
 from stormdrop.runtime.pool_ir import (
     BLOCK_ALIGN,
+    HOME_OFFSET,
     HURRY_OFFSET,
+    MOST_HOMES,
     SPIN_TICKS_OFFSET,
     SPREAD_OFFSET,
     THREADS_OFFSET,
     block_bytes,
     pool_ir,
 )
-from stormdrop.runtime.threads import available_cpus
+from stormdrop.runtime.pool_settings import PoolSettings
 
-# About what waking a sleeper costs. No sched_yield while spinning: threads that yield to each other can share one CPU
-# for a quarter of a second beside an idle one (measured: 14 µs a region instead of 0.2); those that sleep part sooner.
-SPIN_SECONDS = 30e-6
-CROWDED_SPIN_SECONDS = 2e-6  # with more threads than CPUs a spinning thread keeps the one it waits for from running
 EXIT_GRACE_SECONDS = 2.0
 
 
 class Pool:
-    """T threads that run one kernel after another; any Python thread may call it, and calls release the GIL.
+    """Threads that run one model after another, for `pool=` of `sd.compile` and `sd.load_compiled`.
 
-    Workers start with the first job and leave when the pool is forgotten.
-    Raises UserError where the pool cannot work: on anything but Linux on x86-64 or AArch64, or with too many threads.
+    `Pool(threads=None, *, spin=None, affinity=None)`: `spin` is how many microseconds a thread that waits spins before
+    it sleeps, `affinity` where threads run: "none", "compact", "spread", or the CPU of each thread, the caller's first.
+    What is not given is as the environment says. Any Python thread may call models on it, one call runs at a time, and
+    the GIL is free. Workers start with the first call and leave when the pool is forgotten.
+
+    Raises UserError where the pool cannot work: on anything but Linux on x86-64 or AArch64, with too many threads, or
+    on CPUs that this process may not use.
     """
 
-    def __init__(self, threads: int) -> None:
-        if threads < 1:
-            raise UserError(f"a pool of {threads} threads cannot run anything; give 1 or more")
-        self.threads = threads
+    def __init__(self, threads: int | None = None, *, spin: float | None = None, affinity: object = None) -> None:
+        self.settings = PoolSettings.of(threads, spin, affinity)
+        self.threads = self.settings.threads
+        self.cpus = self.settings.cpus()
         self._native = _native()
         self._crew: _Crew | None = None
         self._starting = threading.Lock()
         _pools.add(self)
 
     def run(self, steps: int, count: int, held: object = None) -> None:
-        """Run `count` kernels one after another; `steps` is the address of their records.
+        """Run `count` steps; `steps` is the address of their records.
 
         A record is `STEP_WORDS` int64: the kernel's address, its pointer table, thread 0's scratch, bytes from one
-        thread's scratch to the next one's, the address of int64[phases] extents, and the number of phases. `held` owns
-        what the records point to: it lives as long as a call that was bound to it.
+        thread's scratch to the next one's, and what `group.step_rows` says of the step. `held` owns what the records
+        point to: it lives as long as a call that was bound to it.
         """
         crew = self._crew or self._assemble_crew()  # held here: the block lives as long as anybody is inside
         self._native.run(crew.block, steps, count)
+
+    def run_alone(self, steps: int, count: int, held: object = None) -> None:
+        """As `run`, by the caller alone: no worker is woken, and other jobs are not waited for."""
+        self._native.run(0, steps, count)
 
     def bench(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
         """Run a job as `run` does, `repeats` times natively, and return the seconds of each run.
@@ -87,21 +95,34 @@ class Pool:
         return self._timed(steps, count, repeats, 1)[:, 0]
 
     def profile(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
-        """As `bench`, but seconds by run and step; reading the clock adds its 20 ns to every step."""
+        """As `bench`, but seconds by run and step, where every step is a group of its own; reading the clock adds its
+        20 ns to every step.
+        """
         return self._timed(steps, count, repeats, count)
 
-    def account(self, steps: int, count: int, repeats: int) -> Account:
-        """As `profile`, and what the threads did; reading the clocks adds half a microsecond to every step."""
+    def account(self, steps: int, sizes: Sequence[int], repeats: int) -> Account:
+        """Seconds by run and step, and what the threads did, of a job whose groups have so many steps; reading the
+        clocks adds half a microsecond to every group.
+
+        The steps of a group divide its time as they divide the time that threads spend in them.
+        """
+        count = sum(sizes)
         entries = np.zeros((repeats, self.threads, count, 3), np.int64)
         ticks = self._ticks(steps, count, repeats, count, entries.ctypes.data)
-        seconds = np.diff(ticks, axis=1) * _seconds_per_tick()
         if self.threads == 1:
+            seconds = np.diff(ticks, axis=1) * _seconds_per_tick()
             return Account(seconds, np.zeros_like(seconds), seconds, np.zeros_like(seconds))
-        began, busy, on = np.moveaxis(entries[: len(ticks)], -1, 0).astype(np.float64)
-        late = np.where(began > 0, began - ticks[:, None, :-1], 0.0) * _seconds_per_tick()
-        busy *= _seconds_per_tick()
-        off = np.maximum(busy - on * 1e-9, 0.0)
-        return Account(seconds, late.mean(axis=1), busy.mean(axis=1), off.mean(axis=1))
+        ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        firsts, group = ends[:-1], np.repeat(np.arange(len(sizes)), sizes)
+        began, _, on = np.moveaxis(entries[: len(ticks), :, firsts], -1, 0).astype(np.float64)
+        late = np.where(began > 0, began - ticks[:, None, firsts], 0.0).mean(axis=1) * _seconds_per_tick()
+        busy = entries[: len(ticks), ..., 1] * _seconds_per_tick()
+        together = np.add.reduceat(busy, firsts, axis=2) if len(sizes) else busy
+        off = np.maximum(together - on * 1e-9, 0.0).mean(axis=1)
+        busy, together = busy.mean(axis=1), together.mean(axis=1)[:, group]
+        share = np.divide(busy, together, out=1.0 / np.asarray(sizes, float)[group] + 0 * busy, where=together > 0)
+        seconds = np.diff(ticks[:, ends], axis=1) * _seconds_per_tick()
+        return Account(seconds[:, group] * share, late[:, group] * share, busy, off[:, group] * share)
 
     def _timed(self, steps: int, count: int, repeats: int, parts: int) -> npt.NDArray[np.float64]:
         seconds: npt.NDArray[np.float64] = (
@@ -135,13 +156,13 @@ class Pool:
     def _assemble_crew(self) -> _Crew:
         with self._starting:
             if self._crew is None:
-                self._crew = _Crew(self._native, self.threads)
+                self._crew = _Crew(self._native, self.settings, self.cpus)
             return self._crew
 
     def _retire_crew(self, deadline: float) -> None:
         """At exit: callers that come later (other exit handlers) do all the work of a job themselves."""
         with self._starting:
-            crew, self._crew = self._crew, _Crew(self._native, 1)
+            crew, self._crew = self._crew, _Crew(self._native, PoolSettings(1))
         if crew is not None:
             crew.hush(deadline)
 
@@ -156,21 +177,41 @@ class Pool:
             crew.stop()  # cannot wait: a running job would hold a reference to the pool
 
 
-_shared_pools: dict[int, Pool] = {}
+_shared_pools: dict[PoolSettings, Pool] = {}
 
 
-def shared_pool(threads: int) -> Pool:
-    """The process's pool of so many threads, made when first asked for; do not close it."""
-    pool = _shared_pools.get(threads)
+def shared_pool(threads: int, spin: float | None = None, affinity: object = None) -> Pool:
+    """The process's pool with these settings, made when first asked for; do not close it. Raises UserError."""
+    settings = PoolSettings.of(threads, spin, affinity)
+    pool = _shared_pools.get(settings)
     if pool is None:
-        pool = _shared_pools.setdefault(threads, Pool(threads))  # the loser of a race has started no thread yet
+        made = Pool(threads, spin=spin, affinity=affinity)
+        pool = _shared_pools.setdefault(settings, made)  # the loser of a race has started no thread yet
+    return pool
+
+
+def pool_for(threads: int, spin: float | None = None, affinity: object = None, pool: Pool | str | None = None) -> Pool:
+    """The pool that a caller asked for: the process's, the model's "own", or one of the caller's. Raises UserError."""
+    if pool is None or pool == "shared":
+        return shared_pool(threads, spin, affinity)
+    if pool == "own":
+        return Pool(threads, spin=spin, affinity=affinity)
+    if not isinstance(pool, Pool):
+        raise UserError(f"pool={pool!r:.60}; give 'shared', 'own', or a pool, sd.Pool(threads=2)")
+    if spin is not None or affinity is not None:
+        raise UserError(
+            "spin= and affinity= of a pool that exists are settled: give them to sd.Pool(…), not with pool="
+        )
+    if threads != pool.threads:
+        raise UserError(f"threads={threads}, and the pool has {pool.threads}: leave out threads=, or give another pool")
     return pool
 
 
 class _Crew:
     """The workers of one pool in one process, and the control block they share (address 0: the caller works alone)."""
 
-    def __init__(self, native: SimpleNamespace, threads: int) -> None:
+    def __init__(self, native: SimpleNamespace, settings: PoolSettings, cpus: Sequence[int] = ()) -> None:
+        threads = settings.threads
         self._native = native
         self._memory = 0
         self.block = 0
@@ -182,20 +223,29 @@ class _Crew:
         if not self._memory:
             raise MemoryError
         self.block = -(-self._memory // BLOCK_ALIGN) * BLOCK_ALIGN
-        is_crowded = threads > available_cpus()
-        spin = CROWDED_SPIN_SECONDS if is_crowded else SPIN_SECONDS
-        ctypes.c_int64.from_address(self.block + SPREAD_OFFSET).value = not is_crowded
-        ctypes.c_int64.from_address(self.block + THREADS_OFFSET).value = threads
-        ctypes.c_int64.from_address(self.block + SPIN_TICKS_OFFSET).value = round(spin / _seconds_per_tick())
+        numbers = {
+            THREADS_OFFSET: threads,
+            SPIN_TICKS_OFFSET: round(settings.spin_seconds / _seconds_per_tick()),
+            SPREAD_OFFSET: not cpus and not settings.is_crowded,
+            HOME_OFFSET: cpus[0] + 1 if cpus and cpus[0] < MOST_HOMES else 0,
+        }
+        for offset, number in numbers.items():
+            ctypes.c_int64.from_address(self.block + offset).value = number
         try:
             for t in range(1, threads):
                 worker = threading.Thread(target=self._enter, args=(t,), name=f"stormdrop-{t}", daemon=True)
                 worker.start()
                 self.workers.append(worker)
+                if cpus:
+                    os.sched_setaffinity(worker.native_id or 0, {cpus[t]})
         except BaseException as error:
             self.stop()
             if isinstance(error, RuntimeError):
                 raise UserError(f"cannot start {threads} threads ({error}); set STORMDROP_THREADS to fewer") from error
+            if isinstance(error, OSError):
+                raise UserError(
+                    f"cannot keep threads on CPUs {cpu_text(cpus)}: {error}; give affinity='none'"
+                ) from error
             raise
 
     def _enter(self, t: int) -> None:

@@ -1,14 +1,15 @@
-"""The thread pool's native half as LLVM IR text: job hand-over, division of phases, mutex, timing loop.
+"""The thread pool's native half as LLVM IR text: job hand-over, division of groups, mutex, timing loop.
 
 The control block, in bytes; every word that threads spin on has a line of its own (128: CPUs prefetch lines in pairs):
 
       0  go        i32 futex, odd while a job is open   4  sleepers on it   8  the job, written before `go` becomes odd
-    128  phase     i32 futex, one up per phase        132  sleepers on it
-    256  done      i64, iterations of the phase that have been run, of groups of threads whose shares are done
+    128  phase     i32 futex, one up per group        132  sleepers on it
+    256  done      i64, iterations of the group that have been run, of sets of threads whose shares are done
     384  mutex     i32 futex, one job at a time       388  stop: workers leave   392  hurry: a timing loop ends early
     512  threads   i64      520  spin ticks i64       528  epoch i64: `phase` without its wrap-around, between jobs
     536  spread    i64: whether workers leave a CPU that they share
-    640  seats, 128 bytes a thread: claim i64, the epoch of a phase << 16 | the number of parts that are claimed of the
+    544  home      i64: the CPU that the caller of a job goes to, plus one; 0: it stays where it is
+    640  seats, 128 bytes a thread: claim i64, the epoch of a group << 16 | the number of parts that are claimed of the
          thread's share of it; reading i32, set while the thread reads the job or its steps; in the second half of
          every fourth seat, i64: iterations that have been run of the shares of four threads
     then cpus, i32 a thread: the CPU on which it was last seen, plus one
@@ -17,28 +18,34 @@ A thread waits for a word to change by spinning for `spin ticks`, then in the ke
 sleepers if it counts any. No wake-up is lost: the waker writes the word and then reads the count, the sleeper raises
 the count and then has the kernel compare the word, and all four are sequentially consistent.
 
-**Phases.** Thread t's share of a phase is [⌈extent·t/T⌉, ⌈extent·(t+1)/T⌉), in up to `PARTS` parts. A thread claims
+**Groups.** A job is a list of steps, each a phase of a kernel, and consecutive steps form groups (`runtime.group`); a
+barrier follows each group. Iterations [a, b) of a group of n run iterations [⌈extent·a/n⌉, ⌈extent·b/n⌉) of each of its
+steps, one step after the other on one thread.
+
+Thread t's share of a group is [⌈extent·t/T⌉, ⌈extent·(t+1)/T⌉), in up to `PARTS` parts: the same fraction of every
+group, so that a thread finds in its caches what it wrote in the group before. A thread claims
 parts of its own share, one after the other, and then those that others have not claimed. Threads count the iterations
 they have run, first by the four threads whose shares these are of, so that few write to one line, then in `done`. Who
-completes the extent raises `phase`, which begins the next one; counts are reset by who completes them. So a phase waits
+completes the extent raises `phase`, which begins the next one; counts are reset by who completes them. So a group waits
 for claimed parts only, never for a thread that has claimed none: one that was late or is not running.
 
-A claim is a compare-and-swap of the claim word. An older epoch in it means that no part of this phase is claimed. A
-newer one, or all parts claimed, sends the thread on. A phase that is over has all its parts claimed: a late thread can
+A claim is a compare-and-swap of the claim word. An older epoch in it means that no part of this group is claimed. A
+newer one, or all parts claimed, sends the thread on. A group that is over has all its parts claimed: a late thread can
 claim nothing of it.
 
 **CPUs.** The system may put two threads on one CPU and leave them there: beside another program that keeps a CPU busy,
-for ever, since a thread that waits sleeps and lets its CPU look half idle. A worker that begins a phase on the CPU of
+for ever, since a thread that waits sleeps and lets its CPU look half idle. A worker that begins a group on the CPU of
 the caller or of a worker before it therefore moves to one that no thread of the pool uses. Its affinity mask stays as
-it was, and the caller, a thread of the user's, is never moved.
+it was, and the caller, a thread of the user's, is never moved. Where workers are bound to CPUs, nobody could make room
+for the caller: it moves to its own CPU, `home`, when it begins a job elsewhere, if its mask allows that.
 
 **Jobs.** A job is a list of steps, whose memory the caller may free when the job is over. A worker therefore sets
 `reading` and then compares `go` with the value it came for, before it reads the job or a step; the caller makes `go`
-even when the last phase is over, and then waits for all `reading` to be 0. Both are sequentially consistent: either the
+even when the last group is over, and then waits for all `reading` to be 0. Both are sequentially consistent: either the
 worker sees that the job is closed, or the caller sees that it reads. A worker that holds a part needs no such guard,
-since the phase cannot end without it.
+since the group cannot end without it.
 
-Functions call no external symbol. Here are the types and how threads wait for each other; `phases_ir` has phases and
+Functions call no external symbol. Here are the types and how threads wait for each other; `phases_ir` has groups and
 CPUs, `jobs_ir` jobs and their timing, `machine_ir` what differs from one machine to another.
 """
 
@@ -49,9 +56,10 @@ from stormdrop.runtime.machine_ir import MACHINES, SYSTEM_CALLS
 from stormdrop.runtime.phases_ir import CPUS, PHASES
 
 SEATS_OFFSET, SEAT_BYTES, BLOCK_ALIGN = 640, 128, 128
-STEP_WORDS = 6  # of %step
-HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET, SPREAD_OFFSET = 392, 512, 520, 536
-PARTS = 8  # at most, into which a thread's share of a phase is cut
+STEP_WORDS = 8  # of %step
+HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET, SPREAD_OFFSET, HOME_OFFSET = 392, 512, 520, 536, 544
+MOST_HOMES = 1024  # CPUs of the masks of `phases_ir`
+PARTS = 8  # at most, into which a thread's share of a group is cut
 LINGER_TICKS = 1500  # before a thread whose share is done claims parts of others: balanced shares end within this
 
 
@@ -66,7 +74,8 @@ _WAITING = """
 }
 %job = type { ptr, i64, i64, i64, ptr, ptr }  ; steps, their number, float mode, first epoch, marks, account
 %entry = type { i64, i64, i64 }  ; of an account
-%step = type { ptr, ptr, ptr, i64, ptr, i64 }  ; entry, buffers, scratch, its stride, extents, phases
+; entry, buffers, scratch, its stride, phase, extent, that of its group, steps of the group that it begins
+%step = type { ptr, ptr, ptr, i64, i64, i64, i64, i64 }
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
   %v = zext i32 %value to i64  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
@@ -179,7 +188,7 @@ done:
 def pool_ir(machine: str) -> str:
     """The native half's text for one of `MACHINES`."""
     numbers = {"SEATS": SEATS_OFFSET, "PARTS": PARTS, "PARTS.1": PARTS - 1, "LINGER": LINGER_TICKS}
-    numbers |= {"SPREAD": SPREAD_OFFSET, **SYSTEM_CALLS[machine]}
+    numbers |= {"SPREAD": SPREAD_OFFSET, "HOME": HOME_OFFSET, **SYSTEM_CALLS[machine]}
     text = MACHINES[machine] + _WAITING + PHASES + CPUS + JOBS
     for name, value in numbers.items():
         text = text.replace(f"${name}$", str(value))

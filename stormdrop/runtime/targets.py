@@ -10,14 +10,15 @@ Everything of CUDA is imported when a GPU is asked for.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from stormdrop.errors import UserError
 from stormdrop.runtime.device import Device
 from stormdrop.runtime.host import detect
-from stormdrop.runtime.host_device import host_device
+from stormdrop.runtime.host_device import HostDevice, host_device
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.peak import PeakMeter
+from stormdrop.runtime.pool import Pool, pool_for
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target.gpu import Gpu, gpu
 from stormdrop.target.machine import Target
@@ -27,12 +28,17 @@ USAGE = "host, cuda, cuda:0 or cuda:sm_80"
 
 
 def target_for(
-    target: Target | str | None, threads: int | None = None, precision: Precision | str | None = None
+    target: Target | str | None,
+    threads: int | None = None,
+    pool: Pool | str | None = None,
+    precision: Precision | str | None = None,
 ) -> Target:
-    """What to build for where the caller gave this much: `threads` and `precision` stand above the target's, the
-    target's above all that `detect` asks. Raises UserError for a wrong number of threads, an unknown name or precision,
-    and where there is no such GPU.
+    """What to build for where the caller gave this much: `threads` stands above the pool's, the pool's above the
+    target's, the target's above all that `detect` asks; `precision` above the target's. Raises UserError for a wrong
+    number of threads, an unknown name or precision, and where there is no such GPU.
     """
+    if threads is None and isinstance(pool, Pool):
+        threads = pool.threads
     if isinstance(target, str) and "/" in target:
         target, _, named = target.partition("/")
         precision = precision or named
@@ -70,6 +76,20 @@ def device_for(target: Target) -> Device:
     return host_device(target.threads)
 
 
+def host_for(
+    threads: int, is_for_gpu: bool, spin: float | None, affinity: object, pool: Pool | str | None
+) -> HostDevice:
+    """The host with the threads that a caller asked for, to run a model, or to pack the constants of a GPU's.
+
+    Raises UserError.
+    """
+    if not is_for_gpu:
+        return HostDevice(pool_for(threads, spin, affinity, pool))
+    if not (spin is None and affinity is None and pool is None):
+        raise UserError("spin=, affinity= and pool= are about the CPU's threads: leave them out for a GPU")
+    return host_device(thread_count())
+
+
 class Meter(Protocol):
     """What says how fast a machine is now."""
 
@@ -98,11 +118,19 @@ def gpu_for(image: Image, ordinal: int) -> Device:
     return device
 
 
-def gpu_limits(device: Device) -> tuple[float, int]:
-    """The measured GFLOP/s of a GPU, and the bytes of its L2."""
+class GpuLimits(NamedTuple):
+    """The measured rates of a GPU, and the bytes of its L2."""
+
+    gflops: float
+    dram_gbs: float
+    l2_bytes: int
+
+
+def gpu_limits(device: Device) -> GpuLimits:
     from stormdrop.runtime.cuda.context import Attribute
     from stormdrop.runtime.cuda.device import CudaDevice
     from stormdrop.runtime.cuda.peak import measure_gpu_peak
 
     assert isinstance(device, CudaDevice)
-    return measure_gpu_peak(device).gflops, device.context.attribute(Attribute.L2_BYTES)
+    peak = measure_gpu_peak(device)
+    return GpuLimits(peak.gflops, peak.dram_gbs, device.context.attribute(Attribute.L2_BYTES))

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from stormdrop.environment import variable
 from stormdrop.errors import UserError
 from stormdrop.files import text_of
 
@@ -26,8 +27,7 @@ def thread_count(
     """
     if requested is not None:
         return _positive(requested, "threads")
-    text = environ.get("STORMDROP_THREADS")
-    if text is not None and text.strip():
+    if text := variable("STORMDROP_THREADS", environ):
         return _positive(text, "STORMDROP_THREADS")
     return available_cpus(root)
 

@@ -1,6 +1,7 @@
 """Whether an image can be run: every address where its buffer's kind of memory is, in bounds, and every output written.
 
-What it cannot see is whether steps that share arena bytes do so at different times: that is the memory plan's promise.
+What it cannot see is whether steps that share arena bytes do so at different times, and whether iterations of a group
+do without each other: that is what the memory plan and `runtime.grouping` promise.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.runtime.artifact import BufferSpec
+from stormdrop.runtime.group import problem_of
 from stormdrop.runtime.image import Address, Image
 from stormdrop.target import ALIGN_BYTES
 from stormdrop.target.scope import Scope
@@ -47,6 +49,9 @@ def verify(image: Image) -> None:
                 raise UserError(f"{where}: {buffer.scope} {buffer.name}: {problem}")
             if address is not None and address.space == "output" and buffer.scope is Scope.OUTPUT:
                 written.add(address.index)
+    problem = problem_of(image.extents, image.groups) if image.groups else ""
+    if problem:
+        raise UserError(f"{image.name}: {problem}")
     for k, port in enumerate(image.outputs):
         if port.nbytes and k not in written:
             raise UserError(f"{image.name}: no step writes the output {port!r}")

@@ -13,11 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from stormdrop.search.duel import DuelResult, DuelSettings, duel
+from stormdrop.search.duel import DuelResult, DuelSettings, Look, duel
 from stormdrop.search.strategy import Candidate, Outcome
 
 ERROR = 0.04
 """How likely the incumbent may be left although no challenger is faster, whatever their number."""
+FINAL = DuelSettings(looks=(Look(6, 0.25, 0.5), Look(6, 0.25, 0.15), Look(12, 0.25, 0.05), Look(16, 0.25, 0.0)))
+"""A choice is made once, so nobody is sent home after four rounds, as in a droplet's duels, and what is still open
+after 24 gets 16 more: where turns of a kernel of 5 µs vary by 2 %, a gain of 3 % is found in 97 of 100 choices instead
+of 91."""
 ALONE = 4
 """Rounds for an incumbent that nobody challenges."""
 
@@ -47,11 +51,10 @@ def choose(
     incumbent: Candidate,
     challengers: Sequence[Candidate],
     in_turns: InTurns,
-    settings: DuelSettings | None = None,
+    settings: DuelSettings = FINAL,
     error: float = ERROR,
 ) -> Decision:
     """The incumbent, unless a challenger is faster beyond chance and by enough to be worth a change."""
-    settings = settings or DuelSettings()
     failed: set[Candidate] = set()
 
     def timed(candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, Sequence[float]]:

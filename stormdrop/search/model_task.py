@@ -9,11 +9,11 @@ from math import log2
 from stormdrop.graph.partition import TaskUse
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.reservoir.verdict import Verdict
+from stormdrop.reservoir.verdict import NO_CHALLENGER, Verdict
 from stormdrop.search.divide import NEGLIGIBLE, Round, Standing
 from stormdrop.search.events import Event, Measured, NewBest, Retiming, RoundEnded
 from stormdrop.search.model_events import TaskRow, TunedTask
-from stormdrop.search.session import NO_CHALLENGER, Session
+from stormdrop.search.session import Session
 from stormdrop.search.tools import Tools
 from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule

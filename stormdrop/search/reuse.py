@@ -4,18 +4,21 @@
     only    these, and a short droplet from the best of them
     off     nothing comes from other tasks
 
-Donors are winners in the store (`Store.donors`) and, while a model is tuned, the leaders of its other tasks: siblings.
+Donors are winners in the store (`Store.donors`); the schedules of portfolios, where the store has none of a class; and,
+while a model is tuned, the leaders of its other tasks: siblings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from stormdrop.errors import ScheduleError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.donors import kinship
+from stormdrop.reservoir.portfolio import portfolios
 from stormdrop.reservoir.store import Store
 from stormdrop.space.refit import refit
 from stormdrop.space.rules import RULES, Rule
@@ -23,8 +26,6 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 ReuseMode = Literal["seed", "only", "off"]
-DONOR = "donor"
-"""The phase and, in records, the strategy of a candidate that was re-fitted from another task's schedule."""
 MOST_DONORS = 6
 """Whose schedules are re-fitted: each gives up to three candidates, in some 30 ms."""
 
@@ -34,7 +35,9 @@ Source = tuple[Task, Schedule]
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """What a search may take from other tasks. `models`: only what was measured while these were tuned; None: all."""
+    """What a search may take from other tasks. `models`: only what was measured while these were tuned, or on machines
+    of these keys; None: all.
+    """
 
     mode: ReuseMode = "seed"
     models: tuple[str, ...] | None = None
@@ -51,9 +54,24 @@ def reuse_of(mode: str, donors: Sequence[str] | None) -> Reuse:
 
 
 def stored_sources(task: Task, target: Target, store: Store, reuse: Reuse, rules: Sequence[Rule]) -> list[Source]:
-    """The store's donors, the best first."""
+    """The store's donors, the best first; where it has none of the task's class, also those of portfolios, unless the
+    models to reuse are named.
+    """
     found = store.donors(task, target, MOST_DONORS, reuse.models, rules)
-    return [(d.record.task, d.record.schedule) for d in found]
+    sources = [(d.record.task, d.record.schedule) for d in found]
+    if reuse.models is None and not any(d.kinship.key == "class" for d in found):
+        sources = [*portfolio_sources(task, target), *sources][:MOST_DONORS]
+    return sources
+
+
+def portfolio_sources(task: Task, target: Target) -> list[Source]:
+    """Schedules of portfolios that can be carried to a task of their class, those for as many threads first."""
+    found: list[Source] = []
+    for portfolio in portfolios(target):
+        for entry in portfolio.related(task, target, MOST_DONORS):
+            with suppress(UserError):  # of another version
+                found.append(entry.offered.source())
+    return found
 
 
 def related(task: Task, sources: Iterable[Source], most: int = MOST_DONORS) -> list[Source]:

@@ -22,15 +22,15 @@ from stormdrop.cost.model import ModelRanker
 from stormdrop.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.reservoir.record import Record, group_name
-from stormdrop.reservoir.verdict import Verdict
+from stormdrop.reservoir.record import DONOR, Record, group_name
+from stormdrop.reservoir.verdict import NO_CHALLENGER, Verdict
 from stormdrop.runtime.building import code_of
 from stormdrop.runtime.memory import check_memory
 from stormdrop.search import events
-from stormdrop.search.choice import Decision, choose
+from stormdrop.search.choice import FINAL, Decision, choose
 from stormdrop.search.events import Listener, Trial, Tuned
 from stormdrop.search.located import CandidateSpace
-from stormdrop.search.reuse import DONOR, Source, refitted, stored_sources
+from stormdrop.search.reuse import Source, refitted, stored_sources
 from stormdrop.search.strategies import Context
 from stormdrop.search.strategy import Candidate, Outcome, Proposal, candidate
 from stormdrop.search.tools import Tools
@@ -41,7 +41,6 @@ from stormdrop.space.sketch import Sketch, sketches
 MOST_DUELS = 24  # after the last trial
 PROOFS = 3  # of one winner, where it seems disturbed
 DISTURBED = 0.05  # slower in its fresh process than just before
-NO_CHALLENGER = "no challenger"
 PROVED = "reference values and every element of the default schedule's output, in a fresh process"
 CHECKED = "reference values, whenever it was timed"
 
@@ -89,7 +88,7 @@ class Session:
         self._ranker = ModelRanker(self.spaces, self._cost, self._group)
         self._suggested: list[Candidate] = []
         self._reuse = tools.reuse
-        donated = self._best_donated(self._sources(siblings)) if spaces is None else []
+        donated = self._best_donated(self._sources(siblings), spaces is not None)
         donated = [c for c in donated if c not in stored and c != self._default]
         self._donated = {self._points.schedule(c) for c in donated}
         if self._reuse.mode == "only":
@@ -180,9 +179,17 @@ class Session:
             return list(siblings)
         return [*siblings, *stored_sources(self.task, self.target, self._store, self._reuse, self._rules)]
 
-    def _best_donated(self, sources: Sequence[Source]) -> list[Candidate]:
-        """What other tasks' schedules give here: the best few by the cost model, and the nearest task's."""
-        found = list(dict.fromkeys(map(self._points.locate, refitted(self.task, sources, self.target, self._rules))))
+    def _best_donated(self, sources: Sequence[Source], is_limited: bool) -> list[Candidate]:
+        """What other tasks' schedules give here: the best few by the cost model, and the nearest task's.
+
+        `is_limited`: only what is legal in the sketches that were given.
+        """
+        schedules = refitted(self.task, sources, self.target, self._rules)
+        if is_limited:
+            known = self._points.unasked(schedules)
+            found = [c for c in known if self.spaces[c.sketch].legal(np.array([c.point], dtype=np.int64))[0]]
+        else:
+            found = list(dict.fromkeys(map(self._points.locate, schedules)))
         best = sorted(found, key=self._score, reverse=True)[: self._settings.donated]
         return list(dict.fromkeys([*best, *found[:1]]))
 
@@ -361,8 +368,7 @@ class Session:
             results = self._measurer.retime(self.task, [self._points.schedule(c) for c in candidates], rounds)
             return {c: self._samples(result) for c, result in zip(candidates, results)}
 
-        settings = replace(self._settings.droplet.duel, min_gain=self._settings.gain)
-        decision = choose(incumbent, challengers, in_turns, settings)
+        decision = choose(incumbent, challengers, in_turns, replace(FINAL, min_gain=self._settings.gain))
         self.final_values |= {self._points.schedule(c): decision.value(c) for c in decision.samples}
         return decision
 

@@ -100,7 +100,8 @@ class StormThenDroplet:
     def _storms(self) -> bool:
         """The storm goes on: it has trials and seconds left, and has gained lately."""
         settings, seconds = self._context.settings, self._context.seconds
-        is_late = seconds is not None and self._context.clock() > settings.storm_share * seconds
+        has_starts = bool(self._values)  # a droplet needs some, however late it is
+        is_late = seconds is not None and has_starts and self._context.clock() > settings.storm_share * seconds
         return self._left > 0 and self._idle < settings.storm_patience and not is_late
 
 

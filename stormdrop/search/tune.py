@@ -123,12 +123,12 @@ def _spend(session: Session, trials: int | None, seconds: float | None, settings
         if left <= 0:
             session.settle()
             return "trials"
-        if seconds is not None and session.elapsed >= seconds:
+        if seconds is not None and session.measured and session.elapsed >= seconds:  # one round is always measured
             return "seconds"
         if settings.patience is not None and session.idle_trials >= settings.patience:
             return "no further gain"
         now = min(settings.batch, left)
-        if seconds is not None and session.measured:
+        if seconds is not None and (session.measured or session.elapsed >= seconds):
             rate = session.measured / session.elapsed
             now = min(now, max(SMALLEST_BATCH, ceil(rate * (seconds - session.elapsed))))
         if not session.round(now, min(settings.batch, left - now)):
@@ -141,6 +141,7 @@ def cost_model(target: Target, store: Store | None, settings: TuneSettings) -> C
     if store is not None:
         rows = store.training(target, settings.training_rows)
         cost.add_rows(rows.features, rows.seconds, rows.group, rows.names)
+        cost.refresh()  # donors are ranked before anything is asked of a strategy
     return cost
 
 

@@ -122,16 +122,17 @@ def tune_models(
     settings = settings or MODEL_SETTINGS
     goal = goal or TotalLatency()
     divide = divide or Gradient(np.random.default_rng(seed))
-    how = MeasureSettings(seed=seed, final_seconds=0.05)
     with ExitStack() as stack:
         # Whoever compiles a model estimates at the same temperature: both choose the same defaults.
         targets = [
             target.with_cold_weights(m.constant_bytes > target.l3_bytes if cold is None else cold) for m in models
         ]
-        measurers = {
-            t: stack.enter_context(Measurer(t, how, shared_proofs=True, rules=rules)) if measurer is None else measurer
-            for t in dict.fromkeys(targets)
-        }
+        measurers: dict[Target, Measures] = dict.fromkeys(targets, measurer) if measurer is not None else {}
+        for own in dict.fromkeys(targets if measurer is None else ()):
+            around = [m.surroundings for m, t in zip(models, targets) if t == own]
+            largest = max(around, key=lambda model: model.touched_bytes)
+            how = MeasureSettings(seed=seed, final_seconds=0.05, surroundings=largest)
+            measurers[own] = stack.enter_context(Measurer(own, how, shared_proofs=True, rules=rules))
         cost = cost_model(target, store if objective is None else None, settings)
         keeper = Keeper(store, listen)
         tools = [

@@ -222,6 +222,11 @@ class CpuAssessment:
         return target.l1_bytes * k.l1_share, target.l2_bytes * k.l2_share, target.l3_bytes * k.l3_share
 
     @cached_property
+    def _local(self) -> frozenset[Tensor]:
+        """The tensors of attached stages: in the scratch of the thread that computes them."""
+        return frozenset(stage.tensor for stage in self.structure.stages if stage.host is not None)
+
+    @cached_property
     def terms(self) -> list[dict[str, Num]]:
         """By stage: the seconds of each roofline bound, on the busiest thread. `ends`: tile and loop overhead."""
         return [self._terms(c, self.imbalance[c.stage.host or c.stage.id]) for c in self.costs]
@@ -250,6 +255,10 @@ class CpuAssessment:
                 ends = ends + c.tiles * (repeats - 1.0) * c.accumulators * k.reload_cycles
         together = [sum_of(parts) for parts in zip(*c.moved_bytes())]
         l1, l2, l3 = (c.traffic(together, capacity) for capacity in self.capacities)
+        near = l2 / (target.l3_gbs * 1e9)
+        if target.threads > 1 and target.handover_gbs < target.l3_gbs:
+            constant, written = c.fetched(target.threads, self._local)
+            near = maximum(near, constant / (target.l3_gbs * 1e9) + written / (target.handover_gbs * 1e9))
         beyond = minimum(maximum(c.lines_per_set / target.l1_ways - 1.0, 0.0), k.most_conflicts)
         conflict = 1.0 + k.conflict_slope * beyond
         streams = 1.0 + k.stream_slope * maximum(0.0, c.streams - k.free_streams)
@@ -258,7 +267,7 @@ class CpuAssessment:
             "load": load * conflict * share / hertz,
             "ends": ends * share / hertz,
             "l2": l1 * share / (target.l2_gbs * 1e9),
-            "l3": l2 * imbalance * streams / (target.l3_gbs * 1e9),
+            "l3": near * imbalance * streams,
             "dram": l3 * imbalance * streams / (target.dram_gbs * 1e9),
         }
 
@@ -277,6 +286,11 @@ class CpuAssessment:
             return 0.0
         constants = {o.tensor: o.tensor.nbytes for o in c.operands if o.tensor.constant}
         return sum(constants.values()) / (self._coefficients.cold_bandwidth_share * self._target.dram_gbs * 1e9)
+
+    @property
+    def each_seconds(self) -> list[Num]:
+        """Seconds of each stage of `costs`, without forks."""
+        return [self.stage_seconds(terms) + self._fetched(c) for c, terms in zip(self.costs, self.terms)]
 
     @cached_property
     def seconds(self) -> Num:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,5 +24,22 @@ class FeatureSet:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def width(self) -> int:
+        """Of what `widened` gives."""
+        return len(self.names) + len(self.terms) + len(self.ratios)
+
     def index(self, name: str) -> int:
         return self.names.index(name)
+
+
+def widened(rows: NDArray[Any], features: FeatureSet) -> NDArray[np.float32]:
+    """The features, and ratios among them that mean the same at every size: differences of logarithms."""
+    n, terms = len(features), [features.index(name) for name in features.terms]
+    wide = np.empty((len(rows), features.width), np.float32)
+    wide[:, :n] = rows
+    with np.errstate(invalid="ignore"):
+        wide[:, n : n + len(terms)] = rows[:, terms] - rows[:, features.index("prior"), None]
+        for k, (a, b) in enumerate(features.ratios, n + len(terms)):
+            wide[:, k] = rows[:, features.index(a)] - rows[:, features.index(b)]
+    return wide

@@ -7,7 +7,7 @@ bounding box of the elements of an operand that some inner loops touch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from math import gcd
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, walk
 from stormdrop.ir.memo import memoised
+from stormdrop.ir.tensor import Tensor
 from stormdrop.space.access import TRANSCENDENTAL, axes_of, transposing_axis
 from stormdrop.space.columns import (
     Num,
@@ -277,6 +278,39 @@ class StageCost:
             ]
             for o, footprint in zip(self.operands, boxes.footprints)
         ]
+
+    def fetched(self, threads: int, local: Collection[Tensor]) -> tuple[Num, Num]:
+        """Bytes that all threads together bring into caches of their own: of constants, and of what is written in every
+        run, by another core as a rule.
+
+        A thread takes a run of consecutive units, and fetches a box that several of its units share once. `local`: the
+        tensors that a unit computes itself.
+        """
+        constant: Num = 0
+        written: Num = 0
+        loops, units = self.boxes.loops, self.parallel
+        outer = {LoopLevel(a, 0) for a in self.stage.axes} if self.stage.host is None else set[LoopLevel]()
+        first = next((p for p, loop in enumerate(loops) if loop in outer), len(loops))
+        busy = minimum(threads, units if self.stage.host is None else self.executions)
+        run = ceil_div(units, busy)
+        for o, footprint in zip(self.operands, self.boxes.footprints):
+            if o.tensor in local:
+                continue
+            if self.stage.host is not None:
+                size = minimum(self.executions * footprint[-1], busy * float(o.tensor.nbytes))
+            else:
+                size = busy * footprint[first]
+                inside: Num = 1
+                for loop in loops[first:]:
+                    trips = self.tiling.trips[loop]
+                    if loop.axis in o.axes:
+                        size = size * minimum(trips, ceil_div(run, inside))
+                    inside = inside * trips
+            if o.tensor.constant:
+                constant = constant + size
+            else:
+                written = written + size
+        return constant, written
 
     def traffic(self, moved: list[Num], capacity: float) -> Num:
         """Bytes moved into a cache of `capacity`: boxes inside the outermost loop where all fit are loaded once each.

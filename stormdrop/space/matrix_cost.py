@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from stormdrop.space.block_cost import BlockCost
+from stormdrop.space.block_cost import LINE_BYTES, BlockCost
 from stormdrop.space.columns import Num, ceil_div, maximum, prod_of, sum_of
 from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.operands import Operand
@@ -15,6 +15,7 @@ from stormdrop.space.structure import MatrixTile
 from stormdrop.space.tiling import MATRIX_LANES
 from stormdrop.target.gpu import WARP
 
+GROUP_ROWS = 8
 SPLIT_REGISTERS = 5
 """Registers for each of a fragment that is split: the assembler splits those of later steps ahead."""
 WARP_PRODUCTS = 370.0
@@ -108,8 +109,9 @@ class MatrixCost(BlockCost):
         fragments = ceil_div(self._row_groups, 2) * 4 + self._column_groups * 2
         return self.accumulators + fragments * split
 
-    def _distinct(self, o: Operand) -> Num:
-        return WARP
+    def wavefronts(self, o: Operand, width: Num) -> Num:
+        """Fragments are read without conflicts of banks; a store's lanes are in 8 rows."""
+        return width * (WARP / LINE_BYTES) if o.tensor in self.shared else GROUP_ROWS
 
     @cached_property
     def latency_cycles(self) -> Num:

@@ -3,6 +3,7 @@
 A kind has a file of its own; `stormdrop.target.machine` joins them to one type, `Target`.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 
 ALIGN_BYTES = 64
@@ -23,3 +24,18 @@ class Temperature(Enum):
 
     WARM = "warm"
     COLD = "cold"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The model around a kernel: the bytes of its constants, and of the arena that holds its activations. A kernel that
+    is timed in them finds the caches as a run of the model leaves them.
+    """
+
+    constant_bytes: int
+    arena_bytes: int
+
+    @property
+    def touched_bytes(self) -> int:
+        """What is read or written between two runs of a kernel."""
+        return self.constant_bytes + self.arena_bytes

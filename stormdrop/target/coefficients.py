@@ -75,6 +75,8 @@ class CpuCoefficients:
     overlap_share: float = 0.03  # of the loads, L3 and DRAM that is not hidden behind the largest bound; znver4
     l2_overlap_share: float = 0.01  # streaming from the L2 hides best; znver4
     fork_seconds: float = 1.5e-6  # for every phase; znver4, two threads
+    thread_barrier_seconds: float = 0.075e-6  # of a barrier, for every thread: 0.15 µs of two Zen 4 cores, 1.2 µs of 16
+    # Emerald Rapids cores (python -m benchmarks.pool)
     code_scale: float = 2e4  # of two equal programs take the shorter: it builds faster; chosen
 
     # Limits, all of them chosen

@@ -72,15 +72,20 @@ class NominalRates:
     dram_gbs_per_thread: float
     most_dram_gbs: float
 
+    handover_gbs_per_thread: float = 80.0
+
     def l3_gbs(self, threads: int) -> float:
         return self.l3_gbs_per_thread * threads
+
+    def handover_gbs(self, threads: int) -> float:
+        return self.handover_gbs_per_thread * threads
 
     def dram_gbs(self, threads: int) -> float:
         return min(self.dram_gbs_per_thread * threads, self.most_dram_gbs)
 
 
 _ZEN = NominalRates(3.5, 32.0, 80.0, 32.0, 100.0)  # measured on a Zen 4 server: 117 GB/s of L2 at 3.65 GHz
-_XEON = NominalRates(2.7, 37.0, 22.0, 11.0, 130.0)  # measured on 8 and 16 CPUs of an Emerald Rapids server
+_XEON = NominalRates(2.7, 37.0, 22.0, 11.0, 130.0, 6.0)  # measured on 8 and 16 CPUs of an Emerald Rapids server
 _RATES = {"sapphirerapids": _XEON, "emeraldrapids": _XEON, "graniterapids": _XEON}
 """By cpu; all others are estimated as a Zen 4 core."""
 
@@ -120,6 +125,8 @@ class Cpu:
     l3_gbs: float
     dram_gbs: float
     temperature: Temperature = Temperature.WARM
+    handover_gbs: float = 160.0
+    """Of what another core wrote last, for all threads together."""
     has_bf16_dot: bool = False
     """AVX512_BF16: two products of bf16 are added to every f32 lane in one instruction."""
     coefficients: CpuCoefficients = CPU_COEFFICIENTS
@@ -192,6 +199,11 @@ class Cpu:
         return self.peak_gflops / (2 * self.lanes("f32") * self.fma_per_cycle)
 
     @property
+    def barrier_seconds(self) -> float:
+        """What a barrier of all threads costs, with what they need to begin what follows it."""
+        return self.coefficients.thread_barrier_seconds * self.threads
+
+    @property
     def reach_bytes(self) -> int:
         """How far from its pointer an address may lie without an instruction to compute it."""
         return {"neon": 16384, "sve512": 256}.get(self.isa, 1 << 31)
@@ -229,7 +241,8 @@ class Cpu:
         if threads == self.threads:
             return self
         rates = _rates(self.cpu)
-        return replace(self, threads=threads, l3_gbs=rates.l3_gbs(threads), dram_gbs=rates.dram_gbs(threads))
+        shared = {"l3_gbs": rates.l3_gbs(threads), "dram_gbs": rates.dram_gbs(threads)}
+        return replace(self, threads=threads, **shared, handover_gbs=rates.handover_gbs(threads))
 
     def with_cold_weights(self, cold: bool | None) -> "Cpu":
         """The same machine at one of the two temperatures; None: at its own."""
@@ -293,4 +306,5 @@ def cpu_target(name: str, triple: str, cpu: str, features: str, isa: Isa, thread
         l2_gbs=rates.l2_bytes_per_cycle * rates.ghz,
         l3_gbs=rates.l3_gbs(threads),
         dram_gbs=rates.dram_gbs(threads),
+        handover_gbs=rates.handover_gbs(threads),
     )

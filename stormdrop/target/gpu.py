@@ -34,12 +34,19 @@ class GpuCoefficients:
 
     # Issue: warp instructions that a multiprocessor starts in a cycle
     issue_per_cycle: float = 4.0  # nominal: four schedulers
-    shared_bytes_per_cycle: float = 128.0  # nominal: one wavefront of 32 banks
+    shared_bytes_per_cycle: float = 142.0  # one wavefront has 128; h200
     load_issue_per_cycle: float = 1.0  # nominal: warp-wide requests to the L1 that one multiprocessor takes
+    unstaged_factor: float = 4.0  # what a tile's operands cost that every thread loads from the L1; h200
     sector_bytes: float = 32.0  # nominal: what a request moves of every cache line it touches
     function_instructions: float = 20.0  # exp, tanh, erf, ...; counted
+    turn_instructions: float = (
+        24.0  # what a turn of an unrolled loop costs: control, and loads that nothing overlaps; h200
+    )
     division_instructions: float = 10.0  # counted
-    index_instructions: float = 6.0  # of each element that a thread copies or guards; counted
+    rounding_instructions: float = 7.0  # of an f32 to a half; counted
+    index_instructions: float = 6.0  # of each tile that a thread stores; counted
+    copy_instructions: float = 3.0  # of each copy to shared memory, for its addresses; counted
+    guard_instructions: float = 5.0  # beside those, where a border must be tested; counted
 
     # Latencies, in cycles
     memory_cycles: float = 650.0  # a load from the L2 that few blocks share; h200
@@ -47,7 +54,7 @@ class GpuCoefficients:
     shuffle_cycles: float = 30.0  # nominal
     loop_cycles: float = 12.0  # control of a loop that is not unrolled; chosen
     fma_latency: float = 4.0  # nominal
-    hiding_warps: float = 8.0  # warps of a multiprocessor that hide each other's instruction latencies; chosen
+    warp_gap: float = 1.0  # share of time lost to instruction latencies if there is one warp; h200
 
     # A launch
     launch_seconds: float = 2.0e-6  # of a kernel in a graph, from the end of the one before; h200
@@ -58,9 +65,11 @@ class GpuCoefficients:
     most_instructions: float = 6000.0  # of one phase: ptxas takes about 40 µs for each
     spare_registers: float = 40.0  # of a thread, beside accumulators and operands: addresses, loop variables
     code_scale: float = 2e5  # of two equal programs take the shorter
+    cached_instructions: float = 2000.0  # that a loop may have before it is fetched again and again; h200
+    fetch_scale: float = 1e4  # by so many instructions beyond it a program takes twice as long; h200
 
 
-GPU_COEFFICIENTS = GpuCoefficients(version=1)
+GPU_COEFFICIENTS = GpuCoefficients(version=2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,13 @@ def test_a_model_is_timed_beside_busy_cpus(tmp_path: Path) -> None:
     assert report["busy"]["1"]["stormdrop"]["median_seconds"] > 0
 
 
+def test_a_model_is_timed_with_other_settings_of_its_threads(tmp_path: Path) -> None:
+    result = ran("bench", dense(tmp_path), "--repeats", "3", "--spin", "5", "--affinity", "none", "--profile", "--json")
+    assert result.exit_code == 0, result.output
+    assert "spin 5.0; affinity none" in result.stderr
+    assert list(json.loads(result.stdout)) == ["model", "threads", "stormdrop", "profile"]
+
+
 def test_the_report_tells_settings_runs_and_kernels(tmp_path: Path) -> None:
     result = ran("bench", dense(tmp_path), "--against", "onnxruntime", "--repeats", "7", "--profile")
     assert result.exit_code == 0, result.output
@@ -173,7 +180,15 @@ def test_a_compiled_file_is_timed_and_raced_beside_its_model(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "args", [["--repeats", "3", "--seconds", "1s"], ["--repeats", "0"], ["--against", "nobody"], ["--warm-up", "-1"]]
+    "args",
+    [
+        ["--repeats", "3", "--seconds", "1s"],
+        ["--repeats", "0"],
+        ["--against", "nobody"],
+        ["--warm-up", "-1"],
+        ["--spin", "-1"],
+        ["--affinity", "near"],
+    ],
 )
 def test_wrong_usage_is_exit_code_2(args: list[str], tmp_path: Path) -> None:
     assert ran("bench", dense(tmp_path), *args).exit_code == 2

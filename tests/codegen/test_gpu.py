@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from stormdrop.codegen.gpu import emit_module
 from stormdrop.codegen.llvm import assembly
+from stormdrop.ir.expr import Expr
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
-from stormdrop.lower.program import Barrier, CommitCopies, Finish, Program, WaitForCopies, statements
+from stormdrop.lower.program import (
+    Barrier,
+    CommitCopies,
+    Finish,
+    Program,
+    Threads,
+    Update,
+    WaitForCopies,
+    statements,
+)
 from stormdrop.lower.verify import verify
 from stormdrop.ops.catalogue import build as operator
 from stormdrop.runtime.building import lowered
@@ -75,8 +87,9 @@ def test_launches_and_shared_memory_are_those_that_the_judge_counts(name: str) -
 
 
 def point_of(sketch: Sketch, **values: int) -> Points:
-    """The point with these values of some knobs of stage s0; all others are 1."""
-    named = {name: values.get(name.removeprefix("s0.").replace(".", "_"), 1) for name in sketch.names}
+    """The point with these values of some knobs of stage s0; all others are 1, flags 0."""
+    least = {knob.name: 0 if knob.unit == "flag" else 1 for knob in sketch.knobs}
+    named = {name: values.get(name.removeprefix("s0.").replace(".", "_"), least[name]) for name in sketch.names}
     return sketch.canonical(np.array([[named[name] for name in sketch.names]], dtype=np.int64))[0]
 
 
@@ -102,6 +115,79 @@ def test_a_pipeline_of_any_depth_computes_a_product(depth: int, sizes: tuple[int
     assert sum(isinstance(s, CommitCopies) for s in body) == (2 if depth > 1 else 0)
     assert sum(isinstance(s, Barrier) for s in body) == (1 if depth > 1 else 2)
     check_computes(sketch.task, program)
+
+
+@pytest.mark.parametrize(("layout", "pieces"), [(0, 4), (1, 1), (1, 2), (1, 4)])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_an_operand_lies_in_shared_memory_in_either_order_and_is_copied_in_pieces(
+    layout: int, pieces: int, depth: int
+) -> None:
+    sketch = staged_product(21, 28, 52)
+    values = TILE | {"0_layout": layout, "0_pieces": pieces, "1_pieces": 2}
+    program = lowered(sketch, point_of(sketch, **values, depth=depth))
+    verify(program)
+    copies = [s for s in statements(program.phases[0].body) if isinstance(s, Finish) and s.tile.stage.reader]
+    assert {s.tile.lanes for s in copies} == {4 // pieces, 2}
+    check_computes(sketch.task, program)
+
+
+def test_reduce_axes_first_let_a_thread_read_its_rows_as_one_vector() -> None:
+    sketch = staged_product(256, 256, 256)
+    loads: list[int] = []
+    for layout in (0, 1):
+        program = lowered(sketch, point_of(sketch, **(TILE | {"0_layout": layout, "unroll": 1})))
+        loads.append(emit_module(program, TARGET).count("= load "))
+    assert loads[0] - loads[1] == 3  # four rows by one load instead of four
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_rows_of_blocks_are_passed_together_where_their_number_allows_it(group: int) -> None:
+    sketch = staged_product(96, 64, 16)
+    program = lowered(sketch, point_of(sketch, **TILE, group=group))  # 6 rows of 2 blocks
+    verify(program)
+    assert [n for _, n in program.phases[0].loops] == ([3, 2, 2] if group == 2 else [6, 2])
+    check_computes(sketch.task, program)
+
+
+def test_the_assembler_is_told_how_many_blocks_must_be_resident() -> None:
+    sketch = staged_product(64, 64, 64)
+    text = emit_module(lowered(sketch, point_of(sketch, **TILE, residents=3)), TARGET)
+    assert '"nvvm.minctasm"="3"' in text
+
+
+def wavefronts(addresses: list[int], width: int) -> int:
+    """Cycles of one access of a warp in shared memory: 128 bytes of threads at a time, once for every word of the
+    busiest bank.
+    """
+    cycles, together = 0, 128 // width
+    for first in range(0, len(addresses), together):
+        words = {word for a in addresses[first : first + together] for word in range(a // 4, (a + width) // 4)}
+        cycles += max(Counter(word % 32 for word in words).values())
+    return cycles
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize(("threads", "vectors", "block"), [(8, 1, 3), (8, 1, 4), (8, 1, 8), (4, 2, 4), (16, 4, 4)])
+def test_bank_conflicts_of_the_estimate_are_those_of_the_addresses(
+    layout: int, rows: int, threads: int, vectors: int, block: int
+) -> None:
+    sketch = staged_product(256, 256, 256)
+    values = {"a1_3": 8, "a1_4": rows, "a2_3": threads, "a2_4": vectors, "r0_1": block, "unroll": 4}
+    point = point_of(sketch, **values, **{"0_layout": layout})
+    program = lowered(sketch, point)
+    (update,) = (s for s in statements(program.phases[0].body) if isinstance(s, Update))
+    (block_threads,) = (s for s in program.phases[0].body if isinstance(s, Threads))
+    cost = assessed(sketch, point).phases[0].root
+    for load, access in update.reads.items():
+        addresses: list[int] = []
+        for thread in range(32):
+            digits: dict[Expr, int] = {}
+            for var, n in reversed(block_threads.loops):
+                digits[var], thread = thread % n, thread // n
+            addresses.append(4 * sum(c * digits.get(atom, 0) for atom, c in access.outer.terms))
+        ((operand, _, width),) = ((o, n, w) for o, n, w in cost.loads if o.tensor is load.tensor)
+        assert cost.wavefronts(operand, width) == wavefronts(addresses, int(width)), load
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

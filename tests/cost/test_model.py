@@ -276,18 +276,21 @@ def test_as_many_seconds_as_rows_are_needed() -> None:
         CostModel(FEATURES).add("a", some_rows(3), [1.0, 2.0])
 
 
-def test_rows_beyond_the_cap_are_forgotten_but_not_the_best_nor_the_most_recent() -> None:
+def test_rows_beyond_the_cap_are_a_sample_of_every_group_and_age_with_the_best() -> None:
     model = CostModel(FEATURES, CostSettings(max_rows=100, min_rows=50))
-    rows = some_rows(400, 6)
-    seconds = 1.0 + np.random.default_rng(0).permutation(400)
-    seconds[[0, 17]] = (0.25, 0.5)
-    model.add("a", rows, seconds)
+    rows, seconds = some_rows(400, 6), 1.0 + np.random.default_rng(0).permutation(400)
+    seconds[17] = 0.25
+    model.add("old and small", rows[:30], seconds[:30])
+    model.add("large", rows[30:350], seconds[30:350])
+    model.add("new", rows[350:], seconds[350:])
     model.refresh()
     assert model.rows == 100
     held = model._held
-    assert {0.25, 0.5} <= set(held.values.tolist())
-    assert np.array_equal(held.values[50:], seconds[350:])
-    assert held.values[:50].max() == np.sort(seconds[:350])[49]
+    assert np.bincount(held.group).tolist() == [30, 35, 35]
+    assert {0.25, *(seconds[30:350].min(), seconds[350:].min())} <= set(held.values.tolist())
+    ages = [seconds.tolist().index(v) for v in held.values[held.group == 1].tolist()]
+    assert min(ages) < 60
+    assert max(ages) > 320
 
 
 def test_rows_of_a_store_are_worth_what_rows_added_one_by_one_are() -> None:

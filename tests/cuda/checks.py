@@ -23,6 +23,7 @@ from stormdrop.runtime.targets import device_for, target_for
 from stormdrop.target.accuracy import error_bound
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import MATRIX_KERNELS, Precision
+from tests.cuda import device
 from tests.emulator.trials import GpuTrial, MatrixTrial, results
 from tests.support.tasks import DRAWN, NAMES, random_task
 from tests.support.trials import EPS, GRAPHS, Case, compare, random_array
@@ -70,6 +71,11 @@ def models() -> Iterator[Check]:
         yield Check(f"models {name}", partial(model, name))
 
 
+def devices() -> Iterator[Check]:
+    for name, check in device.CHECKS.items():
+        yield Check(f"device {name}", check)
+
+
 def tensor() -> Iterator[Check]:
     """Matrix instructions at every precision: default schedules, some large, and random points."""
     for precision in MATRIX_KERNELS:
@@ -79,7 +85,7 @@ def tensor() -> Iterator[Check]:
 
 
 def checks(points_count: int = POINTS) -> list[Check]:
-    return [*operators(), *points(points_count), *models(), *tensor()]
+    return [*operators(), *points(points_count), *models(), *devices(), *tensor()]
 
 
 def operator(name: str, most: int, precision: Precision = "f32") -> None:

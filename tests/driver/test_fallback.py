@@ -20,7 +20,7 @@ from stormdrop.cli.main import main
 from stormdrop.driver.fallback import OnnxRuntimeFallback
 from stormdrop.driver.mixed import MixedModel, OpenMixedModel
 from stormdrop.frontend.mixed import cut
-from stormdrop.frontend.onnx import parsed
+from stormdrop.frontend.parsed import parsed
 from tests.support.command import refusal
 
 pytest.importorskip("onnxruntime")

@@ -24,6 +24,7 @@ from stormdrop.runtime.device import (
     InputArray,
     OutputArray,
 )
+from stormdrop.runtime.group import Group
 from stormdrop.runtime.host_device import HostMemory, HostPacker, host_device
 from stormdrop.runtime.memory import aligned
 from stormdrop.target.scope import Scope
@@ -65,7 +66,7 @@ class EmulatedDevice:
     def load(self, artifact: Artifact) -> EmulatedKernel:
         return EmulatedKernel(artifact, self)
 
-    def record(self, calls: Sequence[BoundCall]) -> EmulatedRecording:
+    def record(self, calls: Sequence[BoundCall], groups: Sequence[Group] = ()) -> EmulatedRecording:
         return EmulatedRecording(calls, self.allocate)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.measure.stopwatch import Seconds, repeat
+from stormdrop.measure.stopwatch import Seconds, repeat, turn
 
 SETTINGS = MeasureSettings(min_seconds=0.02, max_repeats=1000, run_timeout=10)
 
@@ -29,6 +29,13 @@ def test_repeats_fill_the_budget_and_no_more(seconds: float, runs: tuple[int, in
     assert runs[0] <= clock.runs <= runs[1]
     assert found.seconds == pytest.approx(seconds)
     assert not found.stopped_early
+
+
+def test_the_budget_pays_for_what_passes_between_runs():
+    clock = Clock(1e-4)
+    found = repeat(clock, 1e-4, None, SETTINGS, between=3e-4)
+    assert 50 <= clock.runs <= 70
+    assert found.seconds == pytest.approx(1e-4)
 
 
 def test_the_first_run_alone_condemns_only_what_no_cold_cache_explains():
@@ -58,3 +65,15 @@ def test_spikes_neither_move_the_median_nor_stop_a_kernel():
     assert found.seconds == pytest.approx(1e-4)
     assert found.spread == 0
     assert not found.stopped_early
+
+
+def test_a_turn_of_a_short_kernel_lasts_its_seconds_and_of_a_longer_one_some_runs():
+    short, long = Clock(1e-5), Clock(5e-3)
+    assert SETTINGS.turn_seconds <= turn(short, SETTINGS).each.sum() <= 2 * SETTINGS.turn_seconds
+    assert len(turn(long, SETTINGS).each) == long.runs == SETTINGS.turn_runs
+
+
+def test_a_turn_of_a_very_long_kernel_is_bounded():
+    clock = Clock(0.04)
+    assert 2 <= len(turn(clock, SETTINGS).each) < SETTINGS.turn_runs
+    assert clock.runs * clock.seconds <= 2 * SETTINGS.longest_turn_seconds + clock.seconds

@@ -41,8 +41,3 @@ def test_a_machine_that_hides_its_caches_gets_defaults(tmp_path: Path, size: str
     assert host._read_caches(tmp_path / "nowhere") == Caches()
     write_cache(tmp_path, 0, 1, "Data", size, "")
     assert host._read_caches(tmp_path) == Caches()
-
-
-def test_cpu_lists_are_read_as_linux_writes_them() -> None:
-    assert host._cpu_list("0-2,8,10-11") == [0, 1, 2, 8, 10, 11]
-    assert host._cpu_list("") == host._cpu_list("junk") == []

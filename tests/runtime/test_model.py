@@ -5,6 +5,7 @@ ones.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import threading
@@ -23,9 +24,10 @@ from stormdrop.ir.expr import Dtype
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
 from stormdrop.ops import catalogue
+from stormdrop.runtime.device import Account
 from stormdrop.runtime.image import Address, Image, Port
 from stormdrop.runtime.model import Model, pack
-from stormdrop.runtime.profile import Profile
+from stormdrop.runtime.profile import Profile, profile_of
 from stormdrop.runtime.verify import verify
 from stormdrop.target.scope import Scope
 from tests.support.images import Draft, poisoned
@@ -479,9 +481,18 @@ def test_a_profile_has_a_row_for_each_step_and_adds_up() -> None:
         assert row.peak_share == pytest.approx(row.gflops / profile.peak_gflops)
         assert row.computing + row.off + row.late + row.waiting == pytest.approx(row.seconds)
         assert row.busy_alone is not None
+        assert row.judged is not None
+        assert row.judged > 0
         assert row.slowdown == pytest.approx(row.computing - row.busy_alone)
     assert profile.seconds == pytest.approx(sum(row.seconds for row in profile.rows))
     assert (profile.name, profile.threads, profile.repeats) == ("tiny", 2, 5)
+
+
+def test_inputs_that_cannot_be_written_are_profiled_alone() -> None:
+    """Interludes write to inputs: to copies of the caller's."""
+    pages = mmap.mmap(-1, X.nbytes, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    zeros = np.frombuffer(pages, X.dtype).reshape(X.shape)
+    assert shared_model().profile(zeros, U, repeats=2, standalone=True).repeats == 2
 
 
 def test_equal_tasks_of_a_profile_are_added_up() -> None:
@@ -491,6 +502,17 @@ def test_equal_tasks_of_a_profile_are_added_up() -> None:
     assert row.seconds == pytest.approx(sum(r.seconds for r in profile.rows))
     assert row.flops == sum(r.flops for r in profile.rows)
     assert row.share == pytest.approx(1)
+
+
+def test_a_profile_has_shares_of_the_bandwidth_of_memory_where_that_is_known() -> None:
+    calls = shared_model().image.calls
+    seconds = np.full((4, len(calls)), 1e-3)
+    account = Account(seconds, 0 * seconds, seconds, 0 * seconds)
+    profile = profile_of("tiny", 2, calls, account, 100.0, memory_gbs=10.0)
+    for row in (*profile.rows, *profile.by_task().rows):
+        assert row.memory_share == pytest.approx(row.nbytes / row.seconds / 10e9)
+    assert "of memory" in str(profile)
+    assert "of memory" not in str(profile_of("tiny", 2, calls, account, 100.0))
 
 
 def test_a_profile_is_a_table_for_people_and_plain_data_for_programs() -> None:

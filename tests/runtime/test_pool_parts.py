@@ -22,8 +22,8 @@ import pytest
 from stormdrop.codegen.llvm import AnyOf, Code, assemble, host
 from stormdrop.runtime import pool as pool_module
 from stormdrop.runtime.pool import Pool
-from stormdrop.runtime.pool_ir import PARTS, STEP_WORDS, pool_ir
-from tests.support.pool_kernels import MIRROR
+from stormdrop.runtime.pool_ir import PARTS, pool_ir
+from tests.support.pool_kernels import MIRROR, records
 
 # `tally`: count[i] += 1 for every iteration, and the thread's scratch[phase] += their number.
 # `gate`: as tally, but who runs iteration `held` waits there until `wanted` other iterations have been counted.
@@ -72,21 +72,19 @@ CODE = Code(assemble(MIRROR + KERNELS, AnyOf(host()[0])))
 
 @dataclass(frozen=True)
 class Job:
-    """One step for the pool, and the arrays that its record points to."""
+    """Steps for the pool, and the arrays that their records point to."""
 
-    record: npt.NDArray[np.int64]
+    records: npt.NDArray[np.int64]
     held: tuple[npt.NDArray[np.int64], ...]
 
     def run(self, pool: Pool) -> None:
-        pool.run(self.record.ctypes.data, 1)
+        pool.run(self.records.ctypes.data, len(self.records))
 
 
 def job(kernel: str, buffers: list[int], extents: list[int], scratch: npt.NDArray[np.int64]) -> Job:
-    table, sizes = np.array(buffers, np.int64), np.array(extents, np.int64)
-    words = (CODE.address(kernel), table.ctypes.data, scratch.ctypes.data, scratch.strides[0], sizes.ctypes.data)
-    record = np.array([*words, len(extents)], np.int64)
-    assert len(record) == STEP_WORDS
-    return Job(record, (table, sizes, scratch))
+    table = np.array(buffers, np.int64)
+    place = (CODE.address(kernel), table.ctypes.data, scratch.ctypes.data, scratch.strides[0])
+    return Job(records([place], [extents]), (table, scratch))
 
 
 @pytest.fixture(params=[1, 2, 3, 7])

@@ -11,11 +11,11 @@ from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Result, Timing
 from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.record import DONOR, Record
 from stormdrop.reservoir.store import Store
-from stormdrop.search.reuse import DONOR, refitted, related
+from stormdrop.search.reuse import refitted, related
 from stormdrop.search.settings import TuneSettings
-from stormdrop.search.tune import tune, versions
+from stormdrop.search.tune import cost_model, tune, versions
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule
@@ -177,3 +177,19 @@ def test_a_model_is_tuned_from_another_models_winners_alone() -> None:
         for schedule in candidates:
             sketch, point = replay(task, schedule, tuned.target)
             assert sketch.schedule(point) == schedule
+
+
+def test_donors_are_ranked_by_what_was_learned_from_the_store() -> None:
+    sketch = sketches(DONOR_TASK, TARGET)[0]
+    points = sketch.sample_legal(300, np.random.default_rng(0))
+    seconds = 1e-9 / sketch.prior(points)  # the estimate is wrong about everything
+    store = Store.in_memory()
+    rows = sketch.features(points).astype(np.float32)
+    store.add(
+        [
+            Record(DONOR_TASK, sketch.schedule(p), TARGET, timing(float(s)), versions(TARGET), features=row)
+            for p, s, row in zip(points, seconds, rows)
+        ]
+    )
+    scores = cost_model(TARGET, store, TuneSettings()).predict(rows)
+    assert np.corrcoef(scores, -np.log(seconds))[0, 1] > 0.5

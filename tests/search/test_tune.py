@@ -353,6 +353,14 @@ def test_interrupts_are_the_programs_own_again_afterwards() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_seconds_that_are_over_before_the_first_round_still_measure_the_default() -> None:
+    measurer = Replay()
+    tuned = tune(task(), TARGET, measurer=measurer, seconds=1e-9)
+    assert tuned.stopped == "seconds"
+    assert 1 <= tuned.trials <= 4
+    assert measurer.batches[0][0] == default_schedule(task(), TARGET)
+
+
 def test_seconds_end_a_search() -> None:
     tuned = tune(task(), TARGET, measurer=Replay(), seconds=0.3, search="random")
     assert tuned.stopped == "seconds"

@@ -19,6 +19,7 @@ from stormdrop.graph.partition import Partition, partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
+from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store, StoreFull
 from stormdrop.runtime.host import detect
 from stormdrop.search.events import Warned, ignore
@@ -40,7 +41,9 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
+from stormdrop.target import Surroundings
 from stormdrop.target.cpu import cross
+from stormdrop.target.machine import Target
 from tests.support.graphs import floats, graph_of
 from tests.support.own_rules import Reverse
 
@@ -559,6 +562,40 @@ def test_models_of_two_temperatures_are_timed_apart() -> None:
     assert [t.cold for t in found] == [False, True]
     shared = small.tasks[0].task
     assert [len(store.trials(shared, between, cold=cold)) > 0 for cold in (False, True)] == [True, True]
+
+
+def test_candidates_are_timed_in_the_surroundings_of_the_largest_model_of_their_temperature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiny, small, large = model(32, 48), model(32, 48, 48), model(32, 48, 400)
+    between = replace(TARGET, l3_bytes=(small.constant_bytes + large.constant_bytes) // 2)
+    around: dict[bool, Surroundings | None] = {}
+
+    class Noting(Fake):
+        """Notes how it is asked to measure."""
+
+        def __init__(self, target: Target, settings: MeasureSettings, **_: object) -> None:
+            super().__init__()
+            around[target.is_cold] = settings.surroundings
+
+        def __enter__(self) -> Noting:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def warm_up(self, task: Task) -> None: ...
+
+    monkeypatch.setattr("stormdrop.search.tune_model.Measurer", Noting)
+    tune_models([tiny, small, large], between, trials=8)
+    assert around == {False: small.surroundings, True: large.surroundings}
+
+
+def test_a_models_arena_holds_the_operands_of_its_largest_kernel() -> None:
+    parts = model(32, 48, 400, 8, rows=10)
+    around = parts.surroundings
+    assert around.constant_bytes == parts.constant_bytes == 4 * (32 * 48 + 48 * 400 + 400 * 8)
+    assert around.arena_bytes == 4 * 10 * (48 + 400)
+    assert around.touched_bytes == around.constant_bytes + around.arena_bytes
 
 
 # ---- where schedules come from, and what they cost -----------------------------------------------------------------

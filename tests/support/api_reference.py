@@ -20,7 +20,7 @@ import stormdrop
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 ROOT = PAGE.parents[1]
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Models": ("compile", "load", "load_compiled", "Model", "CompiledModule", "Graph", "CustomOperator"),
+    "Models": ("compile", "load", "load_compiled", "Model", "Pool", "CompiledModule", "Graph", "CustomOperator"),
     "Tuning": ("tune", "Tuned", "TunedModel", "Store"),
     "Tasks and kernels": ("tensor", "axis", "reduce_axis", "compute", "Task", "Tensor", "Variant", "build", "Kernel"),
     "Expressions": (
@@ -40,6 +40,9 @@ ABOUT = {
     "Target": "A machine as data; what `detect` returns.",
 }
 """Names that have no docstring."""
+
+INTERNAL = {"Pool": {"run", "run_alone", "bench", "profile", "account", "pin"}}
+"""Methods that models call, not users: no part of what is promised."""
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -119,7 +122,8 @@ def _members(name: str, found: ast.ClassDef) -> Iterator[ast.FunctionDef]:
         for node in part.body if part is not None else ():
             if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and node.name not in seen:
                 seen.add(node.name)
-                if not node.name.startswith("_") or node.name == "__call__":
+                is_public = not node.name.startswith("_") and node.name not in INTERNAL.get(name, ())
+                if is_public or node.name == "__call__":
                     yield node
 
 

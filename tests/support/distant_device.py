@@ -26,6 +26,7 @@ from stormdrop.runtime.device import (
     OutputArray,
     Seconds,
 )
+from stormdrop.runtime.group import Group
 from stormdrop.runtime.memory import aligned
 from stormdrop.target.scope import Scope
 from tests.support.copying_recording import CopyingRecording
@@ -64,7 +65,7 @@ class DistantDevice:
     def load(self, artifact: Artifact) -> DistantKernel:
         return DistantKernel(artifact)
 
-    def record(self, calls: Sequence[BoundCall]) -> DistantRecording:
+    def record(self, calls: Sequence[BoundCall], groups: Sequence[Group] = ()) -> DistantRecording:
         return DistantRecording(calls, self)
 
 

@@ -1,4 +1,27 @@
-"""Kernels for the thread pool, as LLVM IR text."""
+"""Kernels for the thread pool, as LLVM IR text, and records of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from stormdrop.runtime.group import Group, single_groups, step_rows
+from stormdrop.runtime.pool_ir import STEP_WORDS
+
+Place = tuple[int, int, int, int]
+"""Of a kernel: its address, that of its pointer table, thread 0's scratch, bytes from one thread's to the next."""
+
+
+def records(
+    places: Sequence[Place], extents: Sequence[Sequence[int]], groups: Sequence[Group] = ()
+) -> npt.NDArray[np.int64]:
+    """The records of a job: calls of kernels with so many phases, each phase a group of its own unless given."""
+    rows = step_rows(extents, groups or single_groups(extents))
+    found = [(*places[row.call], *row.words) for row in rows]
+    return np.array(found, np.int64).reshape(-1, STEP_WORDS)
+
 
 MIRROR = """
 ; Phase p writes y[i] = x[n-1-i] + 1, and x and y change places with each phase: a phase that begins too early shows.

@@ -21,6 +21,7 @@ from stormdrop.runtime.cuda.graph import CudaGraph, ReadyGraph
 from stormdrop.runtime.cuda.memory import CudaMemory
 from stormdrop.runtime.cuda.recording import CudaRecording, PhaseLaunch
 from stormdrop.runtime.device import Array, BoundCall, BufferPlace, Bytes
+from stormdrop.runtime.group import Group
 from stormdrop.runtime.host_device import HostMemory, HostPacker, host_device
 from stormdrop.runtime.memory import aligned
 
@@ -74,7 +75,7 @@ class CudaDevice:
     def load(self, artifact: Artifact) -> CudaKernel:
         return CudaKernel(artifact, self)
 
-    def record(self, calls: Sequence[BoundCall]) -> CudaRecording:
+    def record(self, calls: Sequence[BoundCall], groups: Sequence[Group] = ()) -> CudaRecording:
         bound = [(_own(call.kernel).launches, call.arguments) for call in calls]
         return CudaRecording(bound, calls, self.context, self)
 

@@ -1,0 +1,75 @@
+"""The models of a table: which of their tasks are recorded, and what the best known schedules are worth in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from benchmarks.reuse.table import ModelWorth, Table, recipient_id
+from stormdrop import zoo
+from stormdrop.driver.compile import load, suited, tasks_of
+from stormdrop.driver.in_model import REVERTED, accept
+from stormdrop.graph.partition import Partition
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.measurer import Measurer
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.search.model_events import TunedModel, TunedTask
+from stormdrop.search.model_task import least_seconds
+from stormdrop.search.tools import Measures
+from stormdrop.target.cpu import Cpu
+
+RACE_SECONDS = 2.0
+"""Of each side, where a model is timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What recording needs of a model: the tasks that take a share worth recording, and how often it calls each."""
+
+    name: str
+    is_cold: bool
+    tasks: tuple[tuple[Task, int], ...]
+
+
+def partition_of(name: str) -> Partition:
+    return tasks_of(load(zoo.build(name)))
+
+
+def network_of(name: str, parts: Partition, target: Cpu, share: float) -> Network:
+    """With the tasks that take at least this share of the model's estimated time."""
+    own = suited(target, parts)
+    seconds = {use.id: use.count * least_seconds(use.task, own) for use in parts.tasks}
+    least = share * sum(seconds.values())
+    found = [(use.task, use.count) for use in parts.tasks if seconds[use.id] >= least]
+    return Network(name, own.is_cold, tuple(found))
+
+
+def measurers_for(target: Cpu, networks: Sequence[Network], stack: ExitStack) -> dict[bool, Measures]:
+    """One for each temperature that is needed."""
+    settings = MeasureSettings(final_seconds=0.05)
+    return {
+        is_cold: stack.enter_context(Measurer(target.with_cold_weights(is_cold), settings, shared_proofs=True))
+        for is_cold in sorted({n.is_cold for n in networks})
+    }
+
+
+def worth_in_model(name: str, target: Cpu, table: Table) -> ModelWorth:
+    """A model with the best known schedules against itself with defaults, as tuning ends: timed in turns, kernels that
+    make it slower reverted.
+    """
+    parts = partition_of(name)
+    own = suited(target, parts)
+    tasks: list[TunedTask] = []
+    for use in parts.tasks:
+        best = table.best.get(recipient_id(use.task.digest, own.is_cold))
+        schedule = None if best is None or best.is_default else best.schedule
+        about = use.id, use.calls[0].label, use.count, use.task.flops
+        tasks.append(TunedTask(*about, task=use.task, schedule=schedule, default=None, verified=schedule is not None))
+    tuned = TunedModel(name, own, "recorded", 0, tuple(tasks), 0.0, "recorded")
+    accepted = accept(parts, tuned, seconds=RACE_SECONDS)
+    worth = accepted.in_model
+    assert worth is not None
+    offered = [t for t in accepted.tasks if t.schedule is not None]
+    changed = sum(t.phase != REVERTED for t in offered)
+    return ModelWorth(name, worth.seconds, worth.default_seconds, changed, len(offered))

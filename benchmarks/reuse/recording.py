@@ -1,0 +1,449 @@
+"""The passes that measure. Each leaves out what the table already has.
+
+    winners   every recipient is searched from nothing
+    donors    winners of other recipients are re-fitted and timed in turns; the best known duels the default
+    reuse     every recipient is searched from donors alone, its models held out; tasks with something to gain also
+              from donors and then as from nothing, and once more from nothing, with the same budget
+    zero      every recipient gets the schedule that compiling would take unmeasured, its models held out
+    long      tasks with something to gain are searched from nothing with many trials
+    model     every model with the best known schedules against defaults, in turns
+
+Rates and coefficients of the estimate are nominal, whatever was measured of this machine before.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from benchmarks.reuse.held_out import HeldOutStores, keep_trials
+from benchmarks.reuse.networks import Network, worth_in_model
+from benchmarks.reuse.table import GAIN, Recipient, Row, SearchKind, Table, TableFile, family_of, mark_of, recipient_id
+from benchmarks.reuse.turns import Turns, in_turns
+from benchmarks.reuse.zero import Choose, Learn
+from stormdrop.errors import RunError, ScheduleError, StormdropError
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Timing
+from stormdrop.reservoir.donors import Kinship, kinship
+from stormdrop.reservoir.record import DONOR, Record
+from stormdrop.reservoir.store import Store
+from stormdrop.search.events import Event, NewBest
+from stormdrop.search.reuse import MOST_DONORS
+from stormdrop.search.settings import TuneSettings
+from stormdrop.search.tools import Measures
+from stormdrop.search.tune import tune, versions
+from stormdrop.search.tune_model import MODEL_SETTINGS
+from stormdrop.space.default import default_schedule
+from stormdrop.space.refit import refit
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import replay
+from stormdrop.target.cpu import Cpu
+
+Pass = Literal["winners", "donors", "reuse", "zero", "long", "model"]
+PASSES: tuple[Pass, ...] = get_args(Pass)
+DONOR_LOADS, DONOR_ROUNDS = 2, 3
+CURVE_LOADS, CURVE_ROUNDS = 4, 2
+DUEL_LOADS = 12
+FINALISTS = 4
+CURVE_POINTS = 10
+"""Improvements of a search that are timed again."""
+BETTER = 0.99
+"""A winner duels the default if it seems to take less than this share of the best known's time."""
+SEARCH_ENDS, DUEL_TAKES, DONOR_TAKES, REUSE_TAKES, ZERO_TAKES, MODEL_TAKES = 3.0, 1.5, 0.13, 5.5, 1.0, 15.0
+"""Seconds to expect: of a search's final duel and proof, of a recipient's duel, of one donor's candidates, of a search
+from donors alone, of a choice, of a model."""
+LONG_RATE = 30.0
+"""Trials in a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Of one search. `gain_seconds`: of those that are compared on tasks with something to gain."""
+
+    seconds: float | None = 5.0
+    trials: int | None = None
+    gain_seconds: float | None = 15.0
+    long_trials: int = 2000
+    donors: int = 4
+    """Of each model: the nearest so many of its tasks give to a recipient."""
+
+    def of(self, kind: SearchKind) -> tuple[float | None, int | None]:
+        """Seconds and trials; neither: the search ends by itself."""
+        match kind:
+            case "nothing":
+                return self.seconds, self.trials
+            case "seed" | "again":
+                return self.gain_seconds, self.trials
+            case "only":
+                return None, None
+            case "long":
+                return None, self.long_trials
+
+
+def commit() -> str:
+    """The commit of the checkout; empty where there is none."""
+    try:
+        told = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return told.stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+class Recorder:
+    """Fills a table. `measurers` are those of the target's two temperatures, by `is_cold`."""
+
+    def __init__(
+        self,
+        file: TableFile,
+        networks: Sequence[Network],
+        target: Cpu,
+        measurers: Mapping[bool, Measures],
+        budgets: Budgets,
+        trials: Store | None = None,
+        say: Callable[[str], None] = print,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._file, self._target, self._measurers, self._budgets = file, target, measurers, budgets
+        self._trials, self._say, self._clock = trials, say, clock
+        self._origin: Row = {"commit": commit(), "cpu": target.name, "target": target.key()}
+        self.table = Table.of(file.rows)
+        self._tasks: dict[str, Task] = {}
+        self._defaults: dict[str, Schedule] = {}
+        self._note(networks)
+        self.recipients = [r for r in self.table.recipients.values() if r.id in self._tasks]
+
+    def _note(self, networks: Sequence[Network]) -> None:
+        """Add recipients that the table does not have, and models that share those that it has."""
+        calls: dict[str, dict[str, int]] = {}
+        for network in networks:
+            for task, count in network.tasks:
+                id = recipient_id(task.digest, network.is_cold)
+                self._tasks.setdefault(id, task)
+                calls.setdefault(id, {})[network.name] = count
+        for id, found in calls.items():
+            task, known = self._tasks[id], self.table.recipients.get(id)
+            before = {} if known is None else dict(known.calls)
+            if found.items() <= before.items():
+                continue
+            keys = {"digest": task.digest, "task": task.name, "class": task.class_key, "anchor": task.anchor_key}
+            self._append({"kind": "recipient", "id": id, **keys, "cold": id.endswith("cold"), "calls": before | found})
+
+    def _append(self, row: Row) -> None:
+        row |= self._origin | {"date": date.today().isoformat()}
+        if (recipient := self.table.recipients.get(row.get("id", ""))) is not None and row["kind"] != "recipient":
+            names = {"digest": recipient.digest, "class": recipient.class_key, "models": list(recipient.calls)}
+            row |= names | {"families": sorted(self.table.families(recipient))}
+        self._file.append(row)
+        self.table.add(row)
+
+    def target_of(self, recipient: Recipient) -> Cpu:
+        return self._target.with_cold_weights(recipient.is_cold)
+
+    def default_of(self, recipient: Recipient) -> Schedule:
+        if recipient.id not in self._defaults:
+            self._defaults[recipient.id] = default_schedule(self._tasks[recipient.id], self.target_of(recipient))
+        return self._defaults[recipient.id]
+
+    def _in_turns(self, recipient: Recipient, others: Iterable[Schedule], loads: int, rounds: int) -> Turns:
+        measurer, default = self._measurers[recipient.is_cold], self.default_of(recipient)
+        task, target = self._tasks[recipient.id], self.target_of(recipient)
+        return in_turns(task, default, list(others), measurer, target, loads, rounds)
+
+    def _each(self, what: str, recipients: Sequence[Recipient], do: Callable[[Recipient], str]) -> None:
+        for number, recipient in enumerate(recipients, 1):
+            began = self._clock()
+            try:
+                told = do(recipient)
+            except StormdropError as error:  # one task that cannot be timed does not end the recording
+                told = f"failed: {error}"
+            spent = self._clock() - began
+            self._say(f"{what} {number}/{len(recipients)}: {recipient.id} {recipient.name}: {told} ({spent:.1f} s)")
+
+    # ---- searches --------------------------------------------------------------------------------------------------
+
+    def winners(self) -> None:
+        self._each("winners", self._without("nothing"), lambda r: self._search(r, "nothing", None))
+
+    def reuse(self, folder: Path) -> None:
+        """`folder` is for temporary stores."""
+        stores = HeldOutStores(self.table, self._tasks, self._target, self._trials, folder)
+        self._each("reuse only", self._without("only"), lambda r: self._search(r, "only", stores))
+        self._each("reuse seed", self._gaining("seed"), lambda r: self._search(r, "seed", stores))
+        self._each("once more", self._gaining("again"), lambda r: self._search(r, "again", None))
+        self.duels()
+
+    def long(self) -> None:
+        self._each("long", self._gaining("long"), lambda r: self._search(r, "long", None))
+        self.duels()
+
+    def has_gain(self, recipient: Recipient) -> bool:
+        """By the duel before anything was reused: later ones do not change what is counted."""
+        found = self.table.first_best.get(recipient.id)
+        return found is not None and found.ratio <= 1 / (1 + GAIN)
+
+    def _gaining(self, kind: SearchKind) -> list[Recipient]:
+        return [r for r in self._without(kind) if self.has_gain(r)]
+
+    def _without(self, kind: SearchKind) -> list[Recipient]:
+        return [r for r in self.recipients if (r.id, kind) not in self.table.searches]
+
+    def _search(self, recipient: Recipient, kind: SearchKind, stores: HeldOutStores | None) -> str:
+        task, target = self._tasks[recipient.id], self.target_of(recipient)
+        store = Store.in_memory() if stores is None else stores.store_for(recipient)
+        seconds, trials = self._budgets.of(kind)
+        bests: list[tuple[float, int, Schedule]] = []
+        began = self._clock()
+
+        def listen(event: Event) -> None:
+            if isinstance(event, NewBest):
+                bests.append((self._clock() - began, event.trial.number, event.trial.schedule))
+
+        is_long = kind == "long"
+        tuned = tune(
+            task,
+            target,
+            search="storm" if is_long else "storm+droplet",
+            settings=TuneSettings() if is_long else MODEL_SETTINGS,
+            trials=trials,
+            seconds=seconds,
+            seed=int(kind == "again"),
+            store=store,
+            measurer=self._measurers[recipient.is_cold],
+            reuse="off" if stores is None else kind,
+            listen=listen,
+        )
+        if tuned.interrupted:
+            raise KeyboardInterrupt
+        spent = self._clock() - began
+        points = [*spread(bests, CURVE_POINTS), (spent, tuned.trials, tuned.best)]
+        turns = self._in_turns(recipient, [s for _, _, s in points], CURVE_LOADS, CURVE_ROUNDS)
+        curve = [[round(at, 3), number, turns.ratio(s)] for at, number, s in points if s in turns.loads]
+        ratio = turns.ratio(tuned.best)
+        if kind == "nothing" and self._trials is not None:
+            keep_trials(self._trials, store, task, target, next(iter(recipient.calls)))
+        self._append(
+            {
+                "kind": "search",
+                "id": recipient.id,
+                "how": kind,
+                "curve": curve,
+                "seconds": round(spent, 3),
+                "trials": tuned.trials,
+                "budget_seconds": seconds,
+                "winner": tuned.best.to_json(),
+                "ratio": ratio,
+                "default_seconds": turns.default_seconds,
+            }
+        )
+        return f"{1 / ratio:.3f} times the default's speed after {tuned.trials} trials"
+
+    # ---- donors ----------------------------------------------------------------------------------------------------
+
+    def donors(self) -> None:
+        searched = [r for r in self.recipients if (r.id, "nothing") in self.table.searches]
+        todo = [r for r in searched if self._fresh_donors(r, searched)]
+        self._each("donors", todo, lambda r: self._time_donors(r, self._fresh_donors(r, searched)))
+        self.duels()
+
+    def _fresh_donors(self, recipient: Recipient, searched: Sequence[Recipient]) -> list[Recipient]:
+        """Of each model the nearest few, and the nearest of all; without those that were timed before."""
+        others = [d for d in searched if d.digest != recipient.digest]
+        kin = {d.id: (*found.order, d.id) for d in others if (found := self._kin(d, recipient)) is not None}
+        near = sorted((d for d in others if d.id in kin), key=lambda d: kin[d.id])
+        chosen = {d.id for d in near[:MOST_DONORS]}
+        for model in self.table.model_names:
+            chosen |= {d.id for d in [d for d in near if model in d.calls][: self._budgets.donors]}
+        known = {link.donor for link in self.table.links.get(recipient.id, ())}
+        return [d for d in near if d.id in chosen - known]
+
+    def _kin(self, donor: Recipient, recipient: Recipient) -> Kinship | None:
+        return kinship(self._tasks[donor.id], self._winner(donor), self._tasks[recipient.id])
+
+    def _winner(self, donor: Recipient) -> Schedule:
+        return self.table.searches[donor.id, "nothing"].winner
+
+    def _refitted(self, donor: Recipient, recipient: Recipient) -> tuple[Schedule, ...]:
+        try:
+            tasks = self._tasks[donor.id], self._tasks[recipient.id]
+            return refit(self._winner(donor), *tasks, self.target_of(recipient))
+        except ScheduleError:
+            return ()  # a schedule that this version cannot replay
+
+    def _time_donors(self, recipient: Recipient, donors: Sequence[Recipient]) -> str:
+        found = {donor.id: self._refitted(donor, recipient) for donor in donors}
+        schedules = dict.fromkeys(s for each in found.values() for s in each)
+        turns = self._in_turns(recipient, schedules, DONOR_LOADS, DONOR_ROUNDS)
+        ratios = {mark_of(s): turns.halves(s) for s in schedules if s in turns.loads}
+        links: Row = {}
+        for donor in donors:
+            kin = self._kin(donor, recipient)
+            assert kin is not None
+            links[donor.id] = kin.key, round(kin.distance, 3), [mark_of(s) for s in found[donor.id] if s in turns.loads]
+        self._append(
+            {
+                "kind": "donors",
+                "id": recipient.id,
+                "donors": links,
+                "ratios": {mark: [r.first, r.second] for mark, r in ratios.items()},
+                "default_seconds": turns.default_seconds,
+                "failures": [told[:200] for told in turns.failures.values()],
+                "empty": sum(not each for each in found.values()),
+            }
+        )
+        if self._trials is not None:
+            self._trials.add(self._donated(recipient, schedules, turns))
+        best = min((r.both for r in ratios.values()), default=1.0)
+        failed = f", {len(turns.failures)} failed" if turns.failures else ""
+        return f"{len(donors)} donors, {len(schedules)} candidates{failed}, the best {1 / best:.3f}"
+
+    def _donated(self, recipient: Recipient, schedules: Iterable[Schedule], turns: Turns) -> list[Record]:
+        """What was timed, as a search that begins from donors would have kept it."""
+        task, target = self._tasks[recipient.id], self.target_of(recipient)
+        found: list[Record] = []
+        for schedule in (s for s in schedules if s in turns.loads):
+            sketch, point = replay(task, schedule, target)
+            seconds = turns.ratio(schedule) * turns.default_seconds
+            timing = Timing(seconds, 0.0, DONOR_LOADS * DONOR_ROUNDS, 0.0, samples=(seconds,))
+            features = sketch.features(point[None])[0].astype(np.float32)
+            record = Record(task, schedule, target, timing, versions(target), DONOR, features=features)
+            found.append(replace(record, model=next(iter(recipient.calls)), created=time.time()))
+        return found
+
+    def duels(self) -> None:
+        """The best known of every recipient against its default, where something better may be known now."""
+        todo = [r for r in self.recipients if self._challengers(r) is not None]
+        self._each("duel", todo, self._duel)
+
+    def _challengers(self, recipient: Recipient) -> dict[str, float] | None:
+        """Marks of candidates with their ratios, the best first; None where no duel is needed."""
+        searches = [s for (id, _), s in self.table.searches.items() if id == recipient.id]
+        if not searches:
+            return None
+        found = {mark: r.both for mark, r in self.table.ratios.get(recipient.id, {}).items()}
+        found |= {mark_of(s.winner): s.ratio for s in searches}
+        before = self.table.best.get(recipient.id)
+        if before is not None:
+            tried = self.table.tried.get(recipient.id, frozenset())
+            found = {m: r for m, r in found.items() if r < BETTER * before.ratio and m not in tried}
+            if not found:
+                return None
+        return dict(sorted(found.items(), key=lambda item: item[1])[:FINALISTS])
+
+    def _duel(self, recipient: Recipient) -> str:
+        challengers = self._challengers(recipient) or {}
+        finalists = self._schedules(recipient, challengers)
+        default = self.default_of(recipient)
+        if (before := self.table.best.get(recipient.id)) is not None:
+            finalists[before.schedule] = before.origin
+        first = self._in_turns(recipient, finalists, CURVE_LOADS, CURVE_ROUNDS)
+        chosen = min(first.loads, key=first.ratio)
+        turns = self._in_turns(recipient, [chosen], DUEL_LOADS, 1)
+        ratio = turns.ratio(chosen)
+        if ratio >= 1:
+            chosen, ratio = default, 1.0
+        self._append(
+            {
+                "kind": "duel",
+                "id": recipient.id,
+                "schedule": chosen.to_json(),
+                "origin": "default" if chosen == default else finalists[chosen],
+                "ratio": ratio,
+                "default_seconds": turns.default_seconds,
+                "tried": [mark_of(s) for s in finalists],
+            }
+        )
+        return f"{1 / ratio:.3f} times the default's speed"
+
+    def _schedules(self, recipient: Recipient, marks: Iterable[str]) -> dict[Schedule, str]:
+        """Candidates by their marks, with where they come from: searches, and donors that are re-fitted again."""
+        wanted = set(marks)
+        found: dict[Schedule, str] = {}
+        for (id, kind), search in self.table.searches.items():
+            if id == recipient.id and mark_of(search.winner) in wanted:
+                found[search.winner] = kind
+        for link in self.table.links.get(recipient.id, ()):
+            if wanted & set(link.marks) and link.donor in self._tasks:
+                donor = self.table.recipients[link.donor]
+                again = [s for s in self._refitted(donor, recipient) if mark_of(s) in wanted]
+                found |= {s: f"donor {link.donor}" for s in again if s not in found}
+        return found
+
+    # ---- zero measurement ------------------------------------------------------------------------------------------
+
+    def zero(self, learn: Learn, folder: Path) -> None:
+        """`folder` is for temporary stores."""
+        stores = HeldOutStores(self.table, self._tasks, self._target, self._trials, folder)
+        choosers: dict[tuple[frozenset[str], bool], Choose] = {}
+
+        def decide(recipient: Recipient) -> str:
+            key = self.table.families(recipient), recipient.is_cold
+            if key not in choosers:
+                with stores.store_for(recipient) as store:
+                    choosers[key] = learn(store, self.target_of(recipient))
+            return self._take_unmeasured(recipient, choosers[key](self._tasks[recipient.id]))
+
+        todo = [r for r in self.recipients if r.id in self.table.links and r.id not in self.table.unmeasured]
+        self._each("zero", todo, decide)
+
+    def _take_unmeasured(self, recipient: Recipient, schedule: Schedule | None) -> str:
+        if schedule is None or schedule == self.default_of(recipient):
+            self._append({"kind": "unmeasured", "id": recipient.id, "ratio": None})
+            return "default"
+        turns = self._in_turns(recipient, [schedule], CURVE_LOADS, CURVE_ROUNDS)
+        if schedule in turns.failures:
+            raise RunError(turns.failures[schedule])
+        ratio = turns.ratio(schedule)
+        self._append({"kind": "unmeasured", "id": recipient.id, "ratio": ratio, "schedule": schedule.to_json()})
+        return f"{1 / ratio:.3f} times the default's speed"
+
+    def models(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self.table.models:
+                worth = worth_in_model(name, self._target, self.table)
+                self._append({"kind": "model", "families": [family_of(name)], **asdict(worth)})
+                self._say(f"model {name}: {worth.default_seconds / worth.seconds:.3f} times the default's speed")
+
+    # ---- what it will take -----------------------------------------------------------------------------------------
+
+    def expected_seconds(self, passes: Iterable[Pass]) -> dict[Pass, float]:
+        """Of each pass, of what is left to do. Until it is known, a fifth of the tasks is taken to have a gain."""
+        n = len(self.recipients)
+        undecided = sum(r.id not in self.table.first_best for r in self.recipients)
+        gaining = sum(map(self.has_gain, self.recipients)) + undecided / 5
+        search = (self._budgets.seconds or (self._budgets.trials or 300) / LONG_RATE) + SEARCH_ENDS
+        untimed = sum(r.id not in self.table.links for r in self.recipients)
+        without: dict[SearchKind, int] = {k: len(self._without(k)) for k in get_args(SearchKind)}
+        share = gaining / max(1, n)
+        compared = (self._budgets.gain_seconds or search) + SEARCH_ENDS
+        undecided_choices = sum(r.id not in self.table.unmeasured for r in self.recipients)
+        models = len({m for r in self.recipients for m in r.calls} - set(self.table.models))
+        found: dict[Pass, float] = {
+            "winners": without["nothing"] * search,
+            "donors": untimed * (DUEL_TAKES + DONOR_TAKES * min(n, self._budgets.donors * len(self.table.model_names))),
+            "reuse": without["only"] * REUSE_TAKES + share * (without["seed"] + without["again"]) * compared,
+            "zero": undecided_choices * ZERO_TAKES,
+            "long": share * without["long"] * (self._budgets.long_trials / LONG_RATE + SEARCH_ENDS),
+            "model": models * MODEL_TAKES,
+        }
+        return {name: found[name] for name in passes}
+
+
+def spread(bests: Sequence[tuple[float, int, Schedule]], most: int) -> list[tuple[float, int, Schedule]]:
+    """At most so many of a search's improvements: the first, the last, and others evenly by their number."""
+    if len(bests) <= most:
+        return list(bests)
+    chosen = np.unique(np.linspace(0, len(bests) - 1, most).round().astype(int))
+    return [bests[k] for k in chosen.tolist()]

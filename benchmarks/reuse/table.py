@@ -1,0 +1,298 @@
+"""The table of a machine: one line of JSON for each measurement that was finished.
+
+    recipient   a task to be scheduled, at a temperature: its keys, and how often each recorded model calls it
+    search      one search for a recipient: its curve, every improvement timed again in turns with the default
+    donors      the re-fitted winners of other tasks, timed in turns with the recipient's default
+    duel        the best schedule that is known of a recipient against its default, measured anew
+    unmeasured  the schedule that a recipient gets without measuring, its models held out, timed afterwards
+    model       a whole model with the best known schedules against the same with defaults, in turns
+
+Times are ratios to the default schedule of the same turns; below 1 is faster. A table is appended to, and never
+rewritten: whoever is killed loses the row in flight, and the next run measures only what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from stormdrop.reservoir.record import group_name
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.cpu import Cpu
+
+RESULTS = Path(__file__).parents[1] / "results"
+GAIN = 0.05
+"""A task has something to gain where its best known schedule is so much faster than the default."""
+FAMILIES = {"googlenet": "inception"}
+"""Of models whose names do not say it."""
+Row = dict[str, Any]
+SearchKind = Literal["nothing", "only", "seed", "again", "long"]
+"""From nothing; from donors with a short descent; from donors, then as from nothing; from nothing once more, with
+another seed and more time; from nothing with many trials."""
+
+
+def family_of(model: str) -> str:
+    """Models that vary one architecture: resnet18 to resnet152, vgg11 to vgg19. By the letters of the name."""
+    letters = re.match(r"[a-z]+(?:3d)?", model)
+    return FAMILIES.get(model, letters[0] if letters else model)
+
+
+def path_for(target: Cpu) -> Path:
+    return RESULTS / f"reuse-{target.cpu}-{target.isa}-{target.threads}.jsonl"
+
+
+def stored_tables() -> list[Path]:
+    return sorted(RESULTS.glob("reuse-*.jsonl"))
+
+
+def mark_of(schedule: Schedule) -> str:
+    """A short name of a schedule: equal schedules have equal marks."""
+    return sha256(json.dumps(schedule.to_json(), sort_keys=True).encode()).hexdigest()[:10]
+
+
+def recipient_id(digest: str, is_cold: bool) -> str:
+    return group_name(digest[:12], is_cold)
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All whole lines; what a killed process began to write is left out."""
+    if not path.exists():
+        return []
+    whole, _, _ = path.read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines() if line]
+
+
+class TableFile:
+    """A table to append to."""
+
+    def __init__(self, path: Path) -> None:
+        """A line that was broken off is removed."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self.rows = path, read_rows(path)
+        if path.exists():
+            data = path.read_bytes()
+            if (whole := data.rfind(b"\n") + 1) < len(data):
+                os.truncate(path, whole)
+
+    def append(self, row: Row) -> None:
+        """When this returns, the row is in the file, whoever is killed afterwards."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows.append(row)
+
+
+# ---- what the rows say -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """A task at a temperature. `calls`: how often each recorded model calls it."""
+
+    id: str
+    digest: str
+    name: str
+    class_key: str
+    is_cold: bool
+    calls: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A schedule that a search held for the best after so many seconds; `ratio` is that of its timing afterwards."""
+
+    seconds: float
+    trial: int
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """`curve` begins with the first candidate that was timed; `ratio` is the winner's, timed afterwards."""
+
+    kind: SearchKind
+    curve: Sequence[CurvePoint]
+    seconds: float
+    """Of the whole search, with its final duel and proof."""
+    trials: int
+    budget_seconds: float | None
+    winner: Schedule
+    ratio: float
+
+    def ratio_after(self, seconds: float) -> float:
+        """What would run if the search were ended then: the default until something else led."""
+        return next((p.ratio for p in reversed(self.curve) if p.seconds <= seconds), 1.0)
+
+    def seconds_until(self, ratio: float) -> float | None:
+        return next((p.seconds for p in self.curve if p.ratio <= ratio), None)
+
+
+@dataclass(frozen=True, slots=True)
+class HalfRatios:
+    """Of one candidate, loaded at least twice: who chooses by the one half is judged by the other."""
+
+    first: float
+    second: float
+
+    @property
+    def both(self) -> float:
+        return (self.first + self.second) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class DonorLink:
+    """What one donor gives a recipient: how near it is, and the marks of its re-fitted schedules."""
+
+    donor: str
+    """The id of the donor as a recipient."""
+    key: str
+    distance: float
+    marks: tuple[str, ...]
+
+    @property
+    def order(self) -> tuple[bool, float, str]:
+        """As the store orders donors."""
+        return self.key != "class", self.distance, self.donor
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBest:
+    """A duel of the best known schedule with the default. `schedule` is the default itself where nothing is faster."""
+
+    schedule: Schedule
+    origin: str
+    ratio: float
+    default_seconds: float
+    is_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWorth:
+    """Seconds of a whole model, in turns."""
+
+    model: str
+    seconds: float
+    default_seconds: float
+    changed: int
+    """Tasks that the model accepted another schedule for, of so many that were offered."""
+    offered: int
+
+
+@dataclass
+class Table:
+    """The rows of one machine, read."""
+
+    recipients: dict[str, Recipient] = field(default_factory=dict[str, Recipient])
+    searches: dict[tuple[str, SearchKind], Search] = field(default_factory=dict[tuple[str, SearchKind], Search])
+    links: dict[str, list[DonorLink]] = field(default_factory=dict[str, list[DonorLink]])
+    ratios: dict[str, dict[str, HalfRatios]] = field(default_factory=dict[str, dict[str, HalfRatios]])
+    """By recipient and mark: of re-fitted donors, and of searches' winners."""
+    default_seconds: dict[str, float] = field(default_factory=dict[str, float])
+    first_best: dict[str, KnownBest] = field(default_factory=dict[str, KnownBest])
+    """From the duel before anything was reused: what decides which tasks have something to gain."""
+    best: dict[str, KnownBest] = field(default_factory=dict[str, KnownBest])
+    """From the latest duel."""
+    tried: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """Marks of the schedules that duels chose from."""
+    unmeasured: dict[str, float | None] = field(default_factory=dict[str, float | None])
+    """The ratio of the schedule that is taken unmeasured; None where that is the default."""
+    models: dict[str, ModelWorth] = field(default_factory=dict[str, ModelWorth])
+    machine: str = ""
+    _families: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+
+    @staticmethod
+    def of(rows: Iterable[Row]) -> Table:
+        table = Table()
+        for row in rows:
+            table.add(row)
+        return table
+
+    def add(self, row: Row) -> None:
+        """Later rows replace earlier ones of their kind; those of donors add to them."""
+        self.machine = f"{row['cpu']}, {row['target'].split('/')[1]}, {row['target'].split('/')[2]} threads"
+        if row["kind"] == "model":
+            seconds = row["seconds"], row["default_seconds"], row["changed"], row["offered"]
+            self.models[row["model"]] = ModelWorth(row["model"], *seconds)
+            return
+        id = row["id"]
+        match row["kind"]:
+            case "recipient":
+                keys = row["digest"], row["task"], row["class"], row["cold"]
+                self.recipients[id] = Recipient(id, *keys, row["calls"])
+                families = frozenset(map(family_of, row["calls"]))
+                self._families[row["digest"]] = self._families.get(row["digest"], frozenset()) | families
+            case "search":
+                curve = [CurvePoint(*point) for point in row["curve"]]
+                spent = row["seconds"], row["trials"], row["budget_seconds"]
+                found = Search(row["how"], curve, *spent, Schedule.from_json(row["winner"]), row["ratio"])
+                self.searches[id, row["how"]] = found
+                self.default_seconds[id] = row["default_seconds"]
+            case "donors":
+                self.ratios.setdefault(id, {}).update({m: HalfRatios(*halves) for m, halves in row["ratios"].items()})
+                links = [DonorLink(d, key, far, tuple(marks)) for d, (key, far, marks) in row["donors"].items()]
+                known = {link.donor for link in links}
+                self.links[id] = [link for link in self.links.get(id, []) if link.donor not in known] + links
+                self.default_seconds[id] = row["default_seconds"]
+            case "duel":
+                schedule, seconds = Schedule.from_json(row["schedule"]), row["default_seconds"]
+                best = KnownBest(schedule, row["origin"], row["ratio"], seconds, row["origin"] == "default")
+                self.first_best.setdefault(id, best)
+                self.best[id] = best
+                self.tried[id] = self.tried.get(id, frozenset()) | set(row["tried"])
+                self.default_seconds[id] = seconds
+            case "unmeasured":
+                self.unmeasured[id] = row["ratio"]
+            case other:
+                raise ValueError(f"a row of the kind {other!r}")
+
+    @property
+    def model_names(self) -> list[str]:
+        """In the order in which they were recorded."""
+        return list(dict.fromkeys(model for r in self.recipients.values() for model in r.calls))
+
+    def of_model(self, model: str) -> list[Recipient]:
+        """Whose times are known."""
+        return [r for r in self.recipients.values() if model in r.calls and r.id in self.default_seconds]
+
+    def families(self, recipient: Recipient) -> frozenset[str]:
+        """Of all models that have the task, at any temperature."""
+        return self._families[recipient.digest]
+
+    def weight(self, recipient: Recipient, model: str) -> float:
+        """Seconds of the model by default."""
+        return recipient.calls[model] * self.default_seconds[recipient.id]
+
+
+def is_allowed(table: Table, donor: Recipient, held_out: Recipient) -> bool:
+    """Whether a donor may be known where a recipient's models are held out: nothing of them nor of their families."""
+    return not table.families(donor) & table.families(held_out)
+
+
+def allowed(table: Table, held_out: Recipient) -> list[Recipient]:
+    return [r for r in table.recipients.values() if is_allowed(table, r, held_out)]
+
+
+def donors_in(table: Table, model: str, recipient: Recipient, target_model: str) -> set[str]:
+    """Ids of a model's tasks that may give to a recipient of another model: those that the other does not have itself.
+
+    With one and the same model, its other tasks.
+    """
+    own = {r.digest for r in table.recipients.values() if target_model in r.calls} if model != target_model else set()
+    excluded: Collection[str] = {recipient.digest, *own}
+    return {r.id for r in table.recipients.values() if model in r.calls and r.digest not in excluded}
+
+
+def halves(loads: Sequence[float]) -> HalfRatios:
+    """Of the ratios of single loads; even ones and odd ones."""
+    return HalfRatios(round(median(loads[::2]), 4), round(median(loads[1::2] or loads), 4))

@@ -1,0 +1,139 @@
+"""Figures of reuse as Markdown: what `--table` prints and docs/figures.md holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from benchmarks.reuse.figures import (
+    BEHIND,
+    LEAST_GAINING,
+    Gain,
+    Matrix,
+    gain,
+    gain_tasks,
+    geometric_mean,
+    matrix,
+    model_values,
+    pool_curve,
+    task_values,
+    zero,
+)
+from benchmarks.reuse.table import SearchKind, Table
+
+MOST_TASKS = 12
+ORIGINS = {"default": "default", "only": "donors and a descent", "seed": "donors and a search"}
+KINDS: dict[SearchKind, str] = {"only": "donors and a short descent", "seed": "donors, then a search"}
+
+
+def value_text(table: Table, most: int | None = MOST_TASKS) -> str:
+    lines = ["| model | tasks | of them 5 % to gain | best known, tasks | in the model | changed tasks |"]
+    lines += ["|---|---:|---:|---:|---:|---:|"]
+    models = model_values(table)
+    for v in models:
+        worth = v.worth
+        told = f"{worth.default_seconds / worth.seconds:.3f}" if worth is not None else ""
+        changed = f"{worth.changed} of {worth.offered}" if worth is not None else ""
+        lines.append(f"| {v.model} | {v.tasks} | {v.gaining} | {v.speed:.3f} | {told} | {changed} |")
+    inside = [v.worth.default_seconds / v.worth.seconds for v in models if v.worth is not None]
+    mean = f"{geometric_mean(inside):.3f}" if inside else ""
+    tasks, gaining = len(task_values(table)), len(gain_tasks(table))
+    if models:
+        alone = geometric_mean(v.speed for v in models)
+        lines.append(f"| geometric mean; all tasks ({len(models)}) | {tasks} | {gaining} | {alone:.3f} | {mean} | |")
+    lines += ["", "| task | default µs | best known | found by |", "|---|---:|---:|---|"]
+    for v in task_values(table)[:most]:
+        where = ", ".join(v.recipient.calls)
+        found = "a donor" if v.origin.startswith("donor") else ORIGINS.get(v.origin, "search")
+        lines.append(f"| {v.recipient.name} ({where}) | {v.default_seconds * 1e6:.1f} | {v.speed:.3f} | {found} |")
+    return "\n".join(lines)
+
+
+def matrix_text(table: Table) -> str:
+    found = matrix(table)
+    lines = [
+        _row(
+            "model", *found.models, "chosen by gain", "chosen by classes", "nearest of all", "all donors", "best known"
+        )
+    ]
+    lines += ["|---|" + "---:|" * (len(found.models) + 5)]
+    for m in found.models:
+        one = [f"{found.by_donor[m][d]:.3f}" for d in found.models]
+        lines.append(_row(m, *one, *(f"{v:.3f}" for v in _chosen(found, m))))
+    if found.models:
+        means = [geometric_mean(_chosen(found, m)[k] for m in found.models) for k in range(5)]
+        lines.append(_row("geometric mean", *[""] * len(found.models), *(f"{v:.3f}" for v in means)))
+    lines += [
+        "",
+        "| models in the pool | speed, every candidate measured | of the nearest donors |",
+        "|---:|---:|---:|",
+    ]
+    lines += [f"| {p.size} | {p.speed:.4f} | {p.nearest:.4f} |" for p in pool_curve(table)]
+    return "\n".join(lines)
+
+
+def _chosen(found: Matrix, model: str) -> list[float]:
+    by = found.by_donor[model]
+    chosen = [by.get(found.chosen[model], 1.0), by.get(found.chosen_by_classes[model], 1.0)]
+    return [*chosen, found.nearest[model], found.all_donors[model], found.best[model]]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def gain_text(table: Table) -> str:
+    found = gain(table)
+    lines = [_gain_line(found)]
+    if found.is_claim:
+        lines += ["", "| search | s to within 2 % of the best known | of the time from nothing | saved early |"]
+        lines += ["|---|---:|---:|---:|"]
+        lines.append(f"| from nothing | {geometric_mean(found.reached['again']):.2f} | 1.000 | |")
+        for kind, name in KINDS.items():
+            saved = f"{found.saved[kind]:.1%}" if kind in found.saved else ""
+            mean = geometric_mean(found.reached[kind])
+            lines.append(f"| {name} | {mean:.2f} | {found.time_ratio(kind):.3f} | {saved} |")
+    if found.others:
+        worst = max((ratio for _, ratio in found.behind), default=1.0)
+        least = f"; the worst takes {worst:.3f} of its time" if found.behind else ""
+        told = f"{len(found.behind)} are behind the default by more than {BEHIND:.0%}{least}"
+        lines += ["", f"Of {found.others} other tasks, after donors and a short descent, {told}."]
+    return "\n".join(lines)
+
+
+def _gain_line(found: Gain) -> str:
+    told = f"{found.tasks} tasks have 5 % or more to gain, {found.searched} of them were searched with reuse"
+    if not found.is_claim:
+        return f"{told}: fewer than {LEAST_GAINING}, so nothing is claimed."
+    long = f"; {found.long_tasks} of them also for long" if found.long_tasks else ""
+    return f"{told}{long}. Geometric means over them; what never gets there counts as the whole budget."
+
+
+def zero_text(table: Table) -> str:
+    found = zero(table)
+    lines = ["| held-out model | unmeasured, speed | best known | share of its gain | changed tasks |"]
+    lines += ["|---|---:|---:|---:|---:|"]
+    for z in found:
+        share = "" if z.share is None else f"{z.share:.0%}"
+        lines.append(f"| {z.model} | {z.speed:.3f} | {z.best:.3f} | {share} | {z.taken} of {z.tasks} |")
+    if found:
+        means = geometric_mean(z.speed for z in found), geometric_mean(z.best for z in found)
+        shares = [z.share for z in found if z.share is not None]
+        mean = f"{sum(shares) / len(shares):.0%}" if shares else ""
+        lines.append(f"| geometric mean ({len(found)}) | {means[0]:.3f} | {means[1]:.3f} | {mean} | |")
+    return "\n".join(lines) if found else ""
+
+
+PARTS: dict[str, Callable[[Table], str]] = {
+    "value": value_text,
+    "matrix": matrix_text,
+    "gain": gain_text,
+    "zero": zero_text,
+}
+
+
+def report(table: Table, parts: Sequence[str] = tuple(PARTS)) -> str:
+    """Everything that a table's rows suffice for."""
+    if not table.best:
+        return ""
+    texts = [PARTS[part](table) for part in parts]
+    return "\n\n".join([table.machine, *(text for text in texts if text)])

@@ -1,0 +1,87 @@
+"""Candidates of one task, timed in turns with its default schedule, and loaded more than once.
+
+Where code and data happen to lie shifts short kernels by some percent for as long as they lie there. So what counts is
+the ratio to the default of the same turns, over several loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from benchmarks.reuse.table import HalfRatios, halves
+from stormdrop.errors import RunError
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Failure, Timing
+from stormdrop.runtime.rotation import rotation_bytes
+from stormdrop.search.tools import Measures
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target
+
+MOST_TOGETHER = 32
+HELD_BYTES = 2 << 30
+"""What candidates that are timed together may hold, of a worker's 4 GiB."""
+PACKED = 4
+"""Packed weights are at most so many times the task's: those of Winograd variants are 4 times as large."""
+
+
+@dataclass
+class Turns:
+    """What came out. Candidates that failed are not among `loads`."""
+
+    default_seconds: float = 0.0
+    loads: dict[Schedule, list[float]] = field(default_factory=dict[Schedule, list[float]])
+    """The ratio to the default, of every load."""
+    failures: dict[Schedule, str] = field(default_factory=dict[Schedule, str])
+
+    def halves(self, schedule: Schedule) -> HalfRatios:
+        return halves(self.loads[schedule])
+
+    def ratio(self, schedule: Schedule) -> float:
+        return round(median(self.loads[schedule]), 4)
+
+
+def in_turns(
+    task: Task,
+    default: Schedule,
+    others: Sequence[Schedule],
+    measurer: Measures,
+    target: Target,
+    loads: int,
+    rounds: int,
+) -> Turns:
+    """Load each candidate so often, and each time let it run in so many turns with the default and some others.
+
+    Raises RunError where the default itself fails.
+    """
+    found = Turns(loads={default: [1.0] * loads})
+    candidates = [s for s in dict.fromkeys(others) if s != default]
+    seconds: list[float] = []
+    most = together(task, target)
+    for begin in range(0, len(candidates), most) if candidates else (0,):
+        group = candidates[begin : begin + most]
+        for load in range(loads):
+            field = [default, *(s for s in group if s not in found.failures)]
+            shift = load % len(field)
+            field = field[shift:] + field[:shift]
+            results = dict(zip(field, measurer.retime(task, field, rounds), strict=True))
+            own = results.pop(default)
+            if isinstance(own, Failure):
+                raise RunError(f"{task.name}: its default schedule cannot be timed: {own}")
+            seconds.append(own.seconds)
+            for schedule, result in results.items():
+                if isinstance(result, Timing):
+                    found.loads.setdefault(schedule, []).append(result.seconds / own.seconds)
+                else:
+                    found.failures[schedule] = str(result)
+                    found.loads.pop(schedule, None)
+    found.default_seconds = median(seconds)
+    return found
+
+
+def together(task: Task, target: Target) -> int:
+    """How many candidates a worker can hold at once, besides the default."""
+    weights = PACKED * sum(t.nbytes for t in task.constants)
+    copies = rotation_bytes(target.l3_bytes) if target.is_cold else 0
+    return max(2, min(MOST_TOGETHER, HELD_BYTES // max(1, weights + copies) - 1))

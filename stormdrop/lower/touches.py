@@ -1,0 +1,215 @@
+"""The memory that iterations of a phase touch, as affine intervals.
+
+    parallel s1: oh in 7, co in 4        out: written, bytes [0, 256) + 3584·oh + 256·co
+
+An interval holds every byte that an iteration reads, or writes, and maybe others: inner loops, lanes and conditions are
+bounded apart from each other. Part of an array's columns lies in intervals that come again every row, its `Columns`:
+
+    out[n, h, w, 16:40] of 64 channels: bytes 64 to 160 of every 256
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.ir.affine import Affine, Interval, bounds
+from stormdrop.ir.expr import ITEMSIZE, Axis, Expr
+from stormdrop.lower.program import (
+    Access,
+    Barrier,
+    Combine,
+    CommitCopies,
+    Finish,
+    For,
+    If,
+    Phase,
+    ReduceLoop,
+    RegisterTile,
+    Save,
+    Start,
+    Stmt,
+    Threads,
+    Update,
+    WaitForCopies,
+)
+from stormdrop.target.scope import Scope
+
+ANYWHERE = (-(1 << 46), 1 << 46)
+"""Of an access whose place depends on data."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Bytes [begin, end) of every `period`, counted from the beginning of the buffer; 0 <= begin < period."""
+
+    begin: int
+    end: int
+    period: int
+
+    def meets(self, offset: int, other: Columns, other_offset: int) -> bool:
+        """Whether these columns and others, each moved by an offset, may have a byte in common."""
+        if self.period != other.period:
+            return True
+        begin = (self.begin + offset - other.begin - other_offset) % self.period  # from the beginning of the others
+        return begin < other.end - other.begin or begin + self.end - self.begin > self.period
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Bytes [low, high) of a buffer, moved by the strides of the phase's parallel loops; `slot` is the buffer's."""
+
+    slot: int
+    is_written: bool
+    low: int
+    high: int
+    strides: tuple[int, ...]
+    columns: Columns | None = None
+    """Where known, those of all iterations."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTouches:
+    """Of a phase over the product of parallel loops."""
+
+    loops: tuple[int, ...]
+    touches: tuple[Touch, ...]
+
+    @property
+    def extent(self) -> int:
+        return prod(self.loops)
+
+    def intervals(self, touch: Touch, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
+        """The bytes that each of several ranges of iterations [begin, end) touches; empty ranges touch none: (0, 0)."""
+        places = np.zeros(1, np.int64)
+        for n, stride in zip(self.loops, touch.strides):
+            places = (places[:, None] + np.arange(n, dtype=np.int64) * stride).ravel()
+        lows, highs = np.zeros_like(begins), np.zeros_like(begins)
+        some = begins < ends
+        if some.any():
+            edges = np.stack([begins[some], ends[some]], axis=1).ravel()
+            edges = edges if edges[-1] < len(places) else edges[:-1]
+            lows[some] = np.minimum.reduceat(places, edges)[::2] + touch.low
+            highs[some] = np.maximum.reduceat(places, edges)[::2] + touch.high
+        return lows, highs
+
+
+def touches_of(phase: Phase) -> PhaseTouches:
+    """Of a phase of a CPU's program."""
+    walk = _Walk(phase)
+    walk.body(phase.body)
+    found = tuple(Touch(*key[:2], low, high, *key[2:]) for key, (low, high) in walk.found.items())
+    return PhaseTouches(tuple(n for _, n in phase.loops), found)
+
+
+class _Walk:
+    """A walk through one phase, with an interval of each variable."""
+
+    def __init__(self, phase: Phase) -> None:
+        self.parallel = [var for var, _ in phase.loops]
+        self.intervals: dict[Expr, Interval] = {var: (0, n - 1) for var, n in phase.loops}
+        self.loops: list[ReduceLoop] = []
+        self.found: dict[tuple[int, bool, tuple[int, ...], Columns | None], tuple[int, int]] = {}
+
+    def body(self, body: tuple[Stmt, ...]) -> None:
+        for s in body:
+            match s:
+                case For(var, _, most):
+                    self.intervals[var] = (0, max(0, most - 1))
+                    self.body(s.body)
+                case ReduceLoop():
+                    low, high = self._bounds(s.low), self._bounds(s.high)
+                    if low is not None and high is not None:
+                        self.intervals[s.var] = (low[0], max(low[0], high[1] - 1))
+                    self.loops.append(s)
+                    self.body(s.body)
+                    self.loops.pop()
+                case If():
+                    self.body((*s.then, *s.orelse))
+                case Update():
+                    for access in s.reads.values():
+                        self._note(s.tile, access, False)
+                case Finish():
+                    for access in s.reads.values():
+                        self._note(s.tile, access, False)
+                    self._note(s.tile, s.store, True)
+                case Save():
+                    self._note(s.tile, s.access, True)
+                case Start():
+                    if s.resume is not None:
+                        self._note(s.tile, s.resume, False)
+                case Threads() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
+                    raise ValueError("a phase of a GPU")
+
+    def _bounds(self, e: Expr) -> Interval | None:
+        return bounds(e, self.intervals.get)
+
+    def _note(self, tile: RegisterTile, access: Access, is_written: bool) -> None:
+        buffer = access.buffer
+        if buffer.scope is Scope.SCRATCH:
+            return
+        size = ITEMSIZE[buffer.dtype]
+        strides = tuple(access.outer.coefficient(var) for var in self.parallel)
+        inside = Affine(
+            tuple((atom, c) for atom, c in access.outer.terms if atom not in self.parallel), access.outer.constant
+        )
+        interval = self._elements(tile, access, inside)
+        if interval is None:
+            strides, (low, high) = (0,) * len(strides), ANYWHERE
+        else:
+            low, high = interval[0] * size, (interval[1] + 1) * size
+        key = (buffer.slot, is_written, tuple(c * size for c in strides), _columns(tile, access, size))
+        before = self.found.get(key, (low, high))
+        self.found[key] = min(before[0], low), max(before[1], high)
+
+    def _elements(self, tile: RegisterTile, access: Access, inside: Affine) -> Interval | None:
+        """The first and the last element, without what parallel loops add; None where they are not known."""
+        parts = [self._bounds(inside.expr())]
+        parts += [_scaled(self._along(tile, axis), c) for axis, c in access.coefficients]
+        parts += [_scaled(self._bounds(atom), c) for atom, c in access.atoms]
+        low = high = 0
+        for part in parts:
+            if part is None:
+                return None
+            low, high = low + part[0], high + part[1]
+        return low, high
+
+    def _along(self, tile: RegisterTile, axis: Axis) -> Interval | None:
+        """An axis relative to the tile's base."""
+        rows = dict(tile.rows).get(axis)
+        if rows is not None:
+            return (0, rows - 1)
+        low = high = 0
+        for loop in self.loops:
+            if loop.tile is tile and loop.axis is axis:
+                known = self.intervals.get(loop.var)
+                if known is None:
+                    return None
+                low, high = known
+        width = tile.vectors * tile.lanes if axis is tile.stage.vector else 1
+        return low, high + width - 1
+
+
+def _columns(tile: RegisterTile, access: Access, size: int) -> Columns | None:
+    """Those of the shortest period: of all terms of the address that are no multiple of it, the range is shorter."""
+    first, moves = access.outer, dict(access.coefficients)
+    for axis, c in moves.items():
+        first = first + tile.base[axis].scaled(-c)
+    has_dead_lanes = not access.masked and (tile.live is not None or tile.stage.vector_is_reduced)
+    if first.terms or access.atoms or has_dead_lanes or access.has_dead or min(moves.values(), default=0) < 0:
+        return None
+    for period in sorted({c for c in moves.values() if c > 1}):
+        width = 1 + sum(c * (axis.extent - 1) for axis, c in moves.items() if c % period)
+        if width < period:
+            begin = first.constant % period
+            return Columns(begin * size, (begin + width) * size, period * size)
+    return None
+
+
+def _scaled(interval: Interval | None, c: int) -> Interval | None:
+    return interval and (min(interval[0] * c, interval[1] * c), max(interval[0] * c, interval[1] * c))

@@ -1,0 +1,260 @@
+"""Experience: what tuning leaves for tasks that were never measured, as one JSON file.
+
+    donors     winners of tasks, each with its task's winning variant alone
+    scorer     trees that predict how much faster one schedule of a task is than another
+    margin     the predicted gain from which a re-fitted donor is taken unmeasured; none: nothing is
+
+`stormdrop.reservoir.learning` makes it when tuning ends; `compile` only reads it. It lies beside the store, and so does
+whatever it says: another calibration of the machine, version of the features or of a rule makes its trees useless.
+A portfolio (`stormdrop.reservoir.portfolio`) is the same kind of file, with few donors of each class.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from stormdrop.errors import UserError
+from stormdrop.files import opened, replacing
+from stormdrop.ir.keys import extents
+from stormdrop.ir.tensor import Task
+from stormdrop.reservoir.donors import Kinship, distance
+from stormdrop.reservoir.rows import compact, rules_of, unknown_rules
+from stormdrop.space.judge import judge_of
+from stormdrop.space.offer import Offer, OfferedSchedule
+from stormdrop.space.rules import RULES, Rule
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.scorer import Scorer
+from stormdrop.target.machine import Target
+
+_log = logging.getLogger("stormdrop.store")
+
+FORMAT = 1
+MOST_OFFERED = 3
+"""The nearest donors of a task that are re-fitted when it is compiled: each costs some 10 ms, a default ten times that.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DonorEntry:
+    """A schedule that was decided for, and the one variant of its task that it computes."""
+
+    task: Mapping[str, Any]
+    """JSON."""
+    schedule: Mapping[str, Any]
+    """JSON, of the variant 0."""
+    class_key: str
+    """Of the variant."""
+    extents: tuple[int, ...]
+    threads: int
+    cold: bool
+    digest: str = ""
+    """Of the whole task."""
+    model: str = ""
+    gain: float = 1.0
+    """How many times faster than its incumbent it was where it was decided for."""
+
+    @property
+    def offered(self) -> OfferedSchedule:
+        of = f" of {self.model}" if self.model else ""
+        return OfferedSchedule(self.task, self.schedule, f"{self.task['name']}{of}")
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.task["name"],
+            "model": self.model,
+            "digest": self.digest,
+            "class": self.class_key,
+            "extents": list(self.extents),
+            "threads": self.threads,
+            "cold": self.cold,
+            "gain": round(self.gain, 4),
+            "schedule": self.schedule,
+            "task": self.task,
+        }
+
+    @staticmethod
+    def from_json(data: Any) -> DonorEntry:
+        """Raises KeyError, TypeError or ValueError."""
+        return DonorEntry(
+            dict(data["task"]),
+            dict(data["schedule"]),
+            str(data["class"]),
+            tuple(map(int, data["extents"])),
+            int(data["threads"]),
+            bool(data["cold"]),
+            str(data["digest"]),
+            str(data["model"]),
+            float(data["gain"]),
+        )
+
+
+def entry_of(task: Task, schedule: Schedule, target: Target, model: str = "", gain: float = 1.0) -> DonorEntry | None:
+    """A winner as a donor; None where the task has no such variant."""
+    if not 0 <= schedule.variant < len(task.variants):
+        return None
+    variant = task.variants[schedule.variant]
+    alone = Task(variants=[variant], name=task.name)
+    own = replace(schedule, variant=0, class_key=variant.class_key)
+    where = target.threads, target.is_cold
+    return DonorEntry(
+        alone.to_json(), own.to_json(), variant.class_key, extents(variant), *where, task.digest, model, gain
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the margin rests on: picks for tasks that the trees had not seen."""
+
+    tasks: int
+    """With a timed default and timed donors."""
+    picks: int
+    """Whose predicted gain reaches the margin."""
+    gain: float
+    """Of these picks as they were timed, the geometric mean."""
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What is known for a machine. Without `scorer` and `margin` the donors are schedules to begin a search from."""
+
+    key: str
+    """Of the target."""
+    judged_by: str
+    features: int
+    rules: str
+    donors: tuple[DonorEntry, ...]
+    scorer: Scorer | None = None
+    margin: float | None = None
+    evidence: Evidence | None = None
+    made: Mapping[str, Any] | None = None
+    """For people: date, versions, CPU."""
+
+    def is_current(self, target: Target, rules: Sequence[Rule] = RULES) -> bool:
+        """Whether the trees predict what is judged, derived and lowered now."""
+        now = self.key, self.judged_by, self.features, self.rules
+        return now == (target.key(), judged_by(target), judge_of(target).features.version, rules_text(rules))
+
+    def related(self, task: Task, target: Target, most: int | None = None) -> list[DonorEntry]:
+        """Donors of a class of the task's variants, not of the task itself: measured alike first, then the nearest."""
+        variants = {v.class_key: extents(v) for v in reversed(task.variants)}
+        threads = target.threads
+        found: list[tuple[bool, tuple[bool, float], int]] = []
+        for k, entry in enumerate(self.donors):
+            own = variants.get(entry.class_key)
+            is_equal = (entry.threads, entry.cold) == (threads, target.is_cold)
+            if own is None or len(own) != len(entry.extents) or (is_equal and entry.digest == task.digest):
+                continue
+            found.append((not is_equal, Kinship("class", distance(entry.extents, own)).order, k))
+        return [self.donors[k] for _, _, k in sorted(found)[:most]]
+
+    def offer(
+        self, task: Task, target: Target, origin: str, donors: Sequence[DonorEntry] | None = None
+    ) -> Offer | None:
+        """The nearest donors, or those given, for a task to take unmeasured. Ask before whether this is current."""
+        if self.scorer is None or self.margin is None:
+            return None
+        listed = self.related(task, target, MOST_OFFERED) if donors is None else donors
+        return Offer(tuple(d.offered for d in listed), self.scorer, self.margin, origin) if listed else None
+
+    def to_json(self) -> dict[str, object]:
+        evidence = self.evidence
+        return {
+            "format": FORMAT,
+            "made": dict(self.made or {}),
+            "target": self.key,
+            "judged_by": self.judged_by,
+            "features": self.features,
+            "rules": self.rules,
+            "margin": self.margin,
+            "evidence": None if evidence is None else [evidence.tasks, evidence.picks, evidence.gain],
+            "donors": [entry.to_json() for entry in self.donors],
+            "scorer": None if self.scorer is None else self.scorer.to_json(),
+        }
+
+    @staticmethod
+    def from_json(data: Any, target: Target) -> Experience:
+        """The inverse of `to_json`, without the trees where they are not current, and without donors whose rules nobody
+        knows here. Raises UserError for anything else than an experience.
+        """
+        try:
+            if data["format"] != FORMAT:
+                raise UserError(f"not an experience of format {FORMAT}")
+            entries = (DonorEntry.from_json(entry) for entry in data["donors"])
+            donors = tuple(e for e in entries if not unknown_rules(rules_of(e.schedule)))
+            stamp = str(data["target"]), str(data["judged_by"]), int(data["features"]), str(data["rules"])
+            evidence = Evidence(*data["evidence"]) if data["evidence"] else None
+            found = Experience(*stamp, donors, evidence=evidence, made=dict(data["made"]))
+            if data["scorer"] is None or not found.is_current(target):
+                return found
+            margin = None if data["margin"] is None else float(data["margin"])
+            scorer = Scorer.from_json(data["scorer"], judge_of(target).features)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise UserError(f"not an experience: {error!r}") from error
+        if margin is not None and not (isfinite(margin) and margin >= 1.0):
+            raise UserError(f"not an experience: a margin of {margin}")
+        return replace(found, scorer=scorer, margin=margin)
+
+
+@lru_cache(maxsize=64)
+def judged_by(target: Target) -> str:
+    """A digest of everything that features of a target's programs depend on, at either temperature."""
+    tree = target.with_cold_weights(False).to_json()
+    return sha256(
+        compact({k: v for k, v in tree.items() if k not in ("name", "triple", "features")}).encode()
+    ).hexdigest()[:16]
+
+
+def rules_text(rules: Iterable[Rule]) -> str:
+    return ", ".join(sorted(f"{rule.name} {rule.version}" for rule in rules))
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def path_beside(store: Path, target: Target) -> Path:
+    """Where the experience of a store is kept, by machine and number of threads."""
+    return store.with_name(f"{store.stem}.experience-{sha256(target.key().encode()).hexdigest()[:12]}.json")
+
+
+def save(path: Path, experience: Experience) -> None:
+    """Raises UserError where it cannot be written."""
+    with replacing(path, follow_links=False) as write:
+        write(readable(experience.to_json()).encode())
+
+
+def readable(tree: Mapping[str, Any]) -> str:
+    """JSON with a line for each value, and for each of a list."""
+    lines: list[str] = []
+    for name, value in tree.items():
+        if isinstance(value, list) and value and not isinstance(value[0], (int, float)):
+            rows = ",\n  ".join(compact(row) for row in value)
+            lines.append(f"{compact(name)}: [\n  {rows}\n ]")
+        else:
+            lines.append(f"{compact(name)}: {compact(value)}")
+    return "{\n " + ",\n ".join(lines) + "\n}\n"
+
+
+def load(path: Path, target: Target) -> Experience | None:
+    """None where there is no such file, and, with a remark, where it cannot be read."""
+    try:
+        return _parsed(path, path.stat().st_mtime_ns, target)
+    except FileNotFoundError:
+        return None
+    except (OSError, UserError, ValueError, RecursionError) as error:
+        _log.warning("%s is ignored: %s", path, error)
+        return None
+
+
+@lru_cache(maxsize=8)
+def _parsed(path: Path, changed: int, target: Target) -> Experience:
+    """Of a file as it was when it was last changed."""
+    with opened(path, str(path)) as file:
+        return Experience.from_json(json.loads(file.read()), target)

@@ -1,0 +1,89 @@
+"""Groups of kernel phases: what the threads of a host run between two barriers.
+
+A model's calls have phases, each a parallel range. Without more knowledge a barrier follows every phase. A `Group` puts
+phases that follow each other together. It is itself a parallel range, whose iterations are divided among the threads.
+Iteration i of a group of n runs the i-th n-th of every phase, one after the other on one thread: iterations
+[⌈extent·i/n⌉, ⌈extent·(i+1)/n⌉). So a group of one iteration is serial, a chain of phases on one thread.
+
+Invariant: an iteration of a group touches nothing that another iteration of the group writes (`runtime.grouping`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stormdrop.runtime.strict import LARGEST, SIZE
+
+GROUP_FORM = (range(1, LARGEST + 1), [(SIZE, SIZE)])
+"""Of `Group.to_json`, for `strict.conform`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Phases without a barrier between them, over a range of `extent` iterations. A phase is the number of its call and
+    its own number in the call.
+    """
+
+    extent: int
+    phases: tuple[tuple[int, int], ...]
+
+    @property
+    def is_serial(self) -> bool:
+        return self.extent == 1
+
+    def to_json(self) -> list[object]:
+        return [self.extent, [list(phase) for phase in self.phases]]
+
+    @staticmethod
+    def from_json(tree: list[Any]) -> Group:
+        """The inverse of `to_json`, for a tree that conforms to `GROUP_FORM`."""
+        extent, phases = tree
+        return Group(extent, tuple((call, phase) for call, phase in phases))
+
+
+def single_groups(extents: Sequence[Sequence[int]]) -> tuple[Group, ...]:
+    """Every phase in a group of its own; `extents` are those of the phases of each call. Empty phases are left out."""
+    return tuple(
+        Group(extent, ((call, phase),))
+        for call, phases in enumerate(extents)
+        for phase, extent in enumerate(phases)
+        if extent
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A phase as the pool's record has it: `words` follow entry, buffers, scratch and its stride."""
+
+    call: int
+    words: tuple[int, ...]
+
+
+def step_rows(extents: Sequence[Sequence[int]], groups: Sequence[Group]) -> list[StepRow]:
+    """The steps of all groups. Words: phase, extent, the group's extent, and of a group's first step the number of its
+    steps, of others 0.
+    """
+    rows: list[StepRow] = []
+    for group in groups:
+        for n, (call, phase) in enumerate(group.phases):
+            size = 0 if n else len(group.phases)
+            rows.append(StepRow(call, (phase, extents[call][phase], group.extent, size)))
+    return rows
+
+
+def problem_of(extents: Sequence[Sequence[int]], groups: Sequence[Group]) -> str:
+    """What is wrong with groups of phases with these extents, or an empty string.
+
+    Every phase that is not empty must be in one group, in order, and its iterations must be run once.
+    """
+    wanted = [(call, p) for call, phases in enumerate(extents) for p, extent in enumerate(phases) if extent]
+    if [phase for group in groups for phase in group.phases] != wanted or not all(group.phases for group in groups):
+        return "its groups are not all of its phases in their order"
+    for group in groups:
+        for call, phase in group.phases:
+            extent = extents[call][phase]
+            if group.extent != extent and group.extent * extent > LARGEST:  # the pool multiplies them
+                return f"phase {phase} of step {call} has too many iterations for its group"
+    return ""

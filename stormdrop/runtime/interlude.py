@@ -1,0 +1,224 @@
+"""What a model does to the caches between two runs of one of its kernels, as a step for the thread pool.
+
+A kernel that is run again and again finds its operands and its code where its own last run left them: in the near
+caches of the threads that need them. In a model it does not. Between two of its runs the other kernels have replaced
+what was in the near caches, and its inputs were written just now, each part by the thread that computed it. An
+interlude is a kernel of its own that runs before every timed run and leaves the caches in that state:
+
+    evict     every thread reads memory of its own until what the model touches meanwhile, or all of its near caches,
+              has been replaced
+    flush     the kernel's code leaves all caches, instruction caches too. Unless constants come from memory, it is read
+              back as data before eviction: it then comes from the cache that evicted lines go to. Small constants that
+              come from memory are flushed as well
+    rewrite   thread t of T writes the t-th of T contiguous shares of each input: one byte of every line, with the value
+              that it has
+
+Values stay as they are, so a kernel's outputs are right after any number of interludes. Constants are otherwise left to
+a `Rotation`, which reads another copy of them in every run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache, cached_property
+
+import numpy as np
+
+from stormdrop.codegen import ENTRY
+from stormdrop.codegen.llvm import AnyOf, assemble, host
+from stormdrop.runtime.artifact import Artifact
+from stormdrop.runtime.device import Argument, BoundCall, BufferPlace, InputArray, Memory
+from stormdrop.runtime.host_device import HostDevice, HostKernel, HostMemory
+from stormdrop.runtime.rotation import Rotation, rotation_bytes
+from stormdrop.target import ALIGN_BYTES, Surroundings, whole_lines
+from stormdrop.target.cpu import Cpu
+from stormdrop.target.scope import Scope
+
+MOST_COPIES = 128
+"""Of a kernel's constants. Smaller ones are flushed instead where they should come from memory, since every copy is two
+more recorded calls.
+"""
+
+
+class Action(IntEnum):
+    """What is done to the lines of a range; its value is the phase in which it is done."""
+
+    FLUSH = 0
+    READ = 1
+    REWRITE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LineRange:
+    """Memory whose lines the threads divide among them: thread t of T has the t-th of T contiguous shares."""
+
+    action: Action
+    place: Argument
+    nbytes: int
+
+
+_FLUSH = {
+    "x86_64": 'asm sideeffect "clflush ($0)", "r,~{memory},~{dirflag},~{fpsr},~{flags}"',
+    "aarch64": 'asm sideeffect "dc civac, $0\\0Aic ivau, $0", "r,~{memory}"',
+}
+_INTERLUDE = """
+; Buffers: a table of i64 (threads, ranges, then an action and a number of lines for each range), and the ranges.
+; An iteration of phase p does action p to one thread's share of the ranges that want it.
+define void @kernel(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
+  %table = load ptr, ptr %buffers, align 8
+  %threads = load i64, ptr %table, align 8
+  %count.at = getelementptr i64, ptr %table, i64 1
+  %count = load i64, ptr %count.at, align 8
+  br label %threads.head
+threads.head:
+  %t = phi i64 [ %begin, %0 ], [ %t.next, %ranges.done ]
+  %t.more = icmp slt i64 %t, %end
+  br i1 %t.more, label %ranges, label %out
+ranges:
+  %r = phi i64 [ 0, %threads.head ], [ %r.next, %range.done ]
+  %r.more = icmp slt i64 %r, %count
+  br i1 %r.more, label %range, label %ranges.done
+range:
+  %r.next = add i64 %r, 1
+  %action.k = mul i64 %r.next, 2
+  %lines.k = add i64 %action.k, 1
+  %action.at = getelementptr i64, ptr %table, i64 %action.k
+  %lines.at = getelementptr i64, ptr %table, i64 %lines.k
+  %action = load i64, ptr %action.at, align 8
+  %lines = load i64, ptr %lines.at, align 8
+  %place.at = getelementptr ptr, ptr %buffers, i64 %r.next
+  %place = load ptr, ptr %place.at, align 8
+  %wanted = icmp eq i64 %action, %phase
+  br i1 %wanted, label %share, label %range.done
+share:
+  %t.after = add i64 %t, 1
+  %before = mul i64 %lines, %t
+  %until = mul i64 %lines, %t.after
+  %low = udiv i64 %before, %threads
+  %high = udiv i64 %until, %threads
+  br label %lines.head
+lines.head:
+  %i = phi i64 [ %low, %share ], [ %i.next, %next ]
+  %i.more = icmp slt i64 %i, %high
+  br i1 %i.more, label %line, label %range.done
+line:
+  %i.next = add i64 %i, 1
+  %offset = mul i64 %i, $LINE$
+  %at = getelementptr i8, ptr %place, i64 %offset
+  switch i64 %action, label %rewrite [ i64 0, label %flush i64 1, label %read ]
+flush:
+  call void $FLUSH$(ptr %at)
+  br label %next
+read:
+  %seen = load volatile i8, ptr %at, align 1
+  br label %next
+rewrite:
+  %value = load volatile i8, ptr %at, align 1
+  store volatile i8 %value, ptr %at, align 1
+  br label %next
+next:
+  br label %lines.head
+range.done:
+  br label %ranges
+ranges.done:
+  %t.next = add i64 %t, 1
+  br label %threads.head
+out:
+  ret void
+}
+"""
+
+
+def interlude_ir(machine: str, features: str = "") -> str:
+    """The text for one of the machines that the thread pool runs on, which has these features of LLVM's."""
+    flush = _FLUSH[machine]
+    if "+clflushopt" in features.split(","):
+        flush = flush.replace("clflush", "clflushopt")  # several at once, where a clflush waits for the one before
+    return _INTERLUDE.replace("$LINE$", str(ALIGN_BYTES)).replace("$FLUSH$", flush)
+
+
+@cache
+def _code() -> bytes:
+    triple, _, features = host()
+    return assemble(interlude_ir(platform.machine(), features), AnyOf(triple))
+
+
+def interlude(device: HostDevice, ranges: Sequence[LineRange]) -> BoundCall:
+    """A call that does to each range what is wanted of it: flushes first, then reads, then rewrites."""
+    threads, wanted = device.pool.threads, {some.action for some in ranges}
+    lines = [x for some in ranges for x in (some.action, -(-some.nbytes // ALIGN_BYTES))]
+    table = device.allocate(8 * (2 + len(lines)))
+    table.write(0, np.array([threads, len(ranges), *lines], np.int64).view(np.uint8))
+    kernel = device.load(Artifact(_code(), (), tuple(threads if action in wanted else 0 for action in Action)))
+    return BoundCall(kernel, (BufferPlace(table), *(some.place for some in ranges)))
+
+
+class SurroundedBenches:
+    """Benches of kernels as the runs of one model meet them: constants rotated, an interlude before every run. Whether
+    constants come from memory or from a cache is the target's temperature.
+
+    They share the memory that is read to evict other data, and that of the constants' copies: unless a bench is kept,
+    it may be used until the next one is made. `arena` is the memory in which inputs may be rewritten, beside the
+    caller's arrays.
+    """
+
+    def __init__(
+        self, device: HostDevice, target: Cpu, surroundings: Surroundings, arena: Memory | None = None
+    ) -> None:
+        self._device, self._arena = device, arena
+        self._touched_bytes = surroundings.touched_bytes
+        self._is_cold, l3_bytes = target.is_cold, target.l3_bytes
+        self._copies_bytes = rotation_bytes(l3_bytes) if target.is_cold else min(surroundings.touched_bytes, l3_bytes)
+        near_bytes = target.l2_bytes + target.l2_bytes // 4  # more than it holds: replacement is not strictly by age
+        evicted_bytes = min(device.pool.threads * near_bytes, surroundings.touched_bytes)
+        self._evicting = device.allocate(whole_lines(evicted_bytes))
+
+    @cached_property
+    def _copies(self) -> HostMemory:
+        return self._device.allocate(self._copies_bytes)
+
+    def bench(self, call: BoundCall, constants: Sequence[int], is_kept: bool = False) -> Rotation:
+        """A bench of a call; `constants` are the indices of its arguments that are constants."""
+        own_bytes = self._bytes_of(call, constants)
+        is_rotated = self._is_cold or 2 * own_bytes <= self._touched_bytes
+        rotated = constants if is_rotated and not self._is_flushed(own_bytes) else ()
+        block = self._device.allocate(self._copies_bytes) if is_kept and rotated else self._copies
+        before = interlude(self._device, self.ranges(call, constants))
+        return Rotation(self._device, call, rotated, block, before, MOST_COPIES)
+
+    def ranges(self, call: BoundCall, constants: Sequence[int]) -> list[LineRange]:
+        """What is done before every run of a call. Constants that it reads from other copies evict as well."""
+        own_bytes = self._bytes_of(call, constants)
+        buffers, (code, code_bytes) = call.kernel.artifact.buffers, _code_of(call)
+        flushed = constants if self._is_flushed(own_bytes) else ()
+        found = [LineRange(Action.FLUSH, call.arguments[k], buffers[k].nbytes) for k in flushed]
+        found.append(LineRange(Action.FLUSH, code, code_bytes))
+        if not self._is_cold:
+            found.append(LineRange(Action.READ, code, code_bytes))
+        found.append(LineRange(Action.READ, BufferPlace(self._evicting), max(0, self._evicting.nbytes - own_bytes)))
+        for buffer, place in zip(buffers, call.arguments):
+            if buffer.scope is Scope.INPUT and self._is_rewritable(place):
+                found.append(LineRange(Action.REWRITE, place, buffer.nbytes))
+        return found
+
+    def _is_flushed(self, own_bytes: int) -> bool:
+        return self._is_cold and own_bytes * MOST_COPIES < self._copies_bytes
+
+    @staticmethod
+    def _bytes_of(call: BoundCall, constants: Sequence[int]) -> int:
+        return sum(call.kernel.artifact.buffers[k].nbytes for k in constants)
+
+    def _is_rewritable(self, place: Argument) -> bool:
+        return isinstance(place, InputArray) or (isinstance(place, BufferPlace) and place.memory is self._arena)
+
+
+def _code_of(call: BoundCall) -> tuple[BufferPlace, int]:
+    """The machine code of a call's kernel, as memory."""
+    assert isinstance(call.kernel, HostKernel)
+    address, nbytes = call.kernel.code.section(ENTRY)
+    code = np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(address)), np.uint8)
+    return BufferPlace(HostMemory(code)), nbytes
