@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from stormdrop.space.columns import Num, maximum, sum_of
+from stormdrop.space.columns import Num, maximum, prod_of, sum_of
 from stormdrop.space.features import FeatureSet
+from stormdrop.space.nest import is_copy
 
 if TYPE_CHECKING:
     from stormdrop.space.gpu_judge import GpuAssessment, PhaseCost
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
 BOUNDS = ("issue", "shared", "global", "latency", "waves", "l2", "dram")
 OPERANDS = 3
 FEATURES = FeatureSet(
-    version=1,
+    version=2,
     names=(
         "prior",
         *BOUNDS,
         *("phases", "stages", "blocks", "threads", "warps", "resident", "registers", "shared_bytes", "code"),
         *("accumulators", "instances", "lanes", "steps", "reduce_blocks", "unroll", "peel", "depth", "tiles"),
-        *("reduce_threads",),
+        *("reduce_threads", "residents", "group", "turned_operands", "pieces"),
         *("thread_instructions", "step_instructions", "l2_bytes", "nominal"),
         *(f"operand{k}.{what}" for k in range(OPERANDS) for what in ("loads", "width", "coalesced")),
         *("other_seconds", "other_blocks"),
@@ -46,6 +47,13 @@ def features(a: GpuAssessment) -> list[Num]:
     values += [main.registers, main.shared_bytes, main.code]
     values += [c.accumulators, c.instances, float(c.tiling.lanes), c.steps, c.reduce_blocks, c.tiling.unroll]
     values += [c.tiling.peel, c.tiling.depth, c.tiles, c.tiling.reduce_threads]
+    copies = [x.tiling for x in main.inside if is_copy(x.stage)]
+    values += [
+        c.tiling.residents,
+        c.tiling.group,
+        sum_of([t.layout for t in copies]),
+        prod_of([t.pieces for t in copies]),
+    ]
     values += [c.thread_instructions, c.step_instructions, main.l2_bytes, _nominal(main)]
     loads = c.loads[:OPERANDS]
     for o, n, width in loads:
