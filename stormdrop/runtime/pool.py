@@ -110,7 +110,9 @@ class Pool:
         ticks = self._ticks(steps, count, repeats, count, entries.ctypes.data)
         if self.threads == 1:
             seconds = np.diff(ticks, axis=1) * _seconds_per_tick()
-            return Account(seconds, np.zeros_like(seconds), seconds, np.zeros_like(seconds))
+            _, busy, on = np.moveaxis(entries[: len(ticks), 0], -1, 0).astype(np.float64)
+            off = np.clip(busy * _seconds_per_tick() - on * 1e-9, 0.0, seconds)
+            return Account(seconds, np.zeros_like(seconds), seconds, off)
         ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         firsts, group = ends[:-1], np.repeat(np.arange(len(sizes)), sizes)
         began, _, on = np.moveaxis(entries[: len(ticks), :, firsts], -1, 0).astype(np.float64)
