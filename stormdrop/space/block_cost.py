@@ -14,7 +14,19 @@ from stormdrop.ir.expr import ITEMSIZE, Axis
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.access import settled
 from stormdrop.space.boxes import BOX_ELEMENTS, box_elements, is_contiguous, split_axes
-from stormdrop.space.columns import Num, ceil_div, equal, is_multiple, is_one, maximum, minimum, prod_of, sum_of, where
+from stormdrop.space.columns import (
+    Num,
+    ceil_div,
+    equal,
+    is_multiple,
+    is_one,
+    maximum,
+    minimum,
+    prod_of,
+    rounded_down,
+    sum_of,
+    where,
+)
 from stormdrop.space.footprint import body_cost, box_bytes, density
 from stormdrop.space.nest import LoopLevel, has_layouts, is_copy, nest_of
 from stormdrop.space.operands import Operand
@@ -205,9 +217,20 @@ class BlockCost:
         """Of one thread in one block."""
         if self._is_staged:
             return self.executions * self._copy_instructions
-        reduce_loops = self.reduce_blocks * self.coefficients.loop_cycles if self.stage.is_reduction else 0.0
+        reduce_loops = self.reduce_blocks * self._block_instructions if self.stage.is_reduction else 0.0
         per_tile = self.steps * self.step_instructions + self.tile_instructions + reduce_loops
         return self.executions * self.tiles * per_tile
+
+    @property
+    def _block_instructions(self) -> Num:
+        """Of one reduce block, beside its steps. Where blocks differ in length, steps that are left over are a loop."""
+        k, t = self.coefficients, self.tiling
+        if nest_of(self.stage).reduces_across_threads:
+            return k.loop_cycles
+        axis = self.stage.reduce_axes[-1]
+        length = minimum(t.block(axis), t.extent[axis])
+        left = length - rounded_down(length / t.unroll) * t.unroll
+        return where(is_multiple(t.extent[axis], length), k.loop_cycles, 5 * k.loop_cycles + left * k.turn_instructions)
 
     @property
     def thread_cycles(self) -> Num:

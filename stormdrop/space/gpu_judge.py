@@ -223,6 +223,11 @@ class PhaseCost:
     def global_cycles(self) -> Num:
         return sum_of([c.global_cycles for c in self.stages]) / self.target.coefficients.load_issue_per_cycle
 
+    @property
+    def _l2_bytes_per_cycle(self) -> float:
+        """Of one multiprocessor, if all of them read."""
+        return self.target.l2_gbs / (self.target.multiprocessors * self.target.clock_ghz)
+
     @cached_property
     def latency_cycles(self) -> Num:
         """Of one block alone: waiting for memory, barriers, its own instructions, its start and its end."""
@@ -233,7 +238,9 @@ class PhaseCost:
             blocks, depth = self.root.reduce_blocks, self.root.tiling.depth
             own = self.root.steps * self.root.step_cycles * maximum(1.0, self.root.warps / 4) / blocks
             hidden = maximum(0.0, k.memory_cycles / maximum(1, depth - 1) - own)
-            exposed = where(self._waits_for_loads, k.memory_cycles, hidden)
+            transferred = sum_of([c.l2_bytes / c.executions for c in copies]) / self._l2_bytes_per_cycle
+            hidden = where(self._waits_for_loads, maximum(hidden, 0.5 * k.memory_cycles), hidden)
+            exposed = where(depth <= 1, k.memory_cycles + transferred, hidden)
             waits = where(depth > 1, k.barrier_cycles, 2 * k.barrier_cycles)
             total = total + self.root.tiles * (blocks * (exposed + waits) + where(depth > 1, k.memory_cycles, 0.0))
         attached = sum(not is_copy(c.stage) for c in self.inside)

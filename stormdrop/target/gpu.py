@@ -54,7 +54,7 @@ class GpuCoefficients:
     shuffle_cycles: float = 30.0  # nominal
     loop_cycles: float = 12.0  # control of a loop that is not unrolled; chosen
     fma_latency: float = 4.0  # nominal
-    warp_gap: float = 1.0  # share of time lost to instruction latencies if there is one warp; h200
+    warp_gap: float = 2.0  # share of time lost to instruction latencies if there is one warp; h200
 
     # A launch
     launch_seconds: float = 2.0e-6  # of a kernel in a graph, from the end of the one before; h200

@@ -80,8 +80,9 @@ def test_mistakes_in_emitted_kernels_are_noticed(kind: str) -> None:
     if all(launch.blocks == 1 for launch in artifact.launches):
         noticed.pop("two blocks for one")
     assert len(noticed) >= 4
+    has_dead = "dead from" in str(case.program())  # the stores of an instance that is never alive do not run
     for mistake, found in noticed.items():
-        if mistake in STRICT:
+        if mistake in STRICT and not (has_dead and mistake == "moved store"):
             assert all(found), mistake
         elif mistake in HARMFUL:
             assert any(found), mistake
