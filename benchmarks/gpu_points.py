@@ -1,5 +1,6 @@
 """Chosen points of operators, timed on a GPU.
 
+    python -m benchmarks.gpu_points             # the default schedule of every operator
     python -m benchmarks.gpu_points FILE        # a line for each: GMM 1 512 512 512 | s0.depth=3 s0.0.layout=1
 
 `gpu_points.txt` beside this file has points that the estimate was compared with.
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.core import say
-from benchmarks.gpu import kernel_seconds
+from benchmarks.gpu import cases, kernel_seconds
 from stormdrop.errors import StormdropError
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.targets import target_for
@@ -45,8 +46,10 @@ def timed(line: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_points", description="Chosen points on a GPU.")
-    parser.add_argument("file", type=Path)
-    for line in parser.parse_args().file.read_text().splitlines():
+    parser.add_argument("file", type=Path, nargs="?")
+    file: Path | None = parser.parse_args().file
+    defaults = [" ".join(map(str, (name, *numbers))) for name, numbers in cases(())]
+    for line in defaults if file is None else file.read_text().splitlines():
         if line.strip():
             try:
                 say(timed(line))

@@ -14,7 +14,7 @@ VARIABLES = {
     "STORMDROP_AFFINITY": "CPUs of the threads: none, compact, spread, or a list such as 0-3,8",
     "STORMDROP_GROUPS": "how phases may share barriers: none, or some of serial, independent, local, prefetch",
     "STORMDROP_CACHE_DIR": "the folder of the store and of what was measured of this machine",
-    "STORMDROP_PORTFOLIO": "the folder of portfolios, instead of those that come with the package",
+    "STORMDROP_PORTFOLIO": "a folder of portfolios, in place of those that come with the package",
 }
 
 

@@ -29,7 +29,7 @@ from onnx import TensorProto, helper
 
 import stormdrop
 from benchmarks import core, gpu, models, ranking, replayed, scaling, search, transfer
-from benchmarks.reuse.table import Table, read_rows
+from benchmarks.reuse.table import Table, read_rows, stored_tables
 from benchmarks.reuse.text import report
 from stormdrop.cli.main import main
 from stormdrop.driver.compile import load, tasks_of
@@ -252,7 +252,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> str:
     tables += [scaling.table(recorded("scaling")), gpu.table(recorded("gpu"))]
     tables += [search.table(recorded(name)) for name in ("search", "search-emeraldrapids")]
     tables += [transfer.table(recorded("transfer"))]
-    tables += [report(Table.of(read_rows(path))) for path in sorted(RESULTS.glob("reuse-*.jsonl"))]
+    tables += [report(Table.of(read_rows(path))) for path in stored_tables()]
     return "\n".join([*tables, capsys.readouterr().out])
 
 

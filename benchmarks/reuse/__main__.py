@@ -4,13 +4,14 @@
     python -m benchmarks.reuse record --isa avx2               # the same with narrower vectors, into another table
     python -m benchmarks.reuse record --share 0.02 --seconds-per-task 4     # fewer tasks, shorter searches
     python -m benchmarks.reuse record --dry-run                # how long it would take
-    python -m benchmarks.reuse record resnet50 mobilenet_v2 --threads 8 --seconds-per-task 15
+    python -m benchmarks.reuse record --four --threads 8       # four models
+    python -m benchmarks.reuse record resnet50 mobilenet_v2 --seconds-per-task 15
     python -m benchmarks.reuse record --passes long            # tasks with something to gain, 2,000 trials each
     python -m benchmarks.reuse value                           # best known against default: tasks, models, in the model
     python -m benchmarks.reuse matrix --plot matrix.png        # donor models x models, choice of a donor, pools
     python -m benchmarks.reuse gain                            # time to the best known, with reuse and from nothing
     python -m benchmarks.reuse zero                            # schedules that are taken unmeasured
-    python -m benchmarks.reuse all --table                     # everything, as docs/figures.md has it
+    python -m benchmarks.reuse all --table                     # every stored table, as docs/figures.md has them
 
 A table is benchmarks/results/reuse-CPU-ISA-THREADS.jsonl. Beside it, .sqlite holds the trials of its searches, from
 which cost models of held-out models learn; the figures do not need it. Recording takes the machine for itself.
@@ -28,11 +29,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reuse.budgets import PASSES, Budgets, Pass, expected_seconds
 from benchmarks.reuse.figures import gain, matrix, model_values, pool_curve, task_values, zero
 from benchmarks.reuse.networks import measurers_for, network_of, partition_of
 from benchmarks.reuse.picture import save_matrix
-from benchmarks.reuse.recording import PASSES, Budgets, Pass, Recorder
-from benchmarks.reuse.table import Table, TableFile, path_for, read_rows
+from benchmarks.reuse.recording import Recorder
+from benchmarks.reuse.table import Table, TableFile, path_for, read_rows, stored_tables
 from benchmarks.reuse.text import PARTS, report, value_text
 from benchmarks.reuse.zero import learn
 from stormdrop import zoo
@@ -53,6 +55,7 @@ MODELS = (
     "shufflenet_v2_x1_0",
     "bert_base_seq128",
 )
+FOUR = ("resnet50", "googlenet", "mobilenet_v2", "bert_base_seq128")
 USUAL: tuple[Pass, ...] = ("winners", "donors", "reuse", "zero", "model")
 
 
@@ -68,12 +71,12 @@ def target_for(given: argparse.Namespace) -> Cpu:
 
 def record(given: argparse.Namespace, path: Path) -> None:
     target, passes = target_for(given), tuple(given.passes or USUAL)
-    names = given.models or list(MODELS)
+    names = given.models or list(FOUR if given.four else MODELS)
     if unknown := [name for name in names if name not in zoo.names()]:
         raise UserError(f"no networks of the zoo: {', '.join(unknown)}")
     say(f"{target}; reading {', '.join(names)}")
     networks = [network_of(name, partition_of(name), target, given.share) for name in names]
-    budgets = Budgets(given.seconds_per_task, given.trials, given.gain_seconds, given.long_trials)
+    budgets = Budgets(given.seconds_per_task, given.trials, given.gain_seconds, given.long_trials, given.donors)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         os.environ["STORMDROP_PORTFOLIO"] = str(folder / "none")  # a portfolio may know the models that are held out
@@ -82,7 +85,7 @@ def record(given: argparse.Namespace, path: Path) -> None:
         trials = stack.enter_context(Store.open(path.with_suffix(".sqlite"), cap_bytes=None))
         measurers = measurers_for(target, networks, stack)
         recorder = Recorder(TableFile(path), networks, target, measurers, budgets, trials, say)
-        expected = recorder.expected_seconds(passes)
+        expected = expected_seconds(recorder.table, recorder.recipients, budgets, passes)
         told = ", ".join(f"{name} {seconds / 60:.0f}" for name, seconds in expected.items())
         say(f"{len(recorder.recipients)} tasks; minutes to expect: {told}; in all {sum(expected.values()) / 60:.0f}")
         if given.dry_run:
@@ -127,6 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["record", *PARTS, "all"])
     parser.add_argument("models", nargs="*", help="of the zoo (default: ten)")
+    parser.add_argument("--four", action="store_true", help=f"instead of ten models: {', '.join(FOUR)}")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--isa", choices=["avx2", "avx512", "sse"], default=None)
     parser.add_argument("--results", type=Path, default=None, help="the table, if not that of this machine")
@@ -135,13 +139,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--gain-seconds", type=float, default=15.0, help="of searches that are compared (default: 15)")
     parser.add_argument("--share", type=float, default=0.015, help="of a model's time that a task must take")
     parser.add_argument("--trials", type=int, default=None, help="of a search, at most")
+    parser.add_argument("--donors", type=int, default=4, help="of each model, the nearest to a task (default: 4)")
     parser.add_argument("--long-trials", type=int, default=2000)
     parser.add_argument("--dry-run", action="store_true", help="say what recording would take, and do nothing")
-    parser.add_argument("--table", action="store_true", help="as docs/figures.md has it")
+    parser.add_argument("--table", action="store_true", help="what is stored, as docs/figures.md has it")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--plot", type=Path, default=None, help="draw the matrix into this file")
     given = parser.parse_intermixed_args(arguments)
     try:
+        if given.table and given.results is None:
+            print("\n\n".join(report(Table.of(read_rows(path)), parts_of(given)) for path in stored_tables()))
+            return
         path = given.results or path_for(target_for(given))
         if given.what == "record":
             record(given, path)
@@ -155,11 +163,15 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"error: {error}")
 
 
+def parts_of(given: argparse.Namespace) -> list[str]:
+    return list(PARTS) if given.what in ("all", "record") else [given.what]
+
+
 def show(table: Table, given: argparse.Namespace) -> None:
-    parts = list(PARTS) if given.what in ("all", "record") else [given.what]
+    parts = parts_of(given)
     if given.json:
         print(json.dumps({part: as_json(table, part) for part in parts}, indent=1))
-    elif given.what == "value" and not given.table:
+    elif given.what == "value" and not given.table:  # all tasks
         print(f"{table.machine}\n\n{value_text(table, None)}")
     else:
         print(report(table, parts))

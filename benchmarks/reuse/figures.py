@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
-from benchmarks.reuse.table import GAIN, DonorLink, ModelWorth, Recipient, SearchKind, Table, donors_in, family_of
+from benchmarks.reuse.table import DonorLink, ModelWorth, Recipient, SearchKind, Table, donors_in, family_of
+from stormdrop.search.reuse import MOST_DONORS
 
 NEAR = 1.02
 """A search is there when it is within 2 % of the best known."""
@@ -23,8 +24,6 @@ BEHIND = 0.01
 """What a task may be slower than its default by noise."""
 CLEARLY = 0.98
 """A candidate must take less than this share of the default's time in one half of its timings to be chosen."""
-NEAREST = 6
-"""Donors that `stormdrop.search.reuse` re-fits for one task."""
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -189,7 +188,7 @@ def matrix(table: Table) -> Matrix:
         {m: max(outside[m], key=lambda d: expected_gain(table, m, d), default="") for m in models},
         {m: max(outside[m], key=lambda d: shared_classes(table, m, d), default="") for m in models},
         {m: pool_speed(table, m, outside[m]) for m in models},
-        {m: pool_speed(table, m, outside[m], NEAREST) for m in models},
+        {m: pool_speed(table, m, outside[m], MOST_DONORS) for m in models},
         {m: speed(table, m, lambda r: best_ratio(table, r)) for m in models},
     )
 
@@ -212,7 +211,7 @@ def pool_curve(table: Table, most: int = 10) -> list[PoolPoint]:
         PoolPoint(
             size,
             geometric_mean(pool_speed(table, m, ranked[m][:size]) for m in models),
-            geometric_mean(pool_speed(table, m, ranked[m][:size], NEAREST) for m in models),
+            geometric_mean(pool_speed(table, m, ranked[m][:size], MOST_DONORS) for m in models),
         )
         for size in sizes
     ]
@@ -223,8 +222,7 @@ def pool_curve(table: Table, most: int = 10) -> list[PoolPoint]:
 
 def gain_tasks(table: Table) -> list[Recipient]:
     """Fixed by the duels before anything was reused: the best known was faster than the default by 5 % or more."""
-    found = ((r, table.first_best.get(r.id)) for r in table.recipients.values())
-    return [r for r, best in found if best is not None and best.ratio <= 1 / (1 + GAIN)]
+    return [r for r in table.recipients.values() if table.has_gain(r)]
 
 
 @dataclass(frozen=True, slots=True)

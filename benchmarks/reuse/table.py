@@ -48,6 +48,10 @@ def path_for(target: Cpu) -> Path:
     return RESULTS / f"reuse-{target.cpu}-{target.isa}-{target.threads}.jsonl"
 
 
+def stored_tables() -> list[Path]:
+    return sorted(RESULTS.glob("reuse-*.jsonl"))
+
+
 def mark_of(schedule: Schedule) -> str:
     """A short name of a schedule: equal schedules have equal marks."""
     return sha256(json.dumps(schedule.to_json(), sort_keys=True).encode()).hexdigest()[:10]
@@ -264,6 +268,11 @@ class Table:
     def families(self, recipient: Recipient) -> frozenset[str]:
         """Of all models that have the task, at any temperature."""
         return self._families[recipient.digest]
+
+    def has_gain(self, recipient: Recipient) -> bool:
+        """By the duel before anything was reused: later ones do not change what is counted."""
+        found = self.first_best.get(recipient.id)
+        return found is not None and found.ratio <= 1 / (1 + GAIN)
 
     def weight(self, recipient: Recipient, model: str) -> float:
         """Seconds of the model by default."""

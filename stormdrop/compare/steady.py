@@ -1,5 +1,7 @@
 """The fair clock: every side runs a model in a process of its own, in steady loops that alternate.
 
+A side may have several callers, Python threads that each loop, and a second model beside the first in one process.
+
 In one process two runtimes disturb each other: each begins its turn with threads asleep and caches and clocks as the
 other left them, which costs them differently. Here a side loops for seconds without a pause, while the processes of the
 others wait for a line on their standard input. Each round reverses the order. A single call after a rest is a figure of
@@ -43,6 +45,10 @@ class Side:
     inputs: Mapping[str, Array]
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """`spin`, `affinity`, `pool` and `ordinal` of a compiled model."""
+    callers: int = 1
+    """Python threads that call the model in loops of their own at the same time."""
+    beside: Side | None = None
+    """A model that its own callers run in the same process meanwhile; it is not timed itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,11 @@ class Loops:
     rested: Seconds
     """Single calls, each after a rest."""
     cpu_seconds: float
-    """CPU time of all threads of the process, per run of a loop."""
+    """CPU time of all threads of the process, per run of a loop, of either model where there are two."""
+    runs_per_second: float = 0.0
+    """Of all callers together."""
+    beside_per_second: float = 0.0
+    """Runs of the model beside it."""
 
 
 def steady(
@@ -74,14 +84,13 @@ def steady(
     """
     each: dict[str, list[float]] = {name: [] for name in sides}
     rested: dict[str, list[float]] = {name: [] for name in sides}
-    cpu = dict.fromkeys(sides, 0.0)
+    cpu, wall, others = (dict.fromkeys(sides, 0.0) for _ in range(3))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         processes: dict[str, _Process] = {}
         for name, side in sides.items():
             tell(f"{name} loads")
-            inputs = folder / f"{len(processes)}.npz"
-            processes[name] = stack.enter_context(_Process.of(name, side, inputs, warm_up))
+            processes[name] = stack.enter_context(_Process.of(name, side, folder / str(len(processes)), warm_up))
         stack.enter_context(neighbours(busy))
         order = list(sides)
         rounds = rounds if repeats is None else min(rounds, repeats)
@@ -94,9 +103,17 @@ def steady(
                 each[name] += answer["each"]
                 rested[name] += answer["rested"]
                 cpu[name] += answer["cpu"]
+                wall[name] += answer["seconds"]
+                others[name] += answer["beside"]
             order.reverse()
     return {
-        name: Loops(Runs(np.array(each[name]), False), np.array(rested[name]), cpu[name] / len(each[name]))
+        name: Loops(
+            Runs(np.array(each[name]), False),
+            np.array(rested[name]),
+            cpu[name] / (len(each[name]) + others[name]),
+            len(each[name]) / wall[name],
+            others[name] / wall[name],
+        )
         for name in sides
     }
 
@@ -114,6 +131,20 @@ def neighbours(count: int) -> Generator[None]:
             process.wait()
 
 
+def _request(side: Side, inputs: Path) -> dict[str, Any]:
+    """What the process must know of a model; its inputs are written to a file."""
+    np.savez(inputs, *side.inputs.values())
+    return {
+        "runtime": side.runtime,
+        "path": str(side.path),
+        "threads": side.threads,
+        "settings": dict(side.settings),
+        "callers": side.callers,
+        "names": list(side.inputs),
+        "inputs": str(inputs),
+    }
+
+
 class _Process:
     """A running `compare.side`."""
 
@@ -122,23 +153,15 @@ class _Process:
 
     @staticmethod
     @contextmanager
-    def of(name: str, side: Side, inputs: Path, warm_up: int) -> Generator[_Process]:
-        np.savez(inputs, *side.inputs.values())
+    def of(name: str, side: Side, folder: Path, warm_up: int) -> Generator[_Process]:
+        """`folder` is for its inputs."""
+        folder.mkdir()
         command = [sys.executable, "-m", "stormdrop.compare.side"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             found = _Process(name, process)
-            found.ask(
-                {
-                    "runtime": side.runtime,
-                    "path": str(side.path),
-                    "threads": side.threads,
-                    "settings": dict(side.settings),
-                    "names": list(side.inputs),
-                    "inputs": str(inputs),
-                    "warm_up": warm_up,
-                }
-            )
+            beside = None if side.beside is None else _request(side.beside, folder / "beside.npz")
+            found.ask({**_request(side, folder / "inputs.npz"), "beside": beside, "warm_up": warm_up})
             yield found
         finally:
             process.kill()

@@ -13,6 +13,7 @@ from io import BytesIO
 from stormdrop.report.plot import draw
 from stormdrop.report.summary import search_rows
 from stormdrop.report.text import clean, speed_text
+from stormdrop.runtime.calibration import load_peak
 from stormdrop.search.curve import improvements
 from stormdrop.search.events import Tuned
 from stormdrop.target.gpu import Gpu
@@ -21,7 +22,8 @@ from stormdrop.target.gpu import Gpu
 def tuned_html(tuned: Tuned) -> str:
     """What a notebook shows for the result of `sd.tune`."""
     target = tuned.target
-    peak_gflops = target.peak_gflops * (1 if isinstance(target, Gpu) else target.threads)
+    measured = None if isinstance(target, Gpu) else load_peak(target)  # the peak of data sheets is never reached
+    peak_gflops = 0.0 if measured is None else measured.gflops
     speed = speed_text(tuned.seconds, tuned.task.flops, peak_gflops)
     rows = "".join(
         f'<tr><th style="text-align:left">{_text(name)}</th><td style="text-align:left">{_text(value)}</td></tr>'

@@ -81,12 +81,8 @@ def _array(t: Described, value: Any) -> Array:
         raise UserError(f"input for {t!r} {error}") from error
 
 
-def checked_outputs(
-    wanted: Sequence[Described], out: Array | Sequence[Array] | None, inputs: Sequence[Array]
-) -> list[Array]:
-    """What `out=` gave, or new arrays. Raises UserError, also where an output overlaps an input or another output."""
-    if out is None:
-        return [new_array(t) for t in wanted]
+def checked_outputs(wanted: Sequence[Described], out: Array | Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
+    """What `out=` gave. Raises UserError, also where an output overlaps an input or another output."""
     given: list[Any] = list(out) if isinstance(out, (list, tuple)) else [out]
     if len(given) != len(wanted):
         raise UserError(f"out= needs {len(wanted)} arrays, not {len(given)}")
@@ -124,11 +120,20 @@ def new_array(t: Described) -> Array:
 
     From the allocator: it keeps the pages it has, where a mapping of its own would be zeroed on every call.
     """
+    return array_in(new_block(t), t)
+
+
+def new_block(t: Described) -> Array:
+    """Bytes that hold an array on a cache line of its own. Raises RunError."""
     try:
-        raw = np.empty(t.nbytes + ALIGN_BYTES, np.uint8)
+        return np.empty(t.nbytes + ALIGN_BYTES, np.uint8)
     except MemoryError as error:
         raise RunError(f"there is no memory for {t!r}: {t.nbytes:,} bytes") from error
-    return np.ndarray(t.shape, _DTYPES[t.dtype], raw, -address_of(raw) % ALIGN_BYTES)
+
+
+def array_in(block: Array, t: Described) -> Array:
+    """An array in a block of `new_block`."""
+    return np.ndarray(t.shape, _DTYPES[t.dtype], block, -address_of(block) % ALIGN_BYTES)
 
 
 def _check_type(t: Described, array: Array, what: str) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from stormdrop.errors import UserError
 from stormdrop.runtime.arrays import Array, NamedArray, checked, checked_outputs, is_plain, new_array
+from stormdrop.runtime.result_memory import ResultMemory
 
 D = TypeVar("D", bound=NamedArray)
 
@@ -50,6 +51,7 @@ class Executable(ABC, Generic[D]):
     def __init__(self, name: str, inputs: tuple[D, ...], outputs: tuple[D, ...]) -> None:
         self.name, self.inputs, self.outputs = name, inputs, outputs
         self._idle: list[Runnable] = []  # list.pop and append are atomic
+        self._results = ResultMemory(outputs)
         self._is_closed = False
 
     def __reduce__(self) -> Any:
@@ -69,10 +71,11 @@ class Executable(ABC, Generic[D]):
             found = self._run_in_place(self._other, inputs, out)
             return found[0] if len(found) == 1 else tuple(found)
         arrays = self._checked(inputs)
-        targets = checked_outputs(self.outputs, out, arrays)
         if out is None:
+            targets = self._results.arrays()
             self._run(arrays, targets)
         else:
+            targets = checked_outputs(self.outputs, out, arrays)
             direct = [t if is_plain(t) else new_array(wanted) for t, wanted in zip(targets, self.outputs)]
             self._run(arrays, direct)
             for t, d in zip(targets, direct):
@@ -84,6 +87,7 @@ class Executable(ABC, Generic[D]):
         """Free what the executable holds. Calls that are under way end as usual, later ones raise UserError."""
         self._is_closed = True
         self._idle.clear()
+        self._results.clear()
         self._release()
 
     def __enter__(self) -> Self:

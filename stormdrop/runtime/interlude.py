@@ -133,14 +133,18 @@ out:
 """
 
 
+def interlude_ir(machine: str, features: str = "") -> str:
+    """The text for one of the machines that the thread pool runs on, which has these features of LLVM's."""
+    flush = _FLUSH[machine]
+    if "+clflushopt" in features.split(","):
+        flush = flush.replace("clflush", "clflushopt")  # several at once, where a clflush waits for the one before
+    return _INTERLUDE.replace("$LINE$", str(ALIGN_BYTES)).replace("$FLUSH$", flush)
+
+
 @cache
 def _code() -> bytes:
     triple, _, features = host()
-    flush = _FLUSH[platform.machine()]
-    if "+clflushopt" in features.split(","):
-        flush = flush.replace("clflush", "clflushopt")  # several at once, where a clflush waits for the one before
-    text = _INTERLUDE.replace("$LINE$", str(ALIGN_BYTES)).replace("$FLUSH$", flush)
-    return assemble(text, AnyOf(triple))
+    return assemble(interlude_ir(platform.machine(), features), AnyOf(triple))
 
 
 def interlude(device: HostDevice, ranges: Sequence[LineRange]) -> BoundCall:

@@ -101,6 +101,8 @@ class Model(Executable[Port]):
         Empty for a model that was loaded."""
         self._given_weights = image.checked_weights(weights) if isinstance(weights, np.ndarray) else tuple(weights)
         self._given_device, self.ordinal, self._arenas = device, ordinal, arenas
+        if arenas is not None:
+            self._results.clear()  # one of many sizes: each would keep memory of its own
         if device is not None or not image.is_for_gpu:
             self.attach()
 

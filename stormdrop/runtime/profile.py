@@ -71,7 +71,7 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profiled model. `seconds` is the sum of its rows, `peak_gflops` that of all its threads, in f32."""
+    """A profiled model. `seconds` is the sum of its rows, `peak_gflops` what all its threads reached in f32."""
 
     name: str
     threads: int

@@ -88,7 +88,7 @@ class Session:
         self._ranker = ModelRanker(self.spaces, self._cost, self._group)
         self._suggested: list[Candidate] = []
         self._reuse = tools.reuse
-        donated = self._best_donated(self._sources(siblings)) if spaces is None else []
+        donated = self._best_donated(self._sources(siblings), spaces is not None)
         donated = [c for c in donated if c not in stored and c != self._default]
         self._donated = {self._points.schedule(c) for c in donated}
         if self._reuse.mode == "only":
@@ -179,9 +179,17 @@ class Session:
             return list(siblings)
         return [*siblings, *stored_sources(self.task, self.target, self._store, self._reuse, self._rules)]
 
-    def _best_donated(self, sources: Sequence[Source]) -> list[Candidate]:
-        """What other tasks' schedules give here: the best few by the cost model, and the nearest task's."""
-        found = list(dict.fromkeys(map(self._points.locate, refitted(self.task, sources, self.target, self._rules))))
+    def _best_donated(self, sources: Sequence[Source], is_limited: bool) -> list[Candidate]:
+        """What other tasks' schedules give here: the best few by the cost model, and the nearest task's.
+
+        `is_limited`: only what is legal in the sketches that were given.
+        """
+        schedules = refitted(self.task, sources, self.target, self._rules)
+        if is_limited:
+            known = self._points.unasked(schedules)
+            found = [c for c in known if self.spaces[c.sketch].legal(np.array([c.point], dtype=np.int64))[0]]
+        else:
+            found = list(dict.fromkeys(map(self._points.locate, schedules)))
         best = sorted(found, key=self._score, reverse=True)[: self._settings.donated]
         return list(dict.fromkeys([*best, *found[:1]]))
 

@@ -19,7 +19,7 @@ from stormdrop.space.footprint import body_cost, box_bytes, density
 from stormdrop.space.nest import LoopLevel, has_layouts, is_copy, nest_of
 from stormdrop.space.operands import Operand
 from stormdrop.space.structure import Stage
-from stormdrop.space.tiling import Tiling
+from stormdrop.space.tiling import Tiling, has_cast
 from stormdrop.target import ALIGN_BYTES
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from stormdrop.target.gpu import WARP, GpuCoefficients
@@ -151,8 +151,23 @@ class BlockCost:
         return self.body_instructions + sum_of([n for _, n, _ in self.loads]) + guards + self._loop_instructions
 
     @property
+    def step_cycles(self) -> Num:
+        """Cycles of one step of a warp that has its part of a multiprocessor to itself."""
+        return self.step_instructions
+
+    @cached_property
+    def matrix_products(self) -> Num:
+        """Multiply-adds of matrix instructions, of one block, in those of bf16."""
+        return 0.0
+
+    @cached_property
+    def waiting_cycles(self) -> Num:
+        """Cycles in which matrix instructions wait for all warps of a block, beside what other warps hide."""
+        return 0.0
+
+    @property
     def _loop_instructions(self) -> Num:
-        return 4.0 / self.tiling.unroll if self.stage.is_reduction else 0.0
+        return self.coefficients.turn_instructions / self.tiling.unroll if self.stage.is_reduction else 0.0
 
     @cached_property
     def tile_instructions(self) -> Num:
@@ -178,15 +193,45 @@ class BlockCost:
 
     @property
     def is_asynchronous(self) -> Num:
-        """Whether the copies of a pipeline need no registers: what a thread copies at once lies together."""
+        """Whether the copies of a pipeline need no registers: what a thread copies at once lies together, and stays as
+        it is.
+        """
+        if self._is_rounding:
+            return False
         return (self._stores <= 1) & (self.tiling.lanes * self.operands[-1].itemsize >= 4)
 
     @cached_property
     def thread_instructions(self) -> Num:
         """Of one thread in one block."""
+        if self._is_staged:
+            return self.executions * self._copy_instructions
         reduce_loops = self.reduce_blocks * self.coefficients.loop_cycles if self.stage.is_reduction else 0.0
         per_tile = self.steps * self.step_instructions + self.tile_instructions + reduce_loops
         return self.executions * self.tiles * per_tile
+
+    @property
+    def thread_cycles(self) -> Num:
+        """Of a thread's instructions, if its warp has its part of a multiprocessor to itself."""
+        if self.stage.matrix is None:
+            return self.thread_instructions
+        waiting = self.executions * self.tiles * self.steps * (self.step_cycles - self.step_instructions)
+        return self.thread_instructions + waiting
+
+    @property
+    def _copy_instructions(self) -> Num:
+        """Of one thread, to copy its share of a box: a copy takes one instruction if the pipeline does it."""
+        k = self.coefficients
+        is_direct = self.is_asynchronous & (self.depth > 1)
+        each = self.instances * where(is_direct, 1, 1 + self._stores) + k.copy_instructions
+        guards = k.guard_instructions if any(o.guarded for o in self.operands) else 0.0
+        if self._is_rounding:
+            each = each + self.accumulators * k.rounding_instructions
+        return k.loop_cycles + self.tiles * (each + guards)
+
+    @property
+    def _is_rounding(self) -> bool:
+        """Whether a copy rounds an operand for matrix instructions."""
+        return bool(self.stage.row_padding) and has_cast(self.stage.finish)
 
     @cached_property
     def code(self) -> Num:
@@ -205,47 +250,66 @@ class BlockCost:
     def registers(self) -> Num:
         """32-bit registers of a thread that the tile needs: accumulators, and the operands of one step."""
         words = self.stage.itemsize / 4
-        operands = sum_of([minimum(n * width / 4, 64) for _, n, width in self.loads])
+        operands = sum_of([minimum(n * width / 4 * self._held(o), 64) for o, n, width in self.loads])
         if self.stage.unrolled or not self.stage.is_reduction:
             operands = minimum(operands, 64)
         return self.accumulators * words + operands
 
+    def _held(self, o: Operand) -> Num:
+        """Steps for which a load of a staged operand brings elements: all of them are held in registers."""
+        copy = self.copies.get(o.tensor)
+        if copy is None or not has_layouts(copy.stage) or self.stage.vector in o.axes:
+            return 1
+        return where(copy.layout, 1, self._together(o))
+
     # ---- memory ------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _warp(self) -> dict[Axis, Num]:
-        """The threads of one warp along every axis: the last digit of a thread's number is filled first."""
+    def _neighbours(self, count: Num) -> dict[Axis, Num]:
+        """How many of so many neighbouring threads lie along every axis: the last digit of their number comes first."""
         t, stage = self.tiling, self.stage
         spatial = [*(a for a in stage.axes if a is not stage.vector), *(a for a in stage.axes if a is stage.vector)]
         crossing = [a for a in stage.reduce_axes if nest_of(stage).reduces_across_threads]
         order = [*spatial, *crossing] if stage.vector is None else [*crossing, *spatial]
         found: dict[Axis, Num] = {}
-        left: Num = WARP
+        left: Num = count
         for a in reversed(order):
             n = prod_of([t.trips[level] for level in t.thread_levels if level.axis is a])
             found[a] = minimum(n, left)
             left = ceil_div(left, found[a])
         return found
 
+    @cached_property
+    def _warp(self) -> dict[Axis, Num]:
+        return self._neighbours(WARP)
+
     def _distinct(self, o: Operand) -> Num:
         """Threads of one warp that read different elements of an operand."""
         return minimum(prod_of([n for a, n in self._warp.items() if a in o.axes]), WARP)
 
     def wavefronts(self, o: Operand, width: Num) -> Num:
-        """Cycles that one load instruction of a warp takes in the L1 or in shared memory."""
+        """Cycles that one load instruction of a warp takes in the L1 or in shared memory.
+
+        Shared memory serves as many threads at once as have 128 bytes together, even if all of them read the same.
+        """
+        if o.tensor in self.shared:
+            return maximum(1.0, width * WARP / LINE_BYTES) * self._conflicts(o, width)
         distinct = self._distinct(o)
-        dense = maximum(1.0, distinct * width / LINE_BYTES)
-        return dense * self._conflicts(o, width) if self.is_coalesced(o) else distinct
+        return maximum(1.0, distinct * width / LINE_BYTES) if self.is_coalesced(o) else distinct
 
     def _conflicts(self, o: Operand, width: Num) -> Num:
-        """How often a load of a staged operand is repeated because rows of different threads lie in the same banks."""
-        copy = self.copies.get(o.tensor)
-        if copy is None or not has_layouts(copy.stage):
+        """How often an access of a staged operand is repeated because different threads meet in the same banks."""
+        copy, vector = self.copies.get(o.tensor), self.stage.vector
+        if copy is None:
+            return 1.0
+        near = self._neighbours(minimum(WARP, LINE_BYTES / width))
+        if vector is not None and vector in o.axes:  # vectors of one thread lie side by side
+            return _same_banks(near[vector], self._rows(vector) * width, width)
+        if not has_layouts(copy.stage):
             return 1.0
         axis = self._row_axis(copy.stage)
         _, reduced = split_axes(copy.stage)
         row = prod_of([copy.extent[a] for a in reduced]) * o.itemsize + VECTOR_BYTES
-        return where(copy.layout, 1.0, _same_banks(self._warp[axis], self._rows(axis) * row, width))
+        return _same_banks(near[axis], self._rows(axis) * where(copy.layout, o.itemsize, row), width)
 
     @cached_property
     def _store_conflicts(self) -> Num:

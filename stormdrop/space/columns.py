@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, floor, sqrt
 from operator import eq
 from typing import Any
 
@@ -218,6 +218,10 @@ def rounded_up(a: Num) -> Num:
 
 def rounded_down(a: Num) -> Num:
     return _applied("floor", floor, a)
+
+
+def square_root(a: Num) -> Num:
+    return _applied("sqrt", sqrt, a)
 
 
 def equal(a: Num, b: Num) -> Num:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -154,40 +156,38 @@ def test_the_assembler_is_told_how_many_blocks_must_be_resident() -> None:
 
 
 def wavefronts(addresses: list[int], width: int) -> int:
-    """Cycles of one access of a warp in shared memory: threads that differ in their words of one bank take turns."""
-    together = 128 // width  # threads that one wavefront can serve
-    cycles, left = 0, list(dict.fromkeys(addresses))
-    while left:
-        taken: dict[int, int] = {}
-        for address in left:
-            words = range(address // 4, (address + width) // 4)
-            if len(taken) < together * width // 4 and all(word % 32 not in taken for word in words):
-                taken |= {word % 32: address for word in words}
-        left = [address for address in left if address not in taken.values()]
-        cycles += 1
+    """Cycles of one access of a warp in shared memory: 128 bytes of threads at a time, once for every word of the
+    busiest bank.
+    """
+    cycles, together = 0, 128 // width
+    for first in range(0, len(addresses), together):
+        words = {word for a in addresses[first : first + together] for word in range(a // 4, (a + width) // 4)}
+        cycles += max(Counter(word % 32 for word in words).values())
     return cycles
 
 
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("rows", [1, 2, 4])
-@pytest.mark.parametrize("block", [3, 4, 8])
-def test_bank_conflicts_of_the_estimate_are_those_of_the_addresses(layout: int, rows: int, block: int) -> None:
+@pytest.mark.parametrize(("threads", "vectors", "block"), [(8, 1, 3), (8, 1, 4), (8, 1, 8), (4, 2, 4), (16, 4, 4)])
+def test_bank_conflicts_of_the_estimate_are_those_of_the_addresses(
+    layout: int, rows: int, threads: int, vectors: int, block: int
+) -> None:
     sketch = staged_product(256, 256, 256)
-    values = {"a1_3": 8, "a1_4": rows, "a2_3": 8, "r0_1": block, "unroll": 4, "0_layout": layout}
-    point = point_of(sketch, **values)
+    values = {"a1_3": 8, "a1_4": rows, "a2_3": threads, "a2_4": vectors, "r0_1": block, "unroll": 4}
+    point = point_of(sketch, **values, **{"0_layout": layout})
     program = lowered(sketch, point)
     (update,) = (s for s in statements(program.phases[0].body) if isinstance(s, Update))
-    (access,) = (a for load, a in update.reads.items() if load.tensor.name == "X.packed")
-    (threads,) = (s for s in program.phases[0].body if isinstance(s, Threads))
-    addresses: list[int] = []
-    for thread in range(32):
-        digits: dict[Expr, int] = {}
-        for var, n in reversed(threads.loops):
-            digits[var], thread = thread % n, thread // n
-        addresses.append(4 * sum(c * digits.get(atom, 0) for atom, c in access.outer.terms))
+    (block_threads,) = (s for s in program.phases[0].body if isinstance(s, Threads))
     cost = assessed(sketch, point).phases[0].root
-    ((operand, _, width),) = ((o, n, w) for o, n, w in cost.loads if o.tensor.name == "X.packed")
-    assert cost.wavefronts(operand, width) == wavefronts(addresses, int(width))
+    for load, access in update.reads.items():
+        addresses: list[int] = []
+        for thread in range(32):
+            digits: dict[Expr, int] = {}
+            for var, n in reversed(block_threads.loops):
+                digits[var], thread = thread % n, thread // n
+            addresses.append(4 * sum(c * digits.get(atom, 0) for atom, c in access.outer.terms))
+        ((operand, _, width),) = ((o, n, w) for o, n, w in cost.loads if o.tensor is load.tensor)
+        assert cost.wavefronts(operand, width) == wavefronts(addresses, int(width)), load
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

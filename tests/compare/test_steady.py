@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ def test_every_side_is_timed_in_loops_and_after_rests(tmp_path: Path) -> None:
     found = steady(sides, 0.02, rounds=2, tell=told.append)
     assert list(found) == ["ours", "theirs"]
     for loops in found.values():
+        assert loops.beside_per_second == 0
         assert len(loops.runs.each) >= 2
         assert (loops.runs.each > 0).all()
         assert len(loops.rested) == 2 * RESTED_CALLS
@@ -62,3 +64,13 @@ def test_neighbours_run_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) ->
     with neighbours(2):
         assert [process.poll() for process in started] == [None, None]
     assert all(process.poll() is not None for process in started)
+
+
+def test_a_side_has_several_callers_and_a_model_beside_it(tmp_path: Path) -> None:
+    ours = Side("stormdrop", compiled(tmp_path), 1, X, {"spin": 0})
+    side = replace(ours, callers=3, beside=replace(ours, settings={"pool": "own"}, callers=2))
+    (loops,) = steady({"ours": side}, 0.1, rounds=1, repeats=40).values()
+    assert 40 <= len(loops.runs.each) < 60  # each caller may be in a run when the last one ends
+    assert loops.runs_per_second > 0
+    assert loops.beside_per_second > 0
+    assert 0 < loops.cpu_seconds < 1

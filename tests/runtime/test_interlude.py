@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import platform
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 
 import stormdrop as sd
 from stormdrop.codegen import ENTRY
+from stormdrop.codegen.llvm import AnyOf, assembly
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.device import BoundCall, BufferPlace, InputArray
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice, HostKernel, HostMemory
-from stormdrop.runtime.interlude import MOST_COPIES, Action, LineRange, SurroundedBenches, interlude
+from stormdrop.runtime.interlude import MOST_COPIES, Action, LineRange, SurroundedBenches, interlude, interlude_ir
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.target import Surroundings
@@ -128,6 +130,20 @@ def test_a_section_holds_the_code_of_its_symbol(device: HostDevice) -> None:
     assert ctypes.string_at(address, nbytes) in call.kernel.artifact.code
     with pytest.raises(sd.BuildError, match="defines no 'other'"):
         call.kernel.code.section("other")
+
+
+FLUSHES = {
+    ("x86_64", ""): {"clflush"},
+    ("x86_64", "+sse2,+clflushopt"): {"clflushopt"},
+    ("aarch64", ""): {"dc", "ic"},
+}
+
+
+@pytest.mark.parametrize(("machine", "features"), [key for key in FLUSHES if key[0] == platform.machine()])
+def test_every_machine_flushes_data_and_instructions(machine: str, features: str) -> None:
+    text = assembly(interlude_ir(machine, features), AnyOf(f"{machine}-unknown-linux-gnu"))
+    instructions = {line.split()[0] for line in text.splitlines() if line.startswith("\t")}
+    assert instructions & {"clflush", "clflushopt", "dc", "ic"} == FLUSHES[machine, features]
 
 
 def test_a_run_in_surroundings_evicts_reads_code_back_and_rewrites_inputs(device: HostDevice) -> None:

@@ -36,12 +36,11 @@ class FavouritesOnly:
     eager = True
 
     def __init__(self, context: Context) -> None:
-        drawn = [(k, point) for k, s in enumerate(context.spaces) for point in s.sample_legal(DRAWN, context.rng)]
-        priors = np.concatenate(
-            [s.prior(np.array([p for n, p in drawn if n == k])) for k, s in enumerate(context.spaces)]
-        )
-        order = [candidate(*drawn[i]) for i in np.argsort(priors, kind="stable")]
-        self._left: list[Candidate] = list(dict.fromkeys([*context.seeds, *order]))
+        priors: dict[Candidate, float] = {}
+        for k, space in enumerate(context.spaces):
+            points = space.sample_legal(DRAWN, context.rng)
+            priors |= {candidate(k, p): float(seconds) for p, seconds in zip(points, space.prior(points))}
+        self._left = list(dict.fromkeys([*context.seeds, *sorted(priors, key=priors.__getitem__)]))
 
     def ask(self, n: int) -> Proposal:
         now, self._left = self._left[:n], self._left[n:]
@@ -54,7 +53,7 @@ class FavouritesOnly:
 def droplets_that_never_move() -> Generator[None]:
     """A descent has no neighbours."""
 
-    def none(knobs: Sequence[Knob], point: Sequence[int]) -> tuple[list[Move], Points]:
+    def none(knobs: tuple[Knob, ...], point: Sequence[int]) -> tuple[list[Move], Points]:
         return [], np.zeros((0, len(knobs)), np.int64)
 
     with patch.object(descent, "neighbour_rows", none):
@@ -65,7 +64,7 @@ def droplets_that_never_move() -> Generator[None]:
 def droplets_that_move_one_knob() -> Generator[None]:
     """A descent knows the moves of its first knob that has any."""
 
-    def few(knobs: Sequence[Knob], point: Sequence[int]) -> tuple[list[Move], Points]:
+    def few(knobs: tuple[Knob, ...], point: Sequence[int]) -> tuple[list[Move], Points]:
         moves, rows = neighbour_rows(knobs, point)
         first = min((m.touched[0] for m in moves if len(m.touched) == 1), default=0)
         kept = [i for i, m in enumerate(moves) if set(m.touched) == {first}]
