@@ -258,7 +258,7 @@ def test_the_report_of_a_table_without_results_is_empty() -> None:
 
 
 def test_rows_of_ten_models_fit_the_page_of_figures() -> None:
-    names = list(zoo.names())[:9] + ["shufflenet_v2_x1_0"]
+    names = [*zoo.names()[:9], "shufflenet_v2_x1_0"]
     rows = [recipient(f"t{k}", {name: 1}) for k, name in enumerate(names)]
     rows += [recipient("shared", dict.fromkeys(names, 1))]
     rows += [duel(f"t{k}", 0.9) for k in range(len(names))] + [duel("shared", 0.5)]
